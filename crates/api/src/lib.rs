@@ -1,0 +1,1 @@
+//! HTTP services: the controller and its client.

@@ -1,0 +1,3 @@
+//! The `anabranch` command: it joins systems to drivers and speaks to people. Holds no protocol.
+
+fn main() {}

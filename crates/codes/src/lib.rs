@@ -1,0 +1,1 @@
+//! GF(2^8) kernels and network-code algebra.

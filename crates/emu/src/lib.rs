@@ -1,0 +1,1 @@
+//! Real-time emulator: sites in network namespaces around one fabric.

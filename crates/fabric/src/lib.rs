@@ -1,0 +1,1 @@
+//! Packet arena, event queue and network elements under any clock.

@@ -1,0 +1,320 @@
+//! The network model: sites and directed links (CodedBulk section 2.1).
+//!
+//! Built through [`Topology::add_site`], [`Topology::add_link`] and [`Topology::add_cable`], which refuse what no
+//! network can be. Leaves out: where a topology comes from (built-in ones and files have modules of their own).
+
+use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
+
+/// A network of sites joined by directed links.
+///
+/// Invariants: site names are unique and not empty; a link joins two different, existing sites and has a capacity of
+/// at least 1 bit/s. Ids are indices into [`Topology::sites`] and [`Topology::links`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    name: String,
+    sites: Vec<Site>,
+    links: Vec<Link>,
+}
+
+/// A site: a data centre.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Site {
+    /// Unique name; built-in topologies also answer to the number.
+    pub name: String,
+    /// Where it stands on Earth, if known; pictures use it.
+    pub place: Option<Place>,
+}
+
+/// A point on Earth.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Place {
+    /// Degrees north of the equator, -90 to 90.
+    pub latitude_deg: f64,
+    /// Degrees east of Greenwich, -180 to 180.
+    pub longitude_deg: f64,
+}
+
+/// A directed link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// Where it begins.
+    pub from: SiteId,
+    /// Where it ends.
+    pub to: SiteId,
+    /// What it is like.
+    pub properties: LinkProperties,
+}
+
+/// What a directed link is like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkProperties {
+    /// Bandwidth available to us.
+    pub capacity: BitRate,
+    /// One-way propagation delay.
+    pub delay: Duration,
+    /// Price of a byte sent over it, in any unit that is the same for all links.
+    pub cost: f64,
+    /// Packets lost at random, parts per million (the emulator's, not the planner's, concern).
+    pub loss_ppm: u32,
+    /// Buffer before the link; `None` leaves it to who builds the network.
+    pub queue: Option<ByteCount>,
+}
+
+impl LinkProperties {
+    /// A loss-free link of cost 1 with the given capacity and delay.
+    pub fn new(capacity: BitRate, delay: Duration) -> Self {
+        Self { capacity, delay, cost: 1.0, loss_ppm: 0, queue: None }
+    }
+}
+
+/// Why a site or link cannot be part of a topology.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum TopologyError {
+    /// Two sites share a name.
+    DuplicateSite(String),
+    /// A site has an empty name.
+    EmptySiteName,
+    /// No site has this name.
+    UnknownSite {
+        /// The name asked for.
+        name: String,
+        /// Names that exist, shortened for a message.
+        known: String,
+    },
+    /// A link begins where it ends.
+    SelfLink(String),
+    /// A link has no capacity.
+    ZeroCapacity {
+        /// Name of its first site.
+        from: String,
+        /// Name of its last site.
+        to: String,
+    },
+    /// A number of the link is not usable.
+    BadNumber {
+        /// Which field.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// More sites or links than ids can number.
+    TooMany {
+        /// What there are too many of.
+        what: &'static str,
+        /// The most there may be.
+        limit: usize,
+    },
+}
+
+impl std::fmt::Display for TopologyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::DuplicateSite(name) => write!(f, "site `{name}` appears twice: give each site its own name"),
+            Self::EmptySiteName => write!(f, "a site has an empty name"),
+            Self::UnknownSite { name, known } => write!(f, "no site `{name}` in this topology: it has {known}"),
+            Self::SelfLink(name) => write!(f, "link from `{name}` to itself: a link joins two different sites"),
+            Self::ZeroCapacity { from, to } => {
+                write!(f, "link {from} to {to}: capacity 0 bit/s: must be at least 1 bit/s (leave the link out instead)")
+            }
+            Self::BadNumber { field, value, allowed } => write!(f, "{field} {value}: must be {allowed}"),
+            Self::TooMany { what, limit } => write!(f, "more than {limit} {what}"),
+        }
+    }
+}
+impl std::error::Error for TopologyError {}
+
+/// The most sites that a topology may have.
+pub const SITES_MAX: usize = 4096;
+/// The most directed links that a topology may have.
+pub const LINKS_MAX: usize = 65_536;
+
+impl Topology {
+    /// A topology with neither sites nor links.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), sites: Vec::new(), links: Vec::new() }
+    }
+
+    /// Its name, for people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// All sites by id.
+    pub fn sites(&self) -> &[Site] {
+        &self.sites
+    }
+    /// All links by id.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+    /// Ids of all sites, ascending.
+    pub fn site_ids(&self) -> impl ExactSizeIterator<Item = SiteId> + use<> {
+        (0..self.sites.len() as u16).map(SiteId)
+    }
+    /// Ids of all links, ascending.
+    pub fn link_ids(&self) -> impl ExactSizeIterator<Item = LinkId> + use<> {
+        (0..self.links.len() as u32).map(LinkId)
+    }
+    /// The site `id`.
+    ///
+    /// Panics: if the id is not of this topology.
+    pub fn site(&self, id: SiteId) -> &Site {
+        &self.sites[id.index()]
+    }
+    /// The link `id`.
+    ///
+    /// Panics: if the id is not of this topology.
+    pub fn link(&self, id: LinkId) -> &Link {
+        &self.links[id.index()]
+    }
+    /// The properties of link `id`, to change.
+    ///
+    /// Panics: if the id is not of this topology.
+    pub fn link_properties_mut(&mut self, id: LinkId) -> &mut LinkProperties {
+        &mut self.links[id.index()].properties
+    }
+    /// Links that leave `site`, ascending by id.
+    pub fn links_out(&self, site: SiteId) -> impl Iterator<Item = LinkId> + '_ {
+        self.link_ids().filter(move |l| self.link(*l).from == site)
+    }
+    /// Links that enter `site`, ascending by id.
+    pub fn links_in(&self, site: SiteId) -> impl Iterator<Item = LinkId> + '_ {
+        self.link_ids().filter(move |l| self.link(*l).to == site)
+    }
+
+    /// The site called `name`, or numbered so.
+    ///
+    /// Errors: [`TopologyError::UnknownSite`].
+    pub fn find_site(&self, name: &str) -> Result<SiteId, TopologyError> {
+        if let Some(i) = self.sites.iter().position(|s| s.name == name) {
+            return Ok(SiteId(i as u16));
+        }
+        match name.parse::<u16>() {
+            Ok(i) if usize::from(i) < self.sites.len() => Ok(SiteId(i)),
+            _ => Err(TopologyError::UnknownSite { name: name.to_owned(), known: self.known_sites() }),
+        }
+    }
+
+    fn known_sites(&self) -> String {
+        let names: Vec<_> = self.sites.iter().take(16).map(|s| s.name.as_str()).collect();
+        let more = self.sites.len().saturating_sub(names.len());
+        if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }
+    }
+
+    /// Adds a site and returns its id, the next free one.
+    ///
+    /// Errors: empty or repeated name, too many sites.
+    pub fn add_site(&mut self, name: impl Into<String>, place: Option<Place>) -> Result<SiteId, TopologyError> {
+        let name = name.into();
+        if name.is_empty() {
+            return Err(TopologyError::EmptySiteName);
+        }
+        if self.sites.iter().any(|s| s.name == name) {
+            return Err(TopologyError::DuplicateSite(name));
+        }
+        if self.sites.len() == SITES_MAX {
+            return Err(TopologyError::TooMany { what: "sites", limit: SITES_MAX });
+        }
+        self.sites.push(Site { name, place });
+        Ok(SiteId(self.sites.len() as u16 - 1))
+    }
+
+    /// Adds a directed link and returns its id, the next free one. Parallel links are allowed.
+    ///
+    /// Errors: a link to itself, no capacity, loss above one, a cost that is negative or no number.
+    /// Panics: if a site is not of this topology.
+    pub fn add_link(
+        &mut self,
+        from: SiteId,
+        to: SiteId,
+        properties: LinkProperties,
+    ) -> Result<LinkId, TopologyError> {
+        let name = |s: SiteId| self.site(s).name.clone();
+        let (from_name, to_name) = (name(from), name(to));
+        if from == to {
+            return Err(TopologyError::SelfLink(from_name));
+        }
+        if properties.capacity.as_bps() == 0 {
+            return Err(TopologyError::ZeroCapacity { from: from_name, to: to_name });
+        }
+        if properties.loss_ppm > 1_000_000 {
+            return Err(TopologyError::BadNumber {
+                field: "loss_ppm",
+                value: properties.loss_ppm.to_string(),
+                allowed: "at most 1000000",
+            });
+        }
+        if !(properties.cost >= 0.0 && properties.cost.is_finite()) {
+            return Err(TopologyError::BadNumber {
+                field: "cost",
+                value: properties.cost.to_string(),
+                allowed: "a finite number, at least 0",
+            });
+        }
+        if self.links.len() == LINKS_MAX {
+            return Err(TopologyError::TooMany { what: "links", limit: LINKS_MAX });
+        }
+        self.links.push(Link { from, to, properties });
+        Ok(LinkId(self.links.len() as u32 - 1))
+    }
+
+    /// Adds a full-duplex cable: two links with the same properties, `a` to `b` first.
+    ///
+    /// Errors: as [`Topology::add_link`].
+    pub fn add_cable(
+        &mut self,
+        a: SiteId,
+        b: SiteId,
+        properties: LinkProperties,
+    ) -> Result<(LinkId, LinkId), TopologyError> {
+        let there = self.add_link(a, b, properties.clone())?;
+        Ok((there, self.add_link(b, a, properties)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Topology, SiteId, SiteId) {
+        let mut t = Topology::new("pair");
+        let a = t.add_site("a", None).expect("first name");
+        let b = t.add_site("b", None).expect("second name");
+        (t, a, b)
+    }
+
+    #[test]
+    fn a_cable_is_two_links_in_opposite_directions() {
+        let (mut t, a, b) = pair();
+        let (there, back) =
+            t.add_cable(a, b, LinkProperties::new(BitRate::mbps(1), Duration::ZERO)).expect("a good cable");
+        assert_eq!((t.link(there).from, t.link(there).to), (a, b));
+        assert_eq!((t.link(back).from, t.link(back).to), (b, a));
+        assert_eq!(t.links_in(a).collect::<Vec<_>>(), [back]);
+    }
+
+    #[test]
+    fn what_no_network_can_be_is_refused() {
+        let (mut t, a, b) = pair();
+        let good = LinkProperties::new(BitRate::mbps(1), Duration::ZERO);
+        assert_eq!(t.add_link(a, a, good.clone()), Err(TopologyError::SelfLink("a".into())));
+        let none = LinkProperties { capacity: BitRate::bps(0), ..good.clone() };
+        assert!(matches!(t.add_link(a, b, none), Err(TopologyError::ZeroCapacity { .. })));
+        let lossy = LinkProperties { loss_ppm: 1_000_001, ..good.clone() };
+        assert!(matches!(t.add_link(a, b, lossy), Err(TopologyError::BadNumber { .. })));
+        let priceless = LinkProperties { cost: f64::NAN, ..good };
+        assert!(matches!(t.add_link(a, b, priceless), Err(TopologyError::BadNumber { .. })));
+        assert_eq!(t.add_site("a", None), Err(TopologyError::DuplicateSite("a".into())));
+    }
+
+    #[test]
+    fn sites_are_found_by_name_and_by_number() {
+        let (t, _, b) = pair();
+        assert_eq!(t.find_site("b"), Ok(b));
+        assert_eq!(t.find_site("1"), Ok(b));
+        let error = t.find_site("c").expect_err("no such site");
+        assert!(error.to_string().contains("a, b"), "{error}");
+    }
+}

@@ -1,0 +1,1 @@
+//! Real sockets: TCP and TLS.

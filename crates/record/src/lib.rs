@@ -1,0 +1,1 @@
+//! Typed events, counters and run directories.

@@ -1,0 +1,339 @@
+//! What the controller and the sites say to each other: commands down, reports up.
+//!
+//! Every message names its transfer and attempt, so that a late one from an attempt that was given up is recognised and
+//! ignored. A transfer runs in *attempts*: each attempt has a plan of its own and moves what is still missing; when
+//! something breaks, the next attempt is planned around it.
+//!
+//! Leaves out: how the messages travel (the `api` room) and the data itself (the `msg` module). Read [`Command`] and
+//! [`Report`] first.
+
+use crate::plan::{Decode, FlowId, Mode, Term};
+use anabranch_units::{BitRate, Duration, LinkId, SiteId};
+use serde::{Deserialize, Serialize};
+
+/// A transfer: one file from one source to some destinations. Never used twice by a controller.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TransferId(pub u64);
+
+impl std::fmt::Display for TransferId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// One try at what is still missing of a transfer, counted from 1.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Attempt(pub u32);
+
+/// A transfer's attempt: what every message is about.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Run {
+    /// The transfer.
+    pub transfer: TransferId,
+    /// Its attempt.
+    pub attempt: Attempt,
+}
+
+/// Bytes `start..end` of the file.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ByteRange {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+/// A BLAKE3 hash, as lower-case hexadecimal in JSON.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileHash(pub [u8; 32]);
+
+/// From the controller to a site.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "command")]
+#[non_exhaustive]
+pub enum Command {
+    /// Say what the site holds of a file: at the source its length and whether it can be read, at a destination the
+    /// ranges that are there and verified. Answered by [`Report::Inventory`] or [`Report::Failed`].
+    Inquire {
+        /// Which attempt asks (the attempt about to be planned).
+        run: Run,
+        /// Whether the site is the source.
+        is_source: bool,
+        /// The file at the site.
+        path: String,
+    },
+    /// Set up the virtual links of an attempt. Answered by [`Report::Ready`] or [`Report::Failed`].
+    Install {
+        /// Everything this site does in the attempt.
+        program: Box<SiteProgram>,
+    },
+    /// To the source, once every site is ready: send.
+    Start {
+        /// The attempt.
+        run: Run,
+    },
+    /// Drop the attempt's virtual links. Destinations keep what they have verified.
+    Uninstall {
+        /// The attempt.
+        run: Run,
+    },
+    /// To a destination that has everything: check the whole file, sync it and give it its name. Answered by
+    /// [`Report::Completed`], [`Report::SinkDone`] (with what turned out wrong) or [`Report::Failed`].
+    Finish {
+        /// The attempt.
+        run: Run,
+        /// The file's name at the site.
+        path: String,
+        /// Its length in bytes.
+        length: u64,
+        /// BLAKE3 of the whole file, as the source read it.
+        hash: FileHash,
+    },
+    /// The transfer was given up or is over: forget it. A partial file stays for a later transfer of the same path.
+    Forget {
+        /// The transfer.
+        transfer: TransferId,
+    },
+}
+
+/// Everything that one site does in one attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SiteProgram {
+    /// The attempt.
+    pub run: Run,
+    /// The site itself.
+    pub site: SiteId,
+    /// Length of the whole file in bytes.
+    pub length: u64,
+    /// Bytes of a symbol: what one packet of one flow carries.
+    pub symbol_bytes: u32,
+    /// Packets that each virtual buffer (vRx, vTx) holds, at least 1.
+    pub buffer_packets: u16,
+    /// How each group's data is split, by index.
+    pub groups: Vec<GroupProgram>,
+    /// Set at the source: the file to read.
+    pub source_path: Option<String>,
+    /// Flows that arrive here.
+    pub incoming: Vec<Incoming>,
+    /// Flows that leave from here, one virtual link each.
+    pub outgoing: Vec<Outgoing>,
+    /// Groups that end here, with the file to write.
+    pub sinks: Vec<SinkProgram>,
+    /// Store all of an incoming flow before passing it on.
+    pub store_and_forward: bool,
+    /// Ceiling on what the source sends of this file, if the user set one.
+    pub bandwidth_limit: Option<BitRate>,
+}
+
+/// How one group's data is split, as all its sites must know it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupProgram {
+    /// Number of streams.
+    pub streams: u16,
+    /// Whether they are mixed.
+    pub mode: Mode,
+    /// The ranges of the file that this attempt carries, ascending and disjoint. Generations count through them as if
+    /// they were one piece.
+    pub work: Vec<ByteRange>,
+    /// Generations of zeros that the source appends (the largest lookahead of a sink).
+    pub flush: u16,
+}
+
+/// A flow that arrives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Incoming {
+    /// The flow.
+    pub flow: FlowId,
+    /// Its group.
+    pub group: u16,
+    /// Who sends it.
+    pub from: SiteId,
+    /// The link that it comes over.
+    pub link: LinkId,
+    /// TCP connections that it is striped over, at least 1.
+    pub stripes: u16,
+}
+
+/// A flow that leaves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outgoing {
+    /// The flow.
+    pub flow: FlowId,
+    /// Its group.
+    pub group: u16,
+    /// Who receives it.
+    pub to: SiteId,
+    /// The name in the receiver's certificate.
+    pub to_name: String,
+    /// The link that it goes over.
+    pub link: LinkId,
+    /// Where the receiver listens for data on this link, `host:port`.
+    pub address: String,
+    /// What it carries.
+    pub terms: Vec<Term>,
+    /// How the hop is run.
+    pub hop: HopSettings,
+}
+
+/// How one hop's TCP is run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HopSettings {
+    /// TCP connections to stripe over, at least 1.
+    pub stripes: u16,
+    /// Congestion control by the kernel's name; `None` takes the machine's default (which is then reported).
+    pub congestion_control: Option<String>,
+    /// Priority class.
+    pub priority: Priority,
+}
+
+/// Traffic classes (section 3.2), told to the network by DSCP.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Interactive traffic, ours being control messages: highest. DSCP EF (46).
+    Interactive,
+    /// Coded flows, and uncoded ones that a plan counts on. DSCP AF11 (10).
+    Bulk,
+    /// Uncoded data that fills what the others leave (Figure 6): lowest. DSCP LE (1, RFC 8622).
+    Fill,
+}
+
+/// A destination's part of a group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SinkProgram {
+    /// The group.
+    pub group: u16,
+    /// Flows taken in, as in [`crate::plan::Sink::inputs`].
+    pub inputs: Vec<FlowId>,
+    /// How the streams follow from them; `None` for a routed group.
+    pub decode: Option<Decode>,
+    /// The file to write.
+    pub path: String,
+}
+
+/// From a site to the controller.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "report")]
+#[non_exhaustive]
+pub enum Report {
+    /// Answer to [`Command::Inquire`].
+    Inventory {
+        /// The attempt.
+        run: Run,
+        /// Source: the file's length. Destination: length of the finished file, if it is there.
+        length: Option<u64>,
+        /// Destination: ranges that are there and verified.
+        have: Vec<ByteRange>,
+        /// BLAKE3 of the finished file at a destination, if it is there already.
+        hash: Option<FileHash>,
+    },
+    /// The attempt is set up here.
+    Ready {
+        /// The attempt.
+        run: Run,
+    },
+    /// How far things are; sent about twice a second.
+    Progress {
+        /// The attempt.
+        run: Run,
+        /// Bytes of the file that this sink has verified since the attempt began (0 elsewhere).
+        verified_bytes: u64,
+        /// Share of the time, 0 to 1, in which the sink's disk held the flows back.
+        sink_stalled: f64,
+        /// One for each flow that leaves.
+        flows: Vec<FlowProgress>,
+    },
+    /// The source has read and sent all of the attempt's work.
+    SourceDone {
+        /// The attempt.
+        run: Run,
+        /// BLAKE3 of the whole file, if this attempt read all of it or the source has it from an earlier one.
+        hash: Option<FileHash>,
+    },
+    /// A sink has seen the end of all its flows.
+    SinkDone {
+        /// The attempt.
+        run: Run,
+        /// What is verified now, of the whole file.
+        have: Vec<ByteRange>,
+    },
+    /// A sink decoded a generation whose hash is wrong.
+    Corrupt {
+        /// The attempt.
+        run: Run,
+        /// The group.
+        group: u16,
+        /// The generation.
+        generation: u64,
+    },
+    /// Answer to [`Command::Finish`]: the file is whole, verified, synced and named.
+    Completed {
+        /// The attempt.
+        run: Run,
+    },
+    /// The connection of a flow to or from `peer` broke and could not be made again in time.
+    HopFailed {
+        /// The attempt.
+        run: Run,
+        /// The flow.
+        flow: FlowId,
+        /// The other end.
+        peer: SiteId,
+        /// What happened, one line.
+        reason: String,
+    },
+    /// This site cannot do its part.
+    Failed {
+        /// The attempt.
+        run: Run,
+        /// What kind of thing went wrong.
+        kind: FailureKind,
+        /// One line: what, value, limit, place, what to do.
+        reason: String,
+    },
+}
+
+/// What stops a site from doing its part.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// The source's file cannot be read, or changed while it was read.
+    Unreadable,
+    /// The destination's file cannot be written: no space, no permission, read-only.
+    Unwritable,
+    /// The program asks for more memory than the site allows, or contradicts itself.
+    Refused,
+}
+
+/// A flow's counters at its sending end.
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowProgress {
+    /// The flow.
+    pub flow: FlowId,
+    /// Payload bytes handed to TCP since the attempt began.
+    pub sent_bytes: u64,
+    /// Share of the time, 0 to 1, in which a packet was ready and TCP did not take it: the network held it back.
+    pub blocked: f64,
+    /// Smallest round-trip time that the kernel saw, if a connection stands.
+    pub rtt_min: Option<Duration>,
+}
+
+impl serde::Serialize for FileHash {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+impl<'de> serde::Deserialize<'de> for FileHash {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(d)?;
+        blake3::Hash::from_hex(text.as_bytes()).map(|h| Self(*h.as_bytes())).map_err(serde::de::Error::custom)
+    }
+}
+impl std::fmt::Display for FileHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&blake3::Hash::from_bytes(self.0).to_hex())
+    }
+}

@@ -1,0 +1,14 @@
+//! `replicate`: one file to many sites at the min-cut rate, through relays that code.
+//!
+//! Source: Tseng and others, *CodedBulk: Inter-Datacenter Bulk Transfers using Network Coding* (NSDI 2021).
+//! Coordination (thesis, chapter 1): hierarchical partitioning. A controller that sees the whole topology decides the
+//! code once per transfer; hop-by-hop flow control reacts locally and without it.
+//!
+//! Words used: a *plan* splits a file into equal-rate *flows*, each on one link; a *generation* is the piece of the
+//! file that all flows of a coded group carry together; a *stream* is one of the symbols of a generation (coded) or
+//! one tree's share of the file (routed); a *sink* is where a destination puts a file together again.
+//!
+//! Entry points: [`plan`] decides, its [`plan::Plan`] says what each site does.
+
+pub mod control;
+pub mod plan;

@@ -1,0 +1,202 @@
+//! Points and lengths of time in integer picoseconds.
+//!
+//! A run's clock starts at [`Instant::ZERO`]; 2^64 ps are 213 days, the longest run that can be described. Wall-clock
+//! dates are not represented: they belong to drivers.
+
+use std::ops::{Add, AddAssign, Sub};
+
+/// A point in a run's time.
+///
+/// Units: picoseconds since the run began.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+/// A length of time.
+///
+/// Units: picoseconds. In text: `5ms`, `1.5 s`; serialised as such text.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Duration(u64);
+
+impl Instant {
+    /// The beginning of the run.
+    pub const ZERO: Self = Self(0);
+    /// The last instant that can be described; for `advance(until)` without an end.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The instant `ps` picoseconds into the run.
+    pub const fn from_ps(ps: u64) -> Self {
+        Self(ps)
+    }
+    /// The instant `ns` nanoseconds into the run.
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns * 1_000)
+    }
+    /// The instant `us` microseconds into the run.
+    pub const fn from_us(us: u64) -> Self {
+        Self(us * 1_000_000)
+    }
+    /// Picoseconds since the run began.
+    pub const fn as_ps(self) -> u64 {
+        self.0
+    }
+    /// Whole nanoseconds since the run began, rounded down.
+    pub const fn as_ns(self) -> u64 {
+        self.0 / 1_000
+    }
+    /// Seconds since the run began, for reports.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e12
+    }
+    /// The time from `earlier` to `self`, zero where `earlier` is in fact later.
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Duration {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+
+    /// A length of `ps` picoseconds.
+    pub const fn from_ps(ps: u64) -> Self {
+        Self(ps)
+    }
+    /// A length of `ns` nanoseconds.
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns * 1_000)
+    }
+    /// A length of `us` microseconds.
+    pub const fn from_us(us: u64) -> Self {
+        Self(us * 1_000_000)
+    }
+    /// A length of `ms` milliseconds.
+    pub const fn from_ms(ms: u64) -> Self {
+        Self(ms * 1_000_000_000)
+    }
+    /// A length of `s` seconds.
+    pub const fn from_secs(s: u64) -> Self {
+        Self(s * 1_000_000_000_000)
+    }
+    /// Picoseconds.
+    pub const fn as_ps(self) -> u64 {
+        self.0
+    }
+    /// Whole nanoseconds, rounded down.
+    pub const fn as_ns(self) -> u64 {
+        self.0 / 1_000
+    }
+    /// Whole microseconds, rounded down.
+    pub const fn as_us(self) -> u64 {
+        self.0 / 1_000_000
+    }
+    /// Seconds, for reports.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e12
+    }
+    /// The standard library's duration, rounded down to a nanosecond.
+    pub const fn to_std(self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.as_ns())
+    }
+    /// A standard duration; beyond 213 days the result is 213 days.
+    pub fn from_std(d: std::time::Duration) -> Self {
+        Self(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX).saturating_mul(1_000))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+    #[inline]
+    fn add(self, d: Duration) -> Self {
+        Self(self.0 + d.0)
+    }
+}
+impl AddAssign<Duration> for Instant {
+    #[inline]
+    fn add_assign(&mut self, d: Duration) {
+        self.0 += d.0;
+    }
+}
+impl Sub for Instant {
+    type Output = Duration;
+    #[inline]
+    fn sub(self, earlier: Self) -> Duration {
+        Duration(self.0 - earlier.0)
+    }
+}
+impl Add for Duration {
+    type Output = Self;
+    #[inline]
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+impl AddAssign for Duration {
+    #[inline]
+    fn add_assign(&mut self, other: Self) {
+        self.0 += other.0;
+    }
+}
+impl Sub for Duration {
+    type Output = Self;
+    #[inline]
+    fn sub(self, other: Self) -> Self {
+        Self(self.0 - other.0)
+    }
+}
+impl std::ops::Mul<u64> for Duration {
+    type Output = Self;
+    #[inline]
+    fn mul(self, n: u64) -> Self {
+        Self(self.0 * n)
+    }
+}
+
+const UNITS: &[(&str, f64)] =
+    &[("ps", 1.0), ("ns", 1e3), ("us", 1e6), ("µs", 1e6), ("ms", 1e9), ("s", 1e12), ("min", 6e13), ("h", 3.6e15)];
+
+impl std::str::FromStr for Duration {
+    type Err = crate::ParseQuantityError;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        crate::parse_scaled(text, UNITS, "ps, ns, us, ms, s, min, h").map(Self)
+    }
+}
+
+impl std::fmt::Display for Duration {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ps = self.0 as f64;
+        match self.0 {
+            0 => write!(f, "0 s"),
+            1..1_000 => write!(f, "{} ps", self.0),
+            1_000..1_000_000 => crate::write_trimmed(f, ps / 1e3, "ns"),
+            1_000_000..1_000_000_000 => crate::write_trimmed(f, ps / 1e6, "us"),
+            1_000_000_000..1_000_000_000_000 => crate::write_trimmed(f, ps / 1e9, "ms"),
+            _ => crate::write_trimmed(f, ps / 1e12, "s"),
+        }
+    }
+}
+
+crate::quantity::serde_as_text!(Duration);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_reads_back_as_the_same_length() {
+        for ps in [0, 7, 1_500, 2_000_000, 12_500_000_000, 90_000_000_000_000] {
+            let d = Duration::from_ps(ps);
+            assert_eq!(d.to_string().parse::<Duration>(), Ok(d), "{d}");
+        }
+    }
+
+    #[test]
+    fn a_length_without_unit_is_refused() {
+        let error = "5".parse::<Duration>().expect_err("no unit");
+        assert!(error.to_string().contains("ms"), "{error}");
+    }
+
+    #[test]
+    fn a_negative_length_is_refused() {
+        assert!("-5ms".parse::<Duration>().is_err());
+    }
+}

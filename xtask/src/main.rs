@@ -1,0 +1,3 @@
+//! The project's own tools: `cargo xtask tidy`, `cargo xtask bench`.
+
+fn main() {}
