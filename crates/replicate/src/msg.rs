@@ -195,8 +195,12 @@ mod tests {
 
     #[test]
     fn a_symbol_just_above_the_limit_is_refused() {
-        let header = |length| FrameHeader::Data { generation: 0, hash: GenerationHash::default(), length }.encode();
+        let header =
+            |length| FrameHeader::Data { generation: 0, hash: GenerationHash::default(), length }.encode();
         assert!(FrameHeader::decode(&header(1000), 1000).is_ok());
-        assert_eq!(FrameHeader::decode(&header(1001), 1000), Err(DecodeError::TooLong { limit: 1000, got: 1001 }));
+        assert_eq!(
+            FrameHeader::decode(&header(1001), 1000),
+            Err(DecodeError::TooLong { limit: 1000, got: 1001 })
+        );
     }
 }

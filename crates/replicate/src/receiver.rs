@@ -155,6 +155,9 @@ impl<S: CheckedSymbol> Sink<S> {
         let writes = self.writes.iter().flat_map(|w| &w.parts).map(|p| p.len()).sum::<usize>();
         writes + self.inputs.iter().map(ReceiveBuffer::live_bytes).sum::<usize>()
     }
+    pub(crate) fn is_done(&self) -> bool {
+        self.reported_done
+    }
     /// True where the disk holds the flows back.
     pub(crate) fn is_stalled(&self) -> bool {
         self.in_flight == self.capacity
@@ -222,7 +225,12 @@ impl<S: CheckedSymbol> Sink<S> {
             self.corrupt += 1;
             return false;
         }
-        self.writes.push_back(Write { sink: done.sink, range: done.range, parts: done.parts, hash: done.hash });
+        self.writes.push_back(Write {
+            sink: done.sink,
+            range: done.range,
+            parts: done.parts,
+            hash: done.hash,
+        });
         true
     }
 

@@ -177,7 +177,8 @@ impl<S: Symbol> VirtualLink<S> {
             return None;
         }
         let first = self.next == 0;
-        let ready = self.terms.iter().zip(&self.receive).all(|(t, r)| (t.delayed && first) || r.get(0).is_some());
+        let ready =
+            self.terms.iter().zip(&self.receive).all(|(t, r)| (t.delayed && first) || r.get(0).is_some());
         if !ready {
             return None;
         }
@@ -231,7 +232,8 @@ impl<S: Symbol> VirtualLink<S> {
             self.transmit_base += 1;
             return self.transmit.pop_front().flatten().map(Frame::Data);
         }
-        (self.ended() && !std::mem::replace(&mut self.end_taken, true)).then_some(Frame::End { packets: self.next })
+        (self.ended() && !std::mem::replace(&mut self.end_taken, true))
+            .then_some(Frame::End { packets: self.next })
     }
 
     /// True once the end was taken.

@@ -15,8 +15,8 @@ use crate::control::{ByteRange, SiteProgram};
 use crate::plan::{FlowId, Input, Mode};
 pub use crate::receiver::Write;
 use crate::receiver::{DecodeJob, Decoded, Sink};
-pub use crate::relay::{Frame, Packet};
 use crate::relay::{CodeJob, VirtualLink};
+pub use crate::relay::{Frame, Packet};
 use crate::sender::SourceGroup;
 use crate::symbol::{CheckedSymbol, GenerationHash};
 use crate::work::{RangeSet, WorkMap};
@@ -123,7 +123,9 @@ impl std::fmt::Display for ProgramError {
             Self::OutOfRange { what, value, allowed } => {
                 write!(f, "{what} {value}: must be {} to {}", allowed.0, allowed.1)
             }
-            Self::Work(group) => write!(f, "group {group}: its ranges are not ascending, disjoint and inside the file"),
+            Self::Work(group) => {
+                write!(f, "group {group}: its ranges are not ascending, disjoint and inside the file")
+            }
             Self::Decode(group) => write!(f, "group {group}: the decoder does not fit the flows that arrive"),
         }
     }
@@ -263,8 +265,7 @@ impl<S: CheckedSymbol> Site<S> {
                 .ok_or(ProgramError::Work(number as u16))?;
             groups.push(Group { mode: g.mode, streams: g.streams.into(), map, flush: g.flush.into() });
         }
-        let group_of =
-            |number: u16| groups.get(usize::from(number)).ok_or(ProgramError::Group(number));
+        let group_of = |number: u16| groups.get(usize::from(number)).ok_or(ProgramError::Group(number));
 
         let mut incoming = BTreeMap::new();
         for i in &program.incoming {
@@ -289,7 +290,8 @@ impl<S: CheckedSymbol> Site<S> {
             let group = group_of(o.group)?;
             between("stripes", o.hop.stripes.into(), 1, 64)?;
             let link = links.len();
-            if link_of.insert(o.flow, link).is_some() || incoming.contains_key(&o.flow) || o.terms.is_empty() {
+            if link_of.insert(o.flow, link).is_some() || incoming.contains_key(&o.flow) || o.terms.is_empty()
+            {
                 return Err(ProgramError::Flow(o.flow));
             }
             for (term, t) in o.terms.iter().enumerate() {
@@ -476,7 +478,9 @@ impl<S: CheckedSymbol> Site<S> {
             let ended = self
                 .incoming
                 .values()
-                .filter(|i| i.consumers.iter().any(|c| matches!(c, Consumer::Sink { sink, .. } if *sink == number)))
+                .filter(|i| {
+                    i.consumers.iter().any(|c| matches!(c, Consumer::Sink { sink, .. } if *sink == number))
+                })
                 .all(|i| i.total == Some(i.received));
             if sink.poll_done(ended) {
                 self.events.push_back(Event::SinkDone { sink: number });
@@ -678,6 +682,10 @@ impl<S: CheckedSymbol> Site<S> {
     /// True while some sink waits for its file.
     pub fn is_sink_stalled(&self) -> bool {
         self.sinks.iter().any(Sink::is_stalled)
+    }
+    /// True once every sink has reported that it is done.
+    pub fn are_sinks_done(&self) -> bool {
+        self.sinks.iter().all(Sink::is_done)
     }
     /// True once every outgoing flow has handed out its end.
     pub fn is_sent(&self) -> bool {

@@ -2,8 +2,8 @@
 //!
 //! A symbol is real bytes on a network and a bare length in the simulator; the machines are the same over both.
 
-use anabranch_endpoint::{Bytes, Len};
 pub use anabranch_codes::Symbol;
+use anabranch_endpoint::{Bytes, Len};
 
 /// BLAKE3 of a generation's plain bytes (coded group) or of a chunk's (routed group), padding left out.
 ///

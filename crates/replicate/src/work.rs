@@ -85,10 +85,9 @@ impl RangeSet {
         }
         let from = self.0.partition_point(|r| r.end < range.start);
         let to = self.0.partition_point(|r| r.start <= range.end);
-        let merged = self.0[from..to].iter().fold(range, |m, r| ByteRange {
-            start: m.start.min(r.start),
-            end: m.end.max(r.end),
-        });
+        let merged = self.0[from..to]
+            .iter()
+            .fold(range, |m, r| ByteRange { start: m.start.min(r.start), end: m.end.max(r.end) });
         self.0.splice(from..to, [merged]);
     }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::control::{
-    Attempt, ByteRange, GroupProgram, HopSettings, Incoming as Arriving, Outgoing, Priority, Run, SinkProgram, SiteProgram,
-    TransferId,
+    Attempt, ByteRange, GroupProgram, HopSettings, Incoming as Arriving, Outgoing, Priority, Run,
+    SinkProgram, SiteProgram, TransferId,
 };
 use crate::plan::{Decode, Term};
 use anabranch_endpoint::Bytes;
@@ -109,7 +109,13 @@ fn cycle() -> Hand {
     }
 }
 
-fn programs(hand: &Hand, work: &[ByteRange], length: u64, symbol_bytes: u32, buffer: u16) -> Vec<SiteProgram> {
+fn programs(
+    hand: &Hand,
+    work: &[ByteRange],
+    length: u64,
+    symbol_bytes: u32,
+    buffer: u16,
+) -> Vec<SiteProgram> {
     let sites = 1 + hand.flows.iter().map(|f| f.from.max(f.to)).max().expect("a plan has flows");
     let run = Run { transfer: TransferId(1), attempt: Attempt(1) };
     let numbered = || hand.flows.iter().enumerate().map(|(i, f)| (FlowId(i as u32), f));
@@ -129,7 +135,14 @@ fn programs(hand: &Hand, work: &[ByteRange], length: u64, symbol_bytes: u32, buf
             source_path: (site == 0).then(|| "file".into()),
             incoming: numbered()
                 .filter(|(_, f)| f.to == site)
-                .map(|(flow, f)| Arriving { flow, group: 0, from: SiteId(f.from), link: LinkId(flow.0), stripes: 1 })
+                .map(|(flow, f)| Arriving {
+                    flow,
+                    group: 0,
+                    from: SiteId(f.from),
+                    from_name: f.from.to_string(),
+                    link: LinkId(flow.0),
+                    stripes: 1,
+                })
                 .collect(),
             outgoing: numbered()
                 .filter(|(_, f)| f.from == site)
@@ -171,8 +184,14 @@ struct Outcome {
 type Wire = VecDeque<Frame<Bytes>>;
 
 /// Runs all machines, taking random steps, until nothing moves any more.
-fn run(programs: &[SiteProgram], file: &[u8], random: &mut RandomStream, mut spoil: impl FnMut(FlowId, &mut Packet<Bytes>)) -> Outcome {
-    let mut sites: Vec<Site<Bytes>> = programs.iter().map(|p| Site::new(p).expect("a good program")).collect();
+fn run(
+    programs: &[SiteProgram],
+    file: &[u8],
+    random: &mut RandomStream,
+    mut spoil: impl FnMut(FlowId, &mut Packet<Bytes>),
+) -> Outcome {
+    let mut sites: Vec<Site<Bytes>> =
+        programs.iter().map(|p| Site::new(p).expect("a good program")).collect();
     let mut wires: BTreeMap<FlowId, (usize, usize, Wire)> = BTreeMap::new();
     for (from, p) in programs.iter().enumerate() {
         for o in &p.outgoing {
@@ -195,7 +214,8 @@ fn run(programs: &[SiteProgram], file: &[u8], random: &mut RandomStream, mut spo
                 if let Some(range) = site.wanted(group) {
                     let bytes = &file[range.start as usize..range.end as usize];
                     let mode = programs[at].groups[usize::from(group)].mode;
-                    let parts = if mode == Mode::Coded { usize::from(programs[at].groups[0].streams) } else { 1 };
+                    let parts =
+                        if mode == Mode::Coded { usize::from(programs[at].groups[0].streams) } else { 1 };
                     let size = if programs[at].groups[0].flush > 0 {
                         programs[at].symbol_bytes as usize
                     } else {
@@ -203,7 +223,8 @@ fn run(programs: &[SiteProgram], file: &[u8], random: &mut RandomStream, mut spo
                     };
                     let symbols: Vec<Bytes> = (0..parts)
                         .map(|i| {
-                            let mut s = bytes[(i * size).min(bytes.len())..((i + 1) * size).min(bytes.len())].to_vec();
+                            let mut s = bytes[(i * size).min(bytes.len())..((i + 1) * size).min(bytes.len())]
+                                .to_vec();
                             s.resize(size, 0);
                             s.into()
                         })
@@ -267,7 +288,9 @@ fn run(programs: &[SiteProgram], file: &[u8], random: &mut RandomStream, mut spo
                     Err(error) => panic!("flow {flow:?}: {error}"),
                 },
                 Some(Frame::End { packets }) => {
-                    sites[*to].accept_end(*flow, packets).unwrap_or_else(|e| panic!("end of flow {flow:?}: {e}"));
+                    sites[*to]
+                        .accept_end(*flow, packets)
+                        .unwrap_or_else(|e| panic!("end of flow {flow:?}: {e}"));
                     moved = true;
                 }
                 None => {}
@@ -356,8 +379,14 @@ fn a_program_that_contradicts_itself_is_refused() {
         change(&mut program);
         Site::<Bytes>::new(&program).expect_err("must be refused")
     };
-    assert!(matches!(refused(0, |p| p.symbol_bytes = 0), ProgramError::OutOfRange { what: "symbol_bytes", .. }));
-    assert!(matches!(refused(0, |p| p.buffer_packets = 0), ProgramError::OutOfRange { what: "buffer_packets", .. }));
+    assert!(matches!(
+        refused(0, |p| p.symbol_bytes = 0),
+        ProgramError::OutOfRange { what: "symbol_bytes", .. }
+    ));
+    assert!(matches!(
+        refused(0, |p| p.buffer_packets = 0),
+        ProgramError::OutOfRange { what: "buffer_packets", .. }
+    ));
     assert!(matches!(refused(0, |p| p.length = 99), ProgramError::Work(0)));
     assert!(matches!(refused(1, |p| p.incoming.clear()), ProgramError::Flow(FlowId(0))));
     assert!(matches!(refused(1, |p| p.outgoing[0].group = 9), ProgramError::Group(9)));
@@ -377,9 +406,15 @@ fn what_a_peer_may_not_send_is_refused_with_the_reason() {
     assert!(matches!(site.accept(FlowId(9), packet(0, 10)), Err(AcceptError::UnknownFlow(_))));
     assert!(matches!(site.accept(FlowId(0), packet(5, 10)), Err(AcceptError::Generation { limit: 5, .. })));
     assert!(matches!(site.accept(FlowId(0), packet(0, 11)), Err(AcceptError::Length { want: 10, got: 11 })));
-    assert!(matches!(site.accept(FlowId(0), packet(1, 10)), Err(AcceptError::Full(_))), "one slot, for generation 0");
+    assert!(
+        matches!(site.accept(FlowId(0), packet(1, 10)), Err(AcceptError::Full(_))),
+        "one slot, for generation 0"
+    );
     assert_eq!(site.accept(FlowId(0), packet(0, 10)), Ok(()));
     assert!(matches!(site.accept(FlowId(0), packet(0, 10)), Err(AcceptError::Generation { .. })), "twice");
-    assert!(matches!(site.accept_end(FlowId(0), 4), Err(AcceptError::AfterEnd)), "five generations, not four");
+    assert!(
+        matches!(site.accept_end(FlowId(0), 4), Err(AcceptError::AfterEnd)),
+        "five generations, not four"
+    );
     assert_eq!(site.accept_end(FlowId(0), 5), Ok(()));
 }
