@@ -66,7 +66,7 @@ pub struct FileError {
     /// Line, counted from 1, where one can be named.
     pub line: Option<usize>,
     /// What is wrong.
-    pub problem: Problem,
+    pub problem: Box<Problem>,
 }
 
 /// What is wrong with a topology's text.
@@ -264,13 +264,18 @@ pub fn load(
 /// Errors: whatever is wrong first, with its line.
 pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> Result<Topology, FileError> {
     let read = if text.len() > TEXT_BYTES_MAX {
-        Err(At { offset: None, problem: Problem::TooLong { bytes: text.len() } })
+        Err(At { offset: None, problem: Box::new(Problem::TooLong { bytes: text.len() }) })
     } else if !(1.0..=STRETCH_MAX).contains(&defaults.stretch) {
         let value = defaults.stretch.to_string();
         let allowed = "a number from 1 to 100".to_owned();
         Err(At {
             offset: None,
-            problem: Problem::BadValue { table: "defaults", field: "stretch".into(), value, allowed },
+            problem: Box::new(Problem::BadValue {
+                table: "defaults",
+                field: "stretch".into(),
+                value,
+                allowed,
+            }),
         })
     } else {
         match format {
@@ -279,7 +284,9 @@ pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> R
         }
     };
     let topology = match read {
-        Ok(topology) if topology.sites().is_empty() => Err(At { offset: None, problem: Problem::NoSites }),
+        Ok(topology) if topology.sites().is_empty() => {
+            Err(At { offset: None, problem: Box::new(Problem::NoSites) })
+        }
         other => other,
     };
     topology.map_err(|At { offset, problem }| FileError {
@@ -293,12 +300,12 @@ pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> R
 #[derive(Debug)]
 pub(crate) struct At {
     offset: Option<usize>,
-    problem: Problem,
+    problem: Box<Problem>,
 }
 
 impl Problem {
     fn at(self, offset: usize) -> At {
-        At { offset: Some(offset), problem: self }
+        At { offset: Some(offset), problem: Box::new(self) }
     }
 }
 

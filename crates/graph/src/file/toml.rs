@@ -61,7 +61,7 @@ struct Field<'a> {
 pub(super) fn read(text: &str, outer: &Defaults) -> Result<Topology, At> {
     let root = DeTable::parse(text).map_err(|error| {
         let problem = Problem::Syntax { message: quoted_syntax(error.message()) };
-        At { offset: Some(error.span().map_or(0, |s| s.start)), problem }
+        problem.at(error.span().map_or(0, |s| s.start))
     })?;
     let root = Table { called: "the file", at: 0, fields: root.get_ref() };
     root.only(
