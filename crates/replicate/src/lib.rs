@@ -11,4 +11,5 @@
 //! Entry points: [`plan`] decides, its [`plan::Plan`] says what each site does.
 
 pub mod control;
+pub mod draw;
 pub mod plan;
