@@ -12,7 +12,7 @@ mod layout;
 
 pub use chart::{ThroughputSeries, throughput_svg};
 
-use crate::plan::{Flow, Input, Mode, Plan, Scheme};
+use crate::plan::{Flow, Input, Mode, Plan, Scheme, Term};
 use anabranch_graph::Topology;
 use anabranch_units::SiteId;
 use layout::{Point, nearest_on};
@@ -81,7 +81,7 @@ impl Look {
 }
 
 const WIDTH: f64 = 1240.0;
-const FRAME: layout::Frame = (110.0, 140.0, WIDTH - 110.0, 640.0);
+const FRAME: layout::Frame = (110.0, 140.0, WIDTH - 110.0, 680.0);
 const SITE_RADIUS: f64 = 17.0;
 /// From a link's middle to its first flow, and from one flow to the next.
 const LANE: f64 = 8.0;
@@ -221,20 +221,24 @@ impl Carried {
 
         let mut sums: BTreeMap<SiteId, Vec<String>> = BTreeMap::new();
         for (flow, class_of) in plan.flows.iter().zip(&class).filter(|(f, _)| f.terms.len() > 1) {
-            let terms = flow.terms.iter().map(|t| {
-                let mut text = match t.input {
-                    Input::Stream(s) => letter(stream(flow, s)),
-                    Input::Flow(f) if distinct[class[f.index()]].len() > 1 => {
-                        format!("({})", classes[class[f.index()]])
+            let term = |t: &Term| {
+                let (first, mut text) = match t.input {
+                    Input::Stream(s) => (Some(stream(flow, s)), letter(stream(flow, s))),
+                    Input::Flow(f) => {
+                        let (input, text) = (distinct[class[f.index()]], &classes[class[f.index()]]);
+                        let text = if input.len() > 1 { format!("({text})") } else { text.clone() };
+                        (input.keys().next().map(|k| k.0), text)
                     }
-                    Input::Flow(f) => classes[class[f.index()]].clone(),
                 };
                 if t.delayed {
                     text.push('′');
                 }
-                if t.coefficient == 1 { text } else { format!("{}·{text}", t.coefficient) }
-            });
-            let made = terms.collect::<Vec<_>>().join("+");
+                (first, if t.coefficient == 1 { text } else { format!("{}·{text}", t.coefficient) })
+            };
+            // In the order of the streams, whatever order the plan adds them in.
+            let mut terms: Vec<_> = flow.terms.iter().map(term).collect();
+            terms.sort();
+            let made = terms.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("+");
             let result = &classes[*class_of];
             let sum = if made == *result { made } else { format!("{made} = {result}") };
             let at_site = sums.entry(topology.link(flow.link).from).or_default();
@@ -503,9 +507,9 @@ fn draw_name(svg: &mut Svg, name: &str, sums: &[String], p: Point, ink: &str, lo
         }
     }
     let (_, label, middle) = best.expect("there are directions to try");
-    svg.text((middle.0, label.1 + 14.0), "middle", 14.0, "600", ink, name);
+    svg.haloed((middle.0, label.1 + 14.0), 14.0, "600", ink, look.paper, name);
     for (i, line) in lines.iter().enumerate() {
-        svg.text((middle.0, label.1 + 31.0 + 17.0 * i as f64), "middle", 13.0, "400", look.ink, line);
+        svg.haloed((middle.0, label.1 + 31.0 + 17.0 * i as f64), 13.0, "400", look.ink, look.paper, line);
     }
     busy.boxes.push(label);
 }
@@ -534,15 +538,17 @@ fn draw_contents(svg: &mut Svg, carried: &Carried, arrows: &[(Point, Point)], lo
     for (class, (start, end)) in carried.class.iter().zip(arrows) {
         let text = carried.classes[*class].as_str();
         let (width, height) = (text_width(text, 12.0) + 10.0, 17.0);
-        let candidates = ALONG.map(|t| beside(*start, *end, t, 0.0));
-        let cost = |p: &Point| {
+        let candidates = ALONG.map(|t| (t, beside(*start, *end, t, 0.0)));
+        let cost = |(t, p): &(f64, Point)| {
             let label = Box2::around(*p, width, height);
-            busy.boxes.iter().map(|b| b.overlap(&label)).sum::<f64>()
+            let boxes: f64 = busy.boxes.iter().map(|b| b.overlap(&label)).sum();
+            let lines: f64 = busy.lines.iter().map(|l| label.crossed(*l)).sum();
+            (boxes, boxes * 20.0 + lines + (t - 0.5).abs() * 60.0)
         };
-        let p =
-            candidates.into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b))).expect("there are candidates");
+        let best = candidates.into_iter().min_by(|a, b| cost(a).1.total_cmp(&cost(b).1));
+        let (t, p) = best.expect("there are candidates");
         // A label too long for its arrow would hide it; the colour and the legend say the same.
-        if width < (end.0 - start.0).hypot(end.1 - start.1) * 0.9 || cost(&p) == 0.0 {
+        if width < (end.0 - start.0).hypot(end.1 - start.1) * 0.9 || cost(&(t, p)).0 == 0.0 {
             svg.pill(p, width, height, look.paper, look.colour(*class));
             svg.text((p.0, p.1 + 4.2), "middle", 12.0, "600", look.colour(*class), text);
             busy.boxes.push(Box2::around(p, width, height));
@@ -766,6 +772,16 @@ impl Svg {
             l.1,
             r.0,
             r.1
+        );
+    }
+    /// Text that stays readable on top of a line.
+    fn haloed(&mut self, p: Point, size: f64, weight: &str, fill: &str, halo: &str, text: &str) {
+        put!(
+            self,
+            r#"<text x="{:.1}" y="{:.1}" text-anchor="middle" font-size="{size}" font-weight="{weight}" fill="{fill}" stroke="{halo}" stroke-width="4" stroke-linejoin="round" paint-order="stroke">{}</text>"#,
+            p.0,
+            p.1,
+            escaped(text)
         );
     }
     fn text(&mut self, p: Point, anchor: &str, size: f64, weight: &str, fill: &str, text: &str) {

@@ -13,10 +13,8 @@ pub(super) type Point = (f64, f64);
 /// The rectangle that sites may stand in: left, top, right, bottom.
 pub(super) type Frame = (f64, f64, f64, f64);
 
-/// How far apart two sites should stand at least, in pixels, if there is room.
-const SITE_GAP: f64 = 118.0;
-/// How far a site should stand from a link of others.
-const LINK_GAP: f64 = 44.0;
+/// How far a site should stand from a link of others, in pixels.
+const LINK_GAP: f64 = 46.0;
 /// Work for the iterative layouts, in pairs of sites looked at.
 const PAIRS_MAX: usize = 20_000_000;
 
@@ -30,6 +28,12 @@ pub(super) fn positions(topology: &Topology, first: Option<SiteId>, frame: Frame
         _ => fit(&by_hops(topology), frame),
     };
     relaxed(topology, start, frame)
+}
+
+/// How far apart two sites should stand at least: as far as lets names and flows be read, if there is room.
+fn site_gap(sites: usize, (left, top, right, bottom): Frame) -> f64 {
+    let room_each = ((right - left) * (bottom - top) / sites.max(1) as f64).sqrt();
+    (0.72 * room_each).clamp(30.0, 165.0)
 }
 
 /// Scales points to fill the frame; what has no extent goes to its middle.
@@ -71,10 +75,11 @@ fn map(topology: &Topology, places: &[Place], frame: Frame) -> Vec<Point> {
         let blend = |a: f64, b: f64| a * (1.0 - share) + b * share;
         flat.iter().zip(&ranked).map(|(f, r)| (blend(f.0, r.0), blend(f.1, r.1))).collect()
     };
+    let gap = site_gap(places.len(), frame);
     [0.0, 0.15, 0.3, 0.45, 0.6]
         .map(mix)
         .into_iter()
-        .find(|points| closest(points) >= SITE_GAP)
+        .find(|points| closest(points) >= gap)
         .unwrap_or_else(|| mix(0.6))
 }
 
@@ -225,7 +230,9 @@ pub(super) fn nearest_on(segment: (Point, Point), p: Point) -> Point {
 }
 
 /// Pushes sites apart, and off links that are not theirs, a little at a time.
-fn relaxed(topology: &Topology, mut at: Vec<Point>, (left, top, right, bottom): Frame) -> Vec<Point> {
+fn relaxed(topology: &Topology, mut at: Vec<Point>, frame: Frame) -> Vec<Point> {
+    let (left, top, right, bottom) = frame;
+    let gap = site_gap(at.len(), frame);
     let n = at.len();
     let links = topology.links();
     let work = n * (n + links.len());
@@ -237,10 +244,10 @@ fn relaxed(topology: &Topology, mut at: Vec<Point>, (left, top, right, bottom): 
             for j in 0..i {
                 let (dx, dy) = (at[i].0 - at[j].0, at[i].1 - at[j].1);
                 let distance = dx.hypot(dy);
-                if distance < SITE_GAP {
+                if distance < gap {
                     // Two sites on one spot part sideways.
                     let (ux, uy) = if distance > 1e-6 { (dx / distance, dy / distance) } else { (1.0, 0.0) };
-                    let by = (SITE_GAP - distance) * 0.2;
+                    let by = (gap - distance) * 0.2;
                     push[i].0 += ux * by;
                     push[i].1 += uy * by;
                     push[j].0 -= ux * by;
