@@ -247,24 +247,3 @@ fn a_chart_names_its_axes_and_series() {
     let one = ThroughputSeries { name: "one".into(), points: vec![] };
     elements(&throughput_svg("no points", &[one], Some(BitRate::bps(0)), Theme::Dark));
 }
-
-/// Writes the pictures where a person can look at them: `DRAW=folder cargo test -p anabranch-replicate draw`.
-#[test]
-#[allow(clippy::disallowed_methods)]
-fn pictures_to_look_at() {
-    let Some(folder) = option_env!("DRAW") else { return };
-    let write = |name: &str, text: String| {
-        std::fs::write(std::path::Path::new(folder).join(name), text).expect("a writable folder");
-    };
-    for (name, (t, p)) in
-        [("butterfly", butterfly()), ("internet2", internet2()), ("b4", b4()), ("trees", trees())]
-    {
-        write(&format!("{name}.svg"), svg(&t, Some(&p), Theme::Light));
-        write(&format!("{name}-dark.svg"), svg(&t, Some(&p), Theme::Dark));
-        write(&format!("{name}-plain.svg"), svg(&t, None, Theme::Light));
-    }
-    write(
-        "chart.svg",
-        throughput_svg("Internet2, 20 Mbit/s links", &series(), Some(BitRate::mbps(40)), Theme::Light),
-    );
-}
