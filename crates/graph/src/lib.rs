@@ -5,6 +5,8 @@
 //!
 //! Leaves out: what a system decides with these answers (that is the system's `plan.rs`). Read [`Topology`] first.
 
+pub mod builtin;
+pub mod file;
 mod topology;
 
-pub use topology::{Link, LinkProperties, Place, Site, Topology, TopologyError};
+pub use topology::{LINKS_MAX, Link, LinkProperties, Place, SITES_MAX, Site, Topology, TopologyError};

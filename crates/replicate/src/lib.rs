@@ -13,6 +13,7 @@
 
 pub mod control;
 pub mod msg;
+pub mod draw;
 pub mod plan;
 mod receiver;
 mod relay;
