@@ -1,6 +1,6 @@
 //! Lanes in plain Rust for the tests: the loop of the vector kernels, run where their instructions are not.
 //!
-//! `N` = 64 stands for AVX-512 with GFNI (masked loads and stores, three-way xor by truth table, bit matrices), `N` =
+//! `N` = 64 stands for AVX-512 with GFNI (three-way xor by truth table, bit matrices), `N` =
 //! 32 for GFNI on AVX2. The operations are written from the Intel SDM's pseudocode, not from the kernels.
 
 use super::lanes::{Lanes, Ones, Pass, run};
@@ -52,20 +52,6 @@ impl<const N: usize> Lanes for Emulated<N> {
         // SAFETY: the caller's promise that N bytes are writable.
         unsafe { to.cast::<[u8; N]>().write_unaligned(vector) }
     }
-    unsafe fn load_part(self, from: *const u8, len: usize) -> [u8; N] {
-        assert!(len < N);
-        let mask = (1u64 << len) - 1;
-        // SAFETY: only bytes whose mask bit is set are read: the first `len`.
-        std::array::from_fn(|i| if mask >> i & 1 == 1 { unsafe { *from.add(i) } } else { 0 })
-    }
-    unsafe fn store_part(self, to: *mut u8, vector: [u8; N], len: usize) {
-        assert!(len < N);
-        let mask = (1u64 << len) - 1;
-        for (i, byte) in vector.into_iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1) {
-            // SAFETY: only bytes whose mask bit is set are written: the first `len`.
-            unsafe { to.add(i).write(byte) };
-        }
-    }
 }
 
 /// Runs a pass on emulated lanes, with as many vectors a turn as the real ones.
@@ -81,6 +67,10 @@ pub(super) unsafe fn run_emulated<const N: usize>(pass: &Pass<'_>, xor: bool) {
                 inputs => unreachable!("the planner never makes a pass of {inputs} inputs"),
             }
         };
+    }
+    if pass.len < N {
+        // SAFETY: the caller's promise is the one asked for.
+        return unsafe { super::plain::run(pass, xor) };
     }
     let lanes = Emulated::<N>;
     match (xor, pass.outputs_len) {

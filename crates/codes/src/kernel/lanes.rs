@@ -38,16 +38,6 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// They must be writable.
     unsafe fn store(self, to: *mut u8, vector: Self::Vector);
-    /// The `len` bytes at `from`, then zeros.
-    ///
-    /// # Safety
-    /// `len` must be below [`Lanes::WIDTH`], and the `len` bytes readable; no others are read.
-    unsafe fn load_part(self, from: *const u8, len: usize) -> Self::Vector;
-    /// Writes the vector's first `len` bytes to `to`.
-    ///
-    /// # Safety
-    /// `len` must be below [`Lanes::WIDTH`], and the `len` bytes writable; no others are written.
-    unsafe fn store_part(self, to: *mut u8, vector: Self::Vector, len: usize);
 }
 
 /// Most inputs that one pass reads.
@@ -115,16 +105,6 @@ impl<L: Lanes> Lanes for Ones<L> {
     unsafe fn store(self, to: *mut u8, vector: L::Vector) {
         // SAFETY: the caller's promise is the one asked for.
         unsafe { self.0.store(to, vector) }
-    }
-    #[inline(always)]
-    unsafe fn load_part(self, from: *const u8, len: usize) -> L::Vector {
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { self.0.load_part(from, len) }
-    }
-    #[inline(always)]
-    unsafe fn store_part(self, to: *mut u8, vector: L::Vector, len: usize) {
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { self.0.store_part(to, vector, len) }
     }
 }
 
@@ -200,31 +180,6 @@ impl<L: Lanes, const K: usize, const M: usize> Sum<'_, L, K, M> {
             }
         }
     }
-
-    /// The sums of a pass shorter than one vector.
-    ///
-    /// # Safety
-    /// `len` must be the pass's length, and below `WIDTH`.
-    #[inline(always)]
-    unsafe fn short(&self, len: usize) {
-        let lanes = self.lanes;
-        // SAFETY: every input has `len` bytes to read and every output `len` bytes to write.
-        unsafe {
-            for o in 0..M {
-                let mut sum = lanes.zero();
-                if self.accumulate {
-                    sum = lanes.load_part(self.outputs[o], len);
-                }
-                for &one in self.ones {
-                    sum = lanes.xor(sum, lanes.load_part(one, len));
-                }
-                for i in 0..K {
-                    sum = lanes.xor(sum, lanes.mul(self.factors[i][o], lanes.load_part(self.inputs[i], len)));
-                }
-                lanes.store_part(self.outputs[o], sum, len);
-            }
-        }
-    }
 }
 
 /// Runs a pass of `K` inputs and `M` outputs, `U` vectors a turn.
@@ -234,13 +189,14 @@ impl<L: Lanes, const K: usize, const M: usize> Sum<'_, L, K, M> {
 /// nothing is read after it was written.
 ///
 /// # Safety
-/// The pass's invariants must hold, with `K` inputs and `M` outputs.
+/// The pass's invariants must hold, with `K` inputs, `M` outputs and at least one vector's length.
 #[inline(always)]
 pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize, const U: usize>(
     lanes: L,
     pass: &Pass<'_>,
 ) {
     debug_assert!(pass.inputs_len == K && pass.outputs_len == M && (M == 1 || pass.ones.is_empty()));
+    debug_assert!(pass.len >= L::WIDTH);
     let mut factors = [[lanes.factor(0); M]; K];
     for i in 0..K {
         for o in 0..M {
@@ -254,11 +210,6 @@ pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize, const U: usiz
     let sum = Sum { lanes, factors, inputs, outputs, ones: pass.ones, accumulate: pass.accumulate };
 
     let (len, width) = (pass.len, L::WIDTH);
-    if len < width {
-        // SAFETY: `len` is the pass's and below a vector's width.
-        unsafe { sum.short(len) };
-        return;
-    }
     // From here on stores into the first output are aligned.
     let mut at = outputs[0].addr().wrapping_neg() & (width - 1);
     let (head_apart, tail_apart) = (at != 0, (len - at) & (width - 1) != 0);
@@ -314,8 +265,13 @@ macro_rules! passes {
                 // SAFETY: the caller's promise is the one asked for.
                 unsafe { run::<_, K, 1, 4>(Ones(lanes), pass) }
             }
+            // Less than a vector is not worth a loop of its own.
+            if pass.len < <$lanes as $crate::kernel::lanes::Lanes>::WIDTH {
+                // SAFETY: the caller's promise is the one asked for.
+                return unsafe { $crate::kernel::plain::run(pass, xor) };
+            }
             // SAFETY: the value `lanes` proves that the machine has the features; the numbers of inputs and outputs
-            // are those matched on; the rest is the caller's promise.
+            // are those matched on, the length is at least a vector's; the rest is the caller's promise.
             unsafe {
                 match (xor, pass.outputs_len, pass.inputs_len) {
                     (true, 1, 1) => add::<1>(lanes, pass),

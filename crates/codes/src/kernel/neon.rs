@@ -58,22 +58,4 @@ impl Lanes for Neon {
         // SAFETY: `self` proves NEON; the caller that 16 bytes are writable.
         unsafe { vst1q_u8(to, vector) }
     }
-    #[inline(always)]
-    unsafe fn load_part(self, from: *const u8, len: usize) -> uint8x16_t {
-        let mut bytes = [0; 16];
-        // SAFETY: `len` bytes are readable and fewer than 16.
-        unsafe {
-            bytes.as_mut_ptr().copy_from_nonoverlapping(from, len);
-            self.load(bytes.as_ptr())
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_part(self, to: *mut u8, vector: uint8x16_t, len: usize) {
-        let mut bytes = [0; 16];
-        // SAFETY: `len` bytes are writable and fewer than 16.
-        unsafe {
-            self.store(bytes.as_mut_ptr(), vector);
-            to.copy_from_nonoverlapping(bytes.as_ptr(), len);
-        }
-    }
 }

@@ -48,12 +48,6 @@ passes!(run_gfni256, Gfni256, "avx2,gfni", [4, 2, 1, 1]);
 passes!(run_avx2, Avx2, "avx2", [2, 2, 1, 1]);
 passes!(run_ssse3, Ssse3, "ssse3", [2, 2, 1, 1]);
 
-/// The low `len` bits set.
-#[inline(always)]
-fn mask(len: usize) -> u64 {
-    (1 << len) - 1
-}
-
 impl Lanes for Gfni512 {
     const WIDTH: usize = 64;
     type Vector = __m512i;
@@ -94,16 +88,6 @@ impl Lanes for Gfni512 {
         // SAFETY: `self` proves AVX-512F; the caller that 64 bytes are writable.
         unsafe { _mm512_storeu_si512(to.cast(), vector) }
     }
-    #[inline(always)]
-    unsafe fn load_part(self, from: *const u8, len: usize) -> __m512i {
-        // SAFETY: `self` proves AVX-512BW; the bytes that the mask lets through are the `len` readable ones.
-        unsafe { _mm512_maskz_loadu_epi8(mask(len), from.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn store_part(self, to: *mut u8, vector: __m512i, len: usize) {
-        // SAFETY: `self` proves AVX-512BW; the bytes that the mask lets through are the `len` writable ones.
-        unsafe { _mm512_mask_storeu_epi8(to.cast(), mask(len), vector) }
-    }
 }
 
 /// What 32-byte lanes share: all but factors and products.
@@ -131,24 +115,6 @@ macro_rules! lanes_of_32_bytes {
         unsafe fn store(self, to: *mut u8, vector: __m256i) {
             // SAFETY: `self` proves AVX2; the caller that 32 bytes are writable.
             unsafe { _mm256_storeu_si256(to.cast(), vector) }
-        }
-        #[inline(always)]
-        unsafe fn load_part(self, from: *const u8, len: usize) -> __m256i {
-            let mut bytes = [0; 32];
-            // SAFETY: `len` bytes are readable and fewer than 32; `self` proves AVX2.
-            unsafe {
-                bytes.as_mut_ptr().copy_from_nonoverlapping(from, len);
-                self.load(bytes.as_ptr())
-            }
-        }
-        #[inline(always)]
-        unsafe fn store_part(self, to: *mut u8, vector: __m256i, len: usize) {
-            let mut bytes = [0; 32];
-            // SAFETY: `len` bytes are writable and fewer than 32; `self` proves AVX2.
-            unsafe {
-                self.store(bytes.as_mut_ptr(), vector);
-                to.copy_from_nonoverlapping(bytes.as_ptr(), len);
-            }
         }
     };
 }
@@ -237,23 +203,5 @@ impl Lanes for Ssse3 {
     unsafe fn store(self, to: *mut u8, vector: __m128i) {
         // SAFETY: the caller's promise that 16 bytes are writable.
         unsafe { _mm_storeu_si128(to.cast(), vector) }
-    }
-    #[inline(always)]
-    unsafe fn load_part(self, from: *const u8, len: usize) -> __m128i {
-        let mut bytes = [0; 16];
-        // SAFETY: `len` bytes are readable and fewer than 16.
-        unsafe {
-            bytes.as_mut_ptr().copy_from_nonoverlapping(from, len);
-            self.load(bytes.as_ptr())
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_part(self, to: *mut u8, vector: __m128i, len: usize) {
-        let mut bytes = [0; 16];
-        // SAFETY: `len` bytes are writable and fewer than 16.
-        unsafe {
-            self.store(bytes.as_mut_ptr(), vector);
-            to.copy_from_nonoverlapping(bytes.as_ptr(), len);
-        }
     }
 }
