@@ -26,6 +26,7 @@ fn ternary_byte(table: u8, a: u8, b: u8, c: u8) -> u8 {
 
 impl<const N: usize> Lanes for Emulated<N> {
     const WIDTH: usize = N;
+    const XOR3: bool = N == 64;
     type Vector = [u8; N];
     type Factor = u64;
 
@@ -59,26 +60,29 @@ impl<const N: usize> Lanes for Emulated<N> {
 /// # Safety
 /// The pass's invariants must hold.
 pub(super) unsafe fn run_emulated<const N: usize>(pass: &Pass<'_>, xor: bool) {
-    macro_rules! by_inputs {
-        ($lanes:expr, $outputs:literal, $turn:literal, [$($inputs:literal)+]) => {
-            match pass.inputs_len {
-                // SAFETY: the caller's promise, and the numbers of inputs and outputs are those matched on.
-                $($inputs => unsafe { run::<_, $inputs, $outputs, $turn>($lanes, pass) },)+
-                inputs => unreachable!("the planner never makes a pass of {inputs} inputs"),
-            }
-        };
-    }
     if pass.len < N {
         // SAFETY: the caller's promise is the one asked for.
         return unsafe { super::plain::run(pass, xor) };
     }
+    macro_rules! by_inputs {
+        ($lanes:expr, $outputs:literal, $turn:literal, $ones:literal, [$($inputs:literal)+]) => {
+            match pass.inputs_len {
+                // SAFETY: the caller's promise, and the numbers of inputs and outputs are those matched on.
+                $($inputs => unsafe { run::<_, $inputs, $outputs, $turn, $ones>($lanes, pass) },)+
+                inputs => unreachable!("the planner never makes a pass of {inputs} inputs"),
+            }
+        };
+    }
     let lanes = Emulated::<N>;
-    match (xor, pass.outputs_len) {
-        (true, 1) => by_inputs!(Ones(lanes), 1, 4, [1 2 3 4 5 6 7 8]),
-        (false, 1) => by_inputs!(lanes, 1, 4, [1 2 3 4 5 6 7 8]),
-        (false, 2) => by_inputs!(lanes, 2, 2, [1 2 3 4]),
-        (false, 3) => by_inputs!(lanes, 3, 2, [1 2 3 4]),
-        (false, 4) => by_inputs!(lanes, 4, 2, [1 2 3 4]),
-        (xor, outputs) => unreachable!("the planner never makes a pass of {outputs} outputs (xor: {xor})"),
+    match (xor, pass.outputs_len, !pass.ones.is_empty()) {
+        (true, 1, false) => by_inputs!(Ones(lanes), 1, 4, false, [1 2 3 4 5 6 7 8]),
+        (false, 1, false) => by_inputs!(lanes, 1, 4, false, [1 2 3 4 5 6 7 8]),
+        (false, 1, true) => by_inputs!(lanes, 1, 4, true, [1 2 3 4 5 6 7 8]),
+        (false, 2, false) => by_inputs!(lanes, 2, 2, false, [1 2 3 4]),
+        (false, 3, false) => by_inputs!(lanes, 3, 2, false, [1 2 3 4]),
+        (false, 4, false) => by_inputs!(lanes, 4, 2, false, [1 2 3 4]),
+        (xor, outputs, ones) => {
+            unreachable!("the planner makes no pass of {outputs} outputs (xor: {xor}, ones: {ones})")
+        }
     }
 }

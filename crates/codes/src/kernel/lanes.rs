@@ -23,6 +23,8 @@ pub(super) trait Lanes: Copy {
     fn mul(self, factor: Self::Factor, x: Self::Vector) -> Self::Vector;
     /// `a + b`.
     fn xor(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// True where [`Lanes::xor3`] is one instruction, so that inputs are best taken by twos.
+    const XOR3: bool = false;
     /// `a + b + c`.
     #[inline(always)]
     fn xor3(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
@@ -75,6 +77,7 @@ pub(super) struct Ones<L>(pub L);
 
 impl<L: Lanes> Lanes for Ones<L> {
     const WIDTH: usize = L::WIDTH;
+    const XOR3: bool = L::XOR3;
     type Vector = L::Vector;
     type Factor = ();
 
@@ -109,7 +112,7 @@ impl<L: Lanes> Lanes for Ones<L> {
 }
 
 /// A pass with its numbers of inputs and outputs known to the compiler.
-struct Sum<'a, L: Lanes, const K: usize, const M: usize> {
+struct Sum<'a, L: Lanes, const K: usize, const M: usize, const ONES: bool> {
     lanes: L,
     factors: [[L::Factor; M]; K],
     inputs: [*const u8; K],
@@ -118,7 +121,7 @@ struct Sum<'a, L: Lanes, const K: usize, const M: usize> {
     accumulate: bool,
 }
 
-impl<L: Lanes, const K: usize, const M: usize> Sum<'_, L, K, M> {
+impl<L: Lanes, const K: usize, const M: usize, const ONES: bool> Sum<'_, L, K, M, ONES> {
     /// The sums of the `U` vectors at byte `at`.
     ///
     /// # Safety
@@ -137,16 +140,15 @@ impl<L: Lanes, const K: usize, const M: usize> Sum<'_, L, K, M> {
                     }
                 }
             }
-            if M == 1 {
+            if ONES {
                 for &one in self.ones {
                     for u in 0..U {
                         sums[u][0] = lanes.xor(sums[u][0], lanes.load(one.add(at + u * L::WIDTH)));
                     }
                 }
             }
-            // Two inputs a turn, so that lanes with a three-way xor can use it.
             let mut i = 0;
-            while i + 1 < K {
+            while L::XOR3 && i + 1 < K {
                 for u in 0..U {
                     let a = lanes.load(self.inputs[i].add(at + u * L::WIDTH));
                     let b = lanes.load(self.inputs[i + 1].add(at + u * L::WIDTH));
@@ -157,13 +159,18 @@ impl<L: Lanes, const K: usize, const M: usize> Sum<'_, L, K, M> {
                 }
                 i += 2;
             }
-            if i < K {
+            while i < K {
+                let mut vectors = [lanes.zero(); U];
                 for u in 0..U {
-                    let a = lanes.load(self.inputs[i].add(at + u * L::WIDTH));
-                    for o in 0..M {
-                        sums[u][o] = lanes.xor(sums[u][o], lanes.mul(self.factors[i][o], a));
+                    vectors[u] = lanes.load(self.inputs[i].add(at + u * L::WIDTH));
+                }
+                // Vectors inside, so that a factor which does not fit the registers is fetched once for all of them.
+                for o in 0..M {
+                    for u in 0..U {
+                        sums[u][o] = lanes.xor(sums[u][o], lanes.mul(self.factors[i][o], vectors[u]));
                     }
                 }
+                i += 1;
             }
         }
         sums
@@ -182,7 +189,7 @@ impl<L: Lanes, const K: usize, const M: usize> Sum<'_, L, K, M> {
     }
 }
 
-/// Runs a pass of `K` inputs and `M` outputs, `U` vectors a turn.
+/// Runs a pass of `K` inputs and `M` outputs, `U` vectors a turn; the pass's `ones` are looked at where `ONES` is set.
 ///
 /// The first and the last vector are summed before the others and stored after them. They may overlap the others: that
 /// costs a vector's work twice, where masked or byte-wise ends cost more, and keeps accumulating right, because
@@ -191,12 +198,12 @@ impl<L: Lanes, const K: usize, const M: usize> Sum<'_, L, K, M> {
 /// # Safety
 /// The pass's invariants must hold, with `K` inputs, `M` outputs and at least one vector's length.
 #[inline(always)]
-pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize, const U: usize>(
+pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize, const U: usize, const ONES: bool>(
     lanes: L,
     pass: &Pass<'_>,
 ) {
-    debug_assert!(pass.inputs_len == K && pass.outputs_len == M && (M == 1 || pass.ones.is_empty()));
-    debug_assert!(pass.len >= L::WIDTH);
+    debug_assert!(pass.inputs_len == K && pass.outputs_len == M && pass.len >= L::WIDTH);
+    debug_assert!(pass.ones.is_empty() != ONES && (M == 1 || !ONES));
     let mut factors = [[lanes.factor(0); M]; K];
     for i in 0..K {
         for o in 0..M {
@@ -207,7 +214,14 @@ pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize, const U: usiz
     inputs.copy_from_slice(&pass.inputs[..K]);
     let mut outputs = [std::ptr::null_mut(); M];
     outputs.copy_from_slice(&pass.outputs[..M]);
-    let sum = Sum { lanes, factors, inputs, outputs, ones: pass.ones, accumulate: pass.accumulate };
+    let sum = Sum::<_, K, M, ONES> {
+        lanes,
+        factors,
+        inputs,
+        outputs,
+        ones: pass.ones,
+        accumulate: pass.accumulate,
+    };
 
     let (len, width) = (pass.len, L::WIDTH);
     // From here on stores into the first output are aligned.
@@ -256,14 +270,17 @@ macro_rules! passes {
             use $crate::kernel::lanes::{Ones, Pass, run};
 
             #[target_feature(enable = $features)]
-            unsafe fn dot<const K: usize, const M: usize, const U: usize>(lanes: $lanes, pass: &Pass<'_>) {
+            unsafe fn dot<const K: usize, const M: usize, const U: usize, const ONES: bool>(
+                lanes: $lanes,
+                pass: &Pass<'_>,
+            ) {
                 // SAFETY: the caller's promise is the one asked for.
-                unsafe { run::<_, K, M, U>(lanes, pass) }
+                unsafe { run::<_, K, M, U, ONES>(lanes, pass) }
             }
             #[target_feature(enable = $features)]
             unsafe fn add<const K: usize>(lanes: $lanes, pass: &Pass<'_>) {
                 // SAFETY: the caller's promise is the one asked for.
-                unsafe { run::<_, K, 1, 4>(Ones(lanes), pass) }
+                unsafe { run::<_, K, 1, 4, false>(Ones(lanes), pass) }
             }
             // Less than a vector is not worth a loop of its own.
             if pass.len < <$lanes as $crate::kernel::lanes::Lanes>::WIDTH {
@@ -273,37 +290,45 @@ macro_rules! passes {
             // SAFETY: the value `lanes` proves that the machine has the features; the numbers of inputs and outputs
             // are those matched on, the length is at least a vector's; the rest is the caller's promise.
             unsafe {
-                match (xor, pass.outputs_len, pass.inputs_len) {
-                    (true, 1, 1) => add::<1>(lanes, pass),
-                    (true, 1, 2) => add::<2>(lanes, pass),
-                    (true, 1, 3) => add::<3>(lanes, pass),
-                    (true, 1, 4) => add::<4>(lanes, pass),
-                    (true, 1, 5) => add::<5>(lanes, pass),
-                    (true, 1, 6) => add::<6>(lanes, pass),
-                    (true, 1, 7) => add::<7>(lanes, pass),
-                    (true, 1, 8) => add::<8>(lanes, pass),
-                    (false, 1, 1) => dot::<1, 1, $turn1>(lanes, pass),
-                    (false, 1, 2) => dot::<2, 1, $turn1>(lanes, pass),
-                    (false, 1, 3) => dot::<3, 1, $turn1>(lanes, pass),
-                    (false, 1, 4) => dot::<4, 1, $turn1>(lanes, pass),
-                    (false, 1, 5) => dot::<5, 1, $turn1>(lanes, pass),
-                    (false, 1, 6) => dot::<6, 1, $turn1>(lanes, pass),
-                    (false, 1, 7) => dot::<7, 1, $turn1>(lanes, pass),
-                    (false, 1, 8) => dot::<8, 1, $turn1>(lanes, pass),
-                    (false, 2, 1) => dot::<1, 2, $turn2>(lanes, pass),
-                    (false, 2, 2) => dot::<2, 2, $turn2>(lanes, pass),
-                    (false, 2, 3) => dot::<3, 2, $turn2>(lanes, pass),
-                    (false, 2, 4) => dot::<4, 2, $turn2>(lanes, pass),
-                    (false, 3, 1) => dot::<1, 3, $turn3>(lanes, pass),
-                    (false, 3, 2) => dot::<2, 3, $turn3>(lanes, pass),
-                    (false, 3, 3) => dot::<3, 3, $turn3>(lanes, pass),
-                    (false, 3, 4) => dot::<4, 3, $turn3>(lanes, pass),
-                    (false, 4, 1) => dot::<1, 4, $turn4>(lanes, pass),
-                    (false, 4, 2) => dot::<2, 4, $turn4>(lanes, pass),
-                    (false, 4, 3) => dot::<3, 4, $turn4>(lanes, pass),
-                    (false, 4, 4) => dot::<4, 4, $turn4>(lanes, pass),
-                    (xor, outputs, inputs) => unreachable!(
-                        "the planner never makes a pass of {inputs} inputs and {outputs} outputs (xor: {xor})"
+                match (xor, pass.outputs_len, pass.inputs_len, !pass.ones.is_empty()) {
+                    (true, 1, 1, false) => add::<1>(lanes, pass),
+                    (true, 1, 2, false) => add::<2>(lanes, pass),
+                    (true, 1, 3, false) => add::<3>(lanes, pass),
+                    (true, 1, 4, false) => add::<4>(lanes, pass),
+                    (true, 1, 5, false) => add::<5>(lanes, pass),
+                    (true, 1, 6, false) => add::<6>(lanes, pass),
+                    (true, 1, 7, false) => add::<7>(lanes, pass),
+                    (true, 1, 8, false) => add::<8>(lanes, pass),
+                    (false, 1, 1, false) => dot::<1, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 2, false) => dot::<2, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 3, false) => dot::<3, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 4, false) => dot::<4, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 5, false) => dot::<5, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 6, false) => dot::<6, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 7, false) => dot::<7, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 8, false) => dot::<8, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 1, true) => dot::<1, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 2, true) => dot::<2, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 3, true) => dot::<3, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 4, true) => dot::<4, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 5, true) => dot::<5, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 6, true) => dot::<6, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 7, true) => dot::<7, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 8, true) => dot::<8, 1, $turn1, true>(lanes, pass),
+                    (false, 2, 1, false) => dot::<1, 2, $turn2, false>(lanes, pass),
+                    (false, 2, 2, false) => dot::<2, 2, $turn2, false>(lanes, pass),
+                    (false, 2, 3, false) => dot::<3, 2, $turn2, false>(lanes, pass),
+                    (false, 2, 4, false) => dot::<4, 2, $turn2, false>(lanes, pass),
+                    (false, 3, 1, false) => dot::<1, 3, $turn3, false>(lanes, pass),
+                    (false, 3, 2, false) => dot::<2, 3, $turn3, false>(lanes, pass),
+                    (false, 3, 3, false) => dot::<3, 3, $turn3, false>(lanes, pass),
+                    (false, 3, 4, false) => dot::<4, 3, $turn3, false>(lanes, pass),
+                    (false, 4, 1, false) => dot::<1, 4, $turn4, false>(lanes, pass),
+                    (false, 4, 2, false) => dot::<2, 4, $turn4, false>(lanes, pass),
+                    (false, 4, 3, false) => dot::<3, 4, $turn4, false>(lanes, pass),
+                    (false, 4, 4, false) => dot::<4, 4, $turn4, false>(lanes, pass),
+                    (xor, outputs, inputs, ones) => unreachable!(
+                        "the planner makes no pass of {inputs} inputs, {outputs} outputs (xor: {xor}, ones: {ones})"
                     ),
                 }
             }

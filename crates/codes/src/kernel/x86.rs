@@ -45,11 +45,12 @@ impl Ssse3 {
 
 passes!(run_gfni512, Gfni512, "avx512f,avx512bw,gfni", [4, 2, 2, 2]);
 passes!(run_gfni256, Gfni256, "avx2,gfni", [4, 2, 1, 1]);
-passes!(run_avx2, Avx2, "avx2", [2, 2, 1, 1]);
+passes!(run_avx2, Avx2, "avx2", [2, 1, 1, 1]);
 passes!(run_ssse3, Ssse3, "ssse3", [2, 2, 1, 1]);
 
 impl Lanes for Gfni512 {
     const WIDTH: usize = 64;
+    const XOR3: bool = true;
     type Vector = __m512i;
     type Factor = __m512i;
 
