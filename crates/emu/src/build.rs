@@ -21,7 +21,6 @@ use crate::sys;
 
 /// Name of the network device in every site.
 pub(crate) const DEVICE: &CStr = c"ab0";
-const LOOPBACK: &CStr = c"lo";
 /// The first interface of every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
@@ -40,8 +39,8 @@ pub enum Isolation {
 pub(crate) struct BuildPlan {
     pub sites: Vec<SitePlan>,
     pub prefix: u8,
-    pub mtu: i32,
-    pub device_queue_packets: i32,
+    pub mtu: u32,
+    pub device_queue_packets: u32,
     /// Path below `/proc/sys/net`, value, and whether the emulation is refused when it cannot be set.
     pub settings: Vec<(String, String, bool)>,
 }
@@ -238,12 +237,12 @@ fn make_site(plan: &BuildPlan, site: &SitePlan) -> StepResult<SiteFds> {
         }
     }
     let interface = || -> Result<()> {
-        let control = sys::control_socket()?;
-        sys::set_interface_sizes(&control, DEVICE, plan.mtu, plan.device_queue_packets)?;
-        sys::set_interface_up(&control, LOOPBACK)?;
-        sys::set_interface_up(&control, DEVICE)?;
         let route = sys::route_socket()?;
-        sys::add_address(&route, sys::interface_index(DEVICE)?, site.address, plan.prefix)?;
+        let device = sys::interface_index(DEVICE)?;
+        sys::bring_up(&route, LOOPBACK_INDEX, &[])?;
+        let sizes = [(libc::IFLA_MTU, plan.mtu), (libc::IFLA_TXQLEN, plan.device_queue_packets)];
+        sys::bring_up(&route, device, &sizes)?;
+        sys::add_address(&route, device, site.address, plan.prefix)?;
         // On the loopback, so that the kernel never chooses one of them as a source by itself.
         for &address in &site.link_addresses {
             sys::add_address(&route, LOOPBACK_INDEX, address, 32)?;

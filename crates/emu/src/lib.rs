@@ -169,7 +169,7 @@ impl EmulationOptions {
 }
 
 /// Packets that a site's device holds while the emulator does not read them.
-const DEVICE_QUEUE_PACKETS: i32 = 4_096;
+const DEVICE_QUEUE_PACKETS: u32 = 4_096;
 
 /// The queue of a link of `rate` whose topology names none: what it sends in 100 ms, but at least 64 KiB.
 pub fn default_queue(rate: BitRate) -> ByteCount {
@@ -294,7 +294,7 @@ impl Emulation {
                 })
                 .collect(),
             prefix: route::PREFIX,
-            mtu: options.mtu as i32,
+            mtu: options.mtu,
             device_queue_packets: DEVICE_QUEUE_PACKETS,
             settings: options.settings(),
         };

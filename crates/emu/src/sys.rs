@@ -187,15 +187,6 @@ pub(crate) fn open(path: &CStr, flags: libc::c_int) -> Result<OwnedFd> {
     unsafe { Ok(OwnedFd::from_raw_fd(check(libc::open(path.as_ptr(), flags | libc::O_CLOEXEC))?)) }
 }
 
-/// A socket to set interfaces up with.
-pub(crate) fn control_socket() -> Result<OwnedFd> {
-    // SAFETY: no memory is passed; the descriptor is fresh.
-    unsafe {
-        let fd = check(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?;
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
-}
-
 fn interface_request(name: &CStr) -> libc::ifreq {
     // SAFETY: all-zero bytes are a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -215,27 +206,6 @@ pub(crate) fn make_tun(fd: &OwnedFd, name: &CStr) -> Result<()> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF as _, &mut request) }).map(drop)
 }
 
-/// Sets the interface's largest packet and its queue length in packets.
-pub(crate) fn set_interface_sizes(socket: &OwnedFd, name: &CStr, mtu: i32, queue_packets: i32) -> Result<()> {
-    for (what, value) in [(libc::SIOCSIFMTU, mtu), (libc::SIOCSIFTXQLEN, queue_packets)] {
-        let mut request = interface_request(name);
-        request.ifr_ifru.ifru_mtu = value;
-        // SAFETY: both requests read one ifreq.
-        check(unsafe { libc::ioctl(socket.as_raw_fd(), what as _, &request) })?;
-    }
-    Ok(())
-}
-
-pub(crate) fn set_interface_up(socket: &OwnedFd, name: &CStr) -> Result<()> {
-    let mut request = interface_request(name);
-    // SAFETY: SIOCGIFFLAGS writes, SIOCSIFFLAGS reads one ifreq, whose union holds the flags in between.
-    unsafe {
-        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as _, &mut request))?;
-        request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
-        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request)).map(drop)
-    }
-}
-
 pub(crate) fn interface_index(name: &CStr) -> Result<u32> {
     // SAFETY: the name is a C string.
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
@@ -244,33 +214,58 @@ pub(crate) fn interface_index(name: &CStr) -> Result<u32> {
     }
 }
 
-/// A netlink socket for [`add_address`].
+/// A netlink socket for [`bring_up`] and [`add_address`].
 pub(crate) fn route_socket() -> Result<OwnedFd> {
     // SAFETY: no memory is passed; the descriptor is fresh.
     unsafe {
-        let fd =
-            check(libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE))?;
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        let fd = check(libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE))?;
         Ok(OwnedFd::from_raw_fd(fd))
     }
 }
 
+/// Brings an interface up, with these attributes (RTM_NEWLINK, rtnetlink(7)): 4 bytes each, `IFLA_MTU` and the like.
+/// The older ioctls will not do: SIOCSIFTXQLEN is refused inside a user namespace.
+pub(crate) fn bring_up(socket: &OwnedFd, interface: u32, attributes: &[(u16, u32)]) -> Result<()> {
+    let up = libc::IFF_UP as u32;
+    // An ifinfomsg: family and type do not matter, then index, flags, and which flags to change.
+    let mut body = vec![0; 4];
+    body.extend(interface.to_ne_bytes());
+    body.extend(up.to_ne_bytes());
+    body.extend(up.to_ne_bytes());
+    for &(attribute, value) in attributes {
+        push_attribute(&mut body, attribute, value.to_ne_bytes());
+    }
+    route_request(socket, libc::RTM_NEWLINK, 0, &body)
+}
+
 /// Gives an interface one more IPv4 address (RTM_NEWADDR, rtnetlink(7)).
 pub(crate) fn add_address(socket: &OwnedFd, interface: u32, address: Ipv4Addr, prefix: u8) -> Result<()> {
-    const LEN: u32 = 16 + 8 + 8 + 8;
-    let mut message = Vec::with_capacity(LEN as usize);
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-    message.extend(LEN.to_ne_bytes());
-    message.extend(libc::RTM_NEWADDR.to_ne_bytes());
+    // An ifaddrmsg: family, prefix length, flags, scope, index.
+    let mut body = vec![libc::AF_INET as u8, prefix, 0, libc::RT_SCOPE_UNIVERSE];
+    body.extend(interface.to_ne_bytes());
+    push_attribute(&mut body, libc::IFA_LOCAL, address.octets());
+    push_attribute(&mut body, libc::IFA_ADDRESS, address.octets());
+    route_request(socket, libc::RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &body)
+}
+
+fn push_attribute(body: &mut Vec<u8>, attribute: u16, value: [u8; 4]) {
+    body.extend(8u16.to_ne_bytes());
+    body.extend(attribute.to_ne_bytes());
+    body.extend(value);
+}
+
+/// Sends one request and waits for the kernel's verdict.
+fn route_request(socket: &OwnedFd, kind: u16, flags: libc::c_int, body: &[u8]) -> Result<()> {
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags) as u16;
+    // An nlmsghdr: length, type, flags, sequence number, sender.
+    let mut message = Vec::with_capacity(16 + body.len());
+    message.extend((16 + body.len() as u32).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
     message.extend(flags.to_ne_bytes());
-    message.extend([0; 8]); // sequence number, sender
-    message.extend([libc::AF_INET as u8, prefix, 0, libc::RT_SCOPE_UNIVERSE]);
-    message.extend(interface.to_ne_bytes());
-    for attribute in [libc::IFA_LOCAL, libc::IFA_ADDRESS] {
-        message.extend(8u16.to_ne_bytes());
-        message.extend(attribute.to_ne_bytes());
-        message.extend(address.octets());
-    }
-    let mut answer = [0u8; 256];
+    message.extend([0; 8]);
+    message.extend(body);
+    let mut answer = [0u8; 512];
     // SAFETY: buffers are passed with their own lengths.
     let received = unsafe {
         check_len(libc::send(socket.as_raw_fd(), message.as_ptr().cast(), message.len(), 0))?;
