@@ -1,6 +1,6 @@
 //! The forwarder: one thread that carries packets between the sites' devices and the fabric, under the real clock.
 //!
-//! It sleeps until a device is readable or the fabric's next deadline, runs the fabric up to now, and writes what
+//! It sleeps until a device is readable or a packet may come off a wire, runs the fabric up to now, and writes what
 //! arrives. A packet that is late on one hop is not late on the next: the fabric goes by the times that were meant.
 
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use anabranch_fabric::{
 use anabranch_units::{Instant, LinkId, SiteId};
 
 use crate::lateness::{Histogram, Scheduling};
-use crate::route::{self, Routes, SITES_MAX};
+use crate::route::{self, Routes};
 use crate::{LinkCounters, LinkState, sys};
 
 /// What the forwarder is asked to do between packets.
@@ -149,7 +149,7 @@ impl Forwarder {
         loop {
             let now = self.now();
             self.fabric.advance(now);
-            let timeout = self.fabric.next_deadline().map(|t| t.saturating_since(self.now()).to_std());
+            let timeout = self.fabric.next_arrival().map(|t| t.saturating_since(self.now()).to_std());
             // Going to sleep and waking up again takes longer than this: look again at once.
             let timeout =
                 if timeout.is_some_and(|t| t < self.setup.spin) { Some(Default::default()) } else { timeout };
@@ -238,7 +238,7 @@ impl Forwarder {
     }
 }
 
-/// Switches, then ports, as [`route::switch`] and [`route::port`] number them.
+/// Ports, then switches, as [`route::port`] and [`route::switch`] number them.
 fn elements(tables: &[Vec<Option<LinkId>>], ports: Vec<Port>) -> Vec<AnyElement> {
     let switch = |site: usize| {
         let next = |to: usize| match tables.get(to)?.get(site)? {
@@ -247,7 +247,7 @@ fn elements(tables: &[Vec<Option<LinkId>>], ports: Vec<Port>) -> Vec<AnyElement>
         };
         AnyElement::Switch(Switch::new((0..tables.len()).map(next).collect()))
     };
-    (0..SITES_MAX).map(switch).chain(ports.into_iter().map(AnyElement::Port)).collect()
+    ports.into_iter().map(AnyElement::Port).chain((0..tables.len()).map(switch)).collect()
 }
 
 /// Time that this thread was ready to run and did not: the second field of its schedstat (proc(5)).

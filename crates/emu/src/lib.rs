@@ -607,7 +607,7 @@ fn ports(topology: &Topology, seed: Seed) -> Result<Vec<Port>, EmuError> {
             loss_ppm: properties.loss_ppm,
             ..PortSettings::new(properties.capacity, properties.delay, queue)
         };
-        let peer = route::switch(topology.link(link).to);
+        let peer = route::switch(topology.link(link).to, topology.links().len());
         let stream = seed.stream("loss", u64::from(link.0));
         Port::new(peer, settings, stream).map_err(|error| EmuError::Link { link, error })
     };

@@ -121,11 +121,12 @@ impl Routes {
     /// ours goes to the switch of the site with a destination that it does not know, and is counted there.
     pub(crate) fn ingress(&self, site: SiteId, packet: &[u8]) -> (Target, PacketMeta) {
         let size = packet.len() as u32;
-        let unknown = (switch(site), PacketMeta::new(site.0, u16::MAX, size));
+        let switch = switch(site, self.links.len());
+        let unknown = (switch, PacketMeta::new(site.0, u16::MAX, size));
         let Some(header) = Ipv4Header::parse(packet) else { return unknown };
         let (first, to) = if let Some(link) = self.link_of(header.dst) {
             let ends = self.links[link.index()];
-            (if ends.from == site { port(link) } else { switch(site) }, ends.to)
+            (if ends.from == site { port(link) } else { switch }, ends.to)
         } else if let Some(to) = self.site_of(header.dst) {
             // An answer from the address of a link goes back over the same cable.
             let back = self
@@ -133,7 +134,7 @@ impl Routes {
                 .map(|l| self.links[l.index()])
                 .filter(|ends| ends.to == site && ends.from == to)
                 .and_then(|ends| ends.opposite);
-            (back.map_or(switch(site), port), to)
+            (back.map_or(switch, port), to)
         } else {
             return unknown;
         };
@@ -141,14 +142,14 @@ impl Routes {
     }
 }
 
-/// Elements are laid out as one switch per site, then one port per link; nodes as one per site.
-pub(crate) fn switch(site: SiteId) -> Target {
-    Target::element(u32::from(site.0))
+/// Where the port of `link` is in the fabric: ports come first, by link, then switches, by site.
+pub(crate) fn port(link: LinkId) -> Target {
+    Target::element(link.0)
 }
 
-/// As [`switch`]: ports follow the switches, whose number is fixed at [`SITES_MAX`].
-pub(crate) fn port(link: LinkId) -> Target {
-    Target::element(SITES_MAX as u32 + link.0)
+/// Where the switch of `site` is in the fabric of a topology with `links` links.
+pub(crate) fn switch(site: SiteId, links: usize) -> Target {
+    Target::element(links as u32 + u32::from(site.0))
 }
 
 /// Strict priority by DSCP (RFC 2474): 40 and above (CS5, EF, CS6, CS7) go first; 1 (LE, RFC 8622) and 8 (CS1) last.
@@ -233,8 +234,8 @@ mod tests {
         assert_eq!((to, meta.dst), (port(LinkId(6)), b.0));
         assert_eq!(routes.ingress(b, &packet(pinned, host(a), 0)).0, port(LinkId(7)));
         // From elsewhere the address is simply one of b's.
-        assert_eq!(routes.ingress(c, &packet(host(c), pinned, 0)).0, switch(c));
-        assert_eq!(routes.ingress(b, &packet(pinned, host(c), 0)).0, switch(b));
+        assert_eq!(routes.ingress(c, &packet(host(c), pinned, 0)).0, switch(c, 8));
+        assert_eq!(routes.ingress(b, &packet(pinned, host(c), 0)).0, switch(b, 8));
     }
 
     #[test]

@@ -145,6 +145,19 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     pub fn next_deadline(&self) -> Option<Instant> {
         self.events.next_at()
     }
+    /// A time before which no packet comes off a wire, whatever comes in meanwhile at `now` or later: at most the next
+    /// arrival, at least [`Fabric::next_deadline`]. `None` if nothing is on its way.
+    ///
+    /// Who drives the fabric under a real clock may sleep until then, since the events before it (ends of transmissions)
+    /// show nowhere and run just as well later, at the times that they were due. Node timers are not looked at.
+    /// Cost: a look at every element.
+    pub fn next_arrival(&self) -> Option<Instant> {
+        let port = |element: &AnyElement| match element {
+            AnyElement::Port(port) => port.next_arrival(),
+            AnyElement::Switch(_) => None,
+        };
+        self.elements.iter().filter_map(port).min()
+    }
     /// The port at `target`, if there is one.
     pub fn port(&self, target: Target) -> Option<&Port> {
         match self.elements.get(target.index()) {

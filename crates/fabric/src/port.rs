@@ -115,6 +115,7 @@ pub struct Port {
     /// Tells the running transmission's timer from one that was overtaken by a change.
     generation: u32,
     wire: Fifo,
+    wire_due_first: Option<Instant>,
     wire_due_last: Instant,
     counters: PortCounters,
 }
@@ -145,6 +146,7 @@ impl Port {
             sending: None,
             generation: 0,
             wire: Fifo::default(),
+            wire_due_first: None,
             wire_due_last: Instant::ZERO,
             counters: PortCounters::default(),
         })
@@ -198,6 +200,12 @@ impl Port {
         Ok(())
     }
 
+    /// When the first packet comes off the wire: the first on it or, if it is empty, the one being sent.
+    pub(crate) fn next_arrival(&self) -> Option<Instant> {
+        let sent = self.sending.map(|s| (s.done_at + self.settings.delay).max(self.wire_due_last));
+        self.wire_due_first.or(sent)
+    }
+
     #[inline]
     fn drop<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId, reason: Drop) {
         self.counters.drops.count(reason);
@@ -239,7 +247,8 @@ impl Port {
             let due = (cx.now() + self.settings.delay).max(self.wire_due_last);
             self.wire_due_last = due;
             cx.meta(p).due = due;
-            if self.wire.packets() == 0 {
+            if self.wire_due_first.is_none() {
+                self.wire_due_first = Some(due);
                 cx.arm(due, ARRIVE);
             }
             self.wire.push(cx.all_meta(), p);
@@ -252,8 +261,8 @@ impl Port {
     #[inline]
     fn on_arrive<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) {
         let p = self.wire.pop(cx.all_meta()).expect("ARRIVE is armed only while the wire holds a packet");
-        if let Some(next) = self.wire.first() {
-            let due = cx.meta(next).due;
+        self.wire_due_first = self.wire.first().map(|next| cx.meta(next).due);
+        if let Some(due) = self.wire_due_first {
             cx.arm(due, ARRIVE);
         }
         let meta = cx.meta(p);

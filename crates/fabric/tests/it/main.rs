@@ -94,6 +94,29 @@ proptest! {
         prop_assert!(fabric.port(PORT).expect("element 0").queue_bytes() == ByteCount::ZERO);
     }
 
+    /// Running only at the times that `next_arrival` names gives the same arrivals as running at every event.
+    #[test]
+    fn nothing_arrives_before_the_next_arrival_and_sleeping_until_it_changes_nothing(first in settings(), steps in steps()) {
+        let (mut often, mut seldom) = (one_port(first), one_port(first));
+        play(&mut often, &steps, |_| ());
+        play(&mut seldom, &steps, |_| ());
+        while let Some(deadline) = often.next_deadline() {
+            let (next, before) = (often.next_arrival(), often.totals().delivered);
+            often.advance(deadline);
+            prop_assert!(often.totals().delivered == before || next == Some(deadline));
+        }
+        while let Some(next) = seldom.next_arrival() {
+            prop_assert!(next >= seldom.next_deadline().expect("something is on its way"));
+            seldom.advance(next);
+            // Only a packet that the wire lost does not come.
+            let came = seldom.nodes()[0].0.last().is_some_and(|&(at, ..)| at == next);
+            prop_assert!(came || seldom.port(PORT).expect("element 0").settings().loss_ppm > 0);
+        }
+        seldom.advance(Instant::MAX);
+        let arrivals = |f: &Fabric<Sink>| f.nodes()[0].0.iter().map(|&(at, _, body)| (at, body)).collect::<Vec<_>>();
+        prop_assert_eq!(arrivals(&often), arrivals(&seldom));
+    }
+
     #[test]
     fn packets_of_one_priority_keep_their_order_whatever_changes(first in settings(), steps in steps()) {
         let mut fabric = one_port(first);
