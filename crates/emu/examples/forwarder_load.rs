@@ -57,7 +57,10 @@ fn tcp(options: EmulationOptions, mbps: u64, busy_threads: usize) -> (Report, f6
         scope.spawn(|| {
             let stream = emulation.run_in(A, || TcpStream::connect((to, 7_001)));
             let mut stream = stream.expect("entered").expect("connected");
-            while !stop.load(Ordering::Relaxed) && stream.write_all(&[0; 64 << 10]).is_ok() {}
+            let chunk = [0; 64 << 10];
+            while !stop.load(Ordering::Relaxed) {
+                let _ = stream.write_all(&chunk);
+            }
         });
         let (mut stream, _) = listener.accept().expect("a connection");
         let (start, mut bytes, mut buffer) = (Instant::now(), 0, vec![0; 256 << 10]);
@@ -70,6 +73,65 @@ fn tcp(options: EmulationOptions, mbps: u64, busy_threads: usize) -> (Report, f6
     })
 }
 
+/// The 9 sites and 13 cables of Internet2, with one TCP connection over every directed link.
+fn internet2(options: EmulationOptions, mbps: u64) -> (Report, f64) {
+    let mut topology = Topology::new("internet2");
+    let sites: Vec<_> = (0..9).map(|i| topology.add_site(format!("s{i}"), None).expect("new")).collect();
+    let cables = [
+        (0, 1),
+        (0, 2),
+        (1, 2),
+        (1, 3),
+        (2, 4),
+        (3, 4),
+        (3, 5),
+        (4, 6),
+        (5, 6),
+        (5, 7),
+        (6, 7),
+        (6, 8),
+        (7, 8),
+    ];
+    for (u, v) in cables {
+        let properties = LinkProperties::new(BitRate::mbps(mbps), Duration::from_ms(8));
+        topology.add_cable(sites[u], sites[v], properties).expect("a good cable");
+    }
+    let emulation = Emulation::start(&topology, options).unwrap_or_else(|error| panic!("{error}"));
+    let stop = AtomicBool::new(false);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for l in topology.link_ids() {
+            let (link, to, stop, emulation) =
+                (topology.link(l), emulation.link_address(l), &stop, &emulation);
+            let listener = emulation
+                .run_in(link.to, || TcpListener::bind((to, 7_001)))
+                .expect("entered")
+                .expect("bound");
+            scope.spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                let mut buffer = vec![0; 256 << 10];
+                while !stop.load(Ordering::Relaxed) && stream.read(&mut buffer).is_ok_and(|n| n > 0) {}
+            });
+            scope.spawn(move || {
+                let stream = emulation.run_in(link.from, || TcpStream::connect((to, 7_001)));
+                let mut stream = stream.expect("entered").expect("connected");
+                while !stop.load(Ordering::Relaxed) && stream.write_all(&[0; 16 << 10]).is_ok() {}
+            });
+        }
+        std::thread::sleep(StdDuration::from_secs(2));
+        let bytes = |c: Vec<anabranch_emu::LinkCounters>| c.iter().map(|c| c.arrived_bytes).sum::<u64>();
+        let before = bytes(emulation.counters().expect("running"));
+        let from = Instant::now();
+        std::thread::sleep(StdDuration::from_secs(4));
+        let after = bytes(emulation.counters().expect("running"));
+        let mbps = ((after - before) * 8) as f64 / from.elapsed().as_secs_f64() / 1e6 / 26.0;
+        let mut report = emulation.report().expect("running");
+        report.seconds = start.elapsed().as_secs_f64();
+        stop.store(true, Ordering::Relaxed);
+        (report, mbps)
+    })
+}
+
 fn main() {
     let print = |case: &str, goodput_mbps: f64, report: &Report| {
         let per_cpu_s = report.packets as f64 / report.forwarder_cpu_s;
@@ -79,8 +141,17 @@ fn main() {
         );
     };
     let spin_us: u64 = std::env::args().nth(1).map_or(5, |us| us.parse().expect("microseconds"));
-    let options =
-        |elevate| EmulationOptions { elevate, spin: Duration::from_us(spin_us), ..Default::default() };
+    let coalesce_us: u64 = std::env::args().nth(2).map_or(0, |us| us.parse().expect("microseconds"));
+    let options = |elevate| EmulationOptions {
+        elevate,
+        spin: Duration::from_us(spin_us),
+        coalesce: Duration::from_us(coalesce_us),
+        ..Default::default()
+    };
+    for mbps in [10, 20] {
+        let (report, per_link) = internet2(options(true), mbps);
+        print(&format!("26 links at {mbps} Mbit/s (per link, acknowledgements included)"), per_link, &report);
+    }
     print("flood", 0.0, &flood(options(true)));
     for (elevate, who) in [(true, "elevated"), (false, "ordinary")] {
         for (mbps, threads, load) in [(100, 0, "idle"), (100, 2, "busy"), (400, 0, "idle")] {

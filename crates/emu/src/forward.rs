@@ -49,6 +49,7 @@ pub(crate) struct Setup {
     pub bell: std::sync::Arc<OwnedFd>,
     pub requests: Receiver<Request>,
     pub spin: std::time::Duration,
+    pub coalesce: std::time::Duration,
     pub elevate: bool,
 }
 
@@ -150,9 +151,12 @@ impl Forwarder {
             let now = self.now();
             self.fabric.advance(now);
             let timeout = self.fabric.next_arrival().map(|t| t.saturating_since(self.now()).to_std());
-            // Going to sleep and waking up again takes longer than this: look again at once.
-            let timeout =
-                if timeout.is_some_and(|t| t < self.setup.spin) { Some(Default::default()) } else { timeout };
+            let timeout = match timeout {
+                // Going to sleep and waking up again takes longer than this: look again at once.
+                Some(t) if t < self.setup.spin => Some(Default::default()),
+                Some(t) => Some(t.max(self.setup.coalesce)),
+                None => None,
+            };
             sys::wait(&mut fds, timeout);
             let (bell, tuns) = fds.split_last().expect("the bell is always there");
             for (site, _) in tuns.iter().enumerate().filter(|(_, fd)| fd.revents != 0) {

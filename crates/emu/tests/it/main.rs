@@ -27,13 +27,31 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The emulation, or `None`, with the reason printed, where this machine allows none.
+fn skip(why: &str) {
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    eprintln!("skipped ({count} so far): {why}");
+}
+
+/// The emulation, if the threads of this test can enter its sites, too; else the reason is printed.
 fn start(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
+    let emulation = start_for_programs(topology, options)?;
+    match emulation.run_in(A, || ()) {
+        Ok(()) => Some(emulation),
+        Err(error) => {
+            skip(&format!(
+                "{error}: only programs can enter a user namespace, and this test's threads would have to"
+            ));
+            None
+        }
+    }
+}
+
+/// The emulation, or `None`, with the reason printed, where this machine allows none.
+fn start_for_programs(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
     match Emulation::start(topology, options) {
         Ok(emulation) => Some(emulation),
         Err(error @ (EmuError::NoIsolation { .. } | EmuError::Build(_))) => {
-            let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-            eprintln!("skipped ({count} so far): {error}");
+            skip(&error.to_string());
             None
         }
         Err(error) => panic!("{error}"),
@@ -80,8 +98,7 @@ fn round_trips(socket: &UdpSocket, to: SocketAddr, size: usize, count: u32) -> V
     let mut times = Vec::new();
     for _ in 0..count {
         let sent = WallInstant::now();
-        socket.send_to(&payload, to).expect("sent");
-        if socket.recv_from(&mut buffer).is_ok() {
+        if socket.send_to(&payload, to).is_ok() && socket.recv_from(&mut buffer).is_ok() {
             times.push(sent.elapsed());
         }
     }
@@ -283,7 +300,9 @@ fn child_of_the_kill_test() {
     if std::env::var_os("ANABRANCH_EMU_KILL_TEST").is_none() {
         return;
     }
-    let Some(emulation) = start(&pair(BitRate::mbps(1), Duration::ZERO), EmulationOptions::default()) else {
+    let Some(emulation) =
+        start_for_programs(&pair(BitRate::mbps(1), Duration::ZERO), EmulationOptions::default())
+    else {
         println!("\nSKIP");
         return;
     };
@@ -326,8 +345,7 @@ fn nothing_is_left_after_the_emulating_process_is_killed() {
     let line = lines.find(|l| l == "SKIP" || l.starts_with("READY ")).expect("the child says how it goes");
     if line == "SKIP" {
         child.wait().expect("our child");
-        let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-        return eprintln!("skipped ({count} so far): no emulation here");
+        return skip("no emulation here");
     }
     let fields: Vec<_> = line.split(' ').collect();
     let namespace = fields[3];
@@ -356,7 +374,9 @@ fn it_works_inside_a_user_namespace() {
         tcp_buffer_bytes_max: Some(ByteCount::mib(16)),
         ..EmulationOptions::default()
     };
-    let Some(emulation) = start(&pair(BitRate::mbps(10), Duration::from_ms(1)), options) else { return };
+    let Some(emulation) = start_for_programs(&pair(BitRate::mbps(10), Duration::from_ms(1)), options) else {
+        return;
+    };
     assert_eq!(emulation.isolation(), Isolation::UserNamespace);
     let script = "readlink /proc/self/ns/user; cat /proc/self/uid_map /proc/sys/net/ipv4/tcp_congestion_control \
                   /proc/sys/net/ipv4/tcp_rmem; cat /proc/net/dev";
@@ -370,24 +390,44 @@ fn it_works_inside_a_user_namespace() {
         output.contains("\nreno\n") && output.contains("16777216") && output.contains("ab0:"),
         "{output}"
     );
-    // Packets pass, too: bash-free, with the resolver of the C library out of the way.
-    let (a, b) = (emulation.site_address(A), emulation.site_address(B));
-    if emulation.run_in(A, || ()).is_err() {
-        return eprintln!("the rest needs privileges: a thread cannot enter a user namespace");
+    // Packets pass, too, between programs: threads cannot enter a user namespace.
+    let talk = |site, role: &str| {
+        let mut talk = Command::new(std::env::current_exe().expect("this test"));
+        talk.args(["--exact", "child_of_the_user_namespace_test", "--nocapture"]).stdout(Stdio::piped());
+        talk.env("ANABRANCH_EMU_TALK_TEST", format!("{role} {}", emulation.site_address(B)));
+        emulation.spawn(site, talk).expect("this test starts again")
+    };
+    let mut far = talk(B, "echo");
+    let output = talk(A, "ask").wait_with_output().expect("our child");
+    let output = String::from_utf8_lossy(&output.stdout);
+    far.kill().expect("our child");
+    far.wait().expect("our child");
+    assert!(output.contains("\nGOT "), "{output}");
+}
+
+/// Runs in a process of its own inside a site, started by the test above: answers, or asks until it has an answer.
+#[test]
+fn child_of_the_user_namespace_test() {
+    let Some(role) = std::env::var("ANABRANCH_EMU_TALK_TEST").ok() else { return };
+    let (role, address) = role.split_once(' ').expect("role and address");
+    let to = SocketAddr::new(address.parse().expect("an address"), 7_000);
+    if role == "echo" {
+        let socket = UdpSocket::bind(to).expect("the address is this site's");
+        return echo(&socket, &AtomicBool::new(false));
     }
-    let (near, far) = (udp(&emulation, A, a, 0), udp(&emulation, B, b, 7_000));
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| echo(&far, &stop));
-        assert_eq!(round_trips(&near, (b, 7_000).into(), 100, 3).len(), 3);
-        stop.store(true, Ordering::Relaxed);
-    });
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("any port");
+    socket.set_read_timeout(Some(StdDuration::from_millis(100))).expect("above zero");
+    // The other one may not be there yet.
+    let times = (0..50).map(|_| round_trips(&socket, to, 100, 1)).find(|times| !times.is_empty());
+    println!("\nGOT {:?}", times.expect("an answer within 5 s"));
 }
 
 #[test]
 fn programs_end_with_the_emulation() {
     let _alone = alone();
-    let Some(emulation) = start(&pair(BitRate::mbps(1), Duration::ZERO), EmulationOptions::default()) else {
+    let Some(emulation) =
+        start_for_programs(&pair(BitRate::mbps(1), Duration::ZERO), EmulationOptions::default())
+    else {
         return;
     };
     let mut sleep = Command::new("sleep");
