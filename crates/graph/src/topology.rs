@@ -112,12 +112,21 @@ pub enum TopologyError {
 impl std::fmt::Display for TopologyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::DuplicateSite(name) => write!(f, "site `{name}` appears twice: give each site its own name"),
+            Self::DuplicateSite(name) => {
+                write!(f, "site `{name}` appears twice: give each site its own name")
+            }
             Self::EmptySiteName => write!(f, "a site has an empty name"),
-            Self::UnknownSite { name, known } => write!(f, "no site `{name}` in this topology: it has {known}"),
-            Self::SelfLink(name) => write!(f, "link from `{name}` to itself: a link joins two different sites"),
+            Self::UnknownSite { name, known } => {
+                write!(f, "no site `{name}` in this topology: it has {known}")
+            }
+            Self::SelfLink(name) => {
+                write!(f, "link from `{name}` to itself: a link joins two different sites")
+            }
             Self::ZeroCapacity { from, to } => {
-                write!(f, "link {from} to {to}: capacity 0 bit/s: must be at least 1 bit/s (leave the link out instead)")
+                write!(
+                    f,
+                    "link {from} to {to}: capacity 0 bit/s: must be at least 1 bit/s (leave the link out instead)"
+                )
             }
             Self::BadNumber { field, value, allowed } => write!(f, "{field} {value}: must be {allowed}"),
             Self::TooMany { what, limit } => write!(f, "more than {limit} {what}"),
@@ -206,7 +215,11 @@ impl Topology {
     /// Adds a site and returns its id, the next free one.
     ///
     /// Errors: empty or repeated name, too many sites.
-    pub fn add_site(&mut self, name: impl Into<String>, place: Option<Place>) -> Result<SiteId, TopologyError> {
+    pub fn add_site(
+        &mut self,
+        name: impl Into<String>,
+        place: Option<Place>,
+    ) -> Result<SiteId, TopologyError> {
         let name = name.into();
         if name.is_empty() {
             return Err(TopologyError::EmptySiteName);
