@@ -22,17 +22,19 @@ pub struct Adjacency {
 impl Adjacency {
     /// The links of `topology`.
     pub fn new(topology: &Topology) -> Self {
-        let mut all = Self {
-            ends: Vec::with_capacity(topology.links().len()),
-            out: vec![Vec::new(); topology.sites().len()],
-            into: vec![Vec::new(); topology.sites().len()],
-        };
-        for (link, id) in topology.links().iter().zip(topology.link_ids()) {
-            all.ends.push((link.from, link.to));
-            all.out[link.from.index()].push(id);
-            all.into[link.to.index()].push(id);
+        let ends = topology.links().iter().map(|l| (l.from, l.to)).collect();
+        Self::from_ends(topology.sites().len(), ends)
+    }
+    /// Links given by their ends, among `sites` sites; link ids are indices into `ends`.
+    ///
+    /// Panics: if an end is not below `sites`.
+    pub fn from_ends(sites: usize, ends: Vec<(SiteId, SiteId)>) -> Self {
+        let (mut out, mut into) = (vec![Vec::new(); sites], vec![Vec::new(); sites]);
+        for (i, (from, to)) in ends.iter().enumerate() {
+            out[from.index()].push(LinkId(i as u32));
+            into[to.index()].push(LinkId(i as u32));
         }
-        all
+        Self { ends, out, into }
     }
     /// Number of sites.
     pub fn sites(&self) -> usize {
@@ -99,7 +101,7 @@ impl<'a> Residual<'a> {
     }
     fn head(&self, arc: usize) -> SiteId {
         let (from, to) = self.adjacency.ends[arc / 2];
-        if arc % 2 == 0 { to } else { from }
+        if arc.is_multiple_of(2) { to } else { from }
     }
     fn tail(&self, arc: usize) -> SiteId {
         self.head(arc ^ 1)
@@ -225,7 +227,7 @@ pub fn min_cost_flow(
     let mut residual = Residual::new(adjacency, capacities);
     let length = |arc: usize| {
         let along = lengths[arc / 2] as i64;
-        if arc % 2 == 0 { along } else { -along }
+        if arc.is_multiple_of(2) { along } else { -along }
     };
     let mut sent = 0;
     while sent < value {

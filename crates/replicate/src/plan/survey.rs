@@ -1,0 +1,224 @@
+//! Plans many instances with every scheme and counts where each falls short.
+//!
+//! Read [`Survey`] first; [`triples`] and [`random_digraph`] make the instances of the project's claims.
+
+use super::{Planner, RATE_TOLERANCE, Request, SCHEMES, Scheme};
+use anabranch_graph::{LinkProperties, Topology};
+use anabranch_units::{BitRate, Duration, Seed, SiteId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What was seen over some instances. All fields add up, so surveys can be taken in parts and [merged](Survey::merge).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Survey {
+    /// Instances planned.
+    pub instances: u64,
+    /// Of these, the ones where a destination could not be reached; they count in no other field.
+    pub unreachable: u64,
+    /// Instances where the coded plan's rate equals the min-cut.
+    pub coded_equals_bound: u64,
+    /// Instances where random data came through every scheme's plan, at every destination.
+    pub decoded: u64,
+    /// What went wrong elsewhere: the first few errors.
+    pub errors: Vec<String>,
+    /// Instances whose coded plan mixes flows somewhere.
+    pub coding: u64,
+    /// Instances whose coded plan delays terms because the flows go round in a cycle.
+    pub delayed: u64,
+    /// Instances by the largest lookahead of a sink, among those with delays.
+    pub lookaheads: BTreeMap<u16, u64>,
+    /// Instances where coding beats every uncoded plan.
+    pub coding_gains: u64,
+    /// The largest factor by which it does.
+    pub coding_gain_max: f64,
+    /// The largest share by which a packing may be short of the best one.
+    pub packed_gap_max: f64,
+    /// Packings not proven optimal to within the tolerance.
+    pub packed_unproven: u64,
+    /// By scheme.
+    pub schemes: BTreeMap<Scheme, Shortfall>,
+    /// What `auto` chose.
+    pub auto: BTreeMap<Scheme, u64>,
+}
+
+/// How one scheme's predicted rate compares with the min-cut.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shortfall {
+    /// Instances where it is below.
+    pub short: u64,
+    /// The same as a share of the instances that have a plan.
+    pub short_share: f64,
+    /// The largest factor by which the min-cut exceeds it.
+    pub factor_max: f64,
+    /// Instances where only the cut into equal flows makes it fall short.
+    pub quantised_short: u64,
+    /// The largest share of the rate that equal flows lose.
+    pub loss_share_max: f64,
+}
+
+/// The most errors that a survey keeps.
+const ERRORS_MAX: usize = 10;
+
+impl Survey {
+    /// Plans one more instance with every scheme, and checks every plan.
+    pub fn add(&mut self, request: &Request<'_>) {
+        self.instances += 1;
+        if let Err(error) = self.try_add(request) {
+            self.note(request, error);
+        }
+        let planned = self.instances - self.unreachable;
+        for shortfall in self.schemes.values_mut() {
+            shortfall.short_share = shortfall.short as f64 / planned.max(1) as f64;
+        }
+    }
+
+    fn note(&mut self, request: &Request<'_>, error: String) {
+        if self.errors.len() < ERRORS_MAX {
+            let (name, from, to) = (request.topology.name(), request.source, &request.destinations);
+            self.errors.push(format!("{name}, {from} to {to:?}: {error}"));
+        }
+    }
+
+    fn try_add(&mut self, request: &Request<'_>) -> Result<(), String> {
+        let planner = match Planner::new(request.clone()) {
+            Ok(planner) => planner,
+            Err(super::PlanError::Unreachable { .. } | super::PlanError::NothingLeft { .. }) => {
+                self.unreachable += 1;
+                return Ok(());
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        let choice = planner.auto().map_err(|e| e.to_string())?;
+        let bound = planner.bound().as_bps() as f64;
+        let below = |rate: BitRate| (rate.as_bps() as f64) < bound * (1.0 - RATE_TOLERANCE);
+        let mut uncoded = 0.0f64;
+        let mut coded = 0.0f64;
+        let mut decoded = true;
+        for offer in &choice.offers {
+            let (plan, figures) = (&offer.planned.plan, &offer.planned.figures);
+            if let Err(error) = plan.check(request.topology) {
+                decoded = false;
+                self.note(request, format!("{}: {error}", offer.scheme));
+            }
+            let rate = plan.rate.as_bps() as f64;
+            let shortfall = self.schemes.entry(offer.scheme).or_default();
+            shortfall.short += u64::from(below(plan.rate));
+            shortfall.quantised_short += u64::from(below(plan.rate) && !below(figures.ideal));
+            shortfall.factor_max = shortfall.factor_max.max(bound / rate);
+            shortfall.loss_share_max =
+                shortfall.loss_share_max.max(figures.loss.as_bps() as f64 / figures.ideal.as_bps() as f64);
+            match offer.scheme {
+                Scheme::Coded => {
+                    coded = rate;
+                    self.coded_equals_bound += u64::from(!below(plan.rate));
+                    self.coding += u64::from(figures.coding_flows > 0);
+                    if figures.delayed_terms > 0 {
+                        self.delayed += 1;
+                        *self.lookaheads.entry(figures.lookahead).or_default() += 1;
+                    }
+                }
+                Scheme::Packed => {
+                    self.packed_gap_max = self.packed_gap_max.max(figures.gap());
+                    self.packed_unproven += u64::from(figures.gap() > RATE_TOLERANCE);
+                    uncoded = uncoded.max(rate);
+                }
+                _ => uncoded = uncoded.max(rate),
+            }
+        }
+        self.decoded += u64::from(decoded);
+        self.coding_gains += u64::from(coded > uncoded * (1.0 + RATE_TOLERANCE));
+        self.coding_gain_max = self.coding_gain_max.max(coded / uncoded);
+        *self.auto.entry(choice.chosen.plan.scheme).or_default() += 1;
+        Ok(())
+    }
+
+    /// Adds what another survey saw.
+    pub fn merge(&mut self, other: &Self) {
+        self.instances += other.instances;
+        self.unreachable += other.unreachable;
+        self.coded_equals_bound += other.coded_equals_bound;
+        self.decoded += other.decoded;
+        self.errors.extend(other.errors.iter().cloned());
+        self.errors.truncate(ERRORS_MAX);
+        self.coding += other.coding;
+        self.delayed += other.delayed;
+        other.lookaheads.iter().for_each(|(k, n)| *self.lookaheads.entry(*k).or_default() += n);
+        self.coding_gains += other.coding_gains;
+        self.coding_gain_max = self.coding_gain_max.max(other.coding_gain_max);
+        self.packed_gap_max = self.packed_gap_max.max(other.packed_gap_max);
+        self.packed_unproven += other.packed_unproven;
+        let planned = (self.instances - self.unreachable).max(1) as f64;
+        for scheme in SCHEMES {
+            let theirs = other.schemes.get(&scheme).copied().unwrap_or_default();
+            let ours = self.schemes.entry(scheme).or_default();
+            ours.short += theirs.short;
+            ours.short_share = ours.short as f64 / planned;
+            ours.factor_max = ours.factor_max.max(theirs.factor_max);
+            ours.quantised_short += theirs.quantised_short;
+            ours.loss_share_max = ours.loss_share_max.max(theirs.loss_share_max);
+        }
+        other.auto.iter().for_each(|(k, n)| *self.auto.entry(*k).or_default() += n);
+    }
+}
+
+/// Every source with every set of three destinations: 504 instances on nine sites, 2,860 on thirteen.
+pub fn triples(topology: &Topology) -> Vec<(SiteId, Vec<SiteId>)> {
+    let sites: Vec<SiteId> = topology.site_ids().collect();
+    let mut all = Vec::new();
+    for source in &sites {
+        let rest: Vec<SiteId> = sites.iter().copied().filter(|s| s != source).collect();
+        for (i, a) in rest.iter().enumerate() {
+            for (j, b) in rest.iter().enumerate().skip(i + 1) {
+                all.extend(rest[j + 1..].iter().map(|c| (*source, vec![*a, *b, *c])));
+            }
+        }
+    }
+    all
+}
+
+/// The instance numbered `id` of a seed: a random digraph of 4 to `sites_max` sites, each with two to four links out
+/// that lead anywhere, equal capacities or (every fourth instance) capacities of 1 to 4, and 2 to 4 destinations.
+///
+/// Panics: for `sites_max` below 5.
+pub fn random_digraph(seed: Seed, id: u64, sites_max: u16) -> (Topology, SiteId, Vec<SiteId>) {
+    assert!(sites_max >= 5, "four destinations need five sites");
+    let mut draws = seed.stream("replicate-survey", id);
+    let sites = 5 + draws.below(u64::from(sites_max) - 4) as u16;
+    let mut topology = Topology::new(format!("random {id}"));
+    for site in 0..sites {
+        topology.add_site(site.to_string(), None).expect("numbers differ");
+    }
+    for from in 0..sites {
+        for _ in 0..2 + draws.below(3) {
+            let to = (from + 1 + draws.below(u64::from(sites) - 1) as u16) % sites;
+            let times = if id.is_multiple_of(4) { 1 + draws.below(4) } else { 1 };
+            let properties = LinkProperties::new(BitRate::gbps(times), Duration::ZERO);
+            topology
+                .add_link(SiteId(from), SiteId(to), properties)
+                .expect("two different sites, some capacity");
+        }
+    }
+    let mut order: Vec<SiteId> = topology.site_ids().collect();
+    draws.shuffle(&mut order);
+    let destinations = 2 + draws.below(3) as usize;
+    (topology, order[0], order[1..=destinations].to_vec())
+}
+
+/// Surveys all [`triples`] of a topology.
+pub fn survey_triples(topology: &Topology) -> Survey {
+    let mut survey = Survey::default();
+    for (source, destinations) in triples(topology) {
+        survey.add(&Request::new(topology, source, destinations));
+    }
+    survey
+}
+
+/// Surveys random digraphs `ids` of a seed, of up to twelve sites.
+pub fn survey_random(seed: Seed, ids: std::ops::Range<u64>) -> Survey {
+    let mut survey = Survey::default();
+    for id in ids {
+        let (topology, source, destinations) = random_digraph(seed, id, 12);
+        survey.add(&Request::new(&topology, source, destinations));
+    }
+    survey
+}
