@@ -25,7 +25,7 @@ pub use planner::{
     Choice, Comparison, Figures, Joint, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES, UnknownScheme,
     joint, plan, share_links,
 };
-pub use request::{DESTINATIONS_MAX, Length, Options, PlanError, Request, STREAMS_MAX};
+pub use request::{DESTINATIONS_MAX, Layout, Length, Options, PlanError, Request, STREAMS_MAX};
 
 use anabranch_units::{BitRate, LinkId, SiteId};
 use serde::{Deserialize, Serialize};

@@ -12,7 +12,8 @@
 //! Leaves out: how few links or coding sites are possible at all (both NP-hard). Read [`Code`] first.
 
 use super::field::{self, Matrix};
-use super::request::{PlanError, Problem};
+use super::request::{Layout, PlanError, Problem};
+use super::routed::{Route, Routes};
 use super::{Decode, Flow, FlowId, Input, Sink, Term};
 use anabranch_graph::{Adjacency, max_flow, min_cost_flow};
 use anabranch_units::{LinkId, RandomStream, SiteId};
@@ -43,11 +44,19 @@ impl Code {
         let network = UnitNetwork::new(problem, unit, streams);
         let mut best: Option<(usize, usize, Vec<Flow>, Vec<Vec<FlowId>>)> = None;
         let mut cyclic: Vec<(usize, Dependencies, BTreeSet<(usize, usize)>)> = Vec::new();
-        for layout in 0..LAYOUTS_CYCLIC {
-            if best.as_ref().is_some_and(|b| b.0 == 0) || best.is_some() && layout >= LAYOUTS {
+        let (enough, most) = match problem.options.layout {
+            Layout::Shared => (LAYOUTS, LAYOUTS_CYCLIC),
+            Layout::Independent => (1, 1),
+        };
+        for layout in 0..most {
+            if best.as_ref().is_some_and(|b| b.0 == 0) || best.is_some() && layout >= enough {
                 break;
             }
-            let Some(paths) = network.lay_paths(layout) else { continue };
+            let paths = match problem.options.layout {
+                Layout::Shared => network.lay_paths(layout),
+                Layout::Independent => network.lay_shortest_paths(&problem.lengths),
+            };
+            let Some(paths) = paths else { continue };
             let dependencies = Dependencies::new(&network, paths);
             match dependencies.topological_order() {
                 Some(order) => {
@@ -83,6 +92,33 @@ impl Code {
             }
         }
         Err(PlanError::NoCode { tries })
+    }
+
+    /// The same as routes, if no flow mixes anything: every stream then follows a tree of its own.
+    pub fn routes(&self) -> Option<Routes> {
+        if self.flows.iter().any(Flow::is_coded) {
+            return None;
+        }
+        let mut routes = vec![Route { hops: Vec::new(), sinks: Vec::new() }; self.streams.into()];
+        // Flows come after those that they take: acyclic codes are numbered in topological order.
+        let mut place: Vec<(usize, usize)> = Vec::new();
+        for flow in &self.flows {
+            let (stream, parent) = match flow.terms[0].input {
+                Input::Stream(s) => (usize::from(s), None),
+                Input::Flow(f) => (place.get(f.index())?.0, Some(place[f.index()].1)),
+            };
+            place.push((stream, routes[stream].hops.len()));
+            routes[stream].hops.push((parent, flow.link));
+        }
+        for sink in &self.sinks {
+            for f in &sink.inputs {
+                let (stream, hop) = place[f.index()];
+                routes[stream].sinks.push((sink.site, hop));
+            }
+        }
+        let destinations = self.sinks.len();
+        let whole = routes.iter().all(|r| r.sinks.len() == destinations);
+        whole.then(|| Routes { routes: routes.into_iter().map(|r| (r, self.unit as f64)).collect() })
     }
 }
 
@@ -197,6 +233,16 @@ impl UnitNetwork {
             }
         }
         Some(self.join_units(&flows))
+    }
+
+    /// The shortest disjoint paths to each destination, for itself.
+    fn lay_shortest_paths(&self, link_lengths: &[u64]) -> Option<Paths> {
+        let lengths: Vec<u64> = self.link_of.iter().map(|l| link_lengths[l.index()]).collect();
+        let (usable, value) = (vec![1; self.units.links()], self.streams as u64);
+        let flow =
+            |d: &SiteId| Some(min_cost_flow(&self.units, &usable, &lengths, self.source, *d, value)?.units);
+        let flows: Option<Vec<Vec<u64>>> = self.destinations.iter().map(flow).collect();
+        Some(self.join_units(&flows?))
     }
 
     fn ranks(&self) -> Vec<(u32, usize)> {

@@ -106,8 +106,25 @@ impl<'a> Planner<'a> {
                 Ok(planned)
             }
             Scheme::Packed => {
-                let (routes, ceiling) = routed::packed(problem)?;
-                self.quantised(scheme, vec![routes], ceiling, 1)
+                // Where the code turns out to be plain forwarding, it is a packing in few equal trees already.
+                let known = Code::new(problem).ok().and_then(|code| code.routes());
+                let (routes, ceiling) = routed::packed(problem, known.as_ref())?;
+                let ideal = smallest_rate(std::slice::from_ref(&routes));
+                let planned = self.quantised(scheme, vec![routes], ceiling, 1)?;
+                let Some(known) = known else { return Ok(planned) };
+                let mut even = self.quantised(scheme, vec![known], ceiling, 1)?;
+                let slower = (even.plan.rate.as_bps() as f64)
+                    < planned.plan.rate.as_bps() as f64 * (1.0 - RATE_TOLERANCE);
+                let same = even.plan.rate.as_bps() as f64 * (1.0 - RATE_TOLERANCE)
+                    <= planned.plan.rate.as_bps() as f64;
+                if slower || same && even.plan.flows.len() >= planned.plan.flows.len() {
+                    return Ok(planned);
+                }
+                even.figures.ideal =
+                    even.figures.ideal.max(BitRate::bps(ideal.round() as u64)).min(self.bound());
+                even.figures.loss =
+                    BitRate::bps(even.figures.ideal.as_bps().saturating_sub(even.plan.rate.as_bps()));
+                Ok(even)
             }
             Scheme::Steiner => self.quantised(scheme, vec![routed::steiner(problem)], bound, 1),
             Scheme::SteinerStoreAndForward => {
@@ -384,7 +401,7 @@ pub fn joint(requests: &[Request<'_>]) -> Result<Joint, PlanError> {
     let mut selfish_plans = Vec::new();
     for (owner, planner) in planners.iter().enumerate() {
         let planned = planner.plan(Scheme::Packed)?;
-        for (route, _) in routed::packed(&planner.problem)?.0.routes {
+        for (route, _) in routed::packed(&planner.problem, None)?.0.routes {
             columns.push(Column { owner, uses: route.uses() });
         }
         alone.push(planned.plan.rate);

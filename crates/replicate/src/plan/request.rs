@@ -42,6 +42,8 @@ impl<'a> Request<'a> {
 pub struct Options {
     /// What makes a path long, for the path and tree schemes.
     pub length: Length,
+    /// How the coded scheme lays its paths.
+    pub layout: Layout,
     /// The most streams that a coded group is split into, 1 to 64.
     pub coded_streams_max: u16,
     /// The most streams that a routed group is split into, 1 to 64: the denominator of fractions of a capacity.
@@ -52,7 +54,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { length: Length::Hops, coded_streams_max: 16, routed_streams_max: 24, seed: Seed::new(0) }
+        Self {
+            length: Length::Hops,
+            layout: Layout::Shared,
+            coded_streams_max: 16,
+            routed_streams_max: 24,
+            seed: Seed::new(0),
+        }
     }
 }
 
@@ -66,6 +74,17 @@ pub enum Length {
     Delay,
     /// The links' cost, to a millionth of the largest.
     Cost,
+}
+
+/// How the coded scheme lays its paths.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// Destinations share links where they can and avoid cycles where they can: few flows, little coding.
+    Shared,
+    /// Each destination's paths are the shortest disjoint ones, whatever the others do, as the paper has it: more flows,
+    /// more coding, and cycles.
+    Independent,
 }
 
 /// The most destinations of a transfer: the field must have more elements than that for the code to exist.

@@ -194,11 +194,19 @@ pub(super) fn steiner(problem: &Problem) -> Routes {
 }
 
 /// The best fractional packing of trees, with a rate that provably none exceeds (bits per second).
-pub(super) fn packed(problem: &Problem) -> Result<(Routes, f64), PlanError> {
+///
+/// `known` is a packing that is worth starting from, beside the greedy one.
+pub(super) fn packed(problem: &Problem, known: Option<&Routes>) -> Result<(Routes, f64), PlanError> {
     let capacities: Vec<f64> = problem.capacities.iter().map(|c| *c as f64).collect();
-    // The greedy packing's trees make a good start.
-    let mut columns: Vec<Column> =
-        steiner(problem).routes.iter().map(|(r, _)| Column { owner: 0, uses: r.uses() }).collect();
+    let greedy = steiner(problem);
+    let start = greedy.routes.iter().chain(known.into_iter().flat_map(|k| &k.routes));
+    let mut columns: Vec<Column> = Vec::new();
+    for (route, _) in start {
+        let column = Column { owner: 0, uses: route.uses() };
+        if !columns.contains(&column) {
+            columns.push(column);
+        }
+    }
     let bound = problem.bound() as f64;
     let shares =
         max_min(&capacities, 1, &mut columns, bound, |owner, prices| Some(cheapest(problem, owner, prices)))?;

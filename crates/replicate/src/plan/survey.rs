@@ -2,7 +2,7 @@
 //!
 //! Read [`Survey`] first; [`triples`] and [`random_digraph`] make the instances of the project's claims.
 
-use super::{Planner, RATE_TOLERANCE, Request, SCHEMES, Scheme};
+use super::{Layout, Plan, Planned, Planner, RATE_TOLERANCE, Request, SCHEMES, Scheme};
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_units::{BitRate, Duration, Seed, SiteId};
 use serde::{Deserialize, Serialize};
@@ -15,18 +15,14 @@ pub struct Survey {
     pub instances: u64,
     /// Of these, the ones where a destination could not be reached; they count in no other field.
     pub unreachable: u64,
-    /// Instances where the coded plan's rate equals the min-cut.
-    pub coded_equals_bound: u64,
     /// Instances where random data came through every scheme's plan, at every destination.
     pub decoded: u64,
     /// What went wrong elsewhere: the first few errors.
     pub errors: Vec<String>,
-    /// Instances whose coded plan mixes flows somewhere.
-    pub coding: u64,
-    /// Instances whose coded plan delays terms because the flows go round in a cycle.
-    pub delayed: u64,
-    /// Instances by the largest lookahead of a sink, among those with delays.
-    pub lookaheads: BTreeMap<u16, u64>,
+    /// What the coded plans are like.
+    pub coded: CodeCounts,
+    /// The same of plans whose paths are laid for each destination on its own ([`Layout::Independent`]).
+    pub independent: CodeCounts,
     /// Instances where coding beats every uncoded plan.
     pub coding_gains: u64,
     /// The largest factor by which it does.
@@ -39,6 +35,50 @@ pub struct Survey {
     pub schemes: BTreeMap<Scheme, Shortfall>,
     /// What `auto` chose.
     pub auto: BTreeMap<Scheme, u64>,
+}
+
+/// What coded plans are like.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CodeCounts {
+    /// Instances where the rate equals the min-cut.
+    pub equals_bound: u64,
+    /// Instances where random data came through the plan at every destination.
+    pub decoded: u64,
+    /// Instances whose plan mixes flows somewhere.
+    pub coding: u64,
+    /// The most sites that code in one plan.
+    pub coding_sites_max: usize,
+    /// Instances whose plan delays terms because its flows go round in a cycle.
+    pub delayed: u64,
+    /// Instances by the largest lookahead of a sink, among those with delays.
+    pub lookaheads: BTreeMap<u16, u64>,
+    /// The most state symbols that a sink keeps.
+    pub state_max: u16,
+}
+
+impl CodeCounts {
+    fn add(&mut self, planned: &Planned, decoded: bool, equals_bound: bool) {
+        self.equals_bound += u64::from(equals_bound);
+        self.decoded += u64::from(decoded);
+        self.coding += u64::from(planned.figures.coding_flows > 0);
+        self.coding_sites_max = self.coding_sites_max.max(planned.figures.coding_sites);
+        if planned.figures.delayed_terms > 0 {
+            self.delayed += 1;
+            *self.lookaheads.entry(planned.figures.lookahead).or_default() += 1;
+        }
+        let sinks = planned.plan.groups.iter().flat_map(|g| &g.sinks);
+        let state = sinks.filter_map(|s| s.decode.as_ref()).map(|d| d.state).max();
+        self.state_max = self.state_max.max(state.unwrap_or(0));
+    }
+    fn merge(&mut self, other: &Self) {
+        self.equals_bound += other.equals_bound;
+        self.decoded += other.decoded;
+        self.coding += other.coding;
+        self.coding_sites_max = self.coding_sites_max.max(other.coding_sites_max);
+        self.delayed += other.delayed;
+        other.lookaheads.iter().for_each(|(k, n)| *self.lookaheads.entry(*k).or_default() += n);
+        self.state_max = self.state_max.max(other.state_max);
+    }
 }
 
 /// How one scheme's predicted rate compares with the min-cut.
@@ -72,6 +112,14 @@ impl Survey {
         }
     }
 
+    fn checks(&mut self, request: &Request<'_>, scheme: Scheme, plan: &Plan) -> bool {
+        let checked = plan.check(request.topology);
+        if let Err(error) = &checked {
+            self.note(request, format!("{scheme}: {error}"));
+        }
+        checked.is_ok()
+    }
+
     fn note(&mut self, request: &Request<'_>, error: String) {
         if self.errors.len() < ERRORS_MAX {
             let (name, from, to) = (request.topology.name(), request.source, &request.destinations);
@@ -96,10 +144,8 @@ impl Survey {
         let mut decoded = true;
         for offer in &choice.offers {
             let (plan, figures) = (&offer.planned.plan, &offer.planned.figures);
-            if let Err(error) = plan.check(request.topology) {
-                decoded = false;
-                self.note(request, format!("{}: {error}", offer.scheme));
-            }
+            let checks = self.checks(request, offer.scheme, plan);
+            decoded &= checks;
             let rate = plan.rate.as_bps() as f64;
             let shortfall = self.schemes.entry(offer.scheme).or_default();
             shortfall.short += u64::from(below(plan.rate));
@@ -110,12 +156,7 @@ impl Survey {
             match offer.scheme {
                 Scheme::Coded => {
                     coded = rate;
-                    self.coded_equals_bound += u64::from(!below(plan.rate));
-                    self.coding += u64::from(figures.coding_flows > 0);
-                    if figures.delayed_terms > 0 {
-                        self.delayed += 1;
-                        *self.lookaheads.entry(figures.lookahead).or_default() += 1;
-                    }
+                    self.coded.add(&offer.planned, checks, !below(plan.rate));
                 }
                 Scheme::Packed => {
                     self.packed_gap_max = self.packed_gap_max.max(figures.gap());
@@ -125,7 +166,13 @@ impl Survey {
                 _ => uncoded = uncoded.max(rate),
             }
         }
-        self.decoded += u64::from(decoded);
+        let mut independent = request.clone();
+        independent.options.layout = Layout::Independent;
+        let planned =
+            super::plan(&independent, Scheme::Coded).map_err(|e| format!("independent paths: {e}"))?;
+        let checks = self.checks(request, Scheme::Coded, &planned.plan);
+        self.independent.add(&planned, checks, !below(planned.plan.rate));
+        self.decoded += u64::from(decoded && checks);
         self.coding_gains += u64::from(coded > uncoded * (1.0 + RATE_TOLERANCE));
         self.coding_gain_max = self.coding_gain_max.max(coded / uncoded);
         *self.auto.entry(choice.chosen.plan.scheme).or_default() += 1;
@@ -136,13 +183,11 @@ impl Survey {
     pub fn merge(&mut self, other: &Self) {
         self.instances += other.instances;
         self.unreachable += other.unreachable;
-        self.coded_equals_bound += other.coded_equals_bound;
+        self.coded.merge(&other.coded);
+        self.independent.merge(&other.independent);
         self.decoded += other.decoded;
         self.errors.extend(other.errors.iter().cloned());
         self.errors.truncate(ERRORS_MAX);
-        self.coding += other.coding;
-        self.delayed += other.delayed;
-        other.lookaheads.iter().for_each(|(k, n)| *self.lookaheads.entry(*k).or_default() += n);
         self.coding_gains += other.coding_gains;
         self.coding_gain_max = self.coding_gain_max.max(other.coding_gain_max);
         self.packed_gap_max = self.packed_gap_max.max(other.packed_gap_max);
@@ -176,7 +221,7 @@ pub fn triples(topology: &Topology) -> Vec<(SiteId, Vec<SiteId>)> {
     all
 }
 
-/// The instance numbered `id` of a seed: a random digraph of 4 to `sites_max` sites, each with two to four links out
+/// The instance numbered `id` of a seed: a random digraph of 5 to `sites_max` sites, each with two to four links out
 /// that lead anywhere, equal capacities or (every fourth instance) capacities of 1 to 4, and 2 to 4 destinations.
 ///
 /// Panics: for `sites_max` below 5.

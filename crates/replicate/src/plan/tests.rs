@@ -64,3 +64,21 @@ fn print_surveys() {
     println!("{}", serde_json::to_string(&survey_random(Seed::new(1), 0..300)).expect("plain data"));
     let _ = (Survey::default(), ByteCount::ZERO, triples(&b4()));
 }
+
+#[test]
+fn print_candidates() {
+    let topology = internet2();
+    for (source, destinations) in triples(&topology) {
+        let planner = Planner::new(Request::new(&topology, source, destinations.clone())).expect("good");
+        let c = planner.compare().expect("plans");
+        if c.single_path < c.multi_path - 1e-4
+            && c.multi_path < c.steiner - 1e-4
+            && c.steiner < c.coded - 1e-4
+        {
+            println!(
+                "CAND {source} {destinations:?} bound {} coded {} packed {} steiner {} multi {} single {} ",
+                c.bound, c.coded, c.packed, c.steiner, c.multi_path, c.single_path
+            );
+        }
+    }
+}
