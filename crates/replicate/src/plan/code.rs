@@ -46,7 +46,7 @@ impl Code {
         let mut cyclic: Vec<(usize, Dependencies, BTreeSet<(usize, usize)>)> = Vec::new();
         let (enough, most) = match problem.options.layout {
             Layout::Shared => (LAYOUTS, LAYOUTS_CYCLIC),
-            Layout::Independent => (1, 1),
+            Layout::Independent | Layout::Scattered => (1, 1),
         };
         for layout in 0..most {
             if best.as_ref().is_some_and(|b| b.0 == 0) || best.is_some() && layout >= enough {
@@ -54,7 +54,13 @@ impl Code {
             }
             let paths = match problem.options.layout {
                 Layout::Shared => network.lay_paths(layout),
-                Layout::Independent => network.lay_shortest_paths(&problem.lengths),
+                Layout::Independent => {
+                    network.lay_shortest_paths(|unit| problem.lengths[network.link_of[unit].index()])
+                }
+                Layout::Scattered => {
+                    let mut draws = problem.options.seed.stream("replicate-scattered", 0);
+                    network.lay_shortest_paths(|_| 1 + draws.below(NEW_UNIT))
+                }
             };
             let Some(paths) = paths else { continue };
             let dependencies = Dependencies::new(&network, paths);
@@ -235,14 +241,16 @@ impl UnitNetwork {
         Some(self.join_units(&flows))
     }
 
-    /// The shortest disjoint paths to each destination, for itself.
-    fn lay_shortest_paths(&self, link_lengths: &[u64]) -> Option<Paths> {
-        let lengths: Vec<u64> = self.link_of.iter().map(|l| link_lengths[l.index()]).collect();
+    /// The shortest disjoint paths to each destination, for itself; `length` is asked anew for each.
+    fn lay_shortest_paths(&self, mut length: impl FnMut(usize) -> u64) -> Option<Paths> {
         let (usable, value) = (vec![1; self.units.links()], self.streams as u64);
-        let flow =
-            |d: &SiteId| Some(min_cost_flow(&self.units, &usable, &lengths, self.source, *d, value)?.units);
-        let flows: Option<Vec<Vec<u64>>> = self.destinations.iter().map(flow).collect();
-        Some(self.join_units(&flows?))
+        let mut flows = Vec::new();
+        for destination in &self.destinations {
+            let lengths: Vec<u64> = (0..self.units.links()).map(&mut length).collect();
+            flows
+                .push(min_cost_flow(&self.units, &usable, &lengths, self.source, *destination, value)?.units);
+        }
+        Some(self.join_units(&flows))
     }
 
     fn ranks(&self) -> Vec<(u32, usize)> {

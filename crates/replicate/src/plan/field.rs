@@ -64,6 +64,7 @@ pub(super) fn product(a: &Matrix, b: &Matrix, columns: usize) -> Matrix {
 }
 
 /// Number of independent rows.
+#[cfg(test)]
 pub(super) fn rank(matrix: &Matrix) -> usize {
     let mut m = matrix.clone();
     reduce(&mut m, matrix.first().map_or(0, Vec::len)).len()

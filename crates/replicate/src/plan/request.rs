@@ -85,6 +85,8 @@ pub enum Layout {
     /// Each destination's paths are the shortest disjoint ones, whatever the others do, as the paper has it: more flows,
     /// more coding, and cycles.
     Independent,
+    /// Each destination's paths are drawn at random: of no use but to try codes with cycles in tests and surveys.
+    Scattered,
 }
 
 /// The most destinations of a transfer: the field must have more elements than that for the code to exist.

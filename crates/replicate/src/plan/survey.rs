@@ -3,8 +3,8 @@
 //! Read [`Survey`] first; [`triples`] and [`random_digraph`] make the instances of the project's claims.
 
 use super::{Layout, Plan, Planned, Planner, RATE_TOLERANCE, Request, SCHEMES, Scheme};
-use anabranch_graph::{LinkProperties, Topology};
-use anabranch_units::{BitRate, Duration, Seed, SiteId};
+use anabranch_graph::{Adjacency, LinkProperties, Topology, max_flow};
+use anabranch_units::{BitRate, Duration, RandomStream, Seed, SiteId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -23,6 +23,8 @@ pub struct Survey {
     pub coded: CodeCounts,
     /// The same of plans whose paths are laid for each destination on its own ([`Layout::Independent`]).
     pub independent: CodeCounts,
+    /// The same of plans whose paths are drawn at random ([`Layout::Scattered`]), for the sake of codes with cycles.
+    pub scattered: CodeCounts,
     /// Instances where coding beats every uncoded plan.
     pub coding_gains: u64,
     /// The largest factor by which it does.
@@ -166,13 +168,17 @@ impl Survey {
                 _ => uncoded = uncoded.max(rate),
             }
         }
-        let mut independent = request.clone();
-        independent.options.layout = Layout::Independent;
-        let planned =
-            super::plan(&independent, Scheme::Coded).map_err(|e| format!("independent paths: {e}"))?;
-        let checks = self.checks(request, Scheme::Coded, &planned.plan);
-        self.independent.add(&planned, checks, !below(planned.plan.rate));
-        self.decoded += u64::from(decoded && checks);
+        for layout in [Layout::Independent, Layout::Scattered] {
+            let mut other = request.clone();
+            other.options.layout = layout;
+            let planned = super::plan(&other, Scheme::Coded).map_err(|e| format!("{layout:?} paths: {e}"))?;
+            let checks = self.checks(request, Scheme::Coded, &planned.plan);
+            let counts =
+                if layout == Layout::Independent { &mut self.independent } else { &mut self.scattered };
+            counts.add(&planned, checks, !below(planned.plan.rate));
+            decoded &= checks;
+        }
+        self.decoded += u64::from(decoded);
         self.coding_gains += u64::from(coded > uncoded * (1.0 + RATE_TOLERANCE));
         self.coding_gain_max = self.coding_gain_max.max(coded / uncoded);
         *self.auto.entry(choice.chosen.plan.scheme).or_default() += 1;
@@ -185,6 +191,7 @@ impl Survey {
         self.unreachable += other.unreachable;
         self.coded.merge(&other.coded);
         self.independent.merge(&other.independent);
+        self.scattered.merge(&other.scattered);
         self.decoded += other.decoded;
         self.errors.extend(other.errors.iter().cloned());
         self.errors.truncate(ERRORS_MAX);
@@ -221,32 +228,92 @@ pub fn triples(topology: &Topology) -> Vec<(SiteId, Vec<SiteId>)> {
     all
 }
 
-/// The instance numbered `id` of a seed: a random digraph of 5 to `sites_max` sites, each with two to four links out
-/// that lead anywhere, equal capacities or (every fourth instance) capacities of 1 to 4, and 2 to 4 destinations.
+/// The instance numbered `id` of a seed: a random digraph of 5 to `sites_max` sites.
 ///
-/// Panics: for `sites_max` below 5.
+/// Of every five, four have two to four links out of each site that lead anywhere, one of these with capacities of 1
+/// to 4 instead of equal ones, and two to four destinations of those that can be reached. The fifth is a ring of
+/// relays, each fed with a stream of its own, and destinations that lack one stream, which only the ring can bring
+/// them: many of these need codes with cycles. A few more links lead anywhere.
+///
+/// Panics: for `sites_max` below 8.
 pub fn random_digraph(seed: Seed, id: u64, sites_max: u16) -> (Topology, SiteId, Vec<SiteId>) {
-    assert!(sites_max >= 5, "four destinations need five sites");
+    assert!(sites_max >= 8, "the smallest ring has eight sites");
     let mut draws = seed.stream("replicate-survey", id);
-    let sites = 5 + draws.below(u64::from(sites_max) - 4) as u16;
+    loop {
+        let instance = if id % 5 == 4 {
+            random_ring(&mut draws, id, sites_max)
+        } else {
+            random_links(&mut draws, id, sites_max)
+        };
+        if let Some(instance) = instance {
+            return instance;
+        }
+    }
+}
+
+type Instance = (Topology, SiteId, Vec<SiteId>);
+
+fn numbered(id: u64, sites: u16) -> Topology {
     let mut topology = Topology::new(format!("random {id}"));
     for site in 0..sites {
         topology.add_site(site.to_string(), None).expect("numbers differ");
     }
+    topology
+}
+
+fn join(topology: &mut Topology, from: u16, to: u16, times: u64) {
+    let properties = LinkProperties::new(BitRate::gbps(times), Duration::ZERO);
+    topology.add_link(SiteId(from), SiteId(to), properties).expect("two different sites, some capacity");
+}
+
+/// `None` if too few sites can be reached from the source.
+fn random_links(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Instance> {
+    let sites = 5 + draws.below(u64::from(sites_max) - 4) as u16;
+    let mut topology = numbered(id, sites);
     for from in 0..sites {
         for _ in 0..2 + draws.below(3) {
             let to = (from + 1 + draws.below(u64::from(sites) - 1) as u16) % sites;
-            let times = if id.is_multiple_of(4) { 1 + draws.below(4) } else { 1 };
-            let properties = LinkProperties::new(BitRate::gbps(times), Duration::ZERO);
-            topology
-                .add_link(SiteId(from), SiteId(to), properties)
-                .expect("two different sites, some capacity");
+            let times = if id % 5 == 3 { 1 + draws.below(4) } else { 1 };
+            join(&mut topology, from, to, times);
         }
     }
     let mut order: Vec<SiteId> = topology.site_ids().collect();
     draws.shuffle(&mut order);
+    let adjacency = Adjacency::new(&topology);
+    let capacities = vec![1; adjacency.links()];
+    let source = order[0];
+    order.retain(|s| *s != source && max_flow(&adjacency, &capacities, source, *s, 1).value > 0);
     let destinations = 2 + draws.below(3) as usize;
-    (topology, order[0], order[1..=destinations].to_vec())
+    (order.len() >= destinations).then(|| (topology, source, order[..destinations].to_vec()))
+}
+
+fn random_ring(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Instance> {
+    // Sites: the source, one feeder and one ring site for each stream, the destinations.
+    let streams = 2 + draws.below(if sites_max >= 11 { 3 } else { 2 }) as u16;
+    let room = (sites_max - 1 - 2 * streams).min(4);
+    let destinations = 2 + draws.below(u64::from(room) - 1) as u16;
+    let mut topology = numbered(id, 1 + 2 * streams + destinations);
+    let (feeder, ring) = (|i: u16| 1 + i % streams, |i: u16| 1 + streams + i % streams);
+    for i in 0..streams {
+        join(&mut topology, 0, feeder(i), 1);
+        join(&mut topology, feeder(i), ring(i), 1);
+        join(&mut topology, ring(i), ring(i + 1), 1);
+    }
+    let first = 1 + 2 * streams;
+    for destination in first..first + destinations {
+        let lacks = draws.below(streams.into()) as u16;
+        for i in (0..streams).filter(|i| *i != lacks) {
+            join(&mut topology, feeder(i), destination, 1);
+        }
+        // The missing stream goes round most of the ring: it is tapped just before it would come home.
+        join(&mut topology, ring(lacks + streams - 1 - draws.below(2) as u16 % streams), destination, 1);
+    }
+    for _ in 0..draws.below(3) {
+        let sites = u64::from(first + destinations);
+        let from = draws.below(sites) as u16;
+        join(&mut topology, from, ((u64::from(from) + 1 + draws.below(sites - 1)) % sites) as u16, 1);
+    }
+    Some((topology, SiteId(0), (first..first + destinations).map(SiteId).collect()))
 }
 
 /// Surveys all [`triples`] of a topology.

@@ -56,12 +56,30 @@ fn coding_gets_two_through_the_butterfly_and_packing_one_and_a_half() {
     assert!(coding[0].terms.iter().all(|t| t.coefficient == 1), "plain XOR: {}", coding[0].sum);
 }
 
+/// Two destinations that each lack one stream, which a ring brings them: 7 gets site 2's stream and what leaves site
+/// 6, 8 gets site 1's and what leaves site 5; link 3-5 feeds 4-6 and the other way round.
+fn ring() -> Topology {
+    network("ring", 9, "0-1 0-2 1-3 2-4 3-5 5-4 4-6 6-3 2-7 6-7 1-8 5-8", false)
+}
+
+#[test]
+fn a_union_with_a_cycle_is_coded_at_the_full_rate_with_a_delay() {
+    let topology = ring();
+    let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[7, 8]))).expect("a good request");
+    let coded = planner.plan(Scheme::Coded).expect("a code exists");
+    assert_eq!(coded.plan.rate, BitRate::gbps(2));
+    assert_eq!(coded.plan.bound, BitRate::gbps(2));
+    assert_eq!(coded.figures.delayed_terms, 1, "{:?}", coded.plan.works(&topology));
+    coded.plan.check(&topology).expect("every destination decodes");
+    println!("RING {:?}", planner.compare());
+}
+
 #[test]
 fn print_surveys() {
     for topology in [internet2(), b4()] {
         println!("{}", serde_json::to_string(&survey_triples(&topology)).expect("plain data"));
     }
-    println!("{}", serde_json::to_string(&survey_random(Seed::new(1), 0..300)).expect("plain data"));
+    println!("{}", serde_json::to_string(&survey_random(Seed::new(1), 0..1000)).expect("plain data"));
     let _ = (Survey::default(), ByteCount::ZERO, triples(&b4()));
 }
 
