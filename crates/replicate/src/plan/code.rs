@@ -713,3 +713,51 @@ impl System {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Request;
+    use crate::plan::survey::random_digraph;
+    use anabranch_units::Seed;
+
+    /// More delays than any cycle needs: the inverse then has to look ahead as far as the paths are long.
+    #[test]
+    fn a_code_with_every_term_delayed_is_undone_with_lookahead_and_state() {
+        let (mut lookahead, mut state) = (0, 0);
+        for id in 0..60 {
+            let (topology, source, destinations) = random_digraph(Seed::new(5), id, 12);
+            let problem =
+                Problem::new(&Request::new(&topology, source, destinations)).expect("can be reached");
+            let (unit, streams) = unit_and_streams(&problem);
+            let network = UnitNetwork::new(&problem, unit, streams);
+            let dependencies =
+                Dependencies::new(&network, network.lay_paths(0).expect("the rate is reached"));
+            let all: BTreeSet<(usize, usize)> = dependencies.arcs().collect();
+            let mut draws = Seed::new(5).stream("coefficients", id);
+            let (flows, found) = (0..DRAWS)
+                .find_map(|attempt| {
+                    let (flows, ends) = dependencies.code_cyclic(&network, &all, attempt, &mut draws);
+                    Some((flows.clone(), sinks(streams, &flows, &network.destinations, &ends)?))
+                })
+                .expect("some draw decodes");
+            for decode in found.iter().filter_map(|s| s.decode.as_ref()) {
+                (lookahead, state) = (lookahead.max(decode.lookahead), state.max(decode.state));
+            }
+            let rate = anabranch_units::BitRate::bps(unit * u64::from(streams));
+            let plan = crate::plan::Plan {
+                scheme: crate::plan::Scheme::Coded,
+                source,
+                destinations: network.destinations.clone(),
+                unit: anabranch_units::BitRate::bps(unit),
+                groups: vec![crate::plan::Group { streams, mode: crate::plan::Mode::Coded, sinks: found }],
+                flows,
+                rate,
+                bound: rate,
+                store_and_forward: false,
+            };
+            plan.check(&topology).expect("every destination decodes");
+        }
+        assert!(lookahead >= 3 && state >= 3, "{lookahead} {state}");
+    }
+}

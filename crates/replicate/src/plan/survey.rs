@@ -235,9 +235,9 @@ pub fn triples(topology: &Topology) -> Vec<(SiteId, Vec<SiteId>)> {
 /// relays, each fed with a stream of its own, and destinations that lack one stream, which only the ring can bring
 /// them: many of these need codes with cycles. A few more links lead anywhere.
 ///
-/// Panics: for `sites_max` below 8.
+/// Panics: for `sites_max` below 9.
 pub fn random_digraph(seed: Seed, id: u64, sites_max: u16) -> (Topology, SiteId, Vec<SiteId>) {
-    assert!(sites_max >= 8, "the smallest ring has eight sites");
+    assert!(sites_max >= 9, "the smallest ring with two destinations has nine sites");
     let mut draws = seed.stream("replicate-survey", id);
     loop {
         let instance = if id % 5 == 4 {
@@ -288,25 +288,34 @@ fn random_links(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Ins
 }
 
 fn random_ring(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Instance> {
-    // Sites: the source, one feeder and one ring site for each stream, the destinations.
-    let streams = 2 + draws.below(if sites_max >= 11 { 3 } else { 2 }) as u16;
-    let room = (sites_max - 1 - 2 * streams).min(4);
-    let destinations = 2 + draws.below(u64::from(room) - 1) as u16;
-    let mut topology = numbered(id, 1 + 2 * streams + destinations);
-    let (feeder, ring) = (|i: u16| 1 + i % streams, |i: u16| 1 + streams + i % streams);
+    // Sites: the source, one feeder and one ring site (or two with a link between) for each stream, the destinations.
+    let split = draws.below(2) == 0;
+    let streams = if split { 2 } else { 3 } + u16::from(sites_max >= 12 && draws.below(2) == 0);
+    let ring_sites = if split { 2 * streams } else { streams };
+    let first = 1 + streams + ring_sites;
+    let least = if split { 2 } else { 3 };
+    let room = sites_max.checked_sub(first + least)?.min(1);
+    let destinations = least + draws.below(u64::from(room) + 1) as u16;
+    let mut topology = numbered(id, first + destinations);
+    let feeder = |i: u16| 1 + i % streams;
+    let into = |i: u16| 1 + streams + if split { 2 * (i % streams) } else { i % streams };
+    let out = |i: u16| into(i) + u16::from(split);
     for i in 0..streams {
         join(&mut topology, 0, feeder(i), 1);
-        join(&mut topology, feeder(i), ring(i), 1);
-        join(&mut topology, ring(i), ring(i + 1), 1);
-    }
-    let first = 1 + 2 * streams;
-    for destination in first..first + destinations {
-        let lacks = draws.below(streams.into()) as u16;
-        for i in (0..streams).filter(|i| *i != lacks) {
-            join(&mut topology, feeder(i), destination, 1);
+        join(&mut topology, feeder(i), into(i), 1);
+        if split {
+            join(&mut topology, into(i), out(i), 1);
         }
-        // The missing stream goes round most of the ring: it is tapped just before it would come home.
-        join(&mut topology, ring(lacks + streams - 1 - draws.below(2) as u16 % streams), destination, 1);
+        join(&mut topology, out(i), into(i + 1), 1);
+    }
+    let turn = draws.below(streams.into()) as u16;
+    for destination in 0..destinations {
+        let lacks = turn + destination;
+        for i in (0..streams).filter(|i| *i != lacks % streams) {
+            join(&mut topology, feeder(i), first + destination, 1);
+        }
+        // The missing stream goes round the ring: it is tapped just before it would come home.
+        join(&mut topology, out(lacks + streams - 1), first + destination, 1);
     }
     for _ in 0..draws.below(3) {
         let sites = u64::from(first + destinations);
