@@ -8,7 +8,9 @@
 //! file that all flows of a coded group carry together; a *stream* is one of the symbols of a generation (coded) or
 //! one tree's share of the file (routed); a *sink* is where a destination puts a file together again.
 //!
-//! Entry points: [`plan`] decides, its [`plan::Plan`] says what each site does.
+//! Entry points: [`plan`] decides, its [`plan::Plan`] says what each site does;
+//! [`coordinator`] sees a transfer through, whatever breaks.
 
 pub mod control;
+pub mod coordinator;
 pub mod plan;
