@@ -136,6 +136,8 @@ fn request(source: u16, destinations: &[u16]) -> TransferRequest {
     }
 }
 
+type PlannerFn = fn(&PlanRequest<'_>) -> Result<Plan, String>;
+
 #[derive(Default)]
 struct FakeSite {
     alive: bool,
@@ -166,7 +168,7 @@ struct FakeSite {
 }
 
 struct World {
-    coordinator: Coordinator<fn(&PlanRequest<'_>) -> Result<Plan, String>>,
+    coordinator: Coordinator<PlannerFn>,
     now: Instant,
     sites: Vec<FakeSite>,
     dead_links: BTreeSet<LinkId>,
@@ -186,7 +188,7 @@ impl World {
         let sites =
             topology.site_ids().map(|_| FakeSite { slow_divisor: 1, ..FakeSite::default() }).collect();
         let now = Instant::ZERO;
-        let planner: fn(&PlanRequest<'_>) -> Result<Plan, String> = tree_planner;
+        let planner: PlannerFn = tree_planner;
         let mut world = Self {
             coordinator: Coordinator::new(config.clone(), topology, planner, now),
             now,
@@ -233,7 +235,7 @@ impl World {
     /// The controller is killed and started again from what was made durable.
     fn restart_controller(&mut self) {
         let snapshots = self.store.values().map(|s| serde_json::from_str(s).expect("we wrote it")).collect();
-        let planner: fn(&PlanRequest<'_>) -> Result<Plan, String> = tree_planner;
+        let planner: PlannerFn = tree_planner;
         let topology = self.coordinator.topology().clone();
         self.coordinator =
             Coordinator::restore(self.config.clone(), topology, planner, self.now, self.next_id, snapshots)
@@ -1154,7 +1156,7 @@ fn the_coding_node_that_adds_wrongly_is_named() {
     let (t, plan) = butterfly();
     for culprit in [1u16, 2, 3, 4] {
         let mut digests: BTreeMap<SiteId, Vec<FlowDigest>> = BTreeMap::new();
-        let mut wrong = vec![false; 9];
+        let mut wrong = [false; 9];
         for (i, flow) in plan.flows.iter().enumerate() {
             let (from, to) = (t.link(flow.link).from, t.link(flow.link).to);
             wrong[i] = from == SiteId(culprit)
@@ -1170,7 +1172,6 @@ fn the_coding_node_that_adds_wrongly_is_named() {
             digests.entry(to).or_default().push(FlowDigest { flow, side: FlowSide::Received, digest: saw });
             // Slander by a site that the flow does not touch counts for nothing.
             digests.entry(SiteId(6)).or_default().push(FlowDigest { flow, side: FlowSide::Sent, digest: 5 });
-            let _ = from;
         }
         assert_eq!(audit::suspects(&plan, &t, 0, SiteId(5), &digests), [SiteId(culprit)]);
     }
