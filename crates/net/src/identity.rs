@@ -1,12 +1,12 @@
-//! Who a process is to its peers: a certificate and key of the project's own authority, used in both directions.
+//! Who a process is to its peers, ready to connect and to accept: [`Credentials`] as a driver uses them.
 
-use rustls::pki_types::{CertificateDer, ServerName};
+use crate::keys::Role;
+use crate::tls::{self, Credentials, PeerIdentity};
 use std::io;
-use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-/// A process's certificate, key and trust, ready to connect and to accept.
+/// A process's certificate, key and trust.
 #[derive(Clone)]
 pub struct Identity {
     connector: TlsConnector,
@@ -14,31 +14,35 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// From configurations that both demand the peer's certificate (see the module `tls`).
-    pub fn new(client: Arc<rustls::ClientConfig>, server: Arc<rustls::ServerConfig>) -> Self {
-        Self { connector: client.into(), acceptor: server.into() }
+    /// For a process with these credentials.
+    ///
+    /// Errors: as [`Credentials::server_config`].
+    pub fn new(credentials: &Credentials) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            connector: credentials.client_config()?.into(),
+            acceptor: credentials.server_config()?.into(),
+        })
     }
 
-    /// Makes `tcp` a secure connection to the peer called `name`.
+    /// Makes `tcp` a secure connection to `name` in `role`.
     ///
-    /// Errors: the peer's certificate is not of our authority or not for `name` (`InvalidData`); the connection's own.
-    pub async fn connect(&self, tcp: TcpStream, name: &str) -> io::Result<TlsStream<TcpStream>> {
-        let name = ServerName::try_from(name.to_owned()).map_err(|e| {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("`{name}` is no name for a certificate: {e}"))
-        })?;
+    /// Errors: the peer's certificate is not of our authority or not for that name and role (`InvalidData`); a name
+    /// that no certificate can carry (`InvalidInput`); the connection's own.
+    pub async fn connect(&self, tcp: TcpStream, role: Role, name: &str) -> io::Result<TlsStream<TcpStream>> {
+        let name = tls::server_name(role, name).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         Ok(self.connector.connect(name, tcp).await?.into())
     }
 
-    /// Accepts a secure connection.
+    /// Accepts a secure connection and says who called.
     ///
-    /// Errors: the peer shows no certificate of our authority; the connection's own.
-    pub async fn accept(&self, tcp: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        Ok(self.acceptor.accept(tcp).await?.into())
+    /// Errors: the peer shows no certificate of our authority, or one that names nobody (`InvalidData`); the
+    /// connection's own.
+    pub async fn accept(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, PeerIdentity)> {
+        let stream = TlsStream::from(self.acceptor.accept(tcp).await?);
+        let peer = stream.get_ref().1.peer_certificates().and_then(tls::peer_identity);
+        let peer = peer.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "the peer's certificate names nobody: make keys with `keys init`")
+        })?;
+        Ok((stream, peer))
     }
-}
-
-/// The certificate that the peer of `stream` showed.
-pub fn peer_certificate(stream: &TlsStream<TcpStream>) -> Option<CertificateDer<'static>> {
-    let certificates = stream.get_ref().1.peer_certificates()?;
-    Some(certificates.first()?.clone().into_owned())
 }

@@ -91,6 +91,27 @@ pub enum Command {
         /// BLAKE3 of the whole file, as the source read it.
         hash: FileHash,
     },
+    /// To the source: read the whole file and say its hash. Sent when every byte is where it should be and no attempt has
+    /// told the hash. Answered by [`Report::Hashed`] or [`Report::Failed`].
+    Hash {
+        /// The attempt, or the inquiry, that needs it.
+        run: Run,
+        /// The file at the source.
+        path: String,
+    },
+    /// A sink decoded a wrong generation: say the digests of what this site received and sent of it, as far as it
+    /// still has them. Answered by [`Report::Audit`].
+    Audit {
+        /// The attempt.
+        run: Run,
+        /// The group.
+        group: u16,
+        /// The generation (coded) or the number of the chunk (routed).
+        generation: u64,
+        /// Only to the source of a coded group without delayed terms, else empty: for every flow of the group the sum of
+        /// streams that it ought to carry. The source works out the digests from the file.
+        vectors: Vec<FlowVector>,
+    },
     /// The transfer was given up or is over: forget it. A partial file stays for a later transfer of the same path.
     Forget {
         /// The transfer.
@@ -215,6 +236,38 @@ pub struct SinkProgram {
     pub path: String,
 }
 
+/// What a flow of a coded group ought to carry: the sum of `coefficients[i]` times stream `i`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowVector {
+    /// The flow.
+    pub flow: FlowId,
+    /// One for each stream of the group, over GF(2^8) with polynomial 0x11D.
+    pub coefficients: Vec<u8>,
+}
+
+/// The digest of one flow's symbol (coded) or chunk (routed) in the audited generation.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowDigest {
+    /// The flow.
+    pub flow: FlowId,
+    /// Which end of the flow saw it.
+    pub side: FlowSide,
+    /// XXH3 (64 bits, seed 0) of the payload.
+    pub digest: u64,
+}
+
+/// Where a digest was taken.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FlowSide {
+    /// Worked out by the source from the file, for a flow named in [`Command::Audit`]'s `vectors`.
+    Expected,
+    /// As handed to TCP at the flow's first site.
+    Sent,
+    /// As it came from TCP at the flow's last site.
+    Received,
+}
+
 /// From a site to the controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "report")]
@@ -228,7 +281,8 @@ pub enum Report {
         length: Option<u64>,
         /// Destination: ranges that are there and verified.
         have: Vec<ByteRange>,
-        /// BLAKE3 of the finished file at a destination, if it is there already.
+        /// BLAKE3 of the finished file at a destination, if it is there already; at the source, if it knows it
+        /// without reading the file again.
         hash: Option<FileHash>,
     },
     /// The attempt is set up here.
@@ -254,6 +308,13 @@ pub enum Report {
         /// BLAKE3 of the whole file, if this attempt read all of it or the source has it from an earlier one.
         hash: Option<FileHash>,
     },
+    /// Answer to [`Command::Hash`].
+    Hashed {
+        /// The attempt.
+        run: Run,
+        /// BLAKE3 of the whole file.
+        hash: FileHash,
+    },
     /// A sink has seen the end of all its flows.
     SinkDone {
         /// The attempt.
@@ -269,6 +330,17 @@ pub enum Report {
         group: u16,
         /// The generation.
         generation: u64,
+    },
+    /// Answer to [`Command::Audit`]. A flow whose digest is no longer known, or that did not carry the chunk, is left out.
+    Audit {
+        /// The attempt.
+        run: Run,
+        /// The group.
+        group: u16,
+        /// The generation or chunk.
+        generation: u64,
+        /// One for each flow and side that is known here.
+        digests: Vec<FlowDigest>,
     },
     /// Answer to [`Command::Finish`]: the file is whole, verified, synced and named.
     Completed {

@@ -9,19 +9,21 @@
 
 use super::partial::PartialFile;
 use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
 use anabranch_net::socket::{self, TcpOptions};
 use anabranch_replicate::control::{
-    ByteRange, FailureKind, FileHash, FlowProgress, Outgoing, Priority, Report, SiteProgram,
+    ByteRange, FailureKind, FileHash, FlowDigest, FlowProgress, FlowSide, FlowVector, Outgoing, Priority, Report,
+    SiteProgram,
 };
 use anabranch_replicate::msg::{FrameHeader, Hello, HelloReply};
 use anabranch_replicate::plan::{FlowId, Mode};
 use anabranch_replicate::site::{AcceptError, Event, Frame, Packet, ProgramError, Site, Write};
-use anabranch_replicate::symbol::{CheckedSymbol, GenerationHash};
+use anabranch_replicate::symbol::{CheckedSymbol, GenerationHash, Symbol};
 use bytes::{Bytes, BytesMut};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::ToSocketAddrs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -62,6 +64,7 @@ struct Shared {
     writes: mpsc::UnboundedSender<Write<Bytes>>,
     reports: mpsc::UnboundedSender<Report>,
     flows: BTreeMap<FlowId, FlowCounters>,
+    digests: Mutex<Digests>,
     /// Set once something broke: later troubles of the same attempt are its echo.
     broken: AtomicBool,
     stalled: Mutex<Share>,
@@ -76,6 +79,28 @@ struct FlowCounters {
     /// Packets in all, once its end was taken from the machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
     congestion_control: Mutex<Option<String>>,
+}
+
+/// What each flow carried lately, by flow, side and generation: enough to say later who changed it.
+#[derive(Default)]
+struct Digests(BTreeMap<(FlowId, FlowSide), VecDeque<(u64, u64)>>);
+
+/// How many packets of a flow are remembered at each end. More than buffers hold between two sites.
+const DIGESTS_MAX: usize = 4096;
+
+impl Digests {
+    fn note(&mut self, flow: FlowId, side: FlowSide, generation: u64, symbol: &[u8]) {
+        let kept = self.0.entry((flow, side)).or_default();
+        if kept.len() == DIGESTS_MAX {
+            kept.pop_front();
+        }
+        kept.push_back((generation, digest(symbol)));
+    }
+}
+
+/// The digest by which ends of a flow compare what it carried. Finds faults, not forgers.
+fn digest(symbol: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(symbol)
 }
 
 /// The share of time in which something was so.
@@ -144,6 +169,7 @@ impl Runner {
             broken: AtomicBool::new(false),
             stalled: Mutex::default(),
             attached: Mutex::default(),
+            digests: Mutex::default(),
             site: Mutex::new(site),
             program,
         });
@@ -231,6 +257,38 @@ impl Runner {
             })
             .collect();
         Report::Progress { run: shared.program.run, verified_bytes, sink_stalled, flows }
+    }
+
+    /// What this site knows of a generation of `group`, for an audit.
+    ///
+    /// With `vectors` (at the source) also what each flow ought to have carried, worked out from the file.
+    pub fn audit(&self, group: u16, generation: u64, vectors: &[FlowVector], source: Option<&Path>) -> Report {
+        let shared = &self.shared;
+        let of_group = |flow: FlowId| {
+            let program = &shared.program;
+            program.incoming.iter().any(|i| i.flow == flow && i.group == group)
+                || program.outgoing.iter().any(|o| o.flow == flow && o.group == group)
+        };
+        let mut digests: Vec<FlowDigest> = lock(&shared.digests)
+            .0
+            .iter()
+            .filter(|((flow, _), _)| of_group(*flow))
+            .filter_map(|((flow, side), kept)| {
+                let (_, digest) = kept.iter().rev().find(|(g, _)| *g == generation)?;
+                Some(FlowDigest { flow: *flow, side: *side, digest: *digest })
+            })
+            .collect();
+        if let Some(path) = source
+            && let Some(symbols) = shared.read_generation(path, group, generation)
+        {
+            let length = symbols.first().map_or(0, Bytes::len);
+            digests.extend(vectors.iter().filter(|v| v.coefficients.len() == symbols.len()).map(|v| {
+                let terms: Vec<(u8, &Bytes)> = v.coefficients.iter().copied().zip(&symbols).collect();
+                let expected = digest(&Bytes::combine(&terms, length));
+                FlowDigest { flow: v.flow, side: FlowSide::Expected, digest: expected }
+            }));
+        }
+        Report::Audit { run: shared.program.run, group, generation, digests }
     }
 
     /// Congestion control of each flow that leaves, as the kernel names it.
@@ -378,7 +436,7 @@ impl Shared {
                 if let Ok(name) = socket::congestion_control(&tcp) {
                     *lock(&self.flows[&out.flow].congestion_control) = Some(name);
                 }
-                let mut stream = identity.connect(tcp, &out.to_name).await?;
+                let mut stream = identity.connect(tcp, Role::Site, &out.to_name).await?;
                 stream.write_all(&hello).await?;
                 stream.flush().await?;
                 let reply = HelloReply::decode(stream.read_u8().await?);
@@ -430,6 +488,7 @@ impl Shared {
             match frame {
                 Frame::Data(packet) => {
                     let length = packet.symbol.len() as u32;
+                    lock(&self.digests).note(out.flow, FlowSide::Sent, packet.generation, &packet.symbol);
                     let header =
                         FrameHeader::Data { generation: packet.generation, hash: packet.hash, length };
                     write.write_all(&header.encode()).await?;
@@ -495,6 +554,7 @@ impl Shared {
                             return Err(io::ErrorKind::UnexpectedEof.into());
                         }
                     }
+                    lock(&self.digests).note(flow, FlowSide::Received, generation, &symbol);
                     let mut packet = Some(Packet { generation, hash, symbol: symbol.freeze() });
                     let accepted = wait_for(&self.room[&flow], || {
                         if !lock(&self.site).has_room(flow, generation) {
@@ -521,6 +581,23 @@ impl Shared {
 
     // ---- files ----
 
+    /// The symbols of a generation, read from the source's file.
+    fn read_generation(&self, path: &Path, group: u16, generation: u64) -> Option<Vec<Bytes>> {
+        use std::os::unix::fs::FileExt;
+        let piece = lock(&self.site).work_map(group)?.piece(generation)?;
+        let mut bytes = vec![0; piece.len() as usize];
+        std::fs::File::open(path).ok()?.read_exact_at(&mut bytes, piece.start).ok()?;
+        let (streams, length) = self.cutting(group);
+        Some(cut(bytes.into(), streams, length))
+    }
+
+    /// Into how many symbols a piece of `group` is cut, and their length where it is fixed.
+    fn cutting(&self, group: u16) -> (usize, Option<usize>) {
+        let g = &self.program.groups[usize::from(group)];
+        let streams = if g.mode == Mode::Coded { usize::from(g.streams) } else { 1 };
+        (streams, (g.flush > 0).then_some(self.program.symbol_bytes as usize))
+    }
+
     async fn supply_group(&self, group: u16, path: PathBuf, pace: &tokio::sync::Mutex<Instant>) {
         let (pieces_out, mut pieces) = mpsc::channel(2);
         let program = &self.program;
@@ -532,8 +609,7 @@ impl Shared {
         let length = program.length;
         tokio::task::spawn_blocking(move || read_pieces(&path, length, &map, whole, &pieces_out));
         let coded = program.groups[usize::from(group)].mode == Mode::Coded;
-        let streams = if coded { usize::from(program.groups[usize::from(group)].streams) } else { 1 };
-        let padded = program.groups[usize::from(group)].flush > 0;
+        let (streams, fixed) = self.cutting(group);
         // What one piece costs the source's uplink.
         let copies: usize = program.outgoing.iter().filter(|o| o.group == group).map(|o| o.terms.len()).sum();
         let mut hash = None;
@@ -553,7 +629,7 @@ impl Shared {
                 tokio::time::sleep_until((*next).into()).await;
                 *next = (*next).max(Instant::now() - Duration::from_millis(50)) + cost;
             }
-            let symbols = cut(bytes, streams, padded.then_some(program.symbol_bytes as usize));
+            let symbols = cut(bytes, streams, fixed);
             wait_for(&self.supply, || {
                 let open = self.started.load(Relaxed) && lock(&self.site).wanted(group).is_some();
                 open.then_some(())

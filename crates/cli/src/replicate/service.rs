@@ -6,6 +6,7 @@
 use super::partial::{FinishError, PartialFile, hash_file, inside};
 use super::runner::{Runner, SharedFile};
 use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
 use anabranch_replicate::control::{Command, FailureKind, FileHash, Report, Run, SiteProgram};
 use anabranch_replicate::msg::{Hello, HelloReply};
 use std::collections::BTreeMap;
@@ -26,6 +27,16 @@ const GREETINGS_MAX: usize = 256;
 /// The most attempts installed at once.
 const ATTEMPTS_MAX: usize = 1024;
 
+/// The most hashes of source files remembered.
+const HASHES_MAX: usize = 1024;
+
+/// A file as it was when it was hashed: path, length, time of change.
+type HashKey = (PathBuf, u64, Option<std::time::SystemTime>);
+
+fn hash_key(path: &Path, found: &std::fs::Metadata) -> HashKey {
+    (path.to_owned(), found.len(), found.modified().ok())
+}
+
 /// What a site needs to know of itself.
 #[derive(Clone, Debug)]
 pub struct SiteConfig {
@@ -42,7 +53,7 @@ pub struct Service {
     runners: Mutex<BTreeMap<Run, Arc<Runner>>>,
     files: Mutex<BTreeMap<PathBuf, SharedFile>>,
     /// Hashes of whole source files, by path, length and time of change.
-    hashes: Mutex<BTreeMap<(PathBuf, u64, Option<std::time::SystemTime>), FileHash>>,
+    hashes: Mutex<BTreeMap<HashKey, FileHash>>,
     reports: mpsc::UnboundedSender<Report>,
     /// What runners say on its way to `reports`.
     from_runners: mpsc::UnboundedSender<Report>,
@@ -59,7 +70,6 @@ impl Service {
     pub fn start(
         config: SiteConfig,
         identity: Identity,
-        peer_name: fn(&tokio_rustls::TlsStream<TcpStream>) -> Option<String>,
         listeners: Vec<TcpListener>,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Arc<Self> {
@@ -76,7 +86,7 @@ impl Service {
         let greetings = Arc::new(tokio::sync::Semaphore::new(GREETINGS_MAX));
         for listener in listeners {
             let (service, greetings) = (Arc::clone(&service), Arc::clone(&greetings));
-            tokio::spawn(async move { service.accept(listener, peer_name, greetings).await });
+            tokio::spawn(async move { service.accept(listener, greetings).await });
         }
         let relaying = Arc::clone(&service);
         tokio::spawn(async move {
@@ -159,6 +169,22 @@ impl Service {
                     service.report(report);
                 });
             }
+            Command::Hash { run, path } => {
+                let service = Arc::clone(self);
+                tokio::task::spawn_blocking(move || {
+                    let report = service.hash(run, &path);
+                    service.report(report);
+                });
+            }
+            Command::Audit { run, group, generation, vectors } => {
+                let runner = lock(&self.runners).get(&run).cloned();
+                let (Some(runner), service) = (runner, Arc::clone(self)) else { return };
+                tokio::task::spawn_blocking(move || {
+                    let source = runner.program().source_path.as_ref();
+                    let source = source.and_then(|p| inside(&service.config.root, p).ok());
+                    service.report(runner.audit(group, generation, &vectors, source.as_deref()));
+                });
+            }
             Command::Forget { transfer } => {
                 lock(&self.runners).retain(|run, _| run.transfer != transfer);
             }
@@ -178,7 +204,7 @@ impl Service {
                         format!("{}: not a file", path.display()),
                     ));
                 }
-                let known = lock(&self.hashes).get(&(path, found.len(), found.modified().ok())).copied();
+                let known = lock(&self.hashes).get(&hash_key(&path, &found)).copied();
                 return Ok(Report::Inventory { run, length: Some(found.len()), have: vec![], hash: known });
             }
             if path.is_file() {
@@ -193,6 +219,28 @@ impl Service {
         };
         let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
         looked().unwrap_or_else(|error| Report::Failed { run, kind, reason: error.to_string() })
+    }
+
+    /// Reads a source file whole and remembers its hash for as long as it does not change.
+    fn hash(&self, run: Run, name: &str) -> Report {
+        let read = || -> io::Result<FileHash> {
+            let path = inside(&self.config.root, name)?;
+            let key = hash_key(&path, &std::fs::metadata(&path).map_err(|e| named(&path, &e))?);
+            if let Some(known) = lock(&self.hashes).get(&key) {
+                return Ok(*known);
+            }
+            let (_, hash) = hash_file(&path)?;
+            let mut hashes = lock(&self.hashes);
+            if hashes.len() >= HASHES_MAX {
+                hashes.pop_first();
+            }
+            hashes.insert(key, hash);
+            Ok(hash)
+        };
+        match read() {
+            Ok(hash) => Report::Hashed { run, hash },
+            Err(error) => Report::Failed { run, kind: FailureKind::Unreadable, reason: error.to_string() },
+        }
     }
 
     /// The file arriving at `path`, if there is part of it.
@@ -281,7 +329,6 @@ impl Service {
     async fn accept(
         self: Arc<Self>,
         listener: TcpListener,
-        peer_name: fn(&tokio_rustls::TlsStream<TcpStream>) -> Option<String>,
         greetings: Arc<tokio::sync::Semaphore>,
     ) {
         loop {
@@ -299,7 +346,7 @@ impl Service {
             tokio::spawn(async move {
                 let _permit = permit;
                 let peer = tcp.peer_addr();
-                match tokio::time::timeout(GREETING_TIMEOUT, service.greet(tcp, peer_name)).await {
+                match tokio::time::timeout(GREETING_TIMEOUT, service.greet(tcp)).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => tracing::debug!(?peer, %error, "data connection refused"),
                     Err(_) => tracing::debug!(?peer, "data connection without a greeting"),
@@ -308,26 +355,21 @@ impl Service {
         }
     }
 
-    async fn greet(
-        &self,
-        tcp: TcpStream,
-        peer_name: fn(&tokio_rustls::TlsStream<TcpStream>) -> Option<String>,
-    ) -> io::Result<()> {
+    async fn greet(&self, tcp: TcpStream) -> io::Result<()> {
         let options = anabranch_net::socket::TcpOptions {
             user_timeout: Some(anabranch_units::Duration::from_std(super::runner::HOP_TIMEOUT)),
             ..Default::default()
         };
         anabranch_net::socket::configure(&tcp, &options)?;
-        let mut stream = self.identity.accept(tcp).await?;
+        let (mut stream, peer) = self.identity.accept(tcp).await?;
         let mut greeting = [0; Hello::LEN];
         stream.read_exact(&mut greeting).await?;
         let hello = Hello::decode(&greeting).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
         let runner = lock(&self.runners).get(&hello.run).cloned();
-        let peer = peer_name(&stream);
-        let reply = match (&runner, &peer) {
-            (None, _) => HelloReply::NotInstalled,
-            (Some(runner), Some(peer)) if runner.expects(hello, peer) => HelloReply::Welcome,
-            _ => HelloReply::Refused,
+        let reply = match &runner {
+            None => HelloReply::NotInstalled,
+            Some(runner) if peer.role == Role::Site && runner.expects(hello, &peer.name) => HelloReply::Welcome,
+            Some(_) => HelloReply::Refused,
         };
         stream.write_u8(reply.encode()).await?;
         stream.flush().await?;

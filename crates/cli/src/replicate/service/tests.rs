@@ -14,41 +14,22 @@ struct Loopback {
 }
 
 fn identities(count: usize) -> Vec<Identity> {
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-    let mut params = CertificateParams::new(vec![]).expect("no names to be wrong");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("a key");
-    let authority = params.self_signed(&key).expect("signs itself");
-    let issuer = Issuer::new(params, key);
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(authority.der().clone()).expect("a root");
-    let roots = Arc::new(roots);
-    (0..count)
-        .map(|i| {
-            let key = KeyPair::generate().expect("a key");
-            let params = CertificateParams::new(vec![format!("s{i}")]).expect("a good name");
-            let certificate = params.signed_by(&key, &issuer).expect("signed").der().clone();
-            let key = || rustls::pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
-            let provider = || Arc::new(rustls::crypto::ring::default_provider());
-            let client = rustls::ClientConfig::builder_with_provider(provider())
-                .with_safe_default_protocol_versions()
-                .expect("defaults")
-                .with_root_certificates(Arc::clone(&roots))
-                .with_client_auth_cert(vec![certificate.clone()], key())
-                .expect("a pair");
-            let verifier =
-                rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())
-                    .build()
-                    .expect("a verifier");
-            let server = rustls::ServerConfig::builder_with_provider(provider())
-                .with_safe_default_protocol_versions()
-                .expect("defaults")
-                .with_client_cert_verifier(verifier)
-                .with_single_cert(vec![certificate], key())
-                .expect("a pair");
-            Identity::new(Arc::new(client), Arc::new(server))
-        })
-        .collect()
+    use anabranch_net::keys::{SetRequest, VALID_DAYS, make_set, write_set};
+    use anabranch_net::tls::{CredentialFiles, Credentials};
+    let sites: Vec<String> = (0..count).map(|i| format!("s{i}")).collect();
+    let request = SetRequest {
+        sites: sites.clone(),
+        operators: vec![],
+        controller_hosts: vec![],
+        valid_days: VALID_DAYS,
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    write_set(&folder.path().join("keys"), &make_set(&request).expect("good names")).expect("a new folder");
+    let load = |name: &String| {
+        let files = CredentialFiles::in_set(&folder.path().join("keys"), Role::Site, name);
+        Identity::new(&Credentials::load(&files).expect("just written")).expect("good keys")
+    };
+    sites.iter().map(load).collect()
 }
 
 impl Loopback {
@@ -65,8 +46,7 @@ impl Loopback {
                 let address = listener.local_addr().expect("bound");
                 let (reports, reports_in) = mpsc::unbounded_channel();
                 let config = SiteConfig { root, memory_max: 64 << 20 };
-                let name = |_: &tokio_rustls::TlsStream<TcpStream>| Some("any".to_owned());
-                (Service::start(config, identity, name, vec![listener], reports), reports_in, address)
+                (Service::start(config, identity, vec![listener], reports), reports_in, address)
             })
             .collect();
         Self { folder, sites }
@@ -100,7 +80,7 @@ fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram 
         flow: FlowId(flow),
         group: 0,
         from: SiteId(flow as u16),
-        from_name: "any".into(),
+        from_name: format!("s{flow}"),
         link: LinkId(flow),
         stripes,
     };
