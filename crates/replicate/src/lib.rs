@@ -12,8 +12,8 @@
 //! for one attempt; [`control`] is what controller and sites say to each other; [`msg`] is what travels on a flow.
 
 pub mod control;
-pub mod msg;
 pub mod draw;
+pub mod msg;
 pub mod plan;
 mod receiver;
 mod relay;
