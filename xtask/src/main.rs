@@ -1,9 +1,10 @@
-//! The project's own tools: `cargo xtask tidy`.
+//! The project's own tools: `cargo xtask tidy` and `cargo xtask bench`.
 //!
 //! Every subcommand is a module with an `Args` type and a `run` function. Read [`Command`] first.
 
 #![allow(clippy::disallowed_methods, reason = "tools read files and ask the machine")]
 
+mod bench;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -20,10 +21,13 @@ struct Cli {
 enum Command {
     /// Check what the compiler and clippy do not: the walls between rooms and the house rules of the text.
     Tidy(tidy::Args),
+    /// Measure the hot parts, beside other programs' where there are any.
+    Bench(bench::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Tidy(args) => tidy::run(args),
+        Command::Bench(args) => bench::run(args),
     }
 }

@@ -4,7 +4,28 @@
 //! plan's unit rate and is one of the paper's four functions (Figure 2): forward, mirror, code-and-forward,
 //! code-and-mirror. Two flows of one plan may share a link, up to the link's capacity in units.
 //!
-//! Leaves out: running a plan. Read [`Plan`], [`Flow`] and [`Sink`] first.
+//! Leaves out: running a plan. Read [`Plan`], [`Flow`] and [`Sink`] for what a plan is, [`Request`] and [`Planner`] for
+//! how one is made.
+
+mod check;
+mod code;
+mod describe;
+mod field;
+mod planner;
+mod request;
+mod routed;
+mod shares;
+pub mod survey;
+#[cfg(test)]
+mod tests;
+
+pub use check::{CheckError, Checked};
+pub use describe::{Function, SiteWork, sum_text};
+pub use planner::{
+    Choice, Comparison, Figures, Joint, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES, UnknownScheme,
+    joint, plan, share_links,
+};
+pub use request::{DESTINATIONS_MAX, Layout, Length, Options, PlanError, Request, STREAMS_MAX};
 
 use anabranch_units::{BitRate, LinkId, SiteId};
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,383 @@
+//! Arborescences: trees of links from a root to some terminals, cheapest exactly or nearly.
+//!
+//! Prices are per link; an infinite one takes the link out. Sources: Dreyfus and Wagner, *The Steiner problem in graphs*
+//! (1971), directed; Watel and Weisser, *A practical greedy approximation for the directed Steiner tree problem* (2016);
+//! Wong, *A dual ascent approach for Steiner tree problems on a directed graph* (1984).
+//!
+//! Leaves out: packing several of them. Read [`Arborescence`] first.
+
+use crate::flow::Adjacency;
+use anabranch_units::{LinkId, SiteId};
+use std::collections::{BinaryHeap, VecDeque};
+
+/// The most terminals that [`cheapest_arborescence`] takes.
+pub const TERMINALS_EXACT_MAX: usize = 12;
+
+/// A tree of links directed away from its root; every leaf is a terminal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arborescence {
+    /// Its links, ascending.
+    pub links: Vec<LinkId>,
+    /// Sum of their prices.
+    pub price: f64,
+}
+
+/// A distance in a queue that pops the nearest first.
+#[derive(Copy, Clone, PartialEq)]
+struct Nearest(f64, usize);
+
+impl Eq for Nearest {}
+impl PartialOrd for Nearest {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Nearest {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        other.0.total_cmp(&self.0).then(other.1.cmp(&self.1))
+    }
+}
+
+/// What the best tree below a site begins with, for one set of terminals.
+#[derive(Copy, Clone, PartialEq)]
+enum Choice {
+    Nothing,
+    Link(LinkId),
+    Split(usize),
+}
+
+/// The cheapest arborescence from `root` to all `terminals`; `None` if one cannot be reached.
+///
+/// Panics: for more than [`TERMINALS_EXACT_MAX`] terminals.
+/// Cost: O(3^t * sites + 2^t * links * log(links)) for t terminals.
+/// Source: Dreyfus and Wagner 1971, sets grown from single terminals upwards.
+pub fn cheapest_arborescence(
+    adjacency: &Adjacency,
+    prices: &[f64],
+    root: SiteId,
+    terminals: &[SiteId],
+) -> Option<Arborescence> {
+    assert!(terminals.len() <= TERMINALS_EXACT_MAX, "2^{} sets are too many", terminals.len());
+    let (sites, all) = (adjacency.sites(), (1usize << terminals.len()) - 1);
+    let mut cost = vec![f64::INFINITY; (all + 1) * sites];
+    let mut choice = vec![Choice::Nothing; (all + 1) * sites];
+    let mut queue = BinaryHeap::new();
+    for set in 1..=all {
+        let row = set * sites;
+        if set.is_power_of_two() {
+            cost[row + terminals[set.trailing_zeros() as usize].index()] = 0.0;
+        } else {
+            let lowest = set & set.wrapping_neg();
+            // Every split is looked at once: `part` keeps the lowest terminal.
+            let mut part = (set - 1) & set;
+            while part > 0 {
+                if part & lowest != 0 {
+                    for site in 0..sites {
+                        let sum = cost[part * sites + site] + cost[(set ^ part) * sites + site];
+                        if sum < cost[row + site] {
+                            cost[row + site] = sum;
+                            choice[row + site] = Choice::Split(part);
+                        }
+                    }
+                }
+                part = (part - 1) & set;
+            }
+        }
+        queue.extend((0..sites).filter(|s| cost[row + s].is_finite()).map(|s| Nearest(cost[row + s], s)));
+        while let Some(Nearest(here, site)) = queue.pop() {
+            if here > cost[row + site] {
+                continue;
+            }
+            for link in adjacency.links_in(SiteId(site as u16)) {
+                let (from, there) = (adjacency.from(*link).index(), here + prices[link.index()]);
+                if there < cost[row + from] {
+                    cost[row + from] = there;
+                    choice[row + from] = Choice::Link(*link);
+                    queue.push(Nearest(there, from));
+                }
+            }
+        }
+    }
+    if all > 0 && !cost[all * sites + root.index()].is_finite() {
+        return None;
+    }
+    let mut used = vec![false; adjacency.links()];
+    let mut open = vec![(all, root.index())];
+    while let Some((set, site)) = open.pop() {
+        match choice[set * sites + site] {
+            Choice::Nothing => {}
+            Choice::Link(link) => {
+                used[link.index()] = true;
+                open.push((set, adjacency.to(link).index()));
+            }
+            Choice::Split(part) => open.extend([(part, site), (set ^ part, site)]),
+        }
+    }
+    Some(trimmed(adjacency, prices, root, terminals, &used))
+}
+
+/// An arborescence from `root` to all `terminals` by Watel and Weisser's greedy approximation; `None` if one cannot be
+/// reached.
+///
+/// Costs at most as many times the cheapest as there are terminals, rarely more than a little above it.
+/// Cost: O(terminals * links * (links + sites * terminals)).
+/// Source: Watel and Weisser 2016, algorithms FLAC and Greedy FLAC.
+pub fn greedy_arborescence(
+    adjacency: &Adjacency,
+    prices: &[f64],
+    root: SiteId,
+    terminals: &[SiteId],
+) -> Option<Arborescence> {
+    let mut left: Vec<SiteId> = terminals.iter().copied().filter(|t| *t != root).collect();
+    let mut now = prices.to_vec();
+    let mut used = vec![false; adjacency.links()];
+    while !left.is_empty() {
+        for link in low_density_tree(adjacency, &now, root, &left)? {
+            used[link.index()] = true;
+            now[link.index()] = 0.0;
+        }
+        let reached = reachable(adjacency, root, |l| used[l.index()]);
+        left.retain(|t| !reached[t.index()]);
+    }
+    Some(trimmed(adjacency, prices, root, terminals, &used))
+}
+
+/// FLAC: terminals pour flow up their entering links, a full link passes it on, the first tree to reach the root wins.
+fn low_density_tree(
+    adjacency: &Adjacency,
+    prices: &[f64],
+    root: SiteId,
+    terminals: &[SiteId],
+) -> Option<Vec<LinkId>> {
+    let words = terminals.len().div_ceil(64);
+    // Which terminals each site pours for.
+    let mut below = vec![vec![0u64; words]; adjacency.sites()];
+    for (i, t) in terminals.iter().enumerate() {
+        below[t.index()][i / 64] |= 1 << (i % 64);
+    }
+    let mut missing = prices.to_vec();
+    let mut full = vec![false; adjacency.links()];
+    let mut open: Vec<bool> = prices.iter().map(|p| p.is_finite()).collect();
+    loop {
+        let rate = |l: LinkId| below[adjacency.to(l).index()].iter().map(|w| w.count_ones()).sum::<u32>();
+        let due = |l: LinkId| missing[l.index()].max(0.0) / f64::from(rate(l));
+        let next = adjacency
+            .link_ids()
+            .filter(|l| open[l.index()] && rate(*l) > 0)
+            .min_by(|a, b| due(*a).total_cmp(&due(*b)).then(a.cmp(b)))?;
+        let passed = due(next);
+        let poured: Vec<(usize, f64)> = adjacency
+            .link_ids()
+            .filter(|l| open[l.index()] && rate(*l) > 0)
+            .map(|l| (l.index(), passed * f64::from(rate(l))))
+            .collect();
+        poured.into_iter().for_each(|(l, units)| missing[l] -= units);
+        open[next.index()] = false;
+        let (from, arriving) = (adjacency.from(next), below[adjacency.to(next).index()].clone());
+        let above = ancestors(adjacency, from, &full);
+        let meets = |s: &SiteId| below[s.index()].iter().zip(&arriving).any(|(a, b)| a & b != 0);
+        // A site would get one terminal's flow by two ways: the link is left out (a "degenerate flow").
+        if above.iter().any(meets) {
+            continue;
+        }
+        full[next.index()] = true;
+        for site in &above {
+            below[site.index()].iter_mut().zip(&arriving).for_each(|(a, b)| *a |= b);
+        }
+        if above.contains(&root) {
+            let reached = reachable(adjacency, root, |l| full[l.index()]);
+            let in_tree = |l: &LinkId| full[l.index()] && reached[adjacency.from(*l).index()];
+            return Some(adjacency.link_ids().filter(in_tree).collect());
+        }
+    }
+}
+
+fn ancestors(adjacency: &Adjacency, site: SiteId, full: &[bool]) -> Vec<SiteId> {
+    let mut all = vec![site];
+    let mut next = 0;
+    while next < all.len() {
+        for link in adjacency.links_in(all[next]).iter().filter(|l| full[l.index()]) {
+            let from = adjacency.from(*link);
+            if !all.contains(&from) {
+                all.push(from);
+            }
+        }
+        next += 1;
+    }
+    all
+}
+
+fn reachable(adjacency: &Adjacency, root: SiteId, usable: impl Fn(LinkId) -> bool) -> Vec<bool> {
+    let mut reached = vec![false; adjacency.sites()];
+    reached[root.index()] = true;
+    let mut open = vec![root];
+    while let Some(site) = open.pop() {
+        for link in adjacency.links_out(site).iter().filter(|l| usable(**l)) {
+            if !std::mem::replace(&mut reached[adjacency.to(*link).index()], true) {
+                open.push(adjacency.to(*link));
+            }
+        }
+    }
+    reached
+}
+
+/// A tree of `used` links (breadth first from the root) without branches that end at no terminal.
+fn trimmed(
+    adjacency: &Adjacency,
+    prices: &[f64],
+    root: SiteId,
+    terminals: &[SiteId],
+    used: &[bool],
+) -> Arborescence {
+    let mut by: Vec<Option<LinkId>> = vec![None; adjacency.sites()];
+    let mut queue = VecDeque::from([root]);
+    while let Some(site) = queue.pop_front() {
+        for link in adjacency.links_out(site).iter().filter(|l| used[l.index()]) {
+            let to = adjacency.to(*link);
+            if to != root && by[to.index()].is_none() {
+                by[to.index()] = Some(*link);
+                queue.push_back(to);
+            }
+        }
+    }
+    let mut links = Vec::new();
+    for terminal in terminals {
+        let mut at = *terminal;
+        while let Some(link) = by[at.index()].take() {
+            links.push(link);
+            at = adjacency.from(link);
+        }
+    }
+    links.sort_unstable();
+    let price = links.iter().map(|l| prices[l.index()]).sum();
+    Arborescence { links, price }
+}
+
+/// A price that no arborescence from `root` to all `terminals` undercuts; infinite if one cannot be reached.
+///
+/// Cost: O(terminals * links^2) at worst.
+/// Source: Wong 1984 (dual ascent): reduced prices of the links into a cut component fall until one is free.
+pub fn arborescence_price_bound(
+    adjacency: &Adjacency,
+    prices: &[f64],
+    root: SiteId,
+    terminals: &[SiteId],
+) -> f64 {
+    /// Below this share of the largest price a reduced price counts as zero: rounding must not stall the ascent.
+    const ZERO_SHARE: f64 = 1e-12;
+    let scale = prices.iter().copied().filter(|p| p.is_finite()).fold(0.0, f64::max);
+    let mut reduced = prices.to_vec();
+    let mut bound = 0.0;
+    loop {
+        // The unreached terminal with the smallest component of free links behind it.
+        let mut smallest: Option<(Vec<bool>, usize)> = None;
+        for terminal in terminals {
+            let mut component = vec![false; adjacency.sites()];
+            component[terminal.index()] = true;
+            let mut open = vec![*terminal];
+            let mut size = 0;
+            while let Some(site) = open.pop() {
+                size += 1;
+                for link in
+                    adjacency.links_in(site).iter().filter(|l| reduced[l.index()] <= ZERO_SHARE * scale)
+                {
+                    if !std::mem::replace(&mut component[adjacency.from(*link).index()], true) {
+                        open.push(adjacency.from(*link));
+                    }
+                }
+            }
+            if !component[root.index()] && smallest.as_ref().is_none_or(|(_, s)| size < *s) {
+                smallest = Some((component, size));
+            }
+        }
+        let Some((component, _)) = smallest else { return bound };
+        let enters =
+            |l: &LinkId| component[adjacency.to(*l).index()] && !component[adjacency.from(*l).index()];
+        let step =
+            adjacency.link_ids().filter(enters).map(|l| reduced[l.index()]).fold(f64::INFINITY, f64::min);
+        if !step.is_finite() {
+            return f64::INFINITY;
+        }
+        adjacency.link_ids().filter(enters).for_each(|l| reduced[l.index()] -= step);
+        bound += step;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{RandomNetwork, networks};
+    use proptest::prelude::*;
+
+    /// The least price over all sets of links that join the root to every terminal.
+    fn brute_cheapest(n: &RandomNetwork, prices: &[f64], root: SiteId, terminals: &[SiteId]) -> Option<f64> {
+        (0u32..1 << n.adjacency.links())
+            .filter(|set| {
+                let reached = reachable(&n.adjacency, root, |l| set >> l.0 & 1 == 1);
+                terminals.iter().all(|t| reached[t.index()])
+            })
+            .map(|set| {
+                n.adjacency.link_ids().filter(|l| set >> l.0 & 1 == 1).map(|l| prices[l.index()]).sum()
+            })
+            .filter(|p: &f64| p.is_finite())
+            .min_by(f64::total_cmp)
+    }
+
+    fn prices(n: &RandomNetwork) -> Vec<f64> {
+        n.lengths
+            .iter()
+            .zip(&n.capacities)
+            .map(|(l, c)| if *c > 0 { *l as f64 - 1.0 } else { f64::INFINITY })
+            .collect()
+    }
+
+    fn assert_is_arborescence(n: &RandomNetwork, tree: &Arborescence, root: SiteId, terminals: &[SiteId]) {
+        let reached = reachable(&n.adjacency, root, |l| tree.links.contains(&l));
+        assert!(terminals.iter().all(|t| reached[t.index()]), "{tree:?}");
+        for link in &tree.links {
+            let to = n.adjacency.to(*link);
+            assert!(reached[n.adjacency.from(*link).index()] && to != root);
+            assert_eq!(
+                tree.links.iter().filter(|l| n.adjacency.to(**l) == to).count(),
+                1,
+                "one way to each site"
+            );
+            let leaf = n.adjacency.links_out(to).iter().all(|l| !tree.links.contains(l));
+            assert!(!leaf || terminals.contains(&to), "a leaf is a terminal");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn trees_against_brute_force(n in networks(6, 12, 4), count in 1usize..4) {
+            let terminals: Vec<SiteId> =
+                (1..n.adjacency.sites() as u16).rev().take(count).map(SiteId).collect();
+            let (root, prices) = (SiteId(0), prices(&n));
+            let brute = brute_cheapest(&n, &prices, root, &terminals);
+            let exact = cheapest_arborescence(&n.adjacency, &prices, root, &terminals);
+            prop_assert_eq!(exact.as_ref().map(|t| t.price), brute);
+            let greedy = greedy_arborescence(&n.adjacency, &prices, root, &terminals);
+            prop_assert_eq!(greedy.is_some(), brute.is_some());
+            let bound = arborescence_price_bound(&n.adjacency, &prices, root, &terminals);
+            let Some(brute) = brute else {
+                prop_assert!(bound.is_infinite());
+                return Ok(());
+            };
+            prop_assert!(bound <= brute, "{bound} {brute}");
+            let (exact, greedy) = (exact.expect("compared"), greedy.expect("compared"));
+            assert_is_arborescence(&n, &exact, root, &terminals);
+            assert_is_arborescence(&n, &greedy, root, &terminals);
+            prop_assert!(greedy.price >= brute && greedy.price <= brute * terminals.len() as f64, "{}", greedy.price);
+        }
+    }
+
+    #[test]
+    fn greedy_is_the_shortest_path_for_one_terminal() {
+        proptest!(|(n in networks(8, 20, 1))| {
+            let prices = prices(&n);
+            let exact = cheapest_arborescence(&n.adjacency, &prices, SiteId(0), &[SiteId(1)]);
+            let greedy = greedy_arborescence(&n.adjacency, &prices, SiteId(0), &[SiteId(1)]);
+            prop_assert_eq!(exact.map(|t| t.price), greedy.map(|t| t.price));
+        });
+    }
+}

@@ -1,0 +1,128 @@
+//! What a plan means: each site's work, rates, bytes.
+//!
+//! Source: CodedBulk Figure 2 for the four functions. Read [`SiteWork`] first.
+
+use super::{FlowId, Input, Plan, Term};
+use anabranch_graph::Topology;
+use anabranch_units::{BitRate, ByteCount, LinkId, SiteId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a site does to make what it sends (Figure 2).
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Function {
+    /// One input to one output.
+    Forward,
+    /// One input to several outputs, the site's own file among them.
+    Mirror,
+    /// A sum of inputs to one output.
+    CodeAndForward,
+    /// A sum of inputs to several outputs.
+    CodeAndMirror,
+}
+
+impl std::fmt::Display for Function {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Forward => "forward",
+            Self::Mirror => "mirror",
+            Self::CodeAndForward => "code-and-forward",
+            Self::CodeAndMirror => "code-and-mirror",
+        })
+    }
+}
+
+/// One thing that a site makes and sends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SiteWork {
+    /// The site.
+    pub site: SiteId,
+    /// The function.
+    pub function: Function,
+    /// What it adds up.
+    pub terms: Vec<Term>,
+    /// The flows that carry the sum.
+    pub flows: Vec<FlowId>,
+    /// Whether the site, being a destination, takes the same input in itself.
+    pub kept: bool,
+    /// The sum for people, as in `f3 + 7*f5'` (`s` streams, `f` flows, `'` the generation before).
+    pub sum: String,
+}
+
+/// A sum for people, as in `f3 + 7*f5'`.
+pub fn sum_text(terms: &[Term]) -> String {
+    let term = |t: &Term| {
+        let factor = if t.coefficient == 1 { String::new() } else { format!("{}*", t.coefficient) };
+        let delay = if t.delayed { "'" } else { "" };
+        match t.input {
+            Input::Stream(s) => format!("{factor}s{s}{delay}"),
+            Input::Flow(f) => format!("{factor}f{}{delay}", f.0),
+        }
+    };
+    terms.iter().map(term).collect::<Vec<_>>().join(" + ")
+}
+
+impl Plan {
+    /// What every site makes and sends, by site.
+    ///
+    /// Panics: if the plan is not of this topology.
+    pub fn works(&self, topology: &Topology) -> Vec<SiteWork> {
+        let mut made: BTreeMap<(SiteId, u16, String), Vec<FlowId>> = BTreeMap::new();
+        for (i, flow) in self.flows.iter().enumerate() {
+            let key = (topology.link(flow.link).from, flow.group, sum_text(&flow.terms));
+            made.entry(key).or_default().push(FlowId(i as u32));
+        }
+        let mut works = Vec::new();
+        for ((site, group, sum), flows) in made {
+            let flow = &self.flows[flows[0].index()];
+            let sinks = &self.groups[usize::from(group)].sinks;
+            let own = sinks.iter().find(|s| s.site == site);
+            let kept = match (flow.terms.as_slice(), own) {
+                ([Term { input: Input::Flow(f), .. }], Some(sink)) => sink.inputs.contains(f),
+                _ => false,
+            };
+            let several = flows.len() + usize::from(kept) > 1;
+            let function = match (flow.is_coded(), several) {
+                (false, false) => Function::Forward,
+                (false, true) => Function::Mirror,
+                (true, false) => Function::CodeAndForward,
+                (true, true) => Function::CodeAndMirror,
+            };
+            works.push(SiteWork { site, function, terms: flow.terms.clone(), flows, kept, sum });
+        }
+        works
+    }
+
+    /// The sites that code, with the sums that they make.
+    pub fn coding_sites(&self, topology: &Topology) -> Vec<SiteWork> {
+        let codes = |w: &SiteWork| matches!(w.function, Function::CodeAndForward | Function::CodeAndMirror);
+        self.works(topology).into_iter().filter(codes).collect()
+    }
+
+    /// The rate at which each destination is predicted to get the file, ascending by site.
+    pub fn rates(&self) -> Vec<(SiteId, BitRate)> {
+        let mut rates: Vec<(SiteId, BitRate)> = self
+            .groups
+            .iter()
+            .flat_map(|g| {
+                let rate = if self.store_and_forward { self.rate } else { self.unit * g.streams.into() };
+                g.sinks.iter().map(move |s| (s.site, rate))
+            })
+            .collect();
+        rates.sort_unstable();
+        rates
+    }
+
+    /// Bytes of a file of `length` that cross each link which the plan uses, headers not counted; rounded up.
+    ///
+    /// Differs: routed streams are counted as equally long, though each takes as many chunks as it has room for.
+    pub fn bytes_per_link(&self, length: ByteCount) -> BTreeMap<LinkId, ByteCount> {
+        let mut bytes: BTreeMap<LinkId, ByteCount> = BTreeMap::new();
+        for flow in &self.flows {
+            let streams = u64::from(self.groups[usize::from(flow.group)].streams);
+            *bytes.entry(flow.link).or_default() += ByteCount::new(length.as_u64().div_ceil(streams));
+        }
+        bytes
+    }
+}

@@ -1,0 +1,495 @@
+//! The planner: a request to a plan of each scheme, the choice between them, and transfers planned together.
+//!
+//! Read [`Planner`], [`Choice`] and [`joint`] first.
+
+use super::code::Code;
+use super::request::{PlanError, Problem, Request};
+use super::routed::{self, Quantised, Routes};
+use super::shares::{Column, max_min};
+use super::{Group, Input, Mode, Plan, Scheme};
+use anabranch_units::{BitRate, LinkId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Rates that differ by less than this share are equal: equal flows have whole bits per second, solvers round.
+pub const RATE_TOLERANCE: f64 = 1e-5;
+
+/// A plan with what its planner knows of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// What is known of it.
+    pub figures: Figures,
+}
+
+/// What a planner knows of its plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// The slowest destination's rate before rates were turned into whole numbers of equal flows.
+    pub ideal: BitRate,
+    /// What equal flows lose of it.
+    pub loss: BitRate,
+    /// A rate that provably no plan of this scheme exceeds: the min-cut, for `packed` also what the prices prove.
+    pub ceiling: BitRate,
+    /// Flows that mix several inputs or several generations.
+    pub coding_flows: usize,
+    /// Sites where such a flow begins.
+    pub coding_sites: usize,
+    /// Terms that take the generation before.
+    pub delayed_terms: usize,
+    /// The largest lookahead of a sink.
+    pub lookahead: u16,
+}
+
+impl Figures {
+    /// The share of the ceiling that the ideal rate may be short of it: 0 says that it is proven optimal.
+    pub fn gap(&self) -> f64 {
+        (1.0 - self.ideal.as_bps() as f64 / self.ceiling.as_bps() as f64).max(0.0)
+    }
+}
+
+/// Makes plans for one request.
+#[derive(Clone, Debug)]
+pub struct Planner<'a> {
+    request: Request<'a>,
+    problem: Problem,
+}
+
+/// The schemes that [`Planner::auto`] chooses from, in the order in which tables show them.
+pub const SCHEMES: [Scheme; 5] =
+    [Scheme::Coded, Scheme::Packed, Scheme::Steiner, Scheme::MultiPath, Scheme::SinglePath];
+
+/// A plan of scheme `scheme` for `request`.
+///
+/// Errors: see [`PlanError`].
+pub fn plan(request: &Request<'_>, scheme: Scheme) -> Result<Planned, PlanError> {
+    Planner::new(request.clone())?.plan(scheme)
+}
+
+impl<'a> Planner<'a> {
+    /// Checks `request` and finds its min-cuts.
+    ///
+    /// Errors: sites or links that do not exist, no or repeated destinations, one that cannot be reached, options out
+    /// of range.
+    pub fn new(request: Request<'a>) -> Result<Self, PlanError> {
+        Ok(Self { problem: Problem::new(&request)?, request })
+    }
+    /// The request.
+    pub fn request(&self) -> &Request<'a> {
+        &self.request
+    }
+    /// The smallest min-cut from the source to a destination.
+    pub fn bound(&self) -> BitRate {
+        BitRate::bps(self.problem.bound())
+    }
+    /// The least capacity of the links that could serve the transfer: what rates "in link units" count in.
+    pub fn link_unit(&self) -> BitRate {
+        let least = self.problem.capacities.iter().copied().filter(|c| *c > 0).min();
+        BitRate::bps(least.expect("every destination can be reached"))
+    }
+
+    /// A plan of one scheme.
+    ///
+    /// Errors: [`PlanError::NoCode`] and [`PlanError::Solver`], both of which no survey met.
+    pub fn plan(&self, scheme: Scheme) -> Result<Planned, PlanError> {
+        let problem = &self.problem;
+        let bound = problem.bound() as f64;
+        match scheme {
+            Scheme::Coded => {
+                let code = Code::new(problem)?;
+                let rate = code.unit * u64::from(code.streams);
+                let groups = vec![Group { streams: code.streams, mode: Mode::Coded, sinks: code.sinks }];
+                let quantised = Quantised { unit: code.unit, groups, flows: code.flows };
+                let mut planned = self.planned(scheme, quantised, bound, bound, 1);
+                planned.plan.rate = BitRate::bps(rate);
+                Ok(planned)
+            }
+            Scheme::Packed => {
+                // Where the code turns out to be plain forwarding, it is a packing in few equal trees already.
+                let known = Code::new(problem).ok().and_then(|code| code.routes());
+                let (routes, ceiling) = routed::packed(problem, known.as_ref())?;
+                let ideal = smallest_rate(std::slice::from_ref(&routes));
+                let planned = self.quantised(scheme, vec![routes], ceiling, 1)?;
+                let Some(known) = known else { return Ok(planned) };
+                let mut even = self.quantised(scheme, vec![known], ceiling, 1)?;
+                let slower = (even.plan.rate.as_bps() as f64)
+                    < planned.plan.rate.as_bps() as f64 * (1.0 - RATE_TOLERANCE);
+                let same = even.plan.rate.as_bps() as f64 * (1.0 - RATE_TOLERANCE)
+                    <= planned.plan.rate.as_bps() as f64;
+                if slower || same && even.plan.flows.len() >= planned.plan.flows.len() {
+                    return Ok(planned);
+                }
+                even.figures.ideal =
+                    even.figures.ideal.max(BitRate::bps(ideal.round() as u64)).min(self.bound());
+                even.figures.loss =
+                    BitRate::bps(even.figures.ideal.as_bps().saturating_sub(even.plan.rate.as_bps()));
+                Ok(even)
+            }
+            Scheme::Steiner => self.quantised(scheme, vec![routed::steiner(problem)], bound, 1),
+            Scheme::SteinerStoreAndForward => {
+                let routes = routed::steiner(problem);
+                let depth = routes.routes.iter().map(|(r, _)| r.depth()).max().unwrap_or(1);
+                self.quantised(scheme, vec![routes], bound, depth)
+            }
+            Scheme::MultiPath => self.quantised(scheme, routed::multi_path(problem)?, bound, 1),
+            Scheme::SinglePath => self.quantised(scheme, routed::single_path(problem)?, bound, 1),
+        }
+    }
+
+    fn quantised(
+        &self,
+        scheme: Scheme,
+        routes: Vec<Routes>,
+        ceiling: f64,
+        depth: u64,
+    ) -> Result<Planned, PlanError> {
+        let most = self.problem.options.routed_streams_max;
+        let ideal = smallest_rate(&routes);
+        let quantised = routed::quantise(&self.problem.capacities, &routes, most)?;
+        Ok(self.planned(scheme, quantised, ideal, ceiling, depth))
+    }
+
+    /// `depth` hops one after the other divide the rate: 1 where data is passed on as it comes.
+    fn planned(&self, scheme: Scheme, made: Quantised, ideal: f64, ceiling: f64, depth: u64) -> Planned {
+        let problem = &self.problem;
+        let streams = made.groups.iter().map(|g| u64::from(g.streams)).min().expect("a plan has groups");
+        let plan = Plan {
+            scheme,
+            source: problem.source,
+            destinations: problem.destinations.clone(),
+            unit: BitRate::bps(made.unit),
+            groups: made.groups,
+            flows: made.flows,
+            rate: BitRate::bps(made.unit * streams / depth),
+            bound: BitRate::bps(problem.bound()),
+            store_and_forward: scheme == Scheme::SteinerStoreAndForward,
+        };
+        let rate = plan.rate.as_bps();
+        let bps = |rate: f64| BitRate::bps((rate / depth as f64).round() as u64);
+        let coding = || plan.flows.iter().filter(|f| f.is_coded());
+        let site = |l: LinkId| problem.adjacency.from(l);
+        let figures = Figures {
+            ideal: bps(ideal).max(plan.rate),
+            loss: BitRate::bps(bps(ideal).as_bps().saturating_sub(rate)),
+            ceiling: BitRate::bps(ceiling.round() as u64).max(bps(ideal)).max(plan.rate),
+            coding_flows: coding().count(),
+            coding_sites: coding().map(|f| site(f.link)).collect::<BTreeSet<_>>().len(),
+            delayed_terms: plan.flows.iter().flat_map(|f| &f.terms).filter(|t| t.delayed).count(),
+            lookahead: plan.lookahead(),
+        };
+        Planned { plan, figures }
+    }
+
+    /// The plan with the highest predicted rate, of equally fast ones the uncoded with the fewest bytes on links.
+    ///
+    /// Errors: as [`Planner::plan`].
+    pub fn auto(&self) -> Result<Choice, PlanError> {
+        let mut all = Vec::new();
+        for scheme in SCHEMES {
+            all.push(self.plan(scheme)?);
+        }
+        Ok(choose(all))
+    }
+
+    /// Every scheme's rate in link units, the choice, and whether every plan's destinations decode.
+    ///
+    /// Errors: as [`Planner::plan`].
+    pub fn compare(&self) -> Result<Comparison, PlanError> {
+        let choice = self.auto()?;
+        let unit = self.link_unit();
+        let in_units = |rate: BitRate| rate.as_bps() as f64 / unit.as_bps() as f64;
+        let rate = |scheme: Scheme| {
+            choice.offers.iter().find(|o| o.scheme == scheme).map_or(0.0, |o| in_units(o.planned.plan.rate))
+        };
+        let decodes = choice.offers.iter().all(|o| o.planned.plan.check(self.request.topology).is_ok());
+        let certified = choice.offers.iter().find(|o| o.scheme == Scheme::Packed);
+        Ok(Comparison {
+            link_unit: unit,
+            bound: in_units(self.bound()),
+            coded: rate(Scheme::Coded),
+            packed: rate(Scheme::Packed),
+            packed_gap: certified.map_or(1.0, |o| o.planned.figures.gap()),
+            steiner: rate(Scheme::Steiner),
+            multi_path: rate(Scheme::MultiPath),
+            single_path: rate(Scheme::SinglePath),
+            auto: choice.chosen.plan.scheme,
+            reason: choice.reason,
+            coding_gain: choice.coding_gain,
+            decodes,
+        })
+    }
+}
+
+/// What [`Planner::auto`] chose, from what, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The plan chosen.
+    pub chosen: Planned,
+    /// All plans looked at, in the order of [`SCHEMES`].
+    pub offers: Vec<Offer>,
+    /// Why this one, in a sentence.
+    pub reason: String,
+    /// What coding gains over the best uncoded plan, in a sentence.
+    pub coding_gain: String,
+}
+
+/// One plan that was looked at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Its scheme.
+    pub scheme: Scheme,
+    /// The plan.
+    pub planned: Planned,
+}
+
+/// Rates of all schemes side by side, in link units.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// What 1 stands for: the least capacity of a link that could serve the transfer.
+    pub link_unit: BitRate,
+    /// The min-cut.
+    pub bound: f64,
+    /// Rate of the coded plan.
+    pub coded: f64,
+    /// Rate of the optimal packing of trees.
+    pub packed: f64,
+    /// Share by which the packing may be short of the best one.
+    pub packed_gap: f64,
+    /// Rate of the greedy packing of trees.
+    pub steiner: f64,
+    /// Rate of the slowest destination over disjoint paths.
+    pub multi_path: f64,
+    /// Rate of the slowest destination over single paths.
+    pub single_path: f64,
+    /// What `auto` takes.
+    pub auto: Scheme,
+    /// Why.
+    pub reason: String,
+    /// What coding gains.
+    pub coding_gain: String,
+    /// Whether random symbols pushed through every plan arrived as they were sent.
+    pub decodes: bool,
+}
+
+impl std::fmt::Display for Scheme {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Coded => "coded",
+            Self::Packed => "packed",
+            Self::Steiner => "steiner",
+            Self::SteinerStoreAndForward => "steiner_store_and_forward",
+            Self::MultiPath => "multi_path",
+            Self::SinglePath => "single_path",
+        })
+    }
+}
+
+impl std::str::FromStr for Scheme {
+    type Err = UnknownScheme;
+    fn from_str(text: &str) -> Result<Self, UnknownScheme> {
+        let all = SCHEMES.into_iter().chain([Self::SteinerStoreAndForward]);
+        all.into_iter().find(|s| s.to_string() == text).ok_or_else(|| UnknownScheme(text.to_owned()))
+    }
+}
+
+/// A word that names no scheme.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownScheme(pub String);
+
+impl std::fmt::Display for UnknownScheme {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "no scheme `{}`: use one of", self.0)?;
+        SCHEMES.iter().chain([&Scheme::SteinerStoreAndForward]).try_for_each(|s| write!(f, " {s}"))
+    }
+}
+impl std::error::Error for UnknownScheme {}
+
+fn choose(all: Vec<Planned>) -> Choice {
+    let rate = |p: &Planned| p.plan.rate.as_bps() as f64;
+    let bytes = |p: &Planned| p.plan.copies_per_byte();
+    // Cheapest of the plans whose rate is within the tolerance of the best one's.
+    let cheapest = |plans: &[&Planned]| -> Option<Planned> {
+        let best = plans.iter().map(|p| rate(p)).fold(0.0, f64::max);
+        plans
+            .iter()
+            .filter(|p| rate(p) >= best * (1.0 - RATE_TOLERANCE))
+            .min_by(|a, b| bytes(a).total_cmp(&bytes(b)).then(a.plan.flows.len().cmp(&b.plan.flows.len())))
+            .map(|p| (*p).clone())
+    };
+    let (coded, uncoded): (Vec<&Planned>, Vec<&Planned>) =
+        all.iter().partition(|p| p.plan.scheme == Scheme::Coded);
+    let coded = cheapest(&coded).expect("a coded plan is among them");
+    let uncoded = cheapest(&uncoded).expect("an uncoded plan is among them");
+    let ratio = rate(&coded) / rate(&uncoded);
+    let (name, at) = (uncoded.plan.scheme, uncoded.plan.rate);
+    let coding_gain = if ratio > 1.0 + RATE_TOLERANCE {
+        format!("coding gains {:.0} % over the best uncoded plan, {name} at {at}", (ratio - 1.0) * 100.0)
+    } else if ratio < 1.0 - RATE_TOLERANCE {
+        format!(
+            "coding gains nothing: cut into equal streams it reaches {}, less than {name} at {at}",
+            coded.plan.rate
+        )
+    } else {
+        let bound = if rate(&uncoded) >= uncoded.plan.bound.as_bps() as f64 * (1.0 - RATE_TOLERANCE) {
+            ", the min-cut"
+        } else {
+            ""
+        };
+        format!("coding gains nothing here: {name} reaches the same {at}{bound} without it")
+    };
+    let (chosen, reason) = if ratio > 1.0 + RATE_TOLERANCE {
+        let reason = format!(
+            "coded: {} is the highest predicted rate; the best uncoded plan, {name}, reaches {at}",
+            coded.plan.rate
+        );
+        (coded, reason)
+    } else {
+        let why = if ratio < 1.0 - RATE_TOLERANCE {
+            format!("coded reaches {}", coded.plan.rate)
+        } else {
+            "coded is no faster, and an uncoded plan is cheaper to run and easier to repair".into()
+        };
+        let reason = format!("{name}: {at} is the highest predicted rate; {why}");
+        (uncoded, reason)
+    };
+    let offers = all.into_iter().map(|planned| Offer { scheme: planned.plan.scheme, planned }).collect();
+    Choice { chosen, offers, reason, coding_gain }
+}
+
+/// Rate of the slowest destination before the routes are cut into equal flows.
+fn smallest_rate(groups: &[Routes]) -> f64 {
+    groups.iter().map(|g| g.routes.iter().map(|r| r.1).sum::<f64>()).fold(f64::INFINITY, f64::min)
+}
+
+/// Transfers planned together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Joint {
+    /// A plan for each transfer, in the order of the requests; together they fit the links.
+    pub planned: Vec<Planned>,
+    /// What each would get with the network for itself (its optimal packing).
+    pub alone: Vec<BitRate>,
+    /// What each gets if it is planned as if alone and the plans then share the links max-min fairly.
+    pub selfish: Vec<BitRate>,
+}
+
+/// Plans several transfers together: trees with max-min fair rates.
+///
+/// Every request sees the same network; where they give different capacities left, the smaller counts. What a request
+/// avoids, it avoids for itself.
+/// Errors: as [`Planner::new`] for any request, an empty list ([`PlanError::NoDestinations`]), [`PlanError::Solver`].
+pub fn joint(requests: &[Request<'_>]) -> Result<Joint, PlanError> {
+    let planners: Vec<Planner<'_>> =
+        requests.iter().map(|r| Planner::new(r.clone())).collect::<Result<_, _>>()?;
+    let first = planners.first().ok_or(PlanError::NoDestinations)?;
+    let links = first.problem.adjacency.links();
+    // A link that one request avoids is still there for the others: take what the requests say is left of it.
+    let left = |r: &Request<'_>, l: usize| match &r.capacities {
+        Some(left) => left[l].as_bps(),
+        None => r.topology.links()[l].properties.capacity.as_bps(),
+    };
+    let capacities: Vec<u64> = (0..links)
+        .map(|l| {
+            let usable = planners.iter().any(|p| p.problem.capacities[l] > 0);
+            let least = requests.iter().map(|r| left(r, l)).min().unwrap_or(0);
+            if usable { least } else { 0 }
+        })
+        .collect();
+    let as_float: Vec<f64> = capacities.iter().map(|c| *c as f64).collect();
+    let mut columns: Vec<Column> = Vec::new();
+    let mut alone = Vec::new();
+    let mut selfish_plans = Vec::new();
+    for (owner, planner) in planners.iter().enumerate() {
+        let planned = planner.plan(Scheme::Packed)?;
+        for (route, _) in routed::packed(&planner.problem, None)?.0.routes {
+            columns.push(Column { owner, uses: route.uses() });
+        }
+        alone.push(planned.plan.rate);
+        selfish_plans.push(planned.plan);
+    }
+    let price =
+        |owner: usize, prices: &[f64]| Some(routed::cheapest(&planners[owner].problem, owner, prices));
+    let shares = max_min(&as_float, planners.len(), &mut columns, f64::INFINITY, price)?;
+    let mut planned = Vec::new();
+    for (owner, planner) in planners.iter().enumerate() {
+        let routes = routed::trees(&planner.problem, &columns, &shares.weights, owner);
+        // Each transfer is cut into equal flows within its own share of every link.
+        let mut own: BTreeMap<LinkId, f64> = BTreeMap::new();
+        for (route, rate) in &routes.routes {
+            route.uses().iter().for_each(|(l, n)| *own.entry(*l).or_default() += rate * f64::from(*n));
+        }
+        let share: Vec<u64> =
+            (0..links).map(|l| own.get(&LinkId(l as u32)).map_or(0, |s| (*s).floor() as u64)).collect();
+        let ideal = smallest_rate(std::slice::from_ref(&routes));
+        let most = planner.problem.options.routed_streams_max;
+        let quantised = routed::quantise(&share, &[routes], most)?;
+        planned.push(planner.planned(Scheme::Packed, quantised, ideal, planner.problem.bound() as f64, 1));
+    }
+    Ok(Joint { planned, alone, selfish: share_links(&capacities, &selfish_plans) })
+}
+
+/// Max-min fair rates of whole plans that run at the same time, each with all its flows in step.
+///
+/// The rate of a plan here is that of its slowest group; every flow of a plan slows down by the same factor.
+pub fn share_links(capacities: &[u64], plans: &[Plan]) -> Vec<BitRate> {
+    // Bits on each link per bit delivered to the slowest destination.
+    let load: Vec<Vec<f64>> = plans
+        .iter()
+        .map(|plan| {
+            let streams = plan.groups.iter().map(|g| g.streams).min().map_or(1.0, f64::from);
+            let mut load = vec![0.0; capacities.len()];
+            plan.flows.iter().for_each(|f| load[f.link.index()] += 1.0 / streams);
+            load
+        })
+        .collect();
+    let mut rates = vec![0.0f64; plans.len()];
+    let mut active: Vec<usize> = (0..plans.len()).collect();
+    while !active.is_empty() {
+        let room =
+            |l: usize| capacities[l] as f64 - (0..plans.len()).map(|p| rates[p] * load[p][l]).sum::<f64>();
+        let grow = |l: usize| {
+            let by: f64 = active.iter().map(|p| load[*p][l]).sum();
+            if by > 0.0 { room(l).max(0.0) / by } else { f64::INFINITY }
+        };
+        let step = (0..capacities.len()).map(grow).fold(f64::INFINITY, f64::min);
+        let tight: Vec<usize> =
+            (0..capacities.len()).filter(|l| grow(*l) <= step * (1.0 + 1e-9) + 1e-9).collect();
+        active.iter().for_each(|p| rates[*p] += step);
+        let before = active.len();
+        active.retain(|p| tight.iter().all(|l| load[*p][*l] == 0.0));
+        if active.len() == before {
+            break;
+        }
+    }
+    rates.into_iter().map(|r| BitRate::bps(r as u64)).collect()
+}
+
+impl Plan {
+    /// The largest lookahead of a sink: how many generations of zeros the source appends.
+    pub fn lookahead(&self) -> u16 {
+        let sinks = self.groups.iter().flat_map(|g| &g.sinks);
+        sinks.filter_map(|s| s.decode.as_ref()).map(|d| d.lookahead).max().unwrap_or(0)
+    }
+
+    /// How many times a byte of the file crosses a link, over all links: the plan's price.
+    pub fn copies_per_byte(&self) -> f64 {
+        self.flows.iter().map(|f| 1.0 / f64::from(self.groups[usize::from(f.group)].streams)).sum()
+    }
+}
+
+impl super::Flow {
+    /// Whether it is more than a copy of one input.
+    pub fn is_coded(&self) -> bool {
+        !matches!(self.terms.as_slice(), [t] if t.coefficient == 1 && !t.delayed)
+    }
+    /// The stream that it copies, for a flow that begins at the source.
+    pub fn stream(&self) -> Option<u16> {
+        match self.terms.as_slice() {
+            [t] if !self.is_coded() => match t.input {
+                Input::Stream(s) => Some(s),
+                Input::Flow(_) => None,
+            },
+            _ => None,
+        }
+    }
+}

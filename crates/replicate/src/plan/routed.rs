@@ -1,0 +1,361 @@
+//! Uncoded plans: paths, trees packed greedily and trees packed optimally, as equal flows.
+//!
+//! Every scheme first says which *routes* it uses at which rate, then [`quantise`] turns rates into whole numbers of
+//! equal flows. Sources: CodedBulk sections 2.2 and 4.1; Watel and Weisser 2016.
+//!
+//! Leaves out: codes. Read [`Route`] first.
+
+use super::request::{PlanError, Problem};
+use super::shares::{Column, Priced, max_min};
+use super::{Flow, FlowId, Group, Input, Mode, Sink, Term};
+use anabranch_graph::{
+    Arborescence, arborescence_price_bound, cheapest_arborescence, decompose, greedy_arborescence,
+    min_cost_flow, shortest_path,
+};
+use anabranch_units::{LinkId, SiteId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Copies of data from the source to some destinations: one hop after another, none before the one that feeds it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Route {
+    /// The hop that brings the data to where this one begins (`None` at the source), and the link.
+    pub hops: Vec<(Option<usize>, LinkId)>,
+    /// Destinations and the hop that each takes its copy from.
+    pub sinks: Vec<(SiteId, usize)>,
+}
+
+/// Routes to the same destinations, each with a rate in bits per second.
+#[derive(Clone, Debug)]
+pub(super) struct Routes {
+    pub routes: Vec<(Route, f64)>,
+}
+
+/// Equal flows.
+#[derive(Clone, Debug)]
+pub(super) struct Quantised {
+    /// Rate of a flow, bits per second.
+    pub unit: u64,
+    pub groups: Vec<Group>,
+    pub flows: Vec<Flow>,
+}
+
+/// The most destinations for which the cheapest tree is found exactly.
+pub(super) const EXACT_DESTINATIONS_MAX: usize = 8;
+
+impl Route {
+    /// Hops from the source to the farthest destination.
+    pub fn depth(&self) -> u64 {
+        let mut depths: Vec<u64> = Vec::new();
+        for (parent, _) in &self.hops {
+            depths.push(1 + parent.map_or(0, |p| depths[p]));
+        }
+        depths.into_iter().max().unwrap_or(0)
+    }
+
+    /// The links used and how often.
+    pub fn uses(&self) -> Vec<(LinkId, u32)> {
+        let mut uses: BTreeMap<LinkId, u32> = BTreeMap::new();
+        self.hops.iter().for_each(|(_, l)| *uses.entry(*l).or_default() += 1);
+        uses.into_iter().collect()
+    }
+
+    fn tree(problem: &Problem, links: &[LinkId]) -> Self {
+        let mut hops: Vec<(Option<usize>, LinkId)> = Vec::new();
+        let mut at: BTreeMap<SiteId, Option<usize>> = BTreeMap::from([(problem.source, None)]);
+        while hops.len() < links.len() {
+            for link in links {
+                if let Some(&parent) = at.get(&problem.adjacency.from(*link))
+                    && !at.contains_key(&problem.adjacency.to(*link))
+                {
+                    at.insert(problem.adjacency.to(*link), Some(hops.len()));
+                    hops.push((parent, *link));
+                }
+            }
+        }
+        let sink = |d: &SiteId| (*d, at[d].expect("a tree reaches every destination"));
+        Self { sinks: problem.destinations.iter().map(sink).collect(), hops }
+    }
+}
+
+/// One shortest path to each destination; where it passes another destination, that one passes the file on.
+///
+/// Of the shortest paths, each destination (nearest first) takes one that uses the fewest links not used yet.
+pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
+    let mut order: Vec<(u64, SiteId, Vec<LinkId>)> = Vec::new();
+    for destination in &problem.destinations {
+        let path = shortest(problem, &problem.lengths, *destination);
+        order.push((path.iter().map(|l| problem.lengths[l.index()]).sum(), *destination, path));
+    }
+    order.sort();
+    // A bonus below one unit of length over a whole path prefers sharing among the shortest and changes nothing else:
+    // ending a path at a destination costs nothing, since the copy is there already.
+    let scale = 4 * problem.adjacency.sites() as u64 + 4;
+    let mut used: BTreeSet<LinkId> = BTreeSet::new();
+    let mut paths: Vec<(SiteId, Vec<LinkId>)> = Vec::new();
+    for (_, destination, _) in &order {
+        let lengths: Vec<u64> = problem
+            .adjacency
+            .link_ids()
+            .map(|l| problem.lengths[l.index()] * scale + if used.contains(&l) { 0 } else { 2 })
+            .collect();
+        let path = shortest(problem, &lengths, *destination);
+        used.extend(&path);
+        paths.push((*destination, path));
+    }
+    // A group is a copy that leaves the source, with what its destinations pass on.
+    let mut groups: Vec<Route> = Vec::new();
+    let mut home: BTreeMap<SiteId, usize> = BTreeMap::new();
+    for (destination, path) in &paths {
+        let passed = path.iter().rposition(|l| {
+            let to = problem.adjacency.to(*l);
+            to != *destination && home.contains_key(&to)
+        });
+        let (group, mut parent, start) = match passed {
+            Some(at) => {
+                let giver = problem.adjacency.to(path[at]);
+                let group = home[&giver];
+                let hop = groups[group].sinks.iter().find(|(s, _)| *s == giver).map(|(_, hop)| *hop);
+                (group, hop, at + 1)
+            }
+            None => {
+                groups.push(Route { hops: Vec::new(), sinks: Vec::new() });
+                (groups.len() - 1, None, 0)
+            }
+        };
+        for link in &path[start..] {
+            groups[group].hops.push((parent, *link));
+            parent = Some(groups[group].hops.len() - 1);
+        }
+        let last = parent.expect("a destination is not the source");
+        groups[group].sinks.push((*destination, last));
+        home.insert(*destination, group);
+    }
+    fair(problem, groups.into_iter().map(|g| vec![g]).collect())
+}
+
+fn shortest(problem: &Problem, lengths: &[u64], destination: SiteId) -> Vec<LinkId> {
+    shortest_path(&problem.adjacency, &problem.capacities, lengths, problem.source, destination)
+        .expect("every destination of a checked request can be reached")
+}
+
+/// To each destination on its own, paths of least total length that fill its min-cut.
+pub(super) fn multi_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
+    let mut groups = Vec::new();
+    for (destination, cut) in problem.destinations.iter().zip(&problem.cuts) {
+        let flow = min_cost_flow(
+            &problem.adjacency,
+            &problem.capacities,
+            &problem.lengths,
+            problem.source,
+            *destination,
+            *cut,
+        )
+        .expect("the min-cut fits");
+        let route = |path: Vec<LinkId>| Route {
+            sinks: vec![(*destination, path.len() - 1)],
+            hops: path.iter().enumerate().map(|(i, l)| (i.checked_sub(1), *l)).collect(),
+        };
+        let paths = decompose(&problem.adjacency, &flow, problem.source, *destination);
+        groups.push(paths.into_iter().map(|(path, _)| route(path)).collect());
+    }
+    fair(problem, groups)
+}
+
+/// Max-min fair rates for groups whose routes are given.
+fn fair(problem: &Problem, groups: Vec<Vec<Route>>) -> Result<Vec<Routes>, PlanError> {
+    let mut columns: Vec<Column> = groups
+        .iter()
+        .enumerate()
+        .flat_map(|(owner, routes)| routes.iter().map(move |r| Column { owner, uses: r.uses() }))
+        .collect();
+    let capacities: Vec<f64> = problem.capacities.iter().map(|c| *c as f64).collect();
+    let shares = max_min(&capacities, groups.len(), &mut columns, f64::INFINITY, |_, _| None)?;
+    let mut weights = shares.weights.into_iter();
+    let routes = |g: Vec<Route>| Routes { routes: g.into_iter().zip(weights.by_ref()).collect() };
+    Ok(groups.into_iter().map(routes).collect())
+}
+
+/// Trees one after the other, each by Watel and Weisser's approximation on what the ones before left.
+pub(super) fn steiner(problem: &Problem) -> Routes {
+    let mut left = problem.capacities.clone();
+    let mut routes = Vec::new();
+    loop {
+        let prices: Vec<f64> = left
+            .iter()
+            .zip(&problem.lengths)
+            .map(|(c, length)| if *c > 0 { *length as f64 } else { f64::INFINITY })
+            .collect();
+        let tree = greedy_arborescence(&problem.adjacency, &prices, problem.source, &problem.destinations);
+        let Some(tree) = tree else { return Routes { routes } };
+        let rate = tree.links.iter().map(|l| left[l.index()]).min().expect("a tree has links");
+        tree.links.iter().for_each(|l| left[l.index()] -= rate);
+        routes.push((Route::tree(problem, &tree.links), rate as f64));
+    }
+}
+
+/// The best fractional packing of trees, with a rate that provably none exceeds (bits per second).
+///
+/// `known` is a packing that is worth starting from, beside the greedy one.
+pub(super) fn packed(problem: &Problem, known: Option<&Routes>) -> Result<(Routes, f64), PlanError> {
+    let capacities: Vec<f64> = problem.capacities.iter().map(|c| *c as f64).collect();
+    let greedy = steiner(problem);
+    let start = greedy.routes.iter().chain(known.into_iter().flat_map(|k| &k.routes));
+    let mut columns: Vec<Column> = Vec::new();
+    for (route, _) in start {
+        let column = Column { owner: 0, uses: route.uses() };
+        if !columns.contains(&column) {
+            columns.push(column);
+        }
+    }
+    let bound = problem.bound() as f64;
+    let shares =
+        max_min(&capacities, 1, &mut columns, bound, |owner, prices| Some(cheapest(problem, owner, prices)))?;
+    Ok((trees(problem, &columns, &shares.weights, 0), shares.ceiling))
+}
+
+/// The columns of one owner that carry something, as trees.
+pub(super) fn trees(problem: &Problem, columns: &[Column], weights: &[f64], owner: usize) -> Routes {
+    let total: f64 = columns.iter().zip(weights).filter(|(c, _)| c.owner == owner).map(|(_, w)| w).sum();
+    let routes = columns
+        .iter()
+        .zip(weights)
+        .filter(|(c, w)| c.owner == owner && **w > total * 1e-9)
+        .map(|(c, w)| {
+            let links: Vec<LinkId> = c.uses.iter().map(|(l, _)| *l).collect();
+            (Route::tree(problem, &links), *w)
+        })
+        .collect();
+    Routes { routes }
+}
+
+/// The cheapest tree under `prices`, exact for few destinations.
+pub(super) fn cheapest(problem: &Problem, owner: usize, prices: &[f64]) -> Priced {
+    let own: Vec<f64> = prices
+        .iter()
+        .zip(&problem.capacities)
+        .map(|(p, c)| if *c > 0 { *p } else { f64::INFINITY })
+        .collect();
+    let (network, root, to) = (&problem.adjacency, problem.source, &problem.destinations);
+    let exact = to.len() <= EXACT_DESTINATIONS_MAX;
+    let found: Option<Arborescence> = if exact {
+        cheapest_arborescence(network, &own, root, to)
+    } else {
+        greedy_arborescence(network, &own, root, to)
+    };
+    let tree = found.expect("every destination of a checked request can be reached");
+    let floor = if exact { tree.price } else { arborescence_price_bound(network, &own, root, to) };
+    Priced {
+        column: Column { owner, uses: tree.links.iter().map(|l| (*l, 1)).collect() },
+        price: tree.price,
+        floor,
+    }
+}
+
+/// Equal flows that come closest to the routes' rates: the largest smallest rate, then the largest sum of rates, then
+/// the fewest flows.
+///
+/// Errors: [`PlanError::TooNarrow`].
+pub(super) fn quantise(
+    capacities: &[u64],
+    wanted: &[Routes],
+    streams_max: u16,
+) -> Result<Quantised, PlanError> {
+    /// A rate this share short of a whole number of units still counts as that number: solvers round.
+    const SHORT: f64 = 1e-4;
+    let most = u32::from(streams_max);
+    // A route with a sliver of its group's rate would ask for more streams than there may be: it may round to nothing.
+    let mut units: Vec<f64> = Vec::new();
+    for group in wanted {
+        let total: f64 = group.routes.iter().map(|r| r.1).sum();
+        let large = group.routes.iter().map(|r| r.1).filter(|r| *r * 4.0 * f64::from(most) >= total);
+        units.extend(large.flat_map(|r| (1..=most).map(move |k| r / f64::from(k))));
+    }
+    units.sort_by(|a, b| b.total_cmp(a));
+    units.dedup_by(|a, b| (*a - *b).abs() <= *b * 1e-9);
+    let mut best: Option<((u64, u64), usize, u64, Vec<Vec<u32>>)> = None;
+    for unit in units {
+        let mut counts: Vec<Vec<u32>> = wanted
+            .iter()
+            .map(|g| g.routes.iter().map(|r| ((r.1 / unit + SHORT) as u32).min(most)).collect::<Vec<u32>>())
+            .collect();
+        for group in &mut counts {
+            let mut over = group.iter().sum::<u32>().saturating_sub(most);
+            for count in group.iter_mut().rev() {
+                let cut = over.min(*count);
+                *count -= cut;
+                over -= cut;
+            }
+        }
+        if counts.iter().any(|g| g.iter().sum::<u32>() == 0) {
+            continue;
+        }
+        let mut on_link = vec![0u64; capacities.len()];
+        let each = |on_link: &mut Vec<u64>, route: &Route, n: u32| {
+            route.hops.iter().for_each(|(_, l)| on_link[l.index()] += u64::from(n));
+        };
+        for (group, counts) in wanted.iter().zip(&counts) {
+            group.routes.iter().zip(counts).for_each(|((r, _), n)| each(&mut on_link, r, *n));
+        }
+        // Rounding down leaves room: one more of each route, the groups with the least first, while it fits.
+        let mut order: Vec<usize> = (0..counts.len()).collect();
+        order.sort_by_key(|g| counts[*g].iter().sum::<u32>());
+        for g in order {
+            for (i, (route, _)) in wanted[g].routes.iter().enumerate() {
+                let mut with = on_link.clone();
+                each(&mut with, route, 1);
+                let fits =
+                    with.iter().zip(capacities).all(|(n, c)| *n as f64 * unit <= *c as f64 * (1.0 + 1e-9));
+                if fits && counts[g].iter().sum::<u32>() < most {
+                    on_link = with;
+                    counts[g][i] += 1;
+                }
+            }
+        }
+        let exact = on_link.iter().zip(capacities).filter(|(n, _)| **n > 0).map(|(n, c)| c / n).min();
+        let Some(exact) = exact.filter(|e| *e > 0) else { continue };
+        let sums: Vec<u64> = counts.iter().map(|g| g.iter().map(|n| u64::from(*n)).sum()).collect();
+        let least = exact * sums.iter().copied().min().expect("there is a group");
+        let score = (least, exact * sums.iter().sum::<u64>());
+        let flows = on_link.iter().sum::<u64>() as usize;
+        // Rates within a few parts in a million are the same: fewer flows are better then.
+        let near = |a: u64, b: u64| a.abs_diff(b) as f64 <= a.max(b) as f64 * 4e-6;
+        let better = best.as_ref().is_none_or(|(s, f, _, _)| {
+            if !near(score.0, s.0) {
+                score.0 > s.0
+            } else if !near(score.1, s.1) {
+                score.1 > s.1
+            } else {
+                flows < *f
+            }
+        });
+        if better {
+            best = Some((score, flows, exact, counts));
+        }
+    }
+    let (_, _, unit, counts) = best.ok_or(PlanError::TooNarrow)?;
+    let (mut groups, mut flows) = (Vec::new(), Vec::new());
+    for (g, (wanted, counts)) in wanted.iter().zip(&counts).enumerate() {
+        let mut stream = 0u16;
+        let mut inputs: BTreeMap<SiteId, Vec<FlowId>> = BTreeMap::new();
+        for ((route, _), n) in wanted.routes.iter().zip(counts) {
+            for _ in 0..*n {
+                let base = flows.len() as u32;
+                for (parent, link) in &route.hops {
+                    let input = match parent {
+                        None => Input::Stream(stream),
+                        Some(hop) => Input::Flow(FlowId(base + *hop as u32)),
+                    };
+                    let terms = vec![Term { input, coefficient: 1, delayed: false }];
+                    flows.push(Flow { group: g as u16, link: *link, terms });
+                }
+                for (site, hop) in &route.sinks {
+                    inputs.entry(*site).or_default().push(FlowId(base + *hop as u32));
+                }
+                stream += 1;
+            }
+        }
+        let sinks = inputs.into_iter().map(|(site, inputs)| Sink { site, inputs, decode: None }).collect();
+        groups.push(Group { streams: stream, mode: Mode::Routed, sinks });
+    }
+    Ok(Quantised { unit, groups, flows })
+}

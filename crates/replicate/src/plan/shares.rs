@@ -1,0 +1,199 @@
+//! Max-min fair rates over trees, by a linear program with columns generated as needed.
+//!
+//! Every owner (a transfer, or a group of one) moves its data over *columns*: trees or paths, each using some links
+//! some number of times per unit of rate. [`max_min`] raises the smallest rate as far as it goes, holds the owners that
+//! can go no further, and goes on with the rest (water-filling). The program is solved from its dual side, where a new
+//! column is a new constraint: prices on links such that no known column is cheaper than its owner's worth; the
+//! cheapest column under these prices either is known, which proves the optimum, or is added.
+//!
+//! Source: Gilmore and Gomory 1961 (column generation), as Kelley's cutting planes on the dual; max-min by stages as
+//! Nace and Pióro 2008 survey it. microlp solves the programs. Read [`max_min`] first.
+
+use super::request::PlanError;
+use anabranch_units::LinkId;
+use microlp::{ComparisonOp, OptimizationDirection, Problem as Program, Solution, Variable};
+
+/// A way to move an owner's data.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Column {
+    pub owner: usize,
+    /// Links used and how often, each link once.
+    pub uses: Vec<(LinkId, u32)>,
+}
+
+/// A column as cheap as could be found, and a price that none undercuts.
+pub(super) struct Priced {
+    pub column: Column,
+    pub price: f64,
+    pub floor: f64,
+}
+
+/// What the program found.
+#[derive(Clone, Debug)]
+pub(super) struct Shares {
+    /// Rate of each column, in the unit of the capacities.
+    pub weights: Vec<f64>,
+    /// A rate that the smallest of any rates over any columns cannot exceed.
+    pub ceiling: f64,
+}
+
+/// A column is worth adding if it undercuts its owner's worth by more than this share: far above the solver's
+/// tolerance of 1e-7 on prices of about 1, far below any difference between plans.
+const UNDERCUT: f64 = 1e-6;
+/// A worth below this counts as zero: the owner can go further.
+const WORTHLESS: f64 = 1e-6;
+/// Rates held in later programs are eased by this share so that rounding cannot make them infeasible.
+const EASE: f64 = 1e-6;
+/// More rounds than any program met in the surveys by far; past it, the ceiling says how far from the optimum we may be.
+const ROUNDS_MAX: usize = 2_000;
+
+/// Max-min fair rates of `owners` over `columns` and what `price` adds to them.
+///
+/// `price` is given an owner and the links' prices, and answers with its cheapest column, or `None` where the columns
+/// given are all there are. Every owner needs at least one column to begin with. `enough` is a rate known to bound
+/// the smallest one (a min-cut): reaching it ends the search early.
+pub(super) fn max_min(
+    capacities: &[f64],
+    owners: usize,
+    columns: &mut Vec<Column>,
+    enough: f64,
+    mut price: impl FnMut(usize, &[f64]) -> Option<Priced>,
+) -> Result<Shares, PlanError> {
+    let scale = capacities.iter().copied().fold(0.0, f64::max);
+    let scaled: Vec<f64> = capacities.iter().map(|c| c / scale).collect();
+    let mut held: Vec<Option<f64>> = vec![None; owners];
+    let mut ceiling = f64::INFINITY;
+    while held.iter().any(Option::is_none) {
+        let mut dual = Dual::new(&scaled, &held, columns)?;
+        let mut floor_share = f64::INFINITY;
+        for round in 0.. {
+            let first_stage = held.iter().all(Option::is_none);
+            if first_stage && dual.objective() * scale >= enough * (1.0 - 1e-9) {
+                ceiling = enough;
+                break;
+            }
+            let prices = dual.prices();
+            let mut added = false;
+            floor_share = 1.0;
+            for owner in 0..owners {
+                let worth = dual.worth(owner);
+                if worth <= WORTHLESS {
+                    continue;
+                }
+                let Some(found) = price(owner, &prices) else { continue };
+                floor_share = f64::min(floor_share, found.floor / worth);
+                if found.price < worth * (1.0 - UNDERCUT) && !columns.contains(&found.column) {
+                    dual = dual.with(&found.column)?;
+                    columns.push(found.column);
+                    added = true;
+                }
+            }
+            if !added || round >= ROUNDS_MAX {
+                break;
+            }
+        }
+        if held.iter().all(Option::is_none) && ceiling.is_infinite() {
+            // Prices divided by the smallest share that a column could undercut them by are feasible for the dual.
+            ceiling = (dual.objective() * scale / floor_share).min(enough);
+        }
+        // The worths of the owners not held sum to 1, so the objective is their rate.
+        let rate = dual.objective().max(0.0);
+        let mut any = false;
+        let worths: Vec<f64> = (0..owners).map(|o| dual.worth(o)).collect();
+        for (owner, hold) in held.iter_mut().enumerate().filter(|(_, h)| h.is_none()) {
+            if worths[owner] > WORTHLESS {
+                *hold = Some(rate);
+                any = true;
+            }
+        }
+        if !any {
+            return Err(PlanError::Solver("prices say that no transfer is held back by any link".into()));
+        }
+    }
+    let rates: Vec<f64> = held.into_iter().flatten().collect();
+    let weights = fewest_bytes(&scaled, &rates, columns)?.into_iter().map(|w| w * scale).collect();
+    Ok(Shares { weights, ceiling })
+}
+
+/// Weights that give every owner its rate with the least sum over the links.
+fn fewest_bytes(capacities: &[f64], rates: &[f64], columns: &[Column]) -> Result<Vec<f64>, PlanError> {
+    let mut program = Program::new(OptimizationDirection::Minimize);
+    let length = |c: &Column| c.uses.iter().map(|(_, n)| f64::from(*n)).sum::<f64>();
+    let weights: Vec<Variable> =
+        columns.iter().map(|c| program.add_var(length(c), (0.0, f64::INFINITY))).collect();
+    let mut on_link: Vec<Vec<(Variable, f64)>> = vec![Vec::new(); capacities.len()];
+    for (column, weight) in columns.iter().zip(&weights) {
+        column.uses.iter().for_each(|(l, n)| on_link[l.index()].push((*weight, f64::from(*n))));
+    }
+    for (row, capacity) in on_link.into_iter().zip(capacities).filter(|(row, _)| !row.is_empty()) {
+        program.add_constraint(row, ComparisonOp::Le, *capacity);
+    }
+    for (owner, rate) in rates.iter().enumerate() {
+        let row: Vec<(Variable, f64)> =
+            columns.iter().zip(&weights).filter(|(c, _)| c.owner == owner).map(|(_, w)| (*w, 1.0)).collect();
+        program.add_constraint(row, ComparisonOp::Ge, rate * (1.0 - EASE));
+    }
+    let solution = solved(program.solve())?;
+    Ok(weights.into_iter().map(|w| solution.var_value(w).max(0.0)).collect())
+}
+
+/// The dual program: link prices `y` and owners' worths `w`, `min c*y - held*w` with every column at least its worth.
+struct Dual {
+    solution: Solution,
+    prices: Vec<Option<Variable>>,
+    worths: Vec<Variable>,
+}
+
+impl Dual {
+    fn new(capacities: &[f64], held: &[Option<f64>], columns: &[Column]) -> Result<Self, PlanError> {
+        let mut program = Program::new(OptimizationDirection::Minimize);
+        let prices: Vec<Option<Variable>> = capacities
+            .iter()
+            .map(|c| (*c > 0.0).then(|| program.add_var(*c, (0.0, f64::INFINITY))))
+            .collect();
+        let worths: Vec<Variable> = held
+            .iter()
+            .map(|h| program.add_var(-h.map_or(0.0, |r| r * (1.0 - EASE)), (0.0, f64::INFINITY)))
+            .collect();
+        let rest: Vec<(Variable, f64)> =
+            worths.iter().zip(held).filter(|(_, h)| h.is_none()).map(|(w, _)| (*w, 1.0)).collect();
+        program.add_constraint(rest, ComparisonOp::Eq, 1.0);
+        for column in columns {
+            program.add_constraint(row(&prices, &worths, column), ComparisonOp::Ge, 0.0);
+        }
+        Ok(Self { solution: solved(program.solve())?, prices, worths })
+    }
+    fn with(self, column: &Column) -> Result<Self, PlanError> {
+        let row = row(&self.prices, &self.worths, column);
+        let solution = solved(self.solution.add_constraint(row, ComparisonOp::Ge, 0.0))?;
+        Ok(Self { solution, ..self })
+    }
+    fn objective(&self) -> f64 {
+        self.solution.objective()
+    }
+    fn worth(&self, owner: usize) -> f64 {
+        self.solution.var_value(self.worths[owner])
+    }
+    /// By link; infinite where nothing can pass.
+    fn prices(&self) -> Vec<f64> {
+        let price = |v: &Option<Variable>| v.map_or(f64::INFINITY, |v| self.solution.var_value(v).max(0.0));
+        self.prices.iter().map(price).collect()
+    }
+}
+
+fn row(prices: &[Option<Variable>], worths: &[Variable], column: &Column) -> Vec<(Variable, f64)> {
+    let mut row: Vec<(Variable, f64)> = column
+        .uses
+        .iter()
+        .map(|(l, n)| (prices[l.index()].expect("a column uses links with capacity"), f64::from(*n)))
+        .collect();
+    row.push((worths[column.owner], -1.0));
+    row
+}
+
+fn solved(outcome: Result<microlp::SolveOutcome, microlp::Error>) -> Result<Solution, PlanError> {
+    outcome
+        .map_err(|e| PlanError::Solver(e.to_string()))?
+        .into_solution()
+        .map_err(|_| PlanError::Solver("interrupted".into()))
+}

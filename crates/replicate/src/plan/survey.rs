@@ -1,0 +1,345 @@
+//! Plans many instances with every scheme and counts where each falls short.
+//!
+//! Read [`Survey`] first; [`triples`] and [`random_digraph`] make the instances of the project's claims.
+
+use super::{Layout, Plan, Planned, Planner, RATE_TOLERANCE, Request, SCHEMES, Scheme};
+use anabranch_graph::{Adjacency, LinkProperties, Topology, max_flow};
+use anabranch_units::{BitRate, Duration, RandomStream, Seed, SiteId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What was seen over some instances. All fields add up, so surveys can be taken in parts and [merged](Survey::merge).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Survey {
+    /// Instances planned.
+    pub instances: u64,
+    /// Of these, the ones where a destination could not be reached; they count in no other field.
+    pub unreachable: u64,
+    /// Instances where random data came through every scheme's plan, at every destination.
+    pub decoded: u64,
+    /// What went wrong elsewhere: the first few errors.
+    pub errors: Vec<String>,
+    /// What the coded plans are like.
+    pub coded: CodeCounts,
+    /// The same of plans whose paths are laid for each destination on its own ([`Layout::Independent`]).
+    pub independent: CodeCounts,
+    /// The same of plans whose paths are drawn at random ([`Layout::Scattered`]), for the sake of codes with cycles.
+    pub scattered: CodeCounts,
+    /// Instances where coding beats every uncoded plan.
+    pub coding_gains: u64,
+    /// The largest factor by which it does.
+    pub coding_gain_max: f64,
+    /// The largest share by which a packing may be short of the best one.
+    pub packed_gap_max: f64,
+    /// Packings not proven optimal to within the tolerance.
+    pub packed_unproven: u64,
+    /// By scheme.
+    pub schemes: BTreeMap<Scheme, Shortfall>,
+    /// What `auto` chose.
+    pub auto: BTreeMap<Scheme, u64>,
+}
+
+/// What coded plans are like.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CodeCounts {
+    /// Instances where the rate equals the min-cut.
+    pub equals_bound: u64,
+    /// Instances where random data came through the plan at every destination.
+    pub decoded: u64,
+    /// Instances whose plan mixes flows somewhere.
+    pub coding: u64,
+    /// The most sites that code in one plan.
+    pub coding_sites_max: usize,
+    /// Instances whose plan delays terms because its flows go round in a cycle.
+    pub delayed: u64,
+    /// Instances by the largest lookahead of a sink, among those with delays.
+    pub lookaheads: BTreeMap<u16, u64>,
+    /// The most state symbols that a sink keeps.
+    pub state_max: u16,
+}
+
+impl CodeCounts {
+    fn add(&mut self, planned: &Planned, decoded: bool, equals_bound: bool) {
+        self.equals_bound += u64::from(equals_bound);
+        self.decoded += u64::from(decoded);
+        self.coding += u64::from(planned.figures.coding_flows > 0);
+        self.coding_sites_max = self.coding_sites_max.max(planned.figures.coding_sites);
+        if planned.figures.delayed_terms > 0 {
+            self.delayed += 1;
+            *self.lookaheads.entry(planned.figures.lookahead).or_default() += 1;
+        }
+        let sinks = planned.plan.groups.iter().flat_map(|g| &g.sinks);
+        let state = sinks.filter_map(|s| s.decode.as_ref()).map(|d| d.state).max();
+        self.state_max = self.state_max.max(state.unwrap_or(0));
+    }
+    fn merge(&mut self, other: &Self) {
+        self.equals_bound += other.equals_bound;
+        self.decoded += other.decoded;
+        self.coding += other.coding;
+        self.coding_sites_max = self.coding_sites_max.max(other.coding_sites_max);
+        self.delayed += other.delayed;
+        other.lookaheads.iter().for_each(|(k, n)| *self.lookaheads.entry(*k).or_default() += n);
+        self.state_max = self.state_max.max(other.state_max);
+    }
+}
+
+/// How one scheme's predicted rate compares with the min-cut.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shortfall {
+    /// Instances where it is below.
+    pub short: u64,
+    /// The same as a share of the instances that have a plan.
+    pub short_share: f64,
+    /// The largest factor by which the min-cut exceeds it.
+    pub factor_max: f64,
+    /// Instances where only the cut into equal flows makes it fall short.
+    pub quantised_short: u64,
+    /// The largest share of the rate that equal flows lose.
+    pub loss_share_max: f64,
+}
+
+/// The most errors that a survey keeps.
+const ERRORS_MAX: usize = 10;
+
+impl Survey {
+    /// Plans one more instance with every scheme, and checks every plan.
+    pub fn add(&mut self, request: &Request<'_>) {
+        self.instances += 1;
+        if let Err(error) = self.try_add(request) {
+            self.note(request, error);
+        }
+        let planned = self.instances - self.unreachable;
+        for shortfall in self.schemes.values_mut() {
+            shortfall.short_share = shortfall.short as f64 / planned.max(1) as f64;
+        }
+    }
+
+    fn checks(&mut self, request: &Request<'_>, scheme: Scheme, plan: &Plan) -> bool {
+        let checked = plan.check(request.topology);
+        if let Err(error) = &checked {
+            self.note(request, format!("{scheme}: {error}"));
+        }
+        checked.is_ok()
+    }
+
+    fn note(&mut self, request: &Request<'_>, error: String) {
+        if self.errors.len() < ERRORS_MAX {
+            let (name, from, to) = (request.topology.name(), request.source, &request.destinations);
+            self.errors.push(format!("{name}, {from} to {to:?}: {error}"));
+        }
+    }
+
+    fn try_add(&mut self, request: &Request<'_>) -> Result<(), String> {
+        let planner = match Planner::new(request.clone()) {
+            Ok(planner) => planner,
+            Err(super::PlanError::Unreachable { .. } | super::PlanError::NothingLeft { .. }) => {
+                self.unreachable += 1;
+                return Ok(());
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        let choice = planner.auto().map_err(|e| e.to_string())?;
+        let bound = planner.bound().as_bps() as f64;
+        let below = |rate: BitRate| (rate.as_bps() as f64) < bound * (1.0 - RATE_TOLERANCE);
+        let mut uncoded = 0.0f64;
+        let mut coded = 0.0f64;
+        let mut decoded = true;
+        for offer in &choice.offers {
+            let (plan, figures) = (&offer.planned.plan, &offer.planned.figures);
+            let checks = self.checks(request, offer.scheme, plan);
+            decoded &= checks;
+            let rate = plan.rate.as_bps() as f64;
+            let shortfall = self.schemes.entry(offer.scheme).or_default();
+            shortfall.short += u64::from(below(plan.rate));
+            shortfall.quantised_short += u64::from(below(plan.rate) && !below(figures.ideal));
+            shortfall.factor_max = shortfall.factor_max.max(bound / rate);
+            shortfall.loss_share_max =
+                shortfall.loss_share_max.max(figures.loss.as_bps() as f64 / figures.ideal.as_bps() as f64);
+            match offer.scheme {
+                Scheme::Coded => {
+                    coded = rate;
+                    self.coded.add(&offer.planned, checks, !below(plan.rate));
+                }
+                Scheme::Packed => {
+                    self.packed_gap_max = self.packed_gap_max.max(figures.gap());
+                    self.packed_unproven += u64::from(figures.gap() > RATE_TOLERANCE);
+                    uncoded = uncoded.max(rate);
+                }
+                _ => uncoded = uncoded.max(rate),
+            }
+        }
+        for layout in [Layout::Independent, Layout::Scattered] {
+            let mut other = request.clone();
+            other.options.layout = layout;
+            let planned = super::plan(&other, Scheme::Coded).map_err(|e| format!("{layout:?} paths: {e}"))?;
+            let checks = self.checks(request, Scheme::Coded, &planned.plan);
+            let counts =
+                if layout == Layout::Independent { &mut self.independent } else { &mut self.scattered };
+            counts.add(&planned, checks, !below(planned.plan.rate));
+            decoded &= checks;
+        }
+        self.decoded += u64::from(decoded);
+        self.coding_gains += u64::from(coded > uncoded * (1.0 + RATE_TOLERANCE));
+        self.coding_gain_max = self.coding_gain_max.max(coded / uncoded);
+        *self.auto.entry(choice.chosen.plan.scheme).or_default() += 1;
+        Ok(())
+    }
+
+    /// Adds what another survey saw.
+    pub fn merge(&mut self, other: &Self) {
+        self.instances += other.instances;
+        self.unreachable += other.unreachable;
+        self.coded.merge(&other.coded);
+        self.independent.merge(&other.independent);
+        self.scattered.merge(&other.scattered);
+        self.decoded += other.decoded;
+        self.errors.extend(other.errors.iter().cloned());
+        self.errors.truncate(ERRORS_MAX);
+        self.coding_gains += other.coding_gains;
+        self.coding_gain_max = self.coding_gain_max.max(other.coding_gain_max);
+        self.packed_gap_max = self.packed_gap_max.max(other.packed_gap_max);
+        self.packed_unproven += other.packed_unproven;
+        let planned = (self.instances - self.unreachable).max(1) as f64;
+        for scheme in SCHEMES {
+            let theirs = other.schemes.get(&scheme).copied().unwrap_or_default();
+            let ours = self.schemes.entry(scheme).or_default();
+            ours.short += theirs.short;
+            ours.short_share = ours.short as f64 / planned;
+            ours.factor_max = ours.factor_max.max(theirs.factor_max);
+            ours.quantised_short += theirs.quantised_short;
+            ours.loss_share_max = ours.loss_share_max.max(theirs.loss_share_max);
+        }
+        other.auto.iter().for_each(|(k, n)| *self.auto.entry(*k).or_default() += n);
+    }
+}
+
+/// Every source with every set of three destinations: 504 instances on nine sites, 2,860 on thirteen.
+pub fn triples(topology: &Topology) -> Vec<(SiteId, Vec<SiteId>)> {
+    let sites: Vec<SiteId> = topology.site_ids().collect();
+    let mut all = Vec::new();
+    for source in &sites {
+        let rest: Vec<SiteId> = sites.iter().copied().filter(|s| s != source).collect();
+        for (i, a) in rest.iter().enumerate() {
+            for (j, b) in rest.iter().enumerate().skip(i + 1) {
+                all.extend(rest[j + 1..].iter().map(|c| (*source, vec![*a, *b, *c])));
+            }
+        }
+    }
+    all
+}
+
+/// The instance numbered `id` of a seed: a random digraph of 5 to `sites_max` sites.
+///
+/// Of every five, four have two to four links out of each site that lead anywhere, one of these with capacities of 1
+/// to 4 instead of equal ones, and two to four destinations of those that can be reached. The fifth is a ring of
+/// relays, each fed with a stream of its own, and destinations that lack one stream, which only the ring can bring
+/// them: many of these need codes with cycles. A few more links lead anywhere.
+///
+/// Panics: for `sites_max` below 9.
+pub fn random_digraph(seed: Seed, id: u64, sites_max: u16) -> (Topology, SiteId, Vec<SiteId>) {
+    assert!(sites_max >= 9, "the smallest ring with two destinations has nine sites");
+    let mut draws = seed.stream("replicate-survey", id);
+    loop {
+        let instance = if id % 5 == 4 {
+            random_ring(&mut draws, id, sites_max)
+        } else {
+            random_links(&mut draws, id, sites_max)
+        };
+        if let Some(instance) = instance {
+            return instance;
+        }
+    }
+}
+
+type Instance = (Topology, SiteId, Vec<SiteId>);
+
+fn numbered(id: u64, sites: u16) -> Topology {
+    let mut topology = Topology::new(format!("random {id}"));
+    for site in 0..sites {
+        topology.add_site(site.to_string(), None).expect("numbers differ");
+    }
+    topology
+}
+
+fn join(topology: &mut Topology, from: u16, to: u16, times: u64) {
+    let properties = LinkProperties::new(BitRate::gbps(times), Duration::ZERO);
+    topology.add_link(SiteId(from), SiteId(to), properties).expect("two different sites, some capacity");
+}
+
+/// `None` if too few sites can be reached from the source.
+fn random_links(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Instance> {
+    let sites = 5 + draws.below(u64::from(sites_max) - 4) as u16;
+    let mut topology = numbered(id, sites);
+    for from in 0..sites {
+        for _ in 0..2 + draws.below(3) {
+            let to = (from + 1 + draws.below(u64::from(sites) - 1) as u16) % sites;
+            let times = if id % 5 == 3 { 1 + draws.below(4) } else { 1 };
+            join(&mut topology, from, to, times);
+        }
+    }
+    let mut order: Vec<SiteId> = topology.site_ids().collect();
+    draws.shuffle(&mut order);
+    let adjacency = Adjacency::new(&topology);
+    let capacities = vec![1; adjacency.links()];
+    let source = order[0];
+    order.retain(|s| *s != source && max_flow(&adjacency, &capacities, source, *s, 1).value > 0);
+    let destinations = 2 + draws.below(3) as usize;
+    (order.len() >= destinations).then(|| (topology, source, order[..destinations].to_vec()))
+}
+
+fn random_ring(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Instance> {
+    // Sites: the source, one feeder and one ring site (or two with a link between) for each stream, the destinations.
+    let split = draws.below(2) == 0;
+    let streams = if split { 2 } else { 3 } + u16::from(sites_max >= 12 && draws.below(2) == 0);
+    let ring_sites = if split { 2 * streams } else { streams };
+    let first = 1 + streams + ring_sites;
+    let least = if split { 2 } else { 3 };
+    let room = sites_max.checked_sub(first + least)?.min(1);
+    let destinations = least + draws.below(u64::from(room) + 1) as u16;
+    let mut topology = numbered(id, first + destinations);
+    let feeder = |i: u16| 1 + i % streams;
+    let into = |i: u16| 1 + streams + if split { 2 * (i % streams) } else { i % streams };
+    let out = |i: u16| into(i) + u16::from(split);
+    for i in 0..streams {
+        join(&mut topology, 0, feeder(i), 1);
+        join(&mut topology, feeder(i), into(i), 1);
+        if split {
+            join(&mut topology, into(i), out(i), 1);
+        }
+        join(&mut topology, out(i), into(i + 1), 1);
+    }
+    let turn = draws.below(streams.into()) as u16;
+    for destination in 0..destinations {
+        let lacks = turn + destination;
+        for i in (0..streams).filter(|i| *i != lacks % streams) {
+            join(&mut topology, feeder(i), first + destination, 1);
+        }
+        // The missing stream goes round the ring: it is tapped just before it would come home.
+        join(&mut topology, out(lacks + streams - 1), first + destination, 1);
+    }
+    for _ in 0..draws.below(3) {
+        let sites = u64::from(first + destinations);
+        let from = draws.below(sites) as u16;
+        join(&mut topology, from, ((u64::from(from) + 1 + draws.below(sites - 1)) % sites) as u16, 1);
+    }
+    Some((topology, SiteId(0), (first..first + destinations).map(SiteId).collect()))
+}
+
+/// Surveys all [`triples`] of a topology.
+pub fn survey_triples(topology: &Topology) -> Survey {
+    let mut survey = Survey::default();
+    for (source, destinations) in triples(topology) {
+        survey.add(&Request::new(topology, source, destinations));
+    }
+    survey
+}
+
+/// Surveys random digraphs `ids` of a seed, of up to twelve sites.
+pub fn survey_random(seed: Seed, ids: std::ops::Range<u64>) -> Survey {
+    let mut survey = Survey::default();
+    for id in ids {
+        let (topology, source, destinations) = random_digraph(seed, id, 12);
+        survey.add(&Request::new(&topology, source, destinations));
+    }
+    survey
+}

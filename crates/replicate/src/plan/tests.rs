@@ -1,0 +1,376 @@
+use super::survey::{Survey, survey_random, survey_triples, triples};
+use super::*;
+use anabranch_graph::{LinkProperties, Topology};
+use anabranch_units::{ByteCount, Duration, Seed};
+
+fn network(name: &str, sites: u16, cables: &str, full_duplex: bool) -> Topology {
+    let mut topology = Topology::new(name);
+    for i in 0..sites {
+        topology.add_site(i.to_string(), None).expect("numbers differ");
+    }
+    for cable in cables.split_whitespace() {
+        let (a, b) = cable.split_once('-').expect("a-b");
+        let site = |text: &str| SiteId(text.parse().expect("a number"));
+        let properties = LinkProperties::new(BitRate::gbps(1), Duration::from_ms(1));
+        if full_duplex {
+            topology.add_cable(site(a), site(b), properties).expect("a good cable");
+        } else {
+            topology.add_link(site(a), site(b), properties).expect("a good link");
+        }
+    }
+    topology
+}
+
+fn butterfly() -> Topology {
+    network("butterfly", 7, "0-1 0-2 1-3 2-3 3-4 1-5 4-5 2-6 4-6", false)
+}
+fn internet2() -> Topology {
+    network("internet2", 9, "0-1 0-2 1-2 1-3 2-4 3-4 3-5 4-6 5-6 5-7 6-7 6-8 7-8", true)
+}
+fn b4() -> Topology {
+    let cables =
+        "0-1 0-3 1-2 2-3 2-4 2-12 3-4 3-5 3-12 4-6 4-7 5-6 5-7 6-7 6-9 7-10 7-12 8-9 8-10 9-10 9-11 10-11";
+    network("b4", 13, cables, true)
+}
+
+fn sites(ids: &[u16]) -> Vec<SiteId> {
+    ids.iter().map(|i| SiteId(*i)).collect()
+}
+
+#[test]
+fn coding_gets_two_through_the_butterfly_and_packing_one_and_a_half() {
+    let topology = butterfly();
+    let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[5, 6]))).expect("a good request");
+    let comparison = planner.compare().expect("plans exist");
+    assert_eq!(comparison.bound, 2.0);
+    assert_eq!(comparison.coded, 2.0);
+    assert!((comparison.packed - 1.5).abs() < 1e-5, "{}", comparison.packed);
+    assert!(comparison.packed_gap < 1e-5, "{}", comparison.packed_gap);
+    assert_eq!(comparison.steiner, 1.0);
+    assert!(comparison.decodes);
+    assert_eq!(comparison.auto, Scheme::Coded);
+    let coded = planner.plan(Scheme::Coded).expect("a code exists");
+    assert_eq!((coded.figures.coding_flows, coded.figures.coding_sites), (1, 1));
+    let coding = coded.plan.coding_sites(&topology);
+    assert_eq!((coding[0].site, coding[0].function), (SiteId(3), Function::CodeAndForward));
+    assert!(coding[0].terms.iter().all(|t| t.coefficient == 1), "plain XOR: {}", coding[0].sum);
+}
+
+/// Two destinations that each lack one stream, which a ring brings them: 7 gets site 2's stream and what leaves site
+/// 6, 8 gets site 1's and what leaves site 5; link 3-5 feeds 4-6 and the other way round.
+fn ring() -> Topology {
+    network("ring", 9, "0-1 0-2 1-3 2-4 3-5 5-4 4-6 6-3 2-7 6-7 1-8 5-8", false)
+}
+
+#[test]
+fn a_union_with_a_cycle_is_coded_at_the_full_rate_with_a_delay() {
+    let topology = ring();
+    let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[7, 8]))).expect("a good request");
+    let coded = planner.plan(Scheme::Coded).expect("a code exists");
+    assert_eq!(coded.plan.rate, BitRate::gbps(2));
+    assert_eq!(coded.plan.bound, BitRate::gbps(2));
+    assert_eq!(coded.figures.delayed_terms, 1, "{:?}", coded.plan.works(&topology));
+    coded.plan.check(&topology).expect("every destination decodes");
+    let comparison = planner.compare().expect("plans exist");
+    assert_eq!((comparison.auto, comparison.decodes), (Scheme::Coded, true));
+    assert!((comparison.packed - 1.5).abs() < 1e-5, "{}", comparison.packed);
+}
+
+/// CodedBulk Figure 1: every scheme falls short of the next on Internet2, and an optimal packing needs no code.
+#[test]
+fn on_internet2_from_8_to_2_3_5_each_simpler_scheme_is_slower() {
+    let topology = internet2();
+    let planner =
+        Planner::new(Request::new(&topology, SiteId(8), sites(&[2, 3, 5]))).expect("a good request");
+    let c = planner.compare().expect("plans exist");
+    assert_eq!((c.bound, c.coded, c.packed, c.steiner), (2.0, 2.0, 2.0, 1.0));
+    assert!((c.multi_path - 2.0 / 3.0).abs() < 1e-6 && (c.single_path - 1.0 / 3.0).abs() < 1e-6, "{c:?}");
+    assert_eq!((c.auto, c.packed_gap, c.decodes), (Scheme::Packed, 0.0, true));
+    assert!(c.coding_gain.contains("gains nothing"), "{}", c.coding_gain);
+}
+
+fn assert_claim_holds(survey: &Survey) {
+    let planned = survey.instances - survey.unreachable;
+    assert_eq!(survey.errors, Vec::<String>::new());
+    assert_eq!(survey.decoded, planned, "every destination of every plan decodes");
+    for counts in [&survey.coded, &survey.independent, &survey.scattered] {
+        assert_eq!((counts.equals_bound, counts.decoded), (planned, planned), "coded equals the min-cut");
+    }
+    assert_eq!(survey.packed_unproven, 0, "every packing is certified");
+}
+
+#[test]
+fn coded_equals_the_min_cut_on_internet2_and_packing_does_too() {
+    let survey = survey_triples(&internet2());
+    assert_claim_holds(&survey);
+    assert_eq!(survey.instances, 504);
+    assert_eq!(survey.schemes[&Scheme::Packed].short, 0);
+    assert_eq!(survey.schemes[&Scheme::Steiner].short, 65, "12.9 %");
+}
+
+#[test]
+fn coded_equals_the_min_cut_on_a_sample_of_b4() {
+    let topology = b4();
+    let mut survey = Survey::default();
+    let all = triples(&topology);
+    assert_eq!(all.len(), 2860);
+    for (source, destinations) in all.into_iter().step_by(11) {
+        survey.add(&Request::new(&topology, source, destinations));
+    }
+    assert_claim_holds(&survey);
+    assert_eq!(survey.schemes[&Scheme::Packed].short, 0);
+}
+
+#[test]
+fn coded_equals_the_min_cut_on_random_digraphs_with_cycles_among_them() {
+    let mut survey = survey_random(Seed::new(1), 0..150);
+    survey.merge(&survey_random(Seed::new(1), 150..250));
+    assert_claim_holds(&survey);
+    assert_eq!(survey, survey_random(Seed::new(1), 0..250), "surveys add up");
+    assert!(survey.coded.delayed > 0, "codes with delays are among them");
+    assert!(survey.coding_gains > 0, "coding gains something somewhere");
+}
+
+#[test]
+#[ignore = "the whole claim takes minutes: cargo test --release -p anabranch-replicate -- --ignored --nocapture"]
+fn the_whole_claim() {
+    let (internet2, b4) = (survey_triples(&internet2()), survey_triples(&b4()));
+    for survey in [internet2, b4, survey_random(Seed::new(1), 0..10_000)] {
+        println!("{}", serde_json::to_string(&survey).expect("plain data"));
+        assert_claim_holds(&survey);
+    }
+}
+
+fn refused(change: impl FnOnce(&mut Request<'_>)) -> PlanError {
+    let topology = network("pair and island", 5, "0-1 1-2 3-4", true);
+    let mut request = Request::new(&topology, SiteId(0), sites(&[1, 2]));
+    change(&mut request);
+    Planner::new(request).expect_err("nothing to plan")
+}
+
+#[test]
+fn what_cannot_be_planned_is_refused_in_one_line() {
+    let cases = [
+        (refused(|r| r.source = SiteId(9)), "no site 9"),
+        (refused(|r| r.destinations.clear()), "no destination"),
+        (refused(|r| r.destinations.push(SiteId(0))), "site `0` is source and destination"),
+        (refused(|r| r.destinations.push(SiteId(1))), "`1` appears twice"),
+        (refused(|r| r.destinations.push(SiteId(3))), "no path from `0` to `3` in this topology"),
+        (refused(|r| r.avoid_sites.push(SiteId(2))), "site `2` is to be avoided"),
+        (refused(|r| r.avoid_sites.push(SiteId(7))), "no site 7"),
+        (refused(|r| r.avoid_links.push(LinkId(70))), "no link 70"),
+        (refused(|r| r.avoid_links.push(LinkId(2))), "no path from `0` to `2` is left"),
+        (refused(|r| r.capacities = Some(vec![BitRate::bps(0); 6])), "no path from `0` to `1` is left"),
+        (refused(|r| r.capacities = Some(vec![BitRate::gbps(1)])), "1 capacities left for 6 links"),
+        (refused(|r| r.options.coded_streams_max = 0), "coded_streams_max 0: must be 1 to 64"),
+        (refused(|r| r.options.routed_streams_max = 65), "routed_streams_max 65: must be 1 to 64"),
+    ];
+    for (error, text) in cases {
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(!error.to_string().contains('\n'));
+    }
+}
+
+#[test]
+fn a_destination_passes_on_what_a_single_path_brings_through_it() {
+    let topology = network("line", 3, "0-1 1-2", true);
+    let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[1, 2]))).expect("a good request");
+    let single = planner.plan(Scheme::SinglePath).expect("paths exist").plan;
+    assert_eq!((single.groups.len(), single.rate), (1, BitRate::gbps(1)));
+    let works = single.works(&topology);
+    assert_eq!((works[1].site, works[1].function, works[1].kept), (SiteId(1), Function::Mirror, true));
+    assert_eq!(works[0].function, Function::Forward);
+    let bytes = single.bytes_per_link(ByteCount::mib(3));
+    assert_eq!(bytes, [(LinkId(0), ByteCount::mib(3)), (LinkId(2), ByteCount::mib(3))].into());
+    // Multi-path has no such thing: two copies share the first link.
+    let multi = planner.plan(Scheme::MultiPath).expect("paths exist").plan;
+    assert_eq!((multi.groups.len(), multi.rate), (2, BitRate::mbps(500)));
+    assert_eq!(multi.rates(), [(SiteId(1), BitRate::mbps(500)), (SiteId(2), BitRate::mbps(500))]);
+}
+
+#[test]
+fn storing_before_forwarding_divides_the_rate_by_the_depth() {
+    let topology = network("line", 3, "0-1 1-2", true);
+    let request = Request::new(&topology, SiteId(0), sites(&[2]));
+    let planned = plan(&request, Scheme::SteinerStoreAndForward).expect("a tree exists");
+    assert_eq!(planned.plan.rate, BitRate::mbps(500));
+    assert!(planned.plan.store_and_forward);
+    planned.plan.check(&topology).expect("a good plan");
+}
+
+/// Two ways of 7 and 5 Gbit/s: twelve streams of 1 Gbit/s, or with few streams allowed what loses least.
+#[test]
+fn unequal_capacities_count_in_multiples_of_a_unit() {
+    let mut topology = network("two ways", 4, "", true);
+    for (from, to, gbps) in [(0, 1, 7), (1, 3, 7), (0, 2, 5), (2, 3, 5)] {
+        let properties = LinkProperties::new(BitRate::gbps(gbps), Duration::ZERO);
+        topology.add_link(SiteId(from), SiteId(to), properties).expect("a good link");
+    }
+    let mut request = Request::new(&topology, SiteId(0), sites(&[3]));
+    let planned = plan(&request, Scheme::Coded).expect("a code exists");
+    assert_eq!((planned.plan.unit, planned.plan.rate), (BitRate::gbps(1), BitRate::gbps(12)));
+    request.options.coded_streams_max = 4;
+    let planned = plan(&request, Scheme::Coded).expect("a code exists");
+    // Units of 7/3 would give 3 + 2 streams, one too many; 7/2 gives 2 + 1, 5/2 gives 2 + 2.
+    assert_eq!((planned.plan.unit, planned.plan.rate), (BitRate::mbps(3_500), BitRate::mbps(10_500)));
+    assert_eq!(planned.figures.loss, BitRate::mbps(1_500));
+    for scheme in [Scheme::Coded, Scheme::Packed, Scheme::Steiner, Scheme::MultiPath, Scheme::SinglePath] {
+        plan(&request, scheme).expect("a plan exists").plan.check(&topology).expect("a good plan");
+    }
+    assert_eq!(plan(&request, Scheme::Packed).expect("trees exist").plan.rate, BitRate::gbps(12));
+}
+
+#[test]
+fn nothing_uses_what_is_avoided_or_taken() {
+    let topology = b4();
+    for scheme in SCHEMES {
+        let mut request = Request::new(&topology, SiteId(0), sites(&[3, 6, 12]));
+        request.avoid_sites = sites(&[4]);
+        request.avoid_links = vec![LinkId(10)];
+        let mut left = vec![BitRate::gbps(1); topology.links().len()];
+        left[6] = BitRate::bps(0);
+        left[16] = BitRate::mbps(300);
+        request.capacities = Some(left.clone());
+        let plan = plan(&request, scheme).expect("a plan exists").plan;
+        plan.check_within(&topology, &left).expect("a good plan");
+        for flow in &plan.flows {
+            let link = topology.link(flow.link);
+            assert!(link.from != SiteId(4) && link.to != SiteId(4) && flow.link != LinkId(10), "{scheme}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_survives_json() {
+    let topology = ring();
+    let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[7, 8]))).expect("a good request");
+    let choice = planner.auto().expect("plans exist");
+    let text = serde_json::to_string(&choice).expect("plain data");
+    assert_eq!(serde_json::from_str::<Choice>(&text).expect("we wrote it"), choice);
+}
+
+#[test]
+fn a_spoilt_plan_does_not_pass_the_check() {
+    let topology = butterfly();
+    let good = plan(&Request::new(&topology, SiteId(0), sites(&[5, 6])), Scheme::Coded).expect("a code").plan;
+    good.check(&topology).expect("a good plan");
+    let spoil = |change: &dyn Fn(&mut Plan)| {
+        let mut plan = good.clone();
+        change(&mut plan);
+        plan.check(&topology).expect_err("spoilt")
+    };
+    let coding = good.flows.iter().position(Flow::is_coded).expect("the butterfly codes");
+    assert!(matches!(spoil(&|p| p.unit = p.unit * 2), CheckError::Overload { .. }));
+    assert!(matches!(spoil(&|p| p.flows[coding].terms[0].coefficient = 7), CheckError::Garbled { .. }));
+    assert!(matches!(spoil(&|p| p.flows[coding].terms[0].coefficient = 0), CheckError::BadTerm { .. }));
+    assert!(matches!(spoil(&|p| p.flows[coding].terms.clear()), CheckError::BadTerm { .. }));
+    assert!(matches!(
+        spoil(&|p| p.flows[coding].terms[0].input = Input::Stream(0)),
+        CheckError::BadTerm { .. }
+    ));
+    assert!(matches!(spoil(&|p| p.flows[coding].link = LinkId(99)), CheckError::Unknown { .. }));
+    assert!(matches!(spoil(&|p| p.groups[0].sinks.truncate(1)), CheckError::Served { groups: 0, .. }));
+    assert!(matches!(spoil(&|p| p.groups[0].sinks[0].inputs.truncate(1)), CheckError::BadSink { .. }));
+    assert!(matches!(spoil(&|p| p.groups[0].sinks[0].decode = None), CheckError::BadSink { .. }));
+    assert!(matches!(spoil(&|p| p.rate = BitRate::gbps(3)), CheckError::BadRate { .. }));
+    let ring = ring();
+    let mut cyclic =
+        plan(&Request::new(&ring, SiteId(0), sites(&[7, 8])), Scheme::Coded).expect("a code").plan;
+    cyclic.flows.iter_mut().flat_map(|f| &mut f.terms).for_each(|t| t.delayed = false);
+    assert_eq!(cyclic.check(&ring), Err(CheckError::Circle));
+}
+
+/// All arborescences of a small network, as sets of links none of which can be left out.
+fn all_trees(problem: &request::Problem) -> Vec<shares::Column> {
+    let links: Vec<LinkId> =
+        problem.adjacency.link_ids().filter(|l| problem.capacities[l.index()] > 0).collect();
+    let reaches = |set: u32| {
+        let usable: Vec<u64> = (0..problem.adjacency.links())
+            .map(|l| links.iter().position(|x| x.index() == l).map_or(0, |i| u64::from(set >> i & 1)))
+            .collect();
+        problem
+            .destinations
+            .iter()
+            .all(|d| anabranch_graph::max_flow(&problem.adjacency, &usable, problem.source, *d, 1).value == 1)
+    };
+    (0u32..1 << links.len())
+        .filter(|set| reaches(*set))
+        .filter(|set| (0..links.len()).all(|i| set >> i & 1 == 0 || !reaches(set & !(1 << i))))
+        .map(|set| {
+            let uses =
+                links.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, l)| (*l, 1)).collect();
+            shares::Column { owner: 0, uses }
+        })
+        .collect()
+}
+
+#[test]
+fn generated_columns_pack_as_much_as_all_trees_at_once() {
+    let mut compared = 0;
+    for id in 0..400 {
+        let mut draws = Seed::new(2).stream("small digraphs", id);
+        let mut topology = network("small", 5, "", true);
+        for _ in 0..10 {
+            let from = draws.below(5) as u16;
+            let to = (from + 1 + draws.below(4) as u16) % 5;
+            let properties = LinkProperties::new(BitRate::gbps(1 + draws.below(3)), Duration::ZERO);
+            topology.add_link(SiteId(from), SiteId(to), properties).expect("two sites, some capacity");
+        }
+        let Ok(problem) = request::Problem::new(&Request::new(&topology, SiteId(0), sites(&[1, 2]))) else {
+            continue;
+        };
+        let (routes, ceiling) = routed::packed(&problem, None).expect("solved");
+        let rate: f64 = routes.routes.iter().map(|r| r.1).sum();
+        let mut columns = all_trees(&problem);
+        let capacities: Vec<f64> = problem.capacities.iter().map(|c| *c as f64).collect();
+        let brute =
+            shares::max_min(&capacities, 1, &mut columns, f64::INFINITY, |_, _| None).expect("solved");
+        let most: f64 = brute.weights.iter().sum();
+        assert!((rate - most).abs() < 1e-5 * most, "{id}: {rate} {most}");
+        assert!(ceiling >= most * (1.0 - 1e-5) && ceiling <= most * (1.0 + 1e-5), "{id}: {ceiling} {most}");
+        compared += 1;
+    }
+    assert!(compared > 150, "{compared}");
+}
+
+#[test]
+fn a_packing_to_everyone_reaches_the_min_cut() {
+    let topology = b4();
+    for source in topology.site_ids() {
+        let all: Vec<SiteId> = topology.site_ids().filter(|s| *s != source).collect();
+        let planned = plan(&Request::new(&topology, source, all), Scheme::Packed).expect("trees exist");
+        planned.plan.check(&topology).expect("a good plan");
+        // Edmonds 1973: arborescences that span every site pack up to the min-cut.
+        assert_eq!((planned.plan.rate, planned.figures.gap()), (planned.plan.bound, 0.0), "{source}");
+    }
+}
+
+#[test]
+fn planning_together_is_fair_and_fits() {
+    let topology = internet2();
+    let mut draws = Seed::new(3).stream("joint", 0);
+    for _ in 0..40 {
+        let count = 2 + draws.below(3) as usize;
+        let requests: Vec<Request<'_>> = (0..count)
+            .map(|_| {
+                let mut order: Vec<SiteId> = topology.site_ids().collect();
+                draws.shuffle(&mut order);
+                Request::new(&topology, order[0], &order[1..4])
+            })
+            .collect();
+        let joint = joint(&requests).expect("plans exist");
+        let mut on_link = vec![0; topology.links().len()];
+        for planned in &joint.planned {
+            planned.plan.check(&topology).expect("a good plan");
+            planned.plan.flows.iter().for_each(|f| on_link[f.link.index()] += planned.plan.unit.as_bps());
+        }
+        assert!(on_link.iter().all(|used| *used <= 1_000_000_000), "together they fit");
+        let ideal = |p: &Planned| p.figures.ideal.as_bps() as f64;
+        let least = joint.planned.iter().map(ideal).fold(f64::INFINITY, f64::min);
+        let selfish = joint.selfish.iter().map(|r| r.as_bps() as f64).fold(f64::INFINITY, f64::min);
+        assert!(least >= selfish * (1.0 - 1e-4), "{least} {selfish}");
+        for (planned, alone) in joint.planned.iter().zip(&joint.alone) {
+            assert!(ideal(planned) <= alone.as_bps() as f64 * (1.0 + 1e-4));
+        }
+    }
+}
