@@ -14,7 +14,7 @@ pub use chart::{ThroughputSeries, throughput_svg};
 
 use crate::plan::{Flow, Input, Mode, Plan, Scheme, Term};
 use anabranch_graph::Topology;
-use anabranch_units::SiteId;
+use anabranch_units::{Duration, SiteId};
 use layout::{Point, nearest_on};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -85,7 +85,7 @@ const FRAME: layout::Frame = (110.0, 140.0, WIDTH - 110.0, 680.0);
 const SITE_RADIUS: f64 = 17.0;
 /// From a link's middle to its first flow, and from one flow to the next.
 const LANE: f64 = 8.0;
-/// Generations back that a label looks; what a cyclic code feeds back for longer is left out of it.
+/// Generations back that a label looks; what a cyclic code feeds back for longer is `…` in it.
 const DELAY_MAX: usize = 4;
 
 /// Draws the topology, and the plan on it if there is one.
@@ -146,7 +146,11 @@ fn titles(topology: &Topology, plan: Option<&Plan>) -> (String, String) {
             (Some(least), Some(most)) => format!(", {least} to {most}"),
             _ => String::new(),
         };
-        return (topology.name().to_owned(), format!("{sites} sites, {links} directed links{capacity}"));
+        let delay = one_delay(topology).map_or(String::new(), |d| format!(", {d} each way"));
+        return (
+            topology.name().to_owned(),
+            format!("{sites} sites, {links} directed links{capacity}{delay}"),
+        );
     };
     let scheme = match plan.scheme {
         Scheme::Coded => "coded",
@@ -186,12 +190,17 @@ fn sites_used(topology: &Topology, plan: Option<&Plan>) -> Vec<bool> {
     used
 }
 
+/// The longest sum that is written on an arrow.
+const CLASS_CHARS_MAX: usize = 12;
+
 /// What the flows of a plan carry, in terms of its streams, and how that is written.
 struct Carried {
     /// Each flow's class, by flow.
     class: Vec<usize>,
-    /// How each class is written; classes with one stream come first.
+    /// How each class is written: as its sum, or as `f1`, `f2`… where that is too long. Short sums come first.
     classes: Vec<String>,
+    /// The sums of classes that are not written as theirs.
+    long_sums: Vec<Option<String>>,
     /// The different sums that each coding site sends, as they are made.
     sums: BTreeMap<SiteId, Vec<String>>,
 }
@@ -217,7 +226,14 @@ impl Carried {
         distinct.dedup();
         let numbers: BTreeMap<_, _> = distinct.iter().enumerate().map(|(i, c)| (*c, i)).collect();
         let class: Vec<usize> = combinations.iter().map(|c| numbers[c]).collect();
-        let classes: Vec<String> = distinct.iter().map(|c| written(c)).collect();
+        let (mut classes, mut long_sums) = (Vec::new(), Vec::new());
+        for combination in &distinct {
+            let sum = written(combination);
+            let is_long = sum.chars().count() > CLASS_CHARS_MAX;
+            let name = format!("f{}", long_sums.iter().flatten().count() + 1);
+            classes.push(if is_long { name } else { sum.clone() });
+            long_sums.push(is_long.then_some(sum));
+        }
 
         let mut sums: BTreeMap<SiteId, Vec<String>> = BTreeMap::new();
         for (flow, class_of) in plan.flows.iter().zip(&class).filter(|(f, _)| f.terms.len() > 1) {
@@ -226,7 +242,8 @@ impl Carried {
                     Input::Stream(s) => (Some(stream(flow, s)), letter(stream(flow, s))),
                     Input::Flow(f) => {
                         let (input, text) = (distinct[class[f.index()]], &classes[class[f.index()]]);
-                        let text = if input.len() > 1 { format!("({text})") } else { text.clone() };
+                        let is_sum = input.len() > 1 && long_sums[class[f.index()]].is_none();
+                        let text = if is_sum { format!("({text})") } else { text.clone() };
                         (input.keys().next().map(|k| k.0), text)
                     }
                 };
@@ -246,7 +263,7 @@ impl Carried {
                 at_site.push(sum);
             }
         }
-        Self { class, classes, sums }
+        Self { class, classes, long_sums, sums }
     }
 }
 
@@ -319,7 +336,8 @@ fn written(combination: &Combination) -> String {
         if *coefficient == 1 { text } else { format!("{coefficient}·{text}") }
     };
     let mut terms: Vec<_> = combination.iter().take(TERMS_MAX).map(term).collect();
-    if combination.len() > TERMS_MAX {
+    // At the last generation that is looked at, a code that feeds back has older ones behind it.
+    if combination.len() > TERMS_MAX || combination.keys().any(|(_, delay)| *delay == DELAY_MAX) {
         terms.push("…".into());
     }
     if terms.is_empty() { "0".into() } else { terms.join("+") }
@@ -556,11 +574,17 @@ fn draw_contents(svg: &mut Svg, carried: &Carried, arrows: &[(Point, Point)], lo
     }
 }
 
+/// The delay that all links have, if it is one and the same.
+fn one_delay(topology: &Topology) -> Option<Duration> {
+    let first = topology.links().first()?.properties.delay;
+    topology.links().iter().all(|l| l.properties.delay == first).then_some(first)
+}
+
 /// Writes the delay on every cable, where there are few enough to read.
 fn draw_delays(svg: &mut Svg, topology: &Topology, at: &[Point], look: &Look, busy: &mut Busy) {
     const CABLES_MAX: usize = 60;
     let cables = cables(topology);
-    if cables.len() > CABLES_MAX {
+    if cables.len() > CABLES_MAX || one_delay(topology).is_some() {
         return;
     }
     for (a, b) in cables.into_keys() {
@@ -608,8 +632,8 @@ fn legend_rows(plan: Option<&Plan>, carried: Option<&Carried>) -> Vec<Vec<Entry>
     const CLASSES_MAX: usize = 24;
     let (Some(plan), Some(carried)) = (plan, carried) else { return Vec::new() };
     let coded = plan.groups.iter().any(|g| g.mode == Mode::Coded);
-    let what = |text: &String| match plan.scheme {
-        Scheme::Coded => text.clone(),
+    let what = |(text, long): (&String, &Option<String>)| match plan.scheme {
+        Scheme::Coded => long.as_ref().map_or(text.clone(), |long| format!("{text} = {long}")),
         Scheme::MultiPath | Scheme::SinglePath => format!("path {text}"),
         _ => format!("tree {text}"),
     };
@@ -621,9 +645,8 @@ fn legend_rows(plan: Option<&Plan>, carried: Option<&Carried>) -> Vec<Vec<Entry>
         entries.push(Entry::Site(Role::Other, true, "codes (⊕ what it adds)"));
     }
     entries.push(Entry::Site(Role::Other, false, "passes on"));
-    entries.extend(
-        carried.classes.iter().take(CLASSES_MAX).enumerate().map(|(i, text)| Entry::Class(i, what(text))),
-    );
+    let classes = carried.classes.iter().zip(&carried.long_sums).take(CLASSES_MAX);
+    entries.extend(classes.enumerate().map(|(i, class)| Entry::Class(i, what(class))));
     let mut rows: Vec<Vec<Entry>> = Vec::new();
     let mut left = 0.0;
     for entry in entries {

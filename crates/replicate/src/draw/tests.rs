@@ -4,7 +4,7 @@ use super::*;
 use crate::plan::{Decode, FlowId, Group, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_graph::builtin::builtin;
-use anabranch_units::{BitRate, Duration, LinkId};
+use anabranch_units::{BitRate, LinkId};
 
 const UNIT: BitRate = BitRate::mbps(20);
 
@@ -200,7 +200,10 @@ fn a_cyclic_code_is_drawn_too() {
     let flows =
         [("0-1", "A"), ("0-2", "B"), ("1-2", "0+3'"), ("2-1", "1+2'"), ("1-3", "3+0"), ("2-4", "2+1")];
     let p = plan(&t, Scheme::Coded, 0, &[3, 4], 2, &flows);
-    elements(&svg(&t, Some(&p), Theme::Dark));
+    let text = svg(&t, Some(&p), Theme::Dark);
+    elements(&text);
+    // What is fed back for ever is too long to write: it gets a name, and the sums are in terms of that.
+    assert!(text.contains(">f1 = ") && text.contains("⊕ A+f"), "{text}");
 }
 
 #[test]
@@ -214,6 +217,38 @@ fn pictures_repeat_and_hold_every_flow_and_site() {
         }
         assert!(text.matches("<polygon").count() >= p.flows.len());
         elements(&svg(&t, None, Theme::Dark));
+    }
+}
+
+/// The boxes of all names, sums and labels of a picture, by their text; the legend and the titles are left out.
+fn labels(text: &str) -> Vec<(String, Box2)> {
+    let number = |line: &str, field: &str| -> f64 {
+        let (_, rest) =
+            line.split_once(&format!(" {field}=\"")).unwrap_or_else(|| panic!("no {field} in {line}"));
+        rest.split('"').next().and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("{field} in {line}"))
+    };
+    let middles = text.lines().filter(|l| l.starts_with("<text") && l.contains("text-anchor=\"middle\""));
+    middles
+        .map(|line| {
+            let (x, y, size) = (number(line, "x"), number(line, "y"), number(line, "font-size"));
+            let content = line.split_once('>').and_then(|(_, rest)| rest.split_once("</")).expect("a text").0;
+            (content.to_owned(), Box2::around((x, y - size * 0.35), text_width(content, size), size))
+        })
+        .collect()
+}
+
+#[test]
+fn labels_of_the_built_in_topologies_do_not_overlap() {
+    for (t, p) in [butterfly(), internet2(), b4(), trees()] {
+        for text in [svg(&t, Some(&p), Theme::Light), svg(&t, None, Theme::Light)] {
+            let labels = labels(&text);
+            assert!(labels.len() > t.sites().len());
+            for (i, (a, first)) in labels.iter().enumerate() {
+                for (b, second) in &labels[..i] {
+                    assert!(first.overlap(second) == 0.0, "{}: `{a}` and `{b}`", t.name());
+                }
+            }
+        }
     }
 }
 
