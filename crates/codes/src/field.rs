@@ -83,6 +83,10 @@ pub(crate) struct HalfProducts {
 }
 
 /// One [`HalfProducts`] for each factor. 8 KiB.
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64", test)),
+    expect(dead_code, reason = "the plain kernel alone has no shuffles")
+)]
 pub(crate) static HALF_PRODUCTS: [HalfProducts; 256] = {
     let mut table = [HalfProducts { low: [0; 16], high: [0; 16] }; 256];
     let mut c = 0;
@@ -102,6 +106,7 @@ pub(crate) static HALF_PRODUCTS: [HalfProducts; 256] = {
 /// of the argument and byte `7 - i` of the matrix. 2 KiB.
 ///
 /// `GF2P8MULB` would save the matrix but is fixed to AES's polynomial.
+#[cfg_attr(not(any(target_arch = "x86_64", test)), expect(dead_code, reason = "GFNI is x86's"))]
 pub(crate) static AFFINE: [u64; 256] = {
     let mut table = [0; 256];
     let mut c = 0;

@@ -108,6 +108,9 @@ fn coefficients(inputs: usize, outputs: usize) -> Vec<Vec<u8>> {
     (0..outputs).map(|o| (0..inputs).map(|i| cell(o, i)).collect()).collect()
 }
 
+/// Sums of products with coefficients already chosen: inputs to outputs.
+type Encoder<'a> = Box<dyn Fn(&[&[u8]], &mut [&mut [u8]]) + 'a>;
+
 /// Intel's library, loaded while we run.
 struct IsaL(Library);
 
@@ -117,7 +120,7 @@ impl IsaL {
         unsafe { Library::new(ISA_L) }.ok().map(Self)
     }
     /// Its function for sums of products with these coefficients.
-    fn encoder(&self, rows: &[Vec<u8>], size: usize) -> anyhow::Result<impl Fn(&[&[u8]], &mut [&mut [u8]])> {
+    fn encoder(&self, rows: &[Vec<u8>], size: usize) -> anyhow::Result<Encoder<'_>> {
         type Init = unsafe extern "C" fn(c_int, c_int, *const c_uchar, *mut c_uchar);
         type Encode = unsafe extern "C" fn(
             c_int,
@@ -137,7 +140,7 @@ impl IsaL {
             self.0.get(b"ec_encode_data")?
         };
         let (k_c, m_c, size_c) = (c_int::try_from(k)?, c_int::try_from(m)?, c_int::try_from(size)?);
-        Ok(move |inputs: &[&[u8]], outputs: &mut [&mut [u8]]| {
+        Ok(Box::new(move |inputs: &[&[u8]], outputs: &mut [&mut [u8]]| {
             assert!(inputs.len() == k && outputs.len() == m && k <= 8 && m <= 4);
             assert!(inputs.iter().all(|input| input.len() == size));
             assert!(outputs.iter().all(|output| output.len() == size));
@@ -147,7 +150,7 @@ impl IsaL {
             to.iter_mut().zip(outputs).for_each(|(pointer, output)| *pointer = output.as_mut_ptr());
             // SAFETY: k inputs and m outputs of `size` bytes, as asserted; the tables were made for k and m.
             unsafe { encode(size_c, k_c, m_c, tables.as_ptr(), from.as_ptr(), to.as_mut_ptr()) };
-        })
+        }))
     }
     /// Its xor of several inputs. Inputs and output must be aligned to 32 bytes, as our [`Buffers`] are.
     fn xor(&self) -> anyhow::Result<impl Fn(&[&[u8]], &mut [u8])> {
@@ -313,4 +316,30 @@ fn print_table(kernel: Kernel, rows: &mut [Vec<Cell>]) {
         column.set_cell_alignment(comfy_table::CellAlignment::Right);
     }
     println!("{table}\nGB of input per CPU second, best of many short turns.");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_gets_through_a_short_measurement() {
+        for kernel in Kernel::available() {
+            let args = Args { peers: true, json: true, seconds_per_cell: 1e-6, kernel: Some(kernel) };
+            let isa_l = IsaL::load();
+            for outputs in OUTPUTS {
+                let times = dot_times(&args, kernel, isa_l.as_ref(), 1500, 3, outputs).unwrap();
+                assert!(times.iter().all(|&(_, seconds)| seconds > 0.0));
+            }
+            assert!(!xor_times(&args, kernel, isa_l.as_ref(), 1500, 3).unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn seconds_out_of_range_are_refused() {
+        assert_eq!(parse_seconds("60"), Ok(60.0));
+        assert!(
+            parse_seconds("60.5").is_err() && parse_seconds("0").is_err() && parse_seconds("soon").is_err()
+        );
+    }
 }

@@ -4,6 +4,11 @@
 //! written is here, once. So the loop that runs on AVX-512 is tested on a machine without it, through the emulated
 //! lanes of the tests.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "vectors, inputs and outputs index several arrays alike; iterators and closures would not take part in the features of the function that the loop is compiled into"
+)]
+
 /// A vector unit. A value is proof that this machine has its instructions, so only detection makes one.
 ///
 /// All methods must be `#[inline(always)]`: they become part of a function that has the target's features on.
