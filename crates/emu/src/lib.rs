@@ -259,6 +259,7 @@ struct Shared {
     user_namespace: Option<OwnedFd>,
     sites: Vec<SiteFiles>,
     isolation: Isolation,
+    congestion_control: String,
     lateness_p99_max: Duration,
     bell: Arc<OwnedFd>,
 }
@@ -347,6 +348,7 @@ impl Emulation {
             user_namespace: built.user_namespace,
             sites,
             isolation: built.isolation,
+            congestion_control: built.congestion_control,
             lateness_p99_max: options.lateness_p99_max,
             bell,
         };
@@ -380,6 +382,11 @@ impl Emulation {
     /// How the namespaces were made.
     pub fn isolation(&self) -> Isolation {
         self.handle.shared.isolation
+    }
+
+    /// The congestion control that TCP in the sites uses unless a program asks for another.
+    pub fn congestion_control(&self) -> &str {
+        &self.handle.shared.congestion_control
     }
 
     /// The address of `site`, reached from everywhere over the path of least delay.
@@ -596,6 +603,7 @@ impl EmulationHandle {
             forwarder_wait_s: wait_s,
             scheduling,
             isolation: self.shared.isolation,
+            congestion_control: self.shared.congestion_control.clone(),
             lateness_us_p99_bound: self.shared.lateness_p99_max.as_secs_f64() * 1e6,
             trusted: false,
             why: Vec::new(),
