@@ -66,6 +66,7 @@ pub(crate) struct Built {
     pub user_namespace: Option<OwnedFd>,
     pub sites: Vec<SiteFds>,
     pub isolation: Isolation,
+    pub congestion_control: String,
     pub watchdog: Watchdog,
 }
 
@@ -98,6 +99,7 @@ pub(crate) fn build(plan: &BuildPlan, isolation: Isolation) -> std::result::Resu
         user_namespace: None,
         sites: Vec::with_capacity(plan.sites.len()),
         isolation,
+        congestion_control: String::new(),
         watchdog: Watchdog { pid, socket: Some(ours) },
     };
     loop {
@@ -110,7 +112,11 @@ pub(crate) fn build(plan: &BuildPlan, isolation: Isolation) -> std::result::Resu
             (Some(Note::Site), Some(namespace), Some(tun), Some(device_counters)) => {
                 built.sites.push(SiteFds { namespace, tun, device_counters });
             }
-            (Some(Note::Done), None, ..) if built.sites.len() == plan.sites.len() => return Ok(built),
+            (Some(Note::Done { congestion_control }), None, ..) if built.sites.len() == plan.sites.len() => {
+                let name = String::from_utf8_lossy(&congestion_control);
+                built.congestion_control = name.trim_matches(['\0', '\n']).to_owned();
+                return Ok(built);
+            }
             (Some(Note::Failed { step, errno, site }), None, ..) => {
                 let error = Error::from_raw_os_error(errno);
                 return Err(BuildFailure { isolation, step, site, error });
@@ -125,42 +131,55 @@ pub(crate) fn build(plan: &BuildPlan, isolation: Isolation) -> std::result::Resu
     }
 }
 
+/// Longest name of a congestion control (TCP_CA_NAME_MAX).
+const NAME_MAX: usize = 16;
+
 /// What the helper tells its parent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Note {
     UserNamespace,
     Site,
-    Done,
-    Failed { step: BuildStep, errno: i32, site: Option<SiteId> },
+    /// All sites are there; TCP in them uses this congestion control (padded with zeros).
+    Done {
+        congestion_control: [u8; NAME_MAX],
+    },
+    Failed {
+        step: BuildStep,
+        errno: i32,
+        site: Option<SiteId>,
+    },
 }
 
 impl Note {
-    const LEN: usize = 8;
+    const LEN: usize = 8 + NAME_MAX;
 
     fn encode(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[0] = match self {
             Self::UserNamespace => 0,
             Self::Site => 1,
-            Self::Done => 2,
+            Self::Done { .. } => 2,
             Self::Failed { .. } => 3,
         };
         if let Self::Failed { step, errno, site } = self {
             bytes[1] = step as u8;
             let site = site.map_or(u16::MAX, |s| s.0);
             bytes[2..4].copy_from_slice(&site.to_ne_bytes());
-            bytes[4..].copy_from_slice(&errno.to_ne_bytes());
+            bytes[4..8].copy_from_slice(&errno.to_ne_bytes());
+        }
+        if let Self::Done { congestion_control } = self {
+            bytes[8..].copy_from_slice(&congestion_control);
         }
         bytes
     }
 
     fn decode(bytes: [u8; Self::LEN]) -> Option<Self> {
-        let [kind, step, s0, s1, e0, e1, e2, e3] = bytes;
+        let [kind, step, s0, s1, e0, e1, e2, e3, congestion_control @ ..] = bytes;
         let site = u16::from_ne_bytes([s0, s1]);
         Some(match kind {
             0 => Self::UserNamespace,
             1 => Self::Site,
-            2 => Self::Done,
+            2 => Self::Done { congestion_control },
             3 => Self::Failed {
                 step: *BuildStep::ALL.get(usize::from(step))?,
                 errno: i32::from_ne_bytes([e0, e1, e2, e3]),
@@ -177,7 +196,10 @@ fn run_child(socket: OwnedFd, plan: &BuildPlan, isolation: Isolation, parent: li
     let mut site = None;
     match make(socket, plan, isolation, &mut site, &mut inodes) {
         Ok(()) => {
-            let _ = sys::send_with_fds(socket, &Note::Done.encode(), &[]);
+            let name = std::fs::read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
+            let mut congestion_control = [0; NAME_MAX];
+            congestion_control.iter_mut().zip(name).for_each(|(to, from)| *to = from);
+            let _ = sys::send_with_fds(socket, &Note::Done { congestion_control }.encode(), &[]);
         }
         Err((step, error)) => {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -293,9 +315,10 @@ mod tests {
     fn notes_survive_the_socket() {
         let failed = Note::Failed { step: BuildStep::MakeTun, errno: 13, site: Some(SiteId(7)) };
         let early = Note::Failed { step: BuildStep::UnshareUser, errno: 28, site: None };
-        for note in [Note::UserNamespace, Note::Site, Note::Done, failed, early] {
+        let done = Note::Done { congestion_control: *b"sixteen letters!" };
+        for note in [Note::UserNamespace, Note::Site, done, failed, early] {
             assert_eq!(Note::decode(note.encode()), Some(note));
         }
-        assert_eq!(Note::decode([9; 8]), None);
+        assert_eq!(Note::decode([9; Note::LEN]), None);
     }
 }

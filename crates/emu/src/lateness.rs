@@ -119,6 +119,8 @@ pub struct Report {
     pub scheduling: Scheduling,
     /// How the namespaces were made.
     pub isolation: Isolation,
+    /// What TCP in the sites uses unless a program asks for another.
+    pub congestion_control: String,
     /// The bound on `lateness_us_p99` above which figures are not to be trusted.
     pub lateness_us_p99_bound: f64,
     /// Whether figures measured in this run can be trusted.

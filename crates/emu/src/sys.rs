@@ -87,6 +87,7 @@ pub(crate) fn detach(keep: OwnedFd) -> RawFd {
     // anyone. Closing every descriptor above 3 is sound since none is used after.
     unsafe {
         libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, c"emu-watchdog".as_ptr());
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
             libc::signal(signal, libc::SIG_IGN);
         }

@@ -25,5 +25,5 @@ pub use element::{AnyElement, Cx, Element, Target};
 pub use event::{Event, EventQueue, QuadHeap};
 pub use fabric::{Fabric, Node, NodeCx, Totals};
 pub use packet::{Drop, DropCounts, Fifo, PRIORITIES, PacketId, PacketMeta, Packets};
-pub use port::{Port, PortCounters, PortError, PortSettings, RATE_MIN};
+pub use port::{DELAY_MAX, Port, PortCounters, PortError, PortSettings, RATE_MIN};
 pub use switch::Switch;

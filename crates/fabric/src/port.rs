@@ -12,12 +12,15 @@ use crate::packet::{Drop, DropCounts, Fifo, PRIORITIES, PacketId};
 /// The slowest rate of a port. Below it, a byte's time leaves the 32.32 fixed point of [`Serialiser`].
 pub const RATE_MIN: BitRate = BitRate::bps(2_000);
 
+/// The longest delay of a wire. Well beyond any network, and well within what an [`Instant`] can count.
+pub const DELAY_MAX: Duration = Duration::from_secs(3_600);
+
 /// What a port and its wire are like. All of it may change at run time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PortSettings {
     /// Bits that leave in a second; at least [`RATE_MIN`].
     pub rate: BitRate,
-    /// Time on the wire, after the last bit has left.
+    /// Time on the wire, after the last bit has left; at most [`DELAY_MAX`].
     pub delay: Duration,
     /// Packets that the wire loses by chance, parts per million; at most 1,000,000.
     pub loss_ppm: u32,
@@ -36,6 +39,11 @@ pub enum PortError {
         /// The rate asked for.
         rate: BitRate,
     },
+    /// The delay is above [`DELAY_MAX`].
+    DelayTooLong {
+        /// The delay asked for.
+        delay: Duration,
+    },
     /// The loss is above one.
     LossTooHigh {
         /// The loss asked for, in parts per million.
@@ -47,6 +55,7 @@ impl std::fmt::Display for PortError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::RateTooLow { rate } => write!(f, "link rate {rate}: must be at least {RATE_MIN}"),
+            Self::DelayTooLong { delay } => write!(f, "link delay {delay}: must be at most {DELAY_MAX}"),
             Self::LossTooHigh { loss_ppm } => {
                 write!(f, "link loss {loss_ppm} ppm: must be at most 1000000 ppm")
             }
@@ -69,6 +78,9 @@ impl PortSettings {
     }
 
     fn serialiser(&self) -> Result<Serialiser, PortError> {
+        if self.delay > DELAY_MAX {
+            return Err(PortError::DelayTooLong { delay: self.delay });
+        }
         if self.loss_ppm > 1_000_000 {
             return Err(PortError::LossTooHigh { loss_ppm: self.loss_ppm });
         }

@@ -81,8 +81,19 @@ fn set_dscp(socket: &impl std::os::fd::AsRawFd, dscp: i32) {
     assert_eq!(result, 0);
 }
 
+/// Puts this thread ahead of ordinary ones, if permitted: what a test measures with must not wait for a processor.
+fn be_prompt() {
+    // SAFETY: all-zero bytes are a valid sched_param; thread 0 is the calling one.
+    unsafe {
+        let mut param: libc::sched_param = std::mem::zeroed();
+        param.sched_priority = 1;
+        libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &param);
+    }
+}
+
 /// Sends back what it gets until `stop`.
 fn echo(socket: &UdpSocket, stop: &AtomicBool) {
+    be_prompt();
     let mut buffer = [0; 2_000];
     while !stop.load(Ordering::Relaxed) {
         if let Ok((n, from)) = socket.recv_from(&mut buffer) {
@@ -93,6 +104,7 @@ fn echo(socket: &UdpSocket, stop: &AtomicBool) {
 
 /// Round-trip times of `count` packets of `size` bytes of IP, one after the other; lost ones are left out.
 fn round_trips(socket: &UdpSocket, to: SocketAddr, size: usize, count: u32) -> Vec<StdDuration> {
+    be_prompt();
     let payload = vec![7; size - 28];
     let mut buffer = [0; 2_000];
     let mut times = Vec::new();
@@ -129,6 +141,9 @@ fn a_round_trip_takes_twice_the_delay_and_the_serialisation() {
         times
     });
     let report = emulation.report().expect("running");
+    if !report.trusted {
+        return skip(&format!("this machine was too busy: {:?}", report.why));
+    }
     println!("{times:?}\n{report:?}");
     // 1,000 bytes at 10 Mbit/s take 0.8 ms each way.
     let expected = StdDuration::from_micros(2 * (20_000 + 800));
@@ -175,6 +190,9 @@ fn tcp_fills_a_link_to_within_a_tenth() {
         (bytes * 8) as f64 / counted_from.elapsed().as_secs_f64() / 1e6
     });
     let report = emulation.report().expect("running");
+    if !report.trusted {
+        return skip(&format!("this machine was too busy: {:?}", report.why));
+    }
     println!("{rate_mbps:.1} Mbit/s\n{report:?}");
     // 52 of 1,500 bytes are headers: at most 96.5 Mbit/s.
     assert!((90.0..=96.6).contains(&rate_mbps), "{rate_mbps} Mbit/s; {report:?}");
@@ -217,6 +235,9 @@ fn a_high_priority_probe_is_not_delayed_by_bulk_that_fills_the_link() {
         (high, same, queued)
     });
     let report = emulation.report().expect("running");
+    if !report.trusted {
+        return skip(&format!("this machine was too busy: {:?}", report.why));
+    }
     println!("high {high:?}\nsame {same:?}\nqueued {queued}\n{report:?}");
     // Both ways 5 ms, 100 bytes twice, and at most one packet of 1,500 bytes that is being sent: 10.68 ms.
     let slack = StdDuration::from_secs_f64(2.0 * report.lateness_us_p99 / 1e6) + StdDuration::from_millis(3);
@@ -368,6 +389,7 @@ fn nothing_is_left_after_the_emulating_process_is_killed() {
 #[test]
 fn it_works_inside_a_user_namespace() {
     let _alone = alone();
+    // Reno is there in every kernel and, unlike others, allowed in every namespace.
     let options = EmulationOptions {
         isolation: Some(Isolation::UserNamespace),
         congestion_control: Some("reno".into()),
@@ -377,7 +399,7 @@ fn it_works_inside_a_user_namespace() {
     let Some(emulation) = start_for_programs(&pair(BitRate::mbps(10), Duration::from_ms(1)), options) else {
         return;
     };
-    assert_eq!(emulation.isolation(), Isolation::UserNamespace);
+    assert_eq!((emulation.isolation(), emulation.congestion_control()), (Isolation::UserNamespace, "reno"));
     let script = "readlink /proc/self/ns/user; cat /proc/self/uid_map /proc/sys/net/ipv4/tcp_congestion_control \
                   /proc/sys/net/ipv4/tcp_rmem; cat /proc/net/dev";
     let mut shell = Command::new("sh");
@@ -454,6 +476,11 @@ fn what_cannot_be_emulated_is_refused_with_value_and_limit() {
     assert!(refused(&good, EmulationOptions { mtu: 575, ..default() }).contains("mtu 575: must be 576"));
     let text = refused(&good, EmulationOptions { base: [10, 77, 1, 0].into(), ..default() });
     assert!(text.contains("10.77.1.0"), "{text}");
+    let text = refused(&good, EmulationOptions { congestion_control: Some("nosuch".into()), ..default() });
+    assert!(
+        text.contains("congestion control") || text.contains("TUN") || text.contains("namespace"),
+        "{text}"
+    );
     let text = refused(&good, EmulationOptions { congestion_control: Some("../x".into()), ..default() });
     assert!(text.contains("../x"), "{text}");
     assert!(refused(&Topology::new("none"), default()).contains("0 sites"));

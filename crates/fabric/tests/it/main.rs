@@ -264,6 +264,9 @@ fn settings_out_of_range_are_refused_and_change_nothing() {
     let lossy = PortSettings { loss_ppm: 1_000_001, ..link(1, 0, 0) };
     assert_eq!(lossy.check(), Err(PortError::LossTooHigh { loss_ppm: 1_000_001 }));
     assert_eq!(PortSettings { loss_ppm: 1_000_000, ..lossy }.check(), Ok(()));
+    let long = PortSettings { delay: DELAY_MAX + Duration::from_ps(1), ..link(1, 0, 0) };
+    assert_eq!(long.check(), Err(PortError::DelayTooLong { delay: long.delay }));
+    assert_eq!(PortSettings { delay: DELAY_MAX, ..long }.check(), Ok(()));
     let mut fabric = one_port(link(1, 0, 0));
     assert!(fabric.handle_port_settings(Instant::ZERO, PORT, slow).is_err());
     assert_eq!(fabric.port(PORT).expect("element 0").settings(), &link(1, 0, 0));
