@@ -13,7 +13,7 @@ mod topology;
 mod trees;
 
 pub use flow::{Adjacency, Cut, LinkFlow, max_flow, min_cost_flow, min_cut};
-pub use paths::{decompose, disjoint_paths, shortest_path};
+pub use paths::{decompose, disjoint_paths, distances, shortest_path};
 pub use topology::{Link, LinkProperties, Place, Site, Topology, TopologyError};
 pub use trees::{
     Arborescence, TERMINALS_EXACT_MAX, arborescence_price_bound, cheapest_arborescence, greedy_arborescence,
