@@ -21,6 +21,38 @@ pub fn shortest_path(
     source: SiteId,
     sink: SiteId,
 ) -> Option<Vec<LinkId>> {
+    let (best, by) = search(adjacency, capacities, lengths, source);
+    best[sink.index()]?;
+    let mut path = Vec::new();
+    let mut at = sink;
+    while at != source {
+        let link = by[at.index()].expect("every reached site but the source was reached by a link");
+        path.push(link);
+        at = adjacency.from(link);
+    }
+    path.reverse();
+    Some(path)
+}
+
+/// The length of the shortest path from `source` to each site, by site; `None` where there is none.
+///
+/// Cost: as [`shortest_path`].
+pub fn distances(
+    adjacency: &Adjacency,
+    capacities: &[u64],
+    lengths: &[u64],
+    source: SiteId,
+) -> Vec<Option<u64>> {
+    search(adjacency, capacities, lengths, source).0
+}
+
+/// Dijkstra's search: the distance of each site, and the last link on the way to it.
+fn search(
+    adjacency: &Adjacency,
+    capacities: &[u64],
+    lengths: &[u64],
+    source: SiteId,
+) -> (Vec<Option<u64>>, Vec<Option<LinkId>>) {
     let mut best: Vec<Option<u64>> = vec![None; adjacency.sites()];
     let mut by: Vec<Option<LinkId>> = vec![None; adjacency.sites()];
     let mut queue = BinaryHeap::from([Reverse((0, source))]);
@@ -38,16 +70,7 @@ pub fn shortest_path(
             }
         }
     }
-    best[sink.index()]?;
-    let mut path = Vec::new();
-    let mut at = sink;
-    while at != source {
-        let link = by[at.index()].expect("every reached site but the source was reached by a link");
-        path.push(link);
-        at = adjacency.from(link);
-    }
-    path.reverse();
-    Some(path)
+    (best, by)
 }
 
 /// `count` paths from `source` to `sink` of least total length that together use no link beyond its capacity; `None`

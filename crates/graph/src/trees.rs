@@ -155,23 +155,26 @@ fn low_density_tree(
     for (i, t) in terminals.iter().enumerate() {
         below[t.index()][i / 64] |= 1 << (i % 64);
     }
+    // How many they are: a link into the site fills so fast.
+    let mut rate: Vec<u32> = below.iter().map(|words| words.iter().map(|w| w.count_ones()).sum()).collect();
     let mut missing = prices.to_vec();
     let mut full = vec![false; adjacency.links()];
     let mut open: Vec<bool> = prices.iter().map(|p| p.is_finite()).collect();
     loop {
-        let rate = |l: LinkId| below[adjacency.to(l).index()].iter().map(|w| w.count_ones()).sum::<u32>();
-        let due = |l: LinkId| missing[l.index()].max(0.0) / f64::from(rate(l));
-        let next = adjacency
-            .link_ids()
-            .filter(|l| open[l.index()] && rate(*l) > 0)
-            .min_by(|a, b| due(*a).total_cmp(&due(*b)).then(a.cmp(b)))?;
-        let passed = due(next);
-        let poured: Vec<(usize, f64)> = adjacency
-            .link_ids()
-            .filter(|l| open[l.index()] && rate(*l) > 0)
-            .map(|l| (l.index(), passed * f64::from(rate(l))))
-            .collect();
-        poured.into_iter().for_each(|(l, units)| missing[l] -= units);
+        let mut first: Option<(f64, LinkId)> = None;
+        for link in adjacency.link_ids().filter(|l| open[l.index()]) {
+            let fills = rate[adjacency.to(link).index()];
+            if fills > 0 {
+                let due = missing[link.index()].max(0.0) / f64::from(fills);
+                if first.is_none_or(|(d, _)| due < d) {
+                    first = Some((due, link));
+                }
+            }
+        }
+        let (passed, next) = first?;
+        for link in adjacency.link_ids().filter(|l| open[l.index()]) {
+            missing[link.index()] -= passed * f64::from(rate[adjacency.to(link).index()]);
+        }
         open[next.index()] = false;
         let (from, arriving) = (adjacency.from(next), below[adjacency.to(next).index()].clone());
         let above = ancestors(adjacency, from, &full);
@@ -183,6 +186,7 @@ fn low_density_tree(
         full[next.index()] = true;
         for site in &above {
             below[site.index()].iter_mut().zip(&arriving).for_each(|(a, b)| *a |= b);
+            rate[site.index()] = below[site.index()].iter().map(|w| w.count_ones()).sum();
         }
         if above.contains(&root) {
             let reached = reachable(adjacency, root, |l| full[l.index()]);

@@ -22,8 +22,8 @@ mod tests;
 pub use check::{CheckError, Checked};
 pub use describe::{Function, SiteWork, sum_text};
 pub use planner::{
-    Choice, Comparison, Figures, Joint, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES, UnknownScheme,
-    joint, plan, share_links,
+    Choice, Comparison, Failure, Figures, Joint, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES,
+    UnknownScheme, joint, plan, share_links,
 };
 pub use request::{DESTINATIONS_MAX, Layout, Length, Options, PlanError, Request, STREAMS_MAX};
 

@@ -42,14 +42,15 @@ impl Code {
     pub fn new(problem: &Problem) -> Result<Self, PlanError> {
         let (unit, streams) = unit_and_streams(problem);
         let network = UnitNetwork::new(problem, unit, streams);
-        let mut best: Option<(usize, usize, Vec<Flow>, Vec<Vec<FlowId>>)> = None;
-        let mut cyclic: Vec<(usize, Dependencies, BTreeSet<(usize, usize)>)> = Vec::new();
+        // Coding flows, flows, and the code with the flows that each destination takes in.
+        let mut best: Option<((usize, usize), Coefficients)> = None;
+        let mut cyclic: Vec<(usize, Dependencies, BTreeSet<Arc>)> = Vec::new();
         let (enough, most) = match problem.options.layout {
             Layout::Shared => (LAYOUTS, LAYOUTS_CYCLIC),
             Layout::Independent | Layout::Scattered => (1, 1),
         };
         for layout in 0..most {
-            if best.as_ref().is_some_and(|b| b.0 == 0) || best.is_some() && layout >= enough {
+            if best.as_ref().is_some_and(|b| b.0.0 == 0) || best.is_some() && layout >= enough {
                 break;
             }
             let paths = match problem.options.layout {
@@ -68,8 +69,9 @@ impl Code {
                 Some(order) => {
                     let (flows, ends) = dependencies.code_acyclic(&network, &order);
                     let coding = flows.iter().filter(|f| f.terms.len() > 1).count();
-                    if best.as_ref().is_none_or(|b| (coding, flows.len()) < (b.0, b.1)) {
-                        best = Some((coding, flows.len(), flows, ends));
+                    let score = (coding, flows.len());
+                    if best.as_ref().is_none_or(|b| score < b.0) {
+                        best = Some((score, (flows, ends)));
                     }
                 }
                 None => {
@@ -80,7 +82,7 @@ impl Code {
                 }
             }
         }
-        if let Some((_, _, flows, ends)) = best {
+        if let Some((_, (flows, ends))) = best {
             let sinks = sinks(streams, &flows, &network.destinations, &ends)
                 .expect("linear information flow keeps every destination's vectors a basis");
             return Ok(Self { unit, streams, flows, sinks });
@@ -172,6 +174,10 @@ struct UnitNetwork {
     seed: anabranch_units::Seed,
 }
 
+/// A unit link and one that it feeds.
+type Arc = (usize, usize);
+/// Flows with their terms, and the flows that each destination takes in.
+type Coefficients = (Vec<Flow>, Vec<Vec<FlowId>>);
 /// For each destination, its paths as unit links.
 type Paths = Vec<Vec<Vec<usize>>>;
 
@@ -271,7 +277,7 @@ impl UnitNetwork {
 
     /// Joins what enters a site to what leaves it, for each destination, preferring joints that another has already.
     fn join_units(&self, flows: &[Vec<u64>]) -> Paths {
-        let mut joints: BTreeSet<(usize, usize)> = BTreeSet::new();
+        let mut joints: BTreeSet<Arc> = BTreeSet::new();
         let mut all = Vec::new();
         for (d, flow) in flows.iter().enumerate() {
             let used = |units: &[LinkId]| -> Vec<usize> {
@@ -353,7 +359,7 @@ impl Dependencies {
         Self { paths, before, first_stream }
     }
 
-    fn arcs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+    fn arcs(&self) -> impl Iterator<Item = Arc> + '_ {
         self.before.iter().flat_map(|(unit, list)| {
             list.iter().filter_map(|b| match b {
                 Before::Unit(from) => Some((*from, *unit)),
@@ -385,13 +391,12 @@ impl Dependencies {
     }
 
     /// Arcs without which no cycle is left, none of them needlessly; the smallest of a few such sets.
-    fn feedback(&self, draws: &mut RandomStream) -> BTreeSet<(usize, usize)> {
+    fn feedback(&self, draws: &mut RandomStream) -> BTreeSet<Arc> {
         const ORDERS: usize = 12;
-        let mut arcs: Vec<(usize, usize)> = self.arcs().collect();
-        let mut best: Option<BTreeSet<(usize, usize)>> = None;
-        let cost = |set: &BTreeSet<(usize, usize)>| {
-            (set.iter().map(|arc| arc.0).collect::<BTreeSet<_>>().len(), set.len())
-        };
+        let mut arcs: Vec<Arc> = self.arcs().collect();
+        let mut best: Option<BTreeSet<Arc>> = None;
+        let cost =
+            |set: &BTreeSet<Arc>| (set.iter().map(|arc| arc.0).collect::<BTreeSet<_>>().len(), set.len());
         for _ in 0..ORDERS {
             let mut after: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
             let mut cut = BTreeSet::new();
@@ -416,7 +421,7 @@ impl Dependencies {
     }
 
     /// Linear information flow: coefficients for the units in topological order.
-    fn code_acyclic(&self, network: &UnitNetwork, order: &[usize]) -> (Vec<Flow>, Vec<Vec<FlowId>>) {
+    fn code_acyclic(&self, network: &UnitNetwork, order: &[usize]) -> Coefficients {
         let h = network.streams;
         let one = |i: usize| -> Vec<u8> { (0..h).map(|j| u8::from(i == j)).collect() };
         let unit_matrix: Matrix = (0..h).map(one).collect();
@@ -469,10 +474,10 @@ impl Dependencies {
     fn code_cyclic(
         &self,
         network: &UnitNetwork,
-        delayed: &BTreeSet<(usize, usize)>,
+        delayed: &BTreeSet<Arc>,
         attempt: u32,
         draws: &mut RandomStream,
-    ) -> (Vec<Flow>, Vec<Vec<FlowId>>) {
+    ) -> Coefficients {
         let mut terms = BTreeMap::new();
         for (unit, list) in &self.before {
             let mut own = Vec::new();
@@ -493,8 +498,8 @@ impl Dependencies {
         network: &UnitNetwork,
         order: &[usize],
         terms: &BTreeMap<usize, Vec<(Before, u8)>>,
-        delayed: &BTreeSet<(usize, usize)>,
-    ) -> (Vec<Flow>, Vec<Vec<FlowId>>) {
+        delayed: &BTreeSet<Arc>,
+    ) -> Coefficients {
         let ends: Vec<Vec<usize>> = self
             .paths
             .iter()
@@ -733,7 +738,7 @@ mod tests {
             let network = UnitNetwork::new(&problem, unit, streams);
             let dependencies =
                 Dependencies::new(&network, network.lay_paths(0).expect("the rate is reached"));
-            let all: BTreeSet<(usize, usize)> = dependencies.arcs().collect();
+            let all: BTreeSet<Arc> = dependencies.arcs().collect();
             let mut draws = Seed::new(5).stream("coefficients", id);
             let (flows, found) = (0..DRAWS)
                 .find_map(|attempt| {

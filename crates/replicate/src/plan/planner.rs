@@ -50,6 +50,26 @@ impl Figures {
 }
 
 /// Makes plans for one request.
+///
+/// ```
+/// use anabranch_graph::{LinkProperties, Topology};
+/// use anabranch_replicate::plan::{Planner, Request, Scheme};
+/// use anabranch_units::{BitRate, Duration, SiteId};
+/// // The butterfly: 0 sends to 5 and 6, and only a sum on link 3-4 serves both.
+/// let mut topology = Topology::new("butterfly");
+/// for name in 0..7 {
+///     topology.add_site(name.to_string(), None)?;
+/// }
+/// for (a, b) in [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (1, 5), (4, 5), (2, 6), (4, 6)] {
+///     topology.add_link(SiteId(a), SiteId(b), LinkProperties::new(BitRate::gbps(1), Duration::ZERO))?;
+/// }
+/// let planner = Planner::new(Request::new(&topology, SiteId(0), [SiteId(5), SiteId(6)]))?;
+/// let choice = planner.auto()?;
+/// assert_eq!(choice.chosen.plan.scheme, Scheme::Coded);
+/// assert_eq!(choice.chosen.plan.rate, BitRate::gbps(2));
+/// assert_eq!(choice.chosen.plan.check(&topology)?.sinks, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Planner<'a> {
     request: Request<'a>,
@@ -183,13 +203,25 @@ impl<'a> Planner<'a> {
 
     /// The plan with the highest predicted rate, of equally fast ones the uncoded with the fewest bytes on links.
     ///
-    /// Errors: as [`Planner::plan`].
+    /// A scheme that fails is left out and named in [`Choice::failures`].
+    /// Errors: as [`Planner::plan`], if every scheme fails.
     pub fn auto(&self) -> Result<Choice, PlanError> {
         let mut all = Vec::new();
+        let mut failures = Vec::new();
+        let mut last = None;
         for scheme in SCHEMES {
-            all.push(self.plan(scheme)?);
+            match self.plan(scheme) {
+                Ok(planned) => all.push(planned),
+                Err(error) => {
+                    failures.push(Failure { scheme, why: error.to_string() });
+                    last = Some(error);
+                }
+            }
         }
-        Ok(choose(all))
+        match last {
+            Some(error) if all.is_empty() => Err(error),
+            _ => Ok(choose(all, failures)),
+        }
     }
 
     /// Every scheme's rate in link units, the choice, and whether every plan's destinations decode.
@@ -228,10 +260,21 @@ pub struct Choice {
     pub chosen: Planned,
     /// All plans looked at, in the order of [`SCHEMES`].
     pub offers: Vec<Offer>,
+    /// Schemes that have no plan here.
+    pub failures: Vec<Failure>,
     /// Why this one, in a sentence.
     pub reason: String,
     /// What coding gains over the best uncoded plan, in a sentence.
     pub coding_gain: String,
+}
+
+/// A scheme without a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// Why, in a line.
+    pub why: String,
 }
 
 /// One plan that was looked at.
@@ -305,22 +348,36 @@ impl std::fmt::Display for UnknownScheme {
 }
 impl std::error::Error for UnknownScheme {}
 
-fn choose(all: Vec<Planned>) -> Choice {
+fn choose(all: Vec<Planned>, failures: Vec<Failure>) -> Choice {
     let rate = |p: &Planned| p.plan.rate.as_bps() as f64;
     let bytes = |p: &Planned| p.plan.copies_per_byte();
     // Cheapest of the plans whose rate is within the tolerance of the best one's.
-    let cheapest = |plans: &[&Planned]| -> Option<Planned> {
+    let cheapest = |plans: Vec<&Planned>| -> Option<Planned> {
         let best = plans.iter().map(|p| rate(p)).fold(0.0, f64::max);
         plans
-            .iter()
+            .into_iter()
             .filter(|p| rate(p) >= best * (1.0 - RATE_TOLERANCE))
             .min_by(|a, b| bytes(a).total_cmp(&bytes(b)).then(a.plan.flows.len().cmp(&b.plan.flows.len())))
-            .map(|p| (*p).clone())
+            .cloned()
     };
-    let (coded, uncoded): (Vec<&Planned>, Vec<&Planned>) =
-        all.iter().partition(|p| p.plan.scheme == Scheme::Coded);
-    let coded = cheapest(&coded).expect("a coded plan is among them");
-    let uncoded = cheapest(&uncoded).expect("an uncoded plan is among them");
+    let is_coded = |p: &&Planned| p.plan.scheme == Scheme::Coded;
+    let coded = cheapest(all.iter().filter(is_coded).collect());
+    let uncoded = cheapest(all.iter().filter(|p| !is_coded(p)).collect());
+    let (chosen, reason, coding_gain) = match (coded, uncoded) {
+        (Some(coded), Some(uncoded)) => compare_two(coded, uncoded),
+        (Some(only), None) | (None, Some(only)) => {
+            let reason = format!("{}: the others have no plan here", only.plan.scheme);
+            (only, reason, "nothing to compare coding with".into())
+        }
+        (None, None) => unreachable!("the caller has at least one plan"),
+    };
+    let offers = all.into_iter().map(|planned| Offer { scheme: planned.plan.scheme, planned }).collect();
+    Choice { chosen, offers, failures, reason, coding_gain }
+}
+
+/// The plan to take, why, and what coding gains.
+fn compare_two(coded: Planned, uncoded: Planned) -> (Planned, String, String) {
+    let rate = |p: &Planned| p.plan.rate.as_bps() as f64;
     let ratio = rate(&coded) / rate(&uncoded);
     let (name, at) = (uncoded.plan.scheme, uncoded.plan.rate);
     let coding_gain = if ratio > 1.0 + RATE_TOLERANCE {
@@ -353,8 +410,7 @@ fn choose(all: Vec<Planned>) -> Choice {
         let reason = format!("{name}: {at} is the highest predicted rate; {why}");
         (uncoded, reason)
     };
-    let offers = all.into_iter().map(|planned| Offer { scheme: planned.plan.scheme, planned }).collect();
-    Choice { chosen, offers, reason, coding_gain }
+    (chosen, reason, coding_gain)
 }
 
 /// Rate of the slowest destination before the routes are cut into equal flows.
@@ -382,6 +438,9 @@ pub fn joint(requests: &[Request<'_>]) -> Result<Joint, PlanError> {
     let planners: Vec<Planner<'_>> =
         requests.iter().map(|r| Planner::new(r.clone())).collect::<Result<_, _>>()?;
     let first = planners.first().ok_or(PlanError::NoDestinations)?;
+    if requests.iter().any(|r| r.topology != first.request.topology) {
+        return Err(PlanError::DifferentTopologies);
+    }
     let links = first.problem.adjacency.links();
     // A link that one request avoids is still there for the others: take what the requests say is left of it.
     let left = |r: &Request<'_>, l: usize| match &r.capacities {

@@ -159,6 +159,8 @@ pub enum PlanError {
     },
     /// Flows that share a link would get less than 1 bit/s each.
     TooNarrow,
+    /// Transfers to plan together are on different networks.
+    DifferentTopologies,
     /// A code with cycles could not be made to decode.
     NoCode {
         /// Draws of coefficients tried.
@@ -214,6 +216,12 @@ impl std::fmt::Display for PlanError {
                 write!(
                     f,
                     "flows that share a link would get less than 1 bit/s each: give it more capacity or avoid it"
+                )
+            }
+            Self::DifferentTopologies => {
+                write!(
+                    f,
+                    "transfers planned together are on different topologies: plan those of each on their own"
                 )
             }
             Self::NoCode { tries } => {

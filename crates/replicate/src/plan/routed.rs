@@ -9,11 +9,11 @@ use super::request::{PlanError, Problem};
 use super::shares::{Column, Priced, max_min};
 use super::{Flow, FlowId, Group, Input, Mode, Sink, Term};
 use anabranch_graph::{
-    Arborescence, arborescence_price_bound, cheapest_arborescence, decompose, greedy_arborescence,
-    min_cost_flow, shortest_path,
+    Arborescence, arborescence_price_bound, cheapest_arborescence, decompose, distances, greedy_arborescence,
+    min_cost_flow,
 };
 use anabranch_units::{LinkId, SiteId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Copies of data from the source to some destinations: one hop after another, none before the one that feeds it.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,27 +79,41 @@ impl Route {
 
 /// One shortest path to each destination; where it passes another destination, that one passes the file on.
 ///
-/// Of the shortest paths, each destination (nearest first) takes one that uses the fewest links not used yet.
+/// Of the shortest paths, each destination (nearest first) takes one that adds the fewest links after the last
+/// destination on it (section 4.1: least total bandwidth); of these, one with the fewest copies on its links so far.
 pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
-    let mut order: Vec<(u64, SiteId, Vec<LinkId>)> = Vec::new();
-    for destination in &problem.destinations {
-        let path = shortest(problem, &problem.lengths, *destination);
-        order.push((path.iter().map(|l| problem.lengths[l.index()]).sum(), *destination, path));
-    }
-    order.sort();
-    // A bonus below one unit of length over a whole path prefers sharing among the shortest and changes nothing else:
-    // ending a path at a destination costs nothing, since the copy is there already.
-    let scale = 4 * problem.adjacency.sites() as u64 + 4;
-    let mut used: BTreeSet<LinkId> = BTreeSet::new();
+    let network = &problem.adjacency;
+    let far = distances(network, &problem.capacities, &problem.lengths, problem.source);
+    let mut order: Vec<(u64, SiteId)> =
+        (0..network.sites() as u16).map(SiteId).filter_map(|site| Some((far[site.index()]?, site))).collect();
+    order.sort_unstable();
+    let mut copies = vec![0u64; network.links()];
     let mut paths: Vec<(SiteId, Vec<LinkId>)> = Vec::new();
-    for (_, destination, _) in &order {
-        let lengths: Vec<u64> = problem
-            .adjacency
-            .link_ids()
-            .map(|l| problem.lengths[l.index()] * scale + if used.contains(&l) { 0 } else { 2 })
-            .collect();
-        let path = shortest(problem, &lengths, *destination);
-        used.extend(&path);
+    for (_, destination) in order.iter().filter(|(_, s)| problem.destinations.contains(s)) {
+        // The links that a shortest path adds and the copies that it meets, and its last link.
+        let mut best: Vec<Option<(u64, u64, Option<LinkId>)>> = vec![None; network.sites()];
+        best[problem.source.index()] = Some((0, 0, None));
+        for (distance, site) in order.iter().filter(|(_, s)| *s != problem.source) {
+            let settled = paths.iter().any(|(d, _)| d == site);
+            let ways = network.links_in(*site).iter().filter_map(|l| {
+                let from = network.from(*l).index();
+                let shortest = problem.capacities[l.index()] > 0
+                    && far[from].is_some_and(|f| f + problem.lengths[l.index()] == *distance);
+                let (added, met, _) = best[from].filter(|_| shortest)?;
+                // What a destination has already costs nothing.
+                Some(if settled { (0, 0, Some(*l)) } else { (added + 1, met + copies[l.index()], Some(*l)) })
+            });
+            best[site.index()] = ways.min();
+        }
+        let mut path = Vec::new();
+        let mut at = *destination;
+        while let Some((_, _, Some(link))) = best[at.index()] {
+            path.push(link);
+            at = network.from(link);
+        }
+        path.reverse();
+        let given = path.iter().rposition(|l| paths.iter().any(|(d, _)| *d == network.to(*l)));
+        path.iter().skip(given.map_or(0, |at| at + 1)).for_each(|l| copies[l.index()] += 1);
         paths.push((*destination, path));
     }
     // A group is a copy that leaves the source, with what its destinations pass on.
@@ -131,11 +145,6 @@ pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
         home.insert(*destination, group);
     }
     fair(problem, groups.into_iter().map(|g| vec![g]).collect())
-}
-
-fn shortest(problem: &Problem, lengths: &[u64], destination: SiteId) -> Vec<LinkId> {
-    shortest_path(&problem.adjacency, &problem.capacities, lengths, problem.source, destination)
-        .expect("every destination of a checked request can be reached")
 }
 
 /// To each destination on its own, paths of least total length that fill its min-cut.
@@ -272,7 +281,13 @@ pub(super) fn quantise(
     }
     units.sort_by(|a, b| b.total_cmp(a));
     units.dedup_by(|a, b| (*a - *b).abs() <= *b * 1e-9);
-    let mut best: Option<((u64, u64), usize, u64, Vec<Vec<u32>>)> = None;
+    struct Best {
+        score: (u64, u64),
+        flows: usize,
+        unit: u64,
+        counts: Vec<Vec<u32>>,
+    }
+    let mut best: Option<Best> = None;
     for unit in units {
         let mut counts: Vec<Vec<u32>> = wanted
             .iter()
@@ -319,20 +334,20 @@ pub(super) fn quantise(
         let flows = on_link.iter().sum::<u64>() as usize;
         // Rates within a few parts in a million are the same: fewer flows are better then.
         let near = |a: u64, b: u64| a.abs_diff(b) as f64 <= a.max(b) as f64 * 4e-6;
-        let better = best.as_ref().is_none_or(|(s, f, _, _)| {
-            if !near(score.0, s.0) {
-                score.0 > s.0
-            } else if !near(score.1, s.1) {
-                score.1 > s.1
+        let better = best.as_ref().is_none_or(|b| {
+            if !near(score.0, b.score.0) {
+                score.0 > b.score.0
+            } else if !near(score.1, b.score.1) {
+                score.1 > b.score.1
             } else {
-                flows < *f
+                flows < b.flows
             }
         });
         if better {
-            best = Some((score, flows, exact, counts));
+            best = Some(Best { score, flows, unit: exact, counts });
         }
     }
-    let (_, _, unit, counts) = best.ok_or(PlanError::TooNarrow)?;
+    let Best { unit, counts, .. } = best.ok_or(PlanError::TooNarrow)?;
     let (mut groups, mut flows) = (Vec::new(), Vec::new());
     for (g, (wanted, counts)) in wanted.iter().zip(&counts).enumerate() {
         let mut stream = 0u16;

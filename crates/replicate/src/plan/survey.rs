@@ -240,7 +240,7 @@ pub fn random_digraph(seed: Seed, id: u64, sites_max: u16) -> (Topology, SiteId,
     assert!(sites_max >= 9, "the smallest ring with two destinations has nine sites");
     let mut draws = seed.stream("replicate-survey", id);
     loop {
-        let instance = if id % 5 == 4 {
+        let instance = if is_ring(id) {
             random_ring(&mut draws, id, sites_max)
         } else {
             random_links(&mut draws, id, sites_max)
@@ -249,6 +249,11 @@ pub fn random_digraph(seed: Seed, id: u64, sites_max: u16) -> (Topology, SiteId,
             return instance;
         }
     }
+}
+
+/// Whether [`random_digraph`] makes a ring of the instance numbered `id`.
+pub fn is_ring(id: u64) -> bool {
+    id % 5 == 4
 }
 
 type Instance = (Topology, SiteId, Vec<SiteId>);
@@ -334,8 +339,8 @@ pub fn survey_triples(topology: &Topology) -> Survey {
     survey
 }
 
-/// Surveys random digraphs `ids` of a seed, of up to twelve sites.
-pub fn survey_random(seed: Seed, ids: std::ops::Range<u64>) -> Survey {
+/// Surveys random digraphs `ids` of a seed, of up to twelve sites. See [`is_ring`] to survey the two families apart.
+pub fn survey_random(seed: Seed, ids: impl IntoIterator<Item = u64>) -> Survey {
     let mut survey = Survey::default();
     for id in ids {
         let (topology, source, destinations) = random_digraph(seed, id, 12);
