@@ -1,9 +1,57 @@
 //! The `anabranch` command: it joins systems to drivers and speaks to people. Holds no protocol.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a driver: sockets, files, clocks and the environment are its business"
-)]
+//!
+//! Conventions (DESIGN section 5): results on stdout, everything else on stderr; `--json` for programs; exit code 0 done,
+//! 1 failed, 2 wrong usage, 3 some destinations failed, 4 data arrived wrong, 5 cancelled, 130 interrupted.
+//! Each verb is a module with an `Args` type and a `run` function.
+#![allow(clippy::disallowed_methods, reason = "a driver: sockets, files, clocks and the environment are its business")]
 
+mod network;
 mod replicate;
 
-fn main() {}
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Move data between and inside data centres, coded and coordinated.
+#[derive(Parser)]
+#[command(name = "anabranch", version, propagate_version = true)]
+struct Cli {
+    /// Say more on stderr; twice for everything.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Say nothing on stderr but errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// One file to many sites at the min-cut rate, through relays that code.
+    #[command(subcommand)]
+    Replicate(replicate::Noun),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let level = match (cli.quiet, cli.verbose) {
+        (true, _) => "error",
+        (_, 0) => "warn",
+        (_, 1) => "info",
+        _ => "debug",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ANABRANCH_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("error,anabranch={level}")));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let result = match cli.verb {
+        Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            // One line: what went wrong, then what led to it.
+            eprintln!("anabranch: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! `anabranch replicate plan`: what a transfer would do, as a table, JSON or a picture. Nothing is sent.
+
+use crate::network::{self, TopologyArgs};
+use anabranch_graph::Topology;
+use anabranch_replicate::draw::{self, Theme};
+use anabranch_replicate::plan::survey::{survey_random, survey_triples};
+use anabranch_replicate::plan::{Choice, Comparison, Plan, Planned, Planner, Request, Scheme};
+use anabranch_units::{ByteCount, Seed};
+use anyhow::Context as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What to plan.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    network: TopologyArgs,
+    /// The site that holds the file.
+    #[arg(long, value_name = "SITE", required_unless_present_any = ["survey", "survey_random"])]
+    from: Option<String>,
+    /// The sites that want it.
+    #[arg(long, value_name = "SITE,SITE", value_delimiter = ',', required_unless_present_any = ["survey", "survey_random"])]
+    to: Vec<String>,
+    /// Sites that must not be passed.
+    #[arg(long, value_name = "SITE,SITE", value_delimiter = ',')]
+    avoid_sites: Vec<String>,
+    /// Links that must not be used, as FROM-TO.
+    #[arg(long, value_name = "LINK,LINK", value_delimiter = ',')]
+    avoid_links: Vec<String>,
+    /// auto, coded, packed, steiner, steiner_store_and_forward, multi_path or single_path: whose plan is drawn and listed.
+    #[arg(long, default_value = "auto")]
+    scheme: String,
+    /// Size of the file, for bytes and time.
+    #[arg(long, value_name = "SIZE")]
+    size: Option<ByteCount>,
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+    /// With --json: the whole plan of the chosen scheme too.
+    #[arg(long, requires = "json")]
+    full: bool,
+    /// Draw the plan to this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Draw on a dark ground.
+    #[arg(long, requires = "svg")]
+    dark: bool,
+    /// Plan every source and three destinations of the topology, and count where each scheme falls short.
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    survey: bool,
+    /// The same over so many random networks of up to 12 sites.
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["from", "to", "survey"])]
+    survey_random: Option<u64>,
+    /// Seed of the random networks.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.survey || args.survey_random.is_some() {
+        let survey = match args.survey_random {
+            Some(count) => survey_random(Seed::new(args.seed), 0..count),
+            None => survey_triples(&args.network.load()?),
+        };
+        println!("{}", serde_json::to_string_pretty(&survey)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let topology = args.network.load()?;
+    let from = topology.find_site(args.from.as_deref().unwrap_or_default())?;
+    let mut request = Request::new(&topology, from, network::sites(&topology, &args.to)?);
+    request.avoid_sites = network::sites(&topology, &args.avoid_sites)?;
+    request.avoid_links = args.avoid_links.iter().map(|l| network::link(&topology, l)).collect::<Result<_, _>>()?;
+    let planner = Planner::new(request)?;
+    let comparison = planner.compare()?;
+    let choice = planner.auto()?;
+    let shown = shown(&planner, &choice, &args.scheme)?;
+    if let Some(path) = &args.svg {
+        let theme = if args.dark { Theme::Dark } else { Theme::Light };
+        let picture = draw::svg(&topology, Some(&shown.plan), theme);
+        std::fs::write(path, picture).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&json(&topology, &comparison, &shown, args)?)?);
+    } else {
+        print!("{}", table(&topology, &comparison, &choice, &shown, args.size));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn shown(planner: &Planner<'_>, choice: &Choice, scheme: &str) -> anyhow::Result<Planned> {
+    if scheme == "auto" {
+        return Ok(choice.chosen.clone());
+    }
+    let scheme: Scheme = scheme.parse().map_err(|e| anyhow::anyhow!("{e}, or auto"))?;
+    match choice.offers.iter().find(|o| o.scheme == scheme) {
+        Some(offer) => Ok(offer.planned.clone()),
+        None => Ok(planner.plan(scheme)?),
+    }
+}
+
+fn json(topology: &Topology, comparison: &Comparison, shown: &Planned, args: &Args) -> anyhow::Result<serde_json::Value> {
+    let mut value = serde_json::to_value(comparison)?;
+    let object = value.as_object_mut().context("a comparison is an object")?;
+    object.insert("shown".into(), serde_json::to_value(shown.plan.scheme)?);
+    object.insert("rate_bps".into(), shown.plan.rate.as_bps().into());
+    object.insert("bound_bps".into(), shown.plan.bound.as_bps().into());
+    object.insert("figures".into(), serde_json::to_value(&shown.figures)?);
+    if let Some(size) = args.size {
+        let links: Vec<_> = shown
+            .plan
+            .bytes_per_link(size)
+            .into_iter()
+            .map(|(id, bytes)| {
+                let link = topology.link(id);
+                serde_json::json!({
+                    "from": topology.site(link.from).name, "to": topology.site(link.to).name, "bytes": bytes,
+                })
+            })
+            .collect();
+        object.insert("links".into(), links.into());
+        object.insert("seconds".into(), shown.plan.rate.transmit_time(size).as_secs_f64().into());
+    }
+    if args.full {
+        object.insert("plan".into(), serde_json::to_value(&shown.plan)?);
+    }
+    Ok(value)
+}
+
+fn table(topology: &Topology, c: &Comparison, choice: &Choice, shown: &Planned, size: Option<ByteCount>) -> String {
+    use std::fmt::Write as _;
+    let name = |s| topology.site(s).name.as_str();
+    let plan = &shown.plan;
+    let to: Vec<_> = plan.destinations.iter().map(|d| name(*d)).collect();
+    let mut out = String::new();
+    let _ = writeln!(out, "{}: {} to {}; no scheme can be faster than {}\n", topology.name(), name(plan.source), to.join(", "), plan.bound);
+    let mut rows = comfy_table::Table::new();
+    rows.load_preset(comfy_table::presets::NOTHING);
+    rows.set_header(["scheme", "rate", "of bound", "sent per byte", "flows", "coding at"]);
+    let coding = |plan: &Plan| {
+        let sites: Vec<_> = plan.coding_sites(topology).iter().map(|w| name(w.site).to_owned()).collect();
+        if sites.is_empty() { "-".to_owned() } else { sites.join(", ") }
+    };
+    for offer in &choice.offers {
+        let p = &offer.planned.plan;
+        let mark = if p.scheme == c.auto { " (auto)" } else { "" };
+        rows.add_row([
+            format!("{}{mark}", p.scheme),
+            p.rate.to_string(),
+            format!("{:.0} %", 100.0 * p.rate.as_bps() as f64 / p.bound.as_bps() as f64),
+            format!("{:.2}", p.copies_per_byte()),
+            p.flows.len().to_string(),
+            coding(p),
+        ]);
+    }
+    let _ = writeln!(out, "{rows}\n");
+    let _ = writeln!(out, "auto: {}\n{}", c.reason, c.coding_gain);
+    if !c.decodes {
+        let _ = writeln!(out, "WARNING: random symbols pushed through the plans did not arrive as sent");
+    }
+    if let Some(size) = size {
+        let _ = writeln!(out, "\n{} at {}: {}; bytes on each link:", plan.scheme, plan.rate, plan.rate.transmit_time(size));
+        for (id, bytes) in plan.bytes_per_link(size) {
+            let link = topology.link(id);
+            let _ = writeln!(out, "  {} - {}: {bytes}", name(link.from), name(link.to));
+        }
+    }
+    out
+}
