@@ -28,6 +28,9 @@ const LOG_MAX: usize = 512;
 /// How long to wait before a failed write to the store is tried again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
+/// Work under the lock that takes longer than this excuses sites that were not heard of meanwhile.
+const LONG_WORK: Duration = Duration::from_ms(500);
+
 /// How a controller is set up.
 pub struct ControllerConfig {
     /// The network.
@@ -402,9 +405,20 @@ impl Controller {
         let now = self.now();
         let result = f(&mut state, now);
         self.drain(&mut state, now);
+        self.excuse(&mut state, now);
         drop(state);
         self.shared.moved.notify_one();
         result
+    }
+
+    /// While the lock was held for long (a hard plan, a slow disk) nobody could be heard: silence then counts for nothing.
+    fn excuse(&self, state: &mut State, began: Instant) {
+        let now = self.now();
+        if now.saturating_since(began) > LONG_WORK {
+            for queue in state.sites.iter_mut().filter(|q| q.up) {
+                queue.heard_at = Some(now);
+            }
+        }
     }
 
     fn drain(&self, state: &mut State, now: Instant) {
@@ -478,6 +492,7 @@ impl Controller {
             state.coordinator.handle_timeout(now);
         }
         self.drain(state, now);
+        self.excuse(state, now);
     }
 
     /// When the site counts as gone unless it is heard of.

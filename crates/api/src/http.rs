@@ -21,6 +21,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Extension, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
@@ -107,7 +108,21 @@ pub(crate) fn router(controller: Controller) -> Router {
             Refusal(StatusCode::METHOD_NOT_ALLOWED, "not with this method: /openapi.json lists them".into())
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(map_response(refuse_in_json))
         .with_state(controller)
+}
+
+/// Gives refusals of the framework itself (a path or query that does not parse) the shape of ours.
+async fn refuse_in_json(response: Response) -> Response {
+    let status = response.status();
+    let json = response.headers().get(header::CONTENT_TYPE).is_some_and(|t| t == "application/json");
+    if json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let text = axum::body::to_bytes(response.into_body(), 4_096).await.unwrap_or_default();
+    let line = String::from_utf8_lossy(&text).lines().next().unwrap_or("").to_owned();
+    let error = if line.is_empty() { status.to_string() } else { line };
+    Refusal(status, error).into_response()
 }
 
 fn read<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {

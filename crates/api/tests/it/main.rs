@@ -245,6 +245,9 @@ async fn a_killed_controller_goes_on_where_it_was() {
     let id = operator.submit(&submit_request()).await.expect("a good request");
     let mut watch = operator.watch(id);
     wait_for_phase(&operator, id, PhaseName::Running).await;
+    while starts.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(StdDuration::from_millis(10)).await;
+    }
     world.kill().await;
     hold.store(false, Ordering::SeqCst);
     world.start().await;
@@ -360,6 +363,8 @@ async fn bad_requests_get_one_line() {
     assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error:?}");
     let error = operator.text("/nowhere").await.expect_err("no such address");
     assert!(error.to_string().contains("no such address"), "{error}");
+    let error = operator.text("/v1/transfers/seven").await.expect_err("not a number").to_string();
+    assert!(error.contains("Cannot parse"), "what the framework refuses is told in JSON too: {error}");
     let credentials = world.credentials(Role::Operator, "operator");
     assert!(Client::new("localhost", &credentials, PATIENCE).is_err(), "no port");
     let nobody =
