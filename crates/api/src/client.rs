@@ -328,6 +328,7 @@ impl Client {
             body: None,
             buffer: Vec::new(),
             ready: VecDeque::new(),
+            told_over: false,
             over: false,
         }
     }
@@ -374,6 +375,7 @@ pub struct Watch {
     body: Option<Incoming>,
     buffer: Vec<u8>,
     ready: VecDeque<WatchItem>,
+    told_over: bool,
     over: bool,
 }
 
@@ -386,9 +388,6 @@ impl Watch {
         let mut pause = BACKOFF_MIN;
         loop {
             if let Some(item) = self.ready.pop_front() {
-                if let WatchItem::Status(view) = &item {
-                    self.over |= view.outcome.is_some();
-                }
                 return Ok(Some(item));
             }
             if self.over {
@@ -432,11 +431,13 @@ impl Watch {
                 self.body.insert(response.into_body())
             }
         };
-        let frame = timeout(WATCH_SILENCE, body.frame())
-            .await
-            .map_err(|_| broken("fell silent".into()))?
-            .ok_or_else(|| broken("the stream ended".into()))?
-            .map_err(|e| broken(e.to_string()))?;
+        let frame = timeout(WATCH_SILENCE, body.frame()).await.map_err(|_| broken("fell silent".into()))?;
+        let Some(frame) = frame else {
+            // The server ends the stream of a transfer that is over, after its last event.
+            self.over = self.told_over;
+            return if self.over { Ok(()) } else { Err(broken("the stream ended".into())) };
+        };
+        let frame = frame.map_err(|e| broken(e.to_string()))?;
         if let Some(data) = frame.data_ref() {
             self.buffer.extend_from_slice(data);
         }
@@ -465,7 +466,11 @@ impl Watch {
             }
         }
         match kind {
-            "status" => self.ready.push_back(WatchItem::Status(self.client.read(data.as_bytes())?)),
+            "status" => {
+                let view: Box<TransferView> = self.client.read(data.as_bytes())?;
+                self.told_over = view.outcome.is_some();
+                self.ready.push_back(WatchItem::Status(view));
+            }
             "event" => self.ready.push_back(WatchItem::Event(self.client.read(data.as_bytes())?)),
             _ => {}
         }

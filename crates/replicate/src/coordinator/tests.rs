@@ -322,7 +322,8 @@ impl World {
             }
             Command::Finish { run, hash, .. } => {
                 let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
-                assert_eq!(hash, right);
+                // The other one is what a lying source claims in the test of nonsense.
+                assert!(hash == right || hash == FileHash([3; 32]));
                 assert_eq!(s.have, whole_of(length), "only a whole file is finished");
                 if s.finish_fails > 0 {
                     s.finish_fails -= 1;
