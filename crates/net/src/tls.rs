@@ -256,7 +256,10 @@ fn check(
         return Ok(());
     }
     let path = files.certificate.clone();
-    let [Some(error), _] = verdict else { unreachable!("both are errors") };
+    // That it is for the other use only says nothing about what is wrong.
+    let wrong_use = |e: &webpki::Error| matches!(e, webpki::Error::RequiredEkuNotFoundContext(_));
+    let [Some(first), Some(second)] = verdict else { unreachable!("both are errors") };
+    let error = if wrong_use(&first) { second } else { first };
     Err(match error {
         webpki::Error::CertExpired { .. } | webpki::Error::CertNotValidYet { .. } => {
             TlsError::Expired { path }

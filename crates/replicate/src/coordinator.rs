@@ -224,7 +224,7 @@ impl Default for CoordinatorConfig {
             settle: Duration::from_secs(3),
             pause_min: Duration::from_ms(500),
             pause_max: Duration::from_secs(30),
-            idle_attempts_max: 8,
+            idle_attempts_max: 12,
             attempts_max: 10_000,
             site_wait: Duration::from_secs(600),
             avoid_min: Duration::from_secs(5),

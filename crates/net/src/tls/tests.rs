@@ -111,7 +111,7 @@ fn another_authority_is_refused_from_both_ends() {
 #[test]
 fn bad_files_are_named_with_what_is_wrong() {
     let (good, old, other) = (set(0), set(11), set(0));
-    let text = |r: Result<Credentials, TlsError>| r.err().expect("refused").to_string();
+    let text = |r: Result<Credentials, TlsError>| r.expect_err("refused").to_string();
     assert!(load(&set(9), &set(9), "controller").is_err(), "two sets");
     assert!(text(load(&old, &old, "sites/seattle")).contains("x.pem: the certificate has expired"));
     assert!(

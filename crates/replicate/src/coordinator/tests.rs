@@ -322,7 +322,8 @@ impl World {
             }
             Command::Finish { run, hash, .. } => {
                 let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
-                assert_eq!(hash, right);
+                // The other one is what a lying source claims in the test of nonsense.
+                assert!(hash == right || hash == FileHash([3; 32]));
                 assert_eq!(s.have, whole_of(length), "only a whole file is finished");
                 if s.finish_fails > 0 {
                     s.finish_fails -= 1;
@@ -1043,7 +1044,7 @@ fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
                 Verdict::Failed { reason } if reason.contains("was away") => {
                     assert_eq!((round % 2, SiteId(order[0])), (1, gone), "round {round}")
                 }
-                // Eight attempts in a row that each met another death.
+                // As many attempts in a row as are allowed each met another death.
                 Verdict::Failed { reason } if reason.contains("moved nothing") => unlucky += 1,
                 other => panic!("round {round}: {other:?}"),
             }
@@ -1053,7 +1054,7 @@ fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
             assert_eq!(s.program, None, "round {round}: idle codes are removed");
         }
     }
-    assert!(unlucky <= 5, "{unlucky} destinations were given up while the sites kept dying");
+    assert_eq!(unlucky, 0, "destinations were given up while the sites kept dying");
 }
 
 /// Whatever sites say, in whatever order, the machine goes on.

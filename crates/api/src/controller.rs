@@ -1,0 +1,548 @@
+//! The controller: the coordinator, its store, and what is queued for sites and watchers, behind one lock.
+//!
+//! After every change the order is: make it durable, then let commands and events out. Where the store cannot be written,
+//! nothing goes out until it can. Leaves out: HTTP. Read [`Controller`] first.
+#![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
+
+use crate::store::{Store, StoreError};
+use anabranch_graph::Topology;
+use anabranch_replicate::control::{Command, Report, TransferId};
+use anabranch_replicate::coordinator::{
+    Coordinator, CoordinatorConfig, Event, EventKind, PlanRequest, SubmitError, TransferRequest,
+    TransferStatus,
+};
+use anabranch_replicate::plan::Plan;
+use anabranch_units::{Duration, Instant, LinkId, SiteId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, watch};
+
+/// The planner that a controller is given.
+pub type BoxedPlanner = Box<dyn Fn(&PlanRequest<'_>) -> Result<Plan, String> + Send + Sync>;
+
+/// Commands that may wait for one site; a site that lets more pile up counts as gone.
+const QUEUE_MAX: usize = 16_384;
+/// Events of one transfer that a watcher can catch up on.
+const LOG_MAX: usize = 512;
+/// How long to wait before a failed write to the store is tried again.
+const STORE_RETRY: Duration = Duration::from_secs(1);
+
+/// Work under the lock that takes longer than this excuses sites that were not heard of meanwhile.
+const LONG_WORK: Duration = Duration::from_ms(500);
+
+/// How a controller is set up.
+pub struct ControllerConfig {
+    /// The network.
+    pub topology: Topology,
+    /// Decides what transfers do on it.
+    pub planner: BoxedPlanner,
+    /// Limits and patience.
+    pub coordinator: CoordinatorConfig,
+    /// The durable store's file; made if it is not there.
+    pub store: PathBuf,
+    /// How long a site may be silent before it counts as gone.
+    pub site_grace: Duration,
+}
+
+impl ControllerConfig {
+    /// A controller with every setting at its default.
+    pub fn new(topology: Topology, planner: BoxedPlanner, store: impl Into<PathBuf>) -> Self {
+        Self {
+            topology,
+            planner,
+            coordinator: CoordinatorConfig::default(),
+            store: store.into(),
+            site_grace: Duration::from_secs(3),
+        }
+    }
+}
+
+/// A running controller; clones are the same one.
+#[derive(Clone)]
+pub struct Controller {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    epoch: std::time::Instant,
+    topology: Topology,
+    site_grace: Duration,
+    state: Mutex<State>,
+    /// Wakes the driver when a deadline may have moved.
+    moved: Notify,
+    /// Wakes those who wait for one site's commands.
+    commands: Vec<Notify>,
+    /// Wakes watchers.
+    events: watch::Sender<u64>,
+}
+
+struct State {
+    coordinator: Coordinator<BoxedPlanner>,
+    store: Store,
+    unsaved: BTreeSet<TransferId>,
+    store_error: Option<String>,
+    store_retry_at: Option<Instant>,
+    sites: Vec<SiteQueue>,
+    logs: BTreeMap<TransferId, EventLog>,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct SiteQueue {
+    session: Option<u64>,
+    queue: VecDeque<(u64, Command)>,
+    /// Tells one numbering from another, over restarts of the controller too.
+    id: u64,
+    last_number: u64,
+    acknowledged: u64,
+    last_batch: u64,
+    /// Long polls in flight: the site is surely there.
+    polls: usize,
+    heard_at: Option<Instant>,
+    up: bool,
+}
+
+fn queue_id() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| d.as_nanos() as u64)
+}
+
+#[derive(Default)]
+struct EventLog {
+    first: u64,
+    events: VecDeque<Event>,
+}
+
+/// Counts since the start, for metrics.
+#[derive(Default)]
+struct Counters {
+    reports: u64,
+    commands: u64,
+    store_errors: u64,
+    queue_overflows: u64,
+}
+
+/// The site must register (again).
+#[derive(Debug)]
+pub(crate) struct NotRegistered;
+
+impl Controller {
+    /// Opens the store and goes on with what is in it. Somebody must then poll [`Controller::run`].
+    ///
+    /// Errors: a store that cannot be used, or that was written on another topology.
+    pub fn open(config: ControllerConfig) -> Result<Self, StoreError> {
+        let (store, stored) = Store::open(&config.store, &config.topology)?;
+        let sites = config.topology.sites().len();
+        let coordinator = Coordinator::restore(
+            config.coordinator,
+            config.topology.clone(),
+            config.planner,
+            Instant::ZERO,
+            stored.next_transfer,
+            stored.snapshots,
+        )
+        .map_err(|e| StoreError::BadRecord { path: config.store.clone(), reason: e.to_string() })?;
+        let state = State {
+            coordinator,
+            store,
+            unsaved: BTreeSet::new(),
+            store_error: None,
+            store_retry_at: None,
+            sites: (0..sites).map(|_| SiteQueue::default()).collect(),
+            logs: BTreeMap::new(),
+            counters: Counters::default(),
+        };
+        Ok(Self {
+            shared: Arc::new(Shared {
+                epoch: std::time::Instant::now(),
+                topology: config.topology,
+                site_grace: config.site_grace,
+                state: Mutex::new(state),
+                moved: Notify::new(),
+                commands: (0..sites).map(|_| Notify::new()).collect(),
+                events: watch::Sender::new(0),
+            }),
+        })
+    }
+
+    /// Drives deadlines: the coordinator's, and those of silent sites. Never returns; drop it to stop.
+    pub async fn run(&self) {
+        loop {
+            let wait = {
+                let mut state = self.lock();
+                let now = self.now();
+                self.handle_deadlines(&mut state, now);
+                self.next_deadline(&state).map(|t| t.saturating_since(self.now()))
+            };
+            let moved = self.shared.moved.notified();
+            match wait {
+                Some(wait) => {
+                    // A millisecond more: timers fire early by their rounding, and would spin.
+                    let wait = wait.to_std() + std::time::Duration::from_millis(1);
+                    let _ = tokio::time::timeout(wait, moved).await;
+                }
+                None => moved.await,
+            }
+        }
+    }
+
+    /// The network.
+    pub fn topology(&self) -> &Topology {
+        &self.shared.topology
+    }
+
+    /// Takes a transfer on; it is durable when this returns.
+    ///
+    /// Errors: see [`SubmitError`].
+    pub fn submit(&self, request: TransferRequest) -> Result<TransferId, SubmitError> {
+        self.change(|state, now| state.coordinator.submit(now, request))
+    }
+
+    /// Gives a transfer up; false if there is none under way.
+    pub fn cancel(&self, id: TransferId) -> bool {
+        self.change(|state, now| state.coordinator.cancel(now, id))
+    }
+
+    /// How a transfer stands.
+    pub fn status(&self, id: TransferId) -> Option<TransferStatus> {
+        self.lock().coordinator.status(id)
+    }
+
+    /// How all transfers stand, oldest first.
+    pub fn statuses(&self) -> Vec<TransferStatus> {
+        let state = self.lock();
+        state.coordinator.transfer_ids().filter_map(|id| state.coordinator.status(id)).collect()
+    }
+
+    /// The plan of a transfer's present or last attempt, since the controller's start.
+    pub fn plan(&self, id: TransferId) -> Option<Plan> {
+        self.lock().coordinator.plan(id).cloned()
+    }
+
+    /// Whether a site is registered and answers.
+    pub fn is_up(&self, site: SiteId) -> bool {
+        self.lock().coordinator.is_up(site)
+    }
+
+    /// What is wrong with the controller, if anything: the store cannot be written.
+    pub fn trouble(&self) -> Option<String> {
+        self.lock().store_error.clone()
+    }
+
+    pub(crate) fn register(
+        &self,
+        site: SiteId,
+        session: u64,
+        addresses: Vec<(LinkId, String)>,
+    ) -> (u64, u64) {
+        self.change(|state, now| {
+            let queue = &mut state.sites[site.index()];
+            if queue.session != Some(session) {
+                *queue = SiteQueue {
+                    session: Some(session),
+                    polls: queue.polls,
+                    id: queue_id(),
+                    ..SiteQueue::default()
+                };
+            }
+            queue.heard_at = Some(now);
+            queue.up = true;
+            let after = (queue.acknowledged, queue.id);
+            state.coordinator.handle_site_up(now, site, session, addresses);
+            after
+        })
+    }
+
+    pub(crate) fn reports(
+        &self,
+        site: SiteId,
+        session: u64,
+        batch: u64,
+        reports: Vec<Report>,
+    ) -> Result<(), NotRegistered> {
+        self.change(|state, now| {
+            let queue = state.hear(now, site, session)?;
+            if batch <= queue.last_batch {
+                return Ok(());
+            }
+            queue.last_batch = batch;
+            for report in reports {
+                state.counters.reports += 1;
+                state.coordinator.handle_report(now, site, report);
+            }
+            Ok(())
+        })
+    }
+
+    /// Commands after `after`, as soon as there are any, at most `wait` from now.
+    pub(crate) async fn commands(
+        &self,
+        site: SiteId,
+        session: u64,
+        after: u64,
+        wait: std::time::Duration,
+    ) -> Result<Vec<(u64, Command)>, NotRegistered> {
+        let end = tokio::time::Instant::now() + wait;
+        let _guard = PollGuard::new(self, site);
+        loop {
+            let notified = self.shared.commands[site.index()].notified();
+            {
+                let mut state = self.lock();
+                let now = self.now();
+                let queue = state.hear(now, site, session)?;
+                queue.acknowledged = queue.acknowledged.max(after.min(queue.last_number));
+                let acknowledged = queue.acknowledged;
+                queue.queue.retain(|(number, _)| *number > acknowledged);
+                if !queue.queue.is_empty() {
+                    // Enough for one reply; the rest follows.
+                    return Ok(queue.queue.iter().take(256).cloned().collect());
+                }
+            }
+            if tokio::time::timeout_at(end, notified).await.is_err() {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    /// Events of a transfer from number `from` on, the number that follows them, and whether the transfer is over.
+    pub(crate) fn events_from(&self, id: TransferId, from: u64) -> (Vec<(u64, Event)>, bool) {
+        let state = self.lock();
+        let over = state.coordinator.status(id).is_none_or(|s| s.outcome.is_some());
+        let events = state.logs.get(&id).map_or_else(Vec::new, |log| {
+            let numbered = log.events.iter().enumerate().map(|(i, e)| (log.first + i as u64, e.clone()));
+            numbered.filter(|(n, _)| *n >= from).collect()
+        });
+        (events, over)
+    }
+
+    pub(crate) fn watch_events(&self) -> watch::Receiver<u64> {
+        self.shared.events.subscribe()
+    }
+
+    /// Metrics in Prometheus' text format.
+    pub(crate) fn metrics(&self) -> String {
+        use std::fmt::Write as _;
+        let state = self.lock();
+        let mut text = String::new();
+        let mut metric = |name: &str, kind: &str, help: &str, lines: &[(String, u64)]| {
+            let _ = writeln!(text, "# HELP anabranch_{name} {help}\n# TYPE anabranch_{name} {kind}");
+            for (labels, value) in lines {
+                let _ = writeln!(text, "anabranch_{name}{labels} {value}");
+            }
+        };
+        let quoted = |s: &str| s.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let up: Vec<_> = self
+            .shared
+            .topology
+            .site_ids()
+            .map(|s| {
+                let name = quoted(&self.shared.topology.site(s).name);
+                (format!("{{site=\"{name}\"}}"), u64::from(state.coordinator.is_up(s)))
+            })
+            .collect();
+        metric("site_up", "gauge", "Whether the site is registered and answers.", &up);
+        let statuses: Vec<_> =
+            state.coordinator.transfer_ids().filter_map(|id| state.coordinator.status(id)).collect();
+        let over = statuses.iter().filter(|s| s.outcome.is_some()).count() as u64;
+        let counts = [
+            ("{state=\"open\"}".to_owned(), statuses.len() as u64 - over),
+            ("{state=\"over\"}".to_owned(), over),
+        ];
+        metric("transfers", "gauge", "Transfers that are remembered.", &counts);
+        let verified: Vec<_> = statuses
+            .iter()
+            .filter(|s| s.outcome.is_none())
+            .map(|s| {
+                let bytes = s.destinations.iter().map(|d| d.verified_bytes).sum();
+                (format!("{{transfer=\"{}\"}}", s.id), bytes)
+            })
+            .collect();
+        metric(
+            "transfer_verified_bytes",
+            "gauge",
+            "Bytes verified at all destinations, of open transfers.",
+            &verified,
+        );
+        let queued = state.sites.iter().map(|s| s.queue.len() as u64).sum();
+        let plain = |n: u64| [(String::new(), n)];
+        metric("commands_queued", "gauge", "Commands that sites have not acknowledged.", &plain(queued));
+        metric("commands_total", "counter", "Commands given.", &plain(state.counters.commands));
+        metric("reports_total", "counter", "Reports taken.", &plain(state.counters.reports));
+        metric(
+            "store_errors_total",
+            "counter",
+            "Failed writes to the store.",
+            &plain(state.counters.store_errors),
+        );
+        metric(
+            "queue_overflows_total",
+            "counter",
+            "Sites dropped for not taking commands.",
+            &plain(state.counters.queue_overflows),
+        );
+        metric(
+            "events_dropped_total",
+            "counter",
+            "Events that nobody took in time.",
+            &plain(state.coordinator.events_dropped()),
+        );
+        text
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.shared.epoch.elapsed())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock is a bug that the panic's own message tells of; the state's tables stay valid.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, and lets out what follows from it.
+    fn change<T>(&self, f: impl FnOnce(&mut State, Instant) -> T) -> T {
+        let mut state = self.lock();
+        let now = self.now();
+        let result = f(&mut state, now);
+        self.drain(&mut state, now);
+        self.excuse(&mut state, now);
+        drop(state);
+        self.shared.moved.notify_one();
+        result
+    }
+
+    /// While the lock was held for long (a hard plan, a slow disk) nobody could be heard: silence then counts for nothing.
+    fn excuse(&self, state: &mut State, began: Instant) {
+        let now = self.now();
+        if now.saturating_since(began) > LONG_WORK {
+            for queue in state.sites.iter_mut().filter(|q| q.up) {
+                queue.heard_at = Some(now);
+            }
+        }
+    }
+
+    fn drain(&self, state: &mut State, now: Instant) {
+        while let Some(id) = state.coordinator.poll_changed() {
+            state.unsaved.insert(id);
+        }
+        if !state.unsaved.is_empty() {
+            if state.store_retry_at.is_some_and(|t| now < t) {
+                return;
+            }
+            let changes: Vec<_> =
+                state.unsaved.iter().map(|&id| (id, state.coordinator.snapshot(id))).collect();
+            if let Err(error) = state.store.save(state.coordinator.next_transfer(), &changes) {
+                tracing::error!("{error}");
+                state.counters.store_errors += 1;
+                state.store_error = Some(error.to_string());
+                state.store_retry_at = Some(now + STORE_RETRY);
+                return;
+            }
+            for (id, snapshot) in &changes {
+                if snapshot.is_none() {
+                    state.logs.remove(id);
+                }
+            }
+            state.unsaved.clear();
+            state.store_error = None;
+            state.store_retry_at = None;
+        }
+        while let Some((site, command)) = state.coordinator.poll_command() {
+            let queue = &mut state.sites[site.index()];
+            if queue.queue.len() >= QUEUE_MAX {
+                // Forces the site to register anew, with an empty queue.
+                state.counters.queue_overflows += 1;
+                *queue =
+                    SiteQueue { polls: queue.polls, heard_at: Some(now), up: true, ..SiteQueue::default() };
+                continue;
+            }
+            queue.last_number += 1;
+            queue.queue.push_back((queue.last_number, command));
+            state.counters.commands += 1;
+            self.shared.commands[site.index()].notify_waiters();
+        }
+        let mut news = false;
+        while let Some(event) = state.coordinator.poll_event() {
+            news = true;
+            match &event.kind {
+                EventKind::Progress { .. } => tracing::debug!(transfer = event.transfer.0, ?event.kind),
+                kind => tracing::info!(transfer = event.transfer.0, attempt = event.attempt, ?kind),
+            }
+            let log = state.logs.entry(event.transfer).or_default();
+            if log.events.len() >= LOG_MAX {
+                log.events.pop_front();
+                log.first += 1;
+            }
+            log.events.push_back(event);
+        }
+        if news {
+            self.shared.events.send_modify(|n| *n += 1);
+        }
+    }
+
+    fn handle_deadlines(&self, state: &mut State, now: Instant) {
+        for i in 0..state.sites.len() {
+            let queue = &mut state.sites[i];
+            if self.silent_at(queue).is_some_and(|t| now >= t) {
+                queue.up = false;
+                state.coordinator.handle_site_down(now, SiteId(i as u16));
+            }
+        }
+        if state.coordinator.poll_timeout().is_some_and(|t| now >= t) {
+            state.coordinator.handle_timeout(now);
+        }
+        self.drain(state, now);
+        self.excuse(state, now);
+    }
+
+    /// When the site counts as gone unless it is heard of.
+    fn silent_at(&self, queue: &SiteQueue) -> Option<Instant> {
+        let heard_at = queue.heard_at.filter(|_| queue.up && queue.polls == 0)?;
+        Some(heard_at + self.shared.site_grace)
+    }
+
+    fn next_deadline(&self, state: &State) -> Option<Instant> {
+        let silent = state.sites.iter().filter_map(|q| self.silent_at(q)).min();
+        [silent, state.coordinator.poll_timeout(), state.store_retry_at].into_iter().flatten().min()
+    }
+}
+
+impl State {
+    /// Notes that the site's present process said something.
+    fn hear(&mut self, now: Instant, site: SiteId, session: u64) -> Result<&mut SiteQueue, NotRegistered> {
+        let queue = &mut self.sites[site.index()];
+        // A site that was given up as gone registers again, so that the coordinator learns that it is back.
+        if queue.session != Some(session) || !queue.up {
+            return Err(NotRegistered);
+        }
+        queue.heard_at = Some(now);
+        Ok(queue)
+    }
+}
+
+/// Counts a long poll as a sign of life for as long as its connection stands.
+struct PollGuard<'a> {
+    controller: &'a Controller,
+    site: SiteId,
+}
+
+impl<'a> PollGuard<'a> {
+    fn new(controller: &'a Controller, site: SiteId) -> Self {
+        controller.lock().sites[site.index()].polls += 1;
+        Self { controller, site }
+    }
+}
+
+impl Drop for PollGuard<'_> {
+    fn drop(&mut self) {
+        let mut state = self.controller.lock();
+        let now = self.controller.now();
+        let queue = &mut state.sites[self.site.index()];
+        queue.polls -= 1;
+        if queue.polls == 0 && queue.heard_at.is_some() {
+            queue.heard_at = Some(now);
+        }
+        drop(state);
+        self.controller.shared.moved.notify_one();
+    }
+}

@@ -1,0 +1,486 @@
+//! The controller's routes: who may ask what, and how it is said in JSON.
+//!
+//! Sites may only speak for themselves; operators submit, watch and cancel; a site may also submit and cancel transfers
+//! that it is the source of (CodedBulk section 2.4, step 1). Leaves out: TLS and connections. Read [`router`] first.
+
+use crate::controller::Controller;
+use crate::wire::{
+    CommandsReply, DestinationRequest, DestinationView, ErrorBody, HealthView, HopOverrideRequest,
+    HopRequest, LinkAddress, LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest,
+    ReportsRequest, SiteView, SubmitReply, SubmitRequest, TopologyView, TransferView, TransfersView,
+};
+use anabranch_net::keys::Role;
+use anabranch_net::tls::PeerIdentity;
+use anabranch_replicate::control::{HopSettings, TransferId};
+use anabranch_replicate::coordinator::{
+    Destination, HopOverride, SubmitError, TransferRequest, TransferStatus,
+};
+use anabranch_units::{LinkId, SiteId};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Extension, Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::map_response;
+use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use futures_util::stream::{Stream, unfold};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use utoipa::OpenApi;
+
+/// Bytes of a request: an inventory of the most ranges that a site may report fits.
+pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
+/// The longest that a site may wait for commands.
+const COMMANDS_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// A refusal.
+#[derive(Debug)]
+pub(crate) struct Refusal(StatusCode, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, Json(ErrorBody { error: self.1 })).into_response()
+    }
+}
+
+type Reply<T> = Result<Json<T>, Refusal>;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Anabranch replicate controller",
+        description = "One file to many sites at the min-cut rate. Mutual TLS: the role and name in the caller's certificate decide what it may do.",
+    ),
+    paths(
+        register, commands, reports, topology, submit, transfers, transfer, plan, events, cancel, healthz,
+        metrics
+    ),
+    components(schemas(
+        ErrorBody,
+        RegisterRequest,
+        LinkAddress,
+        RegisterReply,
+        CommandsReply,
+        NumberedCommand,
+        ReportsRequest,
+        SubmitRequest,
+        DestinationRequest,
+        LinkName,
+        HopRequest,
+        HopOverrideRequest,
+        SubmitReply,
+        TransferView,
+        DestinationView,
+        TransfersView,
+        TopologyView,
+        SiteView,
+        LinkView,
+        HealthView
+    ))
+)]
+struct Description;
+
+/// The OpenAPI description, JSON.
+pub(crate) fn openapi() -> String {
+    Description::openapi().to_json().expect("the description is made of strings")
+}
+
+/// All routes. The caller's [`PeerIdentity`] must be among the request's extensions.
+pub(crate) fn router(controller: Controller) -> Router {
+    Router::new()
+        .route("/v1/sites/{site}/register", post(register))
+        .route("/v1/sites/{site}/commands", get(commands))
+        .route("/v1/sites/{site}/reports", post(reports))
+        .route("/v1/topology", get(topology))
+        .route("/v1/transfers", get(transfers).post(submit))
+        .route("/v1/transfers/{id}", get(transfer).delete(cancel))
+        .route("/v1/transfers/{id}/plan", get(plan))
+        .route("/v1/transfers/{id}/events", get(events))
+        .route("/healthz", get(healthz))
+        .route("/metrics", get(metrics))
+        .route("/openapi.json", get(|| async { ([(header::CONTENT_TYPE, "application/json")], openapi()) }))
+        .fallback(|| async {
+            Refusal(StatusCode::NOT_FOUND, "no such address: /openapi.json lists them".into())
+        })
+        .method_not_allowed_fallback(|| async {
+            Refusal(StatusCode::METHOD_NOT_ALLOWED, "not with this method: /openapi.json lists them".into())
+        })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(map_response(refuse_in_json))
+        .with_state(controller)
+}
+
+/// Gives refusals of the framework itself (a path or query that does not parse) the shape of ours.
+async fn refuse_in_json(response: Response) -> Response {
+    let status = response.status();
+    let json = response.headers().get(header::CONTENT_TYPE).is_some_and(|t| t == "application/json");
+    if json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let text = axum::body::to_bytes(response.into_body(), 4_096).await.unwrap_or_default();
+    let line = String::from_utf8_lossy(&text).lines().next().unwrap_or("").to_owned();
+    let error = if line.is_empty() { status.to_string() } else { line };
+    Refusal(status, error).into_response()
+}
+
+fn read<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
+    let bytes = body.map_err(|e| match e.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            Refusal(StatusCode::PAYLOAD_TOO_LARGE, format!("body: at most {BODY_BYTES_MAX} bytes"))
+        }
+        status => Refusal(status, e.body_text()),
+    })?;
+    serde_json::from_slice(&bytes).map_err(|e| Refusal(StatusCode::BAD_REQUEST, format!("body: {e}")))
+}
+
+fn own_site(controller: &Controller, peer: &PeerIdentity, site: &str) -> Result<SiteId, Refusal> {
+    if peer.role != Role::Site || peer.name != site {
+        return Err(Refusal(
+            StatusCode::FORBIDDEN,
+            format!("{} `{}` may not speak for site `{site}`", peer.role.word(), peer.name),
+        ));
+    }
+    controller.topology().site_ids().find(|s| controller.topology().site(*s).name == site).ok_or_else(|| {
+        Refusal(StatusCode::NOT_FOUND, format!("no site `{site}` in this controller's topology"))
+    })
+}
+
+fn unregistered() -> Refusal {
+    Refusal(StatusCode::CONFLICT, "this session is not known here: register again".into())
+}
+
+fn no_transfer(id: u64) -> Refusal {
+    Refusal(StatusCode::NOT_FOUND, format!("no transfer {id}: it never was, or is forgotten"))
+}
+
+#[utoipa::path(post, path = "/v1/sites/{site}/register", params(("site" = String, Path)), request_body = RegisterRequest,
+    responses((status = 200, body = RegisterReply), (status = 403, body = ErrorBody)))]
+async fn register(
+    State(controller): State<Controller>,
+    Extension(peer): Extension<PeerIdentity>,
+    Path(site): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Reply<RegisterReply> {
+    let site = own_site(&controller, &peer, &site)?;
+    let request: RegisterRequest = read(body)?;
+    let topology = controller.topology();
+    for a in &request.addresses {
+        let ends_here = a.link.index() < topology.links().len() && topology.link(a.link).to == site;
+        if !ends_here {
+            let reason = format!("link {} does not end at site `{}`", a.link, peer.name);
+            return Err(Refusal(StatusCode::BAD_REQUEST, reason));
+        }
+        let port = a
+            .address
+            .rsplit_once(':')
+            .and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
+        if port.is_none() || a.address.len() > 300 {
+            let reason = format!("data address `{}` of link {}: must be host:port", a.address, a.link);
+            return Err(Refusal(StatusCode::BAD_REQUEST, reason));
+        }
+    }
+    let addresses = request.addresses.into_iter().map(|a| (a.link, a.address)).collect();
+    let (after, queue) = controller.register(site, request.session, addresses);
+    Ok(Json(RegisterReply { after, queue, site: site.0 }))
+}
+
+#[derive(serde::Deserialize)]
+struct CommandsQuery {
+    session: u64,
+    #[serde(default)]
+    after: u64,
+    wait_ms: Option<u64>,
+}
+
+#[utoipa::path(get, path = "/v1/sites/{site}/commands",
+    params(("site" = String, Path), ("session" = u64, Query), ("after" = u64, Query, description = "number of the last command that was taken over"),
+        ("wait_ms" = Option<u64>, Query, description = "how long to wait for a command, at most and unless told otherwise 10000")),
+    responses((status = 200, body = CommandsReply), (status = 403, body = ErrorBody), (status = 409, body = ErrorBody, description = "register again")))]
+async fn commands(
+    State(controller): State<Controller>,
+    Extension(peer): Extension<PeerIdentity>,
+    Path(site): Path<String>,
+    Query(query): Query<CommandsQuery>,
+) -> Reply<CommandsReply> {
+    let site = own_site(&controller, &peer, &site)?;
+    let wait = query.wait_ms.map_or(COMMANDS_WAIT_MAX, std::time::Duration::from_millis);
+    let commands = controller
+        .commands(site, query.session, query.after, wait.min(COMMANDS_WAIT_MAX))
+        .await
+        .map_err(|_| unregistered())?;
+    let commands =
+        commands.into_iter().map(|(number, command)| NumberedCommand { number, command }).collect();
+    Ok(Json(CommandsReply { commands }))
+}
+
+#[utoipa::path(post, path = "/v1/sites/{site}/reports", params(("site" = String, Path)), request_body = ReportsRequest,
+    responses((status = 204), (status = 403, body = ErrorBody), (status = 409, body = ErrorBody, description = "register again")))]
+async fn reports(
+    State(controller): State<Controller>,
+    Extension(peer): Extension<PeerIdentity>,
+    Path(site): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<StatusCode, Refusal> {
+    let site = own_site(&controller, &peer, &site)?;
+    let request: ReportsRequest = read(body)?;
+    controller.reports(site, request.session, request.batch, request.reports).map_err(|_| unregistered())?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[utoipa::path(get, path = "/v1/topology", responses((status = 200, body = TopologyView)))]
+async fn topology(State(controller): State<Controller>) -> Json<TopologyView> {
+    let t = controller.topology();
+    let sites = t.site_ids().map(|id| SiteView {
+        id: id.0,
+        name: t.site(id).name.clone(),
+        up: controller.is_up(id),
+        latitude_deg: t.site(id).place.map(|p| p.latitude_deg),
+        longitude_deg: t.site(id).place.map(|p| p.longitude_deg),
+    });
+    let links = t.link_ids().map(|id| {
+        let link = t.link(id);
+        LinkView {
+            id: id.0,
+            from: t.site(link.from).name.clone(),
+            to: t.site(link.to).name.clone(),
+            capacity_bps: link.properties.capacity.as_bps(),
+            delay_us: link.properties.delay.as_us(),
+            cost: link.properties.cost,
+        }
+    });
+    Json(TopologyView { name: t.name().to_owned(), sites: sites.collect(), links: links.collect() })
+}
+
+/// Names to ids.
+fn request(controller: &Controller, r: SubmitRequest) -> Result<TransferRequest, Refusal> {
+    let bad = |e: &dyn std::fmt::Display| Refusal(StatusCode::BAD_REQUEST, e.to_string());
+    let t = controller.topology();
+    let site = |name: &str| t.find_site(name).map_err(|e| bad(&e));
+    let links = |name: &LinkName| -> Result<Vec<LinkId>, Refusal> {
+        let (from, to) = (site(&name.from)?, site(&name.to)?);
+        let found: Vec<_> = t.links_out(from).filter(|l| t.link(*l).to == to).collect();
+        if found.is_empty() {
+            return Err(bad(&format!("no link from `{}` to `{}` in this topology", name.from, name.to)));
+        }
+        Ok(found)
+    };
+    let hop = |h: HopRequest| HopSettings {
+        stripes: h.stripes,
+        congestion_control: h.congestion_control,
+        priority: h.priority,
+    };
+    let mut avoid_links = Vec::new();
+    for name in &r.avoid_links {
+        avoid_links.extend(links(name)?);
+    }
+    let mut hop_overrides = Vec::new();
+    for o in r.hop_overrides {
+        let settings = hop(o.hop);
+        hop_overrides
+            .extend(links(&o.link)?.into_iter().map(|link| HopOverride { link, hop: settings.clone() }));
+    }
+    Ok(TransferRequest {
+        source: site(&r.source)?,
+        source_path: r.source_path,
+        destinations: r
+            .destinations
+            .into_iter()
+            .map(|d| Ok(Destination { site: site(&d.site)?, path: d.path }))
+            .collect::<Result<_, Refusal>>()?,
+        avoid_sites: r.avoid_sites.iter().map(|s| site(s)).collect::<Result<_, _>>()?,
+        avoid_links,
+        scheme: r.scheme,
+        hop: hop(r.hop),
+        hop_overrides,
+        bandwidth_limit: r.bandwidth_limit,
+        symbol_bytes: r.symbol_bytes,
+        buffer_packets: r.buffer_packets,
+        on_corrupt: r.on_corrupt,
+    })
+}
+
+fn may_manage(controller: &Controller, peer: &PeerIdentity, source: SiteId) -> Result<(), Refusal> {
+    let own = peer.role == Role::Site && controller.topology().site(source).name == peer.name;
+    if peer.role == Role::Operator || own {
+        return Ok(());
+    }
+    let reason = format!("{} `{}` may not manage transfers of another site", peer.role.word(), peer.name);
+    Err(Refusal(StatusCode::FORBIDDEN, reason))
+}
+
+#[utoipa::path(post, path = "/v1/transfers", request_body = SubmitRequest,
+    responses((status = 201, body = SubmitReply), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 429, body = ErrorBody)))]
+async fn submit(
+    State(controller): State<Controller>,
+    Extension(peer): Extension<PeerIdentity>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<SubmitReply>), Refusal> {
+    let request = request(&controller, read(body)?)?;
+    may_manage(&controller, &peer, request.source)?;
+    if let Some(trouble) = controller.trouble() {
+        return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, trouble));
+    }
+    let id = controller.submit(request).map_err(|e| match e {
+        SubmitError::TooMany { .. } => Refusal(StatusCode::TOO_MANY_REQUESTS, e.to_string()),
+        _ => Refusal(StatusCode::BAD_REQUEST, e.to_string()),
+    })?;
+    Ok((StatusCode::CREATED, Json(SubmitReply { id: id.0 })))
+}
+
+fn view(controller: &Controller, s: TransferStatus) -> TransferView {
+    let name = |site: SiteId| controller.topology().site(site).name.clone();
+    TransferView {
+        id: s.id.0,
+        phase: s.phase,
+        outcome: s.outcome,
+        exit_code: s.outcome.map(|o| o.exit_code()),
+        source: name(s.request.source),
+        source_path: s.request.source_path,
+        scheme_asked: s.request.scheme,
+        scheme: s.scheme,
+        hop: HopRequest {
+            stripes: s.request.hop.stripes,
+            congestion_control: s.request.hop.congestion_control,
+            priority: s.request.hop.priority,
+        },
+        attempts: s.attempts,
+        length_bytes: s.length_bytes,
+        hash: s.hash,
+        planned_bps: s.planned_bps,
+        bound_bps: s.bound_bps,
+        corrupt: s.corrupt,
+        suspects: s.suspects.into_iter().map(name).collect(),
+        last_trouble: s.last_trouble,
+        destinations: s
+            .destinations
+            .into_iter()
+            .map(|d| DestinationView {
+                site: name(d.site),
+                path: d.path,
+                verified_bytes: d.verified_bytes,
+                rate_bps: d.rate_bps,
+                postponed: d.postponed,
+                away: d.away,
+                verdict: d.verdict,
+            })
+            .collect(),
+    }
+}
+
+#[utoipa::path(get, path = "/v1/transfers", responses((status = 200, body = TransfersView)))]
+async fn transfers(State(controller): State<Controller>) -> Json<TransfersView> {
+    let transfers = controller.statuses().into_iter().map(|s| view(&controller, s)).collect();
+    Json(TransfersView { transfers })
+}
+
+#[utoipa::path(get, path = "/v1/transfers/{id}", params(("id" = u64, Path)),
+    responses((status = 200, body = TransferView), (status = 404, body = ErrorBody)))]
+async fn transfer(State(controller): State<Controller>, Path(id): Path<u64>) -> Reply<TransferView> {
+    let status = controller.status(TransferId(id)).ok_or_else(|| no_transfer(id))?;
+    Ok(Json(view(&controller, status)))
+}
+
+#[utoipa::path(get, path = "/v1/transfers/{id}/plan", params(("id" = u64, Path)),
+    responses((status = 200, body = Object, description = "the plan of the present or last attempt"), (status = 404, body = ErrorBody)))]
+async fn plan(State(controller): State<Controller>, Path(id): Path<u64>) -> Result<Response, Refusal> {
+    let plan = controller
+        .plan(TransferId(id))
+        .ok_or_else(|| Refusal(StatusCode::NOT_FOUND, format!("no plan of a transfer {id} yet")))?;
+    Ok(Json(plan).into_response())
+}
+
+#[utoipa::path(delete, path = "/v1/transfers/{id}", params(("id" = u64, Path)),
+    responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody, description = "it is over")))]
+async fn cancel(
+    State(controller): State<Controller>,
+    Extension(peer): Extension<PeerIdentity>,
+    Path(id): Path<u64>,
+) -> Result<StatusCode, Refusal> {
+    let status = controller.status(TransferId(id)).ok_or_else(|| no_transfer(id))?;
+    may_manage(&controller, &peer, status.request.source)?;
+    if controller.cancel(TransferId(id)) {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(Refusal(StatusCode::CONFLICT, format!("transfer {id} is over already")))
+    }
+}
+
+/// The state of one watcher's stream.
+struct Watcher {
+    controller: Controller,
+    id: TransferId,
+    next: u64,
+    pending: VecDeque<SseEvent>,
+    changes: tokio::sync::watch::Receiver<u64>,
+    over: bool,
+}
+
+impl Watcher {
+    fn status(&self) -> Option<SseEvent> {
+        let status = self.controller.status(self.id)?;
+        SseEvent::default().event("status").json_data(view(&self.controller, status)).ok()
+    }
+
+    async fn next(mut self) -> Option<(Result<SseEvent, Infallible>, Self)> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return Some((Ok(event), self));
+            }
+            if self.over {
+                return None;
+            }
+            self.changes.borrow_and_update();
+            let (events, over) = self.controller.events_from(self.id, self.next);
+            for (number, event) in events {
+                self.next = number + 1;
+                if let Ok(sse) = SseEvent::default().event("event").id(number.to_string()).json_data(&event) {
+                    self.pending.push_back(sse);
+                }
+            }
+            if !self.pending.is_empty() || over {
+                self.pending.extend(self.status());
+                self.over = over;
+                continue;
+            }
+            if self.changes.changed().await.is_err() {
+                return None;
+            }
+        }
+    }
+}
+
+#[utoipa::path(get, path = "/v1/transfers/{id}/events",
+    params(("id" = u64, Path), ("last-event-id" = Option<u64>, Header, description = "go on after this event")),
+    responses((status = 200, content_type = "text/event-stream", body = String,
+        description = "events `event` (one JSON object each, sites by id) and, after each batch, `status` (a TransferView); ends when the transfer is over"),
+        (status = 404, body = ErrorBody)))]
+async fn events(
+    State(controller): State<Controller>,
+    Path(id): Path<u64>,
+    headers: HeaderMap,
+) -> Result<Sse<impl Stream<Item = Result<SseEvent, Infallible>>>, Refusal> {
+    let transfer = TransferId(id);
+    controller.status(transfer).ok_or_else(|| no_transfer(id))?;
+    let last = headers.get("last-event-id").and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
+    let changes = controller.watch_events();
+    let next = last.map_or(0, |l| l.saturating_add(1));
+    let mut watcher =
+        Watcher { controller, id: transfer, next, pending: VecDeque::new(), changes, over: false };
+    watcher.pending.extend(watcher.status());
+    Ok(Sse::new(unfold(watcher, Watcher::next)).keep_alive(KeepAlive::default()))
+}
+
+#[utoipa::path(get, path = "/healthz", responses((status = 200, body = HealthView), (status = 503, body = HealthView)))]
+async fn healthz(State(controller): State<Controller>) -> (StatusCode, Json<HealthView>) {
+    match controller.trouble() {
+        None => (StatusCode::OK, Json(HealthView { status: "ok".into() })),
+        Some(status) => (StatusCode::SERVICE_UNAVAILABLE, Json(HealthView { status })),
+    }
+}
+
+#[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
+async fn metrics(State(controller): State<Controller>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], controller.metrics())
+}

@@ -1,0 +1,235 @@
+//! The listener: mutual TLS, who the peer is, and limits on what one peer may take up.
+//!
+//! HTTP/1.1 only. Leaves out: what is asked (the `http` module). Read [`Server`] first.
+
+use crate::controller::Controller;
+use anabranch_net::keys::Role;
+use anabranch_net::tls::{Credentials, PeerIdentity, peer_identity};
+use axum::extract::{Extension, Request};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Json, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+/// How a server is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServeConfig {
+    /// Where to listen; port 0 takes a free one. Loopback unless somebody chose otherwise.
+    pub address: SocketAddr,
+    /// Connections altogether, handshakes included.
+    pub connections_max: usize,
+    /// Connections of one peer.
+    pub peer_connections_max: usize,
+    /// Requests under way of one peer.
+    pub peer_requests_max: usize,
+    /// How long a handshake, or a request's head, may take.
+    pub patience: Duration,
+}
+
+impl Default for ServeConfig {
+    fn default() -> Self {
+        Self {
+            address: ([127, 0, 0, 1], 7171).into(),
+            connections_max: 4_096,
+            peer_connections_max: 64,
+            peer_requests_max: 64,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why the server cannot start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address cannot be listened on.
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        error: std::io::Error,
+    },
+    /// The credentials are not a controller's.
+    WrongRole {
+        /// What they are.
+        role: &'static str,
+    },
+    /// The credentials cannot be used.
+    Credentials(String),
+}
+
+impl std::fmt::Display for ServeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bind { address, error } => {
+                write!(f, "{address}: cannot listen there: {error}: choose another address or port")
+            }
+            Self::WrongRole { role } => {
+                write!(f, "the controller was given keys of role `{role}`: give it `controller`")
+            }
+            Self::Credentials(reason) => write!(f, "the controller's keys cannot be used: {reason}"),
+        }
+    }
+}
+impl std::error::Error for ServeError {}
+
+/// A bound listener, not yet serving.
+pub struct Server {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    controller: Controller,
+    config: ServeConfig,
+}
+
+type PeerTable = Arc<Mutex<BTreeMap<(Role, String), (usize, Arc<Semaphore>)>>>;
+
+impl Server {
+    /// Listens.
+    ///
+    /// Errors: see [`ServeError`].
+    pub async fn bind(
+        controller: Controller,
+        credentials: &Credentials,
+        config: ServeConfig,
+    ) -> Result<Self, ServeError> {
+        let role = credentials.identity().role;
+        if role != Role::Controller {
+            return Err(ServeError::WrongRole { role: role.word() });
+        }
+        let tls = credentials.server_config().map_err(|e| ServeError::Credentials(e.to_string()))?;
+        let listener = TcpListener::bind(config.address)
+            .await
+            .map_err(|error| ServeError::Bind { address: config.address, error })?;
+        Ok(Self { listener, acceptor: tls.into(), controller, config })
+    }
+
+    /// Where it listens.
+    ///
+    /// Errors: the system's.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves, and drives the controller. Never returns; drop it to stop.
+    pub async fn run(self) {
+        let Self { listener, acceptor, controller, config } = self;
+        let router = crate::http::router(controller.clone()).layer(from_fn(limit));
+        let slots = Arc::new(Semaphore::new(config.connections_max));
+        let peers = PeerTable::default();
+        let mut connections = tokio::task::JoinSet::new();
+        let serve = async {
+            loop {
+                let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
+                let (stream, address) = match listener.accept().await {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        // Out of descriptors, say: the next one may go better.
+                        tracing::warn!("accept: {error}");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        continue;
+                    }
+                };
+                let (acceptor, router, peers, config) =
+                    (acceptor.clone(), router.clone(), peers.clone(), config.clone());
+                connections.spawn(async move {
+                    let _slot = slot;
+                    if let Err(reason) = serve_one(stream, acceptor, router, peers, config).await {
+                        tracing::debug!("{address}: {reason}");
+                    }
+                });
+                while connections.try_join_next().is_some() {}
+            }
+        };
+        tokio::select! {
+            () = serve => {}
+            () = controller.run() => {}
+        }
+    }
+}
+
+/// One of a peer's connections; dropped with it.
+struct PeerSlot {
+    peers: PeerTable,
+    key: (Role, String),
+}
+
+impl PeerSlot {
+    fn take(peers: &PeerTable, peer: &PeerIdentity, config: &ServeConfig) -> Option<(Self, Arc<Semaphore>)> {
+        let key = (peer.role, peer.name.clone());
+        let mut table = peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = table
+            .entry(key.clone())
+            .or_insert_with(|| (0, Arc::new(Semaphore::new(config.peer_requests_max))));
+        if entry.0 >= config.peer_connections_max {
+            return None;
+        }
+        entry.0 += 1;
+        Some((Self { peers: peers.clone(), key }, entry.1.clone()))
+    }
+}
+
+impl Drop for PeerSlot {
+    fn drop(&mut self) {
+        let mut table = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = table.get_mut(&self.key) {
+            entry.0 -= 1;
+            if entry.0 == 0 {
+                table.remove(&self.key);
+            }
+        }
+    }
+}
+
+async fn serve_one(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    router: axum::Router,
+    peers: PeerTable,
+    config: ServeConfig,
+) -> Result<(), String> {
+    stream.set_nodelay(true).map_err(|e| e.to_string())?;
+    let tls = tokio::time::timeout(config.patience, acceptor.accept(stream))
+        .await
+        .map_err(|_| "handshake took too long".to_owned())?
+        .map_err(|e| anabranch_net::tls::explain("a caller", &e))?;
+    let peer = tls
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(peer_identity)
+        .ok_or_else(|| "its certificate does not say who holds it".to_owned())?;
+    let Some((_slot, requests)) = PeerSlot::take(&peers, &peer, &config) else {
+        return Err(format!(
+            "{} `{}` has {} connections already",
+            peer.role.word(),
+            peer.name,
+            config.peer_connections_max
+        ));
+    };
+    let service = TowerToHyperService::new(router.layer(Extension(peer)).layer(Extension(requests)));
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(config.patience)
+        .serve_connection(TokioIo::new(tls), service)
+        .await
+        .map_err(|e| e.to_string())
+}
+
+/// Refuses a peer's request while too many others of it are under way.
+async fn limit(Extension(requests): Extension<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    let Ok(_permit) = requests.try_acquire() else {
+        let error = crate::wire::ErrorBody {
+            error: "too many requests of this peer are under way: try again".into(),
+        };
+        return (StatusCode::TOO_MANY_REQUESTS, Json(error)).into_response();
+    };
+    next.run(request).await
+}

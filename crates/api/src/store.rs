@@ -1,0 +1,170 @@
+//! The controller's durable state: one record per transfer, in redb.
+//!
+//! Every change is one transaction, synced before anybody outside hears of it. Leaves out: what is in a record
+//! (`replicate::coordinator::TransferSnapshot`). Read [`Store`] first.
+
+use anabranch_graph::Topology;
+use anabranch_replicate::control::TransferId;
+use anabranch_replicate::coordinator::TransferSnapshot;
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use std::path::{Path, PathBuf};
+
+const TRANSFERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("transfers");
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+/// Version of the records; another one is refused, not guessed at.
+const FORMAT: &[u8] = b"1";
+
+/// Why the store cannot be used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The file cannot be opened, read or written.
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// It was written on another topology.
+    OtherTopology {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A record cannot be understood.
+    BadRecord {
+        /// The file.
+        path: PathBuf,
+        /// Which, and why.
+        reason: String,
+    },
+}
+
+impl std::fmt::Display for StoreError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unusable { path, reason } => write!(f, "store {}: {reason}", path.display()),
+            Self::OtherTopology { path } => write!(
+                f,
+                "store {}: was written on another topology: start with that one, or with another store",
+                path.display()
+            ),
+            Self::BadRecord { path, reason } => {
+                write!(f, "store {}: {reason}: move the file away to start anew", path.display())
+            }
+        }
+    }
+}
+impl std::error::Error for StoreError {}
+
+/// An open store.
+pub(crate) struct Store {
+    database: Database,
+    path: PathBuf,
+}
+
+/// What was in it.
+pub(crate) struct Stored {
+    pub(crate) next_transfer: TransferId,
+    pub(crate) snapshots: Vec<TransferSnapshot>,
+}
+
+/// What ids mean: site names and the ends of links, in order.
+fn fingerprint(topology: &Topology) -> Vec<u8> {
+    let mut text = String::new();
+    for site in topology.sites() {
+        text.push_str(&format!("{:?} ", site.name));
+    }
+    for link in topology.links() {
+        text.push_str(&format!("{}>{} ", link.from, link.to));
+    }
+    text.into_bytes()
+}
+
+impl Store {
+    /// Opens or makes the store.
+    pub(crate) fn open(path: &Path, topology: &Topology) -> Result<(Self, Stored), StoreError> {
+        let unusable =
+            |e: &dyn std::fmt::Display| StoreError::Unusable { path: path.to_owned(), reason: e.to_string() };
+        let bad = |reason: String| StoreError::BadRecord { path: path.to_owned(), reason };
+        let database = Database::create(path).map_err(|e| unusable(&e))?;
+        let fingerprint = fingerprint(topology);
+        let write = database.begin_write().map_err(|e| unusable(&e))?;
+        {
+            let mut meta = write.open_table(META).map_err(|e| unusable(&e))?;
+            write.open_table(TRANSFERS).map_err(|e| unusable(&e))?;
+            let format = meta.get("format").map_err(|e| unusable(&e))?.map(|v| v.value().to_vec());
+            match format.as_deref() {
+                None => {
+                    meta.insert("format", FORMAT).map_err(|e| unusable(&e))?;
+                    meta.insert("topology", fingerprint.as_slice()).map_err(|e| unusable(&e))?;
+                }
+                Some(FORMAT) => {
+                    let same =
+                        meta.get("topology").map_err(|e| unusable(&e))?.map(|v| v.value() == fingerprint);
+                    if same != Some(true) {
+                        return Err(StoreError::OtherTopology { path: path.to_owned() });
+                    }
+                }
+                Some(other) => {
+                    return Err(bad(format!("format {:?} is not known", String::from_utf8_lossy(other))));
+                }
+            }
+        }
+        write.commit().map_err(|e| unusable(&e))?;
+        let read = database.begin_read().map_err(|e| unusable(&e))?;
+        let meta = read.open_table(META).map_err(|e| unusable(&e))?;
+        let next = meta.get("next_transfer").map_err(|e| unusable(&e))?.map(|v| v.value().to_vec());
+        let next_transfer = match next {
+            None => 1,
+            Some(bytes) => serde_json::from_slice(&bytes).map_err(|e| bad(format!("next_transfer: {e}")))?,
+        };
+        let table = read.open_table(TRANSFERS).map_err(|e| unusable(&e))?;
+        let mut snapshots = Vec::new();
+        for entry in table.iter().map_err(|e| unusable(&e))? {
+            let (id, bytes) = entry.map_err(|e| unusable(&e))?;
+            let snapshot: TransferSnapshot = serde_json::from_slice(bytes.value())
+                .map_err(|e| bad(format!("transfer {}: {e}", id.value())))?;
+            snapshots.push(snapshot);
+        }
+        drop((meta, table, read));
+        Ok((
+            Self { database, path: path.to_owned() },
+            Stored { next_transfer: TransferId(next_transfer), snapshots },
+        ))
+    }
+
+    /// Makes changes durable, all or none: a snapshot, or the end of a transfer that was forgotten.
+    pub(crate) fn save(
+        &self,
+        next_transfer: TransferId,
+        changes: &[(TransferId, Option<TransferSnapshot>)],
+    ) -> Result<(), StoreError> {
+        self.try_save(next_transfer, changes)
+            .map_err(|e| StoreError::Unusable { path: self.path.clone(), reason: e.to_string() })
+    }
+
+    fn try_save(
+        &self,
+        next_transfer: TransferId,
+        changes: &[(TransferId, Option<TransferSnapshot>)],
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let write = self.database.begin_write()?;
+        {
+            let mut meta = write.open_table(META)?;
+            meta.insert("next_transfer", serde_json::to_vec(&next_transfer)?.as_slice())?;
+            let mut table = write.open_table(TRANSFERS)?;
+            for (id, snapshot) in changes {
+                match snapshot {
+                    Some(snapshot) => {
+                        table.insert(id.0, serde_json::to_vec(snapshot)?.as_slice())?;
+                    }
+                    None => {
+                        table.remove(id.0)?;
+                    }
+                }
+            }
+        }
+        write.commit()?;
+        Ok(())
+    }
+}

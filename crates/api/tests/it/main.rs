@@ -1,0 +1,391 @@
+//! A controller on loopback, real mutual TLS, and made-up sites that only talk.
+#![allow(clippy::disallowed_methods, reason = "real sockets and files under test")]
+
+use anabranch_api::wire::{DestinationRequest, LinkAddress, SubmitRequest};
+use anabranch_api::{
+    Client, ClientError, Controller, ControllerConfig, ServeConfig, Server, SiteLink, WatchItem,
+};
+use anabranch_graph::{LinkProperties, Topology};
+use anabranch_net::keys::{KeySet, Role, SetRequest, make_set, write_set};
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_replicate::control::{ByteRange, Command, FileHash, Report, TransferId};
+use anabranch_replicate::coordinator::{EventKind, Outcome, PhaseName, PlanRequest, Verdict};
+use anabranch_replicate::plan::{Flow, Group, Input, Mode, Plan, Scheme, Sink, Term};
+use anabranch_units::{BitRate, Duration, LinkId};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration as StdDuration;
+use tokio::task::JoinHandle;
+
+const LENGTH: u64 = 1_000;
+const HASH: FileHash = FileHash([9; 32]);
+const PATIENCE: StdDuration = StdDuration::from_secs(20);
+
+fn pair() -> Topology {
+    let mut t = Topology::new("pair");
+    let a = t.add_site("seattle", None).expect("a good name");
+    let b = t.add_site("New York", None).expect("a good name");
+    t.add_cable(a, b, LinkProperties::new(BitRate::mbps(20), Duration::from_ms(1))).expect("a good cable");
+    t
+}
+
+/// The one link there is.
+fn planner(request: &PlanRequest<'_>) -> Result<Plan, String> {
+    if request.avoid_links.contains(&LinkId(0)) {
+        return Err("no path from seattle to New York".into());
+    }
+    let site = request.destinations[0];
+    Ok(Plan {
+        scheme: Scheme::SinglePath,
+        source: request.source,
+        destinations: request.destinations.to_vec(),
+        unit: BitRate::mbps(20),
+        groups: vec![Group {
+            streams: 1,
+            mode: Mode::Routed,
+            sinks: vec![Sink { site, inputs: vec![anabranch_replicate::plan::FlowId(0)], decode: None }],
+        }],
+        flows: vec![Flow {
+            group: 0,
+            link: LinkId(0),
+            terms: vec![Term { input: Input::Stream(0), coefficient: 1, delayed: false }],
+        }],
+        rate: BitRate::mbps(20),
+        bound: BitRate::mbps(20),
+        store_and_forward: false,
+    })
+}
+
+struct World {
+    folder: PathBuf,
+    controller: Option<JoinHandle<()>>,
+    address: SocketAddr,
+}
+
+fn keys() -> KeySet {
+    make_set(&SetRequest {
+        sites: vec!["seattle".into(), "New York".into()],
+        operators: vec!["operator".into()],
+        controller_hosts: vec![],
+        valid_days: 2,
+    })
+    .expect("a good request")
+}
+
+impl World {
+    async fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("anabranch-api-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        write_set(&folder, &keys()).expect("an empty folder");
+        let mut world = Self { folder, controller: None, address: ([127, 0, 0, 1], 0).into() };
+        world.start().await;
+        world
+    }
+
+    async fn start(&mut self) {
+        // A killed process leaves no lock behind; a killed task's connections take a moment to go.
+        let mut tries = 0;
+        let controller = loop {
+            let config =
+                ControllerConfig::new(pair(), Box::new(planner), self.folder.join("controller.redb"));
+            match Controller::open(config) {
+                Ok(controller) => break controller,
+                Err(error) if tries == 100 => panic!("{error}"),
+                Err(_) => tries += 1,
+            }
+            tokio::time::sleep(StdDuration::from_millis(20)).await;
+        };
+        let serve = ServeConfig { address: self.address, ..ServeConfig::default() };
+        let credentials = self.credentials(Role::Controller, "controller");
+        let server = Server::bind(controller, &credentials, serve).await.expect("a free port");
+        self.address = server.local_addr().expect("it is bound");
+        self.controller = Some(tokio::spawn(server.run()));
+    }
+
+    /// Dropped in the middle of whatever it does: nothing is flushed that was not already.
+    async fn kill(&mut self) {
+        let controller = self.controller.take().expect("it runs");
+        controller.abort();
+        let _ = controller.await;
+    }
+
+    fn credentials(&self, role: Role, name: &str) -> Credentials {
+        Credentials::load(&CredentialFiles::in_set(&self.folder, role, name)).expect("they were written")
+    }
+
+    fn client(&self, role: Role, name: &str) -> Client {
+        Client::new(self.address.to_string(), &self.credentials(role, name), PATIENCE).expect("good settings")
+    }
+
+    fn link(&self, name: &str, session: u64) -> SiteLink {
+        let link = LinkId(if name == "seattle" { 1 } else { 0 });
+        let addresses = vec![LinkAddress { link, address: "127.0.0.1:9".into() }];
+        SiteLink::new(self.client(Role::Site, name), name, session, addresses)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn submit_request() -> SubmitRequest {
+    let path = "/data/out".into();
+    SubmitRequest::new("seattle", "/data/in", vec![DestinationRequest { site: "New York".into(), path }])
+}
+
+/// Answers commands as a good site would, until it is dropped; holds the file back while `hold` is set.
+fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let whole = vec![ByteRange { start: 0, end: LENGTH }];
+        loop {
+            let commands = match link.next_commands().await {
+                Ok(commands) => commands,
+                Err(error) => panic!("{error}"),
+            };
+            for command in commands {
+                let reports = match command {
+                    Command::Inquire { run, is_source, .. } => {
+                        vec![Report::Inventory {
+                            run,
+                            length: is_source.then_some(LENGTH),
+                            have: vec![],
+                            hash: None,
+                        }]
+                    }
+                    Command::Install { program } => {
+                        let is_sink = !program.sinks.is_empty();
+                        let mut reports = vec![Report::Ready { run: program.run }];
+                        if is_sink && !hold.load(Ordering::SeqCst) {
+                            reports.push(Report::SinkDone { run: program.run, have: whole.clone() });
+                        }
+                        reports
+                    }
+                    Command::Start { run } => {
+                        starts.fetch_add(1, Ordering::SeqCst);
+                        vec![Report::SourceDone { run, hash: Some(HASH) }]
+                    }
+                    Command::Finish { run, .. } => vec![Report::Completed { run }],
+                    _ => vec![],
+                };
+                if !reports.is_empty() {
+                    link.report(&reports).await.expect("the controller is or comes back");
+                }
+            }
+        }
+    })
+}
+
+async fn wait_for_phase(client: &Client, id: TransferId, phase: PhaseName) {
+    for _ in 0..200 {
+        if client.status(id).await.expect("it is remembered").phase == phase {
+            return;
+        }
+        tokio::time::sleep(StdDuration::from_millis(50)).await;
+    }
+    panic!("never {phase:?}: {:?}", client.status(id).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whole_transfer_is_talked_through() {
+    let world = World::new("whole").await;
+    let (hold, starts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let sites = [
+        site(world.link("seattle", 1), hold.clone(), starts.clone()),
+        site(world.link("New York", 2), hold.clone(), starts.clone()),
+    ];
+    let operator = world.client(Role::Operator, "operator");
+    let id = operator.submit(&submit_request()).await.expect("a good request");
+    let mut watch = operator.watch(id);
+    let mut kinds = Vec::new();
+    let mut last = None;
+    while let Some(item) = watch.next().await.expect("the controller is there") {
+        match item {
+            WatchItem::Event(event) => kinds.push(event.kind),
+            WatchItem::Status(view) => last = Some(view),
+            _ => {}
+        }
+    }
+    let last = last.expect("a status ends the stream");
+    assert_eq!((last.outcome, last.exit_code), (Some(Outcome::Done), Some(0)));
+    assert_eq!(last.destinations[0].verdict, Some(Verdict::Done));
+    assert_eq!((last.destinations[0].site.as_str(), last.hash), ("New York", Some(HASH)));
+    assert_eq!(kinds.first(), Some(&EventKind::Submitted));
+    assert_eq!(kinds.last(), Some(&EventKind::Finished { outcome: Outcome::Done }));
+    assert_eq!(starts.load(Ordering::SeqCst), 1);
+
+    let topology = operator.topology().await.expect("it is there");
+    assert!(topology.sites.iter().all(|s| s.up) && topology.links.len() == 2);
+    assert_eq!(operator.statuses().await.expect("it is there").len(), 1);
+    assert_eq!(operator.plan(id).await.expect("it is kept").flows.len(), 1);
+    let metrics = operator.text("/metrics").await.expect("text");
+    assert!(metrics.contains("anabranch_site_up{site=\"New York\"} 1"), "{metrics}");
+    assert!(metrics.contains("anabranch_transfers{state=\"over\"} 1"), "{metrics}");
+    assert!(operator.text("/healthz").await.expect("text").contains("ok"));
+    let openapi = operator.text("/openapi.json").await.expect("text");
+    for path in ["/v1/transfers/{id}/events", "/v1/sites/{site}/commands", "/metrics"] {
+        assert!(openapi.contains(path), "{path}");
+    }
+    operator.cancel(id).await.expect("a transfer that is over needs no cancelling");
+    sites.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_controller_goes_on_where_it_was() {
+    let mut world = World::new("restart").await;
+    let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+    let sites = [
+        site(world.link("seattle", 1), hold.clone(), starts.clone()),
+        site(world.link("New York", 2), hold.clone(), starts.clone()),
+    ];
+    let operator = world.client(Role::Operator, "operator");
+    let id = operator.submit(&submit_request()).await.expect("a good request");
+    let mut watch = operator.watch(id);
+    wait_for_phase(&operator, id, PhaseName::Running).await;
+    while starts.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(StdDuration::from_millis(10)).await;
+    }
+    world.kill().await;
+    hold.store(false, Ordering::SeqCst);
+    world.start().await;
+    let mut last = None;
+    while let Some(item) = watch.next().await.expect("the controller comes back") {
+        if let WatchItem::Status(view) = item {
+            last = Some(view);
+        }
+    }
+    let last = last.expect("a status ends the stream");
+    assert_eq!((last.outcome, last.attempts), (Some(Outcome::Done), 2));
+    let second = operator.submit(&submit_request()).await.expect("a good request");
+    assert!(second > id, "no id is used twice");
+    sites.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_site_that_falls_silent_counts_as_gone() {
+    let world = World::new("silent").await;
+    let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+    let link = site(world.link("seattle", 1), hold.clone(), starts.clone());
+    let operator = world.client(Role::Operator, "operator");
+    let is_up = async |want: bool| {
+        for _ in 0..200 {
+            if operator.topology().await.expect("it is there").sites[0].up == want {
+                return true;
+            }
+            tokio::time::sleep(StdDuration::from_millis(50)).await;
+        }
+        false
+    };
+    assert!(is_up(true).await);
+    link.abort();
+    assert!(is_up(false).await);
+    let _again = site(world.link("seattle", 3), hold, starts);
+    assert!(is_up(true).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_is_refused() {
+    let world = World::new("refused").await;
+    // A site in another's name, by its own certificate.
+    let seattle = world.client(Role::Site, "seattle");
+    let impostor = SiteLink::new(seattle.clone(), "New York", 1, vec![]);
+    let error = impostor.next_commands().await.expect_err("another's name");
+    let ClientError::Refused { status: 403, error } = error else { panic!("{error:?}") };
+    assert!(error.contains("site `seattle` may not speak for site `New York`"), "{error}");
+    assert!(error.contains(&world.address.to_string()), "{error}");
+    // An operator is no site.
+    let operator = world.client(Role::Operator, "operator");
+    let error =
+        SiteLink::new(operator.clone(), "seattle", 1, vec![]).next_commands().await.expect_err("no site");
+    assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
+    // A site submits its own files and nobody else's.
+    let other = SubmitRequest::new(
+        "New York",
+        "/x",
+        vec![DestinationRequest { site: "seattle".into(), path: "/y".into() }],
+    );
+    let error = seattle.submit(&other).await.expect_err("another's file");
+    assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
+    let own = seattle.submit(&submit_request()).await.expect("its own file");
+    let new_york = world.client(Role::Site, "New York");
+    let error = new_york.cancel(own).await.expect_err("another's transfer");
+    assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
+    operator.cancel(own).await.expect("operators may");
+    assert_eq!(operator.status(own).await.expect("it is remembered").exit_code, Some(5));
+    // An address of a link that ends elsewhere.
+    let wrong = vec![LinkAddress { link: LinkId(0), address: "127.0.0.1:9".into() }];
+    let error = SiteLink::new(seattle, "seattle", 1, wrong).next_commands().await.expect_err("not its link");
+    assert!(error.to_string().contains("link 0 does not end at site `seattle`"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_authority_is_refused() {
+    let world = World::new("authority").await;
+    let folder = world.folder.join("other");
+    write_set(&folder, &keys()).expect("an empty folder");
+    let quick = StdDuration::from_millis(300);
+    let load = |ca: &Path| {
+        let own = CredentialFiles::in_set(&folder, Role::Operator, "operator");
+        Credentials::load(&CredentialFiles { ca: ca.join("ca.pem"), ..own })
+    };
+    let stranger = Client::new(world.address.to_string(), &load(&folder).expect("one set"), quick)
+        .expect("good settings");
+    let error = stranger.topology().await.expect_err("another authority").to_string();
+    assert!(error.contains("another authority") && error.contains(&world.address.to_string()), "{error}");
+    let error = load(&world.folder).expect_err("files of two sets").to_string();
+    assert!(error.contains("was not made by the authority"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_requests_get_one_line() {
+    let world = World::new("bad").await;
+    let operator = world.client(Role::Operator, "operator");
+    let bad = async |request: SubmitRequest, text: &str| {
+        let error = operator.submit(&request).await.expect_err(text);
+        assert!(matches!(error, ClientError::Refused { status: 400, .. }), "{error:?}");
+        let error = error.to_string();
+        assert!(error.contains(text) && !error.contains('\n'), "{error}");
+    };
+    bad(
+        SubmitRequest::new("portland", "/x", vec![]),
+        "no site `portland` in this topology: it has seattle, New York",
+    )
+    .await;
+    bad(SubmitRequest::new("seattle", "/x", vec![]), "no destination").await;
+    bad(SubmitRequest { symbol_bytes: 0, ..submit_request() }, "symbol_bytes 0").await;
+    let error = operator.status(TransferId(77)).await.expect_err("no such transfer");
+    assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error:?}");
+    let error = operator.watch(TransferId(77)).next().await.expect_err("no such transfer");
+    assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error:?}");
+    let error = operator.text("/nowhere").await.expect_err("no such address");
+    assert!(error.to_string().contains("no such address"), "{error}");
+    let error = operator.text("/v1/transfers/seven").await.expect_err("not a number").to_string();
+    assert!(error.contains("Cannot parse"), "what the framework refuses is told in JSON too: {error}");
+    let credentials = world.credentials(Role::Operator, "operator");
+    assert!(Client::new("localhost", &credentials, PATIENCE).is_err(), "no port");
+    let nobody =
+        Client::new("127.0.0.1:1", &credentials, StdDuration::from_millis(300)).expect("good settings");
+    let error = nobody.topology().await.expect_err("nobody listens").to_string();
+    assert!(error.contains("127.0.0.1:1"), "{error}");
+}
+
+#[tokio::test]
+async fn a_store_of_another_topology_is_refused() {
+    let folder = std::env::temp_dir().join(format!("anabranch-api-{}-store", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a writable temporary folder");
+    let path = folder.join("controller.redb");
+    drop(Controller::open(ControllerConfig::new(pair(), Box::new(planner), &path)).expect("a new store"));
+    let mut other = pair();
+    other.add_site("portland", None).expect("a new name");
+    let error = Controller::open(ControllerConfig::new(other, Box::new(planner), &path))
+        .err()
+        .expect("another topology");
+    assert!(error.to_string().contains("was written on another topology"), "{error}");
+    drop(Controller::open(ControllerConfig::new(pair(), Box::new(planner), &path)).expect("the same again"));
+    std::fs::write(&path, b"not a store").expect("ours");
+    assert!(Controller::open(ControllerConfig::new(pair(), Box::new(planner), &path)).is_err());
+    std::fs::remove_dir_all(&folder).expect("ours");
+}
