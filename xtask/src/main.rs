@@ -1,3 +1,33 @@
-//! The project's own tools: `cargo xtask tidy`, `cargo xtask bench`.
+//! The project's own tools: `cargo xtask tidy` and `cargo xtask bench`.
+//!
+//! Every subcommand is a module with an `Args` type and a `run` function. Read [`Command`] first.
 
-fn main() {}
+#![allow(clippy::disallowed_methods, reason = "tools read files and ask the machine")]
+
+mod bench;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+
+/// The project's own tools.
+#[derive(Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check what the compiler and clippy do not: the walls between rooms and the house rules of the text.
+    Tidy(tidy::Args),
+    /// Measure the hot parts, beside other programs' where there are any.
+    Bench(bench::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Tidy(args) => tidy::run(args),
+        Command::Bench(args) => bench::run(args),
+    }
+}

@@ -1,1 +1,630 @@
-//! Real-time emulator: sites in network namespaces around one fabric.
+//! Real-time emulator: sites in network namespaces, joined by one fabric.
+//!
+//! [`Emulation::start`] gives every site of a topology a network namespace with one TUN device. What a program in a
+//! site sends is read from the device, passes the [`anabranch_fabric`] ports of the links on its way (rate, delay,
+//! loss, drop-tail queues, three strict priorities) under the real clock, and is written to the device of the site it is
+//! for. So any program runs on the emulated network, unchanged, with the kernel's own TCP.
+//!
+//! - **Addresses.** A site has a host address, `base + 1 + site`, reached hop by hop over the path of least delay (as
+//!   the topology was at the start: a link that goes down is not routed around). A directed link has an address too,
+//!   `base + 0x8000 + link`: one of its far end, which its near end reaches over exactly that link, and whose answers
+//!   come back over the opposite link of the cable. IPv4 only; IPv6 is switched off in the sites.
+//! - **Rates** count bytes of IP packets, headers included; there is no Ethernet framing. Segmentation and checksum
+//!   offloads are off, so that packets are those that a wire would carry, at most the MTU long.
+//! - **Priorities** go by DSCP: 40 and above (EF, CS6, CS7) first, 1 (LE) and 8 (CS1) last, the rest between. Each
+//!   priority has a queue of its own, of the link's queue size: that which the topology states, else what the link
+//!   sends in 100 ms, but at least 64 KiB ([`default_queue`]).
+//! - **Cleaning up.** Namespaces have no names, so they vanish with their last process. A helper process kills what
+//!   runs in them when the emulation is dropped or its process dies, by whatever signal.
+//! - **Privileges.** Root, or a user namespace where the machine allows one; [`doctor`] and the errors say what is
+//!   missing.
+//! - **Honesty.** [`Emulation::report`] says how late packets were, and whether figures can be trusted.
+//!
+//! Leaves out: TTL (it does not fall on the way), ICMP errors, ECN marks, routes that change, IPv6, and programs on
+//! other machines. Linux only. Read [`Emulation`], [`EmulationOptions`] and [`Report`] first.
+//!
+//! ```no_run
+//! use anabranch_emu::{Emulation, EmulationOptions};
+//! use anabranch_graph::{LinkProperties, Topology};
+//! use anabranch_units::{BitRate, Duration};
+//!
+//! let mut topology = Topology::new("pair");
+//! let (a, b) = (topology.add_site("a", None)?, topology.add_site("b", None)?);
+//! topology.add_cable(a, b, LinkProperties::new(BitRate::mbps(100), Duration::from_ms(10)))?;
+//! let emulation = Emulation::start(&topology, EmulationOptions::default())?;
+//! let mut ping = std::process::Command::new("ping");
+//! ping.args(["-c", "3", &emulation.site_address(b).to_string()]);
+//! emulation.spawn(a, ping)?.wait()?;
+//! assert!(emulation.report()?.trusted);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a driver: it reads the clock, starts threads and opens files (DESIGN 2)"
+)]
+
+mod build;
+mod doctor;
+mod error;
+mod forward;
+mod lateness;
+mod route;
+mod sys;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use anabranch_fabric::{Drop as DropReason, Port, PortSettings};
+use anabranch_graph::Topology;
+use anabranch_units::{BitRate, ByteCount, Duration, LinkId, Seed, SiteId};
+
+use crate::build::{BuildPlan, Built, SitePlan};
+use crate::forward::{Figures, Forwarder, Request, Setup};
+use crate::route::Routes;
+
+pub use build::Isolation;
+pub use doctor::{Finding, doctor};
+pub use error::{BuildFailure, BuildStep, EmuError};
+pub use lateness::{Report, Scheduling};
+pub use route::{LINKS_MAX, SITES_MAX};
+
+/// How a network is emulated. [`EmulationOptions::default`] suits most uses.
+#[derive(Clone, Debug)]
+pub struct EmulationOptions {
+    /// The way to make namespaces; `None` tries our own privileges first, then a user namespace.
+    pub isolation: Option<Isolation>,
+    /// First address of the /16 network that the sites see; default 10.77.0.0.
+    pub base: Ipv4Addr,
+    /// Largest IP packet, 576 to 65535 bytes; default 1500.
+    pub mtu: u32,
+    /// TCP congestion control in the sites, as `net.ipv4.tcp_congestion_control` names it; `None` leaves the kernel's
+    /// default.
+    pub congestion_control: Option<String>,
+    /// The most that a TCP socket buffers in each direction (`tcp_rmem` and `tcp_wmem`); `None` leaves the kernel's
+    /// default. Twice the bandwidth-delay product of the longest path is enough.
+    pub tcp_buffer_bytes_max: Option<ByteCount>,
+    /// Seed of the packet losses.
+    pub seed: Seed,
+    /// 99th percentile of the lateness above which the report does not trust the run; default 1 ms.
+    pub lateness_p99_max: Duration,
+    /// Run the forwarder ahead of ordinary threads, if permitted; default true.
+    pub elevate: bool,
+    /// Deadlines nearer than this are waited for awake; default 5 us.
+    pub spin: Duration,
+    /// Shortest sleep, so that packets due close to one another are handed over together: less processor time per
+    /// packet, at the price of as much lateness. Default none.
+    pub coalesce: Duration,
+}
+
+impl Default for EmulationOptions {
+    fn default() -> Self {
+        Self {
+            isolation: None,
+            base: Ipv4Addr::new(10, 77, 0, 0),
+            mtu: 1500,
+            congestion_control: None,
+            tcp_buffer_bytes_max: None,
+            seed: Seed::new(1),
+            lateness_p99_max: Duration::from_ms(1),
+            elevate: true,
+            spin: Duration::from_us(5),
+            coalesce: Duration::ZERO,
+        }
+    }
+}
+
+impl EmulationOptions {
+    fn check(&self) -> Result<(), EmuError> {
+        let refuse = |name, value: &dyn ToString, allowed| {
+            Err(EmuError::Option { name, value: value.to_string(), allowed })
+        };
+        if !(576..=65_535).contains(&self.mtu) {
+            return refuse("mtu", &self.mtu, "576 to 65535 bytes");
+        }
+        if self.base.octets()[2..] != [0, 0] || !self.base.is_private() {
+            return refuse("base address", &self.base, "the start of a private /16 network, as 10.77.0.0");
+        }
+        if let Some(name) = &self.congestion_control
+            && !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+        {
+            return refuse(
+                "congestion control",
+                name,
+                "a name as in `sysctl net.ipv4.tcp_available_congestion_control`",
+            );
+        }
+        match self.tcp_buffer_bytes_max {
+            Some(max) if !(4_096..=0x7fff_ffff).contains(&max.as_u64()) => {
+                refuse("tcp buffer", &max, "4 KiB to 2 GiB less one byte")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What to write below `/proc/sys/net` in each site, and whether it must succeed.
+    fn settings(&self) -> Vec<(String, String, bool)> {
+        let wanted = [
+            ("ipv6/conf/all/disable_ipv6", "1"),
+            ("ipv6/conf/default/disable_ipv6", "1"),
+            ("ipv4/ip_forward", "0"),
+            ("ipv4/conf/all/rp_filter", "0"),
+            ("ipv4/conf/default/rp_filter", "0"),
+            // Else a connection starts with what an earlier one learned, and trials are not alike.
+            ("ipv4/tcp_no_metrics_save", "1"),
+        ];
+        let mut settings: Vec<_> =
+            wanted.map(|(path, value)| (path.to_owned(), value.to_owned(), false)).into();
+        if let Some(name) = &self.congestion_control {
+            settings.push(("ipv4/tcp_congestion_control".into(), name.clone(), true));
+        }
+        if let Some(max) = self.tcp_buffer_bytes_max {
+            let max = max.as_u64();
+            settings.push(("ipv4/tcp_rmem".into(), format!("4096 {} {max}", max.min(131_072)), true));
+            settings.push(("ipv4/tcp_wmem".into(), format!("4096 {} {max}", max.min(16_384)), true));
+        }
+        settings
+    }
+}
+
+/// Packets that a site's device holds while the emulator does not read them.
+const DEVICE_QUEUE_PACKETS: u32 = 4_096;
+
+/// The queue of a link of `rate` whose topology names none: what it sends in 100 ms, but at least 64 KiB.
+pub fn default_queue(rate: BitRate) -> ByteCount {
+    ByteCount::new(rate.as_bps() / 80).max(ByteCount::kib(64))
+}
+
+/// The state of a link, which may change at run time.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct LinkState {
+    /// Whether it works. One that goes down drops what waits for it and what comes.
+    pub up: bool,
+    /// Bits per second.
+    pub rate: BitRate,
+    /// One-way propagation delay.
+    pub delay: Duration,
+    /// Packets lost at random, parts per million.
+    pub loss_ppm: u32,
+}
+
+/// What has passed a link since the start, and what waits for it now.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct LinkCounters {
+    /// Which link.
+    pub link: LinkId,
+    /// Packets that came to it.
+    pub offered_packets: u64,
+    /// Packets that it sent, lost ones included.
+    pub sent_packets: u64,
+    /// Bytes of the packets that it sent.
+    pub sent_bytes: u64,
+    /// Packets that came off its far end.
+    pub arrived_packets: u64,
+    /// Bytes that came off its far end.
+    pub arrived_bytes: u64,
+    /// Packets for which its queues had no room.
+    pub dropped_queue_full: u64,
+    /// Packets that it lost at random.
+    pub dropped_loss: u64,
+    /// Packets dropped since it was down.
+    pub dropped_link_down: u64,
+    /// Bytes that wait for it now.
+    pub queue_bytes: u64,
+}
+
+impl LinkCounters {
+    fn of(link: LinkId, port: &Port) -> Self {
+        let counters = port.counters();
+        Self {
+            link,
+            offered_packets: counters.offered_packets,
+            sent_packets: counters.sent_packets,
+            sent_bytes: counters.sent_bytes,
+            arrived_packets: counters.arrived_packets,
+            arrived_bytes: counters.arrived_bytes,
+            dropped_queue_full: counters.drops.of(DropReason::QueueFull),
+            dropped_loss: counters.drops.of(DropReason::Loss),
+            dropped_link_down: counters.drops.of(DropReason::LinkDown),
+            queue_bytes: port.queue_bytes().as_u64(),
+        }
+    }
+}
+
+/// A running emulation. Dropping it ends it: programs in its sites are killed and its namespaces vanish.
+#[derive(Debug)]
+pub struct Emulation {
+    handle: EmulationHandle,
+    forwarder: Option<JoinHandle<()>>,
+    nursery: Option<(Sender<Birth>, JoinHandle<()>)>,
+    /// Ends, and with it every program in the sites, when dropped.
+    watchdog: Option<build::Watchdog>,
+}
+
+/// The controls of an emulation, for other threads. Outlives it harmlessly: every call then fails.
+#[derive(Clone, Debug)]
+pub struct EmulationHandle {
+    shared: Arc<Shared>,
+    requests: Sender<Request>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    routes: Routes,
+    user_namespace: Option<OwnedFd>,
+    sites: Vec<SiteFiles>,
+    isolation: Isolation,
+    lateness_p99_max: Duration,
+    bell: Arc<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct SiteFiles {
+    namespace: OwnedFd,
+    device_counters: OwnedFd,
+}
+
+/// A program to be started, and who wants it.
+type Birth = (Command, Sender<std::io::Result<Child>>);
+
+impl Emulation {
+    /// Builds `topology` and starts forwarding.
+    ///
+    /// Errors: too large a topology or none, options or link properties out of range, and, with what is missing and how
+    /// to get it, a machine that does not allow the namespaces or devices.
+    /// Cost: about a millisecond per site; the process forks, so a process with much memory takes longer.
+    pub fn start(topology: &Topology, options: EmulationOptions) -> Result<Self, EmuError> {
+        options.check()?;
+        let size =
+            |what, got, limit| if got > limit { Err(EmuError::Size { what, got, limit }) } else { Ok(()) };
+        size("links", topology.links().len(), LINKS_MAX)?;
+        size("sites", topology.sites().len(), SITES_MAX)?;
+        if topology.sites().is_empty() {
+            return Err(EmuError::Size { what: "sites", got: 0, limit: SITES_MAX });
+        }
+        let routes = Routes::new(topology, options.base);
+        let ports = ports(topology, options.seed)?;
+        let plan = BuildPlan {
+            sites: topology
+                .site_ids()
+                .map(|site| SitePlan {
+                    address: routes.site_address(site),
+                    link_addresses: routes.links_into(site).map(|l| routes.link_address(l)).collect(),
+                })
+                .collect(),
+            prefix: route::PREFIX,
+            mtu: options.mtu,
+            device_queue_packets: DEVICE_QUEUE_PACKETS,
+            settings: options.settings(),
+        };
+        let built = match options.isolation {
+            Some(isolation) => build::build(&plan, isolation).map_err(EmuError::Build)?,
+            None => match build::build(&plan, Isolation::Root) {
+                Ok(built) => built,
+                // Only a lack of privileges can be different in a user namespace.
+                Err(root) if root.step == BuildStep::Setting || root.step == BuildStep::Fork => {
+                    return Err(EmuError::Build(root));
+                }
+                Err(root) => build::build(&plan, Isolation::UserNamespace)
+                    .map_err(|user| EmuError::NoIsolation { root, user })?,
+            },
+        };
+        Self::run(topology, options, routes, ports, built)
+    }
+
+    fn run(
+        topology: &Topology,
+        options: EmulationOptions,
+        routes: Routes,
+        ports: Vec<Port>,
+        built: Built,
+    ) -> Result<Self, EmuError> {
+        let bell = Arc::new(sys::bell().map_err(EmuError::Thread)?);
+        let (tuns, sites) = built
+            .sites
+            .into_iter()
+            .map(|s| (s.tun, SiteFiles { namespace: s.namespace, device_counters: s.device_counters }))
+            .unzip();
+        let (requests, received) = channel();
+        let setup = Setup {
+            routes: routes.clone(),
+            tuns,
+            tables: topology.site_ids().map(|to| route::next_hops(topology, to)).collect(),
+            ports,
+            bell: bell.clone(),
+            requests: received,
+            spin: options.spin.to_std(),
+            coalesce: options.coalesce.to_std(),
+            elevate: options.elevate,
+        };
+        let shared = Shared {
+            routes,
+            user_namespace: built.user_namespace,
+            sites,
+            isolation: built.isolation,
+            lateness_p99_max: options.lateness_p99_max,
+            bell,
+        };
+        let mut emulation = Self {
+            handle: EmulationHandle { shared: Arc::new(shared), requests },
+            forwarder: None,
+            nursery: None,
+            watchdog: Some(built.watchdog),
+        };
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        let forwarder =
+            thread("emu-forwarder").spawn(move || Forwarder::run(setup)).map_err(EmuError::Thread)?;
+        emulation.forwarder = Some(forwarder);
+        let (births, wanted) = channel::<Birth>();
+        let nursery = move || {
+            for (mut command, reply) in wanted {
+                // Who asked may have gone; the program then runs unobserved until the emulation ends.
+                let _ = reply.send(command.spawn());
+            }
+        };
+        let nursery = thread("emu-nursery").spawn(nursery).map_err(EmuError::Thread)?;
+        emulation.nursery = Some((births, nursery));
+        Ok(emulation)
+    }
+
+    /// The controls, for other threads.
+    pub fn handle(&self) -> EmulationHandle {
+        self.handle.clone()
+    }
+
+    /// How the namespaces were made.
+    pub fn isolation(&self) -> Isolation {
+        self.handle.shared.isolation
+    }
+
+    /// The address of `site`, reached from everywhere over the path of least delay.
+    ///
+    /// Panics: if the site is not of this topology.
+    pub fn site_address(&self, site: SiteId) -> IpAddr {
+        self.handle.site_address(site)
+    }
+
+    /// The address of the far end of `link`, which its near end reaches over exactly this link.
+    ///
+    /// Panics: if the link is not of this topology.
+    pub fn link_address(&self, link: LinkId) -> IpAddr {
+        self.handle.link_address(link)
+    }
+
+    /// Starts `command` in `site`. It is killed when the emulation is dropped or this process dies.
+    ///
+    /// Errors: the program cannot be started. Its standard input and output are what `command` says.
+    /// Panics: if the site is not of this topology.
+    pub fn spawn(&self, site: SiteId, mut command: Command) -> Result<Child, EmuError> {
+        let parent = std::process::id() as libc::pid_t;
+        let enter = self.enter(site);
+        sys::before_exec(&mut command, move || {
+            enter()?;
+            // After entering: a change of credentials clears it. The signal comes when the *thread* that started the
+            // program ends, hence the nursery, a thread that lives as long as the emulation.
+            sys::signal_on_parent_death(libc::SIGKILL)?;
+            if sys::parent_pid() != parent { Err(std::io::ErrorKind::NotConnected.into()) } else { Ok(()) }
+        });
+        let program = command.get_program().to_string_lossy().into_owned();
+        let (reply, born) = channel();
+        let (births, _) = self.nursery.as_ref().expect("the nursery is there until the drop");
+        births.send((command, reply)).map_err(|_| EmuError::Ended)?;
+        born.recv().map_err(|_| EmuError::Ended)?.map_err(|error| EmuError::Spawn { program, site, error })
+    }
+
+    /// Prepares `command` to run in `site` once started by its own means. The helper process kills it, too, when the
+    /// emulation ends.
+    ///
+    /// Panics: if the site is not of this topology.
+    pub fn command(&self, site: SiteId, command: &mut Command) {
+        sys::before_exec(command, self.enter(site));
+    }
+
+    /// What a forked child does to enter `site`, for the `pre_exec` of other kinds of command (tokio's). It makes
+    /// system calls only, so it may run there.
+    ///
+    /// Panics: if the site is not of this topology.
+    pub fn enter(&self, site: SiteId) -> impl Fn() -> std::io::Result<()> + Send + Sync + 'static {
+        self.handle.enter(site)
+    }
+
+    /// Runs `work` on a thread of its own inside `site`; sockets that it opens are the site's, also after it has
+    /// returned them.
+    ///
+    /// Errors: without CAP_SYS_ADMIN of our own a thread cannot enter; start a program instead.
+    /// Panics: if the site is not of this topology, or if `work` does.
+    pub fn run_in<T: Send>(&self, site: SiteId, work: impl FnOnce() -> T + Send) -> Result<T, EmuError> {
+        let namespace = &self.handle.shared.sites[site.index()].namespace;
+        let body = || sys::set_namespace(namespace.as_raw_fd(), libc::CLONE_NEWNET).map(|()| work());
+        let result = std::thread::scope(|scope| scope.spawn(body).join());
+        match result {
+            Ok(result) => result.map_err(|error| EmuError::Enter { site, error }),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// A path for `nsenter --net=PATH`, to look into `site` by hand. In a user namespace add `--user` and its path.
+    ///
+    /// Panics: if the site is not of this topology.
+    pub fn namespace_path(&self, site: SiteId) -> std::path::PathBuf {
+        let fd = self.handle.shared.sites[site.index()].namespace.as_raw_fd();
+        format!("/proc/{}/fd/{fd}", std::process::id()).into()
+    }
+
+    /// As [`EmulationHandle::set_link`].
+    ///
+    /// Errors: as there.
+    pub fn set_link(&self, link: LinkId, state: LinkState) -> Result<(), EmuError> {
+        self.handle.set_link(link, state)
+    }
+
+    /// As [`EmulationHandle::link_state`].
+    ///
+    /// Errors: as there.
+    pub fn link_state(&self, link: LinkId) -> Result<LinkState, EmuError> {
+        self.handle.link_state(link)
+    }
+
+    /// As [`EmulationHandle::counters`].
+    ///
+    /// Errors: as there.
+    pub fn counters(&self) -> Result<Vec<LinkCounters>, EmuError> {
+        self.handle.counters()
+    }
+
+    /// As [`EmulationHandle::report`].
+    ///
+    /// Errors: as there.
+    pub fn report(&self) -> Result<Report, EmuError> {
+        self.handle.report()
+    }
+}
+
+impl Drop for Emulation {
+    fn drop(&mut self) {
+        // Programs first, so that none of them sees the network die. The nursery's end kills its children.
+        if let Some((births, nursery)) = self.nursery.take() {
+            drop(births);
+            let _ = nursery.join();
+        }
+        self.watchdog = None;
+        let _ = self.handle.send(Request::Stop);
+        if let Some(forwarder) = self.forwarder.take() {
+            // It holds the devices; a panic of its has been printed already.
+            let _ = forwarder.join();
+        }
+    }
+}
+
+impl EmulationHandle {
+    fn send(&self, request: Request) -> Result<(), EmuError> {
+        self.requests.send(request).map_err(|_| EmuError::Ended)?;
+        sys::ring(&self.shared.bell);
+        Ok(())
+    }
+
+    fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> Result<T, EmuError> {
+        let (reply, answer) = channel();
+        self.send(request(reply))?;
+        answer.recv().map_err(|_| EmuError::Ended)
+    }
+
+    fn check_link(&self, link: LinkId) -> Result<(), EmuError> {
+        let links = self.shared.routes.link_ids().count();
+        if link.index() < links { Ok(()) } else { Err(EmuError::UnknownLink { link, links }) }
+    }
+
+    /// As [`Emulation::site_address`].
+    ///
+    /// Panics: if the site is not of this topology.
+    pub fn site_address(&self, site: SiteId) -> IpAddr {
+        assert!(site.index() < self.shared.sites.len(), "site {site} is not of this topology");
+        self.shared.routes.site_address(site).into()
+    }
+
+    /// As [`Emulation::link_address`].
+    ///
+    /// Panics: if the link is not of this topology.
+    pub fn link_address(&self, link: LinkId) -> IpAddr {
+        assert!(self.check_link(link).is_ok(), "link {link} is not of this topology");
+        self.shared.routes.link_address(link).into()
+    }
+
+    /// As [`Emulation::enter`].
+    ///
+    /// Panics: if the site is not of this topology.
+    pub fn enter(&self, site: SiteId) -> impl Fn() -> std::io::Result<()> + Send + Sync + 'static {
+        assert!(site.index() < self.shared.sites.len(), "site {site} is not of this topology");
+        let shared = self.shared.clone();
+        move || {
+            if let Some(user) = &shared.user_namespace {
+                sys::set_namespace(user.as_raw_fd(), libc::CLONE_NEWUSER)?;
+            }
+            sys::set_namespace(shared.sites[site.index()].namespace.as_raw_fd(), libc::CLONE_NEWNET)
+        }
+    }
+
+    /// Changes the state of `link` from now on. Routes stay as they are.
+    ///
+    /// Errors: an unknown link, a rate or loss out of range, an emulation that has ended.
+    pub fn set_link(&self, link: LinkId, state: LinkState) -> Result<(), EmuError> {
+        self.check_link(link)?;
+        self.ask(|reply| Request::SetLink { link, state, reply })?
+            .map_err(|error| EmuError::Link { link, error })
+    }
+
+    /// The state of `link` now.
+    ///
+    /// Errors: an unknown link, an emulation that has ended.
+    pub fn link_state(&self, link: LinkId) -> Result<LinkState, EmuError> {
+        self.check_link(link)?;
+        self.ask(|reply| Request::LinkState { link, reply })
+    }
+
+    /// The counters of all links at one instant, by id.
+    ///
+    /// Errors: an emulation that has ended.
+    /// Cost: one wake-up of the forwarder and a microsecond or so per link; blocks until it answers.
+    pub fn counters(&self) -> Result<Vec<LinkCounters>, EmuError> {
+        self.ask(|reply| Request::Counters { reply })
+    }
+
+    /// How late packets were so far, what was lost, and whether figures can be trusted.
+    ///
+    /// Errors: an emulation that has ended.
+    pub fn report(&self) -> Result<Report, EmuError> {
+        let Figures { lateness, drops, refused, seconds, cpu_s, cpu_share_max, wait_s, scheduling } =
+            self.ask(|reply| Request::Figures { reply })?;
+        let report = Report {
+            packets: lateness.total(),
+            lateness_us_p50: lateness.quantile_us(0.5),
+            lateness_us_p90: lateness.quantile_us(0.9),
+            lateness_us_p99: lateness.quantile_us(0.99),
+            lateness_us_p999: lateness.quantile_us(0.999),
+            lateness_us_max: lateness.max_us(),
+            drops: drops.iter().map(|(reason, count)| (reason.name(), count)).collect(),
+            device_drops: self.shared.sites.iter().map(|s| device_drops(&s.device_counters)).sum(),
+            refused,
+            seconds,
+            forwarder_cpu_s: cpu_s,
+            forwarder_cpu_share_max: cpu_share_max,
+            forwarder_wait_s: wait_s,
+            scheduling,
+            isolation: self.shared.isolation,
+            lateness_us_p99_bound: self.shared.lateness_p99_max.as_secs_f64() * 1e6,
+            trusted: false,
+            why: Vec::new(),
+        };
+        Ok(report.judge())
+    }
+}
+
+fn ports(topology: &Topology, seed: Seed) -> Result<Vec<Port>, EmuError> {
+    let port = |link: LinkId| {
+        let properties = &topology.link(link).properties;
+        let queue = properties.queue.unwrap_or_else(|| default_queue(properties.capacity));
+        let settings = PortSettings {
+            loss_ppm: properties.loss_ppm,
+            ..PortSettings::new(properties.capacity, properties.delay, queue)
+        };
+        let peer = route::switch(topology.link(link).to, topology.links().len());
+        let stream = seed.stream("loss", u64::from(link.0));
+        Port::new(peer, settings, stream).map_err(|error| EmuError::Link { link, error })
+    };
+    topology.link_ids().map(port).collect()
+}
+
+/// Packets that the kernel could not put into a site's device, from its `/proc/net/dev` (field 12: sent, dropped).
+fn device_drops(counters: &OwnedFd) -> u64 {
+    use std::os::fd::AsFd;
+    let Ok(text) = sys::read_from_start(counters.as_fd()) else { return 0 };
+    let text = String::from_utf8_lossy(&text);
+    let name = build::DEVICE.to_string_lossy();
+    let fields = text.lines().find_map(|line| line.trim().strip_prefix(&*name)?.strip_prefix(':'));
+    fields.and_then(|fields| fields.split_whitespace().nth(11)?.parse().ok()).unwrap_or(0)
+}

@@ -62,7 +62,9 @@ impl std::fmt::Display for DecodeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TooShort { need, got } => write!(f, "message of {got} bytes ends early: needs {need}"),
-            Self::TooLong { limit, got } => write!(f, "length field says {got} bytes: at most {limit} allowed"),
+            Self::TooLong { limit, got } => {
+                write!(f, "length field says {got} bytes: at most {limit} allowed")
+            }
             Self::UnknownKind(kind) => write!(f, "message kind {kind} is not known"),
             Self::UnknownVersion(version) => write!(f, "protocol version {version} is not spoken here"),
             Self::Trailing { extra } => write!(f, "{extra} bytes after the end of the message"),

@@ -5,6 +5,8 @@
 //!
 //! Leaves out: what a system decides with these answers (that is the system's `plan.rs`). Read [`Topology`] first.
 
+pub mod builtin;
+pub mod file;
 mod flow;
 mod paths;
 #[cfg(test)]
@@ -14,7 +16,7 @@ mod trees;
 
 pub use flow::{Adjacency, Cut, LinkFlow, max_flow, min_cost_flow, min_cut};
 pub use paths::{decompose, disjoint_paths, distances, shortest_path};
-pub use topology::{Link, LinkProperties, Place, Site, Topology, TopologyError};
+pub use topology::{LINKS_MAX, Link, LinkProperties, Place, SITES_MAX, Site, Topology, TopologyError};
 pub use trees::{
     Arborescence, TERMINALS_EXACT_MAX, arborescence_price_bound, cheapest_arborescence, greedy_arborescence,
 };

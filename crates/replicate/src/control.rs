@@ -150,6 +150,8 @@ pub struct Incoming {
     pub group: u16,
     /// Who sends it.
     pub from: SiteId,
+    /// The name in the sender's certificate.
+    pub from_name: String,
     /// The link that it comes over.
     pub link: LinkId,
     /// TCP connections that it is striped over, at least 1.

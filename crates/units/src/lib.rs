@@ -42,8 +42,12 @@ pub enum ParseQuantityError {
 impl std::fmt::Display for ParseQuantityError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::NoNumber { text } => write!(f, "`{text}`: must begin with a number, as in `20 Mbit/s` or `5 ms`"),
-            Self::UnknownUnit { text, known } => write!(f, "`{text}`: unit missing or unknown, use one of {known}"),
+            Self::NoNumber { text } => {
+                write!(f, "`{text}`: must begin with a number, as in `20 Mbit/s` or `5 ms`")
+            }
+            Self::UnknownUnit { text, known } => {
+                write!(f, "`{text}`: unit missing or unknown, use one of {known}")
+            }
             Self::OutOfRange { text } => write!(f, "`{text}`: too large or negative for this quantity"),
         }
     }
@@ -51,11 +55,7 @@ impl std::fmt::Display for ParseQuantityError {
 impl std::error::Error for ParseQuantityError {}
 
 /// Splits `12.5 ms` into its number and its unit, and scales the number by the unit's factor.
-fn parse_scaled(
-    text: &str,
-    units: &[(&str, f64)],
-    known: &'static str,
-) -> Result<u64, ParseQuantityError> {
+fn parse_scaled(text: &str, units: &[(&str, f64)], known: &'static str) -> Result<u64, ParseQuantityError> {
     let trimmed = text.trim();
     let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(split);

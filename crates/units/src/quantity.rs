@@ -5,7 +5,9 @@ use crate::Duration;
 /// A size.
 ///
 /// Units: bytes. In text: `32 MiB`, `1.5 GB`; serialised as a plain number of bytes.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 #[serde(transparent)]
 pub struct ByteCount(u64);
 

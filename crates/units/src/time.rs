@@ -151,8 +151,16 @@ impl std::ops::Mul<u64> for Duration {
     }
 }
 
-const UNITS: &[(&str, f64)] =
-    &[("ps", 1.0), ("ns", 1e3), ("us", 1e6), ("µs", 1e6), ("ms", 1e9), ("s", 1e12), ("min", 6e13), ("h", 3.6e15)];
+const UNITS: &[(&str, f64)] = &[
+    ("ps", 1.0),
+    ("ns", 1e3),
+    ("us", 1e6),
+    ("µs", 1e6),
+    ("ms", 1e9),
+    ("s", 1e12),
+    ("min", 6e13),
+    ("h", 3.6e15),
+];
 
 impl std::str::FromStr for Duration {
     type Err = crate::ParseQuantityError;

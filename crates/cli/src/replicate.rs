@@ -1,0 +1,5 @@
+//! `anabranch replicate`: joins the system to sockets, files and the controller's service.
+
+pub mod partial;
+pub mod runner;
+pub mod service;

@@ -1,0 +1,305 @@
+//! A file on its way: what is there, kept so that a crash loses nothing that was verified.
+//!
+//! Beside `NAME` stand `NAME.partial` (the bytes) and `NAME.partial.journal` (which ranges are there, each with its
+//! BLAKE3). The journal is append-only and never trusted: on opening, every range is read back and hashed, and what
+//! does not match is forgotten. So neither a torn write nor a lost page can pass for data, and no write needs a sync
+//! before the last one.
+
+use anabranch_replicate::control::{ByteRange, FileHash};
+use anabranch_replicate::work::RangeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write as _};
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
+
+const ENTRY_BYTES: usize = 48;
+const READ_BYTES: usize = 1 << 20;
+
+/// A destination's file while it arrives.
+#[derive(Debug)]
+pub struct PartialFile {
+    path: PathBuf,
+    data: File,
+    journal: File,
+    have: RangeSet,
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(suffix);
+    path.with_file_name(name)
+}
+
+/// Adds the file's name to an error.
+fn at<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
+    result.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+}
+
+impl PartialFile {
+    /// Opens or begins the file that will be `path`, `length` bytes long, and verifies what is there already.
+    ///
+    /// Errors: the system's, with the name of the file; no space for `length` bytes is found here, not at the end.
+    pub fn open(path: &Path, length: u64) -> io::Result<Self> {
+        if let Some(folder) = path.parent() {
+            at(folder, std::fs::create_dir_all(folder))?;
+        }
+        let data_path = beside(path, ".partial");
+        let open =
+            |p: &Path| at(p, OpenOptions::new().read(true).write(true).create(true).truncate(false).open(p));
+        let data = open(&data_path)?;
+        at(&data_path, reserve(&data, length))?;
+        let journal_path = beside(path, ".partial.journal");
+        let journal = open(&journal_path)?;
+        let mut file = Self { path: path.to_owned(), data, journal, have: RangeSet::default() };
+        at(&journal_path, file.verify(length))?;
+        Ok(file)
+    }
+
+    /// Opens the file that will be `path` if an earlier transfer left part of it.
+    ///
+    /// Errors: as [`PartialFile::open`].
+    pub fn open_existing(path: &Path) -> io::Result<Option<Self>> {
+        match std::fs::metadata(beside(path, ".partial")) {
+            Ok(found) => Self::open(path, found.len()).map(Some),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => at(path, Err(e)),
+        }
+    }
+
+    /// Makes the file `length` bytes long; what lay beyond is forgotten.
+    ///
+    /// Errors: the system's, with the name of the file.
+    pub fn resize(&mut self, length: u64) -> io::Result<()> {
+        let path = self.path.clone();
+        if at(&path, self.data.metadata())?.len() != length {
+            at(&path, reserve(&self.data, length))?;
+            at(&path, self.verify(length))?;
+        }
+        Ok(())
+    }
+
+    /// Reads the journal back, keeps the entries whose bytes are as they should be, and drops the rest.
+    fn verify(&mut self, length: u64) -> io::Result<()> {
+        use std::io::Seek;
+        let mut text = Vec::new();
+        self.journal.seek(io::SeekFrom::Start(0))?;
+        self.journal.read_to_end(&mut text)?;
+        let (mut kept, mut have) = (Vec::new(), RangeSet::default());
+        let mut buffer = vec![0; READ_BYTES];
+        for entry in text.chunks_exact(ENTRY_BYTES) {
+            let number = |i: usize| u64::from_le_bytes(entry[i..i + 8].try_into().expect("eight bytes"));
+            let (start, size) = (number(0), number(8));
+            let Some(end) = start.checked_add(size).filter(|end| *end <= length) else { continue };
+            let range = ByteRange { start, end };
+            if hash_range(&self.data, range, &mut buffer)?.as_bytes() == &entry[16..] {
+                have.insert(range);
+                kept.extend_from_slice(entry);
+            }
+        }
+        if kept.len() != text.len() {
+            self.journal.set_len(0)?;
+            self.journal.seek(io::SeekFrom::Start(0))?;
+            self.journal.write_all(&kept)?;
+        }
+        self.have = have;
+        Ok(())
+    }
+
+    /// What is there and verified.
+    pub fn have(&self) -> &RangeSet {
+        &self.have
+    }
+
+    /// Writes `parts`, end to end and cut to the range, and notes them in the journal.
+    ///
+    /// Errors: the system's, with the name of the file.
+    pub fn write(&mut self, range: ByteRange, parts: &[impl AsRef<[u8]>], hash: [u8; 32]) -> io::Result<()> {
+        let mut offset = range.start;
+        for part in parts {
+            let part = part.as_ref();
+            let take = part.len().min((range.end - offset) as usize);
+            at(&self.path, self.data.write_all_at(&part[..take], offset))?;
+            offset += take as u64;
+        }
+        let mut entry = [0; ENTRY_BYTES];
+        entry[..8].copy_from_slice(&range.start.to_le_bytes());
+        entry[8..16].copy_from_slice(&range.len().to_le_bytes());
+        entry[16..].copy_from_slice(&hash);
+        at(&self.path, self.journal.write_all(&entry))?;
+        self.have.insert(range);
+        Ok(())
+    }
+
+    /// Checks the whole file against `hash`, syncs it and gives it its name. On a mismatch the file stays partial and
+    /// only what still matches the journal counts as there.
+    ///
+    /// Errors: [`FinishError`].
+    pub fn finish(&mut self, length: u64, hash: FileHash) -> Result<(), FinishError> {
+        let whole = ByteRange { start: 0, end: length };
+        let mut buffer = vec![0; READ_BYTES];
+        let found = at(&self.path, hash_range(&self.data, whole, &mut buffer)).map_err(FinishError::Io)?;
+        if found.as_bytes() != &hash.0 {
+            let path = self.path.clone();
+            at(&path, self.verify(length)).map_err(FinishError::Io)?;
+            if self.have.total() == length {
+                // Every piece is what some packet said it was, and the whole is not the source's file: trust none.
+                at(&self.path, self.journal.set_len(0)).map_err(FinishError::Io)?;
+                self.have = RangeSet::default();
+            }
+            return Err(FinishError::Mismatch { have: self.have.ranges().to_vec() });
+        }
+        self.place(length).map_err(FinishError::Io)
+    }
+
+    fn place(&self, length: u64) -> io::Result<()> {
+        at(&self.path, self.data.set_len(length))?;
+        at(&self.path, self.data.sync_all())?;
+        at(&self.path, std::fs::rename(beside(&self.path, ".partial"), &self.path))?;
+        let journal = beside(&self.path, ".partial.journal");
+        at(&journal, std::fs::remove_file(&journal))?;
+        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        at(folder, File::open(folder).and_then(|f| f.sync_all()))
+    }
+}
+
+/// Why a file was not given its name.
+#[derive(Debug)]
+pub enum FinishError {
+    /// The bytes are not the source's. What is left of them:
+    Mismatch {
+        /// Ranges that still match their own hashes.
+        have: Vec<ByteRange>,
+    },
+    /// The system refused.
+    Io(io::Error),
+}
+
+/// Reserves `length` bytes, so that a full disk is found before the transfer and not at its end.
+fn reserve(file: &File, length: u64) -> io::Result<()> {
+    if length == 0 {
+        return Ok(());
+    }
+    let room = file.metadata()?.len();
+    if room >= length {
+        return file.set_len(length);
+    }
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, length) {
+        // Some file systems cannot reserve: then a full disk shows itself when it is full.
+        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(length),
+        other => Ok(other?),
+    }
+}
+
+fn hash_range(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    let mut offset = range.start;
+    while offset < range.end {
+        let take = buffer.len().min((range.end - offset) as usize);
+        match file.read_at(&mut buffer[..take], offset)? {
+            0 => break,
+            n => {
+                hasher.update(&buffer[..n]);
+                offset += n as u64;
+            }
+        }
+    }
+    Ok(hasher.finalize())
+}
+
+/// BLAKE3 and length of a whole file.
+///
+/// Errors: the system's, with the name of the file.
+pub fn hash_file(path: &Path) -> io::Result<(u64, FileHash)> {
+    let file = at(path, File::open(path))?;
+    let length = at(path, file.metadata())?.len();
+    let hash = at(path, hash_range(&file, ByteRange { start: 0, end: length }, &mut vec![0; READ_BYTES]))?;
+    Ok((length, FileHash(*hash.as_bytes())))
+}
+
+/// The file that a controller calls `name`, inside the folder that this site serves.
+///
+/// Errors: a name that leads out of the folder.
+pub fn inside(root: &Path, name: &str) -> io::Result<PathBuf> {
+    let path = Path::new(name);
+    let plain = path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+    let relative = match path.strip_prefix(root) {
+        Ok(rest) if rest.components().all(|c| matches!(c, Component::Normal(_))) => rest,
+        _ if plain && path.file_name().is_some() => path,
+        _ => {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("`{name}`: outside the folder that this site serves ({}); see --dir", root.display()),
+            ));
+        }
+    };
+    Ok(root.join(relative))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> ByteRange {
+        ByteRange { start, end }
+    }
+    fn put(file: &mut PartialFile, bytes: &[u8], r: ByteRange) {
+        let piece = &bytes[r.start as usize..r.end as usize];
+        file.write(r, &[piece], *blake3::hash(piece).as_bytes()).expect("the disk is there");
+    }
+
+    #[test]
+    fn what_was_written_before_a_crash_is_there_after_it() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a/b.bin");
+        let bytes: Vec<u8> = (0..200u8).collect();
+        let mut file = PartialFile::open(&path, 200).expect("opens");
+        put(&mut file, &bytes, range(0, 50));
+        put(&mut file, &bytes, range(100, 120));
+        drop(file);
+        let mut file = PartialFile::open(&path, 200).expect("opens again");
+        assert_eq!(file.have().missing(200), [range(50, 100), range(120, 200)]);
+        put(&mut file, &bytes, range(50, 100));
+        put(&mut file, &bytes, range(120, 200));
+        file.finish(200, FileHash(*blake3::hash(&bytes).as_bytes())).expect("all is there");
+        assert_eq!(std::fs::read(&path).expect("it has its name"), bytes);
+        assert_eq!(std::fs::read_dir(path.parent().expect("a folder")).expect("listed").count(), 1);
+    }
+
+    #[test]
+    fn damaged_bytes_and_a_torn_journal_do_not_count() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("b.bin");
+        let bytes: Vec<u8> = (0..100u8).collect();
+        let mut file = PartialFile::open(&path, 100).expect("opens");
+        put(&mut file, &bytes, range(0, 50));
+        put(&mut file, &bytes, range(50, 100));
+        file.data.write_all_at(&[99], 60).expect("damage");
+        file.journal.write_all(&[1; 17]).expect("a torn entry");
+        drop(file);
+        let file = PartialFile::open(&path, 100).expect("opens again");
+        assert_eq!(file.have().missing(100), [range(50, 100)]);
+        let again = PartialFile::open(&path, 100).expect("the journal was mended");
+        assert_eq!(again.have(), file.have());
+    }
+
+    #[test]
+    fn a_file_that_is_not_the_sources_gets_no_name() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("c.bin");
+        let mut file = PartialFile::open(&path, 10).expect("opens");
+        put(&mut file, &[7; 10], range(0, 10));
+        let error = file.finish(10, FileHash([0; 32])).expect_err("another hash");
+        assert!(matches!(error, FinishError::Mismatch { have } if have.is_empty()));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_folder() {
+        let root = Path::new("/srv/data");
+        assert_eq!(inside(root, "x/y").expect("inside"), Path::new("/srv/data/x/y"));
+        assert_eq!(inside(root, "/srv/data/x").expect("inside"), Path::new("/srv/data/x"));
+        for bad in ["../x", "/etc/passwd", "x/../../y", "/srv/data/../x", ""] {
+            assert!(inside(root, bad).is_err(), "{bad}");
+        }
+    }
+}

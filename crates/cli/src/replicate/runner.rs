@@ -1,0 +1,672 @@
+//! Runs one site's machine for one attempt: connections, files and cores around a [`Site`].
+//!
+//! One task per connection, one thread that reads the file at the source, one that writes it at a destination. Work
+//! (coding, decoding, hashing) runs in whichever task finds it, outside the machine's lock, so it uses all of the
+//! runtime's cores. A hop that breaks ends the attempt: the controller plans the next one from what each site has.
+//!
+//! Liveness: the receiving end of a connection sends a byte every [`HEARTBEAT`] the other way; the sending end gives a
+//! hop up after [`HOP_TIMEOUT`] without one, the receiving end when its byte stays unacknowledged for as long.
+
+use super::partial::PartialFile;
+use anabranch_net::identity::Identity;
+use anabranch_net::socket::{self, TcpOptions};
+use anabranch_replicate::control::{
+    ByteRange, FailureKind, FileHash, FlowProgress, Outgoing, Priority, Report, SiteProgram,
+};
+use anabranch_replicate::msg::{FrameHeader, Hello, HelloReply};
+use anabranch_replicate::plan::{FlowId, Mode};
+use anabranch_replicate::site::{AcceptError, Event, Frame, Packet, ProgramError, Site, Write};
+use anabranch_replicate::symbol::{CheckedSymbol, GenerationHash};
+use bytes::{Bytes, BytesMut};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::ToSocketAddrs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsStream;
+
+/// How often the receiving end of a connection shows that it lives.
+pub const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How long a hop may be silent before it is given up.
+pub const HOP_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long connecting to the next site may take, its own setting-up included.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A destination's file, kept over the attempts of its transfer.
+pub type SharedFile = Arc<Mutex<PartialFile>>;
+
+const ALIVE: u8 = 1;
+const TAKEN: u8 = 2;
+
+/// One attempt at one site, running until dropped.
+pub struct Runner {
+    shared: Arc<Shared>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+struct Shared {
+    program: SiteProgram,
+    site: Mutex<Site<Bytes>>,
+    /// Woken when a flow that arrives may have room.
+    room: BTreeMap<FlowId, Notify>,
+    /// Woken when a flow that leaves may have a frame.
+    ready: BTreeMap<FlowId, Notify>,
+    supply: Notify,
+    started: AtomicBool,
+    writes: mpsc::UnboundedSender<Write<Bytes>>,
+    reports: mpsc::UnboundedSender<Report>,
+    flows: BTreeMap<FlowId, FlowCounters>,
+    /// Set once something broke: later troubles of the same attempt are its echo.
+    broken: AtomicBool,
+    stalled: Mutex<Share>,
+    /// Connections that arrived, by flow and stripe: each comes once.
+    attached: Mutex<BTreeSet<(FlowId, u16)>>,
+}
+
+#[derive(Default)]
+struct FlowCounters {
+    sent_bytes: AtomicU64,
+    blocked_ns: AtomicU64,
+    /// Packets in all, once its end was taken from the machine; `u64::MAX` before.
+    end: Mutex<Option<u64>>,
+    congestion_control: Mutex<Option<String>>,
+}
+
+/// The share of time in which something was so.
+#[derive(Default)]
+struct Share {
+    since: Option<Instant>,
+    total: Duration,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until `attempt` gives something, looking again whenever `notify` is woken.
+async fn wait_for<T>(notify: &Notify, mut attempt: impl FnMut() -> Option<T>) -> T {
+    loop {
+        let woken = notify.notified();
+        tokio::pin!(woken);
+        woken.as_mut().enable();
+        if let Some(found) = attempt() {
+            return found;
+        }
+        woken.await;
+    }
+}
+
+/// The code point of a priority class; see [`Priority`].
+pub const fn dscp(priority: Priority) -> u8 {
+    match priority {
+        Priority::Interactive => 46,
+        Priority::Bulk => 10,
+        Priority::Fill => 1,
+    }
+}
+
+impl Runner {
+    /// Sets the attempt up and begins to connect. `Ready` is reported when all flows that leave are connected.
+    ///
+    /// Errors: a program that contradicts itself or wants more than `memory_max` bytes.
+    pub fn install(
+        program: SiteProgram,
+        identity: Arc<Identity>,
+        source: Option<PathBuf>,
+        file: Option<SharedFile>,
+        memory_max: u64,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Result<Self, ProgramError> {
+        let wants = program.memory_bytes();
+        if wants > memory_max {
+            return Err(ProgramError::OutOfRange {
+                what: "buffer bytes",
+                value: wants,
+                allowed: (1, memory_max),
+            });
+        }
+        let site = Site::new(&program)?;
+        let (writes, writes_in) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            room: program.incoming.iter().map(|i| (i.flow, Notify::new())).collect(),
+            ready: program.outgoing.iter().map(|o| (o.flow, Notify::new())).collect(),
+            flows: program.outgoing.iter().map(|o| (o.flow, FlowCounters::default())).collect(),
+            supply: Notify::new(),
+            started: AtomicBool::new(false),
+            writes,
+            reports,
+            broken: AtomicBool::new(false),
+            stalled: Mutex::default(),
+            attached: Mutex::default(),
+            site: Mutex::new(site),
+            program,
+        });
+        let runner = Self { tasks: Mutex::new(JoinSet::new()), shared };
+        runner.begin(identity, source, file, writes_in);
+        Ok(runner)
+    }
+
+    fn begin(
+        &self,
+        identity: Arc<Identity>,
+        source: Option<PathBuf>,
+        file: Option<SharedFile>,
+        writes: mpsc::UnboundedReceiver<Write<Bytes>>,
+    ) {
+        let shared = &self.shared;
+        let mut tasks = lock(&self.tasks);
+        let waiting =
+            Arc::new(AtomicU64::new(shared.program.outgoing.iter().map(|o| u64::from(o.hop.stripes)).sum()));
+        if waiting.load(Relaxed) == 0 {
+            shared.report(Report::Ready { run: shared.program.run });
+        }
+        for (index, out) in shared.program.outgoing.iter().enumerate() {
+            for stripe in 0..out.hop.stripes {
+                let (shared, identity, waiting) =
+                    (Arc::clone(shared), Arc::clone(&identity), Arc::clone(&waiting));
+                tasks.spawn(async move { shared.send_flow(index, stripe, &identity, &waiting).await });
+            }
+        }
+        if let Some(file) = file {
+            // A weak hold: the channel's sender lives in `Shared`, and its end is the thread's end.
+            let shared = Arc::downgrade(shared);
+            tasks.spawn_blocking(move || write_file(&shared, &file, writes));
+        }
+        if let Some(path) = source {
+            let groups = shared.program.groups.len() as u16;
+            let pace = Arc::new(tokio::sync::Mutex::new(Instant::now()));
+            for group in 0..groups {
+                let (shared, path, pace) = (Arc::clone(shared), path.clone(), Arc::clone(&pace));
+                tasks.spawn(async move { shared.supply_group(group, path, &pace).await });
+            }
+        }
+    }
+
+    /// The program that runs.
+    pub fn program(&self) -> &SiteProgram {
+        &self.shared.program
+    }
+
+    /// Lets the source send.
+    pub fn start(&self) {
+        self.shared.started.store(true, Relaxed);
+        self.shared.supply.notify_waiters();
+    }
+
+    /// True if `hello` is what the site called `peer` may say here, for the first time.
+    pub fn expects(&self, hello: Hello, peer: &str) -> bool {
+        let known = self.shared.program.incoming.iter().find(|i| i.flow == hello.flow);
+        known.is_some_and(|i| i.from_name == peer && hello.stripe < i.stripes)
+            && lock(&self.shared.attached).insert((hello.flow, hello.stripe))
+    }
+
+    /// Takes in a connection that was expected.
+    pub fn attach(&self, hello: Hello, stream: TlsStream<TcpStream>) {
+        let shared = Arc::clone(&self.shared);
+        lock(&self.tasks).spawn(async move { shared.receive_flow(hello.flow, stream).await });
+    }
+
+    /// Where things stand.
+    pub fn progress(&self) -> Report {
+        let shared = &self.shared;
+        let (verified_bytes, stalled) = {
+            let site = lock(&shared.site);
+            (site.verified_bytes(), site.is_sink_stalled())
+        };
+        let sink_stalled = lock(&shared.stalled).take(stalled);
+        let flows = shared
+            .flows
+            .iter()
+            .map(|(flow, c)| FlowProgress {
+                flow: *flow,
+                sent_bytes: c.sent_bytes.load(Relaxed),
+                blocked: c.blocked_ns.swap(0, Relaxed) as f64 / 1e9,
+                rtt_min: None,
+            })
+            .collect();
+        Report::Progress { run: shared.program.run, verified_bytes, sink_stalled, flows }
+    }
+
+    /// Congestion control of each flow that leaves, as the kernel names it.
+    pub fn congestion_control(&self) -> BTreeMap<FlowId, String> {
+        let name = |c: &FlowCounters| lock(&c.congestion_control).clone();
+        self.shared.flows.iter().filter_map(|(flow, c)| Some((*flow, name(c)?))).collect()
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.shared.broken.store(true, Relaxed);
+        lock(&self.tasks).abort_all();
+    }
+}
+
+impl Share {
+    /// Seconds in which it was so since the last call, where `now_so` tells how it is now.
+    fn take(&mut self, now_so: bool) -> f64 {
+        self.note(now_so);
+        std::mem::take(&mut self.total).as_secs_f64()
+    }
+    fn note(&mut self, so: bool) {
+        let now = Instant::now();
+        if let Some(since) = self.since.take() {
+            self.total += now - since;
+        }
+        self.since = so.then_some(now);
+    }
+}
+
+impl Shared {
+    fn report(&self, report: Report) {
+        // The receiver goes only when the daemon ends, and then nobody is left to tell.
+        let _ = self.reports.send(report);
+    }
+
+    fn fail(&self, kind: FailureKind, reason: String) {
+        if !self.broken.swap(true, Relaxed) {
+            self.report(Report::Failed { run: self.program.run, kind, reason });
+        }
+    }
+
+    fn hop_failed(&self, flow: FlowId, peer: anabranch_units::SiteId, reason: String) {
+        if !self.broken.swap(true, Relaxed) {
+            self.report(Report::HopFailed { run: self.program.run, flow, peer, reason });
+        }
+    }
+
+    /// Changes the machine, then does all work that this makes possible.
+    fn stir<R>(&self, change: impl FnOnce(&mut Site<Bytes>) -> R) -> R {
+        let mut site = lock(&self.site);
+        let result = change(&mut site);
+        while let Some(work) = site.poll_work() {
+            drop(site);
+            let done = work.run();
+            site = lock(&self.site);
+            site.complete(done);
+        }
+        while let Some(write) = site.poll_write() {
+            // The writer goes only when it failed, which was reported.
+            let _ = self.writes.send(write);
+        }
+        while let Some(event) = site.poll_event() {
+            self.note(event, &site);
+        }
+        lock(&self.stalled).note(site.is_sink_stalled());
+        let ready: Vec<&Notify> =
+            self.ready.iter().filter(|(flow, _)| site.can_produce(**flow)).map(|(_, n)| n).collect();
+        drop(site);
+        ready.into_iter().chain(self.room.values()).chain([&self.supply]).for_each(Notify::notify_waiters);
+        result
+    }
+
+    fn note(&self, event: Event, site: &Site<Bytes>) {
+        let run = self.program.run;
+        match event {
+            Event::Corrupt { group, generation, .. } => {
+                self.report(Report::Corrupt { run, group, generation })
+            }
+            // One report for the file, when the last of its groups is done. The service adds what is there.
+            Event::SinkDone { .. } if site.are_sinks_done() => {
+                self.report(Report::SinkDone { run, have: Vec::new() });
+            }
+            _ => {}
+        }
+    }
+
+    // ---- flows that leave ----
+
+    async fn send_flow(&self, index: usize, stripe: u16, identity: &Identity, waiting: &AtomicU64) {
+        let out = &self.program.outgoing[index];
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(out, stripe, identity)).await;
+        let stream = match connected {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(reason)) => return self.hop_failed(out.flow, out.to, reason),
+            Err(_) => {
+                let reason = format!(
+                    "flow {} to {} at {}: not connected within {} s (is the site up, and its data port open?)",
+                    out.flow.0,
+                    out.to_name,
+                    out.address,
+                    CONNECT_TIMEOUT.as_secs()
+                );
+                return self.hop_failed(out.flow, out.to, reason);
+            }
+        };
+        if waiting.fetch_sub(1, Relaxed) == 1 {
+            self.report(Report::Ready { run: self.program.run });
+        }
+        let (read, write) = tokio::io::split(stream);
+        let sent = async {
+            let mut write = write;
+            self.write_frames(out, &mut write).await?;
+            write.shutdown().await
+        };
+        let result = tokio::select! {
+            alive = watch_peer(read) => alive,
+            // After the last frame the peer's word that it took it is awaited.
+            Err(error) = sent => Err(error),
+        };
+        if let Err(error) = result {
+            let reason = format!("flow {} to {} at {}: {error}", out.flow.0, out.to_name, out.address);
+            self.hop_failed(out.flow, out.to, reason);
+        }
+    }
+
+    async fn connect(
+        &self,
+        out: &Outgoing,
+        stripe: u16,
+        identity: &Identity,
+    ) -> Result<TlsStream<TcpStream>, String> {
+        let hello = Hello { run: self.program.run, flow: out.flow, stripe }.encode();
+        let options = TcpOptions {
+            congestion_control: out.hop.congestion_control.clone(),
+            dscp: dscp(out.hop.priority),
+            user_timeout: None,
+        };
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let tried = async {
+                let address = resolve(&out.address)?;
+                let tcp = socket::connect(address, &options).await?;
+                if let Ok(name) = socket::congestion_control(&tcp) {
+                    *lock(&self.flows[&out.flow].congestion_control) = Some(name);
+                }
+                let mut stream = identity.connect(tcp, &out.to_name).await?;
+                stream.write_all(&hello).await?;
+                stream.flush().await?;
+                let reply = HelloReply::decode(stream.read_u8().await?);
+                Ok::<_, io::Error>((stream, reply))
+            };
+            match tried.await {
+                Ok((stream, Ok(HelloReply::Welcome))) => return Ok(stream),
+                Ok((_, Ok(HelloReply::NotInstalled))) => {}
+                Ok((_, Ok(HelloReply::Refused))) => {
+                    return Err(format!("flow {} to {}: refused by the site", out.flow.0, out.to_name));
+                }
+                Ok((_, Err(error))) => {
+                    return Err(format!("flow {} to {}: {error}", out.flow.0, out.to_name));
+                }
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    return Err(format!(
+                        "flow {} to {} at {}: {error}",
+                        out.flow.0, out.to_name, out.address
+                    ));
+                }
+                Err(error) => tracing::debug!(to = %out.address, %error, "connecting again"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    async fn write_frames(
+        &self,
+        out: &Outgoing,
+        write: &mut WriteHalf<TlsStream<TcpStream>>,
+    ) -> io::Result<()> {
+        let counters = &self.flows[&out.flow];
+        let notify = &self.ready[&out.flow];
+        loop {
+            if !lock(&self.site).can_produce(out.flow) {
+                write.flush().await?;
+            }
+            let frame = wait_for(notify, || {
+                if let Some(packets) = *lock(&counters.end) {
+                    return Some(Frame::End { packets });
+                }
+                // Looking costs little, taking stirs the machine. (The lock must be free again before it does.)
+                let can = lock(&self.site).can_produce(out.flow);
+                if can { self.stir(|s| s.produce(out.flow)) } else { None }
+            })
+            .await;
+            let began = Instant::now();
+            match frame {
+                Frame::Data(packet) => {
+                    let length = packet.symbol.len() as u32;
+                    let header =
+                        FrameHeader::Data { generation: packet.generation, hash: packet.hash, length };
+                    write.write_all(&header.encode()).await?;
+                    write.write_all(&packet.symbol).await?;
+                    counters.sent_bytes.fetch_add(u64::from(length), Relaxed);
+                    counters.blocked_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
+                }
+                Frame::End { packets } => {
+                    // All stripes end, whichever took the end from the machine.
+                    *lock(&counters.end) = Some(packets);
+                    notify.notify_waiters();
+                    write.write_all(&FrameHeader::End { packets }.encode()).await?;
+                    return write.flush().await;
+                }
+            }
+        }
+    }
+
+    // ---- flows that arrive ----
+
+    async fn receive_flow(&self, flow: FlowId, stream: TlsStream<TcpStream>) {
+        let (mut read, mut write) = tokio::io::split(stream);
+        let mut beating = async || -> io::Result<()> {
+            loop {
+                write.write_u8(ALIVE).await?;
+                write.flush().await?;
+                tokio::time::sleep(HEARTBEAT).await;
+            }
+        };
+        let result = tokio::select! {
+            result = self.read_frames(flow, &mut read) => result,
+            result = beating() => result,
+        };
+        let result = match result {
+            Ok(()) => {
+                let told = async {
+                    write.write_u8(TAKEN).await?;
+                    write.shutdown().await
+                };
+                // The flow is whole here; whether the sender still hears of it is the sender's concern.
+                let _ = tokio::time::timeout(HOP_TIMEOUT, told).await;
+                return;
+            }
+            Err(error) => error,
+        };
+        let from =
+            self.program.incoming.iter().find(|i| i.flow == flow).expect("attached only if it arrives here");
+        self.hop_failed(flow, from.from, format!("flow {} from {}: {result}", flow.0, from.from_name));
+    }
+
+    async fn read_frames(&self, flow: FlowId, read: &mut ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
+        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        let mut header = [0; FrameHeader::LEN];
+        loop {
+            read.read_exact(&mut header).await?;
+            let decoded = FrameHeader::decode(&header, self.program.symbol_bytes);
+            match decoded.map_err(|e| invalid(e.to_string()))? {
+                FrameHeader::Data { generation, hash, length } => {
+                    let mut symbol = BytesMut::with_capacity(length as usize);
+                    let mut limited = read.take(length.into());
+                    while symbol.len() < length as usize {
+                        if limited.read_buf(&mut symbol).await? == 0 {
+                            return Err(io::ErrorKind::UnexpectedEof.into());
+                        }
+                    }
+                    let mut packet = Some(Packet { generation, hash, symbol: symbol.freeze() });
+                    let accepted = wait_for(&self.room[&flow], || {
+                        if !lock(&self.site).has_room(flow, generation) {
+                            return None;
+                        }
+                        match self
+                            .stir(|s| s.accept(flow, packet.take().expect("put back below if not taken")))
+                        {
+                            Err(AcceptError::Full(back)) => {
+                                packet = Some(back);
+                                None
+                            }
+                            other => Some(other.map_err(|e| e.to_string())),
+                        }
+                    });
+                    accepted.await.map_err(invalid)?;
+                }
+                FrameHeader::End { packets } => {
+                    return self.stir(|s| s.accept_end(flow, packets)).map_err(|e| invalid(e.to_string()));
+                }
+            }
+        }
+    }
+
+    // ---- files ----
+
+    async fn supply_group(&self, group: u16, path: PathBuf, pace: &tokio::sync::Mutex<Instant>) {
+        let (pieces_out, mut pieces) = mpsc::channel(2);
+        let program = &self.program;
+        let map = lock(&self.site).work_map(group).cloned();
+        let Some(map) = map else { return };
+        let whole = (program.groups.len() == 1 && map.pieces() > 0 || program.length == 0)
+            && (0..map.pieces()).filter_map(|i| map.piece(i)).map(ByteRange::len).sum::<u64>()
+                == program.length;
+        let length = program.length;
+        tokio::task::spawn_blocking(move || read_pieces(&path, length, &map, whole, &pieces_out));
+        let coded = program.groups[usize::from(group)].mode == Mode::Coded;
+        let streams = if coded { usize::from(program.groups[usize::from(group)].streams) } else { 1 };
+        let padded = program.groups[usize::from(group)].flush > 0;
+        // What one piece costs the source's uplink.
+        let copies: usize = program.outgoing.iter().filter(|o| o.group == group).map(|o| o.terms.len()).sum();
+        let mut hash = None;
+        while let Some(piece) = pieces.recv().await {
+            let (bytes, generation_hash) = match piece {
+                Ok(Piece::Data(bytes, generation_hash)) => (bytes, generation_hash),
+                Ok(Piece::Whole(found)) => {
+                    hash = Some(found);
+                    continue;
+                }
+                Err(reason) => return self.fail(FailureKind::Unreadable, reason),
+            };
+            if let Some(limit) = program.bandwidth_limit {
+                let sent = if coded { bytes.len() * copies / streams } else { bytes.len() };
+                let cost = Duration::from_secs_f64(sent as f64 * 8.0 / limit.as_bps() as f64);
+                let mut next = pace.lock().await;
+                tokio::time::sleep_until((*next).into()).await;
+                *next = (*next).max(Instant::now() - Duration::from_millis(50)) + cost;
+            }
+            let symbols = cut(bytes, streams, padded.then_some(program.symbol_bytes as usize));
+            wait_for(&self.supply, || {
+                let open = self.started.load(Relaxed) && lock(&self.site).wanted(group).is_some();
+                open.then_some(())
+            })
+            .await;
+            self.stir(|s| s.supply(group, symbols, generation_hash));
+        }
+        self.report(Report::SourceDone { run: program.run, hash });
+    }
+}
+
+fn write_file(shared: &Weak<Shared>, file: &SharedFile, mut writes: mpsc::UnboundedReceiver<Write<Bytes>>) {
+    while let Some(write) = writes.blocking_recv() {
+        let Some(shared) = shared.upgrade() else { return };
+        if let Err(error) = lock(file).write(write.range, &write.parts, write.hash.0) {
+            return shared.fail(FailureKind::Unwritable, error.to_string());
+        }
+        shared.stir(|s| s.handle_written(write.sink, write.range));
+    }
+}
+
+enum Piece {
+    Data(Bytes, GenerationHash),
+    Whole(FileHash),
+}
+
+/// Reads a group's pieces in order and hashes them; and the whole file, where the pieces are all of it.
+fn read_pieces(
+    path: &std::path::Path,
+    length: u64,
+    map: &anabranch_replicate::work::WorkMap,
+    whole: bool,
+    out: &mpsc::Sender<Result<Piece, String>>,
+) {
+    use std::os::unix::fs::FileExt;
+    let place = |e: io::Error| format!("{}: {e}", path.display());
+    let read = || {
+        let file = std::fs::File::open(path).map_err(place)?;
+        let before = file.metadata().map_err(place)?;
+        if before.len() != length {
+            return Err(format!(
+                "{}: is {} bytes long, was {length} when planned",
+                path.display(),
+                before.len()
+            ));
+        }
+        let mut hasher = blake3::Hasher::new();
+        for piece in (0..map.pieces()).filter_map(|i| map.piece(i)) {
+            let mut bytes = vec![0; piece.len() as usize];
+            file.read_exact_at(&mut bytes, piece.start).map_err(place)?;
+            let bytes = Bytes::from(bytes);
+            if whole {
+                hasher.update(&bytes);
+            }
+            let hash = Bytes::generation_hash(std::slice::from_ref(&bytes), bytes.len());
+            if out.blocking_send(Ok(Piece::Data(bytes, hash))).is_err() {
+                return Ok(());
+            }
+        }
+        let after = file.metadata().map_err(place)?;
+        if after.len() != before.len() || after.modified().ok() != before.modified().ok() {
+            return Err(format!(
+                "{}: changed while it was read: send it again when it rests",
+                path.display()
+            ));
+        }
+        if whole {
+            let _ = out.blocking_send(Ok(Piece::Whole(FileHash(*hasher.finalize().as_bytes()))));
+        }
+        Ok(())
+    };
+    if let Err(reason) = read() {
+        let _ = out.blocking_send(Err(reason));
+    }
+}
+
+/// Cuts a piece into `streams` symbols of equal length, the last padded with zeros.
+fn cut(bytes: Bytes, streams: usize, length: Option<usize>) -> Vec<Bytes> {
+    let length = length.unwrap_or(bytes.len().div_ceil(streams));
+    (0..streams)
+        .map(|i| {
+            let (start, end) = ((i * length).min(bytes.len()), ((i + 1) * length).min(bytes.len()));
+            if end - start == length {
+                return bytes.slice(start..end);
+            }
+            let mut padded = BytesMut::zeroed(length);
+            padded[..end - start].copy_from_slice(&bytes[start..end]);
+            padded.freeze()
+        })
+        .collect()
+}
+
+fn resolve(address: &str) -> io::Result<std::net::SocketAddr> {
+    address.to_socket_addrs()?.next().ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{address}: not an address of the form host:port"),
+        )
+    })
+}
+
+/// Reads what the receiving end says: that it lives, and at the end that it took everything.
+async fn watch_peer(mut read: ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
+    loop {
+        let word = tokio::time::timeout(HOP_TIMEOUT, read.read_u8()).await.map_err(|_| {
+            io::Error::new(io::ErrorKind::TimedOut, format!("silent for {} s", HOP_TIMEOUT.as_secs()))
+        })?;
+        match word? {
+            ALIVE => {}
+            TAKEN => return Ok(()),
+            other => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("unexpected byte {other}")));
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Sites on loopback: real sockets, TLS and files, without a controller.
+
+use super::*;
+use anabranch_replicate::control::{
+    Attempt, ByteRange, GroupProgram, HopSettings, Incoming, Outgoing, Priority, SinkProgram, TransferId,
+};
+use anabranch_replicate::plan::{FlowId, Input, Mode, Term};
+use anabranch_units::{LinkId, SiteId};
+
+/// Sites named `s0`, `s1`... on loopback with an authority of their own.
+struct Loopback {
+    folder: tempfile::TempDir,
+    sites: Vec<(Arc<Service>, mpsc::UnboundedReceiver<Report>, std::net::SocketAddr)>,
+}
+
+fn identities(count: usize) -> Vec<Identity> {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    let mut params = CertificateParams::new(vec![]).expect("no names to be wrong");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    let authority = params.self_signed(&key).expect("signs itself");
+    let issuer = Issuer::new(params, key);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(authority.der().clone()).expect("a root");
+    let roots = Arc::new(roots);
+    (0..count)
+        .map(|i| {
+            let key = KeyPair::generate().expect("a key");
+            let params = CertificateParams::new(vec![format!("s{i}")]).expect("a good name");
+            let certificate = params.signed_by(&key, &issuer).expect("signed").der().clone();
+            let key = || rustls::pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
+            let provider = || Arc::new(rustls::crypto::ring::default_provider());
+            let client = rustls::ClientConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()
+                .expect("defaults")
+                .with_root_certificates(Arc::clone(&roots))
+                .with_client_auth_cert(vec![certificate.clone()], key())
+                .expect("a pair");
+            let verifier =
+                rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())
+                    .build()
+                    .expect("a verifier");
+            let server = rustls::ServerConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()
+                .expect("defaults")
+                .with_client_cert_verifier(verifier)
+                .with_single_cert(vec![certificate], key())
+                .expect("a pair");
+            Identity::new(Arc::new(client), Arc::new(server))
+        })
+        .collect()
+}
+
+impl Loopback {
+    fn start(count: usize) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let sites = identities(count)
+            .into_iter()
+            .enumerate()
+            .map(|(i, identity)| {
+                let root = folder.path().join(format!("s{i}"));
+                std::fs::create_dir(&root).expect("a folder for the site");
+                let listener = anabranch_net::socket::listen("127.0.0.1:0".parse().expect("an address"))
+                    .expect("a free port");
+                let address = listener.local_addr().expect("bound");
+                let (reports, reports_in) = mpsc::unbounded_channel();
+                let config = SiteConfig { root, memory_max: 64 << 20 };
+                let name = |_: &tokio_rustls::TlsStream<TcpStream>| Some("any".to_owned());
+                (Service::start(config, identity, name, vec![listener], reports), reports_in, address)
+            })
+            .collect();
+        Self { folder, sites }
+    }
+
+    fn path(&self, site: usize, name: &str) -> PathBuf {
+        self.folder.path().join(format!("s{site}")).join(name)
+    }
+
+    /// The first report of `site` that `pick` takes, passing over progress.
+    async fn report<T>(&mut self, site: usize, mut pick: impl FnMut(&Report) -> Option<T>) -> T {
+        let wait = async {
+            loop {
+                let report = self.sites[site].1.recv().await.expect("the site runs");
+                if let Some(found) = pick(&report) {
+                    return found;
+                }
+                assert!(matches!(report, Report::Progress { .. } | Report::SourceDone { .. }), "{report:?}");
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("reports within 20 s")
+    }
+}
+
+const RUN: Run = Run { transfer: TransferId(7), attempt: Attempt(1) };
+
+/// A program for the chain 0 to 1 to 2, where 2 is the destination.
+fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram {
+    let hop = HopSettings { stripes, congestion_control: Some("reno".into()), priority: Priority::Bulk };
+    let incoming = |flow: u32| Incoming {
+        flow: FlowId(flow),
+        group: 0,
+        from: SiteId(flow as u16),
+        from_name: "any".into(),
+        link: LinkId(flow),
+        stripes,
+    };
+    let outgoing = |flow: u32, input: Input| Outgoing {
+        flow: FlowId(flow),
+        group: 0,
+        to: SiteId(flow as u16 + 1),
+        to_name: format!("s{}", flow + 1),
+        link: LinkId(flow),
+        address: net.sites[flow as usize + 1].2.to_string(),
+        terms: vec![Term { input, coefficient: 1, delayed: false }],
+        hop: hop.clone(),
+    };
+    SiteProgram {
+        run: RUN,
+        site: SiteId(site as u16),
+        length,
+        symbol_bytes: 32 << 10,
+        buffer_packets: 4,
+        groups: vec![GroupProgram {
+            streams: 1,
+            mode: Mode::Routed,
+            work: vec![ByteRange { start: 0, end: length }],
+            flush: 0,
+        }],
+        source_path: (site == 0).then(|| "in.bin".into()),
+        incoming: (site > 0).then(|| incoming(site as u32 - 1)).into_iter().collect(),
+        outgoing: match site {
+            0 => vec![outgoing(0, Input::Stream(0))],
+            1 => vec![outgoing(1, Input::Flow(FlowId(0)))],
+            _ => vec![],
+        },
+        sinks: (site == 2)
+            .then(|| SinkProgram { group: 0, inputs: vec![FlowId(1)], decode: None, path: "out.bin".into() })
+            .into_iter()
+            .collect(),
+        store_and_forward: false,
+        bandwidth_limit: None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_crosses_a_relay_over_real_connections() {
+    for stripes in [1, 3] {
+        let mut net = Loopback::start(3);
+        let bytes: Vec<u8> = (0..5_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+        std::fs::write(net.path(0, "in.bin"), &bytes).expect("the source's file");
+        for site in 0..3 {
+            let program = Box::new(chain(&net, site, bytes.len() as u64, stripes));
+            net.sites[site].0.handle(Command::Install { program });
+        }
+        for site in 0..3 {
+            net.report(site, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+        }
+        net.sites[0].0.handle(Command::Start { run: RUN });
+        let have = net
+            .report(2, |r| match r {
+                Report::SinkDone { have, .. } => Some(have.clone()),
+                _ => None,
+            })
+            .await;
+        assert_eq!(have, [ByteRange { start: 0, end: bytes.len() as u64 }]);
+        let hash = FileHash(*blake3::hash(&bytes).as_bytes());
+        let finish = Command::Finish { run: RUN, path: "out.bin".into(), length: bytes.len() as u64, hash };
+        net.sites[2].0.handle(finish);
+        net.report(2, |r| matches!(r, Report::Completed { .. }).then_some(())).await;
+        assert!(std::fs::read(net.path(2, "out.bin")).expect("the copy") == bytes, "byte for byte");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_goes_away_is_reported_by_its_neighbours() {
+    let mut net = Loopback::start(3);
+    std::fs::write(net.path(0, "in.bin"), vec![1; 3_000_000]).expect("the source's file");
+    for site in 0..3 {
+        let mut program = Box::new(chain(&net, site, 3_000_000, 1));
+        program.bandwidth_limit = Some(anabranch_units::BitRate::mbps(8));
+        net.sites[site].0.handle(Command::Install { program });
+    }
+    for site in 0..3 {
+        net.report(site, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+    }
+    net.sites[0].0.handle(Command::Start { run: RUN });
+    net.report(2, |r| matches!(r, Report::Progress { verified_bytes: 1.., .. }).then_some(())).await;
+    net.sites[1].0.handle(Command::Uninstall { run: RUN });
+    let failed = |r: &Report| matches!(r, Report::HopFailed { .. }).then_some(());
+    net.report(0, failed).await;
+    net.report(2, failed).await;
+    let have = net.sites[2].0.have(RUN).expect("the destination keeps its part");
+    assert!(!have.is_empty());
+}

@@ -1,0 +1,489 @@
+//! Sums of products over long runs of bytes, on the fastest instructions that the machine has.
+//!
+//! [`gf_dot`] makes one output of several inputs, [`gf_dot_many`] several outputs at once (each input is then read
+//! once), [`gf_mul_add`] adds to an output, [`xor`] is the case of all coefficients 1. Each is also a method of
+//! [`Kernel`], for tests and measurements that want a given one.
+//!
+//! How: a call is cut into passes of at most eight inputs and four outputs, for which a loop of its own was compiled;
+//! where several passes are needed, the bytes are cut into chunks that stay in the second-level cache between them.
+//! Coefficients 0 and 1 take their own paths where there is one output: 0 is not read, 1 is added without being
+//! multiplied.
+//!
+//! Leaves out: threads. One call works on one core; chunks of a file are independent, so callers share them out.
+//! Read [`Kernel`] and [`gf_dot`] first; the loop itself is in `lanes.rs`.
+
+#[cfg(test)]
+mod emulated;
+mod lanes;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod plain;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use lanes::{PASS_INPUTS, PASS_OUTPUTS, Pass};
+use std::fmt;
+use std::sync::OnceLock;
+
+/// Inputs of one pass that multiplies for several outputs: more would not keep their factors at hand.
+const PASS_INPUTS_SHARED: usize = 4;
+/// Bytes of all inputs and outputs that a chunk holds, where several passes walk over it: most of a 256 KiB second
+/// level cache. Chunks for the first level (24 KiB) were slower by a quarter at 8 inputs of 1 MiB: too short to prefetch.
+const CHUNK_BYTES_ALL: usize = 192 * 1024;
+/// Chunks are multiples of this, the widest vector, so that outputs stay as aligned as they were.
+const CHUNK_STEP: usize = 64;
+
+/// A way to compute, by the instructions that it needs. All give the same bytes.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Kernel {
+    /// x86-64 with GFNI, AVX-512F and AVX-512BW: 64 bytes at a time.
+    Gfni512,
+    /// x86-64 with GFNI and AVX2: 32 bytes at a time.
+    Gfni256,
+    /// x86-64 with AVX2: 32 bytes at a time, by byte shuffles.
+    Avx2,
+    /// x86-64 with SSSE3: 16 bytes at a time, by byte shuffles.
+    Ssse3,
+    /// AArch64 with NEON: 16 bytes at a time, by table look-ups.
+    Neon,
+    /// Any machine: one byte at a time, by tables.
+    Plain,
+}
+
+impl Kernel {
+    /// All kernels, fastest first where a machine has several.
+    pub const ALL: [Self; 6] =
+        [Self::Gfni512, Self::Gfni256, Self::Avx2, Self::Ssse3, Self::Neon, Self::Plain];
+
+    /// The kernels that this machine can run, fastest first; [`Kernel::Plain`] is always the last.
+    pub fn available() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|kernel| kernel.is_available()).collect()
+    }
+    /// True where this machine can run it.
+    pub fn is_available(self) -> bool {
+        self.engine().is_some()
+    }
+    /// Short name, as reports print it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gfni512 => "gfni-avx512",
+            Self::Gfni256 => "gfni-avx2",
+            Self::Avx2 => "avx2",
+            Self::Ssse3 => "ssse3",
+            Self::Neon => "neon",
+            Self::Plain => "plain",
+        }
+    }
+    /// [`gf_dot`] on this kernel.
+    ///
+    /// Panics: as [`gf_dot`], and if this machine cannot run the kernel.
+    pub fn gf_dot(self, coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
+        self.engine_or_panic().gf_dot(coefficients, inputs, output);
+    }
+    /// [`gf_dot_many`] on this kernel.
+    ///
+    /// Panics: as [`gf_dot_many`], and if this machine cannot run the kernel.
+    pub fn gf_dot_many(self, coefficients: &[&[u8]], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
+        self.engine_or_panic().gf_dot_many(coefficients, inputs, outputs);
+    }
+    /// [`gf_mul_add`] on this kernel.
+    ///
+    /// Panics: as [`gf_mul_add`], and if this machine cannot run the kernel.
+    pub fn gf_mul_add(self, coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
+        self.engine_or_panic().gf_mul_add(coefficients, inputs, output);
+    }
+    /// [`xor`] on this kernel.
+    ///
+    /// Panics: as [`xor`], and if this machine cannot run the kernel.
+    pub fn xor(self, inputs: &[&[u8]], output: &mut [u8]) {
+        self.engine_or_panic().xor(inputs, output);
+    }
+
+    fn engine(self) -> Option<Engine> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Gfni512 => x86::Gfni512::detect().map(Engine::Gfni512),
+            #[cfg(target_arch = "x86_64")]
+            Self::Gfni256 => x86::Gfni256::detect().map(Engine::Gfni256),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => x86::Avx2::detect().map(Engine::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            Self::Ssse3 => x86::Ssse3::detect().map(Engine::Ssse3),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => neon::Neon::detect().map(Engine::Neon),
+            Self::Plain => Some(Engine::Plain),
+            #[allow(unreachable_patterns, reason = "reachable where an architecture lacks one of them")]
+            _ => None,
+        }
+    }
+    fn engine_or_panic(self) -> Engine {
+        self.engine().unwrap_or_else(|| panic!("this machine cannot run the {self} kernel"))
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The kernel that [`gf_dot`] and its like run on this machine.
+pub fn kernel_in_use() -> Kernel {
+    fastest().0
+}
+
+/// The sum of `coefficients[i] * inputs[i]`, written to `output`.
+///
+/// Shape: as many coefficients as inputs, all inputs as long as the output. No inputs make zeros.
+/// Panics: if the shapes differ.
+/// Cost: reads each input with a coefficient other than 0 once, up to eight of them; 1 is cheaper than the others.
+///
+/// ```
+/// let (a, b) = (vec![3; 100], vec![5; 100]);
+/// let mut sum = vec![0; 100];
+/// anabranch_codes::gf_dot(&[1, 2], &[&a, &b], &mut sum);
+/// assert_eq!(sum, [3 ^ (5 << 1); 100]);
+/// ```
+pub fn gf_dot(coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
+    fastest().1.gf_dot(coefficients, inputs, output);
+}
+
+/// As [`gf_dot`] for several outputs: `outputs[o]` becomes the sum of `coefficients[o][i] * inputs[i]`.
+///
+/// Shape: a row of coefficients for each output, each with one for each input; all inputs and outputs of one length.
+/// Panics: if the shapes differ.
+/// Cost: up to four outputs share each load of an input.
+pub fn gf_dot_many(coefficients: &[&[u8]], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
+    fastest().1.gf_dot_many(coefficients, inputs, outputs);
+}
+
+/// As [`gf_dot`], but adds to what `output` holds.
+///
+/// Shape: as many coefficients as inputs, all inputs as long as the output.
+/// Panics: if the shapes differ.
+pub fn gf_mul_add(coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
+    fastest().1.gf_mul_add(coefficients, inputs, output);
+}
+
+/// As [`gf_dot`], into a vector of `len` bytes that is written only once.
+///
+/// Panics: if there are not as many coefficients as inputs, or an input's length is not `len`.
+pub fn gf_dot_to_vec(coefficients: &[u8], inputs: &[&[u8]], len: usize) -> Vec<u8> {
+    check_shape(coefficients, inputs, len);
+    let mut output = Vec::with_capacity(len);
+    // SAFETY: the vector owns `len` bytes, which nothing else refers to; all inputs are `len` bytes long; without
+    // `accumulate` every byte is written and none is read.
+    unsafe {
+        fastest().1.sum(coefficients, inputs, 0, output.as_mut_ptr(), len, false);
+        output.set_len(len);
+    }
+    output
+}
+
+/// The sum of the inputs (their exclusive or), written to `output`.
+///
+/// Shape: all inputs as long as the output. No inputs make zeros, one a copy.
+/// Panics: if the lengths differ.
+pub fn xor(inputs: &[&[u8]], output: &mut [u8]) {
+    fastest().1.xor(inputs, output);
+}
+
+fn fastest() -> (Kernel, Engine) {
+    static FASTEST: OnceLock<(Kernel, Engine)> = OnceLock::new();
+    *FASTEST.get_or_init(|| {
+        let found = Kernel::ALL.into_iter().find_map(|kernel| Some((kernel, kernel.engine()?)));
+        found.expect("the plain kernel runs everywhere")
+    })
+}
+
+/// A kernel with the proof that the machine can run it.
+#[derive(Copy, Clone)]
+enum Engine {
+    #[cfg(target_arch = "x86_64")]
+    Gfni512(x86::Gfni512),
+    #[cfg(target_arch = "x86_64")]
+    Gfni256(x86::Gfni256),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(x86::Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Ssse3(x86::Ssse3),
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon),
+    Plain,
+    #[cfg(test)]
+    Emulated512,
+    #[cfg(test)]
+    Emulated256,
+}
+
+fn check_shape(coefficients: &[u8], inputs: &[&[u8]], len: usize) {
+    assert!(
+        coefficients.len() == inputs.len(),
+        "{} coefficients for {} inputs: must be as many",
+        coefficients.len(),
+        inputs.len()
+    );
+    check_lengths(inputs, len);
+}
+fn check_lengths(inputs: &[&[u8]], len: usize) {
+    for (index, input) in inputs.iter().enumerate() {
+        assert!(
+            input.len() == len,
+            "input {index} has {} bytes: must have {len}, as the output",
+            input.len()
+        );
+    }
+}
+
+/// Terms gathered for one pass with one output.
+struct Terms {
+    coefficients: [u8; PASS_INPUTS],
+    inputs: [*const u8; PASS_INPUTS],
+    inputs_len: usize,
+    ones: [*const u8; PASS_INPUTS],
+    ones_len: usize,
+}
+
+impl Terms {
+    const NONE: Self = Self {
+        coefficients: [0; PASS_INPUTS],
+        inputs: [std::ptr::null(); PASS_INPUTS],
+        inputs_len: 0,
+        ones: [std::ptr::null(); PASS_INPUTS],
+        ones_len: 0,
+    };
+}
+
+/// Bytes that all passes of a call walk over before the next bytes are begun.
+fn chunk_bytes(buffers: usize) -> usize {
+    (CHUNK_BYTES_ALL / buffers / CHUNK_STEP * CHUNK_STEP).max(1024)
+}
+
+impl Engine {
+    fn gf_dot(self, coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
+        check_shape(coefficients, inputs, output.len());
+        // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none of them.
+        unsafe { self.sum(coefficients, inputs, 0, output.as_mut_ptr(), output.len(), false) };
+    }
+    fn gf_mul_add(self, coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
+        check_shape(coefficients, inputs, output.len());
+        // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none of them.
+        unsafe { self.sum(coefficients, inputs, 0, output.as_mut_ptr(), output.len(), true) };
+    }
+    fn xor(self, inputs: &[&[u8]], output: &mut [u8]) {
+        check_lengths(inputs, output.len());
+        let len = output.len();
+        let output = output.as_mut_ptr();
+        if inputs.is_empty() {
+            // SAFETY: the output has `len` bytes.
+            unsafe { output.write_bytes(0, len) };
+        }
+        let chunk = if inputs.len() <= PASS_INPUTS { len } else { chunk_bytes(inputs.len() + 1) };
+        let mut at = 0;
+        while at < len {
+            let chunk = chunk.min(len - at);
+            for (index, group) in inputs.chunks(PASS_INPUTS).enumerate() {
+                let mut terms = Terms { ones_len: group.len(), ..Terms::NONE };
+                for (one, input) in terms.ones.iter_mut().zip(group) {
+                    *one = input.as_ptr().wrapping_add(at);
+                }
+                // SAFETY: the `chunk` bytes from `at` on are inside the inputs and the output, which as a unique
+                // borrow overlaps none of them, and which the first group initialises.
+                unsafe { self.pass_of_terms(&terms, output.add(at), chunk, index > 0) };
+            }
+            at += chunk;
+        }
+    }
+
+    /// The one-output case: zeros dropped, ones apart.
+    ///
+    /// # Safety
+    /// All inputs must have `len` bytes from `start` on, and as many must be writable at `output` and overlap no input;
+    /// they must be initialised where `accumulate` is set. As many coefficients as inputs.
+    unsafe fn sum(
+        self,
+        coefficients: &[u8],
+        inputs: &[&[u8]],
+        start: usize,
+        output: *mut u8,
+        len: usize,
+        accumulate: bool,
+    ) {
+        let count = coefficients.iter().filter(|&&c| c != 0).count();
+        if count == 0 {
+            if !accumulate {
+                // SAFETY: the caller's promise that `len` bytes are writable.
+                unsafe { output.write_bytes(0, len) };
+            }
+            return;
+        }
+        let chunk = if count <= PASS_INPUTS { len } else { chunk_bytes(count + 1) };
+        let mut at = 0;
+        while at < len {
+            let chunk = chunk.min(len - at);
+            let mut accumulate = accumulate;
+            let mut left = count;
+            let mut terms = Terms::NONE;
+            for (&coefficient, input) in coefficients.iter().zip(inputs).filter(|&(&c, _)| c != 0) {
+                let input = input.as_ptr().wrapping_add(start + at);
+                if coefficient == 1 {
+                    terms.ones[terms.ones_len] = input;
+                    terms.ones_len += 1;
+                } else {
+                    terms.coefficients[terms.inputs_len] = coefficient;
+                    terms.inputs[terms.inputs_len] = input;
+                    terms.inputs_len += 1;
+                }
+                left -= 1;
+                if left == 0 || terms.inputs_len + terms.ones_len == PASS_INPUTS {
+                    // SAFETY: the `chunk` bytes from `at` on are inside the inputs and the output; the rest is the
+                    // caller's promise, and the first of several passes initialises the output.
+                    unsafe { self.pass_of_terms(&terms, output.add(at), chunk, accumulate) };
+                    accumulate = true;
+                    terms = Terms::NONE;
+                }
+            }
+            at += chunk;
+        }
+    }
+
+    /// One pass with one output.
+    ///
+    /// # Safety
+    /// `len` bytes must be readable at each of the terms and writable at `output`, initialised where `accumulate` is
+    /// set, and `output` must overlap no term.
+    unsafe fn pass_of_terms(self, terms: &Terms, output: *mut u8, len: usize, accumulate: bool) {
+        let xor = terms.inputs_len == 0;
+        let ones = &terms.ones[..terms.ones_len];
+        let pass = Pass {
+            coefficients: [terms.coefficients, [0; PASS_INPUTS], [0; PASS_INPUTS], [0; PASS_INPUTS]],
+            inputs: if xor { terms.ones } else { terms.inputs },
+            inputs_len: if xor { terms.ones_len } else { terms.inputs_len },
+            ones: if xor { &[] } else { ones },
+            outputs: [output, std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut()],
+            outputs_len: 1,
+            accumulate,
+            len,
+        };
+        // SAFETY: the caller's promises are the pass's invariants.
+        unsafe { self.run(&pass, xor) };
+    }
+
+    fn gf_dot_many(self, coefficients: &[&[u8]], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
+        assert!(
+            coefficients.len() == outputs.len(),
+            "{} rows of coefficients for {} outputs: must be as many",
+            coefficients.len(),
+            outputs.len()
+        );
+        let Some(len) = outputs.first().map(|output| output.len()) else { return };
+        for (index, output) in outputs.iter().enumerate() {
+            assert!(
+                output.len() == len,
+                "output {index} has {} bytes: must have {len}, as output 0",
+                output.len()
+            );
+        }
+        for row in coefficients {
+            check_shape(row, inputs, len);
+        }
+        let one_pass = outputs.len() <= PASS_OUTPUTS && inputs.len() <= PASS_INPUTS_SHARED;
+        let chunk = if one_pass { len } else { chunk_bytes(inputs.len() + outputs.len()) };
+        // Groups as even as can be: five outputs are three and two, not four and one.
+        let group = outputs.len().div_ceil(outputs.len().div_ceil(PASS_OUTPUTS));
+        let mut at = 0;
+        while at < len {
+            let chunk = chunk.min(len - at);
+            for (rows, outputs) in coefficients.chunks(group).zip(outputs.chunks_mut(group)) {
+                match (rows, &mut *outputs) {
+                    ([row], [output]) => {
+                        let output = output[at..at + chunk].as_mut_ptr();
+                        // SAFETY: all inputs and the output have `chunk` bytes from `at` on, and the output as a
+                        // unique borrow overlaps no input.
+                        unsafe { self.sum(row, inputs, at, output, chunk, false) };
+                    }
+                    _ => self.sum_shared(rows, inputs, outputs, at, chunk),
+                }
+            }
+            at += chunk;
+        }
+    }
+
+    /// The case of two to four outputs, for `len` bytes from `start` on. Inputs that no output wants are dropped.
+    fn sum_shared(
+        self,
+        rows: &[&[u8]],
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        start: usize,
+        len: usize,
+    ) {
+        let wanted = |index: &usize| rows.iter().any(|row| row[*index] != 0);
+        let count = (0..inputs.len()).filter(wanted).count();
+        if count == 0 {
+            for output in outputs {
+                output[start..start + len].fill(0);
+            }
+            return;
+        }
+        let mut pass = Pass {
+            coefficients: [[0; PASS_INPUTS]; PASS_OUTPUTS],
+            inputs: [std::ptr::null(); PASS_INPUTS],
+            inputs_len: 0,
+            ones: &[],
+            outputs: [std::ptr::null_mut(); PASS_OUTPUTS],
+            outputs_len: outputs.len(),
+            accumulate: false,
+            len,
+        };
+        for (pointer, output) in pass.outputs.iter_mut().zip(outputs) {
+            *pointer = output[start..start + len].as_mut_ptr();
+        }
+        let group = count.div_ceil(count.div_ceil(PASS_INPUTS_SHARED));
+        let mut left = count;
+        for index in (0..inputs.len()).filter(wanted) {
+            for (cells, row) in pass.coefficients.iter_mut().zip(rows) {
+                cells[pass.inputs_len] = row[index];
+            }
+            pass.inputs[pass.inputs_len] = inputs[index][start..start + len].as_ptr();
+            pass.inputs_len += 1;
+            left -= 1;
+            if left == 0 || pass.inputs_len == group {
+                // SAFETY: slicing has checked that every input and output has `len` bytes from `start` on; the
+                // outputs are unique borrows, so they overlap neither each other nor an input; the first pass
+                // initialises them for those that accumulate.
+                unsafe { self.run(&pass, false) };
+                pass.inputs_len = 0;
+                pass.accumulate = true;
+            }
+        }
+    }
+
+    /// # Safety
+    /// The pass's invariants must hold.
+    unsafe fn run(self, pass: &Pass<'_>, xor: bool) {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                Self::Gfni512(lanes) => x86::run_gfni512(lanes, pass, xor),
+                #[cfg(target_arch = "x86_64")]
+                Self::Gfni256(lanes) => x86::run_gfni256(lanes, pass, xor),
+                #[cfg(target_arch = "x86_64")]
+                Self::Avx2(lanes) => x86::run_avx2(lanes, pass, xor),
+                #[cfg(target_arch = "x86_64")]
+                Self::Ssse3(lanes) => x86::run_ssse3(lanes, pass, xor),
+                #[cfg(target_arch = "aarch64")]
+                Self::Neon(lanes) => neon::run_neon(lanes, pass, xor),
+                Self::Plain => plain::run(pass, xor),
+                #[cfg(test)]
+                Self::Emulated512 => emulated::run_emulated::<64>(pass, xor),
+                #[cfg(test)]
+                Self::Emulated256 => emulated::run_emulated::<32>(pass, xor),
+            }
+        }
+    }
+}

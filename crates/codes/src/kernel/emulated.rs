@@ -1,0 +1,88 @@
+//! Lanes in plain Rust for the tests: the loop of the vector kernels, run where their instructions are not.
+//!
+//! `N` = 64 stands for AVX-512 with GFNI (three-way xor by truth table, bit matrices), `N` =
+//! 32 for GFNI on AVX2. The operations are written from the Intel SDM's pseudocode, not from the kernels.
+
+use super::lanes::{Lanes, Ones, Pass, run};
+use crate::field::AFFINE;
+
+/// `N` bytes with GFNI, emulated.
+#[derive(Copy, Clone)]
+pub(super) struct Emulated<const N: usize>;
+
+/// `GF2P8AFFINEQB` on one byte with a zero constant.
+fn affine_byte(matrix: u64, x: u8) -> u8 {
+    let rows = matrix.to_le_bytes();
+    (0..8).fold(0, |byte, i| byte | u8::from((rows[7 - i] & x).count_ones() % 2 == 1) << i)
+}
+
+/// `VPTERNLOGQ` on one byte: bit by bit, the operands' bits choose a bit of the truth table.
+fn ternary_byte(table: u8, a: u8, b: u8, c: u8) -> u8 {
+    (0..8).fold(0, |byte, i| {
+        let index = (a >> i & 1) << 2 | (b >> i & 1) << 1 | (c >> i & 1);
+        byte | (table >> index & 1) << i
+    })
+}
+
+impl<const N: usize> Lanes for Emulated<N> {
+    const WIDTH: usize = N;
+    const XOR3: bool = N == 64;
+    type Vector = [u8; N];
+    type Factor = u64;
+
+    fn zero(self) -> [u8; N] {
+        [0; N]
+    }
+    fn factor(self, coefficient: u8) -> u64 {
+        AFFINE[usize::from(coefficient)]
+    }
+    fn mul(self, factor: u64, x: [u8; N]) -> [u8; N] {
+        x.map(|byte| affine_byte(factor, byte))
+    }
+    fn xor(self, a: [u8; N], b: [u8; N]) -> [u8; N] {
+        std::array::from_fn(|i| a[i] ^ b[i])
+    }
+    fn xor3(self, a: [u8; N], b: [u8; N], c: [u8; N]) -> [u8; N] {
+        std::array::from_fn(|i| ternary_byte(0x96, a[i], b[i], c[i]))
+    }
+    unsafe fn load(self, from: *const u8) -> [u8; N] {
+        // SAFETY: the caller's promise that N bytes are readable.
+        unsafe { from.cast::<[u8; N]>().read_unaligned() }
+    }
+    unsafe fn store(self, to: *mut u8, vector: [u8; N]) {
+        // SAFETY: the caller's promise that N bytes are writable.
+        unsafe { to.cast::<[u8; N]>().write_unaligned(vector) }
+    }
+}
+
+/// Runs a pass on emulated lanes, with as many vectors a turn as the real ones.
+///
+/// # Safety
+/// The pass's invariants must hold.
+pub(super) unsafe fn run_emulated<const N: usize>(pass: &Pass<'_>, xor: bool) {
+    if pass.len < N {
+        // SAFETY: the caller's promise is the one asked for.
+        return unsafe { super::plain::run(pass, xor) };
+    }
+    macro_rules! by_inputs {
+        ($lanes:expr, $outputs:literal, $turn:literal, $ones:literal, [$($inputs:literal)+]) => {
+            match pass.inputs_len {
+                // SAFETY: the caller's promise, and the numbers of inputs and outputs are those matched on.
+                $($inputs => unsafe { run::<_, $inputs, $outputs, $turn, $ones>($lanes, pass) },)+
+                inputs => unreachable!("the planner never makes a pass of {inputs} inputs"),
+            }
+        };
+    }
+    let lanes = Emulated::<N>;
+    match (xor, pass.outputs_len, !pass.ones.is_empty()) {
+        (true, 1, false) => by_inputs!(Ones(lanes), 1, 4, false, [1 2 3 4 5 6 7 8]),
+        (false, 1, false) => by_inputs!(lanes, 1, 4, false, [1 2 3 4 5 6 7 8]),
+        (false, 1, true) => by_inputs!(lanes, 1, 4, true, [1 2 3 4 5 6 7 8]),
+        (false, 2, false) => by_inputs!(lanes, 2, 2, false, [1 2 3 4]),
+        (false, 3, false) => by_inputs!(lanes, 3, 2, false, [1 2 3 4]),
+        (false, 4, false) => by_inputs!(lanes, 4, 2, false, [1 2 3 4]),
+        (xor, outputs, ones) => {
+            unreachable!("the planner makes no pass of {outputs} outputs (xor: {xor}, ones: {ones})")
+        }
+    }
+}

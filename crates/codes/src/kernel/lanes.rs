@@ -1,0 +1,338 @@
+//! The one loop behind every vector kernel, written over [`Lanes`]: what a vector unit must be able to do.
+//!
+//! The instruction sets differ in a dozen short functions each; everything that decides *which bytes* are read and
+//! written is here, once. So the loop that runs on AVX-512 is tested on a machine without it, through the emulated
+//! lanes of the tests.
+
+/// A vector unit. A value is proof that this machine has its instructions, so only detection makes one.
+///
+/// All methods must be `#[inline(always)]`: they become part of a function that has the target's features on.
+pub(super) trait Lanes: Copy {
+    /// Bytes in a vector, a power of two.
+    const WIDTH: usize;
+    /// A vector of bytes.
+    type Vector: Copy;
+    /// A coefficient in the form in which vectors are multiplied by it.
+    type Factor: Copy;
+
+    /// All bytes 0.
+    fn zero(self) -> Self::Vector;
+    /// The form of `coefficient`.
+    fn factor(self, coefficient: u8) -> Self::Factor;
+    /// Each byte of `x` times the factor's coefficient.
+    fn mul(self, factor: Self::Factor, x: Self::Vector) -> Self::Vector;
+    /// `a + b`.
+    fn xor(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// True where [`Lanes::xor3`] is one instruction, so that inputs are best taken by twos.
+    const XOR3: bool = false;
+    /// `a + b + c`.
+    #[inline(always)]
+    fn xor3(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        self.xor(a, self.xor(b, c))
+    }
+    /// The [`Lanes::WIDTH`] bytes at `from`.
+    ///
+    /// # Safety
+    /// They must be readable.
+    unsafe fn load(self, from: *const u8) -> Self::Vector;
+    /// Writes [`Lanes::WIDTH`] bytes to `to`.
+    ///
+    /// # Safety
+    /// They must be writable.
+    unsafe fn store(self, to: *mut u8, vector: Self::Vector);
+}
+
+/// Most inputs that one pass reads.
+pub(super) const PASS_INPUTS: usize = 8;
+/// Most outputs that one pass writes.
+pub(super) const PASS_OUTPUTS: usize = 4;
+
+/// One walk along the inputs: `outputs[o] = sum of coefficients[o][i] * inputs[i]`, plus what is said below.
+///
+/// Invariants, on which the loops' safety rests: `len` bytes are readable at each of the first `inputs_len` inputs and
+/// at each of `ones`, and writable at each of the first `outputs_len` outputs; no output overlaps another or an input;
+/// where `accumulate` is set the outputs are readable (initialised) too. `ones` is empty unless there is one output.
+pub(super) struct Pass<'a> {
+    /// By output, then by input. Not looked at by an xor pass.
+    pub coefficients: [[u8; PASS_INPUTS]; PASS_OUTPUTS],
+    /// What is multiplied; an xor pass only adds it up.
+    pub inputs: [*const u8; PASS_INPUTS],
+    /// How many inputs are meant.
+    pub inputs_len: usize,
+    /// Inputs with coefficient 1, to be added as they are.
+    pub ones: &'a [*const u8],
+    /// What is written.
+    pub outputs: [*mut u8; PASS_OUTPUTS],
+    /// How many outputs are meant.
+    pub outputs_len: usize,
+    /// Adds to the outputs instead of overwriting them.
+    pub accumulate: bool,
+    /// Bytes in each input and output.
+    pub len: usize,
+}
+
+/// Lanes on which every coefficient counts as 1: the xor kernel.
+#[derive(Copy, Clone)]
+pub(super) struct Ones<L>(pub L);
+
+impl<L: Lanes> Lanes for Ones<L> {
+    const WIDTH: usize = L::WIDTH;
+    const XOR3: bool = L::XOR3;
+    type Vector = L::Vector;
+    type Factor = ();
+
+    #[inline(always)]
+    fn zero(self) -> L::Vector {
+        self.0.zero()
+    }
+    #[inline(always)]
+    fn factor(self, _: u8) {}
+    #[inline(always)]
+    fn mul(self, (): (), x: L::Vector) -> L::Vector {
+        x
+    }
+    #[inline(always)]
+    fn xor(self, a: L::Vector, b: L::Vector) -> L::Vector {
+        self.0.xor(a, b)
+    }
+    #[inline(always)]
+    fn xor3(self, a: L::Vector, b: L::Vector, c: L::Vector) -> L::Vector {
+        self.0.xor3(a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn load(self, from: *const u8) -> L::Vector {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { self.0.load(from) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8, vector: L::Vector) {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { self.0.store(to, vector) }
+    }
+}
+
+/// A pass with its numbers of inputs and outputs known to the compiler.
+struct Sum<'a, L: Lanes, const K: usize, const M: usize, const ONES: bool> {
+    lanes: L,
+    factors: [[L::Factor; M]; K],
+    inputs: [*const u8; K],
+    outputs: [*mut u8; M],
+    ones: &'a [*const u8],
+    accumulate: bool,
+}
+
+impl<L: Lanes, const K: usize, const M: usize, const ONES: bool> Sum<'_, L, K, M, ONES> {
+    /// The sums of the `U` vectors at byte `at`.
+    ///
+    /// # Safety
+    /// `U * WIDTH` bytes from `at` on must be inside the pass.
+    #[inline(always)]
+    unsafe fn vectors<const U: usize>(&self, at: usize) -> [[L::Vector; M]; U] {
+        let lanes = self.lanes;
+        let mut sums = [[lanes.zero(); M]; U];
+        // SAFETY: `at + u * WIDTH + WIDTH` is inside every input and, by the pass's invariant, every output that is
+        // read, for each u < U.
+        unsafe {
+            if self.accumulate {
+                for o in 0..M {
+                    for u in 0..U {
+                        sums[u][o] = lanes.load(self.outputs[o].add(at + u * L::WIDTH));
+                    }
+                }
+            }
+            if ONES {
+                for &one in self.ones {
+                    for u in 0..U {
+                        sums[u][0] = lanes.xor(sums[u][0], lanes.load(one.add(at + u * L::WIDTH)));
+                    }
+                }
+            }
+            let mut i = 0;
+            while L::XOR3 && i + 1 < K {
+                for u in 0..U {
+                    let a = lanes.load(self.inputs[i].add(at + u * L::WIDTH));
+                    let b = lanes.load(self.inputs[i + 1].add(at + u * L::WIDTH));
+                    for o in 0..M {
+                        let (a, b) = (lanes.mul(self.factors[i][o], a), lanes.mul(self.factors[i + 1][o], b));
+                        sums[u][o] = lanes.xor3(sums[u][o], a, b);
+                    }
+                }
+                i += 2;
+            }
+            while i < K {
+                let mut vectors = [lanes.zero(); U];
+                for u in 0..U {
+                    vectors[u] = lanes.load(self.inputs[i].add(at + u * L::WIDTH));
+                }
+                // Vectors inside, so that a factor which does not fit the registers is fetched once for all of them.
+                for o in 0..M {
+                    for u in 0..U {
+                        sums[u][o] = lanes.xor(sums[u][o], lanes.mul(self.factors[i][o], vectors[u]));
+                    }
+                }
+                i += 1;
+            }
+        }
+        sums
+    }
+
+    /// # Safety
+    /// `U * WIDTH` bytes from `at` on must be inside the pass.
+    #[inline(always)]
+    unsafe fn store<const U: usize>(&self, at: usize, sums: &[[L::Vector; M]; U]) {
+        for o in 0..M {
+            for u in 0..U {
+                // SAFETY: `at + u * WIDTH + WIDTH` is inside the output.
+                unsafe { self.lanes.store(self.outputs[o].add(at + u * L::WIDTH), sums[u][o]) };
+            }
+        }
+    }
+}
+
+/// Runs a pass of `K` inputs and `M` outputs, `U` vectors a turn; the pass's `ones` are looked at where `ONES` is set.
+///
+/// The first and the last vector are summed before the others and stored after them. They may overlap the others: that
+/// costs a vector's work twice, where masked or byte-wise ends cost more, and keeps accumulating right, because
+/// nothing is read after it was written.
+///
+/// # Safety
+/// The pass's invariants must hold, with `K` inputs, `M` outputs and at least one vector's length.
+#[inline(always)]
+pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize, const U: usize, const ONES: bool>(
+    lanes: L,
+    pass: &Pass<'_>,
+) {
+    debug_assert!(pass.inputs_len == K && pass.outputs_len == M && pass.len >= L::WIDTH);
+    debug_assert!(pass.ones.is_empty() != ONES && (M == 1 || !ONES));
+    let mut factors = [[lanes.factor(0); M]; K];
+    for i in 0..K {
+        for o in 0..M {
+            factors[i][o] = lanes.factor(pass.coefficients[o][i]);
+        }
+    }
+    let mut inputs = [std::ptr::null(); K];
+    inputs.copy_from_slice(&pass.inputs[..K]);
+    let mut outputs = [std::ptr::null_mut(); M];
+    outputs.copy_from_slice(&pass.outputs[..M]);
+    let sum = Sum::<_, K, M, ONES> {
+        lanes,
+        factors,
+        inputs,
+        outputs,
+        ones: pass.ones,
+        accumulate: pass.accumulate,
+    };
+
+    let (len, width) = (pass.len, L::WIDTH);
+    // From here on stores into the first output are aligned.
+    let mut at = outputs[0].addr().wrapping_neg() & (width - 1);
+    let (head_apart, tail_apart) = (at != 0, (len - at) & (width - 1) != 0);
+    let mut ends = [[lanes.zero(); M]; 2];
+    // SAFETY: `len` is at least a vector, so the vectors at 0 and at `len - width` are inside the pass; the loops'
+    // conditions keep the others inside (`at` is below `width` at first, then never above `len`).
+    unsafe {
+        if head_apart {
+            [ends[0]] = sum.vectors::<1>(0);
+        }
+        if tail_apart {
+            [ends[1]] = sum.vectors::<1>(len - width);
+        }
+        while U * width <= len - at {
+            let sums = sum.vectors::<U>(at);
+            sum.store(at, &sums);
+            at += U * width;
+        }
+        if U > 1 {
+            while width <= len - at {
+                let sums = sum.vectors::<1>(at);
+                sum.store(at, &sums);
+                at += width;
+            }
+        }
+        if head_apart {
+            sum.store(0, &[ends[0]]);
+        }
+        if tail_apart {
+            sum.store(len - width, &[ends[1]]);
+        }
+    }
+}
+
+/// Gives lanes a `run` function: `$function(lanes, pass, xor)` with the features on, one copy of the loop for each
+/// number of inputs and outputs. `$turn` is the number of vectors a turn for one, two, three and four outputs.
+macro_rules! passes {
+    ($function:ident, $lanes:ty, $features:literal, [$turn1:literal, $turn2:literal, $turn3:literal, $turn4:literal]) => {
+        /// Runs a pass on these lanes; an xor pass takes every coefficient for 1.
+        ///
+        /// # Safety
+        /// The pass's invariants must hold.
+        pub(super) unsafe fn $function(lanes: $lanes, pass: &$crate::kernel::lanes::Pass<'_>, xor: bool) {
+            use $crate::kernel::lanes::{Ones, Pass, run};
+
+            #[target_feature(enable = $features)]
+            unsafe fn dot<const K: usize, const M: usize, const U: usize, const ONES: bool>(
+                lanes: $lanes,
+                pass: &Pass<'_>,
+            ) {
+                // SAFETY: the caller's promise is the one asked for.
+                unsafe { run::<_, K, M, U, ONES>(lanes, pass) }
+            }
+            #[target_feature(enable = $features)]
+            unsafe fn add<const K: usize>(lanes: $lanes, pass: &Pass<'_>) {
+                // SAFETY: the caller's promise is the one asked for.
+                unsafe { run::<_, K, 1, 4, false>(Ones(lanes), pass) }
+            }
+            // Less than a vector is not worth a loop of its own.
+            if pass.len < <$lanes as $crate::kernel::lanes::Lanes>::WIDTH {
+                // SAFETY: the caller's promise is the one asked for.
+                return unsafe { $crate::kernel::plain::run(pass, xor) };
+            }
+            // SAFETY: the value `lanes` proves that the machine has the features; the numbers of inputs and outputs
+            // are those matched on, the length is at least a vector's; the rest is the caller's promise.
+            unsafe {
+                match (xor, pass.outputs_len, pass.inputs_len, !pass.ones.is_empty()) {
+                    (true, 1, 1, false) => add::<1>(lanes, pass),
+                    (true, 1, 2, false) => add::<2>(lanes, pass),
+                    (true, 1, 3, false) => add::<3>(lanes, pass),
+                    (true, 1, 4, false) => add::<4>(lanes, pass),
+                    (true, 1, 5, false) => add::<5>(lanes, pass),
+                    (true, 1, 6, false) => add::<6>(lanes, pass),
+                    (true, 1, 7, false) => add::<7>(lanes, pass),
+                    (true, 1, 8, false) => add::<8>(lanes, pass),
+                    (false, 1, 1, false) => dot::<1, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 2, false) => dot::<2, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 3, false) => dot::<3, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 4, false) => dot::<4, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 5, false) => dot::<5, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 6, false) => dot::<6, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 7, false) => dot::<7, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 8, false) => dot::<8, 1, $turn1, false>(lanes, pass),
+                    (false, 1, 1, true) => dot::<1, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 2, true) => dot::<2, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 3, true) => dot::<3, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 4, true) => dot::<4, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 5, true) => dot::<5, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 6, true) => dot::<6, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 7, true) => dot::<7, 1, $turn1, true>(lanes, pass),
+                    (false, 1, 8, true) => dot::<8, 1, $turn1, true>(lanes, pass),
+                    (false, 2, 1, false) => dot::<1, 2, $turn2, false>(lanes, pass),
+                    (false, 2, 2, false) => dot::<2, 2, $turn2, false>(lanes, pass),
+                    (false, 2, 3, false) => dot::<3, 2, $turn2, false>(lanes, pass),
+                    (false, 2, 4, false) => dot::<4, 2, $turn2, false>(lanes, pass),
+                    (false, 3, 1, false) => dot::<1, 3, $turn3, false>(lanes, pass),
+                    (false, 3, 2, false) => dot::<2, 3, $turn3, false>(lanes, pass),
+                    (false, 3, 3, false) => dot::<3, 3, $turn3, false>(lanes, pass),
+                    (false, 3, 4, false) => dot::<4, 3, $turn3, false>(lanes, pass),
+                    (false, 4, 1, false) => dot::<1, 4, $turn4, false>(lanes, pass),
+                    (false, 4, 2, false) => dot::<2, 4, $turn4, false>(lanes, pass),
+                    (false, 4, 3, false) => dot::<3, 4, $turn4, false>(lanes, pass),
+                    (false, 4, 4, false) => dot::<4, 4, $turn4, false>(lanes, pass),
+                    (xor, outputs, inputs, ones) => unreachable!(
+                        "the planner makes no pass of {inputs} inputs, {outputs} outputs (xor: {xor}, ones: {ones})"
+                    ),
+                }
+            }
+        }
+    };
+}
+pub(super) use passes;

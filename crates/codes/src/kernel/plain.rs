@@ -1,0 +1,37 @@
+//! The plain kernel: no vector instructions, one table row a coefficient. Runs anywhere, and defines what the others do.
+
+use super::lanes::Pass;
+use crate::field::PRODUCTS;
+
+/// Runs a pass byte by byte; an xor pass takes every coefficient for 1.
+///
+/// # Safety
+/// The pass's invariants must hold.
+pub(super) unsafe fn run(pass: &Pass<'_>, xor: bool) {
+    for (&output, coefficients) in pass.outputs.iter().zip(&pass.coefficients).take(pass.outputs_len) {
+        // SAFETY: `len` bytes are writable at the output and, if they are accumulated to, initialised; zeroing
+        // initialises them otherwise. Nothing else overlaps them.
+        let output = unsafe {
+            if !pass.accumulate {
+                output.write_bytes(0, pass.len);
+            }
+            std::slice::from_raw_parts_mut(output, pass.len)
+        };
+        let inputs = pass.inputs.iter().zip(coefficients).take(pass.inputs_len);
+        let inputs = inputs.map(|(&input, &coefficient)| (input, if xor { 1 } else { coefficient }));
+        for (input, coefficient) in inputs.chain(pass.ones.iter().map(|&one| (one, 1))) {
+            // SAFETY: `len` bytes are readable at every input.
+            let input = unsafe { std::slice::from_raw_parts(input, pass.len) };
+            if coefficient == 1 {
+                for (out, &x) in output.iter_mut().zip(input) {
+                    *out ^= x;
+                }
+            } else {
+                let row = &PRODUCTS[usize::from(coefficient)];
+                for (out, &x) in output.iter_mut().zip(input) {
+                    *out ^= row[usize::from(x)];
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Namespaces: a forked helper makes them, hands their descriptors over, and stays as a watchdog.
+//!
+//! A process with several threads cannot enter a user namespace, and a library cannot ask its program to start anew.
+//! So [`build`] forks a helper, which has one thread: it enters a user namespace where that is the way, then for each
+//! site a new network namespace, sets it up, and sends the descriptors back. No namespace has a name, so the kernel
+//! removes it with its last process and descriptor, whatever happens to us.
+//!
+//! The helper then waits for its parent to close the socket or to die, kills whatever still runs in the namespaces
+//! (programs that put themselves in the background, too), and ends.
+
+use std::ffi::CStr;
+use std::io::{Error, Result};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+
+use anabranch_units::SiteId;
+
+use crate::error::{BuildFailure, BuildStep};
+use crate::sys;
+
+/// Name of the network device in every site.
+pub(crate) const DEVICE: &CStr = c"ab0";
+/// The first interface of every network namespace.
+const LOOPBACK_INDEX: u32 = 1;
+
+/// How the namespaces were made.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Network namespaces made with the process's own privileges (CAP_SYS_ADMIN and CAP_NET_ADMIN).
+    Root,
+    /// Network namespaces inside a user namespace, which needs no privileges where the machine allows it.
+    UserNamespace,
+}
+
+/// All that the helper needs to know, made before it forks.
+#[derive(Debug)]
+pub(crate) struct BuildPlan {
+    pub sites: Vec<SitePlan>,
+    pub prefix: u8,
+    pub mtu: u32,
+    pub device_queue_packets: u32,
+    /// Path below `/proc/sys/net`, value, and whether the emulation is refused when it cannot be set.
+    pub settings: Vec<(String, String, bool)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct SitePlan {
+    pub address: Ipv4Addr,
+    pub link_addresses: Vec<Ipv4Addr>,
+}
+
+/// Descriptors of one site.
+#[derive(Debug)]
+pub(crate) struct SiteFds {
+    pub namespace: OwnedFd,
+    pub tun: OwnedFd,
+    /// `/proc/net/dev` of the namespace.
+    pub device_counters: OwnedFd,
+}
+
+/// What the helper made, and the helper. Dropping it kills what runs in the namespaces.
+#[derive(Debug)]
+pub(crate) struct Built {
+    pub user_namespace: Option<OwnedFd>,
+    pub sites: Vec<SiteFds>,
+    pub isolation: Isolation,
+    pub watchdog: Watchdog,
+}
+
+/// The helper as its parent holds it.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    pid: libc::pid_t,
+    socket: Option<OwnedFd>,
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.socket = None;
+        sys::wait_for(self.pid);
+    }
+}
+
+/// Makes the namespaces of `plan`.
+pub(crate) fn build(plan: &BuildPlan, isolation: Isolation) -> std::result::Result<Built, BuildFailure> {
+    let fail = |step| move |error| BuildFailure { isolation, step, site: None, error };
+    let (ours, theirs) = sys::socket_pair().map_err(fail(BuildStep::Fork))?;
+    let parent = std::process::id() as libc::pid_t;
+    let pid = match sys::fork().map_err(fail(BuildStep::Fork))? {
+        sys::Fork::Child => run_child(theirs, plan, isolation, parent),
+        sys::Fork::Parent(pid) => pid,
+    };
+    drop(theirs);
+    let socket = ours.as_raw_fd();
+    let mut built = Built {
+        user_namespace: None,
+        sites: Vec::with_capacity(plan.sites.len()),
+        isolation,
+        watchdog: Watchdog { pid, socket: Some(ours) },
+    };
+    loop {
+        let mut bytes = [0; Note::LEN];
+        let (n, fds) = sys::receive_with_fds(socket, &mut bytes).map_err(fail(BuildStep::Fork))?;
+        let note = (n == Note::LEN).then(|| Note::decode(bytes)).flatten();
+        let mut fds = fds.into_iter();
+        match (note, fds.next(), fds.next(), fds.next()) {
+            (Some(Note::UserNamespace), Some(fd), None, None) => built.user_namespace = Some(fd),
+            (Some(Note::Site), Some(namespace), Some(tun), Some(device_counters)) => {
+                built.sites.push(SiteFds { namespace, tun, device_counters });
+            }
+            (Some(Note::Done), None, ..) if built.sites.len() == plan.sites.len() => return Ok(built),
+            (Some(Note::Failed { step, errno, site }), None, ..) => {
+                let error = Error::from_raw_os_error(errno);
+                return Err(BuildFailure { isolation, step, site, error });
+            }
+            // The helper died, or the kernel had no room for a descriptor here.
+            _ => {
+                let error =
+                    Error::other("the helper process ended early, or too few file descriptors are allowed");
+                return Err(BuildFailure { isolation, step: BuildStep::Fork, site: None, error });
+            }
+        }
+    }
+}
+
+/// What the helper tells its parent.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Note {
+    UserNamespace,
+    Site,
+    Done,
+    Failed { step: BuildStep, errno: i32, site: Option<SiteId> },
+}
+
+impl Note {
+    const LEN: usize = 8;
+
+    fn encode(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[0] = match self {
+            Self::UserNamespace => 0,
+            Self::Site => 1,
+            Self::Done => 2,
+            Self::Failed { .. } => 3,
+        };
+        if let Self::Failed { step, errno, site } = self {
+            bytes[1] = step as u8;
+            let site = site.map_or(u16::MAX, |s| s.0);
+            bytes[2..4].copy_from_slice(&site.to_ne_bytes());
+            bytes[4..].copy_from_slice(&errno.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: [u8; Self::LEN]) -> Option<Self> {
+        let [kind, step, s0, s1, e0, e1, e2, e3] = bytes;
+        let site = u16::from_ne_bytes([s0, s1]);
+        Some(match kind {
+            0 => Self::UserNamespace,
+            1 => Self::Site,
+            2 => Self::Done,
+            3 => Self::Failed {
+                step: *BuildStep::ALL.get(usize::from(step))?,
+                errno: i32::from_ne_bytes([e0, e1, e2, e3]),
+                site: (site != u16::MAX).then_some(SiteId(site)),
+            },
+            _ => return None,
+        })
+    }
+}
+
+fn run_child(socket: OwnedFd, plan: &BuildPlan, isolation: Isolation, parent: libc::pid_t) -> ! {
+    let socket = sys::detach(socket);
+    let mut inodes = Vec::with_capacity(plan.sites.len());
+    let mut site = None;
+    match make(socket, plan, isolation, &mut site, &mut inodes) {
+        Ok(()) => {
+            let _ = sys::send_with_fds(socket, &Note::Done.encode(), &[]);
+        }
+        Err((step, error)) => {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            let _ = sys::send_with_fds(socket, &Note::Failed { step, errno, site }.encode(), &[]);
+        }
+    }
+    // The parent never sends; this returns when it closes its end or dies.
+    let _ = sys::receive_with_fds(socket, &mut [0; 1]);
+    kill_all_in(&inodes, parent);
+    sys::exit_now(0)
+}
+
+type StepResult<T> = std::result::Result<T, (BuildStep, Error)>;
+
+fn at(step: BuildStep) -> impl FnOnce(Error) -> (BuildStep, Error) {
+    move |error| (step, error)
+}
+
+fn make(
+    socket: RawFd,
+    plan: &BuildPlan,
+    isolation: Isolation,
+    site: &mut Option<SiteId>,
+    inodes: &mut Vec<u64>,
+) -> StepResult<()> {
+    if isolation == Isolation::UserNamespace {
+        let (uid, gid) = sys::effective_ids();
+        sys::unshare(libc::CLONE_NEWUSER).map_err(at(BuildStep::UnshareUser))?;
+        // user_namespaces(7): without privileges, one id maps to one id, and only once setgroups is denied.
+        std::fs::write("/proc/self/setgroups", "deny").map_err(at(BuildStep::MapIds))?;
+        std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")).map_err(at(BuildStep::MapIds))?;
+        std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).map_err(at(BuildStep::MapIds))?;
+        let fd = sys::open(c"/proc/self/ns/user", libc::O_RDONLY).map_err(at(BuildStep::MapIds))?;
+        sys::send_with_fds(socket, &Note::UserNamespace.encode(), &[fd.as_raw_fd()])
+            .map_err(at(BuildStep::Fork))?;
+    }
+    for (i, site_plan) in plan.sites.iter().enumerate() {
+        *site = Some(SiteId(i as u16));
+        sys::unshare(libc::CLONE_NEWNET).map_err(at(BuildStep::UnshareNet))?;
+        let inode = std::fs::metadata("/proc/self/ns/net").map_err(at(BuildStep::UnshareNet))?.ino();
+        inodes.push(inode);
+        let fds = make_site(plan, site_plan)?;
+        let fds = [fds.namespace.as_raw_fd(), fds.tun.as_raw_fd(), fds.device_counters.as_raw_fd()];
+        sys::send_with_fds(socket, &Note::Site.encode(), &fds).map_err(at(BuildStep::Fork))?;
+    }
+    Ok(())
+}
+
+/// Sets up the network namespace that this process is in.
+fn make_site(plan: &BuildPlan, site: &SitePlan) -> StepResult<SiteFds> {
+    let tun = sys::open(c"/dev/net/tun", libc::O_RDWR | libc::O_NONBLOCK).map_err(at(BuildStep::OpenTun))?;
+    sys::make_tun(&tun, DEVICE).map_err(at(BuildStep::MakeTun))?;
+    for (path, value, required) in &plan.settings {
+        let result = std::fs::write(format!("/proc/sys/net/{path}"), value);
+        if *required {
+            result.map_err(at(BuildStep::Setting))?;
+        }
+    }
+    let interface = || -> Result<()> {
+        let route = sys::route_socket()?;
+        let device = sys::interface_index(DEVICE)?;
+        sys::bring_up(&route, LOOPBACK_INDEX, &[])?;
+        let sizes = [(libc::IFLA_MTU, plan.mtu), (libc::IFLA_TXQLEN, plan.device_queue_packets)];
+        sys::bring_up(&route, device, &sizes)?;
+        sys::add_address(&route, device, site.address, plan.prefix)?;
+        // On the loopback, so that the kernel never chooses one of them as a source by itself.
+        for &address in &site.link_addresses {
+            sys::add_address(&route, LOOPBACK_INDEX, address, 32)?;
+        }
+        Ok(())
+    };
+    interface().map_err(at(BuildStep::Interface))?;
+    Ok(SiteFds {
+        namespace: sys::open(c"/proc/self/ns/net", libc::O_RDONLY).map_err(at(BuildStep::UnshareNet))?,
+        tun,
+        device_counters: sys::open(c"/proc/self/net/dev", libc::O_RDONLY)
+            .map_err(at(BuildStep::Interface))?,
+    })
+}
+
+/// Kills every process in one of our network namespaces, until there is none.
+fn kill_all_in(inodes: &[u64], parent: libc::pid_t) {
+    let me = std::process::id() as libc::pid_t;
+    // A program that forks faster than we look could outrun one look; a thousand looks are two seconds.
+    for _ in 0..1_000 {
+        let mut found = false;
+        let Ok(entries) = std::fs::read_dir("/proc") else { return };
+        for entry in entries.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<libc::pid_t>().ok()) else {
+                continue;
+            };
+            if pid == me || pid == parent {
+                continue;
+            }
+            let inode = std::fs::metadata(format!("/proc/{pid}/ns/net")).map(|m| m.ino());
+            if inode.is_ok_and(|inode| inodes.contains(&inode)) {
+                found = true;
+                let _ = sys::kill(pid, libc::SIGKILL);
+            }
+        }
+        if !found {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_survive_the_socket() {
+        let failed = Note::Failed { step: BuildStep::MakeTun, errno: 13, site: Some(SiteId(7)) };
+        let early = Note::Failed { step: BuildStep::UnshareUser, errno: 28, site: None };
+        for note in [Note::UserNamespace, Note::Site, Note::Done, failed, early] {
+            assert_eq!(Note::decode(note.encode()), Some(note));
+        }
+        assert_eq!(Note::decode([9; 8]), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! What this machine can do for an emulation, and the fix for what it cannot.
+
+use std::io::ErrorKind;
+
+use crate::build::{self, BuildPlan, SitePlan};
+use crate::{EmulationOptions, Isolation, error, sys};
+
+/// One fact about the machine.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub name: &'static str,
+    /// Whether it is as an emulation wants it.
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it; `None` if nothing needs to be done.
+    pub fix: Option<String>,
+}
+
+impl Finding {
+    fn new(name: &'static str, ok: bool, detail: impl Into<String>, fix: &str) -> Self {
+        Self { name, ok, detail: detail.into(), fix: (!ok).then(|| fix.to_owned()) }
+    }
+}
+
+/// Looks at everything that an emulation stands on. Makes namespaces to see whether it can, and removes them.
+pub fn doctor() -> Vec<Finding> {
+    vec![
+        tun(),
+        isolation("namespaces as we are", Isolation::Root),
+        isolation("user namespaces", Isolation::UserNamespace),
+        restrictions(),
+        congestion_controls(),
+        socket_buffer("net.core.rmem_max"),
+        socket_buffer("net.core.wmem_max"),
+        cpus(),
+        clock(),
+        open_files(),
+    ]
+}
+
+fn sysctl(name: &str) -> Option<String> {
+    let path = format!("/proc/sys/{}", name.replace('.', "/"));
+    std::fs::read_to_string(path).ok().map(|v| v.trim().to_owned())
+}
+
+fn tun() -> Finding {
+    match sys::open(c"/dev/net/tun", libc::O_RDWR) {
+        Ok(_) => Finding::new("TUN", true, "/dev/net/tun opens", ""),
+        Err(e) => {
+            let fix = match e.kind() {
+                ErrorKind::NotFound => "sudo modprobe tun; in a container: --device /dev/net/tun",
+                _ => "sudo chmod 666 /dev/net/tun, or run as root",
+            };
+            Finding::new("TUN", false, format!("/dev/net/tun: {e}"), fix)
+        }
+    }
+}
+
+fn isolation(name: &'static str, isolation: Isolation) -> Finding {
+    let options = EmulationOptions::default();
+    let site = SitePlan { address: options.base, link_addresses: Vec::new() };
+    let plan = BuildPlan {
+        sites: vec![site],
+        prefix: 16,
+        mtu: 1500,
+        device_queue_packets: 16,
+        settings: Vec::new(),
+    };
+    match build::build(&plan, isolation) {
+        Ok(_) => Finding::new(name, true, "a site can be made this way", ""),
+        Err(failure) => Finding::new(name, false, failure.to_string(), failure.fix()),
+    }
+}
+
+fn restrictions() -> Finding {
+    let names = [
+        "user.max_user_namespaces",
+        "kernel.unprivileged_userns_clone",
+        "kernel.apparmor_restrict_unprivileged_userns",
+    ];
+    let found: Vec<_> = names.iter().filter_map(|n| sysctl(n).map(|v| format!("{n} = {v}"))).collect();
+    let bad = ["user.max_user_namespaces = 0", "kernel.unprivileged_userns_clone = 0"];
+    let apparmor = "kernel.apparmor_restrict_unprivileged_userns = 1";
+    let ok = !found.iter().any(|f| bad.contains(&f.as_str()) || f == apparmor);
+    Finding::new("user namespace limits", ok, found.join(", "), error::restriction())
+}
+
+fn congestion_controls() -> Finding {
+    let available = sysctl("net.ipv4.tcp_available_congestion_control").unwrap_or_default();
+    let allowed = sysctl("net.ipv4.tcp_allowed_congestion_control").unwrap_or_default();
+    let ok = allowed.split_whitespace().any(|name| name == "bbr");
+    let detail = format!("available: {available}; usable in sites: {allowed}");
+    let fix = "for long or lossy links: sudo modprobe tcp_bbr && sudo sysctl net.ipv4.tcp_allowed_congestion_control=\"reno cubic bbr\"";
+    Finding::new("congestion controls", ok, detail, fix)
+}
+
+/// What a UDP program on a 1 Gbit/s link needs to sit out 30 ms.
+const SOCKET_BUFFER_WANTED: u64 = 4 << 20;
+
+fn socket_buffer(name: &'static str) -> Finding {
+    let value = sysctl(name);
+    let ok = value.as_ref().and_then(|v| v.parse().ok()).is_none_or(|v: u64| v >= SOCKET_BUFFER_WANTED);
+    let detail = value.map_or("not readable".to_owned(), |v| format!("{v} bytes"));
+    let fix = format!(
+        "for fast UDP: sudo sysctl {name}={SOCKET_BUFFER_WANTED} (TCP in the sites has its own limits)"
+    );
+    Finding::new(name, ok, detail, &fix)
+}
+
+fn cpus() -> Finding {
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let fix = "the emulator wants a processor to itself: expect lateness, and keep link rates low";
+    Finding::new("processors", count >= 2, count.to_string(), fix)
+}
+
+/// A deadline cannot be met better than this.
+const CLOCK_RESOLUTION_NS_MAX: u64 = 1_000;
+
+fn clock() -> Finding {
+    let resolution = sys::clock_resolution_ns();
+    let ok = resolution.is_some_and(|ns| ns <= CLOCK_RESOLUTION_NS_MAX);
+    let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let source = source.map_or_else(|_| "unknown".to_owned(), |s| s.trim().to_owned());
+    let detail = resolution.map_or("unknown".to_owned(), |ns| format!("{ns} ns, source {source}"));
+    Finding::new("clock resolution", ok, detail, "boot with high-resolution timers (no `highres=off`)")
+}
+
+fn open_files() -> Finding {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let soft = limits
+        .lines()
+        .find_map(|l| l.strip_prefix("Max open files")?.split_whitespace().next()?.parse::<u64>().ok());
+    // Three per site and some for the programs' own.
+    let ok = soft.is_none_or(|n| n >= 256);
+    let detail = soft.map_or("unlimited or unknown".to_owned(), |n| n.to_string());
+    Finding::new("open files", ok, detail, "ulimit -n 4096")
+}

@@ -1,0 +1,253 @@
+//! What can go wrong, with what is missing and how to get it.
+
+use std::io::{Error, ErrorKind};
+
+use anabranch_fabric::PortError;
+use anabranch_units::{LinkId, SiteId};
+
+use crate::Isolation;
+
+/// Why there is no emulation, or why it could not do what was asked.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum EmuError {
+    /// The topology has more sites or links than an emulation can have, or no site.
+    Size {
+        /// What there are too many or too few of.
+        what: &'static str,
+        /// How many there are.
+        got: usize,
+        /// The most there may be.
+        limit: usize,
+    },
+    /// An option has a value that it cannot have.
+    Option {
+        /// Which one.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// A link has settings that no port can have.
+    Link {
+        /// Which one.
+        link: LinkId,
+        /// Why not.
+        error: PortError,
+    },
+    /// The topology has no such link.
+    UnknownLink {
+        /// The link asked for.
+        link: LinkId,
+        /// How many links there are.
+        links: usize,
+    },
+    /// Namespaces could not be made in the one way that the options allow.
+    Build(BuildFailure),
+    /// Namespaces could not be made, neither with our own privileges nor in a user namespace.
+    NoIsolation {
+        /// Why not with our own privileges.
+        root: BuildFailure,
+        /// Why not in a user namespace.
+        user: BuildFailure,
+    },
+    /// A program could not be started in a site.
+    Spawn {
+        /// The program.
+        program: String,
+        /// Where.
+        site: SiteId,
+        /// Why not.
+        error: Error,
+    },
+    /// The thread could not enter the site.
+    Enter {
+        /// Where.
+        site: SiteId,
+        /// Why not.
+        error: Error,
+    },
+    /// A thread of the emulator could not be started.
+    Thread(Error),
+    /// The emulation has ended.
+    Ended,
+}
+
+/// A step in making the namespaces that failed.
+#[derive(Debug)]
+pub struct BuildFailure {
+    /// Which way was tried.
+    pub isolation: Isolation,
+    /// What failed.
+    pub step: BuildStep,
+    /// In which site, if in one.
+    pub site: Option<SiteId>,
+    /// What the kernel said.
+    pub error: Error,
+}
+
+/// Steps in making the namespaces.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum BuildStep {
+    /// Start the helper process, or exchange descriptors with it.
+    Fork,
+    /// Make a user namespace.
+    UnshareUser,
+    /// Become root inside it.
+    MapIds,
+    /// Make a network namespace.
+    UnshareNet,
+    /// Open `/dev/net/tun`.
+    OpenTun,
+    /// Make a TUN device.
+    MakeTun,
+    /// Give the device its size and addresses and bring it up.
+    Interface,
+    /// Write a setting below `/proc/sys/net`.
+    Setting,
+}
+
+impl BuildStep {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Fork,
+        Self::UnshareUser,
+        Self::MapIds,
+        Self::UnshareNet,
+        Self::OpenTun,
+        Self::MakeTun,
+        Self::Interface,
+        Self::Setting,
+    ];
+
+    const fn what(self) -> &'static str {
+        match self {
+            Self::Fork => "start the helper process",
+            Self::UnshareUser => "make a user namespace",
+            Self::MapIds => "become root inside the user namespace",
+            Self::UnshareNet => "make a network namespace",
+            Self::OpenTun => "open /dev/net/tun",
+            Self::MakeTun => "make a TUN device",
+            Self::Interface => "set up the site's network device",
+            Self::Setting => "apply a TCP setting in the site",
+        }
+    }
+}
+
+impl BuildFailure {
+    /// What to do about it, in one sentence.
+    pub fn fix(&self) -> &'static str {
+        let code = self.error.raw_os_error();
+        match (self.step, self.isolation) {
+            (BuildStep::Fork, _) if code == Some(libc::EMFILE) => {
+                "raise the limit of open files (`ulimit -n 4096`)"
+            }
+            (BuildStep::Fork, _) => "raise the limits of open files and processes (`ulimit -n`, `ulimit -u`)",
+            (BuildStep::UnshareUser | BuildStep::UnshareNet, _) if code == Some(libc::ENOSPC) => {
+                "raise the limits `sysctl user.max_user_namespaces` and `user.max_net_namespaces` (as root), e.g. to 10000"
+            }
+            (BuildStep::UnshareNet, Isolation::Root) => "needs CAP_SYS_ADMIN: run as root (`sudo`)",
+            (
+                BuildStep::UnshareUser | BuildStep::MapIds | BuildStep::UnshareNet | BuildStep::MakeTun,
+                Isolation::UserNamespace,
+            ) => restriction(),
+            (BuildStep::UnshareUser | BuildStep::MapIds, Isolation::Root) => "run as root",
+            (BuildStep::OpenTun, _) if self.error.kind() == ErrorKind::NotFound => {
+                "load the module (`sudo modprobe tun`), or give the container the device (`--device /dev/net/tun`)"
+            }
+            (BuildStep::OpenTun, _) if code == Some(libc::EACCES) => {
+                "let users open it (`sudo chmod 666 /dev/net/tun`), or run as root"
+            }
+            (BuildStep::OpenTun, _) => "give the container the device (`--device /dev/net/tun`)",
+            (BuildStep::MakeTun | BuildStep::Interface, _) => {
+                "needs CAP_NET_ADMIN: run as root, or give the container the capability (`--cap-add NET_ADMIN`)"
+            }
+            (BuildStep::Setting, _) if self.error.kind() == ErrorKind::NotFound => {
+                "the kernel lacks this congestion control: choose one that `anabranch doctor` lists, or load its module"
+            }
+            (BuildStep::Setting, _) if code == Some(libc::EPERM) => {
+                "the congestion control must be among those in `sysctl net.ipv4.tcp_allowed_congestion_control`"
+            }
+            (BuildStep::Setting, _) => "make /proc/sys writable (a container may need `--privileged`)",
+        }
+    }
+}
+
+/// What keeps user namespaces from being made or used on this machine.
+pub(crate) fn restriction() -> &'static str {
+    let is = |name: &str, value: &str| {
+        std::fs::read_to_string(format!("/proc/sys/{name}")).is_ok_and(|v| v.trim() == value)
+    };
+    if is("user/max_user_namespaces", "0") {
+        "user namespaces are switched off: `sudo sysctl user.max_user_namespaces=10000`, or run as root"
+    } else if is("kernel/unprivileged_userns_clone", "0") {
+        "user namespaces are for root only here: `sudo sysctl kernel.unprivileged_userns_clone=1`, or run as root"
+    } else if is("kernel/apparmor_restrict_unprivileged_userns", "1") {
+        "AppArmor restricts user namespaces: `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or run as root"
+    } else {
+        "a container or security module forbids it: run as root, or outside the container"
+    }
+}
+
+impl std::fmt::Display for BuildFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot {}", self.step.what())?;
+        if let Some(site) = self.site {
+            write!(f, " for site {site}")?;
+        }
+        write!(f, ": {}: {}", self.error, self.fix())
+    }
+}
+impl std::error::Error for BuildFailure {}
+
+impl std::fmt::Display for EmuError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Size { what, got, limit } => write!(f, "{got} {what} to emulate: must be 1 to {limit}"),
+            Self::Option { name, value, allowed } => write!(f, "{name} {value}: must be {allowed}"),
+            Self::Link { link, error } => write!(f, "link {link}: {error}"),
+            Self::UnknownLink { link, links } => {
+                write!(f, "no link {link}: this topology has {links} links, from 0")
+            }
+            Self::Build(failure) => failure.fmt(f),
+            Self::NoIsolation { root, user } => {
+                write!(
+                    f,
+                    "no network to emulate on; with our own privileges: {root}; in a user namespace: {user}"
+                )
+            }
+            Self::Spawn { program, site, error } => {
+                write!(f, "cannot start `{program}` in site {site}: {error}")
+            }
+            Self::Enter { site, error } => write!(f, "cannot enter site {site}: {error}"),
+            Self::Thread(error) => write!(f, "cannot start a thread of the emulator: {error}"),
+            Self::Ended => write!(f, "the emulation has ended"),
+        }
+    }
+}
+impl std::error::Error for EmuError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_is_found_by_its_number() {
+        for step in BuildStep::ALL {
+            assert_eq!(BuildStep::ALL[step as usize], step);
+        }
+    }
+
+    #[test]
+    fn a_device_that_users_cannot_open_names_the_device_and_the_fix() {
+        let failure = BuildFailure {
+            isolation: Isolation::UserNamespace,
+            step: BuildStep::OpenTun,
+            site: Some(SiteId(0)),
+            error: Error::from_raw_os_error(libc::EACCES),
+        };
+        let text = failure.to_string();
+        assert!(text.contains("/dev/net/tun") && text.contains("chmod"), "{text}");
+    }
+}

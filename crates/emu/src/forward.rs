@@ -1,0 +1,262 @@
+//! The forwarder: one thread that carries packets between the sites' devices and the fabric, under the real clock.
+//!
+//! It sleeps until a device is readable or a packet may come off a wire, runs the fabric up to now, and writes what
+//! arrives. A packet that is late on one hop is not late on the next: the fabric goes by the times that were meant.
+
+use std::cell::RefCell;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant as WallInstant;
+
+use anabranch_fabric::{
+    AnyElement, DropCounts, EventQueue, Fabric, Node, NodeCx, PacketMeta, Port, PortError, PortSettings,
+    Switch, Target,
+};
+use anabranch_units::{Instant, LinkId, SiteId};
+
+use crate::lateness::{Histogram, Scheduling};
+use crate::route::{self, Routes};
+use crate::{LinkCounters, LinkState, sys};
+
+/// What the forwarder is asked to do between packets.
+pub(crate) enum Request {
+    SetLink { link: LinkId, state: LinkState, reply: Sender<Result<(), PortError>> },
+    LinkState { link: LinkId, reply: Sender<LinkState> },
+    Counters { reply: Sender<Vec<LinkCounters>> },
+    Figures { reply: Sender<Figures> },
+    Stop,
+}
+
+/// What the forwarder knows about itself.
+pub(crate) struct Figures {
+    pub lateness: Histogram,
+    pub drops: DropCounts,
+    pub refused: u64,
+    pub seconds: f64,
+    pub cpu_s: f64,
+    pub cpu_share_max: f64,
+    pub wait_s: f64,
+    pub scheduling: Scheduling,
+}
+
+/// What the forwarder is started with.
+pub(crate) struct Setup {
+    pub routes: Routes,
+    pub tuns: Vec<OwnedFd>,
+    pub tables: Vec<Vec<Option<LinkId>>>,
+    pub ports: Vec<Port>,
+    pub bell: std::sync::Arc<OwnedFd>,
+    pub requests: Receiver<Request>,
+    pub spin: std::time::Duration,
+    pub coalesce: std::time::Duration,
+    pub elevate: bool,
+}
+
+/// Where packets go that leave the fabric, and how late they were.
+struct Delivery {
+    started: WallInstant,
+    lateness: Histogram,
+    refused: u64,
+    /// Bodies to use again.
+    spare: Vec<Vec<u8>>,
+}
+
+/// Bodies kept for use again.
+const SPARE_MAX: usize = 256;
+/// Packets read from one device before the others get their turn.
+const BATCH: usize = 32;
+/// Largest packet that a device can hand over.
+const PACKET_MAX: usize = 65_536;
+
+/// A site at the edge of the fabric: what arrives is written to its device.
+struct SiteNode {
+    tun: RawFd,
+    delivery: Rc<RefCell<Delivery>>,
+}
+
+impl Node for SiteNode {
+    type Body = Vec<u8>;
+    #[inline]
+    fn on_packet<Q: EventQueue>(
+        &mut self,
+        cx: &mut NodeCx<'_, Vec<u8>, Q>,
+        _: PacketMeta,
+        mut body: Vec<u8>,
+    ) {
+        let mut delivery = self.delivery.borrow_mut();
+        let delivery = &mut *delivery;
+        match sys::write_packet(self.tun, &body) {
+            Ok(()) => {
+                let now_ns = delivery.started.elapsed().as_nanos() as u64;
+                delivery.lateness.record(now_ns.saturating_sub(cx.now().as_ns()));
+            }
+            Err(_) => delivery.refused += 1,
+        }
+        if delivery.spare.len() < SPARE_MAX {
+            body.clear();
+            delivery.spare.push(body);
+        }
+    }
+    fn on_timer<Q: EventQueue>(&mut self, _: &mut NodeCx<'_, Vec<u8>, Q>, _: u32) {
+        unreachable!("a site arms no timer")
+    }
+}
+
+/// The forwarder on its thread.
+pub(crate) struct Forwarder {
+    fabric: Fabric<SiteNode>,
+    setup: Setup,
+    delivery: Rc<RefCell<Delivery>>,
+    started: WallInstant,
+    scheduling: Scheduling,
+    /// When the running second of the processor share began, in run time and in processor time.
+    second: (std::time::Duration, std::time::Duration),
+    cpu_share_max: f64,
+}
+
+impl Forwarder {
+    /// Runs until asked to stop. Takes the calling thread.
+    pub(crate) fn run(mut setup: Setup) {
+        let started = WallInstant::now();
+        let delivery = Rc::new(RefCell::new(Delivery {
+            started,
+            lateness: Histogram::new(),
+            refused: 0,
+            spare: Vec::new(),
+        }));
+        let nodes =
+            setup.tuns.iter().map(|tun| SiteNode { tun: tun.as_raw_fd(), delivery: delivery.clone() });
+        let nodes = nodes.collect();
+        let fabric = Fabric::new(elements(&setup.tables, std::mem::take(&mut setup.ports)), nodes);
+        sys::wake_on_time();
+        let scheduling = match setup.elevate {
+            true if sys::schedule_real_time().is_ok() => Scheduling::RealTime,
+            true if sys::set_nice(-20).is_ok() => Scheduling::Nice,
+            _ => Scheduling::Ordinary,
+        };
+        let second = (started.elapsed(), sys::thread_cpu_time());
+        Self { fabric, setup, delivery, started, scheduling, second, cpu_share_max: 0.0 }.forward();
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_ns(self.started.elapsed().as_nanos() as u64)
+    }
+
+    fn forward(&mut self) {
+        let mut fds: Vec<_> = self.setup.tuns.iter().map(|tun| sys::readable(tun.as_raw_fd())).collect();
+        fds.push(sys::readable(self.setup.bell.as_raw_fd()));
+        let mut buffer = vec![0; PACKET_MAX];
+        loop {
+            let now = self.now();
+            self.fabric.advance(now);
+            let timeout = self.fabric.next_arrival().map(|t| t.saturating_since(self.now()).to_std());
+            let timeout = match timeout {
+                // Going to sleep and waking up again takes longer than this: look again at once.
+                Some(t) if t < self.setup.spin => Some(Default::default()),
+                Some(t) => Some(t.max(self.setup.coalesce)),
+                None => None,
+            };
+            sys::wait(&mut fds, timeout);
+            let (bell, tuns) = fds.split_last().expect("the bell is always there");
+            for (site, _) in tuns.iter().enumerate().filter(|(_, fd)| fd.revents != 0) {
+                self.take_in(SiteId(site as u16), &mut buffer);
+            }
+            if bell.revents != 0 {
+                sys::silence(&self.setup.bell);
+                while let Ok(request) = self.setup.requests.try_recv() {
+                    if matches!(request, Request::Stop) {
+                        return;
+                    }
+                    self.answer(request);
+                }
+            }
+            self.note_share();
+        }
+    }
+
+    /// Reads what `site` has sent into the fabric.
+    fn take_in(&mut self, site: SiteId, buffer: &mut [u8]) {
+        let tun = self.setup.tuns[site.index()].as_raw_fd();
+        for _ in 0..BATCH {
+            // An error is the program taking its own device down; its packets are the ones lost.
+            let Ok(Some(len)) = sys::read_packet(tun, buffer) else { return };
+            let packet = &buffer[..len];
+            let (to, meta) = self.setup.routes.ingress(site, packet);
+            let mut body = self.delivery.borrow_mut().spare.pop().unwrap_or_default();
+            body.extend_from_slice(packet);
+            let now = self.now();
+            self.fabric.inject(now, to, meta, body);
+        }
+    }
+
+    fn answer(&mut self, request: Request) {
+        // Who asked may have gone; then nobody wants the answer.
+        match request {
+            Request::SetLink { link, state, reply } => {
+                let target = route::port(link);
+                let queue_bytes_max = self.port(link).settings().queue_bytes_max;
+                let LinkState { up, rate, delay, loss_ppm } = state;
+                let settings = PortSettings { rate, delay, loss_ppm, queue_bytes_max, up };
+                let now = self.now();
+                let _ = reply.send(self.fabric.handle_port_settings(now, target, settings));
+            }
+            Request::LinkState { link, reply } => {
+                let &PortSettings { rate, delay, loss_ppm, up, .. } = self.port(link).settings();
+                let _ = reply.send(LinkState { up, rate, delay, loss_ppm });
+            }
+            Request::Counters { reply } => {
+                let links = self.setup.routes.link_ids();
+                let _ = reply.send(links.map(|link| LinkCounters::of(link, self.port(link))).collect());
+            }
+            Request::Figures { reply } => {
+                let delivery = self.delivery.borrow();
+                let _ = reply.send(Figures {
+                    lateness: delivery.lateness.clone(),
+                    drops: self.fabric.totals().drops,
+                    refused: delivery.refused,
+                    seconds: self.started.elapsed().as_secs_f64(),
+                    cpu_s: sys::thread_cpu_time().as_secs_f64(),
+                    cpu_share_max: self.cpu_share_max,
+                    wait_s: wait_s(),
+                    scheduling: self.scheduling,
+                });
+            }
+            Request::Stop => unreachable!("handled by the loop"),
+        }
+    }
+
+    fn port(&self, link: LinkId) -> &Port {
+        self.fabric.port(route::port(link)).expect("the handle has checked the link")
+    }
+
+    fn note_share(&mut self) {
+        let (wall, cpu) = self.second;
+        let now = self.started.elapsed();
+        if now - wall >= std::time::Duration::from_secs(1) {
+            let used = sys::thread_cpu_time();
+            self.cpu_share_max =
+                self.cpu_share_max.max((used - cpu).as_secs_f64() / (now - wall).as_secs_f64());
+            self.second = (now, used);
+        }
+    }
+}
+
+/// Ports, then switches, as [`route::port`] and [`route::switch`] number them.
+fn elements(tables: &[Vec<Option<LinkId>>], ports: Vec<Port>) -> Vec<AnyElement> {
+    let switch = |site: usize| {
+        let next = |to: usize| match tables.get(to)?.get(site)? {
+            _ if to == site => Some(Target::node(site as u32)),
+            next => next.map(route::port),
+        };
+        AnyElement::Switch(Switch::new((0..tables.len()).map(next).collect()))
+    };
+    ports.into_iter().map(AnyElement::Port).chain((0..tables.len()).map(switch)).collect()
+}
+
+/// Time that this thread was ready to run and did not: the second field of its schedstat (proc(5)).
+fn wait_s() -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", sys::thread_id()));
+    let wait_ns = text.ok().and_then(|t| t.split_whitespace().nth(1)?.parse::<u64>().ok());
+    wait_ns.unwrap_or(0) as f64 / 1e9
+}

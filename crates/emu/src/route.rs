@@ -1,0 +1,270 @@
+//! Addresses of sites and links, and where a packet goes first.
+//!
+//! Hosts are routed hop by hop over the path of least delay. An address of a link is one of its far end that its near
+//! end reaches over that very link. Read [`Routes`] first.
+
+use std::net::Ipv4Addr;
+
+use anabranch_fabric::{PacketMeta, Target};
+use anabranch_graph::Topology;
+use anabranch_units::{LinkId, SiteId};
+
+/// Prefix length of the network that all addresses are in.
+pub(crate) const PREFIX: u8 = 16;
+/// Offset of the first link address in that network.
+const LINK_OFFSET: u32 = 0x8000;
+/// The most sites of an emulation: each takes three file descriptors, and 1,024 are a usual limit.
+pub const SITES_MAX: usize = 300;
+/// The most directed links of an emulation: their addresses are the upper half of the network, less its last.
+pub const LINKS_MAX: usize = 0x7ffe;
+
+/// Addresses, and next hops by site.
+#[derive(Clone, Debug)]
+pub(crate) struct Routes {
+    base: u32,
+    sites: usize,
+    links: Vec<LinkEnds>,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct LinkEnds {
+    from: SiteId,
+    to: SiteId,
+    opposite: Option<LinkId>,
+}
+
+/// The other direction of each link's cable: the first link back for the first link there, and so on.
+fn opposites(topology: &Topology) -> Vec<Option<LinkId>> {
+    let links = topology.links();
+    let between = |from, to| {
+        topology.link_ids().filter(move |&l| links[l.index()].from == from && links[l.index()].to == to)
+    };
+    topology
+        .link_ids()
+        .map(|l| {
+            let (from, to) = (topology.link(l).from, topology.link(l).to);
+            let rank = between(from, to).position(|other| other == l).expect("a link joins its own ends");
+            between(to, from).nth(rank)
+        })
+        .collect()
+}
+
+/// The link on which each site sends towards `to`: the first of the path of least delay, of fewest hops where delays
+/// tie, of the lowest id where hops tie too. `None` for `to` itself and for sites that cannot reach it.
+pub(crate) fn next_hops(topology: &Topology, to: SiteId) -> Vec<Option<LinkId>> {
+    let sites = topology.sites().len();
+    let mut best: Vec<Option<(u64, u32)>> = vec![None; sites];
+    let mut next = vec![None; sites];
+    let mut done = vec![false; sites];
+    best[to.index()] = Some((0, 0));
+    // Few sites: a scan for the nearest is simpler than a heap, and as fast.
+    while let Some((v, cost)) = (0..sites)
+        .filter(|&v| !done[v])
+        .filter_map(|v| best[v].map(|cost| (v, cost)))
+        .min_by_key(|&(v, cost)| (cost, v))
+    {
+        done[v] = true;
+        for l in topology.links_in(SiteId(v as u16)) {
+            let link = topology.link(l);
+            let candidate = (cost.0.saturating_add(link.properties.delay.as_ps()), cost.1 + 1);
+            let known = &mut best[link.from.index()];
+            if !done[link.from.index()] && known.is_none_or(|known| candidate < known) {
+                *known = Some(candidate);
+                next[link.from.index()] = Some(l);
+            }
+        }
+    }
+    next
+}
+
+impl Routes {
+    pub(crate) fn new(topology: &Topology, base: Ipv4Addr) -> Self {
+        let ends = |(link, opposite): (&anabranch_graph::Link, _)| LinkEnds {
+            from: link.from,
+            to: link.to,
+            opposite,
+        };
+        Self {
+            base: u32::from(base),
+            sites: topology.sites().len(),
+            links: topology.links().iter().zip(opposites(topology)).map(ends).collect(),
+        }
+    }
+
+    pub(crate) fn site_address(&self, site: SiteId) -> Ipv4Addr {
+        Ipv4Addr::from(self.base + 1 + u32::from(site.0))
+    }
+
+    pub(crate) fn link_address(&self, link: LinkId) -> Ipv4Addr {
+        Ipv4Addr::from(self.base + LINK_OFFSET + link.0)
+    }
+
+    pub(crate) fn link_ids(&self) -> impl Iterator<Item = LinkId> + use<> {
+        (0..self.links.len() as u32).map(LinkId)
+    }
+
+    pub(crate) fn links_into(&self, site: SiteId) -> impl Iterator<Item = LinkId> + '_ {
+        self.link_ids().filter(move |l| self.links[l.index()].to == site)
+    }
+
+    fn link_of(&self, address: u32) -> Option<LinkId> {
+        let offset = address.checked_sub(self.base)?.checked_sub(LINK_OFFSET)?;
+        (offset < self.links.len() as u32).then_some(LinkId(offset))
+    }
+
+    fn site_of(&self, address: u32) -> Option<SiteId> {
+        let offset = address.checked_sub(self.base)?.checked_sub(1)?;
+        (offset < self.sites as u32).then_some(SiteId(offset as u16))
+    }
+
+    /// Where a packet that `site` sends enters the fabric, and how the fabric sees it. What is not for any address of
+    /// ours goes to the switch of the site with a destination that it does not know, and is counted there.
+    pub(crate) fn ingress(&self, site: SiteId, packet: &[u8]) -> (Target, PacketMeta) {
+        let size = packet.len() as u32;
+        let switch = switch(site, self.links.len());
+        let unknown = (switch, PacketMeta::new(site.0, u16::MAX, size));
+        let Some(header) = Ipv4Header::parse(packet) else { return unknown };
+        let (first, to) = if let Some(link) = self.link_of(header.dst) {
+            let ends = self.links[link.index()];
+            (if ends.from == site { port(link) } else { switch }, ends.to)
+        } else if let Some(to) = self.site_of(header.dst) {
+            // An answer from the address of a link goes back over the same cable.
+            let back = self
+                .link_of(header.src)
+                .map(|l| self.links[l.index()])
+                .filter(|ends| ends.to == site && ends.from == to)
+                .and_then(|ends| ends.opposite);
+            (back.map_or(switch, port), to)
+        } else {
+            return unknown;
+        };
+        (first, PacketMeta::new(site.0, to.0, size).with_priority(priority(header.dscp)))
+    }
+}
+
+/// Where the port of `link` is in the fabric: ports come first, by link, then switches, by site.
+pub(crate) fn port(link: LinkId) -> Target {
+    Target::element(link.0)
+}
+
+/// Where the switch of `site` is in the fabric of a topology with `links` links.
+pub(crate) fn switch(site: SiteId, links: usize) -> Target {
+    Target::element(links as u32 + u32::from(site.0))
+}
+
+/// Strict priority by DSCP (RFC 2474): 40 and above (CS5, EF, CS6, CS7) go first; 1 (LE, RFC 8622) and 8 (CS1) last.
+pub(crate) fn priority(dscp: u8) -> u8 {
+    match dscp {
+        40.. => 0,
+        1 | 8 => 2,
+        _ => 1,
+    }
+}
+
+struct Ipv4Header {
+    dscp: u8,
+    src: u32,
+    dst: u32,
+}
+
+impl Ipv4Header {
+    /// Reads the fields needed (RFC 791, section 3.1). `None`: not IPv4, or cut off.
+    fn parse(packet: &[u8]) -> Option<Self> {
+        let header: &[u8; 20] = packet.first_chunk()?;
+        let word = |i: usize| u32::from_be_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
+        (header[0] >> 4 == 4).then(|| Self { dscp: header[1] >> 2, src: word(12), dst: word(16) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_graph::LinkProperties;
+    use anabranch_units::{BitRate, Duration};
+    use proptest::prelude::*;
+
+    /// A triangle where a to c is slow directly (10 ms) and fast through b (2 ms), with a second cable a to b.
+    fn triangle() -> (Topology, Routes) {
+        let mut t = Topology::new("triangle");
+        for name in ["a", "b", "c"] {
+            t.add_site(name, None).expect("names differ");
+        }
+        for (u, v, ms) in [(0, 1, 1), (1, 2, 1), (0, 2, 10), (0, 1, 5)] {
+            let properties = LinkProperties::new(BitRate::mbps(10), Duration::from_ms(ms));
+            t.add_cable(SiteId(u), SiteId(v), properties).expect("a good cable");
+        }
+        let routes = Routes::new(&t, Ipv4Addr::new(10, 77, 0, 0));
+        (t, routes)
+    }
+
+    fn packet(src: Ipv4Addr, dst: Ipv4Addr, dscp: u8) -> Vec<u8> {
+        let mut bytes = vec![0; 28];
+        bytes[0] = 0x45;
+        bytes[1] = dscp << 2;
+        bytes[12..16].copy_from_slice(&src.octets());
+        bytes[16..20].copy_from_slice(&dst.octets());
+        bytes
+    }
+
+    #[test]
+    fn hosts_are_reached_over_the_least_delay() {
+        let (t, _) = triangle();
+        assert_eq!(next_hops(&t, SiteId(2)), [Some(LinkId(0)), Some(LinkId(2)), None]);
+        assert_eq!(next_hops(&t, SiteId(0)), [None, Some(LinkId(1)), Some(LinkId(3))]);
+    }
+
+    #[test]
+    fn a_site_that_cannot_be_reached_has_no_next_hop() {
+        let mut t = Topology::new("apart");
+        let (a, b) = (t.add_site("a", None).expect("new"), t.add_site("b", None).expect("new"));
+        assert_eq!(next_hops(&t, a), [None, None]);
+        t.add_link(a, b, LinkProperties::new(BitRate::mbps(1), Duration::ZERO)).expect("good");
+        assert_eq!(next_hops(&t, a), [None, None]);
+        assert_eq!(next_hops(&t, b), [Some(LinkId(0)), None]);
+    }
+
+    #[test]
+    fn a_link_address_pins_the_link_and_its_answers_the_way_back() {
+        let (_, routes) = triangle();
+        let (a, b, c) = (SiteId(0), SiteId(1), SiteId(2));
+        let host = |s| routes.site_address(s);
+        // Link 6 is the second cable, a to b; 7 is its way back.
+        let pinned = routes.link_address(LinkId(6));
+        let (to, meta) = routes.ingress(a, &packet(host(a), pinned, 0));
+        assert_eq!((to, meta.dst), (port(LinkId(6)), b.0));
+        assert_eq!(routes.ingress(b, &packet(pinned, host(a), 0)).0, port(LinkId(7)));
+        // From elsewhere the address is simply one of b's.
+        assert_eq!(routes.ingress(c, &packet(host(c), pinned, 0)).0, switch(c, 8));
+        assert_eq!(routes.ingress(b, &packet(pinned, host(c), 0)).0, switch(b, 8));
+    }
+
+    #[test]
+    fn priorities_follow_the_dscp() {
+        for (dscp, expected) in [(46, 0), (48, 0), (56, 0), (40, 0), (39, 1), (0, 1), (10, 1), (1, 2), (8, 2)]
+        {
+            assert_eq!(priority(dscp), expected, "dscp {dscp}");
+        }
+    }
+
+    #[test]
+    fn what_is_for_nobody_goes_nowhere() {
+        let (_, routes) = triangle();
+        let a = SiteId(0);
+        let from = routes.site_address(a);
+        for dst in [[10, 77, 0, 4], [10, 77, 128, 8], [10, 77, 255, 255], [10, 76, 0, 1], [10, 77, 0, 0]] {
+            assert_eq!(routes.ingress(a, &packet(from, dst.into(), 0)).1.dst, u16::MAX, "{dst:?}");
+        }
+        let mut six = packet(from, routes.site_address(SiteId(1)), 0);
+        six[0] = 0x60;
+        assert_eq!(routes.ingress(a, &six).1.dst, u16::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_ingress_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), site in 0u16..3) {
+            let (_, routes) = triangle();
+            let (_, meta) = routes.ingress(SiteId(site), &bytes);
+            prop_assert_eq!(meta.size_bytes as usize, bytes.len());
+        }
+    }
+}

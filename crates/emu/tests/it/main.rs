@@ -1,0 +1,471 @@
+//! The emulator against the real kernel: every test builds its own network and asserts within its recorded lateness.
+//!
+//! Where the machine allows no namespaces or TUN devices, the tests print why and count what they skip.
+
+#![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
+
+use std::io::{BufRead, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration as StdDuration, Instant as WallInstant};
+
+use anabranch_emu::*;
+use anabranch_graph::{LinkProperties, Topology};
+use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
+
+const A: SiteId = SiteId(0);
+const B: SiteId = SiteId(1);
+const THERE: LinkId = LinkId(0);
+
+static SKIPPED: AtomicU32 = AtomicU32::new(0);
+/// Two emulations at once would make each other late.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn skip(why: &str) {
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    eprintln!("skipped ({count} so far): {why}");
+}
+
+/// The emulation, if the threads of this test can enter its sites, too; else the reason is printed.
+fn start(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
+    let emulation = start_for_programs(topology, options)?;
+    match emulation.run_in(A, || ()) {
+        Ok(()) => Some(emulation),
+        Err(error) => {
+            skip(&format!(
+                "{error}: only programs can enter a user namespace, and this test's threads would have to"
+            ));
+            None
+        }
+    }
+}
+
+/// The emulation, or `None`, with the reason printed, where this machine allows none.
+fn start_for_programs(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
+    match Emulation::start(topology, options) {
+        Ok(emulation) => Some(emulation),
+        Err(error @ (EmuError::NoIsolation { .. } | EmuError::Build(_))) => {
+            skip(&error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn pair(rate: BitRate, delay: Duration) -> Topology {
+    let mut topology = Topology::new("pair");
+    let (a, b) = (topology.add_site("a", None).expect("new"), topology.add_site("b", None).expect("new"));
+    topology.add_cable(a, b, LinkProperties::new(rate, delay)).expect("a good cable");
+    topology
+}
+
+fn udp(emulation: &Emulation, site: SiteId, address: IpAddr, port: u16) -> UdpSocket {
+    let socket =
+        emulation.run_in(site, || UdpSocket::bind((address, port))).expect("site entered").expect("bound");
+    socket.set_read_timeout(Some(StdDuration::from_millis(400))).expect("a timeout above zero");
+    socket
+}
+
+fn set_dscp(socket: &impl std::os::fd::AsRawFd, dscp: i32) {
+    let tos = dscp << 2;
+    // SAFETY: the option is one int, passed with its size.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_TOS, (&raw const tos).cast(), 4)
+    };
+    assert_eq!(result, 0);
+}
+
+/// Sends back what it gets until `stop`.
+fn echo(socket: &UdpSocket, stop: &AtomicBool) {
+    let mut buffer = [0; 2_000];
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok((n, from)) = socket.recv_from(&mut buffer) {
+            socket.send_to(&buffer[..n], from).expect("the way back is there");
+        }
+    }
+}
+
+/// Round-trip times of `count` packets of `size` bytes of IP, one after the other; lost ones are left out.
+fn round_trips(socket: &UdpSocket, to: SocketAddr, size: usize, count: u32) -> Vec<StdDuration> {
+    let payload = vec![7; size - 28];
+    let mut buffer = [0; 2_000];
+    let mut times = Vec::new();
+    for _ in 0..count {
+        let sent = WallInstant::now();
+        if socket.send_to(&payload, to).is_ok() && socket.recv_from(&mut buffer).is_ok() {
+            times.push(sent.elapsed());
+        }
+    }
+    times.sort();
+    times
+}
+
+/// Sends without end, until `stop`; says how many bytes `sink` has had in the meantime.
+fn pump(mut stream: TcpStream, stop: &AtomicBool) {
+    let chunk = vec![0; 64 << 10];
+    while !stop.load(Ordering::Relaxed) && stream.write_all(&chunk).is_ok() {}
+}
+
+#[test]
+fn a_round_trip_takes_twice_the_delay_and_the_serialisation() {
+    let _alone = alone();
+    let Some(emulation) = start(&pair(BitRate::mbps(10), Duration::from_ms(20)), EmulationOptions::default())
+    else {
+        return;
+    };
+    let (a, b) = (emulation.site_address(A), emulation.site_address(B));
+    let (near, far) = (udp(&emulation, A, a, 0), udp(&emulation, B, b, 7_000));
+    let stop = AtomicBool::new(false);
+    let times = std::thread::scope(|scope| {
+        scope.spawn(|| echo(&far, &stop));
+        let times = round_trips(&near, (b, 7_000).into(), 1_000, 25);
+        stop.store(true, Ordering::Relaxed);
+        times
+    });
+    let report = emulation.report().expect("running");
+    println!("{times:?}\n{report:?}");
+    // 1,000 bytes at 10 Mbit/s take 0.8 ms each way.
+    let expected = StdDuration::from_micros(2 * (20_000 + 800));
+    assert_eq!(times.len(), 25);
+    assert!(times[0] >= expected, "{:?} is sooner than the link allows", times[0]);
+    // The threads at both ends have to be woken as well, hence the fixed part.
+    let slack = StdDuration::from_secs_f64(2.0 * report.lateness_us_p99 / 1e6) + StdDuration::from_millis(3);
+    assert!(
+        times[12] <= expected + slack,
+        "median {:?}, expected {expected:?} and at most {slack:?} more",
+        times[12]
+    );
+}
+
+#[test]
+fn tcp_fills_a_link_to_within_a_tenth() {
+    let _alone = alone();
+    let Some(emulation) = start(&pair(BitRate::mbps(100), Duration::from_ms(5)), EmulationOptions::default())
+    else {
+        return;
+    };
+    let b = emulation.site_address(B);
+    let listener = emulation.run_in(B, || TcpListener::bind((b, 7_001))).expect("entered").expect("bound");
+    let stop = AtomicBool::new(false);
+    let rate_mbps = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let stream =
+                emulation.run_in(A, || TcpStream::connect((b, 7_001))).expect("entered").expect("connected");
+            pump(stream, &stop);
+        });
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut buffer = vec![0; 256 << 10];
+        let (mut bytes, start) = (0, WallInstant::now());
+        // Slow start does not count.
+        let (mut counted_from, mut counting) = (start, false);
+        while start.elapsed() < StdDuration::from_millis(3_000) {
+            bytes += stream.read(&mut buffer).expect("the sender lives") as u64;
+            if !counting && start.elapsed() > StdDuration::from_millis(500) {
+                (bytes, counted_from, counting) = (0, WallInstant::now(), true);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        drop(listener);
+        (bytes * 8) as f64 / counted_from.elapsed().as_secs_f64() / 1e6
+    });
+    let report = emulation.report().expect("running");
+    println!("{rate_mbps:.1} Mbit/s\n{report:?}");
+    // 52 of 1,500 bytes are headers: at most 96.5 Mbit/s.
+    assert!((90.0..=96.6).contains(&rate_mbps), "{rate_mbps} Mbit/s; {report:?}");
+}
+
+#[test]
+fn a_high_priority_probe_is_not_delayed_by_bulk_that_fills_the_link() {
+    let _alone = alone();
+    let Some(emulation) = start(&pair(BitRate::mbps(20), Duration::from_ms(5)), EmulationOptions::default())
+    else {
+        return;
+    };
+    let (a, b) = (emulation.site_address(A), emulation.site_address(B));
+    let (near, plain) = (udp(&emulation, A, a, 0), udp(&emulation, A, a, 0));
+    set_dscp(&near, 46);
+    let far = udp(&emulation, B, b, 7_000);
+    set_dscp(&far, 46);
+    let sink = udp(&emulation, B, b, 7_002);
+    let bulk = udp(&emulation, A, a, 0);
+    let stop = AtomicBool::new(false);
+    let (high, same, queued) = std::thread::scope(|scope| {
+        scope.spawn(|| echo(&far, &stop));
+        scope.spawn(|| {
+            // 1.5 times the link's rate, in bursts of a millisecond.
+            let payload = [0; 1_472];
+            let (start, mut sent) = (WallInstant::now(), 0);
+            while !stop.load(Ordering::Relaxed) {
+                while sent < start.elapsed().as_micros() * 30 / 12_000 {
+                    let _ = bulk.send_to(&payload, sink.local_addr().expect("bound"));
+                    sent += 1;
+                }
+                std::thread::sleep(StdDuration::from_millis(1));
+            }
+        });
+        std::thread::sleep(StdDuration::from_millis(400));
+        let high = round_trips(&near, (b, 7_000).into(), 100, 30);
+        let same = round_trips(&plain, (b, 7_000).into(), 100, 5);
+        let queued = emulation.counters().expect("running")[THERE.index()].queue_bytes;
+        stop.store(true, Ordering::Relaxed);
+        (high, same, queued)
+    });
+    let report = emulation.report().expect("running");
+    println!("high {high:?}\nsame {same:?}\nqueued {queued}\n{report:?}");
+    // Both ways 5 ms, 100 bytes twice, and at most one packet of 1,500 bytes that is being sent: 10.68 ms.
+    let slack = StdDuration::from_secs_f64(2.0 * report.lateness_us_p99 / 1e6) + StdDuration::from_millis(3);
+    assert_eq!(high.len(), 30);
+    assert!(high[15] <= StdDuration::from_micros(10_680) + slack, "median {:?}", high[15]);
+    // The queue of 250 kB takes 100 ms; probes that must wait in it are lost or that late.
+    assert!(same.iter().all(|&t| t > StdDuration::from_millis(60)), "{same:?}");
+    assert!(queued > 200_000, "{queued}");
+}
+
+#[test]
+fn a_link_that_is_down_passes_nothing_and_works_again_once_up() {
+    let _alone = alone();
+    let Some(emulation) = start(&pair(BitRate::mbps(100), Duration::from_ms(1)), EmulationOptions::default())
+    else {
+        return;
+    };
+    let (a, b) = (emulation.site_address(A), emulation.site_address(B));
+    let (near, far) = (udp(&emulation, A, a, 0), udp(&emulation, B, b, 7_000));
+    near.set_read_timeout(Some(StdDuration::from_millis(50))).expect("above zero");
+    let stop = AtomicBool::new(false);
+    let handle = emulation.handle();
+    let state = handle.link_state(THERE).expect("running");
+    std::thread::scope(|scope| {
+        scope.spawn(|| echo(&far, &stop));
+        let count = |n| round_trips(&near, (b, 7_000).into(), 100, n).len();
+        assert_eq!(count(3), 3);
+        handle.set_link(THERE, LinkState { up: false, ..state }).expect("in range");
+        assert_eq!(count(3), 0);
+        assert_eq!(handle.counters().expect("running")[THERE.index()].dropped_link_down, 3);
+        handle.set_link(THERE, state).expect("in range");
+        assert_eq!(count(3), 3);
+        // A new delay holds at once.
+        handle.set_link(THERE, LinkState { delay: Duration::from_ms(30), ..state }).expect("in range");
+        assert!(
+            round_trips(&near, (b, 7_000).into(), 100, 1).iter().all(|t| *t >= StdDuration::from_millis(31))
+        );
+        stop.store(true, Ordering::Relaxed);
+    });
+    let slow = LinkState { rate: BitRate::bps(1), ..state };
+    assert!(matches!(handle.set_link(THERE, slow), Err(EmuError::Link { link: THERE, .. })));
+    assert!(matches!(handle.set_link(LinkId(2), state), Err(EmuError::UnknownLink { links: 2, .. })));
+    drop(emulation);
+    assert!(matches!(handle.counters(), Err(EmuError::Ended)));
+}
+
+#[test]
+fn a_link_address_is_reached_over_its_link_and_a_site_over_the_least_delay() {
+    let _alone = alone();
+    // a to c: 30 ms directly (links 0 and 1), 2 x 5 ms through b (links 2 to 5).
+    let mut topology = Topology::new("triangle");
+    let [a, b, c] = ["a", "b", "c"].map(|name| topology.add_site(name, None).expect("new"));
+    for (u, v, ms) in [(a, c, 30), (a, b, 5), (b, c, 5)] {
+        let properties = LinkProperties::new(BitRate::mbps(100), Duration::from_ms(ms));
+        topology.add_cable(u, v, properties).expect("a good cable");
+    }
+    let Some(emulation) = start(&topology, EmulationOptions::default()) else { return };
+    let near = udp(&emulation, a, emulation.site_address(a), 0);
+    let (direct, routed) = (emulation.link_address(LinkId(0)), emulation.site_address(c));
+    let (at_link, at_site) = (udp(&emulation, c, direct, 7_000), udp(&emulation, c, routed, 7_000));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| echo(&at_link, &stop));
+        scope.spawn(|| echo(&at_site, &stop));
+        let pinned = round_trips(&near, (direct, 7_000).into(), 100, 5)[2];
+        let shortest = round_trips(&near, (routed, 7_000).into(), 100, 5)[2];
+        stop.store(true, Ordering::Relaxed);
+        println!("pinned {pinned:?}, shortest {shortest:?}");
+        assert!(pinned >= StdDuration::from_millis(60));
+        assert!((StdDuration::from_millis(20)..StdDuration::from_millis(55)).contains(&shortest));
+    });
+    let counters = emulation.counters().expect("running");
+    let sent: Vec<_> = counters.iter().map(|c| c.sent_packets).collect();
+    assert_eq!(sent, [5, 5, 5, 5, 5, 5]);
+}
+
+/// Runs in a process of its own, started by the test below: builds a network, starts a program that puts itself in the
+/// background, prints what is there, and waits to be killed.
+#[test]
+fn child_of_the_kill_test() {
+    if std::env::var_os("ANABRANCH_EMU_KILL_TEST").is_none() {
+        return;
+    }
+    let Some(emulation) =
+        start_for_programs(&pair(BitRate::mbps(1), Duration::ZERO), EmulationOptions::default())
+    else {
+        println!("\nSKIP");
+        return;
+    };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "setsid sleep 1001 & echo $!; readlink /proc/self/ns/net; exec sleep 1002"]);
+    shell.stdout(Stdio::piped());
+    let mut shell = emulation.spawn(A, shell).expect("sh is there");
+    let mut lines = std::io::BufReader::new(shell.stdout.take().expect("piped")).lines();
+    let (background, namespace) = (lines.next(), lines.next());
+    let (Some(Ok(background)), Some(Ok(namespace))) = (background, namespace) else {
+        panic!("two lines expected")
+    };
+    println!("\nREADY {} {background} {namespace}", shell.id());
+    // Until the kill, or 1,002 seconds if it never comes.
+    let _ = shell.wait();
+}
+
+/// All processes that are in network namespace `name` ("net:[N]") or hold a descriptor of it.
+fn holders(name: &str) -> Vec<String> {
+    let links = |dir: String| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
+    links("/proc".into())
+        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().bytes().all(|b| b.is_ascii_digit())))
+        .flat_map(|p| links(format!("{}/fd", p.display())).chain([p.join("ns/net")]).collect::<Vec<_>>())
+        .filter(|p| std::fs::read_link(p).is_ok_and(|to| to.to_string_lossy() == name))
+        .map(|p| p.display().to_string())
+        .collect()
+}
+
+#[test]
+fn nothing_is_left_after_the_emulating_process_is_killed() {
+    let _alone = alone();
+    let mut child = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "child_of_the_kill_test", "--nocapture"])
+        .env("ANABRANCH_EMU_KILL_TEST", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this test starts again");
+    let mut lines =
+        std::io::BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let line = lines.find(|l| l == "SKIP" || l.starts_with("READY ")).expect("the child says how it goes");
+    if line == "SKIP" {
+        child.wait().expect("our child");
+        return skip("no emulation here");
+    }
+    let fields: Vec<_> = line.split(' ').collect();
+    let namespace = fields[3];
+    assert!(holders(namespace).len() >= 3, "{:?}", holders(namespace));
+    // SIGKILL: nothing of ours runs any more in that process.
+    child.kill().expect("our child");
+    child.wait().expect("our child");
+    let deadline = WallInstant::now() + StdDuration::from_secs(5);
+    while !holders(namespace).is_empty() && WallInstant::now() < deadline {
+        std::thread::sleep(StdDuration::from_millis(10));
+    }
+    assert_eq!(holders(namespace), [""; 0], "namespace {namespace} is still held");
+    for pid in &fields[1..3] {
+        // A zombie that its adoptive parent has yet to reap has no command line.
+        let left = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        assert_eq!(left, "", "process {pid} still runs");
+    }
+}
+
+#[test]
+fn it_works_inside_a_user_namespace() {
+    let _alone = alone();
+    let options = EmulationOptions {
+        isolation: Some(Isolation::UserNamespace),
+        congestion_control: Some("reno".into()),
+        tcp_buffer_bytes_max: Some(ByteCount::mib(16)),
+        ..EmulationOptions::default()
+    };
+    let Some(emulation) = start_for_programs(&pair(BitRate::mbps(10), Duration::from_ms(1)), options) else {
+        return;
+    };
+    assert_eq!(emulation.isolation(), Isolation::UserNamespace);
+    let script = "readlink /proc/self/ns/user; cat /proc/self/uid_map /proc/sys/net/ipv4/tcp_congestion_control \
+                  /proc/sys/net/ipv4/tcp_rmem; cat /proc/net/dev";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).stdout(Stdio::piped());
+    let output = emulation.spawn(B, shell).expect("sh is there").wait_with_output().expect("our child");
+    let output = String::from_utf8_lossy(&output.stdout);
+    let ours = std::fs::read_link("/proc/self/ns/user").expect("proc is there");
+    assert!(!output.starts_with(&*ours.to_string_lossy()), "{output}");
+    assert!(
+        output.contains("\nreno\n") && output.contains("16777216") && output.contains("ab0:"),
+        "{output}"
+    );
+    // Packets pass, too, between programs: threads cannot enter a user namespace.
+    let talk = |site, role: &str| {
+        let mut talk = Command::new(std::env::current_exe().expect("this test"));
+        talk.args(["--exact", "child_of_the_user_namespace_test", "--nocapture"]).stdout(Stdio::piped());
+        talk.env("ANABRANCH_EMU_TALK_TEST", format!("{role} {}", emulation.site_address(B)));
+        emulation.spawn(site, talk).expect("this test starts again")
+    };
+    let mut far = talk(B, "echo");
+    let output = talk(A, "ask").wait_with_output().expect("our child");
+    let output = String::from_utf8_lossy(&output.stdout);
+    far.kill().expect("our child");
+    far.wait().expect("our child");
+    assert!(output.contains("\nGOT "), "{output}");
+}
+
+/// Runs in a process of its own inside a site, started by the test above: answers, or asks until it has an answer.
+#[test]
+fn child_of_the_user_namespace_test() {
+    let Some(role) = std::env::var("ANABRANCH_EMU_TALK_TEST").ok() else { return };
+    let (role, address) = role.split_once(' ').expect("role and address");
+    let to = SocketAddr::new(address.parse().expect("an address"), 7_000);
+    if role == "echo" {
+        let socket = UdpSocket::bind(to).expect("the address is this site's");
+        return echo(&socket, &AtomicBool::new(false));
+    }
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("any port");
+    socket.set_read_timeout(Some(StdDuration::from_millis(100))).expect("above zero");
+    // The other one may not be there yet.
+    let times = (0..50).map(|_| round_trips(&socket, to, 100, 1)).find(|times| !times.is_empty());
+    println!("\nGOT {:?}", times.expect("an answer within 5 s"));
+}
+
+#[test]
+fn programs_end_with_the_emulation() {
+    let _alone = alone();
+    let Some(emulation) =
+        start_for_programs(&pair(BitRate::mbps(1), Duration::ZERO), EmulationOptions::default())
+    else {
+        return;
+    };
+    let mut sleep = Command::new("sleep");
+    sleep.arg("1003");
+    let mut spawned = emulation.spawn(A, sleep).expect("sleep is there");
+    let mut prepared = Command::new("sleep");
+    emulation.command(B, prepared.arg("1004"));
+    let mut prepared = prepared.spawn().expect("sleep is there");
+    let missing = emulation.spawn(A, Command::new("/no/such/program")).expect_err("not there");
+    assert!(missing.to_string().contains("/no/such/program"), "{missing}");
+    drop(emulation);
+    // Both are dead by now: this does not wait for 1,000 seconds.
+    assert!(!spawned.wait().expect("our child").success());
+    assert!(!prepared.wait().expect("our child").success());
+}
+
+#[test]
+fn what_cannot_be_emulated_is_refused_with_value_and_limit() {
+    let good = pair(BitRate::mbps(1), Duration::ZERO);
+    let refused = |topology: &Topology, options| {
+        Emulation::start(topology, options).map(|_| ()).expect_err("out of range").to_string()
+    };
+    let default = EmulationOptions::default;
+    assert!(refused(&good, EmulationOptions { mtu: 575, ..default() }).contains("mtu 575: must be 576"));
+    let text = refused(&good, EmulationOptions { base: [10, 77, 1, 0].into(), ..default() });
+    assert!(text.contains("10.77.1.0"), "{text}");
+    let text = refused(&good, EmulationOptions { congestion_control: Some("../x".into()), ..default() });
+    assert!(text.contains("../x"), "{text}");
+    assert!(refused(&Topology::new("none"), default()).contains("0 sites"));
+    let text = refused(&pair(BitRate::bps(100), Duration::ZERO), default());
+    assert!(text.contains("link 0") && text.contains("100 bit/s") && text.contains("2 kbit/s"), "{text}");
+}
+
+#[test]
+fn doctor_names_a_fix_for_whatever_is_not_as_it_should_be() {
+    let _alone = alone();
+    for finding in doctor() {
+        println!("{finding:?}");
+        assert_eq!(finding.ok, finding.fix.is_none(), "{finding:?}");
+    }
+}

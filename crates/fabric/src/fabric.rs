@@ -1,0 +1,283 @@
+//! The fabric: elements, nodes, packets and events together, and the loop that runs them.
+//!
+//! Read [`Fabric`] and [`Node`] first.
+
+use anabranch_units::Instant;
+
+use crate::element::{AnyElement, Cx, Element, Target};
+use crate::packet::{DropCounts, PacketId, PacketMeta, Packets};
+use crate::port::{Port, PortError, PortSettings};
+use crate::{Event, EventQueue, QuadHeap};
+
+/// What a node may do while it handles a packet or a timer.
+pub struct NodeCx<'a, B, Q> {
+    now: Instant,
+    me: Target,
+    packets: &'a mut Packets<B>,
+    events: &'a mut Q,
+    ready: &'a mut Vec<(Target, PacketId)>,
+    totals: &'a mut Totals,
+}
+
+impl<B, Q: EventQueue> NodeCx<'_, B, Q> {
+    /// The fabric's time.
+    #[inline]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+    /// Sends a new packet into the fabric at `to`, usually the port of this node's first link.
+    #[inline]
+    pub fn send(&mut self, to: Target, meta: PacketMeta, body: B) {
+        self.totals.injected += 1;
+        let p = self.packets.add(meta, body);
+        self.ready.push((to, p));
+    }
+    /// Asks for `on_timer(token)` at `at`, which is not before now.
+    #[inline]
+    pub fn arm(&mut self, at: Instant, token: u32) {
+        debug_assert!(at >= self.now, "a timer cannot go off in the past");
+        self.events.push(Event { at, target: self.me, token });
+    }
+}
+
+/// A host at the edge of the fabric. A system with several kinds supplies an enum of them.
+pub trait Node {
+    /// What its packets carry; elements never see it.
+    type Body;
+    /// A packet has arrived, and is the node's.
+    fn on_packet<Q: EventQueue>(
+        &mut self,
+        cx: &mut NodeCx<'_, Self::Body, Q>,
+        meta: PacketMeta,
+        body: Self::Body,
+    );
+    /// A timer that this node armed goes off.
+    fn on_timer<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Self::Body, Q>, token: u32);
+}
+
+/// Counts over the whole fabric: `injected = delivered + drops + in flight`, always.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Packets that came in, from outside or from a node.
+    pub injected: u64,
+    /// Packets that reached a node.
+    pub delivered: u64,
+    /// Packets dropped, by reason.
+    pub drops: DropCounts,
+    /// Events run.
+    pub events: u64,
+}
+
+/// A network of elements with nodes at its edge, and everything on its way between them.
+///
+/// ```
+/// use anabranch_fabric::*;
+/// use anabranch_units::*;
+///
+/// #[derive(Default)]
+/// struct Sink(Vec<(Instant, &'static str)>);
+/// impl Node for Sink {
+///     type Body = &'static str;
+///     fn on_packet<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Self::Body, Q>, _: PacketMeta, body: Self::Body) {
+///         self.0.push((cx.now(), body));
+///     }
+///     fn on_timer<Q: EventQueue>(&mut self, _: &mut NodeCx<'_, Self::Body, Q>, _: u32) {}
+/// }
+///
+/// let settings = PortSettings::new(BitRate::gbps(1), Duration::from_us(100), ByteCount::kib(64));
+/// let port = Port::new(Target::node(0), settings, Seed::new(1).stream("loss", 0)).expect("a rate of at least 2 kbit/s");
+/// let mut fabric: Fabric<Sink> = Fabric::new(vec![AnyElement::Port(port)], vec![Sink::default()]);
+/// fabric.inject(Instant::from_us(5), Target::element(0), PacketMeta::new(0, 0, 1500), "hello");
+/// fabric.advance(Instant::MAX);
+/// // 12 us to serialise 1,500 bytes at 1 Gbit/s, and 100 us on the wire.
+/// assert_eq!(fabric.nodes()[0].0, [(Instant::from_us(5 + 12 + 100), "hello")]);
+/// ```
+#[derive(Debug)]
+pub struct Fabric<N: Node, Q = QuadHeap> {
+    now: Instant,
+    elements: Vec<AnyElement>,
+    nodes: Vec<N>,
+    packets: Packets<N::Body>,
+    events: Q,
+    /// Packets handed on within the current event, first come first served. Empty between events.
+    ready: Vec<(Target, PacketId)>,
+    /// Packets dropped within the current event. Empty between events.
+    dropped: Vec<PacketId>,
+    totals: Totals,
+}
+
+impl<N: Node, Q: EventQueue> Fabric<N, Q> {
+    /// A fabric of these elements and nodes, with no packets, at [`Instant::ZERO`].
+    pub fn new(elements: Vec<AnyElement>, nodes: Vec<N>) -> Self {
+        Self {
+            now: Instant::ZERO,
+            elements,
+            nodes,
+            packets: Packets::new(),
+            events: Q::default(),
+            ready: Vec::new(),
+            dropped: Vec::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// The time up to which the fabric has run.
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+    /// The nodes by index.
+    pub fn nodes(&self) -> &[N] {
+        &self.nodes
+    }
+    /// The nodes by index, to change between runs.
+    pub fn nodes_mut(&mut self) -> &mut [N] {
+        &mut self.nodes
+    }
+    /// Counts over the whole fabric.
+    pub const fn totals(&self) -> &Totals {
+        &self.totals
+    }
+    /// Packets that have come in and have neither been delivered nor dropped.
+    pub fn in_flight(&self) -> u64 {
+        self.packets.live() as u64
+    }
+    /// When the fabric next has something to do; `None` if it waits for packets from outside.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.events.next_at()
+    }
+    /// A time before which no packet comes off a wire, whatever comes in meanwhile at `now` or later: at most the next
+    /// arrival, at least [`Fabric::next_deadline`]. `None` if nothing is on its way.
+    ///
+    /// Who drives the fabric under a real clock may sleep until then, since the events before it (ends of transmissions)
+    /// show nowhere and run just as well later, at the times that they were due. Node timers are not looked at.
+    /// Cost: a look at every element.
+    pub fn next_arrival(&self) -> Option<Instant> {
+        let port = |element: &AnyElement| match element {
+            AnyElement::Port(port) => port.next_arrival(),
+            AnyElement::Switch(_) => None,
+        };
+        self.elements.iter().filter_map(port).min()
+    }
+    /// The port at `target`, if there is one.
+    pub fn port(&self, target: Target) -> Option<&Port> {
+        match self.elements.get(target.index()) {
+            Some(AnyElement::Port(port)) if !target.is_node() => Some(port),
+            _ => None,
+        }
+    }
+
+    /// Asks `target` to get `on_timer(token)` at `at`; this is how a run's first events come about.
+    ///
+    /// Panics: in a debug build, if `at` is before the fabric's time.
+    pub fn arm(&mut self, target: Target, at: Instant, token: u32) {
+        debug_assert!(at >= self.now, "a timer cannot go off in the past");
+        self.events.push(Event { at, target, token });
+    }
+
+    /// Brings a packet in from outside at `now`, after running what is due until then.
+    ///
+    /// Panics: in a debug build, if `now` is before the fabric's time.
+    pub fn inject(&mut self, now: Instant, to: Target, meta: PacketMeta, body: N::Body) -> PacketId {
+        self.advance(now);
+        self.totals.injected += 1;
+        let p = self.packets.add(meta, body);
+        self.ready.push((to, p));
+        self.drain();
+        p
+    }
+
+    /// Changes what the port at `target` is like, at `now`, after running what is due until then.
+    ///
+    /// Errors: settings that no port can have; nothing changes then.
+    /// Panics: if there is no port at `target`.
+    pub fn handle_port_settings(
+        &mut self,
+        now: Instant,
+        target: Target,
+        settings: PortSettings,
+    ) -> Result<(), PortError> {
+        self.advance(now);
+        let (elements, mut cx) = self.element_cx(target);
+        let AnyElement::Port(port) = &mut elements[target.index()] else {
+            panic!("{target:?} is not a port");
+        };
+        let result = port.handle_settings(&mut cx, settings);
+        self.drain();
+        result
+    }
+
+    /// Runs every event due at or before `until`, and returns how many.
+    ///
+    /// Panics: in a debug build, if `until` is before the fabric's time.
+    pub fn advance(&mut self, until: Instant) -> u64 {
+        debug_assert!(until >= self.now, "time never goes back");
+        let mut events = 0;
+        while let Some(event) = self.events.pop_due(until) {
+            self.now = event.at;
+            events += 1;
+            if event.target.is_node() {
+                let (nodes, mut cx) = self.node_cx(event.target);
+                nodes[event.target.index()].on_timer(&mut cx, event.token);
+            } else {
+                let (elements, mut cx) = self.element_cx(event.target);
+                elements[event.target.index()].on_timer(&mut cx, event.token);
+            }
+            self.drain();
+        }
+        self.totals.events += events;
+        // A run without an end stays at its last event.
+        if until != Instant::MAX {
+            self.now = until;
+        }
+        events
+    }
+
+    #[inline]
+    fn drain(&mut self) {
+        let mut i = 0;
+        while i < self.ready.len() {
+            let (to, p) = self.ready[i];
+            i += 1;
+            if to.is_node() {
+                let (meta, body) = self.packets.take(p);
+                self.totals.delivered += 1;
+                let (nodes, mut cx) = self.node_cx(to);
+                nodes[to.index()].on_packet(&mut cx, meta, body);
+            } else {
+                let (elements, mut cx) = self.element_cx(to);
+                elements[to.index()].on_packet(&mut cx, p);
+            }
+        }
+        self.ready.clear();
+        while let Some(p) = self.dropped.pop() {
+            self.packets.take(p);
+        }
+    }
+
+    #[inline]
+    fn element_cx(&mut self, me: Target) -> (&mut [AnyElement], Cx<'_, Q>) {
+        let cx = Cx {
+            now: self.now,
+            me,
+            meta: self.packets.meta_mut(),
+            events: &mut self.events,
+            ready: &mut self.ready,
+            dropped: &mut self.dropped,
+            drops: &mut self.totals.drops,
+        };
+        (&mut self.elements, cx)
+    }
+
+    #[inline]
+    fn node_cx(&mut self, me: Target) -> (&mut [N], NodeCx<'_, N::Body, Q>) {
+        let cx = NodeCx {
+            now: self.now,
+            me,
+            packets: &mut self.packets,
+            events: &mut self.events,
+            ready: &mut self.ready,
+            totals: &mut self.totals,
+        };
+        (&mut self.nodes, cx)
+    }
+}

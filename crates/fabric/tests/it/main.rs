@@ -1,0 +1,282 @@
+//! Properties of the fabric's elements that hold for any traffic.
+
+use anabranch_fabric::*;
+use anabranch_units::*;
+use proptest::prelude::*;
+
+/// Keeps what arrives, and when.
+#[derive(Default)]
+struct Sink(Vec<(Instant, PacketMeta, u32)>);
+
+impl Node for Sink {
+    type Body = u32;
+    fn on_packet<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, u32, Q>, meta: PacketMeta, body: u32) {
+        self.0.push((cx.now(), meta, body));
+    }
+    fn on_timer<Q: EventQueue>(&mut self, _: &mut NodeCx<'_, u32, Q>, _: u32) {}
+}
+
+const PORT: Target = Target::element(0);
+
+fn one_port(settings: PortSettings) -> Fabric<Sink> {
+    let port =
+        Port::new(Target::node(0), settings, Seed::new(1).stream("loss", 0)).expect("settings in range");
+    Fabric::new(vec![AnyElement::Port(port)], vec![Sink::default()])
+}
+
+fn packet(priority: u8, size_bytes: u32) -> PacketMeta {
+    PacketMeta::new(0, 0, size_bytes).with_priority(priority)
+}
+
+fn link(mbps: u64, delay_us: u64, queue_bytes: u64) -> PortSettings {
+    PortSettings::new(BitRate::mbps(mbps), Duration::from_us(delay_us), ByteCount::new(queue_bytes))
+}
+
+fn bodies(fabric: &Fabric<Sink>) -> Vec<u32> {
+    fabric.nodes()[0].0.iter().map(|&(_, _, body)| body).collect()
+}
+
+/// A packet (gap before it in us, priority, size), or a change of the link.
+#[derive(Clone, Debug)]
+enum Step {
+    Packet { gap_us: u64, priority: u8, size: u32 },
+    Change { gap_us: u64, settings: PortSettings },
+}
+
+fn settings() -> impl Strategy<Value = PortSettings> {
+    (1u64..200, 0u64..2_000, 0u32..300_000, 0u64..20_000, prop::bool::weighted(0.8)).prop_map(
+        |(mbps, delay_us, loss_ppm, queue, up)| PortSettings { loss_ppm, up, ..link(mbps, delay_us, queue) },
+    )
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let packet = (0u64..300, 0u8..4, 40u32..1501).prop_map(|(gap_us, priority, size)| Step::Packet {
+        gap_us,
+        priority,
+        size,
+    });
+    let change = (0u64..300, settings()).prop_map(|(gap_us, settings)| Step::Change { gap_us, settings });
+    prop::collection::vec(prop_oneof![9 => packet, 1 => change], 1..200)
+}
+
+fn play(fabric: &mut Fabric<Sink>, steps: &[Step], mut check: impl FnMut(&Fabric<Sink>)) {
+    let mut now = fabric.now();
+    for (i, step) in steps.iter().enumerate() {
+        match *step {
+            Step::Packet { gap_us, priority, size } => {
+                now += Duration::from_us(gap_us);
+                fabric.inject(now, PORT, packet(priority, size), i as u32);
+            }
+            Step::Change { gap_us, settings } => {
+                now += Duration::from_us(gap_us);
+                fabric.handle_port_settings(now, PORT, settings).expect("settings in range");
+            }
+        }
+        check(fabric);
+    }
+}
+
+proptest! {
+    #[test]
+    fn sent_is_delivered_and_dropped_and_in_flight(first in settings(), steps in steps()) {
+        let mut fabric = one_port(first);
+        let check = |fabric: &Fabric<Sink>| {
+            let (totals, port) = (fabric.totals(), fabric.port(PORT).expect("element 0"));
+            let counters = port.counters();
+            assert_eq!(totals.injected, totals.delivered + totals.drops.total() + fabric.in_flight());
+            assert_eq!(fabric.in_flight(), port.packets_held());
+            assert_eq!(counters.offered_packets, counters.arrived_packets + counters.drops.total() + port.packets_held());
+        };
+        play(&mut fabric, &steps, check);
+        fabric.advance(Instant::MAX);
+        check(&fabric);
+        prop_assert_eq!(fabric.in_flight(), 0);
+        prop_assert!(fabric.port(PORT).expect("element 0").queue_bytes() == ByteCount::ZERO);
+    }
+
+    /// Running only at the times that `next_arrival` names gives the same arrivals as running at every event.
+    #[test]
+    fn nothing_arrives_before_the_next_arrival_and_sleeping_until_it_changes_nothing(first in settings(), steps in steps()) {
+        let (mut often, mut seldom) = (one_port(first), one_port(first));
+        play(&mut often, &steps, |_| ());
+        play(&mut seldom, &steps, |_| ());
+        while let Some(deadline) = often.next_deadline() {
+            let (next, before) = (often.next_arrival(), often.totals().delivered);
+            often.advance(deadline);
+            prop_assert!(often.totals().delivered == before || next == Some(deadline));
+        }
+        while let Some(next) = seldom.next_arrival() {
+            prop_assert!(next >= seldom.next_deadline().expect("something is on its way"));
+            seldom.advance(next);
+            // Only a packet that the wire lost does not come.
+            let came = seldom.nodes()[0].0.last().is_some_and(|&(at, ..)| at == next);
+            prop_assert!(came || seldom.port(PORT).expect("element 0").settings().loss_ppm > 0);
+        }
+        seldom.advance(Instant::MAX);
+        let arrivals = |f: &Fabric<Sink>| f.nodes()[0].0.iter().map(|&(at, _, body)| (at, body)).collect::<Vec<_>>();
+        prop_assert_eq!(arrivals(&often), arrivals(&seldom));
+    }
+
+    #[test]
+    fn packets_of_one_priority_keep_their_order_whatever_changes(first in settings(), steps in steps()) {
+        let mut fabric = one_port(first);
+        play(&mut fabric, &steps, |_| ());
+        fabric.advance(Instant::MAX);
+        for class in 0..PRIORITIES as u8 {
+            let seen: Vec<_> = fabric.nodes()[0].0.iter()
+                .filter(|(_, meta, _)| meta.priority.min(2) == class).map(|&(_, _, body)| body).collect();
+            prop_assert!(seen.is_sorted(), "{:?}", seen);
+        }
+    }
+
+    #[test]
+    fn no_link_is_above_its_rate_over_any_interval(mbps in 1u64..200, steps in steps()) {
+        let steps: Vec<_> = steps.into_iter().filter(|s| matches!(s, Step::Packet { .. })).collect();
+        let mut fabric = one_port(link(mbps, 70, 30_000));
+        play(&mut fabric, &steps, |_| ());
+        fabric.advance(Instant::MAX);
+        let seen = &fabric.nodes()[0].0;
+        for i in 0..seen.len() {
+            let mut bytes = 0;
+            for j in i + 1..seen.len() {
+                bytes += u64::from(seen[j].1.size_bytes);
+                // The Serialiser rounds each packet down by up to one picosecond.
+                let least = BitRate::mbps(mbps).transmit_time(ByteCount::new(bytes)).as_ps() - (j - i) as u64;
+                prop_assert!((seen[j].0 - seen[i].0).as_ps() >= least);
+            }
+        }
+    }
+
+    #[test]
+    fn a_lower_priority_packet_never_starts_while_a_higher_one_waits(steps in steps()) {
+        let steps: Vec<_> = steps.into_iter().filter(|s| matches!(s, Step::Packet { .. })).collect();
+        let (rate, delay) = (BitRate::mbps(20), Duration::from_us(300));
+        let mut fabric = one_port(PortSettings::new(rate, delay, ByteCount::mib(1)));
+        let mut came = vec![Instant::ZERO; steps.len()];
+        let mut now = Instant::ZERO;
+        for (i, step) in steps.iter().enumerate() {
+            if let Step::Packet { gap_us, .. } = *step { now += Duration::from_us(gap_us) }
+            came[i] = now;
+        }
+        play(&mut fabric, &steps, |_| ());
+        fabric.advance(Instant::MAX);
+        let seen = &fabric.nodes()[0].0;
+        let started = |&(at, meta, _): &(Instant, PacketMeta, u32)| {
+            at.as_ps() - (delay + rate.serialiser().expect("not zero").time(meta.size_bytes)).as_ps()
+        };
+        for (i, low) in seen.iter().enumerate() {
+            for high in &seen[i + 1..] {
+                let overtaken = high.1.priority.min(2) < low.1.priority.min(2)
+                    && came[high.2 as usize].as_ps() < started(low);
+                prop_assert!(!overtaken, "{:?} left before {:?}", low, high);
+            }
+        }
+    }
+
+    #[test]
+    fn a_lone_packet_takes_its_serialisation_and_the_delay(mbps in 1u64..100_000, delay_us in 0u64..500_000, size in 1u32..9_000) {
+        let settings = link(mbps, delay_us, 0);
+        let mut fabric = one_port(settings);
+        fabric.inject(Instant::from_us(3), PORT, packet(1, size), 0);
+        fabric.advance(Instant::MAX);
+        let time = settings.rate.serialiser().expect("not zero").time(size);
+        prop_assert_eq!(fabric.nodes()[0].0[0].0, Instant::from_us(3) + time + settings.delay);
+    }
+}
+
+#[test]
+fn a_queue_takes_exactly_its_limit_and_not_one_byte_more() {
+    // The first packet goes straight to the serialiser and does not count.
+    for (limit, delivered) in [(3_000, 3), (2_999, 2)] {
+        let mut fabric = one_port(link(10, 0, limit));
+        for i in 0..3 {
+            fabric.inject(Instant::ZERO, PORT, packet(1, 1_500), i);
+        }
+        fabric.advance(Instant::MAX);
+        assert_eq!(fabric.totals().delivered, delivered);
+        assert_eq!(fabric.totals().drops.of(Drop::QueueFull), 3 - delivered);
+    }
+}
+
+#[test]
+fn a_full_low_priority_queue_leaves_room_for_high_priority() {
+    let mut fabric = one_port(link(10, 0, 3_000));
+    for i in 0..10 {
+        fabric.inject(Instant::ZERO, PORT, packet(2, 1_500), i);
+    }
+    fabric.inject(Instant::ZERO, PORT, packet(0, 100), 100);
+    fabric.advance(Instant::MAX);
+    assert_eq!(bodies(&fabric), [0, 100, 1, 2]);
+}
+
+#[test]
+fn a_link_that_goes_down_drops_what_waits_and_what_comes_and_keeps_what_is_on_the_wire() {
+    let mut fabric = one_port(link(10, 5_000, 10_000)); // 1 ms a packet
+    for i in 0..4 {
+        fabric.inject(Instant::ZERO, PORT, packet(1, 1_250), i);
+    }
+    let at = Instant::from_us(1_500); // packet 0 on the wire, 1 being sent, 2 and 3 waiting
+    let down = PortSettings { up: false, ..link(10, 5_000, 10_000) };
+    fabric.handle_port_settings(at, PORT, down).expect("settings in range");
+    assert_eq!(fabric.totals().drops.of(Drop::LinkDown), 3);
+    fabric.inject(at, PORT, packet(1, 1_250), 4);
+    assert_eq!(fabric.totals().drops.of(Drop::LinkDown), 4);
+    fabric.handle_port_settings(at, PORT, link(10, 5_000, 10_000)).expect("settings in range");
+    fabric.inject(at, PORT, packet(1, 1_250), 5);
+    fabric.advance(Instant::MAX);
+    assert_eq!(bodies(&fabric), [0, 5]);
+    // The timer of the interrupted transmission (due at 2 ms) must not end that of packet 5.
+    assert_eq!(fabric.nodes()[0].0[1].0, Instant::from_us(1_500 + 1_000 + 5_000));
+}
+
+#[test]
+fn a_new_rate_holds_for_the_rest_of_the_packet_being_sent() {
+    let mut fabric = one_port(link(10, 0, 10_000)); // 1 ms a packet
+    fabric.inject(Instant::ZERO, PORT, packet(1, 1_250), 0);
+    fabric
+        .handle_port_settings(Instant::from_us(250), PORT, link(100, 0, 10_000))
+        .expect("settings in range");
+    fabric.advance(Instant::MAX);
+    assert_eq!(fabric.nodes()[0].0[0].0, Instant::from_us(250 + 75));
+}
+
+#[test]
+fn loss_is_near_its_probability_and_the_same_for_the_same_seed() {
+    let run = || {
+        let mut fabric = one_port(PortSettings { loss_ppm: 10_000, ..link(1_000, 0, 0) });
+        for i in 0..100_000 {
+            fabric.inject(Instant::from_us(20 * u64::from(i)), PORT, packet(1, 1_000), i);
+        }
+        fabric.advance(Instant::MAX);
+        bodies(&fabric)
+    };
+    let arrived = run();
+    // 1,000 losses expected, standard deviation 31.5: five of them on either side.
+    assert!((98_842..=99_158).contains(&arrived.len()), "{}", arrived.len());
+    assert_eq!(arrived, run());
+}
+
+#[test]
+fn settings_out_of_range_are_refused_and_change_nothing() {
+    let slow = PortSettings { rate: BitRate::bps(RATE_MIN.as_bps() - 1), ..link(1, 0, 0) };
+    assert_eq!(slow.check(), Err(PortError::RateTooLow { rate: slow.rate }));
+    assert_eq!(PortSettings { rate: RATE_MIN, ..slow }.check(), Ok(()));
+    let lossy = PortSettings { loss_ppm: 1_000_001, ..link(1, 0, 0) };
+    assert_eq!(lossy.check(), Err(PortError::LossTooHigh { loss_ppm: 1_000_001 }));
+    assert_eq!(PortSettings { loss_ppm: 1_000_000, ..lossy }.check(), Ok(()));
+    let mut fabric = one_port(link(1, 0, 0));
+    assert!(fabric.handle_port_settings(Instant::ZERO, PORT, slow).is_err());
+    assert_eq!(fabric.port(PORT).expect("element 0").settings(), &link(1, 0, 0));
+}
+
+#[test]
+fn a_switch_sends_by_destination_and_counts_what_it_cannot_send() {
+    let switch = Switch::new(vec![Some(Target::node(1)), None]);
+    let mut fabric: Fabric<Sink> =
+        Fabric::new(vec![AnyElement::Switch(switch)], vec![Sink::default(), Sink::default()]);
+    for dst in 0..3 {
+        fabric.inject(Instant::ZERO, PORT, PacketMeta::new(9, dst, 100), 0);
+    }
+    assert_eq!((fabric.nodes()[0].0.len(), fabric.nodes()[1].0.len()), (0, 1));
+    assert_eq!(fabric.totals().drops.of(Drop::NoRoute), 2);
+}

@@ -1,0 +1,369 @@
+//! Topologies from text: TOML of our own, and GraphML as the Internet Topology Zoo writes it.
+//!
+//! Text comes in and a [`Topology`] goes out; reading files belongs to drivers, which hand [`load`] a way to do it.
+//! Every refusal is one line that says what, value, limit, place (`file:line`) and what to do. Input is bounded:
+//! [`TEXT_BYTES_MAX`], [`crate::SITES_MAX`], [`crate::LINKS_MAX`].
+//!
+//! Leaves out: what the formats mean, field by field; [`toml`] and [`graphml`] say it. Read [`load`] and [`parse`] first.
+
+pub mod graphml;
+pub mod toml;
+
+use crate::builtin::{BUILTINS, BuiltinError, PATH_STRETCH, builtin};
+use crate::{Topology, TopologyError};
+use anabranch_units::{BitRate, Duration};
+
+/// The longest text that is read.
+pub const TEXT_BYTES_MAX: usize = 8 << 20;
+/// The largest stretch: beyond it a file means something else.
+const STRETCH_MAX: f64 = 100.0;
+
+/// The formats that topologies are read from.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// Ours; see [`toml`].
+    Toml,
+    /// The Internet Topology Zoo's; see [`graphml`].
+    GraphMl,
+}
+
+impl Format {
+    /// The format that a file of this name has, by its extension (`.toml`, `.graphml`, `.xml`).
+    pub fn of_path(path: &str) -> Option<Self> {
+        let extension = path.rsplit_once('.')?.1.to_ascii_lowercase();
+        match extension.as_str() {
+            "toml" => Some(Self::Toml),
+            "graphml" | "xml" => Some(Self::GraphMl),
+            _ => None,
+        }
+    }
+}
+
+/// What a link is given where its file says nothing.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Defaults {
+    /// Capacity of links without one. Built-in topologies have it on every link.
+    pub capacity: BitRate,
+    /// Delay of links without one whose ends' places are not known either.
+    pub delay: Duration,
+    /// Length of a link's fibre over its great circle, where the delay is worked out from the places: 1 to 100.
+    pub stretch: f64,
+}
+
+impl Defaults {
+    /// The given capacity, 5 ms where no place is known, and [`PATH_STRETCH`].
+    pub fn new(capacity: BitRate) -> Self {
+        Self { capacity, delay: Duration::from_ms(5), stretch: PATH_STRETCH }
+    }
+}
+
+/// Why a text is not a topology: what is wrong, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileError {
+    /// Name of the text, as the caller gave it.
+    pub origin: String,
+    /// Line, counted from 1, where one can be named.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub problem: Box<Problem>,
+}
+
+/// What is wrong with a topology's text.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The text is longer than is read.
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The text is not in its format at all.
+    Syntax {
+        /// What the format's parser says.
+        message: String,
+    },
+    /// A field that the format does not have.
+    UnknownField {
+        /// The table it stands in.
+        table: &'static str,
+        /// Its name.
+        field: String,
+        /// The names that would have been understood.
+        known: &'static str,
+    },
+    /// A field that must be there is not.
+    MissingField {
+        /// The table it should stand in.
+        table: &'static str,
+        /// How to write it.
+        example: &'static str,
+    },
+    /// Two fields of which only one may be given.
+    Conflict {
+        /// The table they stand in.
+        table: &'static str,
+        /// The one.
+        field: &'static str,
+        /// The other.
+        other: &'static str,
+    },
+    /// A field's value is of the wrong kind or out of range.
+    BadValue {
+        /// The table it stands in.
+        table: &'static str,
+        /// The field.
+        field: String,
+        /// Its value, as written, shortened for a message.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A link that names a node which the file does not have.
+    UnknownNode {
+        /// The id it names.
+        id: String,
+    },
+    /// Something that the format can say and no topology can be.
+    Unsupported {
+        /// What it is.
+        what: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// There is not a single site.
+    NoSites,
+    /// The sites or links cannot be part of a topology.
+    Topology(TopologyError),
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooLong { bytes } => {
+                write!(f, "{bytes} bytes: a topology's file may have {TEXT_BYTES_MAX}")
+            }
+            Self::Syntax { message } => f.write_str(message),
+            Self::UnknownField { table, field, known } => {
+                write!(f, "{table} has no field `{field}`: use {known}")
+            }
+            Self::MissingField { table, example } => write!(f, "{table} is incomplete: add {example}"),
+            Self::Conflict { table, field, other } => {
+                write!(f, "{table} gives both `{field}` and `{other}`: keep one of them")
+            }
+            Self::BadValue { table, field, value, allowed } => {
+                write!(f, "{table}: {field} {value}: must be {allowed}")
+            }
+            Self::UnknownNode { id } => {
+                write!(f, "edge names node `{id}`, which the file does not have: add the node")
+            }
+            Self::Unsupported { what, remedy } => write!(f, "{what}: {remedy}"),
+            Self::NoSites => write!(f, "no sites: a topology has at least one"),
+            Self::Topology(error) => error.fmt(f),
+        }
+    }
+}
+impl std::fmt::Display for FileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{} ({}:{line})", self.problem, self.origin),
+            None => write!(f, "{} ({})", self.problem, self.origin),
+        }
+    }
+}
+impl std::error::Error for FileError {}
+
+/// What a user means by the name of a topology.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// A built-in topology, by its name.
+    Builtin(&'static str),
+    /// A file, by its path, and the format that its name says.
+    File(Format),
+}
+
+/// Why a topology could not be had.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The name is neither a built-in topology's nor, by its extension, a topology file's.
+    Unknown {
+        /// The name.
+        spec: String,
+    },
+    /// The file could not be read.
+    Unreadable {
+        /// Its path.
+        path: String,
+        /// What stopped it.
+        error: std::io::Error,
+    },
+    /// The file is no topology.
+    File(FileError),
+    /// The built-in topology cannot be made as asked.
+    Builtin(BuiltinError),
+}
+
+impl std::fmt::Display for LoadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unknown { spec } => {
+                let known: Vec<_> = BUILTINS.iter().map(|b| b.name).collect();
+                write!(f, "no topology `{spec}`: use {}, or a .toml or .graphml file", known.join(", "))
+            }
+            Self::Unreadable { path, error } => write!(f, "cannot read topology {path}: {error}"),
+            Self::File(error) => error.fmt(f),
+            Self::Builtin(error) => error.fmt(f),
+        }
+    }
+}
+impl std::error::Error for LoadError {}
+
+/// What `spec` names: a built-in topology, or a file by its extension. A built-in name wins over a file of that name;
+/// write `./b4` to mean the file.
+///
+/// Errors: [`LoadError::Unknown`].
+pub fn resolve(spec: &str) -> Result<Source, LoadError> {
+    if let Some(b) = BUILTINS.iter().find(|b| b.name == spec) {
+        return Ok(Source::Builtin(b.name));
+    }
+    Format::of_path(spec).map(Source::File).ok_or_else(|| LoadError::Unknown { spec: spec.to_owned() })
+}
+
+/// The topology that `spec` names; `read` turns a path into its text.
+///
+/// Errors: an unknown name, whatever `read` fails with, a text that is no topology, a default capacity of zero for a
+/// built-in topology.
+///
+/// ```
+/// use anabranch_graph::file::{Defaults, load};
+/// use anabranch_units::BitRate;
+/// let defaults = Defaults::new(BitRate::mbps(100));
+/// let b4 = load("b4", &defaults, |_| unreachable!("it is built in")).expect("it is built in");
+/// assert_eq!(b4.sites().len(), 13);
+/// let error = load("b5", &defaults, |_| unreachable!("it is no file")).expect_err("there is none");
+/// assert_eq!(error.to_string(), "no topology `b5`: use butterfly, internet2, b4, or a .toml or .graphml file");
+/// ```
+pub fn load(
+    spec: &str,
+    defaults: &Defaults,
+    read: impl FnOnce(&str) -> std::io::Result<String>,
+) -> Result<Topology, LoadError> {
+    match resolve(spec)? {
+        Source::Builtin(name) => builtin(name, defaults.capacity).map_err(LoadError::Builtin),
+        Source::File(format) => {
+            let text = read(spec).map_err(|error| LoadError::Unreadable { path: spec.to_owned(), error })?;
+            parse(&text, format, spec, defaults).map_err(LoadError::File)
+        }
+    }
+}
+
+/// Reads a topology; `origin` is the text's name in messages.
+///
+/// Errors: whatever is wrong first, with its line.
+pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> Result<Topology, FileError> {
+    let read = if text.len() > TEXT_BYTES_MAX {
+        Err(At { offset: None, problem: Box::new(Problem::TooLong { bytes: text.len() }) })
+    } else if !(1.0..=STRETCH_MAX).contains(&defaults.stretch) {
+        let value = defaults.stretch.to_string();
+        let allowed = "a number from 1 to 100".to_owned();
+        Err(At {
+            offset: None,
+            problem: Box::new(Problem::BadValue {
+                table: "defaults",
+                field: "stretch".into(),
+                value,
+                allowed,
+            }),
+        })
+    } else {
+        match format {
+            Format::Toml => toml::read(text, defaults),
+            Format::GraphMl => graphml::read(text, defaults),
+        }
+    };
+    let topology = match read {
+        Ok(topology) if topology.sites().is_empty() => {
+            Err(At { offset: None, problem: Box::new(Problem::NoSites) })
+        }
+        other => other,
+    };
+    topology.map_err(|At { offset, problem }| FileError {
+        origin: origin.to_owned(),
+        line: offset.map(|at| 1 + text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count()),
+        problem,
+    })
+}
+
+/// A problem and the byte of the text where it is.
+#[derive(Debug)]
+pub(crate) struct At {
+    offset: Option<usize>,
+    problem: Box<Problem>,
+}
+
+impl Problem {
+    fn at(self, offset: usize) -> At {
+        At { offset: Some(offset), problem: Box::new(self) }
+    }
+}
+
+/// A value as a message quotes it: on one line, and not too long.
+fn quoted(value: &str) -> String {
+    const CHARS_MAX: usize = 60;
+    let mut short: String =
+        value.chars().take(CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if value.chars().nth(CHARS_MAX).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+/// What the fuzz targets and the replay of their corpus call: reads `bytes`, and if they are a topology, checks that
+/// it survives being written and read again. Returns whether they were one.
+///
+/// Panics: if it does not survive.
+#[doc(hidden)]
+pub fn exercise(format: Format, bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let defaults = Defaults::new(BitRate::mbps(100));
+    let Ok(topology) = parse(text, format, "fuzzed", &defaults) else { return false };
+    let written = toml::write(&topology);
+    // Names may grow by escaping past what is read.
+    if written.len() <= TEXT_BYTES_MAX {
+        assert_eq!(parse(&written, Format::Toml, "written", &defaults), Ok(topology));
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_builtin_or_a_file_by_its_extension() {
+        assert_eq!(resolve("internet2").expect("built in"), Source::Builtin("internet2"));
+        assert_eq!(resolve("my.net/a.TOML").expect("a file"), Source::File(Format::Toml));
+        assert_eq!(resolve("Abilene.graphml").expect("a file"), Source::File(Format::GraphMl));
+        assert!(matches!(resolve("abilene"), Err(LoadError::Unknown { .. })));
+    }
+
+    #[test]
+    fn a_text_at_the_limit_is_read_and_one_past_it_is_refused() {
+        let defaults = Defaults::new(BitRate::mbps(1));
+        let mut text = String::from("[[site]]\nname = \"a\"\n#");
+        text.push_str(&"x".repeat(TEXT_BYTES_MAX - text.len()));
+        assert!(parse(&text, Format::Toml, "long.toml", &defaults).is_ok());
+        text.push('x');
+        let error = parse(&text, Format::Toml, "long.toml", &defaults).expect_err("one too many").to_string();
+        assert_eq!(error, "8388609 bytes: a topology's file may have 8388608 (long.toml)");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let gone = |_: &str| Err(std::io::Error::from(std::io::ErrorKind::NotFound));
+        let error = load("gone.toml", &Defaults::new(BitRate::mbps(1)), gone).expect_err("it is not there");
+        assert!(error.to_string().starts_with("cannot read topology gone.toml: "), "{error}");
+    }
+}

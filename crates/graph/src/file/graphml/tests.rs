@@ -1,0 +1,136 @@
+//! The GraphML reader on samples in the Zoo's style, and on what it refuses.
+
+use crate::file::{Defaults, Format, parse};
+use crate::{Place, Topology};
+use anabranch_units::{BitRate, Duration, LinkId, SiteId};
+use proptest::prelude::*;
+
+const RING: &str = include_str!("../../../../../fuzz/corpus/topology_graphml/ring.graphml");
+const GAPS: &str = include_str!("../../../../../fuzz/corpus/topology_graphml/gaps.graphml");
+const ONE_WAY: &str = include_str!("../../../../../fuzz/corpus/topology_graphml/one_way.graphml");
+
+fn read(text: &str) -> Result<Topology, String> {
+    parse(text, Format::GraphMl, "zoo.graphml", &Defaults::new(BitRate::mbps(100))).map_err(|e| e.to_string())
+}
+
+fn names(t: &Topology) -> Vec<&str> {
+    t.sites().iter().map(|s| s.name.as_str()).collect()
+}
+
+fn rates_mbps(t: &Topology) -> Vec<f64> {
+    t.links().iter().map(|l| l.properties.capacity.as_mbps_f64()).collect()
+}
+
+#[test]
+fn a_zoo_file_gives_names_places_rates_and_delays() {
+    let t = read(RING).expect("a good file");
+    assert_eq!(t.name(), "Ring sample");
+    assert_eq!(names(&t), ["Geneva", "Bern", "Zürich"]);
+    assert_eq!(t.site(SiteId(1)).place, Some(Place { latitude_deg: 46.94809, longitude_deg: 7.44744 }));
+    assert_eq!(rates_mbps(&t), [10_000.0, 10_000.0, 2_500.0, 2_500.0, 100.0, 100.0]);
+    // Geneva to Bern: 129 km, half as much again, at 200 km a millisecond.
+    let delay = t.link(LinkId(0)).properties.delay;
+    assert!((960..975).contains(&delay.as_us()), "{delay}");
+    assert_eq!(t.link(LinkId(1)).properties.delay, delay, "undirected means both ways");
+}
+
+#[test]
+fn gaps_are_filled_and_shared_labels_told_apart() {
+    let t = read(GAPS).expect("a good file");
+    assert_eq!(t.name(), "topology");
+    assert_eq!(names(&t), ["New York (0)", "New York (1)", "site (2)", "site (n3)", "site (4)"]);
+    assert_eq!(t.links().len(), 10, "parallel edges stay apart");
+    assert_eq!(rates_mbps(&t)[..6], [100.0, 100.0, 1_000.0, 1_000.0, 100.0, 100.0], "0 means not known");
+    assert_eq!(t.link(LinkId(0)).properties.delay, Duration::ZERO, "the same place");
+    assert_eq!(t.link(LinkId(4)).properties.delay, Duration::from_ms(5), "a place is not known");
+}
+
+#[test]
+fn directed_edges_are_one_way() {
+    let t = read(ONE_WAY).expect("a good file");
+    let ends: Vec<_> = t.links().iter().map(|l| (l.from.0, l.to.0)).collect();
+    assert_eq!(ends, [(0, 1), (0, 1), (1, 0)]);
+    assert_eq!(rates_mbps(&t), [155.0, 0.064, 0.064]);
+}
+
+#[test]
+fn a_name_made_up_for_a_node_never_meets_another_nodes_label() {
+    let node = |id: &str, label: &str| format!("<node id='{id}'><data key='l'>{label}</data></node>");
+    let nodes = [node("1", "x"), node("2", "x"), node("3", "x (1)")].concat();
+    let text = format!(
+        "<graphml><key attr.name='label' for='node' id='l'/><graph edgedefault='undirected'>{nodes}</graph></graphml>"
+    );
+    assert_eq!(names(&read(&text).expect("a good file")), ["x (1)'", "x (2)", "x (1)"]);
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line_with_its_place() {
+    let of = |body: &str| {
+        format!(
+            "<graphml>\n<key attr.name='Latitude' for='node' id='a'/><key attr.name='Longitude' for='node' id='o'/>\
+             <key attr.name='LinkSpeed' for='edge' id='s'/><key attr.name='LinkSpeedUnits' for='edge' id='u'/>\n\
+             <graph edgedefault='undirected'>\n<node id='p'/><node id='q'/>\n{body}\n</graph></graphml>"
+        )
+    };
+    let cases = [
+        ("<graphml>\n<graph>".to_owned(), "not XML: "),
+        ("<gml/>".to_owned(), "not GraphML: the first element is <gml> (zoo.graphml:1)"),
+        ("<graphml/>".to_owned(), "not GraphML: there is no <graph> (zoo.graphml:1)"),
+        ("<graphml><graph/></graphml>".to_owned(), "no sites: a topology has at least one (zoo.graphml)"),
+        ("<!DOCTYPE g [<!ENTITY a \"b\">]><g/>".to_owned(), "a DTD (<!DOCTYPE …>) is not read: delete it"),
+        (of("<hyperedge/>"), "a hyperedge: write it as edges between pairs of nodes (zoo.graphml:5)"),
+        (
+            of("<node id='r'><graph/></node>"),
+            "a graph inside a node: keep its nodes in the outer graph (zoo.graphml:5)",
+        ),
+        (of("<node/>"), "node: id (missing): must be there (zoo.graphml:5)"),
+        (of("<node id='p'/>"), "node: id p: must be unlike every other node's (zoo.graphml:5)"),
+        (of("<edge source='p'/>"), "edge: target (missing): must be the id of a node (zoo.graphml:5)"),
+        (
+            of("<edge source='p' target='z'/>"),
+            "edge names node `z`, which the file does not have: add the node (zoo.graphml:5)",
+        ),
+        (
+            of("<edge source='p' target='p'/>"),
+            "link from `site (p)` to itself: a link joins two different sites (zoo.graphml:5)",
+        ),
+        (
+            of("<edge source='p' target='q' directed='no'/>"),
+            "edge: directed no: must be `true` or `false` (zoo.graphml:5)",
+        ),
+        (
+            of("<edge source='p' target='q'>\n<data key='s'>fast</data></edge>"),
+            "edge: LinkSpeed fast: must be a number from 0 to 1e15 bit/s (zoo.graphml:6)",
+        ),
+        (
+            of("<edge source='p' target='q'><data key='s'>2</data><data key='u'>Q</data></edge>"),
+            "edge: LinkSpeedUnits Q: must be one of K, M, G, T (zoo.graphml:5)",
+        ),
+        (
+            of("<node id='r'><data key='a'>95</data><data key='o'>0</data></node>"),
+            "node: Latitude 95: must be degrees from -90 to 90 (zoo.graphml:5)",
+        ),
+        (
+            of("<node id='r'><data key='a'>5</data><data key='o'>NaN</data></node>"),
+            "node: Longitude NaN: must be degrees from -180 to 180 (zoo.graphml:5)",
+        ),
+    ];
+    for (text, message) in cases {
+        let error = read(&text).expect_err(&text);
+        assert!(error.starts_with(message), "{text:?}: {error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_damage_to_a_file_makes_the_reader_panic(at in 0usize..3_000, remove in 0usize..40, insert in "\\PC{0,8}|[<>&/='\"0-9]{0,6}") {
+        for text in [RING, GAPS, ONE_WAY] {
+            let mut damaged: Vec<char> = text.chars().collect();
+            let at = at % damaged.len();
+            let end = (at + remove).min(damaged.len());
+            damaged.splice(at..end, insert.chars());
+            let _ = read(&damaged.into_iter().collect::<String>());
+        }
+    }
+}

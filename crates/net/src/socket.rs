@@ -1,0 +1,103 @@
+//! TCP sockets with what a hop needs: congestion control, priority by DSCP, and a bound on how long a dead peer is
+//! waited for.
+//!
+//! Leaves out: TLS and what travels (the module `tls`, the systems).
+
+use anabranch_units::Duration;
+use std::io;
+use std::net::SocketAddr;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+/// How a TCP connection is run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// Congestion control by the kernel's name; `None` leaves the machine's default.
+    pub congestion_control: Option<String>,
+    /// Differentiated services code point, 0 to 63.
+    pub dscp: u8,
+    /// Unacknowledged data for so long ends the connection (`TCP_USER_TIMEOUT`, RFC 5482). Only for the end that never
+    /// faces a closed window: Linux counts a window that stays closed against it, too.
+    pub user_timeout: Option<Duration>,
+}
+
+impl TcpOptions {
+    fn apply(&self, socket: impl std::os::fd::AsFd) -> io::Result<()> {
+        use rustix::net::sockopt;
+        let socket = socket.as_fd();
+        if let Some(name) = &self.congestion_control {
+            sockopt::set_tcp_congestion(socket, name).map_err(|e| {
+                io::Error::new(
+                    io::Error::from(e).kind(),
+                    format!(
+                        "congestion control `{name}`: {e} (see net.ipv4.tcp_available_congestion_control)"
+                    ),
+                )
+            })?;
+        }
+        if self.dscp > 0 {
+            // The two low bits belong to ECN; a v6 socket that talks v4 needs both.
+            let _ = sockopt::set_ipv6_tclass(socket, u32::from(self.dscp) << 2);
+            let _ = sockopt::set_ip_tos(socket, self.dscp << 2);
+        }
+        if let Some(timeout) = self.user_timeout {
+            sockopt::set_tcp_user_timeout(socket, (timeout.as_us() / 1_000) as u32)?;
+        }
+        Ok(())
+    }
+}
+
+/// Connects to `to`.
+///
+/// Errors: the system's, with the address in the text.
+pub async fn connect(to: SocketAddr, options: &TcpOptions) -> io::Result<TcpStream> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    options.apply(&socket)?;
+    let stream = socket.connect(to).await.map_err(|e| io::Error::new(e.kind(), format!("{to}: {e}")))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Listens at `at`.
+///
+/// Errors: the system's, with the address in the text.
+pub fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket
+        .bind(at)
+        .and_then(|()| socket.listen(1024))
+        .map_err(|e| io::Error::new(e.kind(), format!("{at}: {e}")))
+}
+
+/// Prepares an accepted connection.
+///
+/// Errors: the system's.
+pub fn configure(stream: &TcpStream, options: &TcpOptions) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    options.apply(stream)
+}
+
+/// The congestion control that a connection uses, by the kernel's name.
+///
+/// Errors: the system's.
+pub fn congestion_control(stream: &TcpStream) -> io::Result<String> {
+    use std::os::fd::AsFd;
+    Ok(rustix::net::sockopt::tcp_congestion(stream.as_fd())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_uses_the_congestion_control_that_was_asked_for() {
+        let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        let to = listener.local_addr().expect("bound");
+        let options = TcpOptions { congestion_control: Some("reno".into()), dscp: 10, user_timeout: None };
+        let stream = connect(to, &options).await.expect("a listener is there");
+        assert_eq!(congestion_control(&stream).expect("linux tells"), "reno");
+        let unknown = TcpOptions { congestion_control: Some("nosuch".into()), ..options };
+        let error = connect(to, &unknown).await.expect_err("no such algorithm");
+        assert!(error.to_string().contains("nosuch"), "{error}");
+    }
+}

@@ -1,0 +1,816 @@
+//! Pictures: a plan on its topology, and delivered rate over time, as SVG.
+//!
+//! A cable is a grey line, a flow a coloured arrow beside it, on the right as seen by the data. Colours stand for what
+//! a flow carries: its tree or path (routed), or its combination of the streams (coded). Streams are called `A`, `B`,
+//! `C`…; `3·B` is `B` times 3 in GF(2^8), `B′` is the `B` of one generation earlier.
+//!
+//! Leaves out: rendering to pixels, and any font: a viewer's own sans-serif is used, and widths are estimated. The same
+//! input gives the same text. Read [`svg`] and [`throughput_svg`] first.
+
+mod chart;
+mod layout;
+
+pub use chart::{ThroughputSeries, throughput_svg};
+
+use crate::plan::{Flow, Input, Mode, Plan, Scheme, Term};
+use anabranch_graph::Topology;
+use anabranch_units::SiteId;
+use layout::{Point, nearest_on};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Light or dark background.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Theme {
+    /// Dark on white.
+    #[default]
+    Light,
+    /// Light on near black.
+    Dark,
+}
+
+/// The colours of a theme.
+struct Look {
+    paper: &'static str,
+    ink: &'static str,
+    dim: &'static str,
+    grid: &'static str,
+    cable: &'static str,
+    site: &'static str,
+    source: &'static str,
+    flows: [&'static str; 10],
+}
+
+impl Theme {
+    fn look(self) -> Look {
+        match self {
+            Self::Light => Look {
+                paper: "#ffffff",
+                ink: "#1c2430",
+                dim: "#5b6673",
+                grid: "#e4e8ed",
+                cable: "#c9d0d8",
+                site: "#f2f4f7",
+                source: "#f5b700",
+                flows: [
+                    "#0068b5", "#d1481b", "#00875f", "#a0379b", "#b07800", "#5b4fc9", "#0091a8", "#8a5a2b",
+                    "#5c8000", "#c2184b",
+                ],
+            },
+            Self::Dark => Look {
+                paper: "#12161c",
+                ink: "#e8ecf1",
+                dim: "#9aa5b1",
+                grid: "#262d36",
+                cable: "#414b57",
+                site: "#222a33",
+                source: "#f5b700",
+                flows: [
+                    "#5db4ff", "#ff8a5c", "#3ddba4", "#e78be2", "#f0c04a", "#a89dff", "#4fd8ea", "#d3a06c",
+                    "#b3dd4e", "#ff7fa3",
+                ],
+            },
+        }
+    }
+}
+
+impl Look {
+    fn colour(&self, i: usize) -> &'static str {
+        self.flows[i % self.flows.len()]
+    }
+}
+
+const WIDTH: f64 = 1240.0;
+const FRAME: layout::Frame = (110.0, 140.0, WIDTH - 110.0, 680.0);
+const SITE_RADIUS: f64 = 17.0;
+/// From a link's middle to its first flow, and from one flow to the next.
+const LANE: f64 = 8.0;
+/// Generations back that a label looks; what a cyclic code feeds back for longer is left out of it.
+const DELAY_MAX: usize = 4;
+
+/// Draws the topology, and the plan on it if there is one.
+///
+/// Shape: a self-contained SVG document, 1,240 pixels wide.
+/// Panics: if the plan is not of this topology.
+/// Cost: quadratic in the sites up to about a thousand of them; larger networks get a plainer layout.
+pub fn svg(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> String {
+    let look = theme.look();
+    let at = layout::positions(topology, plan.map(|p| p.source), FRAME);
+    let carried = plan.map(|plan| Carried::of(topology, plan));
+    let legend = legend_rows(plan, carried.as_ref());
+    let height = FRAME.3 + 80.0 + 28.0 * legend.len() as f64;
+    let (title, subtitle) = titles(topology, plan);
+    let mut svg = Svg::new(WIDTH, height, &title, theme);
+    svg.text((36.0, 50.0), "start", 22.0, "600", look.ink, &title);
+    svg.text((36.0, 76.0), "start", 14.0, "400", look.dim, &subtitle);
+
+    let used = sites_used(topology, plan);
+    let mut busy = Busy { boxes: Vec::new(), lines: Vec::new() };
+    for p in &at {
+        busy.boxes.push(Box2::around(*p, SITE_RADIUS * 2.0 + 8.0, SITE_RADIUS * 2.0 + 8.0));
+    }
+    draw_cables(&mut svg, topology, &at, &look, &mut busy);
+    let arrows = match (plan, &carried) {
+        (Some(plan), Some(carried)) => draw_flows(&mut svg, topology, plan, carried, &at, &look, &mut busy),
+        _ => Vec::new(),
+    };
+    for site in topology.site_ids() {
+        let coding = carried.as_ref().is_some_and(|c| c.sums.contains_key(&site));
+        draw_site(&mut svg, site, at[site.index()], Role::of(site, plan), coding, used[site.index()], &look);
+    }
+    // Names first: they have fewer places to go than the labels of arrows and cables. Crowded sites before free ones.
+    let mut order: Vec<SiteId> = topology.site_ids().collect();
+    let badges = |site: &SiteId| carried.as_ref().and_then(|c| c.sums.get(site)).map_or(0, Vec::len);
+    order.sort_by_key(|site| (std::cmp::Reverse(badges(site)), *site));
+    for site in order {
+        let sums = carried.as_ref().and_then(|c| c.sums.get(&site)).map_or(&[][..], |s| s);
+        let ink = if used[site.index()] { look.ink } else { look.dim };
+        draw_name(&mut svg, &topology.site(site).name, sums, at[site.index()], ink, &look, &mut busy);
+    }
+    if let Some(carried) = carried.as_ref().filter(|c| c.classes.len() > 1) {
+        draw_contents(&mut svg, carried, &arrows, &look, &mut busy);
+    }
+    if plan.is_none() {
+        draw_delays(&mut svg, topology, &at, &look, &mut busy);
+    }
+    draw_legend(&mut svg, &legend, &look);
+    svg.finish()
+}
+
+fn titles(topology: &Topology, plan: Option<&Plan>) -> (String, String) {
+    let Some(plan) = plan else {
+        let (sites, links) = (topology.sites().len(), topology.links().len());
+        let capacities = topology.links().iter().map(|l| l.properties.capacity);
+        let capacity = match (capacities.clone().min(), capacities.max()) {
+            (Some(least), Some(most)) if least == most => format!(", {least} each"),
+            (Some(least), Some(most)) => format!(", {least} to {most}"),
+            _ => String::new(),
+        };
+        return (topology.name().to_owned(), format!("{sites} sites, {links} directed links{capacity}"));
+    };
+    let scheme = match plan.scheme {
+        Scheme::Coded => "coded",
+        Scheme::Packed => "packed",
+        Scheme::Steiner => "steiner",
+        Scheme::SteinerStoreAndForward => "steiner, store and forward",
+        Scheme::MultiPath => "multi_path",
+        Scheme::SinglePath => "single_path",
+    };
+    let name = |s: &SiteId| topology.site(*s).name.clone();
+    let mut to: String = plan.destinations.iter().map(name).collect::<Vec<_>>().join(", ");
+    if to.len() > 90 {
+        to = format!("{} destinations", plan.destinations.len());
+    }
+    let share = match plan.bound.as_bps() {
+        0 => String::new(),
+        bound => format!(" ({:.0} %)", 100.0 * plan.rate.as_bps() as f64 / bound as f64),
+    };
+    (
+        format!("{scheme}: {} of the min-cut's {}{share}", plan.rate, plan.bound),
+        format!("{}: {} to {to} · {} per flow", topology.name(), name(&plan.source), plan.unit),
+    )
+}
+
+/// Sites that the plan touches; all of them if there is none.
+fn sites_used(topology: &Topology, plan: Option<&Plan>) -> Vec<bool> {
+    let mut used = vec![plan.is_none(); topology.sites().len()];
+    if let Some(plan) = plan {
+        used[plan.source.index()] = true;
+        plan.destinations.iter().for_each(|d| used[d.index()] = true);
+        for flow in &plan.flows {
+            let link = topology.link(flow.link);
+            used[link.from.index()] = true;
+            used[link.to.index()] = true;
+        }
+    }
+    used
+}
+
+/// What the flows of a plan carry, in terms of its streams, and how that is written.
+struct Carried {
+    /// Each flow's class, by flow.
+    class: Vec<usize>,
+    /// How each class is written; classes with one stream come first.
+    classes: Vec<String>,
+    /// The different sums that each coding site sends, as they are made.
+    sums: BTreeMap<SiteId, Vec<String>>,
+}
+
+/// Coefficients by stream and generations of delay; zeros are left out.
+type Combination = BTreeMap<(u16, usize), u8>;
+
+impl Carried {
+    fn of(topology: &Topology, plan: &Plan) -> Self {
+        // Streams count through all groups, so that no letter stands for two things.
+        let mut first = vec![0u16];
+        for group in &plan.groups {
+            let before = first.last().copied().unwrap_or(0);
+            first.push(before.saturating_add(group.streams));
+        }
+        let stream = |flow: &Flow, s: u16| first[usize::from(flow.group)].saturating_add(s);
+        let combinations = combinations(plan, &stream);
+
+        let mut distinct: Vec<&Combination> = combinations.iter().collect();
+        distinct.sort_by_cached_key(|c| {
+            (c.len(), c.keys().copied().collect::<Vec<_>>(), c.values().copied().collect::<Vec<_>>())
+        });
+        distinct.dedup();
+        let numbers: BTreeMap<_, _> = distinct.iter().enumerate().map(|(i, c)| (*c, i)).collect();
+        let class: Vec<usize> = combinations.iter().map(|c| numbers[c]).collect();
+        let classes: Vec<String> = distinct.iter().map(|c| written(c)).collect();
+
+        let mut sums: BTreeMap<SiteId, Vec<String>> = BTreeMap::new();
+        for (flow, class_of) in plan.flows.iter().zip(&class).filter(|(f, _)| f.terms.len() > 1) {
+            let term = |t: &Term| {
+                let (first, mut text) = match t.input {
+                    Input::Stream(s) => (Some(stream(flow, s)), letter(stream(flow, s))),
+                    Input::Flow(f) => {
+                        let (input, text) = (distinct[class[f.index()]], &classes[class[f.index()]]);
+                        let text = if input.len() > 1 { format!("({text})") } else { text.clone() };
+                        (input.keys().next().map(|k| k.0), text)
+                    }
+                };
+                if t.delayed {
+                    text.push('′');
+                }
+                (first, if t.coefficient == 1 { text } else { format!("{}·{text}", t.coefficient) })
+            };
+            // In the order of the streams, whatever order the plan adds them in.
+            let mut terms: Vec<_> = flow.terms.iter().map(term).collect();
+            terms.sort();
+            let made = terms.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("+");
+            let result = &classes[*class_of];
+            let sum = if made == *result { made } else { format!("{made} = {result}") };
+            let at_site = sums.entry(topology.link(flow.link).from).or_default();
+            if !at_site.contains(&sum) {
+                at_site.push(sum);
+            }
+        }
+        Self { class, classes, sums }
+    }
+}
+
+/// What each flow carries, as far back as [`DELAY_MAX`] generations.
+fn combinations(plan: &Plan, stream: &impl Fn(&Flow, u16) -> u16) -> Vec<Combination> {
+    let mut carried = vec![Combination::new(); plan.flows.len()];
+    // A flow is right once its inputs are: after as many rounds as the longest chain of flows. Flows are mostly numbered
+    // from the source on, so this ends after a few.
+    for _ in 0..=plan.flows.len() * (DELAY_MAX + 1) {
+        let mut changed = false;
+        for (i, flow) in plan.flows.iter().enumerate() {
+            let mut sum = Combination::new();
+            for term in &flow.terms {
+                let back = usize::from(term.delayed);
+                let mut add = |of: (u16, usize), coefficient: u8| {
+                    let total = sum.entry(of).or_default();
+                    *total ^= times(term.coefficient, coefficient);
+                    if *total == 0 {
+                        sum.remove(&of);
+                    }
+                };
+                match term.input {
+                    Input::Stream(s) => add((stream(flow, s), back), 1),
+                    Input::Flow(f) => {
+                        for ((s, delay), coefficient) in &carried[f.index()] {
+                            if delay + back <= DELAY_MAX {
+                                add((*s, delay + back), *coefficient);
+                            }
+                        }
+                    }
+                }
+            }
+            if sum != carried[i] {
+                carried[i] = sum;
+                changed = true;
+            }
+        }
+        if !changed {
+            break;
+        }
+    }
+    carried
+}
+
+/// Product in GF(2^8) with polynomial 0x11D, bit by bit: a few dozen of them per picture.
+fn times(mut a: u8, mut b: u8) -> u8 {
+    let mut product = 0;
+    while b != 0 {
+        if b & 1 != 0 {
+            product ^= a;
+        }
+        a = (a << 1) ^ if a & 0x80 != 0 { 0x1D } else { 0 };
+        b >>= 1;
+    }
+    product
+}
+
+/// The name of a stream: `A` to `Z`, then `S26`, `S27`, ….
+fn letter(stream: u16) -> String {
+    match u8::try_from(stream) {
+        Ok(s) if s < 26 => char::from(b'A' + s).to_string(),
+        _ => format!("S{stream}"),
+    }
+}
+
+fn written(combination: &Combination) -> String {
+    const TERMS_MAX: usize = 6;
+    let term = |((stream, delay), coefficient): (&(u16, usize), &u8)| {
+        let text = letter(*stream) + &"′".repeat(*delay);
+        if *coefficient == 1 { text } else { format!("{coefficient}·{text}") }
+    };
+    let mut terms: Vec<_> = combination.iter().take(TERMS_MAX).map(term).collect();
+    if combination.len() > TERMS_MAX {
+        terms.push("…".into());
+    }
+    if terms.is_empty() { "0".into() } else { terms.join("+") }
+}
+
+/// What a site is to the plan.
+#[derive(Copy, Clone, PartialEq)]
+enum Role {
+    Source,
+    Destination,
+    Other,
+}
+
+impl Role {
+    fn of(site: SiteId, plan: Option<&Plan>) -> Self {
+        match plan {
+            Some(plan) if plan.source == site => Self::Source,
+            Some(plan) if plan.destinations.contains(&site) => Self::Destination,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// An axis-parallel rectangle: left, top, right, bottom.
+#[derive(Copy, Clone)]
+struct Box2(f64, f64, f64, f64);
+
+impl Box2 {
+    fn around(p: Point, width: f64, height: f64) -> Self {
+        Self(p.0 - width / 2.0, p.1 - height / 2.0, p.0 + width / 2.0, p.1 + height / 2.0)
+    }
+    fn overlap(&self, other: &Self) -> f64 {
+        let width = self.2.min(other.2) - self.0.max(other.0);
+        let height = self.3.min(other.3) - self.1.max(other.1);
+        if width > 0.0 && height > 0.0 { width * height } else { 0.0 }
+    }
+    /// The length of a segment inside.
+    fn crossed(&self, ((ax, ay), (bx, by)): (Point, Point)) -> f64 {
+        let (mut enter, mut leave) = (0.0f64, 1.0f64);
+        for (start, delta, low, high) in [(ax, bx - ax, self.0, self.2), (ay, by - ay, self.1, self.3)] {
+            if delta.abs() < 1e-9 {
+                if start < low || start > high {
+                    return 0.0;
+                }
+                continue;
+            }
+            let (t, u) = ((low - start) / delta, (high - start) / delta);
+            enter = enter.max(t.min(u));
+            leave = leave.min(t.max(u));
+        }
+        (leave - enter).max(0.0) * (bx - ax).hypot(by - ay)
+    }
+}
+
+/// What labels keep clear of.
+struct Busy {
+    boxes: Vec<Box2>,
+    lines: Vec<(Point, Point)>,
+}
+
+impl Busy {
+    /// How bad a label would be here.
+    fn cost(&self, label: &Box2) -> f64 {
+        let outside = (FRAME.0 - 90.0 - label.0).max(0.0)
+            + (label.2 - FRAME.2 - 90.0).max(0.0)
+            + (FRAME.1 - 50.0 - label.1).max(0.0)
+            + (label.3 - FRAME.3 - 56.0).max(0.0);
+        let boxes: f64 = self.boxes.iter().map(|b| b.overlap(label)).sum();
+        let lines: f64 = self.lines.iter().map(|l| label.crossed(*l)).sum();
+        outside * 1_000.0 + boxes * 20.0 + lines
+    }
+}
+
+/// A point between two, and off their line to the right of who walks from the first to the second.
+fn beside(a: Point, b: Point, t: f64, off: f64) -> Point {
+    let (dx, dy) = (b.0 - a.0, b.1 - a.1);
+    let length = dx.hypot(dy).max(1e-9);
+    (a.0 + dx * t - dy / length * off, a.1 + dy * t + dx / length * off)
+}
+
+/// The pairs of sites that links join, smaller id first, with how many links there are each way.
+fn cables(topology: &Topology) -> BTreeMap<(SiteId, SiteId), (usize, usize)> {
+    let mut cables: BTreeMap<_, (usize, usize)> = BTreeMap::new();
+    for link in topology.links() {
+        if link.from < link.to {
+            cables.entry((link.from, link.to)).or_default().0 += 1;
+        } else {
+            cables.entry((link.to, link.from)).or_default().1 += 1;
+        }
+    }
+    cables
+}
+
+fn draw_cables(svg: &mut Svg, topology: &Topology, at: &[Point], look: &Look, busy: &mut Busy) {
+    for ((a, b), (there, back)) in cables(topology) {
+        let (p, q) = (at[a.index()], at[b.index()]);
+        let width = 3.0 + 2.0 * (there.max(back) - 1).min(4) as f64;
+        svg.line(p, q, look.cable, width, "");
+        busy.lines.push((p, q));
+        if there == 0 || back == 0 {
+            let (from, to) = if back == 0 { (p, q) } else { (q, p) };
+            let length = (to.0 - from.0).hypot(to.1 - from.1).max(1e-9);
+            let tip = beside(from, to, 1.0 - (SITE_RADIUS + 5.0) / length, 0.0);
+            svg.arrow_head(from, tip, 11.0, look.cable);
+        }
+    }
+}
+
+/// Draws every flow as an arrow and returns their ends.
+fn draw_flows(
+    svg: &mut Svg,
+    topology: &Topology,
+    plan: &Plan,
+    carried: &Carried,
+    at: &[Point],
+    look: &Look,
+    busy: &mut Busy,
+) -> Vec<(Point, Point)> {
+    let mut lanes: BTreeMap<(SiteId, SiteId), usize> = BTreeMap::new();
+    let mut arrows = Vec::with_capacity(plan.flows.len());
+    for (flow, class) in plan.flows.iter().zip(&carried.class) {
+        let link = topology.link(flow.link);
+        let (p, q) = (at[link.from.index()], at[link.to.index()]);
+        let lane = lanes.entry((link.from, link.to)).or_default();
+        let off = LANE * (*lane as f64 + 1.0);
+        *lane += 1;
+        let length = (q.0 - p.0).hypot(q.1 - p.1).max(1.0);
+        let start = beside(p, q, (SITE_RADIUS + 3.0) / length, off);
+        let end = beside(p, q, 1.0 - (SITE_RADIUS + 6.0) / length, off);
+        let colour = look.colour(*class);
+        let neck = beside(start, end, 1.0 - 8.0 / length, 0.0);
+        svg.line(start, neck, colour, 3.0, "");
+        svg.arrow_head(start, end, 12.0, colour);
+        busy.lines.push((start, end));
+        arrows.push((start, end));
+    }
+    arrows
+}
+
+fn draw_site(svg: &mut Svg, site: SiteId, p: Point, role: Role, coding: bool, used: bool, look: &Look) {
+    let stroke = if used { look.ink } else { look.cable };
+    let r = SITE_RADIUS;
+    match role {
+        Role::Source => svg.star(p, r + 7.0, look.source, look.ink),
+        Role::Destination if coding => {
+            svg.square(p, r + 4.0, look.paper, look.ink, 2.0);
+            svg.square(p, r - 1.0, look.site, look.ink, 2.0);
+        }
+        Role::Destination => {
+            svg.circle(p, r + 4.0, look.paper, look.ink, 2.0);
+            svg.circle(p, r - 1.0, look.site, look.ink, 2.0);
+        }
+        Role::Other if coding => svg.square(p, r, look.site, look.ink, 2.0),
+        Role::Other => svg.circle(p, r - 2.0, look.site, stroke, 1.5),
+    }
+    let ink = match (role, used) {
+        (Role::Source, _) => "#1c2430",
+        (_, true) => look.ink,
+        (_, false) => look.dim,
+    };
+    svg.text((p.0, p.1 + 4.5), "middle", 13.0, "600", ink, &site.to_string());
+}
+
+/// Writes a site's name, and under it what it adds, where it is in nobody's way.
+fn draw_name(svg: &mut Svg, name: &str, sums: &[String], p: Point, ink: &str, look: &Look, busy: &mut Busy) {
+    const SUMS_MAX: usize = 4;
+    let mut lines: Vec<String> = sums.iter().take(SUMS_MAX).map(|s| format!("⊕ {s}")).collect();
+    if sums.len() > SUMS_MAX {
+        lines.push(format!("and {} more", sums.len() - SUMS_MAX));
+    }
+    let width = lines.iter().map(|l| text_width(l, 13.0)).fold(text_width(name, 14.0), f64::max) + 8.0;
+    let height = 18.0 + 17.0 * lines.len() as f64;
+    let mut best: Option<(f64, Box2, Point)> = None;
+    for (ring, gap) in [3.0, 12.0, 24.0, 40.0].into_iter().enumerate() {
+        for (i, (dx, dy)) in DIRECTIONS.into_iter().enumerate() {
+            let reach = SITE_RADIUS + 5.0 + gap;
+            // Half the label's size goes on top, so that it stands beside the site and not on it.
+            let middle = (p.0 + dx * (reach + width / 2.0), p.1 + dy * (reach + height / 2.0));
+            let middle = (middle.0 - dx * if dy.abs() > 0.9 { reach } else { 0.0 }, middle.1);
+            let label = Box2::around(middle, width, height);
+            let cost = busy.cost(&label) + 14.0 * ring as f64 + i as f64 * 0.5;
+            if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
+                best = Some((cost, label, middle));
+            }
+        }
+    }
+    let (_, label, middle) = best.expect("there are directions to try");
+    svg.haloed((middle.0, label.1 + 14.0), 14.0, "600", ink, look.paper, name);
+    for (i, line) in lines.iter().enumerate() {
+        svg.haloed((middle.0, label.1 + 31.0 + 17.0 * i as f64), 13.0, "400", look.ink, look.paper, line);
+    }
+    busy.boxes.push(label);
+}
+
+/// Where a name may go: below, above, the sides, the corners and between.
+const DIRECTIONS: [Point; 12] = [
+    (0.0, 1.0),
+    (0.0, -1.0),
+    (1.0, 0.0),
+    (-1.0, 0.0),
+    (0.7, 0.7),
+    (-0.7, 0.7),
+    (0.7, -0.7),
+    (-0.7, -0.7),
+    (0.5, 1.0),
+    (-0.5, 1.0),
+    (0.5, -1.0),
+    (-0.5, -1.0),
+];
+
+/// Along an arrow, where its label may go.
+const ALONG: [f64; 11] = [0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73, 0.2, 0.8, 0.14, 0.86];
+
+/// Writes on every arrow what it carries.
+fn draw_contents(svg: &mut Svg, carried: &Carried, arrows: &[(Point, Point)], look: &Look, busy: &mut Busy) {
+    for (class, (start, end)) in carried.class.iter().zip(arrows) {
+        let text = carried.classes[*class].as_str();
+        let (width, height) = (text_width(text, 12.0) + 10.0, 17.0);
+        let candidates = ALONG.map(|t| (t, beside(*start, *end, t, 0.0)));
+        let cost = |(t, p): &(f64, Point)| {
+            let label = Box2::around(*p, width, height);
+            let boxes: f64 = busy.boxes.iter().map(|b| b.overlap(&label)).sum();
+            let lines: f64 = busy.lines.iter().map(|l| label.crossed(*l)).sum();
+            (boxes, boxes * 20.0 + lines + (t - 0.5).abs() * 60.0)
+        };
+        let best = candidates.into_iter().min_by(|a, b| cost(a).1.total_cmp(&cost(b).1));
+        let (t, p) = best.expect("there are candidates");
+        // A label too long for its arrow would hide it; the colour and the legend say the same.
+        if width < (end.0 - start.0).hypot(end.1 - start.1) * 0.9 || cost(&(t, p)).0 == 0.0 {
+            svg.pill(p, width, height, look.paper, look.colour(*class));
+            svg.text((p.0, p.1 + 4.2), "middle", 12.0, "600", look.colour(*class), text);
+            busy.boxes.push(Box2::around(p, width, height));
+        }
+    }
+}
+
+/// Writes the delay on every cable, where there are few enough to read.
+fn draw_delays(svg: &mut Svg, topology: &Topology, at: &[Point], look: &Look, busy: &mut Busy) {
+    const CABLES_MAX: usize = 60;
+    let cables = cables(topology);
+    if cables.len() > CABLES_MAX {
+        return;
+    }
+    for (a, b) in cables.into_keys() {
+        let between = |l: &&anabranch_graph::Link| (l.from, l.to) == (a, b) || (l.from, l.to) == (b, a);
+        let Some(link) = topology.links().iter().find(between) else { continue };
+        let text = format!("{:.3}", link.properties.delay.as_secs_f64() * 1e3);
+        let digits = text.find('.').map_or(text.len(), |dot| if dot >= 2 { dot + 2 } else { dot + 3 });
+        let text = format!("{} ms", &text[..digits.min(text.len())]);
+        let (width, height) = (text_width(&text, 11.5) + 8.0, 16.0);
+        let candidates = ALONG.map(|t| beside(at[a.index()], at[b.index()], t, 0.0));
+        let cost = |p: &Point| {
+            let label = Box2::around(*p, width, height);
+            let others = busy.lines.iter().filter(|l| {
+                let near = nearest_on(**l, *p);
+                **l != (at[a.index()], at[b.index()]) && (near.0 - p.0).hypot(near.1 - p.1) < 60.0
+            });
+            let lines: f64 = others.map(|l| label.crossed(*l)).sum();
+            busy.boxes.iter().map(|x| x.overlap(&label)).sum::<f64>() * 20.0 + lines
+        };
+        let p =
+            candidates.into_iter().min_by(|x, y| cost(x).total_cmp(&cost(y))).expect("there are candidates");
+        svg.pill(p, width, height, look.paper, look.cable);
+        svg.text((p.0, p.1 + 4.0), "middle", 11.5, "400", look.dim, &text);
+        busy.boxes.push(Box2::around(p, width, height));
+    }
+}
+
+/// One entry of the legend.
+enum Entry {
+    Class(usize, String),
+    Site(Role, bool, &'static str),
+}
+
+impl Entry {
+    fn width(&self) -> f64 {
+        match self {
+            Self::Class(_, text) => 66.0 + text_width(text, 13.0),
+            Self::Site(_, _, text) => 58.0 + text_width(text, 13.0),
+        }
+    }
+}
+
+/// The legend, broken into rows that fit.
+fn legend_rows(plan: Option<&Plan>, carried: Option<&Carried>) -> Vec<Vec<Entry>> {
+    const CLASSES_MAX: usize = 24;
+    let (Some(plan), Some(carried)) = (plan, carried) else { return Vec::new() };
+    let coded = plan.groups.iter().any(|g| g.mode == Mode::Coded);
+    let what = |text: &String| match plan.scheme {
+        Scheme::Coded => text.clone(),
+        Scheme::MultiPath | Scheme::SinglePath => format!("path {text}"),
+        _ => format!("tree {text}"),
+    };
+    let mut entries = vec![
+        Entry::Site(Role::Source, false, "source"),
+        Entry::Site(Role::Destination, false, "destination"),
+    ];
+    if coded {
+        entries.push(Entry::Site(Role::Other, true, "codes (⊕ what it adds)"));
+    }
+    entries.push(Entry::Site(Role::Other, false, "passes on"));
+    entries.extend(
+        carried.classes.iter().take(CLASSES_MAX).enumerate().map(|(i, text)| Entry::Class(i, what(text))),
+    );
+    let mut rows: Vec<Vec<Entry>> = Vec::new();
+    let mut left = 0.0;
+    for entry in entries {
+        let width = entry.width();
+        let begins_classes = matches!(entry, Entry::Class(0, _));
+        match rows.last_mut() {
+            Some(row) if width <= left && !begins_classes => row.push(entry),
+            _ => {
+                left = WIDTH - 72.0;
+                rows.push(vec![entry]);
+            }
+        }
+        left -= width;
+    }
+    rows
+}
+
+fn draw_legend(svg: &mut Svg, rows: &[Vec<Entry>], look: &Look) {
+    for (i, row) in rows.iter().enumerate() {
+        let (mut x, y) = (36.0, FRAME.3 + 84.0 + 28.0 * i as f64);
+        for entry in row {
+            match entry {
+                Entry::Class(class, text) => {
+                    let colour = look.colour(*class);
+                    svg.line((x, y), (x + 24.0, y), colour, 3.0, "");
+                    svg.arrow_head((x, y), (x + 32.0, y), 12.0, colour);
+                    svg.text((x + 40.0, y + 4.5), "start", 13.0, "400", look.ink, text);
+                }
+                Entry::Site(role, coding, text) => {
+                    let p = (x + 12.0, y);
+                    match role {
+                        Role::Source => svg.star(p, 12.0, look.source, look.ink),
+                        Role::Destination => {
+                            svg.circle(p, 10.0, look.paper, look.ink, 1.5);
+                            svg.circle(p, 7.0, look.site, look.ink, 1.5);
+                        }
+                        Role::Other if *coding => svg.square(p, 9.0, look.site, look.ink, 1.5),
+                        Role::Other => svg.circle(p, 8.5, look.site, look.ink, 1.5),
+                    }
+                    svg.text((x + 32.0, y + 4.5), "start", 13.0, "400", look.ink, text);
+                }
+            }
+            x += entry.width();
+        }
+    }
+}
+
+/// A guess at a text's width: most letters of the usual sans-serif fonts are narrower than six tenths of their size.
+fn text_width(text: &str, size: f64) -> f64 {
+    text.chars().count() as f64 * size * 0.6
+}
+
+/// An SVG document in the making.
+struct Svg {
+    out: String,
+}
+
+/// Writing to a `String` cannot fail.
+macro_rules! put {
+    ($svg:expr, $($what:tt)*) => { let _ = writeln!($svg.out, $($what)*); };
+}
+
+impl Svg {
+    fn new(width: f64, height: f64, title: &str, theme: Theme) -> Self {
+        let mut svg = Self { out: String::new() };
+        put!(
+            svg,
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="Inter, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif" role="img">"#
+        );
+        put!(svg, "<title>{}</title>", escaped(title));
+        put!(svg, r#"<rect width="{width}" height="{height}" fill="{}"/>"#, theme.look().paper);
+        svg
+    }
+    fn finish(mut self) -> String {
+        self.out.push_str("</svg>\n");
+        self.out
+    }
+    fn line(&mut self, a: Point, b: Point, stroke: &str, width: f64, dash: &str) {
+        let dash = if dash.is_empty() { String::new() } else { format!(r#" stroke-dasharray="{dash}""#) };
+        put!(
+            self,
+            r#"<line x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}" stroke="{stroke}" stroke-width="{width}"{dash}/>"#,
+            a.0,
+            a.1,
+            b.0,
+            b.1
+        );
+    }
+    fn polyline(&mut self, points: &[Point], stroke: &str, width: f64) {
+        let points: Vec<_> = points.iter().map(|p| format!("{:.1},{:.1}", p.0, p.1)).collect();
+        put!(
+            self,
+            r#"<polyline points="{}" fill="none" stroke="{stroke}" stroke-width="{width}" stroke-linejoin="round"/>"#,
+            points.join(" ")
+        );
+    }
+    fn circle(&mut self, p: Point, r: f64, fill: &str, stroke: &str, width: f64) {
+        put!(
+            self,
+            r#"<circle cx="{:.1}" cy="{:.1}" r="{r}" fill="{fill}" stroke="{stroke}" stroke-width="{width}"/>"#,
+            p.0,
+            p.1
+        );
+    }
+    fn square(&mut self, p: Point, half: f64, fill: &str, stroke: &str, width: f64) {
+        put!(
+            self,
+            r#"<rect x="{:.1}" y="{:.1}" width="{w}" height="{w}" rx="4" fill="{fill}" stroke="{stroke}" stroke-width="{width}"/>"#,
+            p.0 - half,
+            p.1 - half,
+            w = half * 2.0
+        );
+    }
+    fn pill(&mut self, p: Point, width: f64, height: f64, fill: &str, stroke: &str) {
+        put!(
+            self,
+            r#"<rect x="{:.1}" y="{:.1}" width="{width:.1}" height="{height:.1}" rx="{:.1}" fill="{fill}" stroke="{stroke}" stroke-width="1.4"/>"#,
+            p.0 - width / 2.0,
+            p.1 - height / 2.0,
+            height / 2.0
+        );
+    }
+    fn star(&mut self, p: Point, r: f64, fill: &str, stroke: &str) {
+        let corner = |i: u32| {
+            let turn = f64::from(i) * std::f64::consts::PI / 5.0 - std::f64::consts::FRAC_PI_2;
+            let r = if i.is_multiple_of(2) { r } else { r * 0.58 };
+            format!("{:.1},{:.1}", p.0 + r * turn.cos(), p.1 + r * turn.sin())
+        };
+        let corners: Vec<_> = (0..10).map(corner).collect();
+        put!(
+            self,
+            r#"<polygon points="{}" fill="{fill}" stroke="{stroke}" stroke-width="1.8" stroke-linejoin="round"/>"#,
+            corners.join(" ")
+        );
+    }
+    fn arrow_head(&mut self, from: Point, tip: Point, size: f64, fill: &str) {
+        let length = (tip.0 - from.0).hypot(tip.1 - from.1).max(1e-9);
+        let back = 1.0 - size / length;
+        let (l, r) = (beside(from, tip, back, -size * 0.42), beside(from, tip, back, size * 0.42));
+        put!(
+            self,
+            r#"<polygon points="{:.1},{:.1} {:.1},{:.1} {:.1},{:.1}" fill="{fill}"/>"#,
+            tip.0,
+            tip.1,
+            l.0,
+            l.1,
+            r.0,
+            r.1
+        );
+    }
+    /// Text that stays readable on top of a line.
+    fn haloed(&mut self, p: Point, size: f64, weight: &str, fill: &str, halo: &str, text: &str) {
+        put!(
+            self,
+            r#"<text x="{:.1}" y="{:.1}" text-anchor="middle" font-size="{size}" font-weight="{weight}" fill="{fill}" stroke="{halo}" stroke-width="4" stroke-linejoin="round" paint-order="stroke">{}</text>"#,
+            p.0,
+            p.1,
+            escaped(text)
+        );
+    }
+    fn text(&mut self, p: Point, anchor: &str, size: f64, weight: &str, fill: &str, text: &str) {
+        put!(
+            self,
+            r#"<text x="{:.1}" y="{:.1}" text-anchor="{anchor}" font-size="{size}" font-weight="{weight}" fill="{fill}">{}</text>"#,
+            p.0,
+            p.1,
+            escaped(text)
+        );
+    }
+}
+
+/// Text as XML may hold it: markup escaped, control characters (which XML forbids) made visible.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

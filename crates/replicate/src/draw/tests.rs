@@ -1,0 +1,249 @@
+//! Pictures of hand-made plans: what must be on them, that they repeat, and that they are well-formed.
+
+use super::*;
+use crate::plan::{Decode, FlowId, Group, Sink, Term};
+use anabranch_graph::LinkProperties;
+use anabranch_graph::builtin::builtin;
+use anabranch_units::{BitRate, Duration, LinkId};
+
+const UNIT: BitRate = BitRate::mbps(20);
+
+fn link(topology: &Topology, from: &str, to: &str) -> LinkId {
+    let ends = (topology.find_site(from).expect("a site"), topology.find_site(to).expect("a site"));
+    topology
+        .link_ids()
+        .find(|l| (topology.link(*l).from, topology.link(*l).to) == ends)
+        .unwrap_or_else(|| panic!("no link {from} to {to}"))
+}
+
+/// A flow over `from-to` that adds the terms: `A` is a stream, a number is a flow, a factor may stand before it.
+fn flow(topology: &Topology, hop: &str, terms: &str) -> Flow {
+    let (from, to) = hop.split_once('-').expect("a hop is two sites");
+    let term = |text: &str| {
+        let (factor, of) = text.split_once('*').unwrap_or(("1", text));
+        let (of, delayed) = of.strip_suffix('\'').map_or((of, false), |of| (of, true));
+        let input = match of.parse() {
+            Ok(f) => Input::Flow(FlowId(f)),
+            Err(_) => Input::Stream(u16::from(of.as_bytes()[0] - b'A')),
+        };
+        Term { input, coefficient: factor.parse().expect("a factor"), delayed }
+    };
+    Flow { group: 0, link: link(topology, from, to), terms: terms.split('+').map(term).collect() }
+}
+
+fn plan(
+    topology: &Topology,
+    scheme: Scheme,
+    source: u16,
+    to: &[u16],
+    streams: u16,
+    flows: &[(&str, &str)],
+) -> Plan {
+    let mode = if scheme == Scheme::Coded { Mode::Coded } else { Mode::Routed };
+    let decode = Decode { lookahead: 0, state: 0, output: vec![], next: vec![] };
+    let sink = |d: &u16| Sink {
+        site: SiteId(*d),
+        inputs: vec![],
+        decode: (mode == Mode::Coded).then(|| decode.clone()),
+    };
+    Plan {
+        scheme,
+        source: SiteId(source),
+        destinations: to.iter().map(|d| SiteId(*d)).collect(),
+        unit: UNIT,
+        groups: vec![Group { streams, mode, sinks: to.iter().map(sink).collect() }],
+        flows: flows.iter().map(|(hop, terms)| flow(topology, hop, terms)).collect(),
+        rate: UNIT * u64::from(streams),
+        bound: UNIT * 2,
+        store_and_forward: false,
+    }
+}
+
+fn butterfly() -> (Topology, Plan) {
+    let t = builtin("butterfly", UNIT).expect("built in");
+    let flows = [
+        ("s-a", "A"),
+        ("s-b", "B"),
+        ("a-t1", "0"),
+        ("a-c", "0"),
+        ("b-t2", "1"),
+        ("b-c", "1"),
+        ("c-d", "3+5"),
+        ("d-t1", "6"),
+        ("d-t2", "6"),
+    ];
+    let p = plan(&t, Scheme::Coded, 0, &[5, 6], 2, &flows);
+    (t, p)
+}
+
+/// Coded by hand: seattle to kansas-city, atlanta and new-york at two units.
+fn internet2() -> (Topology, Plan) {
+    let t = builtin("internet2", UNIT).expect("built in");
+    let flows = [
+        ("0-1", "A"),
+        ("0-2", "B"),
+        ("1-3", "0"),
+        ("2-4", "1"),
+        ("3-4", "2"),
+        ("3-5", "2"),
+        ("4-6", "3+3*4"),
+        ("6-5", "6"),
+        ("5-7", "5"),
+        ("7-8", "8"),
+        ("6-8", "6"),
+    ];
+    let p = plan(&t, Scheme::Coded, 0, &[4, 5, 8], 2, &flows);
+    (t, p)
+}
+
+fn b4() -> (Topology, Plan) {
+    let t = builtin("b4", UNIT).expect("built in");
+    let flows = [
+        ("0-1", "A"),
+        ("0-3", "B"),
+        ("1-2", "0"),
+        ("2-3", "2"),
+        ("3-2", "1"),
+        ("2-12", "2"),
+        ("3-12", "1"),
+        ("2-4", "2"),
+        ("3-5", "1"),
+        ("4-6", "7"),
+        ("5-6", "8"),
+        ("5-7", "8"),
+        ("4-7", "7"),
+        ("6-9", "9+10"),
+        ("7-10", "11+142*12"),
+        ("9-10", "13"),
+        ("10-11", "14"),
+        ("9-11", "13"),
+        ("10-9", "14"),
+    ];
+    let p = plan(&t, Scheme::Coded, 0, &[3, 6, 11, 12], 2, &flows);
+    (t, p)
+}
+
+fn trees() -> (Topology, Plan) {
+    let t = builtin("b4", UNIT).expect("built in");
+    let flows = [
+        ("0-1", "A"),
+        ("0-3", "B"),
+        ("1-2", "0"),
+        ("2-3", "2"),
+        ("3-12", "3"),
+        ("3-5", "3"),
+        ("5-6", "5"),
+        ("3-4", "1"),
+        ("4-6", "7"),
+        ("4-2", "7"),
+        ("2-12", "9"),
+    ];
+    let p = plan(&t, Scheme::Packed, 0, &[3, 6, 12], 2, &flows);
+    (t, p)
+}
+
+fn series() -> Vec<ThroughputSeries> {
+    let mut all = Vec::new();
+    for (name, rate, end) in [
+        ("auto (packed)", 39.0, 70),
+        ("coded", 37.5, 72),
+        ("steiner", 19.0, 140),
+        ("multi_path", 13.2, 203),
+        ("single_path", 19.2, 138),
+    ] {
+        let wave = |i: u64| 1.0 - (-(i as f64) / 4.0).exp() + (i as f64 * 1.7).sin() * 0.03;
+        let points =
+            (1..=end).map(|i| (Duration::from_ms(100 * i), BitRate::bps((rate * 1e6 * wave(i)) as u64)));
+        all.push(ThroughputSeries { name: name.into(), points: points.collect() });
+    }
+    all
+}
+
+/// Well-formed as far as it matters: every element that opens closes, and nothing is left of the markup in the text.
+fn elements(text: &str) -> usize {
+    let opened = text.matches('<').count() - text.matches("</").count();
+    let closed = text.matches("/>").count() + text.matches("</").count();
+    assert_eq!(opened, closed, "{text}");
+    assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    opened
+}
+
+#[test]
+fn a_coded_plan_says_what_is_added_where() {
+    let (t, p) = butterfly();
+    let text = svg(&t, Some(&p), Theme::Light);
+    elements(&text);
+    assert!(text.contains("⊕ A+B<"), "{text}");
+    assert!(
+        text.contains(">coded: 40 Mbit/s of the min-cut&apos;s")
+            || text.contains("coded: 40 Mbit/s of the min-cut's 40 Mbit/s (100 %)")
+    );
+    let (t, p) = internet2();
+    let text = svg(&t, Some(&p), Theme::Light);
+    assert!(text.contains("⊕ 3·A+B<"), "{text}");
+}
+
+#[test]
+fn sums_are_taken_in_the_field_and_delays_are_marked() {
+    let t = builtin("butterfly", UNIT).expect("built in");
+    // 2 * 142 = 1 under 0x11D: the second flow turns the first one's factor back.
+    let flows = [("s-a", "2*A+B"), ("a-c", "142*0"), ("s-b", "A+B"), ("b-c", "B'+2")];
+    let p = plan(&t, Scheme::Coded, 0, &[3], 2, &flows);
+    let carried = Carried::of(&t, &p);
+    let of = |f: usize| carried.classes[carried.class[f]].as_str();
+    assert_eq!([of(0), of(1), of(2), of(3)], ["2·A+B", "A+142·B", "A+B", "A+B+B′"]);
+}
+
+#[test]
+fn a_cyclic_code_is_drawn_too() {
+    let t = builtin("internet2", UNIT).expect("built in");
+    let flows =
+        [("0-1", "A"), ("0-2", "B"), ("1-2", "0+3'"), ("2-1", "1+2'"), ("1-3", "3+0"), ("2-4", "2+1")];
+    let p = plan(&t, Scheme::Coded, 0, &[3, 4], 2, &flows);
+    elements(&svg(&t, Some(&p), Theme::Dark));
+}
+
+#[test]
+fn pictures_repeat_and_hold_every_flow_and_site() {
+    for (t, p) in [butterfly(), internet2(), b4(), trees()] {
+        let text = svg(&t, Some(&p), Theme::Light);
+        assert_eq!(text, svg(&t, Some(&p), Theme::Light));
+        elements(&text);
+        for site in t.sites() {
+            assert!(text.contains(&format!(">{}<", site.name)), "{}", site.name);
+        }
+        assert!(text.matches("<polygon").count() >= p.flows.len());
+        elements(&svg(&t, None, Theme::Dark));
+    }
+}
+
+#[test]
+fn hostile_and_degenerate_topologies_are_drawn() {
+    elements(&svg(&Topology::new("nothing"), None, Theme::Light));
+    let mut t = Topology::new("<&\"\u{1}>");
+    let site = t.add_site("<script>&\u{0}", None).expect("a first site");
+    let text = svg(&t, None, Theme::Light);
+    elements(&text);
+    assert!(!text.contains("<script>") && !text.contains('\u{0}'));
+    let mut other = None;
+    for i in 0..30 {
+        other = Some(t.add_site(format!("{i}"), None).expect("names differ"));
+    }
+    let far = LinkProperties::new(UNIT, Duration::from_ms(5));
+    t.add_cable(site, other.expect("thirty sites"), far).expect("a good cable");
+    elements(&svg(&t, None, Theme::Light));
+}
+
+#[test]
+fn a_chart_names_its_axes_and_series() {
+    let text = throughput_svg("Internet2", &series(), Some(BitRate::mbps(40)), Theme::Light);
+    elements(&text);
+    for part in
+        ["delivered (Mbit/s)", "time since the start (s)", "min-cut bound", "single_path", "stroke-dasharray"]
+    {
+        assert!(text.contains(part), "{part}");
+    }
+    elements(&throughput_svg("empty", &[], None, Theme::Dark));
+    let one = ThroughputSeries { name: "one".into(), points: vec![] };
+    elements(&throughput_svg("no points", &[one], Some(BitRate::bps(0)), Theme::Dark));
+}

@@ -1,0 +1,707 @@
+//! One site's part in one attempt: source, relay and destination in a single sans-IO machine.
+//!
+//! The driver brings packets in with [`Site::accept`], takes frames out with [`Site::produce`], and in between runs the
+//! [`Work`] that the machine hands out, on as many cores as it likes: work is pure and may finish in any order. Bytes
+//! of the file come in with [`Site::supply`] when [`Site::wanted`] asks, and go out as [`Write`]s.
+//!
+//! Contract: after any call that changes the machine, run [`Site::poll_work`], [`Site::poll_write`] and
+//! [`Site::poll_event`] to `None`, and look again at the flows that [`Site::can_produce`].
+//!
+//! Invariants: a packet is accepted only when every virtual link and sink that needs it has room, so memory is at most
+//! [`SiteProgram::memory_bytes`]; flows coded together advance together; the smallest unfinished generation can always
+//! advance.
+
+use crate::control::{ByteRange, SiteProgram};
+use crate::plan::{FlowId, Input, Mode};
+pub use crate::receiver::Write;
+use crate::receiver::{DecodeJob, Decoded, Sink};
+use crate::relay::{CodeJob, VirtualLink};
+pub use crate::relay::{Frame, Packet};
+use crate::sender::SourceGroup;
+use crate::symbol::{CheckedSymbol, GenerationHash};
+use crate::work::{RangeSet, WorkMap};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The machine. See the module.
+#[derive(Debug)]
+pub struct Site<S> {
+    symbol_bytes: usize,
+    groups: Vec<Group>,
+    incoming: BTreeMap<FlowId, Incoming>,
+    links: Vec<VirtualLink<S>>,
+    link_of: BTreeMap<FlowId, usize>,
+    sinks: Vec<Sink<S>>,
+    sources: BTreeMap<u16, Source>,
+    events: VecDeque<Event>,
+    /// Links that may have a job; looked at by `poll_work`.
+    stirred: bool,
+}
+
+#[derive(Debug)]
+struct Group {
+    mode: Mode,
+    streams: usize,
+    map: WorkMap,
+    flush: u64,
+}
+
+/// Who takes in a flow or stream: virtual link and term, or sink and input.
+#[derive(Copy, Clone, Debug)]
+enum Consumer {
+    Link { link: usize, term: usize },
+    Sink { sink: usize, input: usize },
+}
+
+#[derive(Debug)]
+struct Incoming {
+    group: u16,
+    consumers: Vec<Consumer>,
+    received: u64,
+    total: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Source {
+    group: SourceGroup,
+    /// By stream.
+    consumers: Vec<Vec<Consumer>>,
+}
+
+/// Something the driver should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A sink decoded a generation (or got a chunk) that is not what the source sent. It was not written.
+    Corrupt {
+        /// The sink.
+        sink: usize,
+        /// The group.
+        group: u16,
+        /// The generation or chunk.
+        generation: u64,
+    },
+    /// A sink has dealt with everything that will arrive.
+    SinkDone {
+        /// The sink.
+        sink: usize,
+    },
+    /// The source has supplied all of a group's work.
+    SourceDone {
+        /// The group.
+        group: u16,
+    },
+}
+
+/// Why a program cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// A flow is named twice, or a term names one that does not arrive.
+    Flow(FlowId),
+    /// A group number is not in the program.
+    Group(u16),
+    /// A number is out of its range.
+    OutOfRange {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The smallest and largest allowed.
+        allowed: (u64, u64),
+    },
+    /// A group's work is not ascending, disjoint and inside the file.
+    Work(u16),
+    /// A decoder's matrices do not fit the sink.
+    Decode(u16),
+}
+
+impl std::fmt::Display for ProgramError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Flow(flow) => write!(f, "flow {}: named twice, or used here and never arrives", flow.0),
+            Self::Group(group) => write!(f, "group {group}: not part of the program"),
+            Self::OutOfRange { what, value, allowed } => {
+                write!(f, "{what} {value}: must be {} to {}", allowed.0, allowed.1)
+            }
+            Self::Work(group) => {
+                write!(f, "group {group}: its ranges are not ascending, disjoint and inside the file")
+            }
+            Self::Decode(group) => write!(f, "group {group}: the decoder does not fit the flows that arrive"),
+        }
+    }
+}
+impl std::error::Error for ProgramError {}
+
+/// Why a packet from a peer was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AcceptError<S> {
+    /// No room yet: bring it again when [`Site::has_room`] says so.
+    Full(Packet<S>),
+    /// The flow does not arrive here.
+    UnknownFlow(FlowId),
+    /// The generation was there already, or lies beyond the work.
+    Generation {
+        /// What the packet says.
+        generation: u64,
+        /// How many there are.
+        limit: u64,
+    },
+    /// The symbol has the wrong length for its generation.
+    Length {
+        /// What it should be.
+        want: usize,
+        /// What it is.
+        got: usize,
+    },
+    /// The flow ended before, or with fewer packets than it said.
+    AfterEnd,
+}
+
+impl<S> std::fmt::Display for AcceptError<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Full(_) => write!(f, "no room yet"),
+            Self::UnknownFlow(flow) => write!(f, "flow {} does not arrive here", flow.0),
+            Self::Generation { generation, limit } => {
+                write!(f, "generation {generation}: seen before, or not below {limit}")
+            }
+            Self::Length { want, got } => write!(f, "symbol of {got} bytes where {want} belong"),
+            Self::AfterEnd => write!(f, "packet count differs from what the end of the flow says"),
+        }
+    }
+}
+
+/// Pure work: run it anywhere, give the result to [`Site::complete`].
+#[derive(Debug)]
+pub enum Work<S> {
+    /// Code a packet.
+    Code(CodeJob<S>),
+    /// Decode and check a generation, or check a chunk.
+    Decode(DecodeJob<S>),
+}
+
+/// Finished [`Work`].
+#[derive(Debug)]
+pub enum Done<S> {
+    /// A coded packet.
+    Code {
+        /// Index of the virtual link.
+        link: usize,
+        /// Number of the packet in its flow.
+        number: u64,
+        /// The packet.
+        packet: Packet<S>,
+    },
+    /// A decoded generation.
+    Decode(Decoded<S>),
+}
+
+impl<S: CheckedSymbol> Work<S> {
+    /// Does it.
+    pub fn run(self) -> Done<S> {
+        match self {
+            Self::Code(job) => {
+                let (link, number, packet) = job.run();
+                Done::Code { link, number, packet }
+            }
+            Self::Decode(job) => Done::Decode(job.run()),
+        }
+    }
+}
+
+impl SiteProgram {
+    /// The most bytes of symbols that a site running this program holds at once.
+    pub fn memory_bytes(&self) -> u64 {
+        let packets = u64::from(self.buffer_packets);
+        // A job's result occupies the vTx slot it was given.
+        let links: u64 = self.outgoing.iter().map(|o| (o.terms.len() as u64 + 1) * packets).sum();
+        let sinks: u64 = self
+            .sinks
+            .iter()
+            .map(|s| {
+                let lookahead = s.decode.as_ref().map_or(0, |d| u64::from(d.lookahead));
+                let state = s.decode.as_ref().map_or(0, |d| u64::from(d.state));
+                let streams = s.inputs.len() as u64;
+                streams * (packets + lookahead) + 2 * state + streams * packets * 2
+            })
+            .sum();
+        // One frame in each reader's and writer's hands, and the source's read-ahead of one generation per group.
+        let stripes: u64 = self.incoming.iter().map(|i| u64::from(i.stripes)).sum::<u64>()
+            + self.outgoing.iter().map(|o| u64::from(o.hop.stripes)).sum::<u64>();
+        let read = if self.source_path.is_some() {
+            self.groups.iter().map(|g| 4 * u64::from(g.streams)).sum()
+        } else {
+            0
+        };
+        (links + sinks + 2 * stripes + read) * u64::from(self.symbol_bytes)
+    }
+}
+
+impl<S: CheckedSymbol> Site<S> {
+    /// The machine for `program`, idle.
+    ///
+    /// Errors: see [`ProgramError`]; a program from a controller is outside input and is checked whole.
+    pub fn new(program: &SiteProgram) -> Result<Self, ProgramError> {
+        let between = |what, value: u64, low: u64, high: u64| {
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err(ProgramError::OutOfRange { what, value, allowed: (low, high) })
+            }
+        };
+        between("symbol_bytes", program.symbol_bytes.into(), 1, crate::msg::SYMBOL_BYTES_MAX.into())?;
+        between("buffer_packets", program.buffer_packets.into(), 1, 4096)?;
+        let symbol_bytes = program.symbol_bytes as usize;
+        let capacity = usize::from(program.buffer_packets);
+
+        let mut groups = Vec::new();
+        for (number, g) in program.groups.iter().enumerate() {
+            between("streams", g.streams.into(), 1, 255)?;
+            let symbols = if g.mode == Mode::Coded { u64::from(g.streams) } else { 1 };
+            let inside = g.work.last().is_none_or(|r| r.end <= program.length);
+            let map = WorkMap::new(&g.work, symbols * u64::from(program.symbol_bytes))
+                .filter(|_| inside)
+                .ok_or(ProgramError::Work(number as u16))?;
+            groups.push(Group { mode: g.mode, streams: g.streams.into(), map, flush: g.flush.into() });
+        }
+        let group_of = |number: u16| groups.get(usize::from(number)).ok_or(ProgramError::Group(number));
+
+        let mut incoming = BTreeMap::new();
+        for i in &program.incoming {
+            group_of(i.group)?;
+            between("stripes", i.stripes.into(), 1, 64)?;
+            let state = Incoming { group: i.group, consumers: Vec::new(), received: 0, total: None };
+            if incoming.insert(i.flow, state).is_some() {
+                return Err(ProgramError::Flow(i.flow));
+            }
+        }
+        let mut sources: BTreeMap<u16, Source> = BTreeMap::new();
+        if program.source_path.is_some() {
+            for (number, g) in groups.iter().enumerate() {
+                let group = SourceGroup::new(g.mode, g.map.clone(), g.streams, g.flush);
+                let consumers = vec![Vec::new(); g.streams];
+                sources.insert(number as u16, Source { group, consumers });
+            }
+        }
+
+        let (mut links, mut link_of) = (Vec::new(), BTreeMap::new());
+        for o in &program.outgoing {
+            let group = group_of(o.group)?;
+            between("stripes", o.hop.stripes.into(), 1, 64)?;
+            let link = links.len();
+            if link_of.insert(o.flow, link).is_some() || incoming.contains_key(&o.flow) || o.terms.is_empty()
+            {
+                return Err(ProgramError::Flow(o.flow));
+            }
+            for (term, t) in o.terms.iter().enumerate() {
+                let consumers = match t.input {
+                    Input::Flow(flow) => {
+                        let i = incoming.get_mut(&flow).filter(|i| i.group == o.group);
+                        &mut i.ok_or(ProgramError::Flow(flow))?.consumers
+                    }
+                    Input::Stream(stream) => sources
+                        .get_mut(&o.group)
+                        .and_then(|s| s.consumers.get_mut(usize::from(stream)))
+                        .ok_or(ProgramError::OutOfRange {
+                            what: "stream",
+                            value: stream.into(),
+                            allowed: (0, group.streams as u64 - 1),
+                        })?,
+                };
+                consumers.push(Consumer::Link { link, term });
+            }
+            let fixed = (group.flush > 0 || o.terms.iter().any(|t| t.delayed)).then_some(symbol_bytes);
+            links.push(VirtualLink::new(o.flow, group.mode, o.terms.clone(), capacity, fixed));
+        }
+
+        let mut sinks = Vec::new();
+        for s in &program.sinks {
+            let group = group_of(s.group)?;
+            let fits = match (&s.decode, group.mode) {
+                (None, Mode::Routed) => s.inputs.len() == group.streams,
+                (Some(d), Mode::Coded) => {
+                    let (streams, state) = (group.streams, usize::from(d.state));
+                    let columns = streams * (usize::from(d.lookahead) + 1) + state;
+                    s.inputs.len() == streams
+                        && d.output.len() == streams
+                        && d.output.iter().all(|row| row.len() == columns)
+                        && d.next.len() == state
+                        && d.next.iter().all(|row| row.len() == state + streams)
+                        && u64::from(d.lookahead) <= group.flush
+                }
+                _ => false,
+            };
+            if !fits {
+                return Err(ProgramError::Decode(s.group));
+            }
+            let sink = sinks.len();
+            for (input, flow) in s.inputs.iter().enumerate() {
+                let i = incoming.get_mut(flow).filter(|i| i.group == s.group);
+                i.ok_or(ProgramError::Flow(*flow))?.consumers.push(Consumer::Sink { sink, input });
+            }
+            sinks.push(Sink::new(
+                s.group,
+                group.mode,
+                group.streams,
+                s.inputs.len(),
+                s.decode.clone(),
+                group.map.clone(),
+                capacity,
+                symbol_bytes,
+            ));
+        }
+        let mut site = Self {
+            symbol_bytes,
+            groups,
+            incoming,
+            links,
+            link_of,
+            sinks,
+            sources,
+            events: VecDeque::new(),
+            stirred: true,
+        };
+        // An attempt without work for the source ends at once.
+        site.advance_sources();
+        Ok(site)
+    }
+
+    fn buffer(&self, consumer: Consumer) -> &crate::relay::ReceiveBuffer<S> {
+        match consumer {
+            Consumer::Link { link, term } => self.links[link].receive(term),
+            Consumer::Sink { sink, input } => &self.sinks[sink].inputs[input],
+        }
+    }
+
+    /// Where a packet stands in a buffer: by generation where flows are coded together, else by arrival.
+    fn index(mode: Mode, generation: u64, arrived: u64) -> u64 {
+        if mode == Mode::Coded { generation } else { arrived }
+    }
+
+    /// True if a packet of `flow` with this generation would be accepted now.
+    pub fn has_room(&self, flow: FlowId, generation: u64) -> bool {
+        self.incoming.get(&flow).is_some_and(|i| {
+            let index = Self::index(self.groups[usize::from(i.group)].mode, generation, i.received);
+            i.consumers.iter().all(|c| self.buffer(*c).has_room(index))
+        })
+    }
+
+    fn symbol_length(&self, group: &Group, generation: u64) -> usize {
+        let (Some(piece), 0) = (group.map.piece(generation), group.flush) else { return self.symbol_bytes };
+        let symbols = if group.mode == Mode::Coded { group.streams as u64 } else { 1 };
+        piece.len().div_ceil(symbols) as usize
+    }
+
+    /// Takes in a packet of `flow`.
+    ///
+    /// Errors: [`AcceptError::Full`] gives the packet back; all others mean that the peer broke the protocol.
+    pub fn accept(&mut self, flow: FlowId, packet: Packet<S>) -> Result<(), AcceptError<S>> {
+        let Some(incoming) = self.incoming.get(&flow) else { return Err(AcceptError::UnknownFlow(flow)) };
+        let group = &self.groups[usize::from(incoming.group)];
+        let flush = if group.mode == Mode::Coded { group.flush } else { 0 };
+        let limit = group.map.pieces() + flush;
+        if packet.generation >= limit {
+            return Err(AcceptError::Generation { generation: packet.generation, limit });
+        }
+        let want = self.symbol_length(group, packet.generation);
+        if packet.symbol.len() != want {
+            return Err(AcceptError::Length { want, got: packet.symbol.len() });
+        }
+        if incoming.total.is_some_and(|t| incoming.received >= t) {
+            return Err(AcceptError::AfterEnd);
+        }
+        let index = Self::index(group.mode, packet.generation, incoming.received);
+        if incoming.consumers.iter().any(|c| self.buffer(*c).holds(index)) {
+            return Err(AcceptError::Generation { generation: packet.generation, limit });
+        }
+        if !incoming.consumers.iter().all(|c| self.buffer(*c).has_room(index)) {
+            return Err(AcceptError::Full(packet));
+        }
+        let incoming = self.incoming.get_mut(&flow).expect("looked up above");
+        incoming.received += 1;
+        let consumers = std::mem::take(&mut incoming.consumers);
+        self.deliver(&consumers, index, packet);
+        let incoming = self.incoming.get_mut(&flow).expect("looked up above");
+        incoming.consumers = consumers;
+        if incoming.total == Some(incoming.received) {
+            self.check_sinks();
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, consumers: &[Consumer], index: u64, packet: Packet<S>) {
+        for consumer in consumers {
+            let buffer = match *consumer {
+                Consumer::Link { link, term } => self.links[link].receive_mut(term),
+                Consumer::Sink { sink, input } => &mut self.sinks[sink].inputs[input],
+            };
+            buffer.insert(index, packet.clone());
+        }
+        self.stirred = true;
+    }
+
+    /// Takes in the end of `flow`, which its sender says had `packets` packets.
+    ///
+    /// Errors: an unknown flow, or a count that the packets so far, or an earlier end, contradict.
+    pub fn accept_end(&mut self, flow: FlowId, packets: u64) -> Result<(), AcceptError<S>> {
+        let Some(incoming) = self.incoming.get_mut(&flow) else { return Err(AcceptError::UnknownFlow(flow)) };
+        if incoming.total.is_some_and(|t| t != packets) || incoming.received > packets {
+            return Err(AcceptError::AfterEnd);
+        }
+        let group = &self.groups[usize::from(incoming.group)];
+        if group.mode == Mode::Coded && packets != group.map.pieces() + group.flush {
+            return Err(AcceptError::AfterEnd);
+        }
+        incoming.total = Some(packets);
+        let consumers = incoming.consumers.clone();
+        self.set_totals(&consumers, packets);
+        self.check_sinks();
+        Ok(())
+    }
+
+    fn set_totals(&mut self, consumers: &[Consumer], packets: u64) {
+        for consumer in consumers {
+            if let Consumer::Link { link, .. } = *consumer {
+                self.links[link].set_total(packets);
+            }
+        }
+    }
+
+    /// True once all packets of `flow` are here.
+    pub fn has_ended(&self, flow: FlowId) -> bool {
+        self.incoming.get(&flow).is_some_and(|i| i.total == Some(i.received))
+    }
+
+    fn check_sinks(&mut self) {
+        for (number, sink) in self.sinks.iter_mut().enumerate() {
+            let ended = self
+                .incoming
+                .values()
+                .filter(|i| {
+                    i.consumers.iter().any(|c| matches!(c, Consumer::Sink { sink, .. } if *sink == number))
+                })
+                .all(|i| i.total == Some(i.received));
+            if sink.poll_done(ended) {
+                self.events.push_back(Event::SinkDone { sink: number });
+            }
+        }
+    }
+
+    /// What the source should supply next for `group`: the bytes of the file, while there is room for them.
+    pub fn wanted(&self, group: u16) -> Option<ByteRange> {
+        let source = self.sources.get(&group)?;
+        if !source.group.has_work() {
+            return None;
+        }
+        let room = match source.group.mode {
+            Mode::Coded => self.streams_have_room(source, source.group.next),
+            Mode::Routed => self.roomiest_stream(source).is_some(),
+        };
+        room.then(|| source.group.map.piece(source.group.next)).flatten()
+    }
+
+    /// True while the source has work left in `group`.
+    pub fn has_work(&self, group: u16) -> bool {
+        self.sources.get(&group).is_some_and(|s| s.group.has_work())
+    }
+
+    /// All pieces of `group`'s work, in the order in which the source takes them.
+    pub fn work_map(&self, group: u16) -> Option<&WorkMap> {
+        self.groups.get(usize::from(group)).map(|g| &g.map)
+    }
+
+    fn streams_have_room(&self, source: &Source, generation: u64) -> bool {
+        source.consumers.iter().flatten().all(|c| self.buffer(*c).has_room(generation))
+    }
+
+    /// The routed stream with most free slots on its worst branch; among equals the one that has carried least.
+    fn roomiest_stream(&self, source: &Source) -> Option<usize> {
+        (0..source.consumers.len())
+            .filter(|s| {
+                let sent = source.group.sent[*s];
+                !source.consumers[*s].is_empty()
+                    && source.consumers[*s].iter().all(|c| self.buffer(*c).has_room(sent))
+            })
+            .max_by_key(|s| {
+                let free = source.consumers[*s].iter().map(|c| match *c {
+                    Consumer::Link { link, term } => {
+                        self.links[link].receive(term).free() + self.links[link].transmit_free()
+                    }
+                    Consumer::Sink { sink, input } => self.sinks[sink].inputs[input].free(),
+                });
+                (free.min(), std::cmp::Reverse(source.group.sent[*s]), std::cmp::Reverse(*s))
+            })
+    }
+
+    /// Hands in what [`Site::wanted`] asked for: the piece cut into its symbols (one for a routed group), each of the
+    /// same length, the last padded with zeros; and the hash of its plain bytes.
+    ///
+    /// Panics: if nothing is wanted, or the number or lengths of the symbols are wrong. Both are the driver's own doing.
+    pub fn supply(&mut self, group: u16, symbols: Vec<S>, hash: GenerationHash) {
+        assert!(self.wanted(group).is_some(), "the driver supplies only what is wanted");
+        let source = &self.sources[&group];
+        let generation = source.group.next;
+        let want = self.symbol_length(&self.groups[usize::from(group)], generation);
+        assert!(symbols.iter().all(|s| s.len() == want), "symbols of a generation have {want} bytes");
+        match source.group.mode {
+            Mode::Coded => {
+                assert_eq!(symbols.len(), source.consumers.len(), "one symbol for each stream");
+                self.supply_generation(group, symbols, hash);
+            }
+            Mode::Routed => {
+                let stream = self.roomiest_stream(source).expect("a wanted chunk has a stream with room");
+                let [symbol] = <[S; 1]>::try_from(symbols).ok().expect("a chunk is one symbol");
+                let source = self.sources.get_mut(&group).expect("looked up above");
+                let index = source.group.sent[stream];
+                source.group.sent[stream] += 1;
+                source.group.next += 1;
+                let consumers = source.consumers[stream].clone();
+                self.deliver(&consumers, index, Packet { generation, hash, symbol });
+            }
+        }
+        self.advance_sources();
+    }
+
+    fn supply_generation(&mut self, group: u16, symbols: Vec<S>, hash: GenerationHash) {
+        let source = self.sources.get_mut(&group).expect("callers looked it up");
+        let generation = source.group.next;
+        source.group.next += 1;
+        let consumers = std::mem::take(&mut source.consumers);
+        for (stream, symbol) in symbols.into_iter().enumerate() {
+            self.deliver(&consumers[stream], generation, Packet { generation, hash, symbol });
+        }
+        self.sources.get_mut(&group).expect("callers looked it up").consumers = consumers;
+    }
+
+    /// Appends the zeros that flush a code and tells the links where their flows end.
+    fn advance_sources(&mut self) {
+        let numbers: Vec<u16> = self.sources.keys().copied().collect();
+        for number in numbers {
+            loop {
+                let source = &self.sources[&number];
+                if !source.group.must_flush() || !self.streams_have_room(source, source.group.next) {
+                    break;
+                }
+                let zeros = (0..source.consumers.len()).map(|_| S::combine(&[], self.symbol_bytes)).collect();
+                self.supply_generation(number, zeros, GenerationHash::default());
+            }
+            let source = self.sources.get_mut(&number).expect("a key of the map");
+            if source.group.has_work() || source.group.must_flush() || source.group.ended {
+                continue;
+            }
+            source.group.ended = true;
+            for stream in 0..source.consumers.len() {
+                let source = &self.sources[&number];
+                let packets = match source.group.mode {
+                    Mode::Coded => source.group.next,
+                    Mode::Routed => source.group.sent[stream],
+                };
+                let consumers = source.consumers[stream].clone();
+                self.set_totals(&consumers, packets);
+            }
+            self.events.push_back(Event::SourceDone { group: number });
+        }
+    }
+
+    /// The next piece of work, until `None`.
+    pub fn poll_work(&mut self) -> Option<Work<S>> {
+        if !self.stirred {
+            return None;
+        }
+        for (number, link) in self.links.iter_mut().enumerate() {
+            if let Some(job) = link.take_job(number) {
+                return Some(Work::Code(job));
+            }
+        }
+        for (number, sink) in self.sinks.iter_mut().enumerate() {
+            if let Some(job) = sink.take_job(number) {
+                return Some(Work::Decode(job));
+            }
+        }
+        self.stirred = false;
+        if !self.sources.is_empty() {
+            self.advance_sources();
+        }
+        self.stirred.then(|| self.poll_work()).flatten()
+    }
+
+    /// Takes the result of a piece of work.
+    pub fn complete(&mut self, done: Done<S>) {
+        self.stirred = true;
+        match done {
+            Done::Code { link, number, packet } => self.links[link].complete(number, packet),
+            Done::Decode(decoded) => {
+                let (sink, generation) = (decoded.sink, decoded.generation);
+                if !self.sinks[sink].complete(decoded) {
+                    let group = self.sinks[sink].group;
+                    self.events.push_back(Event::Corrupt { sink, group, generation });
+                    self.check_sinks();
+                }
+            }
+        }
+    }
+
+    /// The next bytes to be written, until `None`.
+    pub fn poll_write(&mut self) -> Option<Write<S>> {
+        self.sinks.iter_mut().find_map(Sink::poll_write)
+    }
+
+    /// Tells the machine that a [`Write`] is in the file.
+    pub fn handle_written(&mut self, sink: usize, range: ByteRange) {
+        self.stirred = true;
+        self.sinks[sink].handle_written(range);
+        self.check_sinks();
+    }
+
+    /// True if [`Site::produce`] would give a frame of `flow`.
+    pub fn can_produce(&self, flow: FlowId) -> bool {
+        self.link_of.get(&flow).is_some_and(|l| self.links[*l].can_produce())
+    }
+
+    /// The next frame of `flow`.
+    pub fn produce(&mut self, flow: FlowId) -> Option<Frame<S>> {
+        let frame = self.links[*self.link_of.get(&flow)?].produce();
+        self.stirred |= frame.is_some();
+        frame
+    }
+
+    /// The next event, until `None`.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Ranges that `sink` has verified and written in this attempt.
+    pub fn have(&self, sink: usize) -> &RangeSet {
+        &self.sinks[sink].have
+    }
+    /// Bytes that all sinks have verified and written in this attempt.
+    pub fn verified_bytes(&self) -> u64 {
+        self.sinks.iter().map(|s| s.verified_bytes).sum()
+    }
+    /// True while some sink waits for its file.
+    pub fn is_sink_stalled(&self) -> bool {
+        self.sinks.iter().any(Sink::is_stalled)
+    }
+    /// True once every sink has reported that it is done.
+    pub fn are_sinks_done(&self) -> bool {
+        self.sinks.iter().all(Sink::is_done)
+    }
+    /// True once every outgoing flow has handed out its end.
+    pub fn is_sent(&self) -> bool {
+        self.links.iter().all(VirtualLink::is_done)
+    }
+    /// Bytes of symbols in all virtual buffers now; shared ones count once for each buffer.
+    pub fn live_bytes(&self) -> u64 {
+        let links = self.links.iter().map(VirtualLink::live_bytes).sum::<usize>();
+        let sinks = self.sinks.iter().map(Sink::live_bytes).sum::<usize>();
+        (links + sinks) as u64
+    }
+    /// Flows that leave, in the order of the program.
+    pub fn outgoing(&self) -> impl Iterator<Item = FlowId> + '_ {
+        self.links.iter().map(|l| l.flow)
+    }
+}
+
+#[cfg(test)]
+mod tests;

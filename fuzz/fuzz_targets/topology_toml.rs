@@ -1,0 +1,9 @@
+//! Random bytes as a topology's Toml text: never a panic, and what is read survives being written.
+
+#![no_main]
+
+use anabranch_graph::file::{Format, exercise};
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    exercise(Format::Toml, bytes);
+});

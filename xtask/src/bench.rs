@@ -1,0 +1,78 @@
+//! `cargo xtask bench`: speeds in work per CPU second, ours and a peer's taken in turns in the same run.
+//!
+//! Machines are shared and their clocks move, so contenders take short turns and each one's best turn counts. Nothing
+//! here asserts a speed: a measurement is for a person to judge.
+//! Read [`best_seconds`] first.
+
+mod codes;
+
+use clap::Subcommand;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Arguments of `bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    job: Job,
+}
+
+#[derive(Subcommand)]
+enum Job {
+    /// GF(2^8) kernels: sums of products, and xor.
+    Codes(codes::Args),
+}
+
+/// Runs the benchmark that was asked for.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    match args.job {
+        Job::Codes(args) => codes::run(&args),
+    }
+}
+
+/// CPU seconds that a turn should take: above the clock's grain, below a scheduler's slice.
+const TURN_S: f64 = 5e-4;
+/// Turns that each contender gets, however short the time.
+const TURNS_MIN: usize = 3;
+
+/// CPU time of this thread.
+///
+/// Units: seconds.
+fn thread_cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+}
+
+/// CPU seconds of one call of each contender, the best of its turns.
+///
+/// Contenders take turns until all of them together have had `seconds` of CPU time for each.
+fn best_seconds(contenders: &mut [Box<dyn FnMut() + '_>], seconds: f64) -> Vec<f64> {
+    let turn = |call: &mut dyn FnMut(), calls: u64| {
+        let start = thread_cpu_s();
+        for _ in 0..calls {
+            call();
+        }
+        thread_cpu_s() - start
+    };
+    let calls: Vec<u64> = contenders
+        .iter_mut()
+        .map(|call| {
+            let mut calls = 1;
+            loop {
+                let took = turn(call, calls);
+                if took >= TURN_S / 2.0 {
+                    return ((calls as f64 * TURN_S / took).ceil() as u64).max(1);
+                }
+                calls *= 4;
+            }
+        })
+        .collect();
+    let mut best = vec![f64::INFINITY; contenders.len()];
+    let (start, mut turns) = (thread_cpu_s(), 0);
+    while turns < TURNS_MIN || thread_cpu_s() - start < seconds * contenders.len() as f64 {
+        for ((best, call), &calls) in best.iter_mut().zip(contenders.iter_mut()).zip(&calls) {
+            *best = best.min(turn(call, calls) / calls as f64);
+        }
+        turns += 1;
+    }
+    best
+}

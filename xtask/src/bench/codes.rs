@@ -1,0 +1,316 @@
+//! `cargo xtask bench codes`: the GF(2^8) kernels, ISA-L's and `reed-solomon-simd`'s.
+//!
+//! A cell is a job (`gf_dot`: k inputs to m outputs, no coefficient 0 or 1; `xor`: k inputs to one), a size, and who
+//! did it. Ours and ISA-L's use the same field, so their outputs are compared byte by byte before the clock starts.
+//! `reed-solomon-simd` works in GF(2^16), so only its throughput compares: encoding k shards into m.
+//! ISA-L's tables are made before the clock starts, as its users do; ours are part of each call.
+//! Read [`Cell`] first.
+
+use super::best_seconds;
+use anabranch_codes::{Kernel, kernel_in_use};
+use anyhow::{Context, bail, ensure};
+use libloading::{Library, Symbol};
+use serde::Serialize;
+use std::ffi::{c_int, c_uchar, c_void};
+use std::hint::black_box;
+
+const SIZES_BYTES: [usize; 5] = [1500, 9000, 9216, 65_536, 1 << 20];
+const INPUTS: [usize; 4] = [2, 3, 4, 8];
+const OUTPUTS: [usize; 3] = [1, 2, 4];
+const ISA_L: &str = "libisal.so.2";
+
+/// Arguments of `bench codes`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Measure ISA-L (if libisal.so.2 is installed) and reed-solomon-simd (GF(2^16): only throughput compares) too.
+    #[arg(long)]
+    peers: bool,
+    /// One JSON object a cell instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// CPU seconds for each contender in each cell.
+    #[arg(long, value_name = "S", default_value_t = 0.05, value_parser = parse_seconds)]
+    seconds_per_cell: f64,
+    /// Run this kernel of ours, not the machine's fastest.
+    #[arg(long, value_parser = parse_kernel)]
+    kernel: Option<Kernel>,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    if seconds > 0.0 && seconds <= 60.0 {
+        Ok(seconds)
+    } else {
+        Err(format!("{seconds} s: must be above 0 and at most 60"))
+    }
+}
+
+fn parse_kernel(text: &str) -> Result<Kernel, String> {
+    let available = Kernel::available();
+    available.iter().copied().find(|kernel| kernel.name() == text).ok_or_else(|| {
+        let names: Vec<&str> = available.iter().map(|kernel| kernel.name()).collect();
+        format!("`{text}`: this machine has {}", names.join(", "))
+    })
+}
+
+/// One measurement.
+#[derive(Serialize)]
+struct Cell {
+    job: &'static str,
+    k: usize,
+    outputs: usize,
+    size_bytes: usize,
+    /// Input bytes per CPU second, 10^9 of them.
+    gbytes_per_s: f64,
+    /// Our kernel; null for a peer.
+    kernel: Option<&'static str>,
+    /// Whose; null for ours.
+    peer: Option<&'static str>,
+}
+
+/// Inputs and outputs in one pool, each at a multiple of 64 bytes, none at another's distance of whole pages.
+struct Buffers {
+    pool: Vec<u8>,
+    origin: usize,
+    stride: usize,
+    size: usize,
+    inputs: usize,
+}
+
+impl Buffers {
+    fn new(size: usize, inputs: usize, outputs: usize) -> Self {
+        let stride = size.next_multiple_of(4096) + 4096 + 320;
+        let mut pool = vec![0u8; stride * (inputs + outputs) + 64];
+        let mut state = 88_172_645_463_325_252u64;
+        for byte in &mut pool {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            *byte = state as u8;
+        }
+        let origin = pool.as_ptr().align_offset(64);
+        Self { pool, origin, stride, size, inputs }
+    }
+    fn split(&mut self) -> (Vec<&[u8]>, Vec<&mut [u8]>) {
+        let mut parts: Vec<&mut [u8]> = self.pool[self.origin..].chunks_exact_mut(self.stride).collect();
+        let outputs = parts.split_off(self.inputs);
+        let size = self.size;
+        (
+            parts.into_iter().map(|part| &part[..size]).collect(),
+            outputs.into_iter().map(|part| &mut part[..size]).collect(),
+        )
+    }
+}
+
+/// Coefficients other than 0 and 1, different enough for a fair load.
+fn coefficients(inputs: usize, outputs: usize) -> Vec<Vec<u8>> {
+    let cell = |o: usize, i: usize| ((o * 31 + i * 37 + 3) % 254 + 2) as u8;
+    (0..outputs).map(|o| (0..inputs).map(|i| cell(o, i)).collect()).collect()
+}
+
+/// Intel's library, loaded while we run.
+struct IsaL(Library);
+
+impl IsaL {
+    fn load() -> Option<Self> {
+        // SAFETY: loading runs the library's initialisers, which in ISA-L's case do nothing.
+        unsafe { Library::new(ISA_L) }.ok().map(Self)
+    }
+    /// Its function for sums of products with these coefficients.
+    fn encoder(&self, rows: &[Vec<u8>], size: usize) -> anyhow::Result<impl Fn(&[&[u8]], &mut [&mut [u8]])> {
+        type Init = unsafe extern "C" fn(c_int, c_int, *const c_uchar, *mut c_uchar);
+        type Encode = unsafe extern "C" fn(
+            c_int,
+            c_int,
+            c_int,
+            *const c_uchar,
+            *const *const c_uchar,
+            *mut *mut c_uchar,
+        );
+        let (k, m) = (rows[0].len(), rows.len());
+        let flat = rows.concat();
+        let mut tables = vec![0u8; 32 * k * m];
+        // SAFETY: the types are those of isa-l/erasure_code.h; the tables take 32 bytes a coefficient.
+        let encode: Symbol<'_, Encode> = unsafe {
+            let init: Symbol<'_, Init> = self.0.get(b"ec_init_tables")?;
+            init(c_int::try_from(k)?, c_int::try_from(m)?, flat.as_ptr(), tables.as_mut_ptr());
+            self.0.get(b"ec_encode_data")?
+        };
+        let (k_c, m_c, size_c) = (c_int::try_from(k)?, c_int::try_from(m)?, c_int::try_from(size)?);
+        Ok(move |inputs: &[&[u8]], outputs: &mut [&mut [u8]]| {
+            assert!(inputs.len() == k && outputs.len() == m && k <= 8 && m <= 4);
+            assert!(inputs.iter().all(|input| input.len() == size));
+            assert!(outputs.iter().all(|output| output.len() == size));
+            let mut from = [std::ptr::null(); 8];
+            let mut to = [std::ptr::null_mut(); 4];
+            from.iter_mut().zip(inputs).for_each(|(pointer, input)| *pointer = input.as_ptr());
+            to.iter_mut().zip(outputs).for_each(|(pointer, output)| *pointer = output.as_mut_ptr());
+            // SAFETY: k inputs and m outputs of `size` bytes, as asserted; the tables were made for k and m.
+            unsafe { encode(size_c, k_c, m_c, tables.as_ptr(), from.as_ptr(), to.as_mut_ptr()) };
+        })
+    }
+    /// Its xor of several inputs. Inputs and output must be aligned to 32 bytes, as our [`Buffers`] are.
+    fn xor(&self) -> anyhow::Result<impl Fn(&[&[u8]], &mut [u8])> {
+        type XorGen = unsafe extern "C" fn(c_int, c_int, *mut *mut c_void) -> c_int;
+        // SAFETY: the type is that of isa-l/raid.h.
+        let xor_gen: Symbol<'_, XorGen> = unsafe { self.0.get(b"xor_gen")? };
+        Ok(move |inputs: &[&[u8]], output: &mut [u8]| {
+            assert!(inputs.len() <= 8 && inputs.iter().all(|input| input.len() == output.len()));
+            let mut vectors = [std::ptr::null_mut::<c_void>(); 9];
+            for (pointer, input) in vectors.iter_mut().zip(inputs) {
+                *pointer = input.as_ptr().cast_mut().cast();
+            }
+            vectors[inputs.len()] = output.as_mut_ptr().cast();
+            // SAFETY: the inputs, which it only reads, then the output, all of one length and aligned.
+            let status =
+                unsafe { xor_gen(inputs.len() as c_int + 1, output.len() as c_int, vectors.as_mut_ptr()) };
+            assert!(status == 0, "xor_gen refused its arguments");
+        })
+    }
+}
+
+/// Runs all cells and prints them.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let isa_l = if args.peers { IsaL::load() } else { None };
+    if args.peers && isa_l.is_none() {
+        eprintln!("{ISA_L} is not installed (Debian: apt-get install libisal2): its cells are left out");
+    }
+    let kernel = args.kernel.unwrap_or_else(kernel_in_use);
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for size in SIZES_BYTES {
+        for k in INPUTS {
+            let jobs = OUTPUTS.map(|outputs| ("gf_dot", outputs)).into_iter().chain([("xor", 1)]);
+            for (job, outputs) in jobs {
+                let times = match job {
+                    "gf_dot" => dot_times(args, kernel, isa_l.as_ref(), size, k, outputs),
+                    _ => xor_times(args, kernel, isa_l.as_ref(), size, k),
+                }
+                .with_context(|| format!("{job}, {k} inputs, {outputs} outputs, {size} bytes"))?;
+                let cells = times.into_iter().map(|(peer, seconds)| Cell {
+                    job,
+                    k,
+                    outputs,
+                    size_bytes: size,
+                    gbytes_per_s: (k * size) as f64 / seconds * 1e-9,
+                    kernel: if peer.is_none() { Some(kernel.name()) } else { None },
+                    peer,
+                });
+                let cells: Vec<Cell> = cells.collect();
+                if args.json {
+                    for cell in &cells {
+                        println!("{}", serde_json::to_string(cell)?);
+                    }
+                } else {
+                    rows.push(cells);
+                }
+            }
+        }
+    }
+    if !args.json {
+        print_table(kernel, &mut rows);
+    }
+    Ok(())
+}
+
+type Times = Vec<(Option<&'static str>, f64)>;
+
+fn dot_times(
+    args: &Args,
+    kernel: Kernel,
+    isa_l: Option<&IsaL>,
+    size: usize,
+    k: usize,
+    outputs: usize,
+) -> anyhow::Result<Times> {
+    let matrix = coefficients(k, outputs);
+    let matrix_rows: Vec<&[u8]> = matrix.iter().map(Vec::as_slice).collect();
+    let (mut ours, mut theirs) = (Buffers::new(size, k, outputs), Buffers::new(size, k, outputs));
+    let (inputs, mut out) = ours.split();
+    let (_, mut peer_out) = theirs.split();
+    let call_ours = |out: &mut [&mut [u8]]| match out {
+        [out] => kernel.gf_dot(matrix_rows[0], black_box(&inputs), out),
+        out => kernel.gf_dot_many(&matrix_rows, black_box(&inputs), out),
+    };
+    let encode = isa_l.map(|isa_l| isa_l.encoder(&matrix, size)).transpose()?;
+    if let Some(encode) = &encode {
+        call_ours(&mut out);
+        encode(&inputs, &mut peer_out);
+        ensure!(out == peer_out, "ISA-L's outputs differ from ours");
+    }
+    let mut names = vec![None];
+    let mut contenders: Vec<Box<dyn FnMut() + '_>> = vec![Box::new(|| call_ours(black_box(&mut out)))];
+    if let Some(encode) = &encode {
+        names.push(Some("isa-l"));
+        contenders.push(Box::new(|| encode(black_box(&inputs), black_box(&mut peer_out))));
+    }
+    if args.peers {
+        let mut encoder = reed_solomon_simd::ReedSolomonEncoder::new(k, outputs, size)?;
+        let inputs = &inputs;
+        names.push(Some("reed-solomon-simd"));
+        contenders.push(Box::new(move || {
+            for input in inputs {
+                encoder.add_original_shard(input).expect("k shards of the size it was made for");
+            }
+            black_box(encoder.encode().expect("all k shards were added").recovery_iter().count());
+        }));
+    }
+    let seconds = best_seconds(&mut contenders, args.seconds_per_cell);
+    Ok(names.into_iter().zip(seconds).collect())
+}
+
+fn xor_times(
+    args: &Args,
+    kernel: Kernel,
+    isa_l: Option<&IsaL>,
+    size: usize,
+    k: usize,
+) -> anyhow::Result<Times> {
+    let (mut ours, mut theirs) = (Buffers::new(size, k, 1), Buffers::new(size, k, 1));
+    let (inputs, mut out) = ours.split();
+    let (_, mut peer_out) = theirs.split();
+    let ([out], [peer_out]) = (out.as_mut_slice(), peer_out.as_mut_slice()) else { bail!("one output each") };
+    let xor_gen = isa_l.map(IsaL::xor).transpose()?;
+    if let Some(xor_gen) = &xor_gen {
+        kernel.xor(&inputs, out);
+        xor_gen(&inputs, peer_out);
+        ensure!(out == peer_out, "ISA-L's xor differs from ours");
+    }
+    let mut names = vec![None];
+    let mut contenders: Vec<Box<dyn FnMut() + '_>> =
+        vec![Box::new(|| kernel.xor(black_box(&inputs), black_box(out)))];
+    if let Some(xor_gen) = &xor_gen {
+        names.push(Some("isa-l"));
+        contenders.push(Box::new(|| xor_gen(black_box(&inputs), black_box(peer_out))));
+    }
+    let seconds = best_seconds(&mut contenders, args.seconds_per_cell);
+    Ok(names.into_iter().zip(seconds).collect())
+}
+
+fn print_table(kernel: Kernel, rows: &mut [Vec<Cell>]) {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    let ours = format!("ours ({kernel})");
+    table.set_header(["job", "k", "outputs", "bytes", &ours, "isa-l", "ours / isa-l", "reed-solomon-simd"]);
+    rows.sort_by_key(|cells| (cells[0].job, cells[0].outputs, cells[0].k, cells[0].size_bytes));
+    for cells in rows {
+        let speed =
+            |peer: Option<&str>| cells.iter().find(|cell| cell.peer == peer).map(|cell| cell.gbytes_per_s);
+        let shown = |speed: Option<f64>| speed.map_or_else(|| "-".to_owned(), |speed| format!("{speed:.1}"));
+        let ratio = speed(Some("isa-l")).and_then(|peer| Some(speed(None)? / peer));
+        let cell = &cells[0];
+        table.add_row([
+            cell.job.to_owned(),
+            cell.k.to_string(),
+            cell.outputs.to_string(),
+            cell.size_bytes.to_string(),
+            shown(speed(None)),
+            shown(speed(Some("isa-l"))),
+            ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+            shown(speed(Some("reed-solomon-simd"))),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Right);
+    }
+    println!("{table}\nGB of input per CPU second, best of many short turns.");
+}

@@ -1,0 +1,221 @@
+//! Every rule of tidy, on a text that keeps it and on one that breaks it.
+
+use super::*;
+
+const TABLE: &str = "\
+# Rooms
+
+| room | kind | what | may use |
+| --- | --- | --- | --- |
+| `units` | pure | quantities | – |
+| `graph` | pure | networks | `units` |
+| `replicate` | system | a system | `units`, `graph` |
+| `net` | driver | sockets | `units` |
+| `cli` | top | verbs | `units`, `graph`, `replicate`, `net` |
+
+| planned room | what |
+| --- | --- |
+| `gather` | a system |
+";
+
+fn table() -> Table {
+    let (table, findings) = Table::parse(TABLE);
+    assert_eq!(findings, []);
+    table
+}
+
+fn room(name: &str, uses: &[&str]) -> Room {
+    let uses = uses.iter().enumerate().map(|(i, u)| ((*u).to_owned(), 10 + i)).collect();
+    Room { name: name.into(), manifest: format!("crates/{name}/Cargo.toml"), uses }
+}
+
+fn all_rooms() -> Vec<Room> {
+    vec![
+        room("units", &[]),
+        room("graph", &["units"]),
+        room("replicate", &["units", "graph"]),
+        room("net", &["units"]),
+        room("cli", &["units", "graph", "replicate", "net"]),
+    ]
+}
+
+fn lines(findings: &[Finding]) -> Vec<String> {
+    findings.iter().map(Finding::to_string).collect()
+}
+
+/// Findings of one Rust file as `line: rule`.
+fn of_file(path: &str, text: &str) -> Vec<String> {
+    check_file(&table(), path, text).iter().map(|f| format!("{}: {}", f.line, f.rule.name())).collect()
+}
+
+#[test]
+fn the_table_is_read_and_planned_rooms_are_not_part_of_it() {
+    let table = table();
+    assert_eq!(table.rows.len(), 5);
+    assert_eq!(table.rows["cli"].may_use, ["units", "graph", "replicate", "net"]);
+    assert_eq!(table.rows["net"].kind, Kind::Driver);
+    assert!(table.rows["units"].may_use.is_empty());
+}
+
+#[test]
+fn a_broken_table_is_a_finding() {
+    let with = |row: &str| {
+        let text = format!("| room | kind | may use |\n| --- | --- | --- |\n| `units` | pure | – |\n{row}\n");
+        lines(&Table::parse(&text).1)
+    };
+    assert!(with("").is_empty());
+    assert_eq!(
+        with("| units | pure | – |"),
+        ["ARCHITECTURE.md:4: table: `units` is not one room's name in backticks"]
+    );
+    let kinds = "must be pure, network, system, driver, top or tool";
+    assert_eq!(
+        with("| `net` | drivers | – |"),
+        [format!("ARCHITECTURE.md:4: table: kind `drivers`: {kinds}")]
+    );
+    assert_eq!(
+        with("| `units` | pure | – |"),
+        ["ARCHITECTURE.md:4: table: room `units` has two rows: keep one"]
+    );
+    assert_eq!(with("| `net` | driver | `x` |"), ["ARCHITECTURE.md:4: table: `x` has no row of its own"]);
+    assert_eq!(Table::parse("no table").1.len(), 1);
+}
+
+#[test]
+fn allowed_edges_pass_and_others_are_named_with_their_line() {
+    assert!(check_rooms(&table(), &all_rooms()).is_empty());
+    let mut rooms = all_rooms();
+    rooms[1] = room("graph", &["units", "replicate"]);
+    assert_eq!(
+        lines(&check_rooms(&table(), &rooms)),
+        [
+            "crates/graph/Cargo.toml:11: edge: `graph` may not use `replicate`: ARCHITECTURE.md:6 allows it units",
+            "crates/graph/Cargo.toml:11: wall: `graph` uses `replicate`, which stands above it: arrows go down only",
+        ]
+    );
+}
+
+#[test]
+fn rooms_and_rows_match_one_to_one() {
+    let mut rooms = all_rooms();
+    rooms.push(room("spare", &[]));
+    rooms.remove(3);
+    assert_eq!(
+        lines(&check_rooms(&table(), &rooms)),
+        [
+            "crates/spare/Cargo.toml:1: table: room `spare` has no row in ARCHITECTURE.md's table: add one",
+            "ARCHITECTURE.md:8: table: room `net` is not in the workspace: move its row to the planned rooms",
+        ]
+    );
+}
+
+#[test]
+fn a_system_stays_clear_of_drivers_and_systems_even_if_the_table_allows_it() {
+    assert!(check_walls(&table()).is_empty());
+    let text = TABLE.replace("`units`, `graph` |", "`units`, `net`, `gather` |").replace(
+        "| `net` | driver | sockets | `units` |",
+        "| `net` | driver | sockets | `replicate` |\n| `gather` | system | another | `units` |",
+    );
+    assert_eq!(
+        lines(&check_walls(&Table::parse(&text).0)),
+        [
+            "ARCHITECTURE.md:8: wall: driver `net` uses system `replicate`: take any machine, and join them in the cli",
+            "ARCHITECTURE.md:7: wall: system `replicate` uses driver `net`: return a machine and let the driver take it",
+            "ARCHITECTURE.md:7: wall: system `replicate` uses system `gather`: move what they share into a room below",
+        ]
+    );
+}
+
+#[test]
+fn the_line_of_a_dependency_is_not_that_of_a_dev_dependency() {
+    let manifest = "[dev-dependencies]\nanabranch-net.workspace = true\n[dependencies]\nanabranch-netx = \"1\"\nanabranch-net = \"1\"\n";
+    assert_eq!(line_of(manifest, "anabranch-net"), 5);
+    assert_eq!(line_of(manifest, "anabranch-codes"), 1);
+}
+
+#[test]
+fn a_module_opens_with_its_doc() {
+    assert!(of_file("crates/graph/src/a.rs", "\n//! What it is.\nfn f() {}\n").is_empty());
+    assert_eq!(of_file("crates/graph/src/a.rs", "\n// What it is.\n"), ["2: module-doc"]);
+    assert_eq!(of_file("crates/graph/src/a.rs", ""), ["1: module-doc"]);
+    assert!(of_file("docs/a.md", "no Rust").is_empty());
+}
+
+#[test]
+fn doc_examples_are_compiled() {
+    let example = |info: &str| format!("//! A.\n\n/// ```{info}\n/// f();\n/// ```\nfn f() {{}}\n");
+    for good in ["", "no_run", "text", "rust"] {
+        assert!(of_file("crates/graph/src/a.rs", &example(good)).is_empty(), "{good}");
+    }
+    for bad in ["ignore", "rust,ignore", "ignore-x86"] {
+        assert_eq!(of_file("crates/graph/src/a.rs", &example(bad)), ["3: ignored-example"], "{bad}");
+    }
+}
+
+#[test]
+fn only_rooms_that_meet_the_machine_lift_bans() {
+    let text = "//! A.\n#![allow(\n    clippy::disallowed_methods,\n)]\n";
+    for good in ["crates/net/src/lib.rs", "crates/cli/src/main.rs", "crates/graph/tests/it/main.rs"] {
+        assert!(of_file(good, text).is_empty(), "{good}");
+    }
+    for bad in ["crates/graph/src/lib.rs", "crates/replicate/src/tests/x.rs", "crates/unknown/src/lib.rs"] {
+        assert_eq!(of_file(bad, text), ["3: lifted-ban"], "{bad}");
+    }
+    assert!(of_file("crates/graph/src/a.rs", "//! A.\n// not clippy::disallowed_methods\n").is_empty());
+}
+
+#[test]
+fn unfinished_code_is_found_and_talk_of_it_is_not() {
+    let path = "crates/graph/src/a.rs";
+    assert_eq!(of_file(path, "//! A.\nfn f() { todo!() }\n"), ["2: unfinished"]);
+    assert_eq!(of_file(path, "//! A.\nfn f() { std::unimplemented!(\"x\") }\n"), ["2: unfinished"]);
+    let talk = "//! A todo!() is not allowed.\n/* todo!() /* */ todo!() */\nconst A: &str = \"todo!()\";\n\
+                const B: &str = r#\"\" todo!()\"#;\nconst C: (char, char, &[u8]) = ('\"', '\\'', br\"todo!\");\n\
+                fn f<'a>(x: &'a str) { my_todo!(x) } // todo!()\n";
+    assert!(of_file(path, talk).is_empty());
+}
+
+#[test]
+fn loose_tests_are_found() {
+    let path = "crates/graph/src/a.rs";
+    assert_eq!(of_file(path, "//! A.\n#[test]\n#[ignore]\nfn t() {}\n"), ["3: loose-test"]);
+    assert_eq!(of_file(path, "//! A.\n#[should_panic(expected = \"x\")]\nfn t() {}\n"), ["2: loose-test"]);
+    assert!(of_file(path, "//! A.\n#[ignore = \"needs TUN\"]\nfn t() {}\n").is_empty());
+}
+
+#[test]
+fn paths_of_a_machine_are_found_in_every_kind_of_file() {
+    let home = MACHINE_FOLDERS[1];
+    assert_eq!(of_file("docs/a.md", &format!("see {home}x\n")), ["1: machine-path"]);
+    assert_eq!(
+        of_file("Makefile", &format!("a:\n\tcp x \"{}y\"\n", MACHINE_FOLDERS[4])),
+        ["2: machine-path"]
+    );
+    for good in ["https://example.org", "crates", "$ROOT}", "~"] {
+        assert!(of_file("docs/a.md", &format!("see {good}{home}x\n")).is_empty(), "{good}");
+    }
+}
+
+#[test]
+fn a_line_may_say_that_it_has_to_break_a_rule() {
+    let home = MACHINE_FOLDERS[1];
+    assert!(
+        of_file("Makefile", &format!("x = {home}y # tidy-allow: machine-path, the container's own\n"))
+            .is_empty()
+    );
+    assert_eq!(of_file("Makefile", &format!("x = {home}y # tidy-allow: edge\n")), ["1: machine-path"]);
+}
+
+#[test]
+fn a_long_file_is_a_warning_and_one_at_the_limit_is_not() {
+    let of = |lines: usize| format!("//! A.\n{}", "//\n".repeat(lines - 1));
+    assert!(of_file("crates/graph/src/a.rs", &of(FILE_LINES_MAX)).is_empty());
+    assert_eq!(of_file("crates/graph/src/a.rs", &of(FILE_LINES_MAX + 1)), ["1001: long-file"]);
+    assert!(Rule::LongFile.is_warning());
+}
+
+#[test]
+fn the_repository_itself_is_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask stands in the repository");
+    run(Args { root: Some(root.to_owned()) }).expect("see the lines above");
+}
