@@ -3,8 +3,12 @@
 //! Conventions (DESIGN section 5): results on stdout, everything else on stderr; `--json` for programs; exit code 0 done,
 //! 1 failed, 2 wrong usage, 3 some destinations failed, 4 data arrived wrong, 5 cancelled, 130 interrupted.
 //! Each verb is a module with an `Args` type and a `run` function.
-#![allow(clippy::disallowed_methods, reason = "a driver: sockets, files, clocks and the environment are its business")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a driver: sockets, files, clocks and the environment are its business"
+)]
 
+mod demo;
 mod network;
 mod replicate;
 
@@ -30,6 +34,8 @@ enum Verb {
     /// One file to many sites at the min-cut rate, through relays that code.
     #[command(subcommand)]
     Replicate(replicate::Noun),
+    /// See one file arrive at several sites of an emulated network, by one scheme after the other.
+    Demo(demo::Args),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +51,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     let result = match cli.verb {
         Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
+        Verb::Demo(args) => demo::run(&args, cli.quiet),
     };
     match result {
         Ok(code) => code,

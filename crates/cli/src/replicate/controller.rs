@@ -1,8 +1,7 @@
 //! `anabranch replicate controller`: plans transfers, installs them, and sees them through.
 
 use crate::network::TopologyArgs;
-use anabranch_api::controller::{Controller, ControllerConfig};
-use anabranch_api::server::{ServeConfig, Server};
+use anabranch_api::{Controller, ControllerConfig, ServeConfig, Server};
 use anabranch_net::keys::Role;
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_replicate::coordinator::{PlanRequest, SchemeChoice};

@@ -2,8 +2,8 @@
 
 use super::service::{Service, SiteConfig};
 use crate::network::TopologyArgs;
-use anabranch_api::client::{Client, SiteLink};
 use anabranch_api::wire::LinkAddress;
+use anabranch_api::{Client, SiteLink};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::{CredentialFiles, Credentials};
@@ -98,10 +98,12 @@ fn addresses(
     site: anabranch_units::SiteId,
 ) -> anyhow::Result<Vec<LinkAddress>> {
     let everywhere = args.advertise.clone().unwrap_or_else(|| args.listen.to_string());
-    let mut of_link: BTreeMap<LinkId, String> = topology.links_in(site).map(|l| (l, everywhere.clone())).collect();
+    let mut of_link: BTreeMap<LinkId, String> =
+        topology.links_in(site).map(|l| (l, everywhere.clone())).collect();
     let wildcard = |a: &str| a.parse::<SocketAddr>().is_ok_and(|a| IpAddr::is_unspecified(&a.ip()));
     for entry in &args.link {
-        let (from, address) = entry.split_once('=').with_context(|| format!("--link {entry}: write FROM=HOST:PORT"))?;
+        let (from, address) =
+            entry.split_once('=').with_context(|| format!("--link {entry}: write FROM=HOST:PORT"))?;
         let from = topology.find_site(from)?;
         let mut known = topology.links_in(site).filter(|l| topology.link(*l).from == from).peekable();
         anyhow::ensure!(known.peek().is_some(), "--link {entry}: no link comes from there to this site");
@@ -109,7 +111,9 @@ fn addresses(
     }
     if let Some((link, address)) = of_link.iter().find(|(_, a)| wildcard(a)) {
         let from = &topology.site(topology.link(*link).from).name;
-        anyhow::bail!("--listen {address} says where to listen, not where {from} finds this site: add --advertise HOST:PORT");
+        anyhow::bail!(
+            "--listen {address} says where to listen, not where {from} finds this site: add --advertise HOST:PORT"
+        );
     }
     Ok(of_link.into_iter().map(|(link, address)| LinkAddress { link, address }).collect())
 }
@@ -134,7 +138,10 @@ async fn converse(link: &SiteLink, service: &Arc<Service>) -> std::convert::Infa
     }
 }
 
-async fn send_reports(link: &SiteLink, mut reports: mpsc::UnboundedReceiver<Report>) -> std::convert::Infallible {
+async fn send_reports(
+    link: &SiteLink,
+    mut reports: mpsc::UnboundedReceiver<Report>,
+) -> std::convert::Infallible {
     loop {
         let Some(first) = reports.recv().await else { std::future::pending().await };
         tokio::time::sleep(REPORT_GATHER).await;

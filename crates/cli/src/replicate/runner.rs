@@ -12,8 +12,8 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::socket::{self, TcpOptions};
 use anabranch_replicate::control::{
-    ByteRange, FailureKind, FileHash, FlowDigest, FlowProgress, FlowSide, FlowVector, Outgoing, Priority, Report,
-    SiteProgram,
+    ByteRange, FailureKind, FileHash, FlowDigest, FlowProgress, FlowSide, FlowVector, Outgoing, Priority,
+    Report, SiteProgram,
 };
 use anabranch_replicate::msg::{FrameHeader, Hello, HelloReply};
 use anabranch_replicate::plan::{FlowId, Mode};
@@ -262,7 +262,13 @@ impl Runner {
     /// What this site knows of a generation of `group`, for an audit.
     ///
     /// With `vectors` (at the source) also what each flow ought to have carried, worked out from the file.
-    pub fn audit(&self, group: u16, generation: u64, vectors: &[FlowVector], source: Option<&Path>) -> Report {
+    pub fn audit(
+        &self,
+        group: u16,
+        generation: u64,
+        vectors: &[FlowVector],
+        source: Option<&Path>,
+    ) -> Report {
         let shared = &self.shared;
         let of_group = |flow: FlowId| {
             let program = &shared.program;

@@ -326,11 +326,7 @@ impl Service {
         }
     }
 
-    async fn accept(
-        self: Arc<Self>,
-        listener: TcpListener,
-        greetings: Arc<tokio::sync::Semaphore>,
-    ) {
+    async fn accept(self: Arc<Self>, listener: TcpListener, greetings: Arc<tokio::sync::Semaphore>) {
         loop {
             let Ok(permit) = Arc::clone(&greetings).acquire_owned().await else { return };
             let tcp = match listener.accept().await {
@@ -368,7 +364,9 @@ impl Service {
         let runner = lock(&self.runners).get(&hello.run).cloned();
         let reply = match &runner {
             None => HelloReply::NotInstalled,
-            Some(runner) if peer.role == Role::Site && runner.expects(hello, &peer.name) => HelloReply::Welcome,
+            Some(runner) if peer.role == Role::Site && runner.expects(hello, &peer.name) => {
+                HelloReply::Welcome
+            }
             Some(_) => HelloReply::Refused,
         };
         stream.write_u8(reply.encode()).await?;
