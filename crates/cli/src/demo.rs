@@ -270,10 +270,7 @@ impl Stage<'_> {
             std::fs::create_dir_all(self.folder(scheme, site))?;
         }
         std::fs::hard_link(self.file, self.folder(scheme, self.source).join("file.bin"))?;
-        let options = EmulationOptions {
-            congestion_control: Some(self.args.congestion_control.clone()),
-            ..EmulationOptions::default()
-        };
+        let options = EmulationOptions::default();
         let emulation = Emulation::start(self.topology, options)?;
         let mut daemons = self.start_daemons(&emulation, scheme)?;
         let bar = ProgressBar::new(self.args.size.as_u64());
