@@ -44,12 +44,15 @@ pub struct Args {
         default_value = "auto,coded,packed,steiner,multi_path,single_path"
     )]
     schemes: Vec<String>,
-    /// Congestion control on every hop, by the kernel's name.
-    #[arg(long, value_name = "NAME", default_value = "cubic")]
-    congestion_control: String,
+    /// Congestion control on every hop, by the kernel's name; the machine's default otherwise.
+    #[arg(long, value_name = "NAME")]
+    congestion_control: Option<String>,
     /// TCP connections for each flow and hop.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     stripes: u16,
+    /// Bytes of a packet between sites; what a link sends in 10 ms otherwise.
+    #[arg(long, value_name = "SIZE")]
+    symbol: Option<ByteCount>,
     /// The folder for the pictures and the run's files.
     #[arg(long, value_name = "DIR", default_value = "runs/demo")]
     out: PathBuf,
@@ -203,6 +206,19 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
+/// The topology as it is wired: where a link is one-way, acknowledgements and control messages get a way back of the same
+/// kind. No plan knows of these links; their ids follow the others.
+fn with_ways_back(topology: &Topology) -> anyhow::Result<Topology> {
+    let mut wired = topology.clone();
+    for link in topology.links() {
+        let back = |l: &anabranch_graph::Link| l.from == link.to && l.to == link.from;
+        if !wired.links().iter().any(back) {
+            wired.add_link(link.to, link.from, link.properties.clone())?;
+        }
+    }
+    Ok(wired)
+}
+
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -253,6 +269,9 @@ struct Stage<'a> {
 const CONTROLLER_PORT: u16 = 7171;
 const DATA_PORT: u16 = 7172;
 
+/// Over how long the rates of the picture are taken.
+const WINDOW: Duration = Duration::from_millis(1_900);
+
 impl Stage<'_> {
     fn name(&self, site: SiteId) -> &str {
         &self.topology.site(site).name
@@ -271,7 +290,8 @@ impl Stage<'_> {
         }
         std::fs::hard_link(self.file, self.folder(scheme, self.source).join("file.bin"))?;
         let options = EmulationOptions::default();
-        let emulation = Emulation::start(self.topology, options)?;
+        let emulation = Emulation::start(&with_ways_back(self.topology)?, options)?;
+        let emulation_default = emulation.congestion_control().to_owned();
         let mut daemons = self.start_daemons(&emulation, scheme)?;
         let bar = ProgressBar::new(self.args.size.as_u64());
         if quiet {
@@ -296,7 +316,9 @@ impl Stage<'_> {
         };
         let verified = summary["verified"] == true && self.destinations.iter().all(same);
         let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);
-        let from_source = |c: &&anabranch_emu::LinkCounters| self.topology.link(c.link).from == self.source;
+        let planned = self.topology.links().len();
+        let counters: Vec<_> = counters.iter().filter(|c| c.link.index() < planned).collect();
+        let from_source = |c: &&&anabranch_emu::LinkCounters| self.topology.link(c.link).from == self.source;
         let row = Row {
             scheme: scheme.to_owned(),
             ran: summary["scheme"].as_str().unwrap_or("-").to_owned(),
@@ -306,7 +328,10 @@ impl Stage<'_> {
             share_of_bound: number("rate_mbps") / number("bound_mbps"),
             verified,
             seconds: number("seconds"),
-            congestion_control: self.args.congestion_control.clone(),
+            congestion_control: match &self.args.congestion_control {
+                Some(name) => name.clone(),
+                None => emulation_default,
+            },
             bytes_from_source: counters.iter().filter(from_source).map(|c| c.sent_bytes).sum(),
             bytes_on_links: counters.iter().map(|c| c.sent_bytes).sum(),
             lateness_us_p99: report.lateness_us_p99,
@@ -373,13 +398,20 @@ impl Stage<'_> {
         command.args(["send", "file.bin", "--as", "copy.bin", "--json", "--from", self.name(self.source)]);
         command.args(["--to", &to.join(","), "--scheme", scheme]);
         command.args(["--stripes", &self.args.stripes.to_string()]);
-        command.args(["--congestion-control", &self.args.congestion_control]);
+        if let Some(name) = &self.args.congestion_control {
+            command.args(["--congestion-control", name]);
+        }
         command.args(["--controller", &format!("{}:{CONTROLLER_PORT}", emulation.site_address(self.source))]);
+        if let Some(symbol) = self.args.symbol {
+            command.args(["--symbol", &symbol.as_u64().to_string()]);
+        }
         command.arg("--keys").arg(self.keys).stdout(Stdio::piped());
         let mut sender = emulation.spawn(self.source, command)?;
         let stdout = sender.stdout.take().context("its output is piped")?;
         let (mut points, mut summary) = (Vec::new(), None);
-        let (mut started, mut before) = (None, None);
+        let mut started = None;
+        // What the slowest destination had, and when: rates are taken over `WINDOW`, as reports come in bursts.
+        let mut had = std::collections::VecDeque::from([(Duration::ZERO, 0)]);
         for line in BufReader::new(stdout).lines() {
             let event: serde_json::Value = serde_json::from_str(&line?)?;
             match event["event"].as_str() {
@@ -391,14 +423,16 @@ impl Stage<'_> {
                     let least = verified.filter_map(|d| d["verified_bytes"].as_u64()).min().unwrap_or(0);
                     let now = started.map_or(Duration::ZERO, |s: Instant| s.elapsed());
                     bar.set_position(least);
-                    if let Some((then, had)) = before.filter(|(then, _)| now > *then) {
-                        let rate = BitRate::average(
-                            ByteCount::new(least.saturating_sub(had)),
-                            Span::from_std(now - then),
-                        );
+                    while had.len() > 1 && now.saturating_sub(had[0].0) > WINDOW {
+                        had.pop_front();
+                    }
+                    let (then, bytes) = had[0];
+                    if now > then {
+                        let more = ByteCount::new(least.saturating_sub(bytes));
+                        let rate = BitRate::average(more, Span::from_std(now - then));
                         points.extend(rate.map(|r| (Span::from_std(now), r)));
                     }
-                    before = Some((now, least));
+                    had.push_back((now, least));
                 }
                 Some("summary") => summary = Some(event),
                 Some("waiting" | "stopped") => bar.println(format!("{scheme}: {}", event["reason"])),

@@ -78,7 +78,6 @@ struct FlowCounters {
     blocked_ns: AtomicU64,
     /// Packets in all, once its end was taken from the machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
-    congestion_control: Mutex<Option<String>>,
 }
 
 /// What each flow carried lately, by flow, side and generation: enough to say later who changed it.
@@ -296,12 +295,6 @@ impl Runner {
         }
         Report::Audit { run: shared.program.run, group, generation, digests }
     }
-
-    /// Congestion control of each flow that leaves, as the kernel names it.
-    pub fn congestion_control(&self) -> BTreeMap<FlowId, String> {
-        let name = |c: &FlowCounters| lock(&c.congestion_control).clone();
-        self.shared.flows.iter().filter_map(|(flow, c)| Some((*flow, name(c)?))).collect()
-    }
 }
 
 impl Drop for Runner {
@@ -439,9 +432,6 @@ impl Shared {
             let tried = async {
                 let address = resolve(&out.address)?;
                 let tcp = socket::connect(address, &options).await?;
-                if let Ok(name) = socket::congestion_control(&tcp) {
-                    *lock(&self.flows[&out.flow].congestion_control) = Some(name);
-                }
                 let mut stream = identity.connect(tcp, Role::Site, &out.to_name).await?;
                 stream.write_all(&hello).await?;
                 stream.flush().await?;

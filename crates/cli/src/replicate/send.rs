@@ -80,7 +80,7 @@ pub struct Args {
     /// bulk, or fill: only what bulk transfers leave.
     #[arg(long, default_value = "bulk", value_parser = priority)]
     priority: Priority,
-    /// Bytes of a packet between sites.
+    /// Bytes of a packet between sites; what the slowest link sends in 10 ms otherwise, 4 to 64 KiB.
     #[arg(long, value_name = "SIZE")]
     symbol: Option<ByteCount>,
     /// Packets that each buffer holds.
@@ -162,14 +162,23 @@ fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
         congestion_control: args.congestion_control.clone(),
         priority: args.priority,
     };
-    if let Some(symbol) = args.symbol {
-        request.symbol_bytes = u32::try_from(symbol.as_u64()).context("--symbol: at most 1 MiB")?;
-    }
+    request.symbol_bytes = match args.symbol {
+        Some(symbol) => u32::try_from(symbol.as_u64()).context("--symbol: at most 1 MiB")?,
+        None => symbol_bytes(topology),
+    };
     if let Some(packets) = args.buffer_packets {
         request.buffer_packets = packets;
     }
     request.on_corrupt = args.on_corrupt;
     Ok(request)
+}
+
+/// A packet's size where the user names none: every relay waits for whole packets, so large ones make a slow network's
+/// pipeline long, and small ones cost headers and calls on a fast one.
+fn symbol_bytes(topology: &Topology) -> u32 {
+    let slowest = topology.links().iter().map(|l| l.properties.capacity.as_bps()).min().unwrap_or(0);
+    let ten_ms = slowest / 8 / 100;
+    (ten_ms / 4096 * 4096).clamp(4 << 10, 64 << 10) as u32
 }
 
 /// The controller's network as the planner wants it.

@@ -353,6 +353,9 @@ impl Service {
 
     async fn greet(&self, tcp: TcpStream) -> io::Result<()> {
         let options = anabranch_net::socket::TcpOptions {
+            // This end sends nothing but acknowledgements and heartbeats. Where the cable's other direction is full of data,
+            // they would wait in its queue, and the flow that they belong to with them.
+            dscp: super::runner::dscp(anabranch_replicate::control::Priority::Interactive),
             user_timeout: Some(anabranch_units::Duration::from_std(super::runner::HOP_TIMEOUT)),
             ..Default::default()
         };
