@@ -152,6 +152,7 @@ enum Kind {
     Network,
     System,
     Driver,
+    Service,
     Top,
     Tool,
 }
@@ -163,6 +164,7 @@ impl Kind {
             "network" => Self::Network,
             "system" => Self::System,
             "driver" => Self::Driver,
+            "service" => Self::Service,
             "top" => Self::Top,
             "tool" => Self::Tool,
             _ => return None,
@@ -170,7 +172,7 @@ impl Kind {
     }
     /// Whether rooms of this kind may read clocks, files and sockets.
     fn meets_the_machine(self) -> bool {
-        matches!(self, Self::Driver | Self::Top | Self::Tool)
+        matches!(self, Self::Driver | Self::Service | Self::Top | Self::Tool)
     }
 }
 
@@ -221,7 +223,7 @@ impl Table {
             let Some(kind) = Kind::parse(cell(kind)) else {
                 bad(
                     i + 1,
-                    format!("kind `{}`: must be pure, network, system, driver, top or tool", cell(kind)),
+                    format!("kind `{}`: must be pure, network, system, driver, service, top or tool", cell(kind)),
                 );
                 continue;
             };
@@ -315,9 +317,10 @@ fn wall(name: &str, kind: Kind, used: &str, other: Kind) -> Option<String> {
         (Kind::Driver, Kind::System) => {
             Some(format!("driver `{name}` uses system `{used}`: take any machine, and join them in the cli"))
         }
-        (Kind::Pure, Kind::Network | Kind::System | Kind::Driver | Kind::Top | Kind::Tool)
-        | (Kind::Network, Kind::System | Kind::Driver | Kind::Top | Kind::Tool)
-        | (Kind::System | Kind::Driver, Kind::Top | Kind::Tool) => {
+        (Kind::Pure, Kind::Network | Kind::System | Kind::Driver | Kind::Service | Kind::Top | Kind::Tool)
+        | (Kind::Network, Kind::System | Kind::Driver | Kind::Service | Kind::Top | Kind::Tool)
+        | (Kind::System | Kind::Driver, Kind::Service | Kind::Top | Kind::Tool)
+        | (Kind::Service, Kind::Top | Kind::Tool) => {
             Some(format!("`{name}` uses `{used}`, which stands above it: arrows go down only"))
         }
         _ => None,
@@ -451,7 +454,7 @@ fn check_code(path: &str, code: &str) -> Vec<Finding> {
 
 fn check_bans(path: &str, code: &str) -> Vec<Finding> {
     let lifted = |line: &str| line.contains("clippy::disallowed_");
-    let message = "only rooms that the table calls driver, top or tool may lift this: let a driver do it";
+    let message = "only rooms that the table calls driver, service, top or tool may lift this: let a driver do it";
     let lines = code.lines().enumerate().filter(|(_, line)| lifted(line));
     lines.map(|(i, _)| Finding::new(path, i + 1, Rule::LiftedBan, message)).collect()
 }

@@ -68,7 +68,7 @@ fn a_broken_table_is_a_finding() {
         with("| units | pure | – |"),
         ["ARCHITECTURE.md:4: table: `units` is not one room's name in backticks"]
     );
-    let kinds = "must be pure, network, system, driver, top or tool";
+    let kinds = "must be pure, network, system, driver, service, top or tool";
     assert_eq!(
         with("| `net` | drivers | – |"),
         [format!("ARCHITECTURE.md:4: table: kind `drivers`: {kinds}")]
@@ -107,6 +107,16 @@ fn rooms_and_rows_match_one_to_one() {
             "ARCHITECTURE.md:8: table: room `net` is not in the workspace: move its row to the planned rooms",
         ]
     );
+}
+
+#[test]
+fn a_service_joins_a_system_to_a_driver_and_only_the_top_uses_it() {
+    assert_eq!(wall("api", Kind::Service, "replicate", Kind::System), None);
+    assert_eq!(wall("api", Kind::Service, "net", Kind::Driver), None);
+    assert_eq!(wall("cli", Kind::Top, "api", Kind::Service), None);
+    for kind in [Kind::Pure, Kind::Network, Kind::System, Kind::Driver] {
+        assert!(wall("room", kind, "api", Kind::Service).is_some(), "{kind:?}");
+    }
 }
 
 #[test]
