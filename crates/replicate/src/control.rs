@@ -411,3 +411,16 @@ impl std::fmt::Display for FileHash {
         f.write_str(&blake3::Hash::from_bytes(self.0).to_hex())
     }
 }
+
+/// What a fuzzer and the corpus's tests do with bytes from a controller: reads a command and builds the machine that it
+/// asks for. True if both worked.
+#[doc(hidden)]
+pub fn exercise(bytes: &[u8]) -> bool {
+    match serde_json::from_slice::<Command>(bytes) {
+        Ok(Command::Install { program }) => {
+            program.memory_bytes() > 0 && crate::site::Site::<anabranch_endpoint::Len>::new(&program).is_ok()
+        }
+        Ok(_) => true,
+        Err(_) => serde_json::from_slice::<Report>(bytes).is_ok(),
+    }
+}

@@ -171,6 +171,18 @@ fn at<const N: usize, const M: usize>(bytes: &[u8; M], offset: usize) -> [u8; N]
     bytes[offset..offset + N].try_into().expect("the slice has N bytes")
 }
 
+/// What a fuzzer and the corpus's tests do with bytes from a peer: reads them as a greeting and as a header; what reads
+/// must write back the same. True if either reads.
+#[doc(hidden)]
+pub fn exercise(bytes: &[u8]) -> bool {
+    let hello = Hello::decode(bytes).map(|h| assert_eq!(h.encode(), bytes, "a greeting has one encoding"));
+    let header = FrameHeader::decode(bytes, SYMBOL_BYTES_MAX);
+    if let Ok(header) = header {
+        assert_eq!(FrameHeader::decode(&header.encode(), SYMBOL_BYTES_MAX), Ok(header));
+    }
+    hello.is_ok() || header.is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -51,7 +51,7 @@ pub(crate) struct ReceiveBuffer<S> {
 impl<S> ReceiveBuffer<S> {
     pub(crate) fn new(capacity: usize) -> Self {
         debug_assert!(capacity >= 1, "an empty share would deadlock (section 3.2)");
-        Self { base: 0, slots: VecDeque::with_capacity(capacity), capacity }
+        Self { base: 0, slots: VecDeque::new(), capacity }
     }
     pub(crate) fn has_room(&self, index: u64) -> bool {
         index < self.base + self.capacity as u64
@@ -141,7 +141,7 @@ impl<S: Symbol> VirtualLink<S> {
             mode,
             terms,
             receive,
-            transmit: VecDeque::with_capacity(capacity),
+            transmit: VecDeque::new(),
             transmit_base: 0,
             next: 0,
             total: None,

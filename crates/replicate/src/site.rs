@@ -113,6 +113,8 @@ pub enum ProgramError {
     Work(u16),
     /// A decoder's matrices do not fit the sink.
     Decode(u16),
+    /// The plan wants sites to store all before they pass it on. Planned and predicted, but not run.
+    StoreAndForward,
 }
 
 impl std::fmt::Display for ProgramError {
@@ -127,6 +129,9 @@ impl std::fmt::Display for ProgramError {
                 write!(f, "group {group}: its ranges are not ascending, disjoint and inside the file")
             }
             Self::Decode(group) => write!(f, "group {group}: the decoder does not fit the flows that arrive"),
+            Self::StoreAndForward => {
+                write!(f, "store-and-forward plans are predicted, not run: use `steiner`, the same trees without waiting")
+            }
         }
     }
 }
@@ -252,6 +257,12 @@ impl<S: CheckedSymbol> Site<S> {
         };
         between("symbol_bytes", program.symbol_bytes.into(), 1, crate::msg::SYMBOL_BYTES_MAX.into())?;
         between("buffer_packets", program.buffer_packets.into(), 1, 4096)?;
+        // Piece numbers and offsets then never overflow, whatever is added to them.
+        between("length", program.length, 0, i64::MAX as u64)?;
+        if program.store_and_forward {
+            // Taken for what it is not, the scheme would measure as something that it is not.
+            return Err(ProgramError::StoreAndForward);
+        }
         let symbol_bytes = program.symbol_bytes as usize;
         let capacity = usize::from(program.buffer_packets);
 

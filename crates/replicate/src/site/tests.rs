@@ -388,6 +388,8 @@ fn a_program_that_contradicts_itself_is_refused() {
         ProgramError::OutOfRange { what: "buffer_packets", .. }
     ));
     assert!(matches!(refused(0, |p| p.length = 99), ProgramError::Work(0)));
+    assert!(matches!(refused(0, |p| p.length = 1 << 63), ProgramError::OutOfRange { what: "length", .. }));
+    assert!(matches!(refused(0, |p| p.store_and_forward = true), ProgramError::StoreAndForward));
     assert!(matches!(refused(1, |p| p.incoming.clear()), ProgramError::Flow(FlowId(0))));
     assert!(matches!(refused(1, |p| p.outgoing[0].group = 9), ProgramError::Group(9)));
     assert!(matches!(refused(5, |p| p.sinks[0].inputs.truncate(1)), ProgramError::Decode(0)));

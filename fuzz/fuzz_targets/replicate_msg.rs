@@ -1,0 +1,7 @@
+//! Random bytes as what a peer says on a data connection: never a panic, and what is read writes back the same.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_replicate::msg::exercise(bytes);
+});
