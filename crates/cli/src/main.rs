@@ -3,8 +3,13 @@
 //! Conventions (DESIGN section 5): results on stdout, everything else on stderr; `--json` for programs; exit code 0 done,
 //! 1 failed, 2 wrong usage, 3 some destinations failed, 4 data arrived wrong, 5 cancelled, 130 interrupted.
 //! Each verb is a module with an `Args` type and a `run` function.
-#![allow(clippy::disallowed_methods, reason = "a driver: sockets, files, clocks and the environment are its business")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a driver: sockets, files, clocks and the environment are its business"
+)]
 
+mod doctor;
+mod emulate;
 mod network;
 mod replicate;
 
@@ -30,6 +35,10 @@ enum Verb {
     /// One file to many sites at the min-cut rate, through relays that code.
     #[command(subcommand)]
     Replicate(replicate::Noun),
+    /// Any program on an emulated network.
+    Emulate(Box<emulate::Args>),
+    /// What this machine can do, and the fix for what it cannot.
+    Doctor(doctor::Args),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +54,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     let result = match cli.verb {
         Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
+        Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),
+        Verb::Doctor(args) => doctor::run(&args),
     };
     match result {
         Ok(code) => code,
