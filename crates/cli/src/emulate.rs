@@ -7,7 +7,7 @@
 mod outcome;
 mod script;
 
-use anabranch_emu::{Emulation, EmulationOptions, Isolation};
+use anabranch_emu::{EmuError, Emulation, EmulationOptions, Isolation};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
@@ -142,7 +142,13 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         }
     };
     let topology = &job.topology;
-    let emulation = Emulation::start(topology, job.options.clone())?;
+    let emulation = match Emulation::start(topology, job.options.clone()) {
+        Err(error @ (EmuError::Size { .. } | EmuError::Option { .. } | EmuError::Link { .. })) => {
+            eprintln!("anabranch: {error}");
+            return Ok(ExitCode::from(2));
+        }
+        started => started?,
+    };
     // After the start: its helper forks from one thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let surroundings = Surroundings::new(topology, &emulation)?;
@@ -152,7 +158,9 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         std::fs::write(path, lines.collect::<String>())
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let ended = runtime.block_on(conduct(args, &job, &emulation, &surroundings, quiet));
+    let ended = runtime.block_on(
+        Stage { args, job: &job, emulation: &emulation, surroundings: &surroundings, quiet }.conduct(),
+    );
     // A wait that is still going on ends with the emulation, below.
     runtime.shutdown_background();
     let ended = ended?;
@@ -174,7 +182,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     } else if args.json {
         println!("{}", serde_json::to_string(&outcome.json()?)?);
     }
-    if !quiet {
+    if !quiet && !ended.stillborn {
         eprint!("{}", outcome.text(verbose));
     }
     let distrusted = args.strict && !outcome.report.trusted && ended.code == 0;
@@ -317,162 +325,195 @@ impl Surroundings {
 /// How it ended.
 struct Ended {
     code: u8,
+    /// The command could not even be started.
+    stillborn: bool,
     seconds: f64,
     backgrounds: Vec<Background>,
 }
 
-async fn conduct(
-    args: &Args,
-    job: &Job,
-    emulation: &Emulation,
-    surroundings: &Surroundings,
-    quiet: bool,
-) -> anyhow::Result<Ended> {
-    let topology = &job.topology;
-    let mut signals = [2, 15, 1].map(|n| (n, signal(SignalKind::from_raw(n))));
-    let mut next_signal = async || {
-        let [(_, a), (_, b), (_, c)] = &mut signals;
-        match (a, b, c) {
-            (Ok(a), Ok(b), Ok(c)) => {
-                tokio::select! { _ = a.recv() => 2, _ = b.recv() => 15, _ = c.recv() => 1 }
-            }
-            _ => std::future::pending().await,
-        }
-    };
-    let fill = |text: &str| addresses(text, topology, |s| emulation.site_address(s).to_string());
-    let mut backgrounds = Vec::new();
-    for (site, line) in &job.runs {
-        let mut command = Command::new("sh");
-        // A group of its own: a Ctrl-C on the terminal is for CMD, and the end of it all for everything below `sh`.
-        command.arg("-c").arg(fill(line)?).process_group(0);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        surroundings.give(&mut command, topology, emulation, *site);
-        let mut child = emulation.spawn(*site, command)?;
-        let name = &topology.site(*site).name;
-        if let Some(out) = child.stdout.take() {
-            relay_lines(name, out, quiet);
-        }
-        if let Some(err) = child.stderr.take() {
-            relay_lines(name, err, false);
-        }
-        backgrounds.push(Background { site: *site, line: line.clone(), child, ended: None });
+/// The signals that end a run; received, they no longer end the process.
+struct Signals([(i32, tokio::signal::unix::Signal); 3]);
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let of = |kind: SignalKind| signal(kind).map(|signal| (kind.as_raw_value(), signal));
+        Ok(Self([of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?]))
     }
-    let mut cut = Cut::None;
-    if !backgrounds.is_empty() {
-        tokio::select! {
-            () = tokio::time::sleep(job_time(args.settle)) => {}
-            n = next_signal() => cut = Cut::Signal(n),
-        }
-        check_backgrounds(topology, &mut backgrounds);
+
+    /// The number of the next one.
+    async fn next(&mut self) -> i32 {
+        let [a, b, c] = &mut self.0;
+        tokio::select! { _ = a.1.recv() => a.0, _ = b.1.recv() => b.0, _ = c.1.recv() => c.0 }
     }
-    let mut words = args.command.iter();
-    let mut command = match words.next() {
-        Some(program) => {
-            let fill_word =
-                |w: &OsString| w.to_str().map_or_else(|| Ok(w.clone()), |t| fill(t).map(OsString::from));
-            let mut command = Command::new(fill_word(program)?);
-            command.args(words.map(fill_word).collect::<anyhow::Result<Vec<_>>>()?);
-            Some(command)
-        }
-        None if std::io::stdin().is_terminal() && backgrounds.is_empty() && args.duration.is_none() => {
-            let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-            if !quiet {
-                eprintln!(
-                    "a shell in {} ({}) of {}; in another site: nsenter --net=$ANABRANCH_NETNS_1 CMD; `exit` ends the network",
-                    topology.site(job.site).name,
-                    emulation.site_address(job.site),
-                    topology.name()
-                );
-            }
-            Some(Command::new(shell))
-        }
-        None => None,
-    };
-    let begun = Instant::now();
-    let mut pid = None;
-    let mut waiting = None;
-    if let (Some(command), Cut::None) = (&mut command, cut) {
-        let mut command = std::mem::replace(command, Command::new("true"));
-        surroundings.give(&mut command, topology, emulation, job.site);
-        match emulation.spawn(job.site, command) {
-            Ok(mut child) => {
-                pid = Pid::from_raw(child.id() as i32);
-                waiting = Some(tokio::task::spawn_blocking(move || child.wait()));
-            }
-            Err(anabranch_emu::EmuError::Spawn { program, error, .. }) => {
-                eprintln!("anabranch: cannot start `{program}`: {error}");
-                let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-                stop_backgrounds(&mut backgrounds).await;
-                return Ok(Ended { code, seconds: 0.0, backgrounds });
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let ending = async {
-        match &mut waiting {
-            Some(waiting) => Some(waiting.await),
-            None => std::future::pending().await,
-        }
-    };
-    let mut ending = std::pin::pin!(ending);
-    let limit = async {
-        match args.duration {
-            Some(duration) => tokio::time::sleep(job_time(duration)).await,
-            None => std::future::pending().await,
-        }
-    };
-    let mut limit = std::pin::pin!(limit);
-    let mut status = None;
-    let mut changes = job.changes.iter().peekable();
-    while status.is_none() && cut == Cut::None {
-        let due = changes.peek().map(|c| begun + job_time(c.at));
-        let next_change = async {
-            match due {
-                Some(due) => tokio::time::sleep_until(due.into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            result = &mut ending => status = result,
-            () = &mut limit => cut = Cut::Duration,
-            n = next_signal() => cut = Cut::Signal(n),
-            () = next_change => if let Some(change) = changes.next() {
-                change.apply(emulation)?;
-                tracing::info!("{change}");
-            },
-        }
-    }
-    if let (Cut::Signal(_) | Cut::Duration, Some(pid)) = (cut, pid) {
-        // After a Ctrl-C on the terminal the command has had the signal as well and may be tidying up.
-        let on_terminal = cut == Cut::Signal(2) && std::io::stdin().is_terminal();
-        let wanted = if cut == Cut::Signal(2) { Signal::INT } else { Signal::TERM };
-        for (asked, patience) in
-            [(!on_terminal).then_some(wanted), Some(Signal::TERM)].iter().zip([GRACE, GRACE])
-        {
-            if let Some(asked) = *asked {
-                // It has not been waited for, so the number is still its own.
-                let _ = kill_process(pid, asked);
-            }
-            tokio::select! {
-                result = &mut ending => { status = result; break }
-                () = tokio::time::sleep(patience) => {}
-            }
-        }
-    }
-    let seconds = begun.elapsed().as_secs_f64();
-    check_backgrounds(topology, &mut backgrounds);
-    stop_backgrounds(&mut backgrounds).await;
-    let code = match (cut, status) {
-        (Cut::None, Some(status)) => exit_code(status??),
-        (Cut::Duration, _) if pid.is_some() => 124,
-        (Cut::Signal(n), _) => 128 + n as u8,
-        _ => 0,
-    };
-    Ok(Ended { code, seconds, backgrounds })
 }
 
-fn job_time(duration: Duration) -> StdDuration {
-    duration.to_std()
+/// A network with everything that is to happen on it.
+struct Stage<'a> {
+    args: &'a Args,
+    job: &'a Job,
+    emulation: &'a Emulation,
+    surroundings: &'a Surroundings,
+    quiet: bool,
+}
+
+impl Stage<'_> {
+    async fn conduct(&self) -> anyhow::Result<Ended> {
+        let topology = &self.job.topology;
+        let mut signals = Signals::new()?;
+        let mut backgrounds = self.start_backgrounds()?;
+        let mut cut = Cut::None;
+        if !backgrounds.is_empty() {
+            tokio::select! {
+                () = tokio::time::sleep(self.args.settle.to_std()) => {}
+                n = signals.next() => cut = Cut::Signal(n),
+            }
+            check_backgrounds(topology, &mut backgrounds);
+        }
+        let begun = Instant::now();
+        let (mut status, mut running) = (None, false);
+        if cut == Cut::None {
+            let child = match self.command()? {
+                None => None,
+                Some(command) => match self.emulation.spawn(self.job.site, command) {
+                    Ok(child) => Some(child),
+                    Err(EmuError::Spawn { program, error, .. }) => {
+                        eprintln!("anabranch: cannot start `{program}`: {error}");
+                        let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+                        stop_backgrounds(&mut backgrounds).await;
+                        return Ok(Ended { code, stillborn: true, seconds: 0.0, backgrounds });
+                    }
+                    Err(error) => return Err(error.into()),
+                },
+            };
+            running = child.is_some();
+            (status, cut) = self.watch(child, begun, &mut signals).await?;
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        check_backgrounds(topology, &mut backgrounds);
+        stop_backgrounds(&mut backgrounds).await;
+        let code = match (cut, status) {
+            (Cut::None, Some(status)) => exit_code(status),
+            (Cut::Duration, _) if running => 124,
+            (Cut::Signal(n), _) => 128 + n as u8,
+            _ => 0,
+        };
+        Ok(Ended { code, stillborn: false, seconds, backgrounds })
+    }
+
+    /// `text` with the addresses filled in.
+    fn fill(&self, text: &str) -> anyhow::Result<String> {
+        addresses(text, &self.job.topology, |s| self.emulation.site_address(s).to_string())
+    }
+
+    fn start_backgrounds(&self) -> anyhow::Result<Vec<Background>> {
+        let start = |(site, line): &(SiteId, String)| {
+            let mut command = Command::new("sh");
+            // A group of its own: a Ctrl-C on the terminal is for CMD, and the end of it all for everything below `sh`.
+            command.arg("-c").arg(self.fill(line)?).process_group(0);
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            self.surroundings.give(&mut command, &self.job.topology, self.emulation, *site);
+            let mut child = self.emulation.spawn(*site, command)?;
+            let name = &self.job.topology.site(*site).name;
+            if let Some(out) = child.stdout.take() {
+                relay_lines(name, out, self.quiet);
+            }
+            if let Some(err) = child.stderr.take() {
+                relay_lines(name, err, false);
+            }
+            Ok(Background { site: *site, line: line.clone(), child, ended: None })
+        };
+        self.job.runs.iter().map(start).collect()
+    }
+
+    /// The command asked for, or a shell, or neither: then only `--run` programs run.
+    fn command(&self) -> anyhow::Result<Option<Command>> {
+        let mut words = self.args.command.iter().map(|word| match word.to_str() {
+            Some(text) => self.fill(text).map(OsString::from),
+            None => Ok(word.clone()),
+        });
+        let mut command = if let Some(program) = words.next() {
+            let mut command = Command::new(program?);
+            command.args(words.collect::<anyhow::Result<Vec<_>>>()?);
+            command
+        } else if std::io::stdin().is_terminal() && self.job.runs.is_empty() && self.args.duration.is_none() {
+            let site = &self.job.topology.site(self.job.site).name;
+            let address = self.emulation.site_address(self.job.site);
+            if !self.quiet {
+                eprintln!(
+                    "a shell in {site} ({address}); in another site: nsenter --net=$ANABRANCH_NETNS_1 CMD; `exit` ends it all"
+                );
+            }
+            Command::new(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()))
+        } else {
+            return Ok(None);
+        };
+        self.surroundings.give(&mut command, &self.job.topology, self.emulation, self.job.site);
+        Ok(Some(command))
+    }
+
+    /// Makes the changes at their times until the command ends or is ended.
+    async fn watch(
+        &self,
+        child: Option<Child>,
+        begun: Instant,
+        signals: &mut Signals,
+    ) -> anyhow::Result<(Option<ExitStatus>, Cut)> {
+        // The process's number is its own until `wait` has returned, which `ending` tells.
+        let pid = child.as_ref().and_then(|c| Pid::from_raw(c.id() as i32));
+        let mut ending = std::pin::pin!(async {
+            match child {
+                Some(mut child) => tokio::task::spawn_blocking(move || child.wait())
+                    .await
+                    .map_err(anyhow::Error::from)?
+                    .map_err(Into::into),
+                None => std::future::pending::<anyhow::Result<ExitStatus>>().await,
+            }
+        });
+        let mut limit = std::pin::pin!(async {
+            match self.args.duration {
+                Some(duration) => tokio::time::sleep(duration.to_std()).await,
+                None => std::future::pending().await,
+            }
+        });
+        let mut changes = self.job.changes.iter().peekable();
+        let cut = loop {
+            let due = changes.peek().map(|c| begun + c.at.to_std());
+            let next_change = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                status = &mut ending => return Ok((Some(status?), Cut::None)),
+                () = &mut limit => break Cut::Duration,
+                n = signals.next() => break Cut::Signal(n),
+                () = next_change => if let Some(change) = changes.next() {
+                    change.apply(self.emulation)?;
+                    tracing::info!("{change}");
+                },
+            }
+        };
+        let Some(pid) = pid else { return Ok((None, cut)) };
+        // After a Ctrl-C on the terminal the command has had the signal as well and may be tidying up.
+        let first = match cut {
+            Cut::Signal(2) if std::io::stdin().is_terminal() => None,
+            Cut::Signal(2) => Some(Signal::INT),
+            _ => Some(Signal::TERM),
+        };
+        for wanted in [first, Some(Signal::TERM)] {
+            if let Some(wanted) = wanted {
+                // One that has just ended needs no signal.
+                let _ = kill_process(pid, wanted);
+            }
+            tokio::select! {
+                status = &mut ending => return Ok((Some(status?), cut)),
+                () = tokio::time::sleep(GRACE) => {}
+            }
+        }
+        // What does not listen is killed with the emulation.
+        Ok((None, cut))
+    }
 }
 
 fn exit_code(status: ExitStatus) -> u8 {

@@ -85,14 +85,16 @@ impl Outcome<'_> {
             if drops.is_empty() { "none".to_owned() } else { drops.join(", ") },
             r.congestion_control,
         );
+        let verdict = match (r.packets, r.trusted) {
+            (_, false) => format!("NOT TRUSTED: {}", r.why.join("; ")),
+            (0, true) => "nothing to judge by".to_owned(),
+            (_, true) => "trusted".to_owned(),
+        };
+        let (p50, p99, p999, worst) =
+            (r.lateness_us_p50, r.lateness_us_p99, r.lateness_us_p999, r.lateness_us_max);
         let _ = writeln!(
             out,
-            "lateness p50 {:.0} us, p99 {:.0} us, p99.9 {:.0} us, worst {:.0} us: {}",
-            r.lateness_us_p50,
-            r.lateness_us_p99,
-            r.lateness_us_p999,
-            r.lateness_us_max,
-            if r.trusted { "trusted".to_owned() } else { format!("NOT TRUSTED: {}", r.why.join("; ")) },
+            "lateness p50 {p50:.0} us, p99 {p99:.0} us, p99.9 {p999:.0} us, worst {worst:.0} us: {verdict}"
         );
         if verbose > 0 {
             let _ = writeln!(out, "{}", self.table());
