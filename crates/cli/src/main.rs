@@ -36,7 +36,7 @@ enum Verb {
     #[command(subcommand)]
     Replicate(replicate::Noun),
     /// Any program on an emulated network.
-    Emulate(Box<emulate::Args>),
+    Emulate(emulate::Args),
     /// What this machine can do, and the fix for what it cannot.
     Doctor(doctor::Args),
 }
