@@ -67,9 +67,7 @@ class Site:
 
     def bytes_sent(self) -> int:
         """IP bytes that programs of this site have sent, retransmissions and acknowledgements included."""
-        text = subprocess.run(
-            self.inside(["cat", "/proc/net/dev"]), check=True, capture_output=True, text=True
-        ).stdout
+        text = subprocess.run(self.inside(["cat", "/proc/net/dev"]), check=True, capture_output=True, text=True).stdout
         for line in text.splitlines():
             name, _, fields = line.strip().partition(":")
             if name == DEVICE:
@@ -325,7 +323,9 @@ def bittorrent_peer(text: str) -> None:
     settings = json.loads(text)
     listen = {"listen_interfaces": f"{settings['address']}:{BITTORRENT_PORT}"}
     alerts = {"alert_mask": int(lt.alert.category_t.error_notification | lt.alert.category_t.status_notification)}
-    session = lt.session({**BITTORRENT_SETTINGS, **listen, **alerts})
+    # The stubs want a TypedDict of every setting.
+    chosen: Any = {**BITTORRENT_SETTINGS, **listen, **alerts}
+    session = lt.session(chosen)
     flags = lt.torrent_flags.disable_dht | lt.torrent_flags.disable_lsd | lt.torrent_flags.disable_pex
     if settings["seed"]:
         flags |= lt.torrent_flags.seed_mode
@@ -354,6 +354,13 @@ def bittorrent_peer(text: str) -> None:
         if not said and handle.status().is_seeding:
             said = True
             print("done", flush=True)
+
+
+def processors_used_s() -> float:
+    """Processor time that the whole machine has used, in seconds, waiting for discs not counted."""
+    fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, interrupt, soft_interrupt = (int(f) for f in fields[:7])
+    return (user + nice + system + interrupt + soft_interrupt) / os.sysconf("SC_CLK_TCK")
 
 
 def run_trial(task: dict[str, Any]) -> dict[str, Any]:
@@ -400,7 +407,7 @@ def run_trial(task: dict[str, Any]) -> dict[str, Any]:
 
 COLUMNS = [
     "topology", "loss", "method", "variant", "trial", "seconds", "source_sent_bytes", "links_sent_bytes",
-    "link_busiest_bytes", "links_used", "cpu_s", "emulator_cpu_s", "verified", "congestion_control",
+    "link_busiest_bytes", "links_used", "cpu_s", "emulator_cpu_s", "cpu_share_others", "verified", "congestion_control",
     "lateness_us_p50", "lateness_us_p99", "lateness_us_max", "dropped_queue_full", "dropped_loss",
 ]  # fmt: skip
 
@@ -440,7 +447,13 @@ def emulate_trial(
             "--seed", str(trial), "--duration", f"{settings['timeout_s'] + 30} s", "--report", str(report),
             "--", sys.executable, str(HERE / "run.py"), "trial", json.dumps(task),
         ]  # fmt: skip
+        used_before, begun = processors_used_s(), time.monotonic()
+        mine_before = resource.getrusage(resource.RUSAGE_CHILDREN)
         code = subprocess.run(command, stdin=subprocess.DEVNULL).returncode
+        mine = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = processors_used_s() - used_before
+        used -= mine.ru_utime + mine.ru_stime - mine_before.ru_utime - mine_before.ru_stime
+        others = max(0.0, used / (time.monotonic() - begun) / (os.cpu_count() or 1))
         shutil.rmtree(folder, ignore_errors=True)
         if code != 0:
             raise TrialError(f"{label}: exit code {code}")
@@ -459,6 +472,7 @@ def emulate_trial(
         "source_sent_bytes": figures["source_sent_bytes"], "links_sent_bytes": sum(links),
         "link_busiest_bytes": max(links), "links_used": sum(b > settings["file_mib"] << 20 >> 7 for b in links),
         "cpu_s": round(figures["cpu_s"], 2), "emulator_cpu_s": round(late["forwarder_cpu_s"], 2),
+        "cpu_share_others": round(others, 3),
         "verified": figures["verified"], "congestion_control": late["congestion_control"],
         "lateness_us_p50": late["lateness_us_p50"], "lateness_us_p99": late["lateness_us_p99"],
         "lateness_us_max": late["lateness_us_max"],
@@ -515,7 +529,7 @@ OURS = "replicate"
 
 
 def write_expected(args: argparse.Namespace) -> int:
-    """Writes ``expected.csv``: every variant's seconds and bytes, the best peer, and the claim's ratio once ours is there."""
+    """Writes ``expected.csv``: every variant, the best peer, and the claim's ratio once ours is there."""
     plan = tomllib.loads(args.plan.read_text())
     ratio_max = plan["settings"]["ratio_max"]
     rows = read_rows(args.out / "trials.csv")
@@ -547,7 +561,8 @@ def write_expected(args: argparse.Namespace) -> int:
         ours = {variant: row for (method, variant), row in middle.items() if method == OURS}
         for variant in ["auto", "coded"]:
             ratio = f"{float(ours[variant]['seconds']) / float(best['seconds']):.3f}" if variant in ours else ""
-            note = f"seconds of replicate {variant} to those of {name}; at most" + ("" if ratio else "; not measured yet")
+            note = f"seconds of replicate {variant} to those of {name}, at most; "
+            note += "measured" if ratio else "not measured yet"
             out.append([plan["claim"], f"{case}.ratio_{variant}", str(ratio_max), ratio, "0", note])
     with (HERE / "expected.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
