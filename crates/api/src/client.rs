@@ -359,7 +359,6 @@ impl Client {
 
 /// What a watcher sees.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum WatchItem {
     /// How the transfer stands now.
     Status(Box<TransferView>),

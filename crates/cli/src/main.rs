@@ -8,6 +8,7 @@
     reason = "a driver: sockets, files, clocks and the environment are its business"
 )]
 
+mod demo;
 mod doctor;
 mod emulate;
 mod network;
@@ -39,6 +40,8 @@ enum Verb {
     Emulate(emulate::Args),
     /// What this machine can do, and the fix for what it cannot.
     Doctor(doctor::Args),
+    /// See one file arrive at several sites of an emulated network, by one scheme after the other.
+    Demo(demo::Args),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
         Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),
         Verb::Doctor(args) => doctor::run(&args),
+        Verb::Demo(args) => demo::run(&args, cli.quiet),
     };
     match result {
         Ok(code) => code,

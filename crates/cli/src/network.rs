@@ -42,5 +42,7 @@ pub fn link(topology: &Topology, name: &str) -> anyhow::Result<anabranch_units::
         let to = topology.find_site(&name[at + 1..]).ok()?;
         topology.links_out(from).find(|l| topology.link(*l).to == to)
     });
-    cuts.into_iter().next().with_context(|| format!("no link `{name}`: write it as FROM-TO, two sites with a link"))
+    cuts.into_iter()
+        .next()
+        .with_context(|| format!("no link `{name}`: write it as FROM-TO, two sites with a link"))
 }

@@ -1,18 +1,30 @@
 //! `anabranch replicate`: joins the system to sockets, files and the controller's service.
 
+pub mod controller;
 pub mod keys;
 pub mod partial;
 pub mod plan;
+pub mod relay;
 pub mod runner;
+pub mod send;
 pub mod service;
+pub mod status;
 
 use std::process::ExitCode;
 
 /// What to do.
 #[derive(clap::Subcommand)]
 pub enum Noun {
+    /// Plan, install and see transfers through: one for all sites.
+    Controller(controller::Args),
+    /// Send, relay and receive: one at each site.
+    Relay(relay::Args),
+    /// Send a file from one site to others.
+    Send(send::Args),
     /// Show what a transfer would do, and how fast, before a byte moves.
     Plan(plan::Args),
+    /// Show how transfers stand, or stop one.
+    Status(status::Args),
     /// Make the keys with which controller, sites and operators know each other.
     #[command(subcommand)]
     Keys(keys::Command),
@@ -21,9 +33,33 @@ pub enum Noun {
 /// Runs it.
 ///
 /// Errors: one line for the user.
-pub fn run(noun: Noun, _quiet: bool) -> anyhow::Result<ExitCode> {
+pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
     match noun {
+        Noun::Controller(args) => controller::run(&args),
+        Noun::Relay(args) => relay::run(&args),
+        Noun::Send(args) => send::run(&args, quiet),
         Noun::Plan(args) => plan::run(&args),
+        Noun::Status(args) => status::run(&args),
         Noun::Keys(command) => keys::run(&command),
+    }
+}
+
+/// The runtime that daemons and clients run on, on all cores.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}
+
+/// Waits for Ctrl-C or a polite kill.
+async fn asked_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let ended = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut term) => term.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = ended => {}
     }
 }

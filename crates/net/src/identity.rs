@@ -29,7 +29,8 @@ impl Identity {
     /// Errors: the peer's certificate is not of our authority or not for that name and role (`InvalidData`); a name
     /// that no certificate can carry (`InvalidInput`); the connection's own.
     pub async fn connect(&self, tcp: TcpStream, role: Role, name: &str) -> io::Result<TlsStream<TcpStream>> {
-        let name = tls::server_name(role, name).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let name =
+            tls::server_name(role, name).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         Ok(self.connector.connect(name, tcp).await?.into())
     }
 
@@ -41,7 +42,10 @@ impl Identity {
         let stream = TlsStream::from(self.acceptor.accept(tcp).await?);
         let peer = stream.get_ref().1.peer_certificates().and_then(tls::peer_identity);
         let peer = peer.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, "the peer's certificate names nobody: make keys with `keys init`")
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the peer's certificate names nobody: make keys with `keys init`",
+            )
         })?;
         Ok((stream, peer))
     }

@@ -91,8 +91,8 @@ pub enum Command {
         /// BLAKE3 of the whole file, as the source read it.
         hash: FileHash,
     },
-    /// To the source: read the whole file and say its hash. Sent when every byte is where it should be and no attempt has
-    /// told the hash. Answered by [`Report::Hashed`] or [`Report::Failed`].
+    /// To the source: read the whole file and say its hash. Sent when a destination has every byte, or a
+    /// finished file of the same length, and nobody has told the hash yet. Answered by [`Report::Hashed`] or [`Report::Failed`].
     Hash {
         /// The attempt, or the inquiry, that needs it.
         run: Run,

@@ -75,7 +75,7 @@ fn parse_scaled(text: &str, units: &[(&str, f64)], known: &'static str) -> Resul
         return Ok(value);
     }
     let value = number.parse::<f64>().unwrap_or(f64::INFINITY) * factor;
-    if value >= 0.0 && value < 1.8e19 {
+    if (0.0..1.8e19).contains(&value) {
         Ok(value.round() as u64)
     } else {
         Err(ParseQuantityError::OutOfRange { text: text.to_owned() })

@@ -206,7 +206,6 @@ async fn a_whole_transfer_is_talked_through() {
         match item {
             WatchItem::Event(event) => kinds.push(event.kind),
             WatchItem::Status(view) => last = Some(view),
-            _ => {}
         }
     }
     let last = last.expect("a status ends the stream");

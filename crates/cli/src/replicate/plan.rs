@@ -69,11 +69,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let topology = args.network.load()?;
-    let from = topology.find_site(args.from.as_deref().unwrap_or_default())?;
-    let mut request = Request::new(&topology, from, network::sites(&topology, &args.to)?);
-    request.avoid_sites = network::sites(&topology, &args.avoid_sites)?;
-    request.avoid_links = args.avoid_links.iter().map(|l| network::link(&topology, l)).collect::<Result<_, _>>()?;
-    let planner = Planner::new(request)?;
+    let from = args.from.as_deref().unwrap_or_default();
+    let avoid = (&args.avoid_sites[..], &args.avoid_links[..]);
+    let planner = Planner::new(ask(&topology, from, &args.to, avoid)?)?;
     let comparison = planner.compare()?;
     let choice = planner.auto()?;
     let shown = shown(&planner, &choice, &args.scheme)?;
@@ -83,9 +81,47 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::fs::write(path, picture).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&json(&topology, &comparison, &shown, args)?)?);
+        println!("{}", serde_json::to_string(&json(&topology, &comparison, &shown, args.size, args.full)?)?);
     } else {
         print!("{}", table(&topology, &comparison, &choice, &shown, args.size));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sites and links that a plan must leave alone, by name.
+pub type Avoid<'a> = (&'a [String], &'a [String]);
+
+fn ask<'a>(
+    topology: &'a Topology,
+    from: &str,
+    to: &[String],
+    avoid: Avoid<'_>,
+) -> anyhow::Result<Request<'a>> {
+    let from = topology.find_site(from)?;
+    let mut request = Request::new(topology, from, network::sites(topology, to)?);
+    request.avoid_sites = network::sites(topology, avoid.0)?;
+    request.avoid_links = avoid.1.iter().map(|l| network::link(topology, l)).collect::<Result<_, _>>()?;
+    Ok(request)
+}
+
+/// Shows what `send` would do.
+///
+/// Errors: one line for the user.
+pub fn show(
+    topology: &Topology,
+    from: &str,
+    to: &[String],
+    avoid: Avoid<'_>,
+    scheme: &str,
+    as_json: bool,
+) -> anyhow::Result<ExitCode> {
+    let planner = Planner::new(ask(topology, from, to, avoid)?)?;
+    let (comparison, choice) = (planner.compare()?, planner.auto()?);
+    let shown = shown(&planner, &choice, scheme)?;
+    if as_json {
+        println!("{}", serde_json::to_string(&json(topology, &comparison, &shown, None, false)?)?);
+    } else {
+        print!("{}", table(topology, &comparison, &choice, &shown, None));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -101,14 +137,20 @@ fn shown(planner: &Planner<'_>, choice: &Choice, scheme: &str) -> anyhow::Result
     }
 }
 
-fn json(topology: &Topology, comparison: &Comparison, shown: &Planned, args: &Args) -> anyhow::Result<serde_json::Value> {
+fn json(
+    topology: &Topology,
+    comparison: &Comparison,
+    shown: &Planned,
+    size: Option<ByteCount>,
+    full: bool,
+) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(comparison)?;
     let object = value.as_object_mut().context("a comparison is an object")?;
     object.insert("shown".into(), serde_json::to_value(shown.plan.scheme)?);
     object.insert("rate_bps".into(), shown.plan.rate.as_bps().into());
     object.insert("bound_bps".into(), shown.plan.bound.as_bps().into());
     object.insert("figures".into(), serde_json::to_value(&shown.figures)?);
-    if let Some(size) = args.size {
+    if let Some(size) = size {
         let links: Vec<_> = shown
             .plan
             .bytes_per_link(size)
@@ -123,19 +165,32 @@ fn json(topology: &Topology, comparison: &Comparison, shown: &Planned, args: &Ar
         object.insert("links".into(), links.into());
         object.insert("seconds".into(), shown.plan.rate.transmit_time(size).as_secs_f64().into());
     }
-    if args.full {
+    if full {
         object.insert("plan".into(), serde_json::to_value(&shown.plan)?);
     }
     Ok(value)
 }
 
-fn table(topology: &Topology, c: &Comparison, choice: &Choice, shown: &Planned, size: Option<ByteCount>) -> String {
+fn table(
+    topology: &Topology,
+    c: &Comparison,
+    choice: &Choice,
+    shown: &Planned,
+    size: Option<ByteCount>,
+) -> String {
     use std::fmt::Write as _;
     let name = |s| topology.site(s).name.as_str();
     let plan = &shown.plan;
     let to: Vec<_> = plan.destinations.iter().map(|d| name(*d)).collect();
     let mut out = String::new();
-    let _ = writeln!(out, "{}: {} to {}; no scheme can be faster than {}\n", topology.name(), name(plan.source), to.join(", "), plan.bound);
+    let _ = writeln!(
+        out,
+        "{}: {} to {}; no scheme can be faster than {}\n",
+        topology.name(),
+        name(plan.source),
+        to.join(", "),
+        plan.bound
+    );
     let mut rows = comfy_table::Table::new();
     rows.load_preset(comfy_table::presets::NOTHING);
     rows.set_header(["scheme", "rate", "of bound", "sent per byte", "flows", "coding at"]);
@@ -161,7 +216,13 @@ fn table(topology: &Topology, c: &Comparison, choice: &Choice, shown: &Planned, 
         let _ = writeln!(out, "WARNING: random symbols pushed through the plans did not arrive as sent");
     }
     if let Some(size) = size {
-        let _ = writeln!(out, "\n{} at {}: {}; bytes on each link:", plan.scheme, plan.rate, plan.rate.transmit_time(size));
+        let _ = writeln!(
+            out,
+            "\n{} at {}: {}; bytes on each link:",
+            plan.scheme,
+            plan.rate,
+            plan.rate.transmit_time(size)
+        );
         for (id, bytes) in plan.bytes_per_link(size) {
             let link = topology.link(id);
             let _ = writeln!(out, "  {} - {}: {bytes}", name(link.from), name(link.to));

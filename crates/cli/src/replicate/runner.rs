@@ -12,8 +12,8 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::socket::{self, TcpOptions};
 use anabranch_replicate::control::{
-    ByteRange, FailureKind, FileHash, FlowDigest, FlowProgress, FlowSide, FlowVector, Outgoing, Priority, Report,
-    SiteProgram,
+    ByteRange, FailureKind, FileHash, FlowDigest, FlowProgress, FlowSide, FlowVector, Outgoing, Priority,
+    Report, SiteProgram,
 };
 use anabranch_replicate::msg::{FrameHeader, Hello, HelloReply};
 use anabranch_replicate::plan::{FlowId, Mode};
@@ -78,7 +78,6 @@ struct FlowCounters {
     blocked_ns: AtomicU64,
     /// Packets in all, once its end was taken from the machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
-    congestion_control: Mutex<Option<String>>,
 }
 
 /// What each flow carried lately, by flow, side and generation: enough to say later who changed it.
@@ -262,7 +261,13 @@ impl Runner {
     /// What this site knows of a generation of `group`, for an audit.
     ///
     /// With `vectors` (at the source) also what each flow ought to have carried, worked out from the file.
-    pub fn audit(&self, group: u16, generation: u64, vectors: &[FlowVector], source: Option<&Path>) -> Report {
+    pub fn audit(
+        &self,
+        group: u16,
+        generation: u64,
+        vectors: &[FlowVector],
+        source: Option<&Path>,
+    ) -> Report {
         let shared = &self.shared;
         let of_group = |flow: FlowId| {
             let program = &shared.program;
@@ -289,12 +294,6 @@ impl Runner {
             }));
         }
         Report::Audit { run: shared.program.run, group, generation, digests }
-    }
-
-    /// Congestion control of each flow that leaves, as the kernel names it.
-    pub fn congestion_control(&self) -> BTreeMap<FlowId, String> {
-        let name = |c: &FlowCounters| lock(&c.congestion_control).clone();
-        self.shared.flows.iter().filter_map(|(flow, c)| Some((*flow, name(c)?))).collect()
     }
 }
 
@@ -433,9 +432,6 @@ impl Shared {
             let tried = async {
                 let address = resolve(&out.address)?;
                 let tcp = socket::connect(address, &options).await?;
-                if let Ok(name) = socket::congestion_control(&tcp) {
-                    *lock(&self.flows[&out.flow].congestion_control) = Some(name);
-                }
                 let mut stream = identity.connect(tcp, Role::Site, &out.to_name).await?;
                 stream.write_all(&hello).await?;
                 stream.flush().await?;

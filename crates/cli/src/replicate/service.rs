@@ -326,11 +326,7 @@ impl Service {
         }
     }
 
-    async fn accept(
-        self: Arc<Self>,
-        listener: TcpListener,
-        greetings: Arc<tokio::sync::Semaphore>,
-    ) {
+    async fn accept(self: Arc<Self>, listener: TcpListener, greetings: Arc<tokio::sync::Semaphore>) {
         loop {
             let Ok(permit) = Arc::clone(&greetings).acquire_owned().await else { return };
             let tcp = match listener.accept().await {
@@ -357,6 +353,9 @@ impl Service {
 
     async fn greet(&self, tcp: TcpStream) -> io::Result<()> {
         let options = anabranch_net::socket::TcpOptions {
+            // This end sends nothing but acknowledgements and heartbeats. Where the cable's other direction is full of data,
+            // they would wait in its queue, and the flow that they belong to with them.
+            dscp: super::runner::dscp(anabranch_replicate::control::Priority::Interactive),
             user_timeout: Some(anabranch_units::Duration::from_std(super::runner::HOP_TIMEOUT)),
             ..Default::default()
         };
@@ -368,7 +367,9 @@ impl Service {
         let runner = lock(&self.runners).get(&hello.run).cloned();
         let reply = match &runner {
             None => HelloReply::NotInstalled,
-            Some(runner) if peer.role == Role::Site && runner.expects(hello, &peer.name) => HelloReply::Welcome,
+            Some(runner) if peer.role == Role::Site && runner.expects(hello, &peer.name) => {
+                HelloReply::Welcome
+            }
             Some(_) => HelloReply::Refused,
         };
         stream.write_u8(reply.encode()).await?;

@@ -1,3 +1,5 @@
+//! Plans on small networks, the built-in ones and random ones. [`the_whole_claim`] is the long one.
+
 use super::survey::{Survey, survey_random, survey_triples, triples};
 use super::*;
 use anabranch_graph::{LinkProperties, Topology};
@@ -21,16 +23,17 @@ fn network(name: &str, sites: u16, cables: &str, full_duplex: bool) -> Topology 
     topology
 }
 
+fn built_in(name: &str) -> Topology {
+    anabranch_graph::builtin::builtin(name, BitRate::gbps(1)).expect("built in")
+}
 fn butterfly() -> Topology {
-    network("butterfly", 7, "0-1 0-2 1-3 2-3 3-4 1-5 4-5 2-6 4-6", false)
+    built_in("butterfly")
 }
 fn internet2() -> Topology {
-    network("internet2", 9, "0-1 0-2 1-2 1-3 2-4 3-4 3-5 4-6 5-6 5-7 6-7 6-8 7-8", true)
+    built_in("internet2")
 }
 fn b4() -> Topology {
-    let cables =
-        "0-1 0-3 1-2 2-3 2-4 2-12 3-4 3-5 3-12 4-6 4-7 5-6 5-7 6-7 6-9 7-10 7-12 8-9 8-10 9-10 9-11 10-11";
-    network("b4", 13, cables, true)
+    built_in("b4")
 }
 
 fn sites(ids: &[u16]) -> Vec<SiteId> {

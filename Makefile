@@ -1,0 +1,34 @@
+# The two commands of the README, and the longer ones. Each does the set-up that it needs.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test build claims setup
+
+ANABRANCH := target/release/anabranch
+
+help: ## Show this
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: ## Install what the build needs and the machine lacks (a C compiler; clippy and rustfmt)
+	@command -v cargo >/dev/null || { echo "cargo not found: install Rust with rustup (https://rustup.rs)" >&2; exit 1; }
+	@command -v cc >/dev/null || { \
+	  echo "no C compiler: installing build-essential" >&2; \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && apt-get install -yq build-essential; \
+	  else sudo apt-get update -q && sudo apt-get install -yq build-essential; fi; }
+	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+
+build: setup ## Build the release binary
+	cargo build --release --package anabranch-cli
+
+demo: build ## One file to three sites of an emulated Internet2, by every scheme
+	$(ANABRANCH) demo
+
+test: setup ## Everything that continuous integration runs
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- --deny warnings
+	cargo run --quiet --package xtask -- tidy
+	cargo test --workspace --no-fail-fast
+
+claims: setup ## The long claims: every instance that the planner's claims speak of (minutes)
+	cargo test --release --package anabranch-replicate -- --ignored --nocapture

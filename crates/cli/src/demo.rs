@@ -1,0 +1,452 @@
+//! `anabranch demo`: one file from one site to several over an emulated network, by one scheme after the other.
+//!
+//! Everything is real but the wires: a controller and a daemon at each site, as processes of their own in network
+//! namespaces, moving a file over TLS and the kernel's TCP. Each scheme gets a fresh network, so that its lateness is its
+//! own. Copies are compared with the source's file here, besides what the sites verified themselves.
+
+use crate::network::{self, TopologyArgs};
+use anabranch_emu::{Emulation, EmulationOptions};
+use anabranch_graph::Topology;
+use anabranch_replicate::control::FileHash;
+use anabranch_replicate::draw::{self, Theme, ThroughputSeries};
+use anabranch_replicate::plan::{Planner, Request};
+use anabranch_units::{BitRate, ByteCount, Duration as Span, Seed, SiteId};
+use anyhow::{Context as _, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// What to show.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A built-in topology (internet2, b4, butterfly), or a .toml or .graphml file.
+    #[arg(long, short, value_name = "NAME|FILE", default_value = "internet2")]
+    topology: String,
+    /// Rate of every link that the topology gives none.
+    #[arg(long, value_name = "RATE", default_value = "10 Mbit/s")]
+    rate: BitRate,
+    /// The site that holds the file.
+    #[arg(long, value_name = "SITE")]
+    from: Option<String>,
+    /// The sites that want it.
+    #[arg(long, value_name = "SITE,SITE", value_delimiter = ',')]
+    to: Vec<String>,
+    /// Size of the file.
+    #[arg(long, value_name = "SIZE", default_value = "32 MiB")]
+    size: ByteCount,
+    /// Which schemes, in which order.
+    #[arg(
+        long,
+        value_name = "SCHEME,SCHEME",
+        value_delimiter = ',',
+        default_value = "auto,coded,packed,steiner,multi_path,single_path"
+    )]
+    schemes: Vec<String>,
+    /// Congestion control on every hop, by the kernel's name; the machine's default otherwise.
+    #[arg(long, value_name = "NAME")]
+    congestion_control: Option<String>,
+    /// TCP connections for each flow and hop.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    stripes: u16,
+    /// Bytes of a packet between sites; what a link sends in 10 ms otherwise.
+    #[arg(long, value_name = "SIZE")]
+    symbol: Option<ByteCount>,
+    /// The folder for the pictures and the run's files.
+    #[arg(long, value_name = "DIR", default_value = "runs/demo")]
+    out: PathBuf,
+    /// One JSON object for each scheme on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one scheme did, in the order of the table's columns.
+#[derive(Clone, Debug, serde::Serialize)]
+struct Row {
+    scheme: String,
+    /// What `auto` took; else the scheme itself.
+    ran: String,
+    /// Of the slowest destination, from start to verified.
+    rate_mbps: f64,
+    bound_mbps: f64,
+    planned_mbps: f64,
+    share_of_bound: f64,
+    verified: bool,
+    seconds: f64,
+    congestion_control: String,
+    bytes_from_source: u64,
+    bytes_on_links: u64,
+    lateness_us_p99: f64,
+    trusted: bool,
+    why: Vec<String>,
+}
+
+/// Instances that show something, where the user names none.
+fn instance(topology: &str) -> (&'static str, &'static [&'static str]) {
+    match topology {
+        // The cheapest tree blocks every second one: no greedy packing reaches the min-cut (2), whatever its ties.
+        "internet2" => ("4", &["2", "3", "8"]),
+        "b4" => ("0", &["3", "6", "12"]),
+        // Packing reaches 1.5, coding 2.
+        "butterfly" => ("0", &["5", "6"]),
+        _ => ("0", &[]),
+    }
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let network = TopologyArgs { topology: args.topology.clone(), rate: args.rate };
+    let topology = network.load()?;
+    let (from, to) = instance(&args.topology);
+    let source = topology.find_site(args.from.as_deref().unwrap_or(from))?;
+    let to: Vec<String> = match &args.to[..] {
+        [] => to.iter().map(|s| (*s).to_owned()).collect(),
+        given => given.to_vec(),
+    };
+    ensure!(!to.is_empty(), "--to: name the sites that want the file, as in --to 2,3,5");
+    let destinations = network::sites(&topology, &to)?;
+    let planner = Planner::new(Request::new(&topology, source, destinations.clone()))?;
+    let comparison = planner.compare()?;
+    let name = |s: SiteId| topology.site(s).name.as_str();
+    std::fs::create_dir_all(&args.out).with_context(|| format!("--out {}", args.out.display()))?;
+    let out = args.out.canonicalize()?;
+    let keys = out.join("keys");
+    let _ = std::fs::remove_dir_all(&keys);
+    make_keys(&topology, &keys)?;
+    let file = out.join("file.bin");
+    let hash = make_file(&file, args.size)?;
+
+    if !quiet {
+        let to: Vec<_> = destinations.iter().map(|d| name(*d)).collect();
+        eprintln!(
+            "{}: {} from {} to {}, links of {}; no scheme can be faster than {}",
+            topology.name(),
+            args.size,
+            name(source),
+            to.join(", "),
+            planner.link_unit(),
+            planner.bound(),
+        );
+        eprintln!("{}; {}", comparison.reason, comparison.coding_gain);
+    }
+    let auto = planner.auto()?.chosen.plan;
+    write(&out.join("plan.svg"), &draw::svg(&topology, Some(&auto), Theme::Light))?;
+    let stage = Stage {
+        topology: &topology,
+        source,
+        destinations: &destinations,
+        out: &out,
+        keys: &keys,
+        file: &file,
+        hash,
+        args,
+    };
+    let (mut rows, mut series) = (Vec::new(), Vec::new());
+    for scheme in &args.schemes {
+        let (row, points) = stage.play(scheme, quiet)?;
+        if args.json {
+            println!("{}", serde_json::to_string(&row)?);
+        }
+        series.push(ThroughputSeries { name: scheme.clone(), points });
+        rows.push(row);
+    }
+    let title = format!("{}: rate at the slowest destination", topology.name());
+    let chart = draw::throughput_svg(&title, &series, Some(planner.bound()), Theme::Light);
+    write(&out.join("throughput.svg"), &chart)?;
+    if !args.json {
+        print!("{}", table(&rows));
+    }
+    if !quiet {
+        eprintln!(
+            "pictures: {} and {}",
+            out.join("plan.svg").display(),
+            out.join("throughput.svg").display()
+        );
+    }
+    let fine = rows.iter().all(|r| r.verified);
+    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn table(rows: &[Row]) -> String {
+    let coded = rows.iter().find(|r| r.scheme == "coded").map(|r| r.rate_mbps);
+    let mut out = comfy_table::Table::new();
+    out.load_preset(comfy_table::presets::NOTHING);
+    out.set_header([
+        "scheme",
+        "rate",
+        "of bound",
+        "to coded",
+        "time",
+        "copies",
+        "sent",
+        "congestion control",
+        "lateness p99",
+    ]);
+    for r in rows {
+        let scheme = if r.scheme == r.ran { r.scheme.clone() } else { format!("{} ({})", r.scheme, r.ran) };
+        out.add_row([
+            scheme,
+            format!("{:.2} Mbit/s", r.rate_mbps),
+            format!("{:.0} %", 100.0 * r.share_of_bound),
+            coded.map_or("-".into(), |c| format!("{:.2}", r.rate_mbps / c)),
+            format!("{:.1} s", r.seconds),
+            if r.verified { "verified".into() } else { "NOT VERIFIED".to_owned() },
+            ByteCount::new(r.bytes_from_source).to_string(),
+            r.congestion_control.clone(),
+            format!("{:.0} us{}", r.lateness_us_p99, if r.trusted { "" } else { " (not to be trusted)" }),
+        ]);
+    }
+    let mut text = format!("{out}\n");
+    for r in rows.iter().filter(|r| !r.trusted) {
+        text.push_str(&format!("{}: do not trust these figures: {}\n", r.scheme, r.why.join("; ")));
+    }
+    text
+}
+
+/// The topology as it is wired: where a link is one-way, acknowledgements and control messages get a way back of the same
+/// kind. No plan knows of these links; their ids follow the others.
+fn with_ways_back(topology: &Topology) -> anyhow::Result<Topology> {
+    let mut wired = topology.clone();
+    for link in topology.links() {
+        let back = |l: &anabranch_graph::Link| l.from == link.to && l.to == link.from;
+        if !wired.links().iter().any(back) {
+            wired.add_link(link.to, link.from, link.properties.clone())?;
+        }
+    }
+    Ok(wired)
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn make_keys(topology: &Topology, folder: &Path) -> anyhow::Result<()> {
+    use anabranch_net::keys::{SetRequest, VALID_DAYS, make_set, write_set};
+    let request = SetRequest {
+        sites: topology.sites().iter().map(|s| s.name.clone()).collect(),
+        operators: vec!["operator".into()],
+        controller_hosts: vec![],
+        valid_days: VALID_DAYS,
+    };
+    Ok(write_set(folder, &make_set(&request)?)?)
+}
+
+/// Writes a file of random bytes, the same each time, and returns its hash.
+fn make_file(path: &Path, size: ByteCount) -> anyhow::Result<FileHash> {
+    let mut random = Seed::new(1).stream("file", size.as_u64());
+    let mut hasher = blake3::Hasher::new();
+    let file = std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut file = std::io::BufWriter::new(file);
+    let mut left = size.as_u64();
+    let mut block = vec![0u8; 1 << 16];
+    while left > 0 {
+        block.chunks_exact_mut(8).for_each(|c| c.copy_from_slice(&random.next_u64().to_le_bytes()));
+        let take = left.min(block.len() as u64) as usize;
+        hasher.update(&block[..take]);
+        file.write_all(&block[..take])?;
+        left -= take as u64;
+    }
+    file.flush()?;
+    Ok(FileHash(*hasher.finalize().as_bytes()))
+}
+
+/// What all schemes have in common.
+struct Stage<'a> {
+    topology: &'a Topology,
+    source: SiteId,
+    destinations: &'a [SiteId],
+    out: &'a Path,
+    keys: &'a Path,
+    file: &'a Path,
+    hash: FileHash,
+    args: &'a Args,
+}
+
+/// The port of the controller, and of each site's data.
+const CONTROLLER_PORT: u16 = 7171;
+const DATA_PORT: u16 = 7172;
+
+/// Over how long the rates of the picture are taken.
+const WINDOW: Duration = Duration::from_millis(1_900);
+
+impl Stage<'_> {
+    fn name(&self, site: SiteId) -> &str {
+        &self.topology.site(site).name
+    }
+
+    fn folder(&self, scheme: &str, site: SiteId) -> PathBuf {
+        self.out.join(scheme).join(self.name(site))
+    }
+
+    /// Runs one scheme on a network of its own.
+    fn play(&self, scheme: &str, quiet: bool) -> anyhow::Result<(Row, Vec<(Span, BitRate)>)> {
+        let folder = self.out.join(scheme);
+        let _ = std::fs::remove_dir_all(&folder);
+        for site in self.topology.site_ids() {
+            std::fs::create_dir_all(self.folder(scheme, site))?;
+        }
+        std::fs::hard_link(self.file, self.folder(scheme, self.source).join("file.bin"))?;
+        let options = EmulationOptions::default();
+        let emulation = Emulation::start(&with_ways_back(self.topology)?, options)?;
+        let emulation_default = emulation.congestion_control().to_owned();
+        let mut daemons = self.start_daemons(&emulation, scheme)?;
+        let bar = ProgressBar::new(self.args.size.as_u64());
+        if quiet {
+            bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+        }
+        let style = ProgressStyle::with_template("{prefix:>12} [{bar:40}] {percent:>3} % {msg}");
+        bar.set_style(style.expect("the template is constant and right").progress_chars("=> "));
+        bar.set_prefix(scheme.to_owned());
+        let sent = self.send(&emulation, scheme, &bar);
+        let counters = emulation.counters()?;
+        let report = emulation.report()?;
+        for daemon in &mut daemons {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        drop(emulation);
+        bar.finish_and_clear();
+        let (summary, points) = sent.with_context(|| format!("{scheme} (logs in {})", folder.display()))?;
+        let same = |d: &SiteId| {
+            let path = self.folder(scheme, *d).join("copy.bin");
+            crate::replicate::partial::hash_file(&path).is_ok_and(|(_, hash)| hash == self.hash)
+        };
+        let verified = summary["verified"] == true && self.destinations.iter().all(same);
+        let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);
+        let planned = self.topology.links().len();
+        let counters: Vec<_> = counters.iter().filter(|c| c.link.index() < planned).collect();
+        let from_source = |c: &&&anabranch_emu::LinkCounters| self.topology.link(c.link).from == self.source;
+        let row = Row {
+            scheme: scheme.to_owned(),
+            ran: summary["scheme"].as_str().unwrap_or("-").to_owned(),
+            rate_mbps: number("rate_mbps"),
+            bound_mbps: number("bound_mbps"),
+            planned_mbps: number("planned_mbps"),
+            share_of_bound: number("rate_mbps") / number("bound_mbps"),
+            verified,
+            seconds: number("seconds"),
+            congestion_control: match &self.args.congestion_control {
+                Some(name) => name.clone(),
+                None => emulation_default,
+            },
+            bytes_from_source: counters.iter().filter(from_source).map(|c| c.sent_bytes).sum(),
+            bytes_on_links: counters.iter().map(|c| c.sent_bytes).sum(),
+            lateness_us_p99: report.lateness_us_p99,
+            trusted: report.trusted,
+            why: report.why,
+        };
+        if !quiet {
+            eprintln!(
+                "{scheme:>12}: {:.2} Mbit/s, {:.0} % of the bound, {:.1} s",
+                row.rate_mbps,
+                100.0 * row.share_of_bound,
+                row.seconds
+            );
+        }
+        // The copies were compared and are as large as the file: one scheme's are not kept for the next.
+        for d in self.destinations {
+            let _ = std::fs::remove_file(self.folder(scheme, *d).join("copy.bin"));
+        }
+        Ok((row, points))
+    }
+
+    fn command(&self, scheme: &str, site: SiteId, log: &str) -> anyhow::Result<Command> {
+        let log = std::fs::File::create(self.folder(scheme, site).join(log))?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.args(["--verbose", "replicate"]);
+        Ok(command)
+    }
+
+    fn start_daemons(&self, emulation: &Emulation, scheme: &str) -> anyhow::Result<Vec<Child>> {
+        let rate = self.args.rate.to_string();
+        let network = ["--topology", &self.args.topology, "--rate", &rate];
+        let controller = format!("{}:{CONTROLLER_PORT}", emulation.site_address(self.source));
+        let mut daemons = Vec::new();
+        let mut command = self.command(scheme, self.source, "controller.log")?;
+        command.arg("controller").args(network).args(["--listen", &controller]);
+        command.arg("--keys").arg(self.keys);
+        command.arg("--store").arg(self.out.join(scheme).join("controller.redb"));
+        daemons.push(emulation.spawn(self.source, command)?);
+        for site in self.topology.site_ids() {
+            let mut command = self.command(scheme, site, "relay.log")?;
+            command.arg("relay").args(network).args(["--site", self.name(site), "--controller", &controller]);
+            command.arg("--keys").arg(self.keys).arg("--dir").arg(self.folder(scheme, site));
+            command.args(["--listen", &format!("0.0.0.0:{DATA_PORT}")]);
+            command.args(["--advertise", &format!("{}:{DATA_PORT}", emulation.site_address(site))]);
+            for link in self.topology.links_in(site) {
+                let from = self.name(self.topology.link(link).from);
+                command.args(["--link", &format!("{from}={}:{DATA_PORT}", emulation.link_address(link))]);
+            }
+            daemons.push(emulation.spawn(site, command)?);
+        }
+        Ok(daemons)
+    }
+
+    /// Runs `replicate send` at the source and follows its events.
+    fn send(
+        &self,
+        emulation: &Emulation,
+        scheme: &str,
+        bar: &ProgressBar,
+    ) -> anyhow::Result<(serde_json::Value, Vec<(Span, BitRate)>)> {
+        let to: Vec<_> = self.destinations.iter().map(|d| self.name(*d)).collect();
+        let mut command = self.command(scheme, self.source, "send.log")?;
+        command.args(["send", "file.bin", "--as", "copy.bin", "--json", "--from", self.name(self.source)]);
+        command.args(["--to", &to.join(","), "--scheme", scheme]);
+        command.args(["--stripes", &self.args.stripes.to_string()]);
+        if let Some(name) = &self.args.congestion_control {
+            command.args(["--congestion-control", name]);
+        }
+        command.args(["--controller", &format!("{}:{CONTROLLER_PORT}", emulation.site_address(self.source))]);
+        if let Some(symbol) = self.args.symbol {
+            command.args(["--symbol", &symbol.as_u64().to_string()]);
+        }
+        command.arg("--keys").arg(self.keys).stdout(Stdio::piped());
+        let mut sender = emulation.spawn(self.source, command)?;
+        let stdout = sender.stdout.take().context("its output is piped")?;
+        let (mut points, mut summary) = (Vec::new(), None);
+        let mut started = None;
+        // What the slowest destination had, and when: rates are taken over `WINDOW`, as reports come in bursts.
+        let mut had = std::collections::VecDeque::from([(Duration::ZERO, 0)]);
+        for line in BufReader::new(stdout).lines() {
+            let event: serde_json::Value = serde_json::from_str(&line?)?;
+            match event["event"].as_str() {
+                Some("started") => {
+                    started.get_or_insert_with(Instant::now);
+                }
+                Some("progress") => {
+                    let verified = event["destinations"].as_array().into_iter().flatten();
+                    let least = verified.filter_map(|d| d["verified_bytes"].as_u64()).min().unwrap_or(0);
+                    let now = started.map_or(Duration::ZERO, |s: Instant| s.elapsed());
+                    bar.set_position(least);
+                    while had.len() > 1 && now.saturating_sub(had[0].0) > WINDOW {
+                        had.pop_front();
+                    }
+                    let (then, bytes) = had[0];
+                    if now > then {
+                        let more = ByteCount::new(least.saturating_sub(bytes));
+                        let rate = BitRate::average(more, Span::from_std(now - then));
+                        points.extend(rate.map(|r| (Span::from_std(now), r)));
+                    }
+                    had.push_back((now, least));
+                }
+                Some("summary") => summary = Some(event),
+                Some("waiting" | "stopped") => bar.println(format!("{scheme}: {}", event["reason"])),
+                _ => {}
+            }
+        }
+        let status = sender.wait()?;
+        match summary {
+            Some(summary) => Ok((summary, points)),
+            None => {
+                let log = self.folder(scheme, self.source).join("send.log");
+                let said = std::fs::read_to_string(log).unwrap_or_default();
+                bail!("send ended with {status}: {}", said.lines().last().unwrap_or("no word"))
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! `anabranch replicate controller`: plans transfers, installs them, and sees them through.
+
+use crate::network::TopologyArgs;
+use anabranch_api::{Controller, ControllerConfig, ServeConfig, Server};
+use anabranch_net::keys::Role;
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_replicate::coordinator::{PlanRequest, SchemeChoice};
+use anabranch_replicate::plan::{Plan, Planner, Request, Scheme};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// How to run it.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    network: TopologyArgs,
+    /// Where to listen. Loopback unless you say otherwise.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7171")]
+    listen: SocketAddr,
+    /// The folder that `keys init` made, or a copy with ca.pem, controller.pem and controller.key.
+    #[arg(long, value_name = "DIR", default_value = "keys")]
+    keys: PathBuf,
+    /// The file in which transfers are kept over restarts.
+    #[arg(long, value_name = "FILE", default_value = "controller.redb")]
+    store: PathBuf,
+}
+
+/// Runs it until it is told to end.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let topology = args.network.load()?;
+    let files = CredentialFiles::in_set(&args.keys, Role::Controller, "controller");
+    let credentials = Credentials::load(&files)?;
+    super::runtime()?.block_on(async {
+        let controller = Controller::open(ControllerConfig::new(topology, Box::new(plan), &args.store))?;
+        let config = ServeConfig { address: args.listen, ..ServeConfig::default() };
+        let server = Server::bind(controller, &credentials, config).await?;
+        eprintln!("controller listens on https://{}", server.local_addr()?);
+        tokio::select! {
+            () = server.run() => {}
+            () = super::asked_to_end() => eprintln!("controller ends; transfers go on when it is back"),
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The coordinator's planner: the one of the `plan` module.
+fn plan(request: &PlanRequest<'_>) -> Result<Plan, String> {
+    let scheme = match request.scheme {
+        SchemeChoice::Auto => None,
+        SchemeChoice::Coded => Some(Scheme::Coded),
+        SchemeChoice::Packed => Some(Scheme::Packed),
+        SchemeChoice::Steiner => Some(Scheme::Steiner),
+        SchemeChoice::SteinerStoreAndForward => Some(Scheme::SteinerStoreAndForward),
+        SchemeChoice::MultiPath => Some(Scheme::MultiPath),
+        SchemeChoice::SinglePath => Some(Scheme::SinglePath),
+    };
+    let mut asked = Request::new(request.topology, request.source, request.destinations);
+    asked.avoid_sites = request.avoid_sites.to_vec();
+    asked.avoid_links = request.avoid_links.to_vec();
+    let planner = Planner::new(asked).map_err(|e| e.to_string())?;
+    match scheme {
+        None => planner.auto().map(|choice| choice.chosen.plan),
+        Some(scheme) => planner.plan(scheme).map(|planned| planned.plan),
+    }
+    .map_err(|e| e.to_string())
+}

@@ -1,0 +1,179 @@
+//! `anabranch replicate relay`: a site's daemon. It sends, relays and receives, as the controller says.
+
+use super::service::{Service, SiteConfig};
+use crate::network::TopologyArgs;
+use anabranch_api::wire::LinkAddress;
+use anabranch_api::{Client, SiteLink};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_replicate::control::Report;
+use anabranch_units::{ByteCount, LinkId};
+use anyhow::Context as _;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How to run it.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    network: TopologyArgs,
+    /// Which site this is.
+    #[arg(long, value_name = "SITE")]
+    site: String,
+    /// The controller.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
+    controller: String,
+    /// The folder with this site's keys (and ca.pem), as `keys init` made it.
+    #[arg(long, value_name = "DIR", default_value = "keys")]
+    keys: PathBuf,
+    /// The folder below which files are read and written.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Where to take in data. Loopback unless you say otherwise.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7172")]
+    listen: SocketAddr,
+    /// Where other sites reach this one, if not at --listen.
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// Where the far end of one link reaches this site, as FROM=HOST:PORT (FROM the site that sends).
+    #[arg(long, value_name = "FROM=HOST:PORT")]
+    link: Vec<String>,
+    /// The most that all buffers together may take.
+    #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
+    memory: ByteCount,
+}
+
+/// How long reports are gathered before they are sent together.
+const REPORT_GATHER: Duration = Duration::from_millis(5);
+/// How long to wait after the controller could not be reached.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Runs it until it is told to end.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let topology = args.network.load()?;
+    let site = topology.find_site(&args.site)?;
+    let name = topology.site(site).name.clone();
+    let root = args.dir.canonicalize().with_context(|| format!("--dir {}", args.dir.display()))?;
+    let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Site, &name))?;
+    let addresses = addresses(args, &topology, site)?;
+    super::runtime()?.block_on(async {
+        let listener = anabranch_net::socket::listen(args.listen)?;
+        let client = Client::new(&args.controller, &credentials, Duration::from_secs(30))?;
+        let (reports, reports_in) = mpsc::unbounded_channel();
+        let config = SiteConfig { root, memory_max: args.memory.as_u64() };
+        let service = Service::start(config, Identity::new(&credentials)?, vec![listener], reports);
+        eprintln!("site {name} takes data on {}; controller {}", args.listen, args.controller);
+        let session = u64::from_ne_bytes(rand_bytes()?);
+        let link = Arc::new(SiteLink::new(client, name, session, addresses));
+        tokio::select! {
+            never = converse(&link, &service) => match never {},
+            never = send_reports(&link, reports_in) => match never {},
+            () = super::asked_to_end() => {
+                eprintln!("site ends; what has arrived is kept");
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    })
+}
+
+fn rand_bytes() -> std::io::Result<[u8; 8]> {
+    use std::io::Read as _;
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Where each link into this site is taken in.
+fn addresses(
+    args: &Args,
+    topology: &anabranch_graph::Topology,
+    site: anabranch_units::SiteId,
+) -> anyhow::Result<Vec<LinkAddress>> {
+    let everywhere = args.advertise.clone().unwrap_or_else(|| args.listen.to_string());
+    let mut of_link: BTreeMap<LinkId, String> =
+        topology.links_in(site).map(|l| (l, everywhere.clone())).collect();
+    let wildcard = |a: &str| a.parse::<SocketAddr>().is_ok_and(|a| IpAddr::is_unspecified(&a.ip()));
+    for entry in &args.link {
+        let (from, address) =
+            entry.split_once('=').with_context(|| format!("--link {entry}: write FROM=HOST:PORT"))?;
+        let from = topology.find_site(from)?;
+        let mut known = topology.links_in(site).filter(|l| topology.link(*l).from == from).peekable();
+        anyhow::ensure!(known.peek().is_some(), "--link {entry}: no link comes from there to this site");
+        of_link.extend(known.map(|l| (l, address.to_owned())));
+    }
+    if let Some((link, address)) = of_link.iter().find(|(_, a)| wildcard(a)) {
+        let from = &topology.site(topology.link(*link).from).name;
+        anyhow::bail!(
+            "--listen {address} says where to listen, not where {from} finds this site: add --advertise HOST:PORT"
+        );
+    }
+    Ok(of_link.into_iter().map(|(link, address)| LinkAddress { link, address }).collect())
+}
+
+async fn converse(link: &SiteLink, service: &Arc<Service>) -> std::convert::Infallible {
+    let mut lost = false;
+    loop {
+        match link.next_commands().await {
+            Ok(commands) => {
+                if std::mem::take(&mut lost) {
+                    tracing::warn!("the controller is back");
+                }
+                commands.into_iter().for_each(|c| service.handle(c));
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut lost, true) {
+                    tracing::warn!(%error, "the controller cannot be reached: trying on");
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+async fn send_reports(
+    link: &SiteLink,
+    mut reports: mpsc::UnboundedReceiver<Report>,
+) -> std::convert::Infallible {
+    loop {
+        let Some(first) = reports.recv().await else { std::future::pending().await };
+        tokio::time::sleep(REPORT_GATHER).await;
+        let mut batch = vec![first];
+        while let Ok(more) = reports.try_recv() {
+            batch.push(more);
+        }
+        if batch.len() > 1 {
+            keep_last_progress(&mut batch);
+        }
+        while let Err(error) = link.report(&batch).await {
+            tracing::debug!(%error, "reports wait");
+            // Whoever missed them knows from the inventory; only word of what just happened is worth another try.
+            batch.retain(|r| !matches!(r, Report::Progress { .. }));
+            if batch.is_empty() {
+                break;
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+/// Of several progress reports of one attempt only the last is worth sending.
+fn keep_last_progress(batch: &mut Vec<Report>) {
+    let mut seen = std::collections::BTreeSet::new();
+    let mut kept: Vec<Report> = Vec::with_capacity(batch.len());
+    for report in batch.drain(..).rev() {
+        match &report {
+            Report::Progress { run, .. } if !seen.insert(*run) => {}
+            _ => kept.push(report),
+        }
+    }
+    kept.reverse();
+    *batch = kept;
+}

@@ -1,0 +1,68 @@
+//! `anabranch replicate status`: how transfers stand, and stopping one.
+
+use super::send::ControllerArgs;
+use anabranch_replicate::control::TransferId;
+use anabranch_units::ByteCount;
+use std::process::ExitCode;
+
+/// Which.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    controller: ControllerArgs,
+    /// One transfer; all of them otherwise.
+    transfer: Option<u64>,
+    /// Stop it. What has arrived is kept.
+    #[arg(long, requires = "transfer")]
+    cancel: bool,
+    /// JSON, as the API has it.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let client = args.controller.client()?;
+    super::runtime()?.block_on(async {
+        if let (Some(id), true) = (args.transfer, args.cancel) {
+            client.cancel(TransferId(id)).await?;
+        }
+        let views = match args.transfer {
+            Some(id) => vec![client.status(TransferId(id)).await?],
+            None => client.statuses().await?,
+        };
+        if args.json {
+            println!("{}", serde_json::to_string(&views)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut rows = comfy_table::Table::new();
+        rows.load_preset(comfy_table::presets::NOTHING);
+        rows.set_header(["transfer", "from", "file", "size", "scheme", "state", "destinations"]);
+        for view in views {
+            let word = |v: serde_json::Value| v.as_str().unwrap_or("-").to_owned();
+            let state = match view.outcome {
+                Some(outcome) => word(serde_json::to_value(outcome)?),
+                None => word(serde_json::to_value(view.phase)?),
+            };
+            let share = |verified: u64| match view.length_bytes {
+                Some(length) if length > 0 => format!("{:.0} %", 100.0 * verified as f64 / length as f64),
+                _ => "-".to_owned(),
+            };
+            let to: Vec<_> =
+                view.destinations.iter().map(|d| format!("{} {}", d.site, share(d.verified_bytes))).collect();
+            rows.add_row([
+                view.id.to_string(),
+                view.source,
+                view.source_path,
+                view.length_bytes.map_or("-".into(), |n| ByteCount::new(n).to_string()),
+                view.scheme.map_or("-".into(), |s| s.to_string()),
+                state,
+                to.join(", "),
+            ]);
+        }
+        println!("{rows}");
+        Ok(ExitCode::SUCCESS)
+    })
+}
