@@ -54,12 +54,15 @@ class Site:
         As ``ANABRANCH_SITES`` has them; `namespace` is a path for ``nsenter --net``.
     neighbours
         Names of the sites that it has a link to.
+    links
+        Links from here; ``address`` is the far end's, which is reached from here over exactly this link.
     """
 
     name: str
     address: str
     namespace: str
     neighbours: tuple[str, ...]
+    links: tuple[dict[str, Any], ...]
 
     def inside(self, command: Iterable[str]) -> list[str]:
         """The same command, run in this site."""
@@ -93,6 +96,12 @@ class Trial:
         The method's table of ``plan.toml``.
     deadline
         When to give up, on the monotonic clock.
+    topology, rate, congestion_control
+        The network, as ``anabranch`` is told of it, and what TCP in it uses.
+    binary
+        The ``anabranch`` command.
+    notes
+        What a method has to say besides the times.
     """
 
     sites: dict[str, Site]
@@ -102,6 +111,11 @@ class Trial:
     digest: str
     method: dict[str, Any]
     deadline: float
+    topology: str
+    rate: str
+    congestion_control: str
+    binary: str
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict)
     started: list[subprocess.Popen[str]] = dataclasses.field(default_factory=list)
 
     def place(self, site: Site) -> pathlib.Path:
@@ -266,9 +280,60 @@ def by_bittorrent(trial: Trial) -> Arrivals:
     return {name: when - begun for name, when in ends.items()}
 
 
+CONTROLLER_PORT = 7171
+DATA_PORT = 7172
+DAEMONS_READY_S = 3.0
+"""How long controller and site daemons have to find each other before the clock starts."""
+
+
+def by_replicate(trial: Trial) -> Arrivals:
+    """`anabranch replicate`: a controller at the source, a daemon at every site; timed is the whole of `send`."""
+    binary, keys = trial.binary, trial.folder / "keys"
+    network = ["--topology", trial.topology, "--rate", trial.rate]
+    subprocess.run([binary, "-q", "replicate", "keys", "init", *network, "--out", str(keys)], check=True)
+    controller = f"{trial.source.address}:{CONTROLLER_PORT}"
+    log = (trial.folder / "daemons.log").open("w")
+    store = str(trial.folder / "controller.redb")
+    options = ["--listen", controller, "--keys", str(keys), "--store", store]
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": log}
+    trial.start(trial.source, [binary, "replicate", "controller", *network, *options], **quiet)
+    for site in trial.sites.values():
+        options = ["--site", site.name, "--controller", controller, "--keys", str(keys)]
+        options += ["--dir", str(trial.place(site)), "--listen", f"0.0.0.0:{DATA_PORT}"]
+        options += ["--advertise", f"{site.address}:{DATA_PORT}"]
+        for other in trial.sites.values():
+            for link in other.links:
+                if link["to"] == site.name:
+                    options += ["--link", f"{other.name}={link['address']}:{DATA_PORT}"]
+        trial.start(site, [binary, "replicate", "relay", *network, *options], **quiet)
+    time.sleep(DAEMONS_READY_S)
+    options = ["--from", trial.source.name, "--to", ",".join(site.name for site in trial.destinations)]
+    options += ["--scheme", trial.method["scheme"], "--stripes", str(trial.method["stripes"]), "--json"]
+    options += ["--congestion-control", trial.congestion_control]
+    options += ["--controller", controller, "--keys", str(keys)]
+    begun = time.monotonic()
+    send = trial.start(
+        trial.source, [binary, "replicate", "send", FILE, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    try:
+        said, _ = send.communicate(timeout=trial.left())
+    except subprocess.TimeoutExpired:
+        raise TrialError("`replicate send` did not end in time") from None
+    seconds = time.monotonic() - begun
+    if send.returncode != 0:
+        raise TrialError(f"`replicate send` ended with {send.returncode}: {said[-500:]}")
+    for site in trial.destinations:
+        trial.check(site)
+    summary = json.loads(said.splitlines()[-1])
+    trial.notes = {key: summary[key] for key in ["scheme", "seconds", "planned_mbps", "bound_mbps", "attempts"]}
+    # `send` waits for the last; the others are told by its own clock, which starts with the first attempt.
+    return {d["site"]: min(d["seconds"], seconds) for d in summary["destinations"]} | {"all": seconds}
+
+
 METHODS: dict[str, Callable[[Trial], Arrivals]] = {
     "bittorrent": by_bittorrent,
     "curl": by_curl,
+    "replicate": by_replicate,
     "rsync": by_rsync,
 }
 """How to move the file: gets everything ready, moves it to every destination, checks it, says when each was done."""
@@ -367,7 +432,13 @@ def run_trial(task: dict[str, Any]) -> dict[str, Any]:
     """Runs one trial inside its emulation; returns its figures."""
     described = json.loads(os.environ["ANABRANCH_SITES"])
     sites = {
-        s["name"]: Site(s["name"], s["address"], s["namespace"], tuple(link["to"] for link in s["links"]))
+        s["name"]: Site(
+            name=s["name"],
+            address=s["address"],
+            namespace=s["namespace"],
+            neighbours=tuple(link["to"] for link in s["links"]),
+            links=tuple(s["links"]),
+        )
         for s in described
     }
     scenario = task["scenario"]
@@ -386,6 +457,10 @@ def run_trial(task: dict[str, Any]) -> dict[str, Any]:
         digest=hashlib.sha256(content).hexdigest(),
         method=task["method"],
         deadline=time.monotonic() + task["timeout_s"],
+        topology=scenario["topology"],
+        rate=task["rate"],
+        congestion_control=task["congestion_control"],
+        binary=task["binary"],
     )
     sent_before = {name: site.bytes_sent() for name, site in sites.items()}
     usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -402,6 +477,7 @@ def run_trial(task: dict[str, Any]) -> dict[str, Any]:
         "sent_bytes_by_site": sent,
         "cpu_s": usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
         "verified": True,
+        "notes": trial.notes,
     }
 
 
@@ -439,6 +515,8 @@ def emulate_trial(
         task = {
             "scenario": scenario, "method": method, "folder": str(folder), "result": str(result),
             "file_bytes": settings["file_mib"] << 20, "timeout_s": settings["timeout_s"],
+            "rate": settings["rate"], "congestion_control": settings["congestion_control"],
+            "binary": str(binary.resolve()),
         }  # fmt: skip
         command = [
             str(binary), "--quiet", "emulate", scenario["topology"], "--rate", settings["rate"],

@@ -22,21 +22,25 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration as StdDuration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What to emulate and what to run on it.
-///
-/// In CMD and `--run`, `{@SITE}` stands for a site's address. Programs also find every address in their environment:
-/// `ANABRANCH_SITE`, `ANABRANCH_ADDRESS`, `ANABRANCH_ADDRESS_<SITE>`, `ANABRANCH_NETNS_<SITE>` (for `nsenter
-/// --net=PATH`), and all of it as JSON in `ANABRANCH_SITES`. Site names are upper-cased there, with `_` for what is
-/// neither letter nor digit.
-///
-/// Exit code: the command's; 128 and the signal's number if one ended it; 124 if `--duration` did, 126 or 127 if it could
-/// not be started, 130 after Ctrl-C; 1 if the network could not be built, 2 for wrong usage.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:
+/// What stands below the options in `--help`.
+const HELP: &str = "In CMD and --run, {@SITE} stands for a site's address. Programs also find in their environment:
+  ANABRANCH_SITE, ANABRANCH_ADDRESS   the site they run in
+  ANABRANCH_ADDRESS_<SITE>            every site's address; names in capitals, _ for what is no letter or digit
+  ANABRANCH_NETNS_<SITE>              for `nsenter --net=PATH CMD`, to run something in another site
+  ANABRANCH_SITES                     all of it as JSON, and the address of each link's far end
+
+Exit code: that of CMD; 128 and the signal's number if one ended it; 124 if --duration did; 126 or 127 if it could not
+be started; 130 after Ctrl-C; 1 if the network could not be built; 2 for wrong usage.
+
+Examples:
   anabranch emulate b4 --rate 10Mbit/s --site 2 -- ping -c 3 '{@12}'
-  anabranch emulate internet2 --run 'chicago=iperf3 -s' --site seattle -- iperf3 -c '{@chicago}' -t 5
-  anabranch emulate internet2 --loss 0.1% --at '2s link 0-2 down' --at '5s link 0-2 up' --site 0 -- ./my-test
-  anabranch emulate butterfly                    (a shell in the first site)")]
+  anabranch emulate internet2 --run 'chicago=iperf3 -s' -- iperf3 -c '{@chicago}'
+  anabranch emulate internet2 --loss 0.1% --at '2s link 0-2 down' --at '5s link 0-2 up' -- ./my-test
+  anabranch emulate butterfly         (a shell in the first site)";
+
+/// What to emulate and what to run on it.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
 pub struct Args {
     /// A built-in topology (internet2, b4, butterfly), or a .toml or .graphml file.
     #[arg(value_name = "TOPOLOGY")]
@@ -90,10 +94,10 @@ pub struct Args {
     /// Write the sites' addresses and names to this file, as `/etc/hosts` has them.
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
-    /// The report as one JSON object, after CMD's own output or in the file of --report.
+    /// The report as one JSON object on stdout, after CMD's own output.
     #[arg(long)]
     json: bool,
-    /// Write the report, as JSON, to this file.
+    /// The report as JSON, to this file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// The program to run and its arguments; left out, a shell if this is a terminal.
@@ -142,6 +146,10 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         }
     };
     let topology = &job.topology;
+    if let Some(path) = &args.report {
+        // Better told now than after the run.
+        std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let emulation = match Emulation::start(topology, job.options.clone()) {
         Err(error @ (EmuError::Size { .. } | EmuError::Option { .. } | EmuError::Link { .. })) => {
             eprintln!("anabranch: {error}");
@@ -179,7 +187,8 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.report {
         let text = serde_json::to_string_pretty(&outcome.json()?)?;
         std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
-    } else if args.json {
+    }
+    if args.json {
         println!("{}", serde_json::to_string(&outcome.json()?)?);
     }
     if !quiet && !ended.stillborn {
