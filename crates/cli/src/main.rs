@@ -9,6 +9,8 @@
 )]
 
 mod demo;
+mod doctor;
+mod emulate;
 mod network;
 mod replicate;
 
@@ -34,6 +36,10 @@ enum Verb {
     /// One file to many sites at the min-cut rate, through relays that code.
     #[command(subcommand)]
     Replicate(replicate::Noun),
+    /// Any program on an emulated network.
+    Emulate(emulate::Args),
+    /// What this machine can do, and the fix for what it cannot.
+    Doctor(doctor::Args),
     /// See one file arrive at several sites of an emulated network, by one scheme after the other.
     Demo(demo::Args),
 }
@@ -51,6 +57,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     let result = match cli.verb {
         Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
+        Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),
+        Verb::Doctor(args) => doctor::run(&args),
         Verb::Demo(args) => demo::run(&args, cli.quiet),
     };
     match result {

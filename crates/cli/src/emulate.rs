@@ -1,0 +1,597 @@
+//! `anabranch emulate TOPOLOGY -- CMD`: any program on an emulated network, with a report of how far to trust it.
+//!
+//! Builds the network, starts what `--run` asks for, runs the command in a site and ends everything with it. The
+//! command's input and output are ours and its exit code becomes ours; what `--run` programs print goes to stderr, each
+//! line with its site. Leaves out: anything about the programs that run. Read [`Args`] first, then [`run`].
+
+mod outcome;
+mod script;
+
+use anabranch_emu::{EmuError, Emulation, EmulationOptions, Isolation};
+use anabranch_graph::Topology;
+use anabranch_graph::file::{Defaults, load};
+use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use script::{Change, Loss};
+use std::ffi::OsString;
+use std::io::{BufRead as _, IsTerminal as _, Read, Write as _};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration as StdDuration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What stands below the options in `--help`.
+const HELP: &str = "In CMD and --run, {@SITE} stands for a site's address. Programs also find in their environment:
+  ANABRANCH_SITE, ANABRANCH_ADDRESS   the site they run in
+  ANABRANCH_ADDRESS_<SITE>            every site's address; names in capitals, _ for what is no letter or digit
+  ANABRANCH_NETNS_<SITE>              for `nsenter --net=PATH CMD`, to run something in another site
+  ANABRANCH_SITES                     all of it as JSON, and the address of each link's far end
+
+Exit code: that of CMD; 128 and the signal's number if one ended it; 124 if --duration did; 126 or 127 if it could not
+be started; 130 after Ctrl-C; 1 if the network could not be built; 2 for wrong usage.
+
+Examples:
+  anabranch emulate b4 --rate 10Mbit/s --site 2 -- ping -c 3 '{@12}'
+  anabranch emulate internet2 --run 'chicago=iperf3 -s' -- iperf3 -c '{@chicago}'
+  anabranch emulate internet2 --loss 0.1% --at '2s link 0-2 down' --at '5s link 0-2 up' -- ./my-test
+  anabranch emulate butterfly         (a shell in the first site)";
+
+/// What to emulate and what to run on it.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// A built-in topology (internet2, b4, butterfly), or a .toml or .graphml file.
+    #[arg(value_name = "TOPOLOGY")]
+    topology: String,
+    /// Rate of links whose rate the topology does not say. Two processors carry about 26 links of 20 Mbit/s.
+    #[arg(long, value_name = "RATE", default_value = "10 Mbit/s")]
+    rate: BitRate,
+    /// The site in which CMD runs, by name or number; the first if left out.
+    #[arg(long, value_name = "SITE")]
+    site: Option<String>,
+    /// A program to run in a site beside CMD, as a line for `sh`: started before it, stopped after it. Repeatable.
+    #[arg(long = "run", value_name = "SITE=CMD")]
+    runs: Vec<String>,
+    /// How long the programs of --run have before CMD starts.
+    #[arg(long, value_name = "TIME", default_value = "300 ms")]
+    settle: Duration,
+    /// A change at run time, counted from the start of CMD: `2s link A-B down` (or `up`, `rate R`, `delay T`, `loss P`).
+    /// A-B means both directions, A>B one, `all` every link. Repeatable.
+    #[arg(long = "at", value_name = "TIME link LINK CHANGE")]
+    changes: Vec<String>,
+    /// Random loss on every link, as `0.1%` or `1000ppm`, in place of what the topology says.
+    #[arg(long, value_name = "SHARE")]
+    loss: Option<Loss>,
+    /// Queue of every link and priority, in place of what the topology says.
+    #[arg(long, value_name = "SIZE")]
+    queue: Option<ByteCount>,
+    /// Largest IP packet in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+    /// TCP congestion control in the sites (`anabranch doctor` lists them); the kernel's default if left out.
+    #[arg(long, value_name = "NAME")]
+    congestion_control: Option<String>,
+    /// The most that a TCP socket in the sites buffers in each direction.
+    #[arg(long, value_name = "SIZE")]
+    tcp_buffer: Option<ByteCount>,
+    /// 99th percentile of the lateness above which the run is not trusted.
+    #[arg(long, value_name = "TIME", default_value = "1 ms")]
+    lateness_bound: Duration,
+    /// Exit with 1 if CMD succeeds in a run that is not trusted.
+    #[arg(long)]
+    strict: bool,
+    /// End CMD after this long.
+    #[arg(long, value_name = "TIME")]
+    duration: Option<Duration>,
+    /// Seed of the random losses.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Use a user namespace even if our own privileges would do.
+    #[arg(long)]
+    user_namespace: bool,
+    /// Write the sites' addresses and names to this file, as `/etc/hosts` has them.
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    /// The report as one JSON object on stdout, after CMD's own output.
+    #[arg(long)]
+    json: bool,
+    /// The report as JSON, to this file.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// The program to run and its arguments; left out, a shell if this is a terminal.
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// What was asked for, checked.
+struct Job {
+    topology: Topology,
+    site: SiteId,
+    /// Site, the line as given, the line with addresses to be filled in.
+    runs: Vec<(SiteId, String)>,
+    changes: Vec<Change>,
+    options: EmulationOptions,
+}
+
+/// A program of `--run`.
+struct Background {
+    site: SiteId,
+    line: String,
+    child: Child,
+    ended: Option<ExitStatus>,
+}
+
+/// Why the run ended, besides the command's own end.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Cut {
+    None,
+    Duration,
+    Signal(i32),
+}
+
+/// How long a program has between a request to end and being killed.
+const GRACE: StdDuration = StdDuration::from_secs(2);
+
+/// Runs it. `quiet` and `verbose` are those of the command line.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
+    let job = match check(args) {
+        Ok(job) => job,
+        Err(error) => {
+            eprintln!("anabranch: {error:#}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let topology = &job.topology;
+    if let Some(path) = &args.report {
+        // Better told now than after the run.
+        std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let emulation = match Emulation::start(topology, job.options.clone()) {
+        Err(error @ (EmuError::Size { .. } | EmuError::Option { .. } | EmuError::Link { .. })) => {
+            eprintln!("anabranch: {error}");
+            return Ok(ExitCode::from(2));
+        }
+        started => started?,
+    };
+    // After the start: its helper forks from one thread.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let surroundings = Surroundings::new(topology, &emulation)?;
+    if let Some(path) = &args.hosts {
+        let lines =
+            topology.site_ids().map(|s| format!("{} {}\n", emulation.site_address(s), topology.site(s).name));
+        std::fs::write(path, lines.collect::<String>())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let ended = runtime.block_on(
+        Stage { args, job: &job, emulation: &emulation, surroundings: &surroundings, quiet }.conduct(),
+    );
+    // A wait that is still going on ends with the emulation, below.
+    runtime.shutdown_background();
+    let ended = ended?;
+    let outcome = outcome::Outcome {
+        topology,
+        site: job.site,
+        options: &job.options,
+        code: ended.code,
+        seconds: ended.seconds,
+        runs: ended.backgrounds.iter().map(|b| (b.site, b.line.as_str(), b.ended)).collect(),
+        changes: &job.changes,
+        report: emulation.report()?,
+        links: emulation.counters()?,
+    };
+    drop(emulation);
+    if let Some(path) = &args.report {
+        let text = serde_json::to_string_pretty(&outcome.json()?)?;
+        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&outcome.json()?)?);
+    }
+    if !quiet && !ended.stillborn {
+        eprint!("{}", outcome.text(verbose));
+    }
+    let distrusted = args.strict && !outcome.report.trusted && ended.code == 0;
+    Ok(if distrusted { ExitCode::FAILURE } else { ExitCode::from(ended.code) })
+}
+
+fn check(args: &Args) -> anyhow::Result<Job> {
+    let mut topology = load(&args.topology, &Defaults::new(args.rate), |p| std::fs::read_to_string(p))?;
+    for link in topology.link_ids() {
+        let properties = topology.link_properties_mut(link);
+        if let Some(loss) = args.loss {
+            properties.loss_ppm = loss.ppm;
+        }
+        if args.queue.is_some() {
+            properties.queue = args.queue;
+        }
+    }
+    let site = args.site.as_deref().map_or(Ok(SiteId(0)), |name| topology.find_site(name))?;
+    let runs = args
+        .runs
+        .iter()
+        .map(|text| {
+            let (name, line) =
+                text.split_once('=').with_context(|| format!("--run `{text}`: write it as SITE=CMD"))?;
+            let site = topology.find_site(name).with_context(|| format!("--run `{text}`"))?;
+            anyhow::ensure!(!line.trim().is_empty(), "--run `{text}`: no command after the `=`");
+            Ok((site, line.to_owned()))
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let mut changes =
+        args.changes.iter().map(|text| Change::parse(text, &topology)).collect::<anyhow::Result<Vec<_>>>()?;
+    changes.sort_by_key(|c| c.at);
+    for text in args.command.iter().filter_map(|w| w.to_str()).chain(runs.iter().map(|r| r.1.as_str())) {
+        addresses(text, &topology, |_| String::new())?;
+    }
+    if args.command.is_empty()
+        && runs.is_empty()
+        && args.duration.is_none()
+        && !std::io::stdin().is_terminal()
+    {
+        anyhow::bail!(
+            "no command to run: add one after `--`, as in `anabranch emulate {} -- ping -c 1 '{{@1}}'`",
+            args.topology
+        );
+    }
+    let options = EmulationOptions {
+        isolation: args.user_namespace.then_some(Isolation::UserNamespace),
+        mtu: args.mtu,
+        congestion_control: args.congestion_control.clone(),
+        tcp_buffer_bytes_max: args.tcp_buffer,
+        seed: Seed::new(args.seed),
+        lateness_p99_max: args.lateness_bound,
+        ..EmulationOptions::default()
+    };
+    Ok(Job { topology, site, runs, changes, options })
+}
+
+/// `text` with every `{@SITE}` replaced.
+///
+/// Errors: a site that the topology does not have.
+fn addresses(text: &str, topology: &Topology, address: impl Fn(SiteId) -> String) -> anyhow::Result<String> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("{@") {
+        let Some((name, after)) = after.split_once('}') else { break };
+        let site = topology.find_site(name).with_context(|| format!("`{{@{name}}}`"))?;
+        out.push_str(before);
+        out.push_str(&address(site));
+        rest = after;
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// What programs in the sites are told about the network.
+struct Surroundings {
+    variables: Vec<(String, String)>,
+    /// In a user namespace our own descriptors cannot be opened from inside: a process in each site is its name.
+    holders: Vec<Child>,
+}
+
+impl Drop for Surroundings {
+    fn drop(&mut self) {
+        for holder in &mut self.holders {
+            // It may have ended already; nothing depends on it now.
+            let _ = holder.kill();
+            let _ = holder.wait();
+        }
+    }
+}
+
+impl Surroundings {
+    fn new(topology: &Topology, emulation: &Emulation) -> anyhow::Result<Self> {
+        let mut holders = Vec::new();
+        let mut namespace = |site: SiteId| {
+            if emulation.isolation() == Isolation::Root {
+                return Ok(emulation.namespace_path(site).display().to_string());
+            }
+            let mut command = Command::new("sleep");
+            command.arg("infinity").process_group(0);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let holder = emulation.spawn(site, command)?;
+            let path = format!("/proc/{}/ns/net", holder.id());
+            holders.push(holder);
+            anyhow::Ok(path)
+        };
+        let mut variables = Vec::new();
+        let mut sites = Vec::new();
+        for id in topology.site_ids() {
+            let name = &topology.site(id).name;
+            let (address, path) = (emulation.site_address(id).to_string(), namespace(id)?);
+            let links = topology.links_out(id).map(|l| {
+                let to = &topology.site(topology.link(l).to).name;
+                serde_json::json!({ "id": l, "to": to, "address": emulation.link_address(l).to_string() })
+            });
+            sites.push(serde_json::json!({
+                "id": id, "name": name, "address": &address, "namespace": &path, "links": links.collect::<Vec<_>>(),
+            }));
+            let key: String = name
+                .chars()
+                .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
+                .collect();
+            for suffix in [key, id.index().to_string()] {
+                variables.push((format!("ANABRANCH_ADDRESS_{suffix}"), address.clone()));
+                variables.push((format!("ANABRANCH_NETNS_{suffix}"), path.clone()));
+            }
+        }
+        variables.push(("ANABRANCH_TOPOLOGY".into(), topology.name().to_owned()));
+        variables.push(("ANABRANCH_SITES".into(), serde_json::to_string(&sites)?));
+        Ok(Self { variables, holders })
+    }
+
+    fn give(&self, command: &mut Command, topology: &Topology, emulation: &Emulation, site: SiteId) {
+        command.envs(self.variables.iter().map(|(k, v)| (k, v)));
+        command.env("ANABRANCH_SITE", &topology.site(site).name);
+        command.env("ANABRANCH_ADDRESS", emulation.site_address(site).to_string());
+    }
+}
+
+/// How it ended.
+struct Ended {
+    code: u8,
+    /// The command could not even be started.
+    stillborn: bool,
+    seconds: f64,
+    backgrounds: Vec<Background>,
+}
+
+/// The signals that end a run; received, they no longer end the process.
+struct Signals([(i32, tokio::signal::unix::Signal); 3]);
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let of = |kind: SignalKind| signal(kind).map(|signal| (kind.as_raw_value(), signal));
+        Ok(Self([of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?]))
+    }
+
+    /// The number of the next one.
+    async fn next(&mut self) -> i32 {
+        let [a, b, c] = &mut self.0;
+        tokio::select! { _ = a.1.recv() => a.0, _ = b.1.recv() => b.0, _ = c.1.recv() => c.0 }
+    }
+}
+
+/// A network with everything that is to happen on it.
+struct Stage<'a> {
+    args: &'a Args,
+    job: &'a Job,
+    emulation: &'a Emulation,
+    surroundings: &'a Surroundings,
+    quiet: bool,
+}
+
+impl Stage<'_> {
+    async fn conduct(&self) -> anyhow::Result<Ended> {
+        let topology = &self.job.topology;
+        let mut signals = Signals::new()?;
+        let mut backgrounds = self.start_backgrounds()?;
+        let mut cut = Cut::None;
+        if !backgrounds.is_empty() {
+            tokio::select! {
+                () = tokio::time::sleep(self.args.settle.to_std()) => {}
+                n = signals.next() => cut = Cut::Signal(n),
+            }
+            check_backgrounds(topology, &mut backgrounds);
+        }
+        let begun = Instant::now();
+        let (mut status, mut running) = (None, false);
+        if cut == Cut::None {
+            let child = match self.command()? {
+                None => None,
+                Some(command) => match self.emulation.spawn(self.job.site, command) {
+                    Ok(child) => Some(child),
+                    Err(EmuError::Spawn { program, error, .. }) => {
+                        eprintln!("anabranch: cannot start `{program}`: {error}");
+                        let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+                        stop_backgrounds(&mut backgrounds).await;
+                        return Ok(Ended { code, stillborn: true, seconds: 0.0, backgrounds });
+                    }
+                    Err(error) => return Err(error.into()),
+                },
+            };
+            running = child.is_some();
+            (status, cut) = self.watch(child, begun, &mut signals).await?;
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        check_backgrounds(topology, &mut backgrounds);
+        stop_backgrounds(&mut backgrounds).await;
+        let code = match (cut, status) {
+            (Cut::None, Some(status)) => exit_code(status),
+            (Cut::Duration, _) if running => 124,
+            (Cut::Signal(n), _) => 128 + n as u8,
+            _ => 0,
+        };
+        Ok(Ended { code, stillborn: false, seconds, backgrounds })
+    }
+
+    /// `text` with the addresses filled in.
+    fn fill(&self, text: &str) -> anyhow::Result<String> {
+        addresses(text, &self.job.topology, |s| self.emulation.site_address(s).to_string())
+    }
+
+    fn start_backgrounds(&self) -> anyhow::Result<Vec<Background>> {
+        let start = |(site, line): &(SiteId, String)| {
+            let mut command = Command::new("sh");
+            // A group of its own: a Ctrl-C on the terminal is for CMD, and the end of it all for everything below `sh`.
+            command.arg("-c").arg(self.fill(line)?).process_group(0);
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            self.surroundings.give(&mut command, &self.job.topology, self.emulation, *site);
+            let mut child = self.emulation.spawn(*site, command)?;
+            let name = &self.job.topology.site(*site).name;
+            if let Some(out) = child.stdout.take() {
+                relay_lines(name, out, self.quiet);
+            }
+            if let Some(err) = child.stderr.take() {
+                relay_lines(name, err, false);
+            }
+            Ok(Background { site: *site, line: line.clone(), child, ended: None })
+        };
+        self.job.runs.iter().map(start).collect()
+    }
+
+    /// The command asked for, or a shell, or neither: then only `--run` programs run.
+    fn command(&self) -> anyhow::Result<Option<Command>> {
+        let mut words = self.args.command.iter().map(|word| match word.to_str() {
+            Some(text) => self.fill(text).map(OsString::from),
+            None => Ok(word.clone()),
+        });
+        let mut command = if let Some(program) = words.next() {
+            let mut command = Command::new(program?);
+            command.args(words.collect::<anyhow::Result<Vec<_>>>()?);
+            command
+        } else if std::io::stdin().is_terminal() && self.job.runs.is_empty() && self.args.duration.is_none() {
+            let site = &self.job.topology.site(self.job.site).name;
+            let address = self.emulation.site_address(self.job.site);
+            if !self.quiet {
+                eprintln!(
+                    "a shell in {site} ({address}); in another site: nsenter --net=$ANABRANCH_NETNS_1 CMD; `exit` ends it all"
+                );
+            }
+            Command::new(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()))
+        } else {
+            return Ok(None);
+        };
+        self.surroundings.give(&mut command, &self.job.topology, self.emulation, self.job.site);
+        Ok(Some(command))
+    }
+
+    /// Makes the changes at their times until the command ends or is ended.
+    async fn watch(
+        &self,
+        child: Option<Child>,
+        begun: Instant,
+        signals: &mut Signals,
+    ) -> anyhow::Result<(Option<ExitStatus>, Cut)> {
+        // The process's number is its own until `wait` has returned, which `ending` tells.
+        let pid = child.as_ref().and_then(|c| Pid::from_raw(c.id() as i32));
+        let mut ending = std::pin::pin!(async {
+            match child {
+                Some(mut child) => tokio::task::spawn_blocking(move || child.wait())
+                    .await
+                    .map_err(anyhow::Error::from)?
+                    .map_err(Into::into),
+                None => std::future::pending::<anyhow::Result<ExitStatus>>().await,
+            }
+        });
+        let mut limit = std::pin::pin!(async {
+            match self.args.duration {
+                Some(duration) => tokio::time::sleep(duration.to_std()).await,
+                None => std::future::pending().await,
+            }
+        });
+        let mut changes = self.job.changes.iter().peekable();
+        let cut = loop {
+            let due = changes.peek().map(|c| begun + c.at.to_std());
+            let next_change = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                status = &mut ending => return Ok((Some(status?), Cut::None)),
+                () = &mut limit => break Cut::Duration,
+                n = signals.next() => break Cut::Signal(n),
+                () = next_change => if let Some(change) = changes.next() {
+                    change.apply(self.emulation)?;
+                    tracing::info!("{change}");
+                },
+            }
+        };
+        let Some(pid) = pid else { return Ok((None, cut)) };
+        // After a Ctrl-C on the terminal the command has had the signal as well and may be tidying up.
+        let first = match cut {
+            Cut::Signal(2) if std::io::stdin().is_terminal() => None,
+            Cut::Signal(2) => Some(Signal::INT),
+            _ => Some(Signal::TERM),
+        };
+        for wanted in [first, Some(Signal::TERM)] {
+            if let Some(wanted) = wanted {
+                // One that has just ended needs no signal.
+                let _ = kill_process(pid, wanted);
+            }
+            tokio::select! {
+                status = &mut ending => return Ok((Some(status?), cut)),
+                () = tokio::time::sleep(GRACE) => {}
+            }
+        }
+        // What does not listen is killed with the emulation.
+        Ok((None, cut))
+    }
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+/// Says which programs of `--run` have ended before their time.
+fn check_backgrounds(topology: &Topology, backgrounds: &mut [Background]) {
+    for background in backgrounds.iter_mut().filter(|b| b.ended.is_none()) {
+        if let Ok(Some(status)) = background.child.try_wait() {
+            background.ended = Some(status);
+            if !status.success() {
+                let site = &topology.site(background.site).name;
+                eprintln!("anabranch: --run {site}: `{}` ended with {}", background.line, exit_code(status));
+            }
+        }
+    }
+}
+
+async fn stop_backgrounds(backgrounds: &mut [Background]) {
+    for background in backgrounds.iter().filter(|b| b.ended.is_none()) {
+        if let Some(pid) = Pid::from_raw(background.child.id() as i32) {
+            // It has not been waited for, so the number is still its own.
+            let _ = kill_process_group(pid, Signal::TERM);
+        }
+    }
+    let patience = Instant::now() + GRACE;
+    while Instant::now() < patience {
+        if backgrounds.iter_mut().all(|b| b.ended.is_some() || !matches!(b.child.try_wait(), Ok(None))) {
+            return;
+        }
+        tokio::time::sleep(StdDuration::from_millis(10)).await;
+    }
+    // What does not listen is killed with the emulation.
+}
+
+/// Longest line of a program that is kept together.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// Passes the lines of a program in `site` on to stderr, or reads them away.
+fn relay_lines(site: &str, from: impl Read + Send + 'static, discard: bool) {
+    let site = site.to_owned();
+    std::thread::spawn(move || {
+        let mut from = std::io::BufReader::new(from);
+        let mut line = Vec::new();
+        while let Ok(1..) = from.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            if !discard {
+                let mut out = std::io::stderr().lock();
+                let text = line.strip_suffix(b"\n").unwrap_or(&line);
+                // Nobody is left to tell if stderr is gone.
+                let _ = out.write_all(&[b"[", site.as_bytes(), b"] ", text, b"\n"].concat());
+            }
+            line.clear();
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_stand_for_sites_and_other_braces_stay() {
+        let topology = load("internet2", &Defaults::new(BitRate::mbps(1)), |p| std::fs::read_to_string(p))
+            .expect("built in");
+        let fill = |text| addresses(text, &topology, |s| format!("<{s}>"));
+        assert_eq!(fill("a {@chicago}:{@0} {x} {@").expect("known"), "a <6>:<0> {x} {@");
+        let error = format!("{:#}", fill("{@mars}").expect_err("unknown"));
+        assert!(error.contains("mars") && error.contains("seattle"), "{error}");
+    }
+}

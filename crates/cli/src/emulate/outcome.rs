@@ -1,0 +1,126 @@
+//! What an emulated run was like: for people on stderr, for programs as JSON.
+//!
+//! Read [`Outcome`] first.
+
+use super::script::Change;
+use anabranch_emu::{EmulationOptions, LinkCounters, Report};
+use anabranch_graph::Topology;
+use anabranch_units::{BitRate, ByteCount, SiteId};
+use std::fmt::Write as _;
+use std::process::ExitStatus;
+
+/// A run and its figures.
+pub struct Outcome<'a> {
+    /// The network as it was at the start.
+    pub topology: &'a Topology,
+    /// Where the command ran.
+    pub site: SiteId,
+    /// How the network was emulated.
+    pub options: &'a EmulationOptions,
+    /// The exit code.
+    pub code: u8,
+    /// From the start of the command to its end.
+    pub seconds: f64,
+    /// The programs beside it, and how they ended if they did so first.
+    pub runs: Vec<(SiteId, &'a str, Option<ExitStatus>)>,
+    /// The changes asked for.
+    pub changes: &'a [Change],
+    /// Lateness, drops, trust.
+    pub report: Report,
+    /// By link.
+    pub links: Vec<LinkCounters>,
+}
+
+impl Outcome<'_> {
+    /// One object; its shape is for programs and only grows.
+    pub fn json(&self) -> anyhow::Result<serde_json::Value> {
+        let name = |s: SiteId| self.topology.site(s).name.as_str();
+        let links = self.links.iter().map(|counters| {
+            let link = self.topology.link(counters.link);
+            let properties = &link.properties;
+            let mut value = serde_json::to_value(counters)?;
+            if let Some(object) = value.as_object_mut() {
+                object.insert("from".into(), name(link.from).into());
+                object.insert("to".into(), name(link.to).into());
+                object.insert("rate_bps".into(), properties.capacity.as_bps().into());
+                object.insert("delay_us".into(), properties.delay.as_us().into());
+                object.insert("loss_ppm".into(), properties.loss_ppm.into());
+            }
+            anyhow::Ok(value)
+        });
+        let runs = self.runs.iter().map(|(site, line, ended)| {
+            serde_json::json!({ "site": name(*site), "command": line, "ended_early_with": ended.map(super::exit_code) })
+        });
+        Ok(serde_json::json!({
+            "topology": self.topology.name(),
+            "site": name(self.site),
+            "mtu_bytes": self.options.mtu,
+            "tcp_buffer_bytes_max": self.options.tcp_buffer_bytes_max.map(ByteCount::as_u64),
+            "exit_code": self.code,
+            "seconds": self.seconds,
+            "trusted": self.report.trusted,
+            "report": self.report,
+            "runs": runs.collect::<Vec<_>>(),
+            "changes": self.changes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "links": links.collect::<anyhow::Result<Vec<_>>>()?,
+        }))
+    }
+
+    /// A few lines; with `verbose` the links, too.
+    pub fn text(&self, verbose: u8) -> String {
+        let r = &self.report;
+        let mut out = String::new();
+        let drops: Vec<_> = r
+            .drops
+            .iter()
+            .filter(|d| *d.1 > 0)
+            .map(|(reason, n)| format!("{n} {}", reason.replace('_', " ")))
+            .collect();
+        let _ = writeln!(
+            out,
+            "emulated {} for {:.1} s: {} packets, dropped {}; congestion control {}",
+            self.topology.name(),
+            r.seconds,
+            r.packets,
+            if drops.is_empty() { "none".to_owned() } else { drops.join(", ") },
+            r.congestion_control,
+        );
+        let verdict = match (r.packets, r.trusted) {
+            (_, false) => format!("NOT TRUSTED: {}", r.why.join("; ")),
+            (0, true) => "nothing to judge by".to_owned(),
+            (_, true) => "trusted".to_owned(),
+        };
+        let (p50, p99, p999, worst) =
+            (r.lateness_us_p50, r.lateness_us_p99, r.lateness_us_p999, r.lateness_us_max);
+        let _ = writeln!(
+            out,
+            "lateness p50 {p50:.0} us, p99 {p99:.0} us, p99.9 {p999:.0} us, worst {worst:.0} us: {verdict}"
+        );
+        if verbose > 0 {
+            let _ = writeln!(out, "{}", self.table());
+        }
+        out
+    }
+
+    fn table(&self) -> comfy_table::Table {
+        let mut rows = comfy_table::Table::new();
+        rows.load_preset(comfy_table::presets::NOTHING);
+        rows.set_header(["link", "rate", "sent", "mean load", "lost", "queue full", "while down"]);
+        for c in &self.links {
+            let link = self.topology.link(c.link);
+            let sent = ByteCount::new(c.sent_bytes);
+            let share =
+                sent.as_u64() as f64 * 8.0 / self.report.seconds / link.properties.capacity.as_bps() as f64;
+            rows.add_row([
+                format!("{} - {}", self.topology.site(link.from).name, self.topology.site(link.to).name),
+                BitRate::to_string(&link.properties.capacity),
+                sent.to_string(),
+                format!("{:.0} %", share * 100.0),
+                c.dropped_loss.to_string(),
+                c.dropped_queue_full.to_string(),
+                c.dropped_link_down.to_string(),
+            ]);
+        }
+        rows
+    }
+}

@@ -1,0 +1,179 @@
+//! Changes to a running network: `2s link 3-4 down`. The words of `--at` and `--loss`.
+//!
+//! Read [`Change`] first.
+
+use anabranch_emu::{Emulation, LinkState};
+use anabranch_graph::Topology;
+use anabranch_units::{BitRate, Duration, LinkId};
+use anyhow::Context as _;
+use std::fmt::{Display, Formatter};
+use std::str::FromStr;
+
+/// A share of packets.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Parts per million, at most a million.
+    pub ppm: u32,
+}
+
+impl FromStr for Loss {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}`: write it as `0.1%` or `1000ppm`, at most 100%");
+        let (number, factor) = match (text.trim().strip_suffix('%'), text.trim().strip_suffix("ppm")) {
+            (Some(number), _) => (number, 1e4),
+            (None, Some(number)) => (number, 1.0),
+            (None, None) => return Err(wrong()),
+        };
+        let ppm = number.trim().parse::<f64>().map_err(|_| wrong())? * factor;
+        if (0.0..=1e6).contains(&ppm) { Ok(Self { ppm: ppm.round() as u32 }) } else { Err(wrong()) }
+    }
+}
+
+/// What becomes of a link.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum To {
+    Up(bool),
+    Rate(BitRate),
+    Delay(Duration),
+    Loss(Loss),
+}
+
+/// A change of some links at a time after the start of the command.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// When, from the start of the command.
+    pub at: Duration,
+    links: Vec<LinkId>,
+    to: To,
+    text: String,
+}
+
+impl Display for Change {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Change {
+    /// Reads `TIME link LINK CHANGE`.
+    ///
+    /// Errors: which of the words is wrong, and what would be right.
+    pub fn parse(text: &str, topology: &Topology) -> anyhow::Result<Self> {
+        Self::parse_words(text, topology).with_context(|| format!("--at `{text}`"))
+    }
+
+    fn parse_words(text: &str, topology: &Topology) -> anyhow::Result<Self> {
+        let shape = "write it as `TIME link A-B up|down|rate R|delay T|loss P`";
+        let (at, rest) = text.split_once(" link ").context(shape)?;
+        let (name, to) = if let Some(name) = rest.strip_suffix(" up") {
+            (name, To::Up(true))
+        } else if let Some(name) = rest.strip_suffix(" down") {
+            (name, To::Up(false))
+        } else if let Some((name, rate)) = rest.rsplit_once(" rate ") {
+            let rate: BitRate = rate.parse()?;
+            anyhow::ensure!(
+                rate.as_bps() > 0,
+                "rate {rate}: must be at least 1 bit/s (a link that is `down` carries nothing)"
+            );
+            (name, To::Rate(rate))
+        } else if let Some((name, delay)) = rest.rsplit_once(" delay ") {
+            (name, To::Delay(delay.parse()?))
+        } else if let Some((name, loss)) = rest.rsplit_once(" loss ") {
+            (name, To::Loss(loss.parse().map_err(anyhow::Error::msg)?))
+        } else {
+            anyhow::bail!(shape);
+        };
+        Ok(Self { at: at.parse()?, links: links(name.trim(), topology)?, to, text: text.to_owned() })
+    }
+
+    /// Makes the change now.
+    ///
+    /// Errors: a value that no link can have, an emulation that has ended.
+    pub fn apply(&self, emulation: &Emulation) -> anyhow::Result<()> {
+        for link in &self.links {
+            let was = emulation.link_state(*link)?;
+            let state = match self.to {
+                To::Up(up) => LinkState { up, ..was },
+                To::Rate(rate) => LinkState { rate, ..was },
+                To::Delay(delay) => LinkState { delay, ..was },
+                To::Loss(loss) => LinkState { loss_ppm: loss.ppm, ..was },
+            };
+            emulation.set_link(*link, state).with_context(|| format!("--at `{self}`"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The links that `A-B` (both directions), `A>B` (one) or `all` names.
+fn links(name: &str, topology: &Topology) -> anyhow::Result<Vec<LinkId>> {
+    if name == "all" {
+        return Ok(topology.link_ids().collect());
+    }
+    // Site names may contain hyphens: try every place to cut.
+    let found = name.match_indices(['-', '>']).find_map(|(at, mark)| {
+        let from = topology.find_site(&name[..at]).ok()?;
+        let to = topology.find_site(&name[at + 1..]).ok()?;
+        let between = |link: &LinkId| {
+            let link = topology.link(*link);
+            (link.from, link.to) == (from, to) || (mark == "-" && (link.from, link.to) == (to, from))
+        };
+        let links: Vec<_> = topology.link_ids().filter(between).collect();
+        (!links.is_empty()).then_some(links)
+    });
+    found.with_context(|| format!("no link `{name}`: write it as A-B (both directions), A>B (one) or all, with sites that have a link"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_graph::file::{Defaults, load};
+
+    fn internet2() -> Topology {
+        load("internet2", &Defaults::new(BitRate::mbps(10)), |p| std::fs::read_to_string(p))
+            .expect("it is built in")
+    }
+
+    #[test]
+    fn a_share_is_read_in_either_unit_and_refused_past_one() {
+        let read = |t: &str| t.parse::<Loss>().map(|l| l.ppm);
+        assert_eq!(
+            (read("0.1%"), read("1 %"), read("1000ppm"), read("100%")),
+            (Ok(1000), Ok(10_000), Ok(1000), Ok(1_000_000))
+        );
+        for wrong in ["0.1", "101%", "-1%", "%", "1000001ppm", "x%", "NaN%"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_change_names_one_direction_both_or_all() {
+        let topology = internet2();
+        let count =
+            |t: &str| Change::parse(t, &topology).map(|c| (c.at, c.links.len(), c.to)).expect("well formed");
+        assert_eq!(count("2s link 0-1 down"), (Duration::from_secs(2), 2, To::Up(false)));
+        assert_eq!(count("2 s link seattle>los-angeles up").1, 1);
+        assert_eq!(
+            count("2 s link salt-lake-city-kansas-city rate 5Mbit/s"),
+            (Duration::from_secs(2), 2, To::Rate(BitRate::mbps(5)))
+        );
+        assert_eq!(count("100ms link all delay 5 ms").1, 26);
+        assert_eq!(count("0s link all loss 1%").2, To::Loss(Loss { ppm: 10_000 }));
+    }
+
+    #[test]
+    fn a_wrong_change_says_what_is_wrong() {
+        let topology = internet2();
+        for (text, expected) in [
+            ("2 link 0-1 down", "unit"),
+            ("2s 0-1 down", "write it as"),
+            ("2s link 0-8 down", "no link `0-8`"),
+            ("2s link 0-1 sideways", "write it as"),
+            ("2s link 0-1 rate 0 bit/s", "at least 1 bit/s"),
+            ("2s link 0-1 loss 7", "0.1%"),
+        ] {
+            let error = format!("{:#}", Change::parse(text, &topology).expect_err("wrong"));
+            assert!(error.contains(text) && error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! `anabranch doctor`.
+
+use crate::{answer, text};
+
+#[test]
+fn its_exit_code_says_whether_an_emulation_can_run() {
+    let output = answer(&["doctor", "--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let can = value["can_emulate"].as_bool().expect("a truth value");
+    assert_eq!(output.status.code(), Some(if can { 0 } else { 1 }));
+    let ran = answer(&["--quiet", "emulate", "butterfly", "--", "true"]).status.success();
+    assert_eq!(can, ran, "{}", text(&output.stdout));
+}
+
+#[test]
+fn every_finding_that_is_not_ok_has_a_fix() {
+    let output = answer(&["doctor", "--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let findings = value["findings"].as_array().expect("a list");
+    assert!(!findings.is_empty());
+    for finding in findings {
+        assert_eq!(finding["ok"].as_bool(), Some(finding["fix"].is_null()), "{finding}");
+    }
+    assert!(value["cores"].as_u64() >= Some(1));
+    let kernels = value["coding_kernels"].as_array().expect("a list");
+    assert!(kernels.contains(&value["coding_kernel"]), "{value}");
+}
+
+#[test]
+fn people_get_the_same_in_lines() {
+    let output = answer(&["doctor"]);
+    let said = text(&output.stdout);
+    assert!(said.contains("coding") && said.contains("emulation") && said.contains("TUN"), "{said}");
+}

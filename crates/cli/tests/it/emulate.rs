@@ -1,0 +1,251 @@
+//! `anabranch emulate`: programs in sites, and what is left of them.
+
+use crate::{anabranch, answer, has_program, skip, text};
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Two emulations at once would make each other late.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Leave to emulate, alone, if this machine can and has `programs`; else the reason is printed.
+fn stage(programs: &[&str]) -> Option<MutexGuard<'static, ()>> {
+    static CAN: OnceLock<Option<String>> = OnceLock::new();
+    let guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let why_not = CAN.get_or_init(|| {
+        let output = answer(&["doctor"]);
+        (!output.status.success()).then(|| text(&output.stdout))
+    });
+    if let Some(why) = why_not {
+        skip(why);
+        return None;
+    }
+    if let Some(missing) = programs.iter().find(|p| !has_program(p)) {
+        skip(&format!("no `{missing}` on this machine"));
+        return None;
+    }
+    Some(guard)
+}
+
+/// Exit code and stderr of a command that must be refused with one line.
+fn refusal(args: &[&str]) -> (i32, String) {
+    let output = answer(args);
+    let said = text(&output.stderr);
+    assert_eq!(said.lines().count(), 1, "one line: {said}");
+    assert!(output.stdout.is_empty());
+    (output.status.code().expect("it ends by itself"), said)
+}
+
+#[test]
+fn wrong_input_gets_one_line_and_exit_code_2() {
+    for (args, expected) in [
+        (&["emulate", "nowhere", "--", "true"][..], "butterfly, internet2, b4"),
+        (&["emulate", "b4", "--site", "mars", "--", "true"], "no site `mars`"),
+        (&["emulate", "b4", "--run", "true", "--", "true"], "SITE=CMD"),
+        (&["emulate", "b4", "--run", "mars=true", "--", "true"], "no site `mars`"),
+        (&["emulate", "b4", "--at", "1s link 0-12 down", "--", "true"], "no link `0-12`"),
+        (&["emulate", "b4", "--", "echo", "{@mars}"], "no site `mars`"),
+        (&["emulate", "b4", "--mtu", "5", "--", "true"], "576 to 65535"),
+        (&["emulate", "b4"], "no command to run"),
+    ] {
+        let (code, said) = refusal(args);
+        assert!(code == 2 && said.contains(expected), "{args:?}: {code}, {said}");
+    }
+}
+
+#[test]
+fn a_loss_without_its_unit_is_refused_before_anything_starts() {
+    let output = answer(&["emulate", "b4", "--loss", "0.1", "--", "true"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("0.1%"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_exit_code_is_the_commands() {
+    let Some(_alone) = stage(&[]) else { return };
+    let code = |args: &[&str]| answer(&[&["-q", "emulate", "butterfly"], args].concat()).status.code();
+    assert_eq!(code(&["--", "true"]), Some(0));
+    assert_eq!(code(&["--", "sh", "-c", "exit 7"]), Some(7));
+    assert_eq!(code(&["--", "sh", "-c", "kill -9 $$"]), Some(137));
+    assert_eq!(code(&["--duration", "100 ms", "--", "sleep", "60"]), Some(124));
+    assert_eq!(code(&["--duration", "100 ms"]), Some(0));
+    let output = answer(&["emulate", "butterfly", "--", "no-such-program"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert_eq!(
+        text(&output.stderr),
+        "anabranch: cannot start `no-such-program`: No such file or directory (os error 2)\n"
+    );
+}
+
+#[test]
+fn a_command_finds_itself_in_its_site_with_every_address() {
+    let Some(_alone) = stage(&["ip"]) else { return };
+    let script = "echo $ANABRANCH_SITE $ANABRANCH_ADDRESS $ANABRANCH_ADDRESS_SALT_LAKE_CITY {@salt-lake-city} {@8}; ip -4 -o addr show dev ab0";
+    let output = answer(&["-q", "emulate", "internet2", "--site", "chicago", "--", "sh", "-c", script]);
+    let said = text(&output.stdout);
+    let mut lines = said.lines();
+    assert_eq!(
+        lines.next(),
+        Some("chicago 10.77.0.7 10.77.0.3 10.77.0.3 10.77.0.9"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(lines.next().is_some_and(|l| l.contains("10.77.0.7")), "{said}");
+}
+
+#[test]
+fn the_sites_as_json_lead_into_their_namespaces() {
+    let Some(_alone) = stage(&["nsenter", "ip"]) else { return };
+    for extra in [&[][..], &["--user-namespace"]] {
+        let script =
+            "echo $ANABRANCH_SITES; nsenter --net=$ANABRANCH_NETNS_HOUSTON ip -4 -o addr show dev ab0";
+        let output = answer(&[&["-q", "emulate", "internet2"], extra, &["--", "sh", "-c", script]].concat());
+        if !extra.is_empty() && output.status.code() == Some(1) && output.stdout.is_empty() {
+            skip(&text(&output.stderr));
+            continue;
+        }
+        let said = text(&output.stdout);
+        let (first, rest) = said.split_once('\n').expect("two lines at least");
+        let sites: serde_json::Value = serde_json::from_str(first).expect("JSON");
+        assert_eq!(sites.as_array().map(Vec::len), Some(9));
+        assert_eq!((&sites[3]["name"], &sites[3]["address"]), (&"houston".into(), &"10.77.0.4".into()));
+        assert_eq!(sites[0]["links"][0]["to"], "los-angeles");
+        assert!(rest.contains("10.77.0.4"), "{extra:?}: {rest} {}", text(&output.stderr));
+    }
+}
+
+/// Answers one datagram with itself, or one connection with what it sends.
+const ECHO_UDP: &str = "import socket,os; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind((os.environ['ANABRANCH_ADDRESS'],9)); d,a=s.recvfrom(99); s.sendto(d,a)";
+const ASK_UDP: &str = "import socket,sys,time; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(5); t=time.monotonic(); s.sendto(b'hello',(sys.argv[1],9)); print(s.recv(99).decode(), round(1e3*(time.monotonic()-t)))";
+const ECHO_TCP: &str = "import socket,os; s=socket.create_server((os.environ['ANABRANCH_ADDRESS'],9)); c,_=s.accept(); c.sendall(c.recv(99)); c.recv(1)";
+const ASK_TCP: &str = "import socket,sys; s=socket.create_connection((sys.argv[1],9),5); s.sendall(b'hello'); print(s.recv(99).decode())";
+
+#[test]
+fn two_sites_exchange_datagrams_and_streams_over_the_emulated_delay() {
+    let Some(_alone) = stage(&["python3"]) else { return };
+    for (server, client) in [(ECHO_UDP, ASK_UDP), (ECHO_TCP, ASK_TCP)] {
+        let run = format!("chicago=exec python3 -c \"{server}\"");
+        let args = [
+            "emulate",
+            "internet2",
+            "--settle",
+            "1 s",
+            "--run",
+            &run,
+            "--json",
+            "--",
+            "python3",
+            "-c",
+            client,
+            "{@chicago}",
+        ];
+        let output = answer(&args);
+        let said = text(&output.stdout);
+        let mut lines = said.lines();
+        let first = lines.next().unwrap_or_default();
+        assert!(first.starts_with("hello"), "{said} {}", text(&output.stderr));
+        let report: serde_json::Value =
+            serde_json::from_str(lines.next().unwrap_or_default()).expect("the report");
+        let links = report["links"].as_array().expect("a list");
+        let delay_us = |from: &str, to: &str| {
+            let link = links.iter().find(|l| l["from"] == from && l["to"] == to).expect("they have a link");
+            assert!(link["sent_packets"].as_u64() > Some(0), "{link}");
+            link["delay_us"].as_u64().expect("a number")
+        };
+        let there = delay_us("seattle", "salt-lake-city")
+            + delay_us("salt-lake-city", "kansas-city")
+            + delay_us("kansas-city", "chicago");
+        if let Some(ms) = first.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok()) {
+            assert!(ms * 1000 + 500 >= 2 * there, "a round trip of {ms} ms over 2 x {there} us");
+        }
+    }
+}
+
+#[test]
+fn a_link_that_goes_down_and_comes_back_shows_in_the_report() {
+    let Some(_alone) = stage(&["python3"]) else { return };
+    let knock = "import socket,sys,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\nfor i in range(20): s.sendto(b'x',(sys.argv[1],9)); time.sleep(0.05)";
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("report.json");
+    let file = path.to_str().expect("plain");
+    let args = [
+        "-q",
+        "emulate",
+        "internet2",
+        "--at",
+        "300ms link 0>1 down",
+        "--at",
+        "600ms link 0>1 up",
+        "--report",
+        file,
+        "--",
+        "python3",
+        "-c",
+        knock,
+        "{@1}",
+    ];
+    assert!(answer(&args).status.success());
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(path).expect("the report")).expect("JSON");
+    let link = &report["links"][0];
+    let (down, arrived) = (link["dropped_link_down"].as_u64(), link["arrived_packets"].as_u64());
+    assert!(down > Some(0) && arrived > Some(0), "{link}");
+}
+
+#[test]
+fn hosts_are_written_as_etc_hosts_has_them() {
+    let Some(_alone) = stage(&[]) else { return };
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("hosts");
+    assert!(
+        answer(&["-q", "emulate", "butterfly", "--hosts", path.to_str().expect("plain"), "--", "true"])
+            .status
+            .success()
+    );
+    let hosts = std::fs::read_to_string(path).expect("the hosts");
+    assert_eq!(hosts.lines().count(), 7);
+    assert!(hosts.starts_with("10.77.0.1 "), "{hosts}");
+}
+
+#[test]
+fn a_run_that_ends_badly_before_its_time_is_told() {
+    let Some(_alone) = stage(&[]) else { return };
+    let output = answer(&["emulate", "butterfly", "--run", "1=echo heard; exit 3", "--", "true"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("] heard") && said.contains("ended with 3"), "{said}");
+}
+
+fn gone(pid: &str) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < until {
+        if !std::path::Path::new("/proc").join(pid).exists() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+/// Whichever way it ends, no program of its sites outlives it, those that went into the background included.
+#[test]
+fn nothing_is_left_after_a_signal() {
+    let Some(_alone) = stage(&["sleep"]) else { return };
+    for (number, expected) in [("-KILL", None), ("-INT", Some(130)), ("-TERM", Some(143))] {
+        let script = "sleep 1000 & echo $! $$; trap '' HUP; wait";
+        let mut child = anabranch()
+            .args(["-q", "emulate", "butterfly", "--run", "2=sleep 1001", "--", "sh", "-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("two numbers");
+        let pid = child.id().to_string();
+        let killed = std::process::Command::new("sh").args(["-c", &format!("kill {number} {pid}")]).status();
+        assert!(killed.expect("a shell").success());
+        assert_eq!(child.wait().expect("its end").code(), expected, "{number}");
+        for pid in line.split_whitespace() {
+            assert!(gone(pid), "{number}: process {pid} is still there");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The `anabranch` command as its users meet it: arguments in, output and exit code out.
+//!
+//! Where the machine allows no namespaces or TUN devices, or lacks a program that a test runs in a site, the test prints
+//! why and counts what it skips.
+
+#![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, files and programs")]
+
+mod doctor;
+mod emulate;
+
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static SKIPPED: AtomicU32 = AtomicU32::new(0);
+
+fn skip(why: &str) {
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    eprintln!("skipped ({count} so far): {why}");
+}
+
+fn anabranch() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
+    command.stdin(Stdio::null()).env_remove("ANABRANCH_LOG");
+    command
+}
+
+/// What `anabranch` answers to `args`.
+fn answer(args: &[&str]) -> Output {
+    anabranch().args(args).output().expect("the command was built with the tests")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn has_program(name: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
+}

@@ -1,0 +1,687 @@
+"""One file to three sites by the programs that people use, on an emulated network.
+
+``run.py all`` runs the trials of ``plan.toml``, each in an emulation of its own: ``anabranch emulate`` builds the
+network and runs ``run.py trial`` in the source's site, which starts programs in the other sites by ``nsenter``. A trial
+that the emulator does not trust is tried again and never counted. ``run.py expected`` writes ``expected.csv`` from the
+trials done so far. Standard library only, but for ``run.py bittorrent-peer``, which is one peer of a swarm and needs
+libtorrent.
+
+To add a way to move the file, write a function such as `by_curl` and enter it in `METHODS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import queue
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+FILE = "file.bin"
+DEVICE = "ab0"
+BITTORRENT_PORT = 6881
+HTTP_PORT = 8000
+RSYNC_PORT = 8730
+
+
+class TrialError(Exception):
+    """A trial that cannot give a figure, with the reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A site of the running emulation.
+
+    Attributes
+    ----------
+    name, address, namespace
+        As ``ANABRANCH_SITES`` has them; `namespace` is a path for ``nsenter --net``.
+    neighbours
+        Names of the sites that it has a link to.
+    links
+        Links from here; ``address`` is the far end's, which is reached from here over exactly this link.
+    """
+
+    name: str
+    address: str
+    namespace: str
+    neighbours: tuple[str, ...]
+    links: tuple[dict[str, Any], ...]
+
+    def inside(self, command: Iterable[str]) -> list[str]:
+        """The same command, run in this site."""
+        return ["nsenter", f"--net={self.namespace}", "--", *command]
+
+    def bytes_sent(self) -> int:
+        """IP bytes that programs of this site have sent, retransmissions and acknowledgements included."""
+        text = subprocess.run(self.inside(["cat", "/proc/net/dev"]), check=True, capture_output=True, text=True).stdout
+        for line in text.splitlines():
+            name, _, fields = line.strip().partition(":")
+            if name == DEVICE:
+                return int(fields.split()[8])
+        raise TrialError(f"no device {DEVICE} in {self.name}")
+
+
+@dataclasses.dataclass
+class Trial:
+    """One trial, from inside its emulation.
+
+    Attributes
+    ----------
+    sites
+        All sites, in the order of the topology.
+    source, destinations
+        Those of the scenario.
+    folder
+        A scratch folder with one folder per site; the source's holds the file.
+    digest
+        SHA-256 of the file.
+    method
+        The method's table of ``plan.toml``.
+    deadline
+        When to give up, on the monotonic clock.
+    topology, rate, congestion_control
+        The network, as ``anabranch`` is told of it, and what TCP in it uses.
+    binary
+        The ``anabranch`` command.
+    notes
+        What a method has to say besides the times.
+    """
+
+    sites: dict[str, Site]
+    source: Site
+    destinations: list[Site]
+    folder: pathlib.Path
+    digest: str
+    method: dict[str, Any]
+    deadline: float
+    topology: str
+    rate: str
+    congestion_control: str
+    binary: str
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    started: list[subprocess.Popen[str]] = dataclasses.field(default_factory=list)
+
+    def place(self, site: Site) -> pathlib.Path:
+        """The folder of `site`."""
+        return self.folder / site.name
+
+    def start(self, site: Site, command: Iterable[str], **options: Any) -> subprocess.Popen[str]:
+        """Starts a program in `site`; `stop` ends it."""
+        process = subprocess.Popen(site.inside(command), text=True, **options)
+        self.started.append(process)
+        return process
+
+    def stop(self) -> None:
+        """Ends every program that `start` started and waits for it, so that its processor time is counted."""
+        for process in self.started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.started:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def left(self) -> float:
+        """Seconds until the trial is given up."""
+        return max(0.1, self.deadline - time.monotonic())
+
+    def check(self, site: Site) -> None:
+        """Refuses the trial unless `site` has the file, byte for byte."""
+        with (self.place(site) / FILE).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != self.digest:
+                raise TrialError(f"{site.name} has another file than the source")
+
+
+Arrivals = dict[str, float]
+"""Seconds from the start of the transfer to the verified end, by destination."""
+
+
+def await_port(site: Site, port: int, trial: Trial) -> None:
+    """Returns when a server in `site` accepts connections on `port` (asked from within the site: no link is used)."""
+    probe = f"import socket; socket.create_connection(('{site.address}', {port}), 1).close()"
+    while subprocess.run(site.inside([sys.executable, "-c", probe]), capture_output=True).returncode != 0:
+        if trial.left() < 1:
+            raise TrialError(f"no server on {site.address}:{port}")
+        time.sleep(0.05)
+
+
+def fetch_all(trial: Trial, command: Callable[[Site], list[str]]) -> Arrivals:
+    """Lets every destination fetch the file by `command`, one after another or all at once, and checks what came."""
+    begun = time.monotonic()
+    arrivals: Arrivals = {}
+    failures: list[str] = []
+
+    def fetch(site: Site) -> None:
+        try:
+            process = trial.start(site, command(site), stdout=subprocess.DEVNULL)
+            if process.wait(trial.left()) != 0:
+                raise TrialError(f"exit code {process.returncode}")
+            trial.check(site)
+            arrivals[site.name] = time.monotonic() - begun
+        except (TrialError, OSError, subprocess.TimeoutExpired) as error:
+            failures.append(f"{site.name}: {error}")
+
+    threads = [threading.Thread(target=fetch, args=(site,)) for site in trial.destinations]
+    for thread in threads:
+        thread.start()
+        if not trial.method["parallel"]:
+            thread.join()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise TrialError("; ".join(failures))
+    return arrivals
+
+
+def by_curl(trial: Trial) -> Arrivals:
+    """curl from Python's HTTP server at the source, one connection per destination."""
+    server = [sys.executable, "-m", "http.server", str(HTTP_PORT), "--directory", str(trial.place(trial.source))]
+    trial.start(trial.source, server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    await_port(trial.source, HTTP_PORT, trial)
+    url = f"http://{trial.source.address}:{HTTP_PORT}/{FILE}"
+    return fetch_all(trial, lambda site: ["curl", "-sSf", "-o", str(trial.place(site) / FILE), url])
+
+
+def by_rsync(trial: Trial) -> Arrivals:
+    """rsync from a daemon at the source, whole files, no compression, no ssh."""
+    config = trial.folder / "rsyncd.conf"
+    config.write_text(
+        f"use chroot = no\nuid = {os.getuid()}\ngid = {os.getgid()}\n"
+        f"[data]\npath = {trial.place(trial.source)}\nread only = yes\n"
+    )
+    daemon = ["rsync", "--daemon", "--no-detach", f"--config={config}", f"--port={RSYNC_PORT}"]
+    trial.start(trial.source, daemon, stdin=subprocess.DEVNULL)
+    await_port(trial.source, RSYNC_PORT, trial)
+    url = f"rsync://{trial.source.address}:{RSYNC_PORT}/data/{FILE}"
+    return fetch_all(trial, lambda site: ["rsync", "--whole-file", url, str(trial.place(site) / FILE)])
+
+
+def by_bittorrent(trial: Trial) -> Arrivals:
+    """A swarm of libtorrent peers that know each other; ends when the last destination has every piece."""
+    peers = trial.method["peers"]
+    swarm = [trial.source, *trial.destinations] if peers == "ends" else list(trial.sites.values())
+    order = {site.name: i for i, site in enumerate(swarm)}
+    torrent = trial.folder / "file.torrent"
+    make_torrent(trial.place(trial.source) / FILE, torrent, trial.method["piece_kib"] << 10)
+    heard: queue.Queue[tuple[Site, str, float]] = queue.Queue()
+    processes = {}
+
+    def listen(site: Site, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            heard.put((site, line.strip(), time.monotonic()))
+        heard.put((site, "ended", time.monotonic()))
+
+    for site in swarm:
+        # Each pair connects once, from the later to the earlier; the source is asked, it asks nobody.
+        others = [o for o in swarm if o != trial.source and order[o.name] < order[site.name]]
+        others = [trial.source, *others] if site != trial.source else []
+        if peers == "neighbours":
+            others = [o for o in others if o.name in site.neighbours or site.name in o.neighbours]
+        settings = {
+            "torrent": str(torrent),
+            "folder": str(trial.place(site)),
+            "address": site.address,
+            "others": [o.address for o in others],
+            "seed": site == trial.source,
+            "super_seeding": trial.method["super_seeding"],
+        }
+        process = trial.start(
+            site,
+            [sys.executable, str(HERE / "run.py"), "bittorrent-peer", json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        processes[site.name] = process
+        threading.Thread(target=listen, args=(site, process), daemon=True).start()
+
+    def hear(word: str, waited_for: set[str]) -> Arrivals:
+        times: Arrivals = {}
+        while waited_for - times.keys():
+            try:
+                site, said, when = heard.get(timeout=trial.left())
+            except queue.Empty:
+                raise TrialError(f"no `{word}` from {', '.join(waited_for - times.keys())}") from None
+            if said == word:
+                times[site.name] = when
+            elif said == "ended":
+                raise TrialError(f"the peer in {site.name} ended early")
+        return {name: times[name] for name in waited_for}
+
+    hear("ready", set(order))
+    begun = time.monotonic()
+    for process in processes.values():
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    ends = hear("done", {site.name for site in trial.destinations})
+    for site in trial.destinations:
+        # libtorrent has verified every piece; this verifies libtorrent.
+        trial.check(site)
+    return {name: when - begun for name, when in ends.items()}
+
+
+CONTROLLER_PORT = 7171
+DATA_PORT = 7172
+DAEMONS_READY_S = 3.0
+"""How long controller and site daemons have to find each other before the clock starts."""
+
+
+def by_replicate(trial: Trial) -> Arrivals:
+    """`anabranch replicate`: a controller at the source, a daemon at every site; timed is the whole of `send`."""
+    binary, keys = trial.binary, trial.folder / "keys"
+    network = ["--topology", trial.topology, "--rate", trial.rate]
+    make_keys = [binary, "replicate", "keys", "init", *network, "--out", str(keys)]
+    subprocess.run(make_keys, check=True, stderr=subprocess.DEVNULL)
+    controller = f"{trial.source.address}:{CONTROLLER_PORT}"
+    log = (trial.folder / "daemons.log").open("w")
+    store = str(trial.folder / "controller.redb")
+    options = ["--listen", controller, "--keys", str(keys), "--store", store]
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": log}
+    trial.start(trial.source, [binary, "replicate", "controller", *network, *options], **quiet)
+    for site in trial.sites.values():
+        options = ["--site", site.name, "--controller", controller, "--keys", str(keys)]
+        options += ["--dir", str(trial.place(site)), "--listen", f"0.0.0.0:{DATA_PORT}"]
+        options += ["--advertise", f"{site.address}:{DATA_PORT}"]
+        for other in trial.sites.values():
+            for link in other.links:
+                if link["to"] == site.name:
+                    options += ["--link", f"{other.name}={link['address']}:{DATA_PORT}"]
+        trial.start(site, [binary, "replicate", "relay", *network, *options], **quiet)
+    time.sleep(DAEMONS_READY_S)
+    options = ["--from", trial.source.name, "--to", ",".join(site.name for site in trial.destinations)]
+    options += ["--scheme", trial.method["scheme"], "--stripes", str(trial.method["stripes"]), "--json"]
+    options += ["--congestion-control", trial.congestion_control]
+    options += ["--controller", controller, "--keys", str(keys)]
+    begun = time.monotonic()
+    send = trial.start(
+        trial.source, [binary, "replicate", "send", FILE, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    try:
+        said, _ = send.communicate(timeout=trial.left())
+    except subprocess.TimeoutExpired:
+        raise TrialError("`replicate send` did not end in time") from None
+    seconds = time.monotonic() - begun
+    if send.returncode != 0:
+        raise TrialError(f"`replicate send` ended with {send.returncode}: {said[-500:]}")
+    for site in trial.destinations:
+        trial.check(site)
+    summary = json.loads(said.splitlines()[-1])
+    trial.notes = {key: summary[key] for key in ["scheme", "seconds", "planned_mbps", "bound_mbps", "attempts"]}
+    # Its own clock starts with the first attempt; the last to finish is taken to be done when `send` has ended.
+    arrivals: Arrivals = {d["site"]: d["seconds"] for d in summary["destinations"]}
+    arrivals[max(arrivals, key=lambda name: arrivals[name])] = seconds
+    return arrivals
+
+
+METHODS: dict[str, Callable[[Trial], Arrivals]] = {
+    "bittorrent": by_bittorrent,
+    "curl": by_curl,
+    "replicate": by_replicate,
+    "rsync": by_rsync,
+}
+"""How to move the file: gets everything ready, moves it to every destination, checks it, says when each was done."""
+
+
+# Differs from libtorrent's defaults: a closed swarm whose peers are all known and willing.
+BITTORRENT_SETTINGS: dict[str, Any] = {
+    "enable_dht": False,
+    "enable_lsd": False,
+    "enable_upnp": False,
+    "enable_natpmp": False,
+    # TCP, so that congestion control is the same for every method; uTP yields to what it shares a link with.
+    "enable_outgoing_utp": False,
+    "enable_incoming_utp": False,
+    "in_enc_policy": 2,
+    "out_enc_policy": 2,
+    # No limits, every peer unchoked.
+    "upload_rate_limit": 0,
+    "download_rate_limit": 0,
+    "unchoke_slots_limit": -1,
+    "active_downloads": -1,
+    "active_seeds": -1,
+    "active_limit": -1,
+    "connection_speed": 500,
+    "torrent_connect_boost": 255,
+    "smooth_connects": False,
+    "min_reconnect_time": 1,
+    "allow_multiple_connections_per_ip": False,
+    # Enough asked for at a time to fill 10 Mbit/s over the longest round trip, and no more than that by much.
+    "request_queue_time": 3,
+    "max_out_request_queue": 2000,
+    "max_allowed_in_request_queue": 4000,
+    "initial_picker_threshold": 0,
+    "close_redundant_connections": False,
+}
+
+
+def make_torrent(file: pathlib.Path, torrent: pathlib.Path, piece_bytes: int) -> None:
+    """Writes the description of `file` that peers need, without a tracker."""
+    import libtorrent as lt
+
+    # Version 1 only: half the hashing.
+    description = lt.create_torrent(lt.list_files(str(file)), piece_size=piece_bytes, flags=lt.create_torrent.v1_only)
+    lt.set_piece_hashes(description, str(file.parent))
+    torrent.write_bytes(lt.bencode(description.generate()))
+
+
+def bittorrent_peer(text: str) -> None:
+    """One peer: says ``ready``, waits for a line, connects, says ``done`` when it has every piece, goes on giving."""
+    import libtorrent as lt
+
+    settings = json.loads(text)
+    listen = {"listen_interfaces": f"{settings['address']}:{BITTORRENT_PORT}"}
+    alerts = {"alert_mask": int(lt.alert.category_t.error_notification | lt.alert.category_t.status_notification)}
+    # The stubs want a TypedDict of every setting.
+    chosen: Any = {**BITTORRENT_SETTINGS, **listen, **alerts}
+    session = lt.session(chosen)
+    flags = lt.torrent_flags.disable_dht | lt.torrent_flags.disable_lsd | lt.torrent_flags.disable_pex
+    if settings["seed"]:
+        flags |= lt.torrent_flags.seed_mode
+        if settings["super_seeding"]:
+            flags |= lt.torrent_flags.super_seeding
+    params = lt.add_torrent_params()
+    params.ti = lt.torrent_info(settings["torrent"])
+    params.save_path = settings["folder"]
+    params.flags = flags
+    handle = session.add_torrent(params)
+    while handle.status().state in (lt.torrent_status.checking_files, lt.torrent_status.checking_resume_data):
+        time.sleep(0.02)
+    time.sleep(0.2)
+    if session.listen_port() != BITTORRENT_PORT:
+        sys.exit(f"bittorrent-peer: listens on {session.listen_port()}, not on {BITTORRENT_PORT}")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for address in settings["others"]:
+        handle.connect_peer((address, BITTORRENT_PORT))
+    said = settings["seed"]
+    while True:
+        session.wait_for_alert(20)
+        for alert in session.pop_alerts():
+            if isinstance(alert, (lt.file_error_alert, lt.torrent_error_alert, lt.hash_failed_alert)):
+                print(f"bittorrent-peer {settings['address']}: {alert.message()}", file=sys.stderr)
+        if not said and handle.status().is_seeding:
+            said = True
+            print("done", flush=True)
+
+
+def processors_used_s() -> float:
+    """Processor time that the whole machine has used, in seconds, waiting for discs not counted."""
+    fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, interrupt, soft_interrupt = (int(f) for f in fields[:7])
+    return (user + nice + system + interrupt + soft_interrupt) / os.sysconf("SC_CLK_TCK")
+
+
+def run_trial(task: dict[str, Any]) -> dict[str, Any]:
+    """Runs one trial inside its emulation; returns its figures."""
+    described = json.loads(os.environ["ANABRANCH_SITES"])
+    sites = {
+        s["name"]: Site(
+            name=s["name"],
+            address=s["address"],
+            namespace=s["namespace"],
+            neighbours=tuple(link["to"] for link in s["links"]),
+            links=tuple(s["links"]),
+        )
+        for s in described
+    }
+    scenario = task["scenario"]
+    folder = pathlib.Path(task["folder"])
+    for name in sites:
+        (folder / name).mkdir(parents=True)
+    source = sites[scenario["source"]]
+    # The same bytes in every trial; nothing can be compressed out of them.
+    content = random.Random(1).randbytes(task["file_bytes"])
+    (folder / source.name / FILE).write_bytes(content)
+    trial = Trial(
+        sites=sites,
+        source=source,
+        destinations=[sites[name] for name in scenario["destinations"]],
+        folder=folder,
+        digest=hashlib.sha256(content).hexdigest(),
+        method=task["method"],
+        deadline=time.monotonic() + task["timeout_s"],
+        topology=scenario["topology"],
+        rate=task["rate"],
+        congestion_control=task["congestion_control"],
+        binary=task["binary"],
+    )
+    sent_before = {name: site.bytes_sent() for name, site in sites.items()}
+    usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        arrivals = METHODS[task["method"]["name"]](trial)
+        sent = {name: site.bytes_sent() - sent_before[name] for name, site in sites.items()}
+    finally:
+        trial.stop()
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "seconds": max(arrivals.values()),
+        "seconds_by_destination": arrivals,
+        "source_sent_bytes": sent[source.name],
+        "sent_bytes_by_site": sent,
+        "cpu_s": usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
+        "verified": True,
+        "notes": trial.notes,
+    }
+
+
+COLUMNS = [
+    "topology", "loss", "method", "variant", "trial", "seconds", "source_sent_bytes", "links_sent_bytes",
+    "link_busiest_bytes", "links_used", "cpu_s", "emulator_cpu_s", "cpu_share_others", "verified", "congestion_control",
+    "lateness_us_p50", "lateness_us_p99", "lateness_us_max", "dropped_queue_full", "dropped_loss",
+]  # fmt: skip
+
+
+def emulate_trial(
+    binary: pathlib.Path, plan: dict[str, Any], scenario: dict[str, Any], method: dict[str, Any], loss: str,
+    trial: int, out: pathlib.Path,
+) -> dict[str, Any]:  # fmt: skip
+    """One trial in an emulation of its own, tried again while it is not trusted.
+
+    Returns
+    -------
+    dict
+        A row with the `COLUMNS`; the full result, bytes per link included, lies in `out`.
+
+    Raises
+    ------
+    TrialError
+        It failed, or stayed untrusted.
+    """
+    settings = plan["settings"]
+    label = f"{scenario['topology']}-{loss.rstrip('%').replace('.', '_')}-{method['name']}-{method['variant']}-{trial}"
+    why = ""
+    for _ in range(settings["tries"]):
+        folder = out / f"{label}.files"
+        shutil.rmtree(folder, ignore_errors=True)
+        report, result = out / f"{label}.network.json", out / f"{label}.result.json"
+        result.unlink(missing_ok=True)
+        task = {
+            "scenario": scenario, "method": method, "folder": str(folder), "result": str(result),
+            "file_bytes": settings["file_mib"] << 20, "timeout_s": settings["timeout_s"],
+            "rate": settings["rate"], "congestion_control": settings["congestion_control"],
+            "binary": str(binary.resolve()),
+        }  # fmt: skip
+        command = [
+            str(binary), "--quiet", "emulate", scenario["topology"], "--rate", settings["rate"],
+            "--site", scenario["source"], "--loss", loss, "--mtu", str(settings["mtu_bytes"]),
+            "--congestion-control", settings["congestion_control"], "--lateness-bound", settings["lateness_bound"],
+            "--seed", str(trial), "--duration", f"{settings['timeout_s'] + 30} s", "--report", str(report),
+            "--", sys.executable, str(HERE / "run.py"), "trial", json.dumps(task),
+        ]  # fmt: skip
+        used_before, begun = processors_used_s(), time.monotonic()
+        mine_before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        code = subprocess.run(command, stdin=subprocess.DEVNULL).returncode
+        mine = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = processors_used_s() - used_before
+        used -= mine.ru_utime + mine.ru_stime - mine_before.ru_utime - mine_before.ru_stime
+        others = max(0.0, used / (time.monotonic() - begun) / (os.cpu_count() or 1))
+        shutil.rmtree(folder, ignore_errors=True)
+        if code != 0:
+            raise TrialError(f"{label}: exit code {code}")
+        network, figures = json.loads(report.read_text()), json.loads(result.read_text())
+        if network["trusted"]:
+            break
+        why = "; ".join(network["report"]["why"])
+        print(f"{label}: not trusted, tried again: {why}", file=sys.stderr)
+    else:
+        raise TrialError(f"{label}: not trusted in {settings['tries']} tries: {why}")
+    links = [link["sent_bytes"] for link in network["links"]]
+    late = network["report"]
+    return {
+        "topology": scenario["topology"], "loss": loss, "method": method["name"], "variant": method["variant"],
+        "trial": trial, "seconds": round(figures["seconds"], 3),
+        "source_sent_bytes": figures["source_sent_bytes"], "links_sent_bytes": sum(links),
+        "link_busiest_bytes": max(links), "links_used": sum(b > settings["file_mib"] << 20 >> 7 for b in links),
+        "cpu_s": round(figures["cpu_s"], 2), "emulator_cpu_s": round(late["forwarder_cpu_s"], 2),
+        "cpu_share_others": round(others, 3),
+        "verified": figures["verified"], "congestion_control": late["congestion_control"],
+        "lateness_us_p50": late["lateness_us_p50"], "lateness_us_p99": late["lateness_us_p99"],
+        "lateness_us_max": late["lateness_us_max"],
+        "dropped_queue_full": sum(link["dropped_queue_full"] for link in network["links"]),
+        "dropped_loss": sum(link["dropped_loss"] for link in network["links"]),
+    }  # fmt: skip
+
+
+def read_rows(path: pathlib.Path) -> list[dict[str, str]]:
+    """The trials done so far."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def run_all(args: argparse.Namespace) -> int:
+    """Runs what has no row yet; a row is written as soon as its trial ends, so an interrupted run goes on."""
+    plan = tomllib.loads(args.plan.read_text())
+    if args.file_mib:
+        plan["settings"]["file_mib"] = args.file_mib
+    args.out.mkdir(parents=True, exist_ok=True)
+    rows = args.out / "trials.csv"
+    done = {tuple(row[c] for c in COLUMNS[:5]) for row in read_rows(rows)}
+    failed = 0
+    for trial in range(1, plan["settings"]["trials"] + 1):
+        for method in plan["method"]:
+            for scenario in plan["scenario"]:
+                for loss in plan["settings"]["loss"]:
+                    key = (scenario["topology"], loss, method["name"], method["variant"], str(trial))
+                    if key in done or not all(word in " ".join(key) for word in args.only):
+                        continue
+                    try:
+                        row = emulate_trial(args.binary, plan, scenario, method, loss, trial, args.out)
+                    except TrialError as error:
+                        print(f"run.py: {error}", file=sys.stderr)
+                        failed += 1
+                        continue
+                    new = not rows.exists()
+                    with rows.open("a", newline="") as file:
+                        writer = csv.DictWriter(file, COLUMNS)
+                        if new:
+                            writer.writeheader()
+                        writer.writerow(row)
+                    print(
+                        f"{' '.join(key)}: {row['seconds']} s, source sent {row['source_sent_bytes'] / 1e6:.1f} MB, "
+                        f"links {row['links_sent_bytes'] / 1e6:.1f} MB, lateness p99 {row['lateness_us_p99']:.0f} us",
+                        flush=True,
+                    )
+    return 1 if failed else 0
+
+
+OURS = "replicate"
+
+
+def write_expected(args: argparse.Namespace) -> int:
+    """Writes ``expected.csv``: every variant, the best peer, and the claim's ratio once ours is there."""
+    plan = tomllib.loads(args.plan.read_text())
+    ratio_max = plan["settings"]["ratio_max"]
+    rows = read_rows(args.out / "trials.csv")
+    out: list[list[str]] = []
+    cases = sorted({(row["topology"], row["loss"]) for row in rows})
+    for topology, loss in cases:
+        case = f"{topology}.loss_{round(float(loss.rstrip('%')) * 1e4)}ppm"
+        here = [row for row in rows if (row["topology"], row["loss"]) == (topology, loss)]
+        # The median of a variant's trials.
+        variants: dict[tuple[str, str], list[dict[str, str]]] = {}
+        for row in here:
+            variants.setdefault((row["method"], row["variant"]), []).append(row)
+        middle = {
+            key: sorted(trials, key=lambda r: float(r["seconds"]))[len(trials) // 2] for key, trials in variants.items()
+        }
+        for (method, variant), row in sorted(middle.items()):
+            note = (
+                f"source sent {row['source_sent_bytes']} bytes; all links {row['links_sent_bytes']} bytes; "
+                f"busiest link {row['link_busiest_bytes']} bytes; cpu {row['cpu_s']} s; {row['congestion_control']}; "
+                f"lateness p99 {float(row['lateness_us_p99']):.0f} us; {len(variants[method, variant])} trial(s)"
+            )
+            out.append([plan["claim"], f"{case}.{method}.{variant}.seconds", "", row["seconds"], "0.25", note])
+        peers = [row for (method, _), row in middle.items() if method != OURS]
+        if not peers:
+            continue
+        best = min(peers, key=lambda r: float(r["seconds"]))
+        name = f"{best['method']} {best['variant']}"
+        out.append([plan["claim"], f"{case}.best_peer.seconds", "", best["seconds"], "0.25", name])
+        ours = {variant: row for (method, variant), row in middle.items() if method == OURS}
+        for variant in ["auto", "coded"]:
+            ratio = f"{float(ours[variant]['seconds']) / float(best['seconds']):.3f}" if variant in ours else ""
+            note = f"seconds of replicate {variant} to those of {name}, at most; "
+            note += "measured" if ratio else "not measured yet"
+            out.append([plan["claim"], f"{case}.ratio_{variant}", str(ratio_max), ratio, "0", note])
+    with (HERE / "expected.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["claim", "metric", "published", "ours", "tolerance", "note"])
+        writer.writerows(out)
+    return 0
+
+
+def main() -> int:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in ["all", "expected"]:
+        sub = verbs.add_parser(verb)
+        sub.add_argument("--plan", type=pathlib.Path, default=HERE / "plan.toml")
+        sub.add_argument("--out", type=pathlib.Path, default=ROOT / "runs" / "replicate-peers")
+        sub.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "anabranch")
+        sub.add_argument("--only", action="append", default=[], metavar="WORD", help="trials whose name has WORD")
+        sub.add_argument("--file-mib", type=int, help="another size of file, for trying things out")
+    verbs.add_parser("trial").add_argument("task")
+    verbs.add_parser("bittorrent-peer").add_argument("settings")
+    args = parser.parse_args()
+    if args.verb == "all":
+        return run_all(args)
+    if args.verb == "expected":
+        return write_expected(args)
+    if args.verb == "bittorrent-peer":
+        bittorrent_peer(args.settings)
+        return 0
+    task = json.loads(args.task)
+    try:
+        figures = run_trial(task)
+    except TrialError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return 1
+    pathlib.Path(task["result"]).write_text(json.dumps(figures, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
