@@ -1,5 +1,6 @@
 //! `anabranch replicate relay`: a site's daemon. It sends, relays and receives, as the controller says.
 
+use super::runner::Fault;
 use super::service::{Service, SiteConfig};
 use crate::network::TopologyArgs;
 use anabranch_api::wire::LinkAddress;
@@ -47,6 +48,10 @@ pub struct Args {
     /// The most that all buffers together may take.
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: ByteCount,
+    /// For tests only: make this site do wrong. `flip-ppm=N` flips one bit in N of a million symbols that it sends, as
+    /// bad memory would, so that finding and avoiding such a site can be tested.
+    #[arg(long, value_name = "FAULT", hide = true)]
+    inject_fault: Option<Fault>,
 }
 
 /// How long reports are gathered before they are sent together.
@@ -68,7 +73,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let listener = anabranch_net::socket::listen(args.listen)?;
         let client = Client::new(&args.controller, &credentials, Duration::from_secs(30))?;
         let (reports, reports_in) = mpsc::unbounded_channel();
-        let config = SiteConfig { root, memory_max: args.memory.as_u64() };
+        if let Some(fault) = args.inject_fault {
+            tracing::warn!(?fault, "this site does wrong on purpose: --inject-fault is for tests");
+        }
+        let fault = args.inject_fault.unwrap_or_default();
+        let config = SiteConfig { root, memory_max: args.memory.as_u64(), fault };
         let service = Service::start(config, Identity::new(&credentials)?, vec![listener], reports);
         eprintln!("site {name} takes data on {}; controller {}", args.listen, args.controller);
         let session = u64::from_ne_bytes(rand_bytes()?);

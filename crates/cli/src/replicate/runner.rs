@@ -65,6 +65,7 @@ struct Shared {
     reports: mpsc::UnboundedSender<Report>,
     flows: BTreeMap<FlowId, FlowCounters>,
     digests: Mutex<Digests>,
+    fault: Fault,
     /// Set once something broke: later troubles of the same attempt are its echo.
     broken: AtomicBool,
     stalled: Mutex<Share>,
@@ -79,6 +80,40 @@ struct FlowCounters {
     /// Packets in all, once its end was taken from the machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
     congestion_control: Mutex<Option<String>>,
+}
+
+/// What a site does wrong on purpose, so that tests can see it found. Nothing by default.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    /// Symbols, in a million, in which one bit is flipped before they are sent.
+    pub flip_ppm: u32,
+}
+
+impl std::str::FromStr for Fault {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let flip_ppm = text.strip_prefix("flip-ppm=").and_then(|n| n.parse().ok());
+        let flip_ppm = flip_ppm.filter(|n| *n <= 1_000_000);
+        flip_ppm.map(|flip_ppm| Self { flip_ppm }).ok_or_else(|| {
+            format!("fault `{text}`: must be flip-ppm=N, with N symbols in a million, at most 1000000")
+        })
+    }
+}
+
+impl Fault {
+    /// Spoils the packet if its turn has come; which ones are spoiled depends on their numbers only.
+    fn spoil(self, flow: FlowId, packet: &mut Packet<Bytes>) {
+        if self.flip_ppm == 0 {
+            return;
+        }
+        let draw = digest(&[packet.generation.to_le_bytes(), u64::from(flow.0).to_le_bytes()].concat());
+        if draw % 1_000_000 < u64::from(self.flip_ppm) && !packet.symbol.is_empty() {
+            let mut bytes = packet.symbol.to_vec();
+            let at = (draw >> 32) as usize % bytes.len();
+            bytes[at] ^= 1 << (draw >> 29 & 7);
+            packet.symbol = bytes.into();
+        }
+    }
 }
 
 /// What each flow carried lately, by flow, side and generation: enough to say later who changed it.
@@ -146,6 +181,7 @@ impl Runner {
         source: Option<PathBuf>,
         file: Option<SharedFile>,
         memory_max: u64,
+        fault: Fault,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Result<Self, ProgramError> {
         let wants = program.memory_bytes();
@@ -170,6 +206,7 @@ impl Runner {
             stalled: Mutex::default(),
             attached: Mutex::default(),
             digests: Mutex::default(),
+            fault,
             site: Mutex::new(site),
             program,
         });
@@ -492,7 +529,8 @@ impl Shared {
             .await;
             let began = Instant::now();
             match frame {
-                Frame::Data(packet) => {
+                Frame::Data(mut packet) => {
+                    self.fault.spoil(out.flow, &mut packet);
                     let length = packet.symbol.len() as u32;
                     lock(&self.digests).note(out.flow, FlowSide::Sent, packet.generation, &packet.symbol);
                     let header =

@@ -4,7 +4,7 @@
 //! reports travel (`relay`), and what happens inside an attempt (`runner`).
 
 use super::partial::{FinishError, PartialFile, hash_file, inside};
-use super::runner::{Runner, SharedFile};
+use super::runner::{Fault, Runner, SharedFile};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_replicate::control::{Command, FailureKind, FileHash, Report, Run, SiteProgram};
@@ -44,6 +44,8 @@ pub struct SiteConfig {
     pub root: PathBuf,
     /// The most bytes that all attempts' buffers may take.
     pub memory_max: u64,
+    /// What it does wrong on purpose, for tests.
+    pub fault: Fault,
 }
 
 /// The site.
@@ -291,7 +293,8 @@ impl Service {
         };
         let left = self.config.memory_max.saturating_sub(used);
         let identity = Arc::clone(&self.identity);
-        let runner = Runner::install(program, identity, source, file, left, self.from_runners.clone())
+        let reports = self.from_runners.clone();
+        let runner = Runner::install(program, identity, source, file, left, self.config.fault, reports)
             .map_err(|e| refused(e.to_string()))?;
         lock(&self.runners).insert(run, Arc::new(runner));
         Ok(())
