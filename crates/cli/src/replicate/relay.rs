@@ -56,6 +56,8 @@ pub struct Args {
 
 /// How long reports are gathered before they are sent together.
 const REPORT_GATHER: Duration = Duration::from_millis(5);
+/// The most reports that wait for a controller that is away.
+const REPORTS_MAX: usize = 4_096;
 /// How long to wait after the controller could not be reached.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -158,17 +160,17 @@ async fn send_reports(
         while let Ok(more) = reports.try_recv() {
             batch.push(more);
         }
-        if batch.len() > 1 {
-            keep_last_progress(&mut batch);
-        }
+        keep_last_progress(&mut batch);
         while let Err(error) = link.report(&batch).await {
             tracing::debug!(%error, "reports wait");
-            // Whoever missed them knows from the inventory; only word of what just happened is worth another try.
-            batch.retain(|r| !matches!(r, Report::Progress { .. }));
-            if batch.is_empty() {
-                break;
-            }
             tokio::time::sleep(RETRY).await;
+            // What came meanwhile joins them, so that a controller that stays away costs no memory: old progress is no
+            // news, and of the rest only the newest is worth keeping.
+            while let Ok(more) = reports.try_recv() {
+                batch.push(more);
+            }
+            keep_last_progress(&mut batch);
+            batch.drain(..batch.len().saturating_sub(REPORTS_MAX));
         }
     }
 }
@@ -185,4 +187,20 @@ fn keep_last_progress(batch: &mut Vec<Report>) {
     }
     kept.reverse();
     *batch = kept;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_replicate::control::{Attempt, Run, TransferId};
+
+    #[test]
+    fn of_old_progress_only_the_last_is_kept_and_the_rest_in_order() {
+        let run = Run { transfer: TransferId(1), attempt: Attempt(1) };
+        let progress =
+            |verified_bytes| Report::Progress { run, verified_bytes, sink_stalled: 0.0, flows: vec![] };
+        let mut batch = vec![progress(1), Report::Ready { run }, progress(2), Report::Completed { run }];
+        keep_last_progress(&mut batch);
+        assert_eq!(batch, [Report::Ready { run }, progress(2), Report::Completed { run }]);
+    }
 }

@@ -76,10 +76,25 @@ struct Shared {
 #[derive(Default)]
 struct FlowCounters {
     sent_bytes: AtomicU64,
-    blocked_ns: AtomicU64,
+    blocked: Mutex<Blocked>,
     /// Packets in all, once its end was taken from the machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
     congestion_control: Mutex<Option<String>>,
+}
+
+/// The share of time in which every stripe of a flow had a packet that TCP did not take yet.
+#[derive(Default)]
+struct Blocked {
+    writing: u16,
+    share: Share,
+}
+
+impl Blocked {
+    /// One stripe more (or less) of `stripes` waits for TCP.
+    fn note(&mut self, more: bool, stripes: u16) {
+        self.writing = if more { self.writing + 1 } else { self.writing - 1 };
+        self.share.note(self.writing == stripes);
+    }
 }
 
 /// What a site does wrong on purpose, so that tests can see it found. Nothing by default.
@@ -139,10 +154,16 @@ fn digest(symbol: &[u8]) -> u64 {
 }
 
 /// The share of time in which something was so.
-#[derive(Default)]
 struct Share {
+    asked: Instant,
     since: Option<Instant>,
     total: Duration,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { asked: Instant::now(), since: None, total: Duration::ZERO }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -243,10 +264,18 @@ impl Runner {
         }
         if let Some(path) = source {
             let groups = shared.program.groups.len() as u16;
+            let supplying = Arc::new(AtomicU64::new(groups.into()));
             let pace = Arc::new(tokio::sync::Mutex::new(Instant::now()));
             for group in 0..groups {
                 let (shared, path, pace) = (Arc::clone(shared), path.clone(), Arc::clone(&pace));
-                tasks.spawn(async move { shared.supply_group(group, path, &pace).await });
+                let supplying = Arc::clone(&supplying);
+                tasks.spawn(async move {
+                    let Ok(hash) = shared.supply_group(group, path, &pace).await else { return };
+                    // One report, when the last group is out: before that the file is still being read.
+                    if supplying.fetch_sub(1, Relaxed) == 1 {
+                        shared.report(Report::SourceDone { run: shared.program.run, hash });
+                    }
+                });
             }
         }
     }
@@ -278,18 +307,15 @@ impl Runner {
     /// Where things stand.
     pub fn progress(&self) -> Report {
         let shared = &self.shared;
-        let (verified_bytes, stalled) = {
-            let site = lock(&shared.site);
-            (site.verified_bytes(), site.is_sink_stalled())
-        };
-        let sink_stalled = lock(&shared.stalled).take(stalled);
+        let verified_bytes = lock(&shared.site).verified_bytes();
+        let sink_stalled = lock(&shared.stalled).take();
         let flows = shared
             .flows
             .iter()
             .map(|(flow, c)| FlowProgress {
                 flow: *flow,
                 sent_bytes: c.sent_bytes.load(Relaxed),
-                blocked: c.blocked_ns.swap(0, Relaxed) as f64 / 1e9,
+                blocked: lock(&c.blocked).share.take(),
                 rtt_min: None,
             })
             .collect();
@@ -349,10 +375,13 @@ impl Drop for Runner {
 }
 
 impl Share {
-    /// Seconds in which it was so since the last call, where `now_so` tells how it is now.
-    fn take(&mut self, now_so: bool) -> f64 {
-        self.note(now_so);
-        std::mem::take(&mut self.total).as_secs_f64()
+    /// Share of the time since the last call, 0 to 1, in which it was so; it stays as it is.
+    fn take(&mut self) -> f64 {
+        self.note(self.since.is_some());
+        let now = Instant::now();
+        let elapsed = now - std::mem::replace(&mut self.asked, now);
+        let so = std::mem::take(&mut self.total).as_secs_f64();
+        (so / elapsed.as_secs_f64().max(1e-9)).min(1.0)
     }
     fn note(&mut self, so: bool) {
         let now = Instant::now();
@@ -527,7 +556,6 @@ impl Shared {
                 if can { self.stir(|s| s.produce(out.flow)) } else { None }
             })
             .await;
-            let began = Instant::now();
             match frame {
                 Frame::Data(mut packet) => {
                     self.fault.spoil(out.flow, &mut packet);
@@ -535,10 +563,11 @@ impl Shared {
                     lock(&self.digests).note(out.flow, FlowSide::Sent, packet.generation, &packet.symbol);
                     let header =
                         FrameHeader::Data { generation: packet.generation, hash: packet.hash, length };
+                    lock(&counters.blocked).note(true, out.hop.stripes);
                     write.write_all(&header.encode()).await?;
                     write.write_all(&packet.symbol).await?;
+                    lock(&counters.blocked).note(false, out.hop.stripes);
                     counters.sent_bytes.fetch_add(u64::from(length), Relaxed);
-                    counters.blocked_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
                 }
                 Frame::End { packets } => {
                     // All stripes end, whichever took the end from the machine.
@@ -642,11 +671,19 @@ impl Shared {
         (streams, (g.flush > 0).then_some(self.program.symbol_bytes as usize))
     }
 
-    async fn supply_group(&self, group: u16, path: PathBuf, pace: &tokio::sync::Mutex<Instant>) {
+    /// Feeds a group to its end, and says the hash of the file if it read all of it.
+    ///
+    /// Errors: the file cannot be read, which was reported.
+    async fn supply_group(
+        &self,
+        group: u16,
+        path: PathBuf,
+        pace: &tokio::sync::Mutex<Instant>,
+    ) -> Result<Option<FileHash>, ()> {
         let (pieces_out, mut pieces) = mpsc::channel(2);
         let program = &self.program;
         let map = lock(&self.site).work_map(group).cloned();
-        let Some(map) = map else { return };
+        let Some(map) = map else { return Ok(None) };
         let whole = (program.groups.len() == 1 && map.pieces() > 0 || program.length == 0)
             && (0..map.pieces()).filter_map(|i| map.piece(i)).map(ByteRange::len).sum::<u64>()
                 == program.length;
@@ -664,7 +701,10 @@ impl Shared {
                     hash = Some(found);
                     continue;
                 }
-                Err(reason) => return self.fail(FailureKind::Unreadable, reason),
+                Err(reason) => {
+                    self.fail(FailureKind::Unreadable, reason);
+                    return Err(());
+                }
             };
             if let Some(limit) = program.bandwidth_limit {
                 let sent = if coded { bytes.len() * copies / streams } else { bytes.len() };
@@ -681,7 +721,7 @@ impl Shared {
             .await;
             self.stir(|s| s.supply(group, symbols, generation_hash));
         }
-        self.report(Report::SourceDone { run: program.run, hash });
+        Ok(hash)
     }
 }
 

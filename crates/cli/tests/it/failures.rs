@@ -172,8 +172,8 @@ fn a_destination_that_stays_away_is_unreachable_and_the_others_get_their_file() 
     assert!(!net.path("d2", "file").exists());
 }
 
-fn flips(topology: &str, liar: &str, ppm: u32, arguments: &[&str]) -> Option<(Net, Vec<u8>, Sent)> {
-    let mut net = Net::new(topology)?;
+fn flips(net: Option<Net>, liar: &str, ppm: u32, arguments: &[&str]) -> Option<(Net, Vec<u8>, Sent)> {
+    let mut net = net?;
     let bytes = net.put("s", "file", 4, 4 * MIB);
     net.arguments(liar, &["--inject-fault", &format!("flip-ppm={ppm}")]);
     net.start_all();
@@ -183,7 +183,9 @@ fn flips(topology: &str, liar: &str, ppm: u32, arguments: &[&str]) -> Option<(Ne
 
 #[test]
 fn a_relay_that_flips_bits_in_a_routed_plan_is_named_and_avoided() {
-    let Some((net, bytes, sent)) = flips(DIAMOND, "r1", 200_000, &["--scheme", "packed"]) else { return };
+    let Some((net, bytes, sent)) = flips(Net::new(DIAMOND), "r1", 200_000, &["--scheme", "packed"]) else {
+        return;
+    };
     sent.expect_done();
     expect_copies(&net, &["d1", "d2"], &bytes);
     assert_eq!(sent.suspects(), ["r1"]);
@@ -192,7 +194,9 @@ fn a_relay_that_flips_bits_in_a_routed_plan_is_named_and_avoided() {
 
 #[test]
 fn a_relay_that_spoils_everything_is_left_soon() {
-    let Some((net, bytes, sent)) = flips(DIAMOND, "r1", 1_000_000, &["--scheme", "packed"]) else { return };
+    let Some((net, bytes, sent)) = flips(Net::new(DIAMOND), "r1", 1_000_000, &["--scheme", "packed"]) else {
+        return;
+    };
     sent.expect_done();
     expect_copies(&net, &["d1", "d2"], &bytes);
     assert_eq!(sent.suspects(), ["r1"]);
@@ -201,49 +205,25 @@ fn a_relay_that_spoils_everything_is_left_soon() {
     assert!(from_source < bytes.len() as u64 * 140 / 100, "{from_source} bytes left the source");
 }
 
-/// The butterfly: `c` codes for `d1` and `d2`, which also have ways that pass it by.
-const BUTTERFLY: &str = r#"
-name = "butterfly"
-[defaults]
-capacity = "10 Mbit/s"
-delay = "2 ms"
-[[site]]
-name = "s"
-[[site]]
-name = "a"
-[[site]]
-name = "b"
-[[site]]
-name = "c"
-[[site]]
-name = "e"
-[[site]]
-name = "d1"
-[[site]]
-name = "d2"
-[[cable]]
-between = ["s", "a"]
-[[cable]]
-between = ["s", "b"]
-[[cable]]
-between = ["a", "c"]
-[[cable]]
-between = ["b", "c"]
-[[cable]]
-between = ["c", "e"]
-[[cable]]
-between = ["a", "d1"]
-[[cable]]
-between = ["b", "d2"]
-[[cable]]
-between = ["e", "d1"]
-[[cable]]
-between = ["e", "d2"]
-"#;
+/// The butterfly, where `c` codes for `d1` and `d2`, which also have ways that pass it by. Full duplex, or one way only.
+fn butterfly(full_duplex: bool) -> String {
+    let sites = ["s", "a", "b", "c", "e", "d1", "d2"].map(|name| format!("[[site]]\nname = \"{name}\"\n"));
+    let links = ["s a", "s b", "a c", "b c", "c e", "a d1", "b d2", "e d1", "e d2"].map(|ends| {
+        let (from, to) = ends.split_once(' ').expect("two ends");
+        if full_duplex {
+            format!("[[cable]]\nbetween = [\"{from}\", \"{to}\"]\n")
+        } else {
+            format!("[[link]]\nfrom = \"{from}\"\nto = \"{to}\"\n")
+        }
+    });
+    let defaults = "[defaults]\ncapacity = \"10 Mbit/s\"\ndelay = \"2 ms\"\n";
+    [defaults, &sites.concat(), &links.concat()].concat()
+}
 
 #[test]
 fn a_relay_that_flips_bits_in_a_code_is_named_and_avoided() {
-    let Some((net, bytes, sent)) = flips(BUTTERFLY, "c", 200_000, &["--scheme", "coded"]) else { return };
+    let net = Net::with_data_plane(&butterfly(true), &butterfly(false));
+    let Some((net, bytes, sent)) = flips(net, "c", 200_000, &["--scheme", "coded"]) else { return };
     sent.expect_done();
     expect_copies(&net, &["d1", "d2"], &bytes);
     assert_eq!(sent.suspects(), ["c"]);
@@ -253,7 +233,7 @@ fn a_relay_that_flips_bits_in_a_code_is_named_and_avoided() {
 #[test]
 fn wrong_data_is_refused_where_the_user_says_so() {
     let arguments = ["--scheme", "packed", "--on-corrupt", "refuse"];
-    let Some((net, bytes, sent)) = flips(DIAMOND, "r1", 200_000, &arguments) else { return };
+    let Some((net, bytes, sent)) = flips(Net::new(DIAMOND), "r1", 200_000, &arguments) else { return };
     assert_eq!(sent.code(), 4, "{}", sent.summary());
     for site in ["d1", "d2"] {
         let path = net.path(site, "file");
@@ -291,7 +271,7 @@ fn a_full_disk_fails_one_destination_with_one_line() {
 
 #[test]
 fn a_slow_destination_holds_nobody_up_to_the_end() {
-    let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
+    let Some((mut net, bytes)) = diamond(12 * MIB) else { return };
     let sending = net.send(&SEND);
     sending.verified(MIB as u64);
     for relay in ["r1", "r2"] {

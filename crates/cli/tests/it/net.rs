@@ -9,7 +9,7 @@
 use anabranch_emu::{EmuError, Emulation, EmulationOptions};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
-use anabranch_units::{BitRate, LinkId, SiteId};
+use anabranch_units::{BitRate, ByteCount, LinkId, SiteId};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -60,6 +60,7 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
 pub struct Net {
     pub emulation: Emulation,
     pub topology: Topology,
+    whole: Topology,
     folder: tempfile::TempDir,
     daemons: BTreeMap<String, Child>,
     controller_at: SiteId,
@@ -77,7 +78,7 @@ impl Net {
     }
 
     /// As [`Net::new`] on `whole`, where the daemons know only the links of `data`: what is beyond them is for control
-    /// traffic. Both list the same sites, and `data`'s links first, in the same order.
+    /// traffic. Both list the same sites; a link of `data` runs over the first of the same ends in `whole`.
     pub fn with_data_plane(whole: &str, data: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let parse = |text: &str| {
@@ -87,7 +88,11 @@ impl Net {
             let text = |p: &str| std::fs::read_to_string(p);
             load(&path, &Defaults::new(BitRate::mbps(10)), text).expect("a good topology")
         };
-        let emulation = match Emulation::start(&parse(whole), EmulationOptions::default()) {
+        let whole = parse(whole);
+        // Small socket buffers, so that what is under way when something breaks is little of a small file.
+        let tcp_buffer_bytes_max = Some(ByteCount::kib(256));
+        let options = EmulationOptions { tcp_buffer_bytes_max, ..EmulationOptions::default() };
+        let emulation = match Emulation::start(&whole, options) {
             Ok(emulation) => emulation,
             Err(error @ (EmuError::NoIsolation { .. } | EmuError::Build(_))) => {
                 skip(&error.to_string());
@@ -98,6 +103,7 @@ impl Net {
         let topology = parse(data);
         let net = Self {
             emulation,
+            whole,
             topology,
             folder,
             daemons: BTreeMap::new(),
@@ -135,11 +141,13 @@ impl Net {
     pub fn site(&self, name: &str) -> SiteId {
         self.topology.find_site(name).expect("a site of the test's topology")
     }
-    /// The first link from one site to another.
-    pub fn link(&self, from: &str, to: &str) -> LinkId {
-        let (from, to) = (self.site(from), self.site(to));
-        let mut links = self.topology.links_out(from).filter(|l| self.topology.link(*l).to == to);
+    /// The emulation's first link from one site to another.
+    fn emulated(&self, from: SiteId, to: SiteId) -> LinkId {
+        let mut links = self.whole.links_out(from).filter(|l| self.whole.link(*l).to == to);
         links.next().expect("a link of the test's topology")
+    }
+    fn link(&self, from: &str, to: &str) -> LinkId {
+        self.emulated(self.site(from), self.site(to))
     }
     /// A file of a site.
     pub fn path(&self, site: &str, name: &str) -> PathBuf {
@@ -186,8 +194,9 @@ impl Net {
             add(&["--listen", &format!("0.0.0.0:{DATA_PORT}")]);
             add(&["--advertise", &format!("{}:{DATA_PORT}", self.emulation.site_address(site))]);
             for link in self.topology.links_in(site) {
-                let from = &self.topology.site(self.topology.link(link).from).name;
-                add(&["--link", &format!("{from}={}:{DATA_PORT}", self.emulation.link_address(link))]);
+                let from = self.topology.link(link).from;
+                let (name, link) = (&self.topology.site(from).name, self.emulated(from, site));
+                add(&["--link", &format!("{name}={}:{DATA_PORT}", self.emulation.link_address(link))]);
             }
             site
         };
@@ -257,10 +266,11 @@ impl Net {
         Sending { child, heard, log, sites, began: Instant::now() }
     }
 
-    /// Bytes that came off the far ends of these links so far.
-    pub fn arrived(&self, links: impl IntoIterator<Item = LinkId>) -> u64 {
+    /// Bytes that came off the far ends of these links (of the data plane) so far.
+    fn arrived(&self, links: impl IntoIterator<Item = LinkId>) -> u64 {
         let counters = self.emulation.counters().expect("the emulation runs");
-        links.into_iter().map(|l| counters[l.index()].arrived_bytes).sum()
+        let emulated = |l: LinkId| self.emulated(self.topology.link(l).from, self.topology.link(l).to);
+        links.into_iter().map(|l| counters[emulated(l).index()].arrived_bytes).sum()
     }
     /// Bytes that came off all links into a site.
     pub fn arrived_at(&self, site: &str) -> u64 {
