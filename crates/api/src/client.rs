@@ -37,7 +37,8 @@ const COMMANDS_WAIT: Duration = Duration::from_secs(5);
 /// Silence after which a watched stream counts as broken; the server sends a sign of life every 15 s.
 const WATCH_SILENCE: Duration = Duration::from_secs(40);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Short of the time for which a controller that comes back gathers its sites.
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// Why the controller did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -108,10 +108,17 @@ fn queue_id() -> u64 {
     since.map_or(0, |d| d.as_nanos() as u64)
 }
 
-#[derive(Default)]
 struct EventLog {
     first: u64,
     events: VecDeque<Event>,
+}
+
+impl EventLog {
+    /// An empty log. Its numbers are above those of every earlier one of the transfer, so that who saw the last event
+    /// before the controller was restarted sees the first after it.
+    fn new() -> Self {
+        Self { first: queue_id(), events: VecDeque::new() }
+    }
 }
 
 /// Counts since the start, for metrics.
@@ -468,7 +475,7 @@ impl Controller {
                 EventKind::Progress { .. } => tracing::debug!(transfer = event.transfer.0, ?event.kind),
                 kind => tracing::info!(transfer = event.transfer.0, attempt = event.attempt, ?kind),
             }
-            let log = state.logs.entry(event.transfer).or_default();
+            let log = state.logs.entry(event.transfer).or_insert_with(EventLog::new);
             if log.events.len() >= LOG_MAX {
                 log.events.pop_front();
                 log.first += 1;

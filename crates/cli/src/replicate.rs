@@ -46,7 +46,8 @@ pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
 
 /// The runtime that daemons and clients run on, on all cores.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+    // Each attempt may keep a few threads for its files (`service::ATTEMPTS_MAX`); commands must still find one.
+    tokio::runtime::Builder::new_multi_thread().max_blocking_threads(8_192).enable_all().build()
 }
 
 /// Waits for Ctrl-C or a polite kill.

@@ -818,7 +818,12 @@ impl<P: Planner> Coordinator<P> {
     pub fn handle_report(&mut self, now: Instant, site: SiteId, report: Report) {
         self.advance_clock(now);
         assert!(site.index() < self.sites.len(), "the driver knows the topology's sites");
-        self.with(report.run().transfer, |t, cx| t.handle_report(cx, site, report));
+        let run = report.run();
+        let progress = matches!(report, Report::Progress { .. });
+        if self.with(run.transfer, |t, cx| t.handle_report(cx, site, report)).is_none() && progress {
+            // An attempt of a transfer that is forgotten here (its store was lost): nobody else would ever remove it.
+            self.out.commands.push_back((site, Command::Uninstall { run }));
+        }
     }
 
     /// Time has come to a [`Coordinator::poll_timeout`].

@@ -22,6 +22,8 @@ pub struct PartialFile {
     data: File,
     journal: File,
     have: RangeSet,
+    /// It has its name: what still comes from an attempt that is being taken down is not for it any more.
+    finished: bool,
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {
@@ -50,7 +52,8 @@ impl PartialFile {
         at(&data_path, reserve(&data, length))?;
         let journal_path = beside(path, ".partial.journal");
         let journal = open(&journal_path)?;
-        let mut file = Self { path: path.to_owned(), data, journal, have: RangeSet::default() };
+        let mut file =
+            Self { path: path.to_owned(), data, journal, have: RangeSet::default(), finished: false };
         at(&journal_path, file.verify(length))?;
         Ok(file)
     }
@@ -105,6 +108,11 @@ impl PartialFile {
         Ok(())
     }
 
+    /// Whether it has its name; then it takes nothing more.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
     /// What is there and verified.
     pub fn have(&self) -> &RangeSet {
         &self.have
@@ -114,6 +122,9 @@ impl PartialFile {
     ///
     /// Errors: the system's, with the name of the file.
     pub fn write(&mut self, range: ByteRange, parts: &[impl AsRef<[u8]>], hash: [u8; 32]) -> io::Result<()> {
+        if self.finished {
+            return Ok(());
+        }
         let mut offset = range.start;
         for part in parts {
             let part = part.as_ref();
@@ -148,7 +159,9 @@ impl PartialFile {
             }
             return Err(FinishError::Mismatch { have: self.have.ranges().to_vec() });
         }
-        self.place(length).map_err(FinishError::Io)
+        self.place(length).map_err(FinishError::Io)?;
+        self.finished = true;
+        Ok(())
     }
 
     fn place(&self, length: u64) -> io::Result<()> {
@@ -291,6 +304,17 @@ mod tests {
         let error = file.finish(10, FileHash([0; 32])).expect_err("another hash");
         assert!(matches!(error, FinishError::Mismatch { have } if have.is_empty()));
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_late_write_does_not_reach_a_file_that_has_its_name() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("d.bin");
+        let mut file = PartialFile::open(&path, 10).expect("opens");
+        put(&mut file, &[7; 10], range(0, 10));
+        file.finish(10, FileHash(*blake3::hash(&[7; 10]).as_bytes())).expect("all is there");
+        put(&mut file, &[8; 10], range(0, 10));
+        assert_eq!(std::fs::read(&path).expect("it has its name"), [7; 10]);
     }
 
     #[test]

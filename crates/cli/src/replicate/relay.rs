@@ -1,5 +1,6 @@
 //! `anabranch replicate relay`: a site's daemon. It sends, relays and receives, as the controller says.
 
+use super::runner::Fault;
 use super::service::{Service, SiteConfig};
 use crate::network::TopologyArgs;
 use anabranch_api::wire::LinkAddress;
@@ -47,10 +48,16 @@ pub struct Args {
     /// The most that all buffers together may take.
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: ByteCount,
+    /// For tests only: make this site do wrong. `flip-ppm=N` flips one bit in N of a million symbols that it sends, as
+    /// bad memory would, so that finding and avoiding such a site can be tested.
+    #[arg(long, value_name = "FAULT", hide = true)]
+    inject_fault: Option<Fault>,
 }
 
 /// How long reports are gathered before they are sent together.
 const REPORT_GATHER: Duration = Duration::from_millis(5);
+/// The most reports that wait for a controller that is away.
+const REPORTS_MAX: usize = 4_096;
 /// How long to wait after the controller could not be reached.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -68,7 +75,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let listener = anabranch_net::socket::listen(args.listen)?;
         let client = Client::new(&args.controller, &credentials, Duration::from_secs(30))?;
         let (reports, reports_in) = mpsc::unbounded_channel();
-        let config = SiteConfig { root, memory_max: args.memory.as_u64() };
+        if let Some(fault) = args.inject_fault {
+            tracing::warn!(?fault, "this site does wrong on purpose: --inject-fault is for tests");
+        }
+        let fault = args.inject_fault.unwrap_or_default();
+        let config = SiteConfig { root, memory_max: args.memory.as_u64(), fault };
         let service = Service::start(config, Identity::new(&credentials)?, vec![listener], reports);
         eprintln!("site {name} takes data on {}; controller {}", args.listen, args.controller);
         let session = u64::from_ne_bytes(rand_bytes()?);
@@ -149,17 +160,17 @@ async fn send_reports(
         while let Ok(more) = reports.try_recv() {
             batch.push(more);
         }
-        if batch.len() > 1 {
-            keep_last_progress(&mut batch);
-        }
+        keep_last_progress(&mut batch);
         while let Err(error) = link.report(&batch).await {
             tracing::debug!(%error, "reports wait");
-            // Whoever missed them knows from the inventory; only word of what just happened is worth another try.
-            batch.retain(|r| !matches!(r, Report::Progress { .. }));
-            if batch.is_empty() {
-                break;
-            }
             tokio::time::sleep(RETRY).await;
+            // What came meanwhile joins them, so that a controller that stays away costs no memory: old progress is no
+            // news, and of the rest only the newest is worth keeping.
+            while let Ok(more) = reports.try_recv() {
+                batch.push(more);
+            }
+            keep_last_progress(&mut batch);
+            batch.drain(..batch.len().saturating_sub(REPORTS_MAX));
         }
     }
 }
@@ -176,4 +187,20 @@ fn keep_last_progress(batch: &mut Vec<Report>) {
     }
     kept.reverse();
     *batch = kept;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_replicate::control::{Attempt, Run, TransferId};
+
+    #[test]
+    fn of_old_progress_only_the_last_is_kept_and_the_rest_in_order() {
+        let run = Run { transfer: TransferId(1), attempt: Attempt(1) };
+        let progress =
+            |verified_bytes| Report::Progress { run, verified_bytes, sink_stalled: 0.0, flows: vec![] };
+        let mut batch = vec![progress(1), Report::Ready { run }, progress(2), Report::Completed { run }];
+        keep_last_progress(&mut batch);
+        assert_eq!(batch, [Report::Ready { run }, progress(2), Report::Completed { run }]);
+    }
 }

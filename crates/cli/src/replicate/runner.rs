@@ -65,6 +65,7 @@ struct Shared {
     reports: mpsc::UnboundedSender<Report>,
     flows: BTreeMap<FlowId, FlowCounters>,
     digests: Mutex<Digests>,
+    fault: Fault,
     /// Set once something broke: later troubles of the same attempt are its echo.
     broken: AtomicBool,
     stalled: Mutex<Share>,
@@ -75,9 +76,58 @@ struct Shared {
 #[derive(Default)]
 struct FlowCounters {
     sent_bytes: AtomicU64,
-    blocked_ns: AtomicU64,
+    blocked: Mutex<Blocked>,
     /// Packets in all, once its end was taken from the machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
+}
+
+/// The share of time in which every stripe of a flow had a packet that TCP did not take yet.
+#[derive(Default)]
+struct Blocked {
+    writing: u16,
+    share: Share,
+}
+
+impl Blocked {
+    /// One stripe more (or less) of `stripes` waits for TCP.
+    fn note(&mut self, more: bool, stripes: u16) {
+        self.writing = if more { self.writing + 1 } else { self.writing - 1 };
+        self.share.note(self.writing == stripes);
+    }
+}
+
+/// What a site does wrong on purpose, so that tests can see it found. Nothing by default.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    /// Symbols, in a million, in which one bit is flipped before they are sent.
+    pub flip_ppm: u32,
+}
+
+impl std::str::FromStr for Fault {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let flip_ppm = text.strip_prefix("flip-ppm=").and_then(|n| n.parse().ok());
+        let flip_ppm = flip_ppm.filter(|n| *n <= 1_000_000);
+        flip_ppm.map(|flip_ppm| Self { flip_ppm }).ok_or_else(|| {
+            format!("fault `{text}`: must be flip-ppm=N, with N symbols in a million, at most 1000000")
+        })
+    }
+}
+
+impl Fault {
+    /// Spoils the packet if its turn has come; which ones are spoiled depends on their numbers only.
+    fn spoil(self, flow: FlowId, packet: &mut Packet<Bytes>) {
+        if self.flip_ppm == 0 {
+            return;
+        }
+        let draw = digest(&[packet.generation.to_le_bytes(), u64::from(flow.0).to_le_bytes()].concat());
+        if draw % 1_000_000 < u64::from(self.flip_ppm) && !packet.symbol.is_empty() {
+            let mut bytes = packet.symbol.to_vec();
+            let at = (draw >> 32) as usize % bytes.len();
+            bytes[at] ^= 1 << (draw >> 29 & 7);
+            packet.symbol = bytes.into();
+        }
+    }
 }
 
 /// What each flow carried lately, by flow, side and generation: enough to say later who changed it.
@@ -103,10 +153,16 @@ fn digest(symbol: &[u8]) -> u64 {
 }
 
 /// The share of time in which something was so.
-#[derive(Default)]
 struct Share {
+    asked: Instant,
     since: Option<Instant>,
     total: Duration,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { asked: Instant::now(), since: None, total: Duration::ZERO }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -145,6 +201,7 @@ impl Runner {
         source: Option<PathBuf>,
         file: Option<SharedFile>,
         memory_max: u64,
+        fault: Fault,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Result<Self, ProgramError> {
         let wants = program.memory_bytes();
@@ -169,6 +226,7 @@ impl Runner {
             stalled: Mutex::default(),
             attached: Mutex::default(),
             digests: Mutex::default(),
+            fault,
             site: Mutex::new(site),
             program,
         });
@@ -205,10 +263,18 @@ impl Runner {
         }
         if let Some(path) = source {
             let groups = shared.program.groups.len() as u16;
+            let supplying = Arc::new(AtomicU64::new(groups.into()));
             let pace = Arc::new(tokio::sync::Mutex::new(Instant::now()));
             for group in 0..groups {
                 let (shared, path, pace) = (Arc::clone(shared), path.clone(), Arc::clone(&pace));
-                tasks.spawn(async move { shared.supply_group(group, path, &pace).await });
+                let supplying = Arc::clone(&supplying);
+                tasks.spawn(async move {
+                    let Ok(hash) = shared.supply_group(group, path, &pace).await else { return };
+                    // One report, when the last group is out: before that the file is still being read.
+                    if supplying.fetch_sub(1, Relaxed) == 1 {
+                        shared.report(Report::SourceDone { run: shared.program.run, hash });
+                    }
+                });
             }
         }
     }
@@ -240,18 +306,15 @@ impl Runner {
     /// Where things stand.
     pub fn progress(&self) -> Report {
         let shared = &self.shared;
-        let (verified_bytes, stalled) = {
-            let site = lock(&shared.site);
-            (site.verified_bytes(), site.is_sink_stalled())
-        };
-        let sink_stalled = lock(&shared.stalled).take(stalled);
+        let verified_bytes = lock(&shared.site).verified_bytes();
+        let sink_stalled = lock(&shared.stalled).take();
         let flows = shared
             .flows
             .iter()
             .map(|(flow, c)| FlowProgress {
                 flow: *flow,
                 sent_bytes: c.sent_bytes.load(Relaxed),
-                blocked: c.blocked_ns.swap(0, Relaxed) as f64 / 1e9,
+                blocked: lock(&c.blocked).share.take(),
                 rtt_min: None,
             })
             .collect();
@@ -305,10 +368,13 @@ impl Drop for Runner {
 }
 
 impl Share {
-    /// Seconds in which it was so since the last call, where `now_so` tells how it is now.
-    fn take(&mut self, now_so: bool) -> f64 {
-        self.note(now_so);
-        std::mem::take(&mut self.total).as_secs_f64()
+    /// Share of the time since the last call, 0 to 1, in which it was so; it stays as it is.
+    fn take(&mut self) -> f64 {
+        self.note(self.since.is_some());
+        let now = Instant::now();
+        let elapsed = now - std::mem::replace(&mut self.asked, now);
+        let so = std::mem::take(&mut self.total).as_secs_f64();
+        (so / elapsed.as_secs_f64().max(1e-9)).min(1.0)
     }
     fn note(&mut self, so: bool) {
         let now = Instant::now();
@@ -480,17 +546,18 @@ impl Shared {
                 if can { self.stir(|s| s.produce(out.flow)) } else { None }
             })
             .await;
-            let began = Instant::now();
             match frame {
-                Frame::Data(packet) => {
+                Frame::Data(mut packet) => {
+                    self.fault.spoil(out.flow, &mut packet);
                     let length = packet.symbol.len() as u32;
                     lock(&self.digests).note(out.flow, FlowSide::Sent, packet.generation, &packet.symbol);
                     let header =
                         FrameHeader::Data { generation: packet.generation, hash: packet.hash, length };
+                    lock(&counters.blocked).note(true, out.hop.stripes);
                     write.write_all(&header.encode()).await?;
                     write.write_all(&packet.symbol).await?;
+                    lock(&counters.blocked).note(false, out.hop.stripes);
                     counters.sent_bytes.fetch_add(u64::from(length), Relaxed);
-                    counters.blocked_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
                 }
                 Frame::End { packets } => {
                     // All stripes end, whichever took the end from the machine.
@@ -594,11 +661,19 @@ impl Shared {
         (streams, (g.flush > 0).then_some(self.program.symbol_bytes as usize))
     }
 
-    async fn supply_group(&self, group: u16, path: PathBuf, pace: &tokio::sync::Mutex<Instant>) {
+    /// Feeds a group to its end, and says the hash of the file if it read all of it.
+    ///
+    /// Errors: the file cannot be read, which was reported.
+    async fn supply_group(
+        &self,
+        group: u16,
+        path: PathBuf,
+        pace: &tokio::sync::Mutex<Instant>,
+    ) -> Result<Option<FileHash>, ()> {
         let (pieces_out, mut pieces) = mpsc::channel(2);
         let program = &self.program;
         let map = lock(&self.site).work_map(group).cloned();
-        let Some(map) = map else { return };
+        let Some(map) = map else { return Ok(None) };
         let whole = (program.groups.len() == 1 && map.pieces() > 0 || program.length == 0)
             && (0..map.pieces()).filter_map(|i| map.piece(i)).map(ByteRange::len).sum::<u64>()
                 == program.length;
@@ -616,7 +691,10 @@ impl Shared {
                     hash = Some(found);
                     continue;
                 }
-                Err(reason) => return self.fail(FailureKind::Unreadable, reason),
+                Err(reason) => {
+                    self.fail(FailureKind::Unreadable, reason);
+                    return Err(());
+                }
             };
             if let Some(limit) = program.bandwidth_limit {
                 let sent = if coded { bytes.len() * copies / streams } else { bytes.len() };
@@ -633,7 +711,7 @@ impl Shared {
             .await;
             self.stir(|s| s.supply(group, symbols, generation_hash));
         }
-        self.report(Report::SourceDone { run: program.run, hash });
+        Ok(hash)
     }
 }
 

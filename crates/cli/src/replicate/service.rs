@@ -4,16 +4,16 @@
 //! reports travel (`relay`), and what happens inside an attempt (`runner`).
 
 use super::partial::{FinishError, PartialFile, hash_file, inside};
-use super::runner::{Runner, SharedFile};
+use super::runner::{Fault, Runner, SharedFile};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
-use anabranch_replicate::control::{Command, FailureKind, FileHash, Report, Run, SiteProgram};
+use anabranch_replicate::control::{Command, FailureKind, FileHash, Report, Run, SiteProgram, TransferId};
 use anabranch_replicate::msg::{Hello, HelloReply};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -27,6 +27,8 @@ const GREETINGS_MAX: usize = 256;
 /// The most attempts installed at once.
 const ATTEMPTS_MAX: usize = 1024;
 
+/// How long an attempt waits for another transfer's that writes the same file to be removed.
+const PATH_WAIT: Duration = Duration::from_secs(3);
 /// The most hashes of source files remembered.
 const HASHES_MAX: usize = 1024;
 
@@ -44,6 +46,8 @@ pub struct SiteConfig {
     pub root: PathBuf,
     /// The most bytes that all attempts' buffers may take.
     pub memory_max: u64,
+    /// What it does wrong on purpose, for tests.
+    pub fault: Fault,
 }
 
 /// The site.
@@ -52,11 +56,16 @@ pub struct Service {
     identity: Arc<Identity>,
     runners: Mutex<BTreeMap<Run, Arc<Runner>>>,
     files: Mutex<BTreeMap<PathBuf, SharedFile>>,
+    /// Files that are being opened, and the bell for those who wait for one.
+    opening: Mutex<BTreeSet<PathBuf>>,
+    opened: Condvar,
     /// Hashes of whole source files, by path, length and time of change.
     hashes: Mutex<BTreeMap<HashKey, FileHash>>,
     reports: mpsc::UnboundedSender<Report>,
     /// What runners say on its way to `reports`.
     from_runners: mpsc::UnboundedSender<Report>,
+    /// Commands that wait for an earlier one of the same transfer; a transfer is here while a thread serves it.
+    waiting: Mutex<BTreeMap<TransferId, VecDeque<Command>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,19 +88,24 @@ impl Service {
             identity: Arc::new(identity),
             runners: Mutex::default(),
             files: Mutex::default(),
+            opening: Mutex::default(),
+            opened: Condvar::new(),
             hashes: Mutex::default(),
             reports,
             from_runners,
+            waiting: Mutex::default(),
         });
         let greetings = Arc::new(tokio::sync::Semaphore::new(GREETINGS_MAX));
         for listener in listeners {
             let (service, greetings) = (Arc::clone(&service), Arc::clone(&greetings));
             tokio::spawn(async move { service.accept(listener, greetings).await });
         }
-        let relaying = Arc::clone(&service);
-        tokio::spawn(async move {
-            while let Some(report) = runner_reports.recv().await {
-                relaying.pass_on(report);
+        // A thread, as it may have to wait for a file; it ends with the service, which holds the other end.
+        let relaying = Arc::downgrade(&service);
+        std::thread::spawn(move || {
+            while let Some(report) = runner_reports.blocking_recv() {
+                let Some(service) = relaying.upgrade() else { return };
+                service.pass_on(report);
             }
         });
         let reporting = Arc::downgrade(&service);
@@ -134,25 +148,57 @@ impl Service {
         Some(have)
     }
 
-    /// Carries out one command. Slow ones go on in the background and report when they are done.
+    /// Carries out one command, in the background, and reports when it is done. Those of one transfer are carried out in
+    /// the order in which they came (else an attempt might be installed after it was removed).
+    ///
+    /// Must be called inside the runtime.
     pub fn handle(self: &Arc<Self>, command: Command) {
         tracing::debug!(?command, "command");
-        match command {
-            Command::Inquire { run, is_source, path } => {
-                let service = Arc::clone(self);
-                tokio::task::spawn_blocking(move || {
-                    let report = service.inquire(run, is_source, &path);
-                    service.report(report);
-                });
-            }
-            Command::Install { program } => {
-                let service = Arc::clone(self);
-                tokio::task::spawn_blocking(move || {
-                    let run = program.run;
-                    if let Err((kind, reason)) = service.install(*program) {
-                        service.report(Report::Failed { run, kind, reason });
+        let transfer = match &command {
+            Command::Install { program } => program.run.transfer,
+            Command::Forget { transfer } => *transfer,
+            Command::Inquire { run, .. }
+            | Command::Start { run }
+            | Command::Uninstall { run }
+            | Command::Finish { run, .. }
+            | Command::Hash { run, .. }
+            | Command::Audit { run, .. } => run.transfer,
+            other => return tracing::warn!(?other, "a command that this version does not know"),
+        };
+        let mut waiting = lock(&self.waiting);
+        if let Some(queue) = waiting.get_mut(&transfer) {
+            return queue.push_back(command);
+        }
+        waiting.insert(transfer, VecDeque::from([command]));
+        let service = Arc::clone(self);
+        tokio::task::spawn_blocking(move || service.serve(transfer));
+    }
+
+    /// Carries out what waits for `transfer`, until nothing does.
+    fn serve(self: &Arc<Self>, transfer: TransferId) {
+        loop {
+            let command = {
+                let mut waiting = lock(&self.waiting);
+                match waiting.get_mut(&transfer).and_then(VecDeque::pop_front) {
+                    Some(command) => command,
+                    None => {
+                        waiting.remove(&transfer);
+                        return;
                     }
-                });
+                }
+            };
+            self.carry_out(command);
+        }
+    }
+
+    fn carry_out(&self, command: Command) {
+        match command {
+            Command::Inquire { run, is_source, path } => self.report(self.inquire(run, is_source, &path)),
+            Command::Install { program } => {
+                let run = program.run;
+                if let Err((kind, reason)) = self.install(*program) {
+                    self.report(Report::Failed { run, kind, reason });
+                }
             }
             Command::Start { run } => {
                 if let Some(runner) = lock(&self.runners).get(&run) {
@@ -162,33 +208,21 @@ impl Service {
             Command::Uninstall { run } => {
                 lock(&self.runners).remove(&run);
             }
-            Command::Finish { run, path, length, hash } => {
-                let service = Arc::clone(self);
-                tokio::task::spawn_blocking(move || {
-                    let report = service.finish(run, &path, length, hash);
-                    service.report(report);
-                });
-            }
-            Command::Hash { run, path } => {
-                let service = Arc::clone(self);
-                tokio::task::spawn_blocking(move || {
-                    let report = service.hash(run, &path);
-                    service.report(report);
-                });
-            }
+            Command::Finish { run, path, length, hash } => self.report(self.finish(run, &path, length, hash)),
+            Command::Hash { run, path } => self.report(self.hash(run, &path)),
             Command::Audit { run, group, generation, vectors } => {
                 let runner = lock(&self.runners).get(&run).cloned();
-                let (Some(runner), service) = (runner, Arc::clone(self)) else { return };
-                tokio::task::spawn_blocking(move || {
-                    let source = runner.program().source_path.as_ref();
-                    let source = source.and_then(|p| inside(&service.config.root, p).ok());
-                    service.report(runner.audit(group, generation, &vectors, source.as_deref()));
-                });
+                let Some(runner) = runner else { return };
+                let source = runner.program().source_path.as_ref();
+                let source = source.and_then(|p| inside(&self.config.root, p).ok());
+                self.report(runner.audit(group, generation, &vectors, source.as_deref()));
             }
             Command::Forget { transfer } => {
                 lock(&self.runners).retain(|run, _| run.transfer != transfer);
+                // Partial files that no attempt uses are closed; what they hold is verified again when it is wanted.
+                lock(&self.files).retain(|_, file| Arc::strong_count(file) > 1);
             }
-            other => tracing::warn!(?other, "a command that this version does not know"),
+            _ => {}
         }
     }
 
@@ -207,15 +241,14 @@ impl Service {
                 let known = lock(&self.hashes).get(&hash_key(&path, &found)).copied();
                 return Ok(Report::Inventory { run, length: Some(found.len()), have: vec![], hash: known });
             }
-            if path.is_file() {
-                let (length, hash) = hash_file(&path)?;
-                return Ok(Report::Inventory { run, length: Some(length), have: vec![], hash: Some(hash) });
-            }
+            // A finished file may be an older version of the one that is arriving: both are told.
+            let finished = path.is_file().then(|| hash_file(&path)).transpose()?;
             let have = match self.existing(&path)? {
                 Some(file) => lock(&file).have().ranges().to_vec(),
                 None => vec![],
             };
-            Ok(Report::Inventory { run, length: None, have, hash: None })
+            let (length, hash) = finished.unzip();
+            Ok(Report::Inventory { run, length, have, hash })
         };
         let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
         looked().unwrap_or_else(|error| Report::Failed { run, kind, reason: error.to_string() })
@@ -245,56 +278,97 @@ impl Service {
 
     /// The file arriving at `path`, if there is part of it.
     fn existing(&self, path: &Path) -> io::Result<Option<SharedFile>> {
-        let mut files = lock(&self.files);
-        if let Some(file) = files.get(path) {
-            return Ok(Some(Arc::clone(file)));
+        self.arriving(path, || PartialFile::open_existing(path))
+    }
+
+    /// The file arriving at `path`, opened if it is not open; never twice at a time, and holding no other file up (reading
+    /// back what is there takes long).
+    fn arriving(
+        &self,
+        path: &Path,
+        open: impl FnOnce() -> io::Result<Option<PartialFile>>,
+    ) -> io::Result<Option<SharedFile>> {
+        let mut opening = lock(&self.opening);
+        while opening.contains(path) {
+            opening = self.opened.wait(opening).unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(PartialFile::open_existing(path)?.map(|file| {
-            let file = Arc::new(Mutex::new(file));
-            files.insert(path.to_owned(), Arc::clone(&file));
-            file
-        }))
+        opening.insert(path.to_owned());
+        drop(opening);
+        let known = lock(&self.files).get(path).cloned();
+        let found = match known.filter(|f| !lock(f).is_finished()) {
+            Some(file) => Ok(Some(file)),
+            None => open().map(|opened| {
+                opened.map(|file| {
+                    let file = Arc::new(Mutex::new(file));
+                    lock(&self.files).insert(path.to_owned(), Arc::clone(&file));
+                    file
+                })
+            }),
+        };
+        lock(&self.opening).remove(path);
+        self.opened.notify_all();
+        found
     }
 
     fn install(&self, program: SiteProgram) -> Result<(), (FailureKind, String)> {
         let unwritable = |e: io::Error| (FailureKind::Unwritable, e.to_string());
         let refused = |reason: String| (FailureKind::Refused, reason);
         let run = program.run;
+        // An attempt takes the place of the transfer's earlier ones.
+        lock(&self.runners).retain(|other, _| other.transfer != run.transfer || other.attempt > run.attempt);
+        if let Some(sink) = program.sinks.first() {
+            self.wait_for_path(run, &sink.path)?;
+        }
         let source = program.source_path.as_ref().map(|p| inside(&self.config.root, p));
         let source = source.transpose().map_err(|e| (FailureKind::Unreadable, e.to_string()))?;
         let file = match program.sinks.first() {
             None => None,
             Some(sink) => {
                 let path = inside(&self.config.root, &sink.path).map_err(unwritable)?;
-                let file = match self.existing(&path).map_err(unwritable)? {
-                    Some(file) => file,
-                    None => {
-                        let file = PartialFile::open(&path, program.length).map_err(unwritable)?;
-                        let file = Arc::new(Mutex::new(file));
-                        lock(&self.files).insert(path, Arc::clone(&file));
-                        file
-                    }
-                };
+                let open = || PartialFile::open(&path, program.length).map(Some);
+                let file = self.arriving(&path, open).map_err(unwritable)?.expect("opened if it was not");
                 lock(&file).resize(program.length).map_err(unwritable)?;
                 Some(file)
             }
         };
-        let used: u64 = {
-            let runners = lock(&self.runners);
-            if runners.len() >= ATTEMPTS_MAX {
-                return Err(refused(format!(
-                    "{} attempts are installed here: at most {ATTEMPTS_MAX}",
-                    runners.len()
-                )));
-            }
-            runners.values().map(|r| r.program().memory_bytes()).sum()
-        };
+        // Under the lock to the end: two attempts must not both take the last memory, and whoever hears that this one is
+        // ready must find it.
+        let mut runners = lock(&self.runners);
+        if runners.len() >= ATTEMPTS_MAX {
+            return Err(refused(format!(
+                "{} attempts are installed here: at most {ATTEMPTS_MAX}",
+                runners.len()
+            )));
+        }
+        let used: u64 = runners.values().map(|r| r.program().memory_bytes()).sum();
         let left = self.config.memory_max.saturating_sub(used);
         let identity = Arc::clone(&self.identity);
-        let runner = Runner::install(program, identity, source, file, left, self.from_runners.clone())
+        let reports = self.from_runners.clone();
+        let runner = Runner::install(program, identity, source, file, left, self.config.fault, reports)
             .map_err(|e| refused(e.to_string()))?;
-        lock(&self.runners).insert(run, Arc::new(runner));
+        runners.insert(run, Arc::new(runner));
         Ok(())
+    }
+
+    /// Two transfers that write the same file would spoil it for each other: the later one waits a little for the
+    /// earlier one's removal, which may be under way, and is refused if it stays.
+    fn wait_for_path(&self, run: Run, name: &str) -> Result<(), (FailureKind, String)> {
+        let end = Instant::now() + PATH_WAIT;
+        loop {
+            let writes = |r: &Arc<Runner>| r.program().sinks.iter().any(|s| s.path == name);
+            let other = lock(&self.runners)
+                .iter()
+                .find(|(other, runner)| other.transfer != run.transfer && writes(runner))
+                .map(|(other, _)| other.transfer);
+            let Some(other) = other else { return Ok(()) };
+            if Instant::now() >= end {
+                let reason = format!(
+                    "{name}: transfer {other} is writing this file: wait for its end, or send under another name"
+                );
+                return Err((FailureKind::Unwritable, reason));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn finish(&self, run: Run, name: &str, length: u64, hash: FileHash) -> Report {

@@ -7,6 +7,8 @@
 
 mod doctor;
 mod emulate;
+mod failures;
+mod net;
 
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};

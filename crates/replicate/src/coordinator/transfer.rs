@@ -877,6 +877,8 @@ impl Transfer {
                 format!("generation {generation} of group {group} arrived wrong at {}", cx.name(site));
             self.decide(cx, site, Verdict::Integrity { reason: reason.clone() });
             self.stop(cx, reason, Duration::ZERO);
+        } else {
+            self.leave_suspects(cx);
         }
     }
 
@@ -1259,14 +1261,17 @@ impl Transfer {
     }
 
     fn handle_suspects(&mut self, cx: &mut Context<'_>, named: Vec<SiteId>) {
-        let mut fresh = false;
         for site in named {
             if self.suspects.insert(site) {
-                fresh = true;
                 self.event(cx, EventKind::Suspected { site });
                 self.changed(cx);
             }
         }
+        self.leave_suspects(cx);
+    }
+
+    /// Plans anew where a named relay spoils more than is worth waiting for.
+    fn leave_suspects(&mut self, cx: &mut Context<'_>) {
         let corrupt_max = cx.config.corrupt_max;
         // Only a site that relays here can be planned around.
         let relays = |r: &Running| {
@@ -1275,7 +1280,7 @@ impl Transfer {
                 from != r.plan.source && self.suspects.contains(&from)
             })
         };
-        if fresh && self.running().is_some_and(|r| r.corrupt >= corrupt_max && relays(r)) {
+        if self.running().is_some_and(|r| r.corrupt >= corrupt_max && relays(r)) {
             let names: Vec<_> = self.suspects.iter().map(|s| cx.name(*s)).collect();
             let reason = format!("data arrives wrong because of {}", names.join(", "));
             self.stop(cx, reason, Duration::ZERO);

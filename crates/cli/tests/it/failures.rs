@@ -1,0 +1,416 @@
+//! What happens when things break: processes die, links die, relays lie, disks fill, users err.
+//!
+//! Networks are small and slow, so that a file of a few MiB is on its way for seconds. No test asserts on the clock
+//! except that what it waits for comes within [`crate::net::PATIENCE`].
+
+#![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
+
+use crate::net::{CONTROLLER, Net, Sent, skip};
+use anabranch_units::BitRate;
+use std::process::Stdio;
+
+/// `s` reaches `d1` and `d2` through either of `r1` and `r2`.
+const DIAMOND: &str = r#"
+name = "diamond"
+[defaults]
+capacity = "10 Mbit/s"
+delay = "2 ms"
+[[site]]
+name = "s"
+[[site]]
+name = "r1"
+[[site]]
+name = "r2"
+[[site]]
+name = "d1"
+[[site]]
+name = "d2"
+[[cable]]
+between = ["s", "r1"]
+[[cable]]
+between = ["s", "r2"]
+[[cable]]
+between = ["r1", "d1"]
+[[cable]]
+between = ["r1", "d2"]
+[[cable]]
+between = ["r2", "d1"]
+[[cable]]
+between = ["r2", "d2"]
+"#;
+
+const MIB: usize = 1 << 20;
+
+/// The diamond with all daemons running and a file of `length` bytes at `s`.
+fn diamond(length: usize) -> Option<(Net, Vec<u8>)> {
+    let mut net = Net::new(DIAMOND)?;
+    let bytes = net.put("s", "file", 1, length);
+    net.start_all();
+    Some((net, bytes))
+}
+
+const SEND: [&str; 5] = ["file", "--from", "s", "--to", "d1,d2"];
+
+fn expect_copies(net: &Net, sites: &[&str], bytes: &[u8]) {
+    for site in sites {
+        assert!(net.has(site, "file", bytes), "{site} has the file, whole and named");
+    }
+}
+
+#[test]
+fn a_relay_killed_mid_transfer_is_planned_around_and_only_what_is_missing_is_sent() {
+    let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
+    let sending = net.send(&SEND);
+    sending.verified(3 * MIB as u64);
+    net.kill("r1");
+    let sent = sending.finish();
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    assert_eq!(sent.attempts(), 2);
+    // From the start again would be half of the file more. What was in buffers and queues goes twice.
+    let from_source = net.sent_by("s");
+    assert!(from_source < bytes.len() as u64 * 135 / 100, "{from_source} bytes left the source");
+}
+
+#[test]
+fn a_relay_that_comes_back_does_no_harm() {
+    let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
+    let sending = net.send(&SEND);
+    sending.verified(2 * MIB as u64);
+    net.kill("r1");
+    net.start("r1");
+    let sent = sending.finish();
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+}
+
+#[test]
+fn a_destination_that_comes_back_goes_on_from_its_partial_file() {
+    let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
+    let sending = net.send(&SEND);
+    sending.verified(3 * MIB as u64);
+    net.kill("d1");
+    net.start("d1");
+    let sent = sending.finish();
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    // From the start again would be half of the file more.
+    let received = net.arrived_at("d1");
+    assert!(received < bytes.len() as u64 * 135 / 100, "{received} bytes came to d1");
+}
+
+#[test]
+fn a_source_that_comes_back_sends_the_rest() {
+    let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
+    let sending = net.send(&SEND);
+    sending.verified(3 * MIB as u64);
+    net.kill("s");
+    net.start("s");
+    let sent = sending.finish();
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    let from_source = net.sent_by("s");
+    assert!(from_source < bytes.len() as u64 * 135 / 100, "{from_source} bytes left the source");
+}
+
+#[test]
+fn a_controller_that_comes_back_completes_the_transfer() {
+    let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
+    let sending = net.send(&SEND);
+    sending.verified(2 * MIB as u64);
+    net.kill(CONTROLLER);
+    net.start(CONTROLLER);
+    let sent = sending.finish();
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    let all = sent.summary()["destinations"].as_array().expect("a list").clone();
+    assert!(all.iter().all(|d| d["seconds"].is_number()), "{}", sent.summary());
+    assert!(sent.events.iter().any(|e| e["event"] == "finished"), "the end is told over a restart, too");
+}
+
+/// As [`DIAMOND`], with a thin cable for control traffic from the first site to every other.
+fn diamond_with_control_plane() -> String {
+    let sites = ["r1", "r2", "d1", "d2"];
+    let cable = |to: &str| {
+        format!("[[cable]]\nbetween = [\"s\", \"{to}\"]\ndelay = \"100 us\"\ncapacity = \"2 Mbit/s\"\n")
+    };
+    sites.iter().fold(DIAMOND.to_owned(), |text, to| text + &cable(to))
+}
+
+#[test]
+fn a_dead_link_is_found_within_the_hop_timeout_and_planned_around() {
+    let Some(mut net) = Net::with_data_plane(&diamond_with_control_plane(), DIAMOND) else { return };
+    let bytes = net.put("s", "file", 2, 6 * MIB);
+    net.start_all();
+    let sending = net.send(&SEND);
+    sending.verified(2 * MIB as u64);
+    net.set_up("r1", "d1", false);
+    let stopped = sending.event("stopped");
+    assert!(stopped["reason"].as_str().expect("text").contains("r1"), "{stopped}");
+    let sent = sending.finish();
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    assert_eq!(sent.attempts(), 2);
+}
+
+#[test]
+fn a_destination_that_stays_away_is_unreachable_and_the_others_get_their_file() {
+    let Some(mut net) = Net::new(DIAMOND) else { return };
+    let bytes = net.put("s", "file", 3, 6 * MIB);
+    net.arguments(CONTROLLER, &["--site-wait", "6 s"]);
+    net.start_all();
+    let sending = net.send(&SEND);
+    sending.verified(2 * MIB as u64);
+    net.kill("d2");
+    let sent = sending.finish();
+    assert_eq!(sent.code(), 3, "{}", sent.summary());
+    expect_copies(&net, &["d1"], &bytes);
+    assert_eq!(sent.verdict("d1").0, "done");
+    let (verdict, reason) = sent.verdict("d2");
+    assert_eq!(verdict, "unreachable");
+    assert!(reason.contains("d2") && reason.contains("6 s"), "{reason}");
+    assert!(!net.path("d2", "file").exists());
+}
+
+fn flips(net: Option<Net>, liar: &str, ppm: u32, arguments: &[&str]) -> Option<(Net, Vec<u8>, Sent)> {
+    let mut net = net?;
+    let bytes = net.put("s", "file", 4, 4 * MIB);
+    net.arguments(liar, &["--inject-fault", &format!("flip-ppm={ppm}")]);
+    net.start_all();
+    let sent = net.send(&[&SEND[..], arguments].concat()).finish();
+    Some((net, bytes, sent))
+}
+
+#[test]
+fn a_relay_that_flips_bits_in_a_routed_plan_is_named_and_avoided() {
+    let Some((net, bytes, sent)) = flips(Net::new(DIAMOND), "r1", 200_000, &["--scheme", "packed"]) else {
+        return;
+    };
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    assert_eq!(sent.suspects(), ["r1"]);
+    assert!(sent.summary()["corrupt"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_relay_that_spoils_everything_is_left_soon() {
+    let Some((net, bytes, sent)) = flips(Net::new(DIAMOND), "r1", 1_000_000, &["--scheme", "packed"]) else {
+        return;
+    };
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    assert_eq!(sent.suspects(), ["r1"]);
+    // To the end of the attempt would be about half of the file again.
+    let from_source = net.sent_by("s");
+    assert!(from_source < bytes.len() as u64 * 140 / 100, "{from_source} bytes left the source");
+}
+
+/// The butterfly, where `c` codes for `d1` and `d2`, which also have ways that pass it by. Full duplex, or one way only.
+fn butterfly(full_duplex: bool) -> String {
+    let sites = ["s", "a", "b", "c", "e", "d1", "d2"].map(|name| format!("[[site]]\nname = \"{name}\"\n"));
+    let links = ["s a", "s b", "a c", "b c", "c e", "a d1", "b d2", "e d1", "e d2"].map(|ends| {
+        let (from, to) = ends.split_once(' ').expect("two ends");
+        if full_duplex {
+            format!("[[cable]]\nbetween = [\"{from}\", \"{to}\"]\n")
+        } else {
+            format!("[[link]]\nfrom = \"{from}\"\nto = \"{to}\"\n")
+        }
+    });
+    let defaults = "[defaults]\ncapacity = \"10 Mbit/s\"\ndelay = \"2 ms\"\n";
+    [defaults, &sites.concat(), &links.concat()].concat()
+}
+
+#[test]
+fn a_relay_that_flips_bits_in_a_code_is_named_and_avoided() {
+    let net = Net::with_data_plane(&butterfly(true), &butterfly(false));
+    let Some((net, bytes, sent)) = flips(net, "c", 200_000, &["--scheme", "coded"]) else { return };
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    assert_eq!(sent.suspects(), ["c"]);
+    assert!(sent.summary()["corrupt"].as_u64() > Some(0));
+}
+
+#[test]
+fn wrong_data_is_refused_where_the_user_says_so() {
+    let arguments = ["--scheme", "packed", "--on-corrupt", "refuse"];
+    let Some((net, bytes, sent)) = flips(Net::new(DIAMOND), "r1", 200_000, &arguments) else { return };
+    assert_eq!(sent.code(), 4, "{}", sent.summary());
+    for site in ["d1", "d2"] {
+        let path = net.path(site, "file");
+        assert!(!path.exists() || net.has(site, "file", &bytes), "{site} got a wrong file");
+    }
+    let verdicts = [sent.verdict("d1"), sent.verdict("d2")];
+    assert!(
+        verdicts.iter().any(|(v, reason)| v == "integrity" && reason.contains("arrived wrong")),
+        "{verdicts:?}"
+    );
+}
+
+#[test]
+fn a_full_disk_fails_one_destination_with_one_line() {
+    let Some(mut net) = Net::new(DIAMOND) else { return };
+    let tried = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"])
+        .stderr(Stdio::null())
+        .status();
+    if !tried.is_ok_and(|s| s.success()) {
+        return skip("a small disk takes `unshare --mount` and `mount -t tmpfs`: run as root");
+    }
+    let bytes = net.put("s", "file", 5, 4 * MIB);
+    let dir = net.path("d2", "");
+    net.before("d2", &format!("mount -t tmpfs -o size=1m none {}", dir.display()));
+    net.start_all();
+    let sent = net.send(&SEND).finish();
+    assert_eq!(sent.code(), 3, "{}", sent.summary());
+    expect_copies(&net, &["d1"], &bytes);
+    let (verdict, reason) = sent.verdict("d2");
+    assert_eq!(verdict, "failed");
+    assert!(reason.contains("d2") && reason.contains("No space left"), "{reason}");
+    assert!(reason.contains("file") && !reason.contains('\n'), "{reason}");
+}
+
+#[test]
+fn a_slow_destination_holds_nobody_up_to_the_end() {
+    let Some((mut net, bytes)) = diamond(12 * MIB) else { return };
+    let sending = net.send(&SEND);
+    sending.verified(MIB as u64);
+    for relay in ["r1", "r2"] {
+        net.set_rate(relay, "d2", BitRate::bps(300_000));
+    }
+    let verdict = sending.verdict("d1");
+    assert_eq!(verdict["verdict"], "done");
+    assert!(!net.path("d2", "file").exists(), "d2 cannot have all of it yet");
+    for relay in ["r1", "r2"] {
+        net.set_rate(relay, "d2", BitRate::mbps(10));
+    }
+    let sent = sending.finish();
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    assert!(sent.events.iter().any(|e| e["event"] == "postponed" && e["site"] == net.site("d2").0));
+}
+
+#[test]
+fn bbr_and_stripes_fill_a_lossy_long_link_where_one_cubic_stream_does_not() {
+    let long = r#"
+        [[site]]
+        name = "s"
+        [[site]]
+        name = "d1"
+        [[cable]]
+        between = ["s", "d1"]
+        capacity = "20 Mbit/s"
+        delay = "40 ms"
+        loss_ppm = 10000
+    "#;
+    let Some(mut net) = Net::new(long) else { return };
+    let bytes = net.put("s", "file", 6, 2 * MIB);
+    net.start_all();
+    let mut rate = |name: &str, arguments: &[&str]| {
+        let sent =
+            net.send(&[&["file", "--from", "s", "--to", "d1", "--as", name], arguments].concat()).finish();
+        sent.expect_done();
+        assert!(net.has("d1", name, &bytes));
+        sent.summary()["rate_mbps"].as_f64().expect("a rate")
+    };
+    let cubic = rate("cubic", &["--congestion-control", "cubic"]);
+    let bbr = rate("bbr", &["--congestion-control", "bbr", "--stripes", "4"]);
+    println!(
+        "1 % loss, 40 ms one way, 20 Mbit/s: {cubic:.1} Mbit/s with one cubic stream, {bbr:.1} with 4 of bbr"
+    );
+    assert!(bbr > 2.0 * cubic, "{bbr} and {cubic} Mbit/s");
+}
+
+#[test]
+fn sending_again_sends_only_what_is_missing() {
+    let Some((mut net, bytes)) = diamond(4 * MIB) else { return };
+    net.send(&SEND).finish().expect_done();
+    let before = net.arrived_anywhere();
+    net.send(&SEND).finish().expect_done();
+    let again = net.arrived_anywhere() - before;
+    // Control traffic only: inquiries, progress, long polls.
+    assert!(again < 128 << 10, "{again} bytes to send nothing");
+    std::fs::remove_file(net.path("d1", "file")).expect("it was there");
+    let before = net.arrived_at("d2");
+    net.send(&SEND).finish().expect_done();
+    let again = net.arrived_at("d2") - before;
+    assert!(again < 128 << 10, "{again} bytes to a destination that has the file");
+    expect_copies(&net, &["d1", "d2"], &bytes);
+}
+
+#[test]
+fn ctrl_c_leaves_a_state_from_which_the_same_command_goes_on() {
+    let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
+    let sending = net.send(&SEND);
+    sending.verified(3 * MIB as u64);
+    sending.interrupt();
+    let sent = sending.finish();
+    assert_eq!(sent.code(), 130, "{}", sent.stderr);
+    assert!(sent.stderr.contains("run the same command again"), "{}", sent.stderr);
+    assert!(net.path("d1", "file.partial").exists() && !net.path("d1", "file").exists());
+    net.send(&SEND).finish().expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    let received = net.arrived_at("d1");
+    assert!(received < bytes.len() as u64 * 135 / 100, "{received} bytes came to d1");
+}
+
+#[test]
+fn a_new_version_of_a_file_resumes_too() {
+    let Some((mut net, _)) = diamond(4 * MIB) else { return };
+    net.put("d1", "file", 8, 5 * MIB);
+    let bytes = net.put("s", "file", 7, 6 * MIB);
+    let sending = net.send(&["file", "--from", "s", "--to", "d1"]);
+    sending.verified(3 * MIB as u64);
+    net.kill("d1");
+    net.start("d1");
+    sending.finish().expect_done();
+    expect_copies(&net, &["d1"], &bytes);
+    let received = net.arrived_at("d1");
+    assert!(received < bytes.len() as u64 * 135 / 100, "{received} bytes came to d1");
+}
+
+/// Kills and restarts daemons at moments that follow from `seed`. At most one relay stays away.
+fn kill_schedule(seed: u64) {
+    let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
+    let mut random = crate::net::noise(seed, 64).into_iter().map(u64::from);
+    let mut draw = move |below: u64| random.next().expect("64 draws are enough") % below;
+    let sending = net.send(&SEND);
+    sending.event("started");
+    let roles = ["s", "r1", "r2", "d1", "d2", CONTROLLER];
+    let mut lost = None;
+    for _ in 0..3 {
+        let pause = |tenths: u64| std::thread::sleep(std::time::Duration::from_millis(100 * tenths));
+        pause(draw(20));
+        let victim = roles[draw(6) as usize];
+        if !net.runs(victim) {
+            continue;
+        }
+        net.kill(victim);
+        pause(draw(20));
+        if lost.is_none() && victim.starts_with('r') && draw(3) == 0 {
+            lost = Some(victim);
+        } else {
+            net.start(victim);
+        }
+    }
+    let sent = sending.finish();
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    println!(
+        "kill schedule {seed}: done after {} attempts in {:.1} s",
+        sent.attempts(),
+        sent.took.as_secs_f64()
+    );
+}
+
+#[test]
+fn two_random_kill_schedules_end_with_every_destination_verified() {
+    (1..=2).for_each(kill_schedule);
+}
+
+#[test]
+fn fifty_random_kill_schedules_end_with_every_destination_verified() {
+    if std::env::var_os("ANABRANCH_LONG").is_none() {
+        return skip("50 kill schedules take a quarter of an hour: set ANABRANCH_LONG=1");
+    }
+    (3..=52).for_each(kill_schedule);
+}

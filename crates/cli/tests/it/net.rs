@@ -1,0 +1,440 @@
+//! An emulated network with a real `anabranch replicate` daemon at every site, for tests that break things.
+//!
+//! Everything lives in a temporary folder (kept, and its logs printed, where a test fails) and ends with the [`Net`].
+//! Where the machine allows no namespaces or TUN devices, the tests print why and count what they skip.
+//! Read [`Net`] and [`Sending`] first.
+
+#![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
+
+use anabranch_emu::{EmuError, Emulation, EmulationOptions};
+use anabranch_graph::Topology;
+use anabranch_graph::file::{Defaults, load};
+use anabranch_units::{BitRate, ByteCount, LinkId, SiteId};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// The longest that a test waits for anything.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The daemon that is no site's.
+pub const CONTROLLER: &str = "controller";
+
+const CONTROLLER_PORT: u16 = 7171;
+const DATA_PORT: u16 = 7172;
+
+static SKIPPED: AtomicU32 = AtomicU32::new(0);
+
+/// Prints why a test is left out, and how many were.
+pub fn skip(why: &str) {
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    eprintln!("skipped ({count} so far): {why}");
+}
+
+/// The command under test.
+pub fn anabranch() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
+    command.stdin(Stdio::null()).env_remove("ANABRANCH_LOG");
+    command
+}
+
+/// Bytes that look like nothing, the same for the same `seed`.
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// The network: an emulation, and the daemons in it.
+pub struct Net {
+    pub emulation: Emulation,
+    pub topology: Topology,
+    whole: Topology,
+    folder: tempfile::TempDir,
+    daemons: BTreeMap<String, Child>,
+    controller_at: SiteId,
+    arguments: BTreeMap<String, Vec<String>>,
+    /// Put before a daemon's command, to run it inside something.
+    wrappers: BTreeMap<String, String>,
+    sends: u32,
+}
+
+impl Net {
+    /// The network of a topology file's text, no daemon started; the controller will run at the first site. `None`, with
+    /// the reason printed, where this machine cannot emulate.
+    pub fn new(toml: &str) -> Option<Self> {
+        Self::with_data_plane(toml, toml)
+    }
+
+    /// As [`Net::new`] on `whole`, where the daemons know only the links of `data`: what is beyond them is for control
+    /// traffic. Both list the same sites; a link of `data` runs over the first of the same ends in `whole`.
+    pub fn with_data_plane(whole: &str, data: &str) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let parse = |text: &str| {
+            let path = folder.path().join("network.toml");
+            std::fs::write(&path, text).expect("the folder is ours");
+            let path = path.to_str().expect("plain names").to_owned();
+            let text = |p: &str| std::fs::read_to_string(p);
+            load(&path, &Defaults::new(BitRate::mbps(10)), text).expect("a good topology")
+        };
+        let whole = parse(whole);
+        // Small socket buffers, so that what is under way when something breaks is little of a small file.
+        let tcp_buffer_bytes_max = Some(ByteCount::kib(256));
+        let options = EmulationOptions { tcp_buffer_bytes_max, ..EmulationOptions::default() };
+        let emulation = match Emulation::start(&whole, options) {
+            Ok(emulation) => emulation,
+            Err(error @ (EmuError::NoIsolation { .. } | EmuError::Build(_))) => {
+                skip(&error.to_string());
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let topology = parse(data);
+        let net = Self {
+            emulation,
+            whole,
+            topology,
+            folder,
+            daemons: BTreeMap::new(),
+            controller_at: SiteId(0),
+            arguments: BTreeMap::new(),
+            wrappers: BTreeMap::new(),
+            sends: 0,
+        };
+        for site in net.topology.sites() {
+            std::fs::create_dir(net.folder.path().join(&site.name)).expect("a new folder");
+        }
+        let mut keys = anabranch();
+        keys.args(["replicate", "keys", "init", "--topology"]).arg(net.folder.path().join("network.toml"));
+        let made = keys.arg("--out").arg(net.keys()).output().expect("the command runs");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        Some(net)
+    }
+
+    /// More arguments for the daemon `who`, from its next start on.
+    pub fn arguments(&mut self, who: &str, more: &[&str]) {
+        self.arguments.entry(who.to_owned()).or_default().extend(more.iter().map(|a| (*a).to_owned()));
+    }
+
+    /// Runs the daemon `who`, from its next start on, by `sh -c` with `script` before `exec`.
+    pub fn before(&mut self, who: &str, script: &str) {
+        self.wrappers.insert(who.to_owned(), script.to_owned());
+    }
+
+    pub fn keys(&self) -> PathBuf {
+        self.folder.path().join("keys")
+    }
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+    pub fn site(&self, name: &str) -> SiteId {
+        self.topology.find_site(name).expect("a site of the test's topology")
+    }
+    /// The emulation's first link from one site to another.
+    fn emulated(&self, from: SiteId, to: SiteId) -> LinkId {
+        let mut links = self.whole.links_out(from).filter(|l| self.whole.link(*l).to == to);
+        links.next().expect("a link of the test's topology")
+    }
+    fn link(&self, from: &str, to: &str) -> LinkId {
+        self.emulated(self.site(from), self.site(to))
+    }
+    /// A file of a site.
+    pub fn path(&self, site: &str, name: &str) -> PathBuf {
+        self.folder.path().join(site).join(name)
+    }
+    /// Puts `length` bytes of noise into a site's file and gives them back.
+    pub fn put(&self, site: &str, name: &str, seed: u64, length: usize) -> Vec<u8> {
+        let bytes = noise(seed, length);
+        std::fs::write(self.path(site, name), &bytes).expect("the folder is ours");
+        bytes
+    }
+    /// Whether a site's file is exactly `bytes`, and nothing partial is left of it.
+    pub fn has(&self, site: &str, name: &str, bytes: &[u8]) -> bool {
+        let whole = std::fs::read(self.path(site, name)).is_ok_and(|found| found == bytes);
+        whole && !self.path(site, &format!("{name}.partial")).exists()
+    }
+    pub fn log(&self, who: &str) -> PathBuf {
+        self.folder.path().join(format!("{who}.log"))
+    }
+
+    /// Starts the controller and every site.
+    pub fn start_all(&mut self) {
+        self.start(CONTROLLER);
+        let names: Vec<String> = self.topology.sites().iter().map(|s| s.name.clone()).collect();
+        names.iter().for_each(|name| self.start(name));
+    }
+
+    /// Starts one daemon, which must not run: the controller, or a site's.
+    pub fn start(&mut self, who: &str) {
+        assert!(!self.daemons.contains_key(who), "{who} runs already");
+        let network = self.folder.path().join("network.toml");
+        let controller = format!("{}:{CONTROLLER_PORT}", self.emulation.site_address(self.controller_at));
+        let mut words: Vec<String> = vec![env!("CARGO_BIN_EXE_anabranch").into()];
+        let mut add = |more: &[&str]| words.extend(more.iter().map(|w| (*w).to_owned()));
+        add(&["--verbose", "replicate"]);
+        let at = if who == CONTROLLER {
+            let store = self.folder.path().join("controller.redb");
+            add(&["controller", "--listen", &controller, "--store", &store.to_string_lossy()]);
+            self.controller_at
+        } else {
+            let site = self.site(who);
+            let dir = self.folder.path().join(who);
+            add(&["relay", "--site", who, "--controller", &controller, "--dir", &dir.to_string_lossy()]);
+            add(&["--listen", &format!("0.0.0.0:{DATA_PORT}")]);
+            add(&["--advertise", &format!("{}:{DATA_PORT}", self.emulation.site_address(site))]);
+            for link in self.topology.links_in(site) {
+                let from = self.topology.link(link).from;
+                let (name, link) = (&self.topology.site(from).name, self.emulated(from, site));
+                add(&["--link", &format!("{name}={}:{DATA_PORT}", self.emulation.link_address(link))]);
+            }
+            site
+        };
+        add(&["--topology", &network.to_string_lossy(), "--keys", &self.keys().to_string_lossy()]);
+        words.extend(self.arguments.get(who).into_iter().flatten().cloned());
+        let mut command = match self.wrappers.get(who) {
+            None => {
+                let mut command = Command::new(&words[0]);
+                command.args(&words[1..]);
+                command
+            }
+            Some(script) => {
+                let mut command = Command::new("unshare");
+                command.args(["--mount", "sh", "-c", &format!("{script} && exec \"$@\""), "sh"]).args(&words);
+                command
+            }
+        };
+        let log = std::fs::File::options().append(true).create(true).open(self.log(who));
+        command.env_remove("ANABRANCH_LOG").stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(log.expect("the folder is ours"));
+        let child = self.emulation.spawn(at, command).expect("a daemon starts");
+        self.daemons.insert(who.to_owned(), child);
+    }
+
+    /// Kills a daemon so that it can do nothing about it.
+    pub fn kill(&mut self, who: &str) {
+        let mut child = self.daemons.remove(who).expect("it runs");
+        child.kill().expect("ours to kill");
+        child.wait().expect("ours to reap");
+    }
+
+    pub fn runs(&self, who: &str) -> bool {
+        self.daemons.contains_key(who)
+    }
+
+    /// A command that talks to the controller, at the controller's site, such as `["send", ...]`.
+    pub fn operator(&self, arguments: &[&str]) -> Command {
+        let controller = format!("{}:{CONTROLLER_PORT}", self.emulation.site_address(self.controller_at));
+        let mut command = anabranch();
+        command.arg("replicate").args(arguments).args(["--controller", &controller]);
+        command.arg("--keys").arg(self.keys());
+        command
+    }
+
+    /// Begins `replicate send --json` with these arguments.
+    pub fn send(&mut self, arguments: &[&str]) -> Sending {
+        self.sends += 1;
+        let log = self.log(&format!("send-{}", self.sends));
+        let mut all = vec!["send", "--json"];
+        all.extend(arguments);
+        let mut command = self.operator(&all);
+        command.stdout(Stdio::piped()).stderr(std::fs::File::create(&log).expect("the folder is ours"));
+        let mut child = self.emulation.spawn(self.controller_at, command).expect("a command starts");
+        let stdout = child.stdout.take().expect("it is piped");
+        let heard = Arc::new((Mutex::new(Heard::default()), Condvar::new()));
+        let listener = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let event = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                listener.0.lock().expect("no panic holds it").events.push(event);
+                listener.1.notify_all();
+            }
+            listener.0.lock().expect("no panic holds it").over = true;
+            listener.1.notify_all();
+        });
+        let sites = self.topology.sites().iter().map(|s| s.name.clone()).collect();
+        Sending { child, heard, log, sites, began: Instant::now() }
+    }
+
+    /// Bytes that came off the far ends of these links (of the data plane) so far.
+    fn arrived(&self, links: impl IntoIterator<Item = LinkId>) -> u64 {
+        let counters = self.emulation.counters().expect("the emulation runs");
+        let emulated = |l: LinkId| self.emulated(self.topology.link(l).from, self.topology.link(l).to);
+        links.into_iter().map(|l| counters[emulated(l).index()].arrived_bytes).sum()
+    }
+    /// Bytes that came off all links into a site.
+    pub fn arrived_at(&self, site: &str) -> u64 {
+        self.arrived(self.topology.links_in(self.site(site)))
+    }
+    /// Bytes that came off all links out of a site.
+    pub fn sent_by(&self, site: &str) -> u64 {
+        self.arrived(self.topology.links_out(self.site(site)))
+    }
+    /// Bytes that came off all links.
+    pub fn arrived_anywhere(&self) -> u64 {
+        self.arrived(self.topology.link_ids())
+    }
+    /// Takes one direction of a cable down, or up again.
+    pub fn set_up(&self, from: &str, to: &str, up: bool) {
+        let link = self.link(from, to);
+        let mut state = self.emulation.link_state(link).expect("the emulation runs");
+        state.up = up;
+        self.emulation.set_link(link, state).expect("a good state");
+    }
+    pub fn set_rate(&self, from: &str, to: &str, rate: BitRate) {
+        let link = self.link(from, to);
+        let mut state = self.emulation.link_state(link).expect("the emulation runs");
+        state.rate = rate;
+        self.emulation.set_link(link, state).expect("a good state");
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for child in self.daemons.values_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            let mut logs: Vec<_> =
+                std::fs::read_dir(self.folder.path()).into_iter().flatten().flatten().collect();
+            logs.retain(|e| e.path().extension().is_some_and(|e| e == "log"));
+            logs.sort_by_key(std::fs::DirEntry::file_name);
+            for log in logs {
+                let text = std::fs::read_to_string(log.path()).unwrap_or_default();
+                let lines: Vec<_> = text.lines().collect();
+                eprintln!("---- {}", log.path().display());
+                lines[lines.len().saturating_sub(40)..].iter().for_each(|l| eprintln!("{l}"));
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Heard {
+    events: Vec<Value>,
+    over: bool,
+}
+
+/// A `replicate send` under way.
+pub struct Sending {
+    child: Child,
+    heard: Arc<(Mutex<Heard>, Condvar)>,
+    log: PathBuf,
+    sites: Vec<String>,
+    began: Instant,
+}
+
+/// One that has ended.
+#[derive(Debug)]
+pub struct Sent {
+    pub status: ExitStatus,
+    pub events: Vec<Value>,
+    pub stderr: String,
+    /// From the start of the command to its end.
+    pub took: Duration,
+}
+
+impl Sending {
+    fn wait<T>(&self, what: &str, mut look: impl FnMut(&Heard) -> Option<T>) -> T {
+        let end = Instant::now() + PATIENCE;
+        let mut heard = self.heard.0.lock().expect("no panic holds it");
+        loop {
+            if let Some(found) = look(&heard) {
+                return found;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let last: Vec<_> = heard.events.iter().rev().take(12).rev().map(Value::to_string).collect();
+            assert!(!heard.over, "send ended before {what}; its last events:\n{}", last.join("\n"));
+            assert!(!left.is_zero(), "no {what} within {PATIENCE:?}; the last events:\n{}", last.join("\n"));
+            heard = self.heard.1.wait_timeout(heard, left).expect("no panic holds it").0;
+        }
+    }
+
+    /// Waits for an event of this name; the first that there is, or will be.
+    pub fn event(&self, name: &str) -> Value {
+        self.wait(name, |h| h.events.iter().find(|e| e["event"] == name).cloned())
+    }
+
+    /// Waits for a verdict about a site.
+    pub fn verdict(&self, site: &str) -> Value {
+        let id = self.sites.iter().position(|s| s == site).expect("a site of the topology");
+        let about = |e: &&Value| e["event"] == "verdict" && e["site"] == id;
+        self.wait(&format!("verdict about {site}"), |h| h.events.iter().find(about).cloned())
+    }
+
+    /// Waits until every open destination has verified this many bytes, and says how many the last of them has.
+    pub fn verified(&self, bytes: u64) -> u64 {
+        self.wait(&format!("progress of {bytes} bytes"), |h| {
+            h.events.iter().filter(|e| e["event"] == "progress").find_map(|e| {
+                let destinations = e["destinations"].as_array()?;
+                let least = destinations.iter().filter_map(|d| d["verified_bytes"].as_u64()).min()?;
+                (least >= bytes).then_some(least)
+            })
+        })
+    }
+
+    /// As Ctrl-C does.
+    pub fn interrupt(&self) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args(["-INT", &pid]).status().expect("kill is there");
+        assert!(status.success());
+    }
+
+    /// Waits for its end.
+    pub fn finish(mut self) -> Sent {
+        let events = {
+            let end = Instant::now() + PATIENCE;
+            let mut heard = self.heard.0.lock().expect("no panic holds it");
+            while !heard.over {
+                let left = end.saturating_duration_since(Instant::now());
+                let last: Vec<_> = heard.events.iter().rev().take(12).rev().map(Value::to_string).collect();
+                assert!(!left.is_zero(), "send goes on after {PATIENCE:?}:\n{}", last.join("\n"));
+                heard = self.heard.1.wait_timeout(heard, left).expect("no panic holds it").0;
+            }
+            std::mem::take(&mut heard.events)
+        };
+        let status = self.child.wait().expect("ours to reap");
+        let stderr = std::fs::read_to_string(&self.log).unwrap_or_default();
+        Sent { status, events, stderr, took: self.began.elapsed() }
+    }
+}
+
+impl Sent {
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or(-1)
+    }
+    /// Its last line.
+    pub fn summary(&self) -> &Value {
+        let last = self.events.last().filter(|e| e["event"] == "summary");
+        last.unwrap_or_else(|| panic!("no summary; code {}, stderr: {}", self.code(), self.stderr))
+    }
+    pub fn attempts(&self) -> u64 {
+        self.summary()["attempts"].as_u64().expect("a number")
+    }
+    /// What became of one destination: the verdict's word and its reason.
+    pub fn verdict(&self, site: &str) -> (String, String) {
+        let all = self.summary()["destinations"].as_array().expect("a list");
+        let of = all.iter().find(|d| d["site"] == site).expect("a destination");
+        let text = |field: &str| of["verdict"][field].as_str().unwrap_or_default().to_owned();
+        (text("verdict"), text("reason"))
+    }
+    pub fn suspects(&self) -> Vec<&str> {
+        self.summary()["suspects"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+    /// Asserts exit code 0 and every destination verified.
+    pub fn expect_done(&self) {
+        assert_eq!(self.code(), 0, "{}\n{}", self.summary(), self.stderr);
+        assert_eq!(self.summary()["verified"], true);
+    }
+}
