@@ -223,7 +223,10 @@ impl Table {
             let Some(kind) = Kind::parse(cell(kind)) else {
                 bad(
                     i + 1,
-                    format!("kind `{}`: must be pure, network, system, driver, service, top or tool", cell(kind)),
+                    format!(
+                        "kind `{}`: must be pure, network, system, driver, service, top or tool",
+                        cell(kind)
+                    ),
                 );
                 continue;
             };
@@ -317,7 +320,10 @@ fn wall(name: &str, kind: Kind, used: &str, other: Kind) -> Option<String> {
         (Kind::Driver, Kind::System) => {
             Some(format!("driver `{name}` uses system `{used}`: take any machine, and join them in the cli"))
         }
-        (Kind::Pure, Kind::Network | Kind::System | Kind::Driver | Kind::Service | Kind::Top | Kind::Tool)
+        (
+            Kind::Pure,
+            Kind::Network | Kind::System | Kind::Driver | Kind::Service | Kind::Top | Kind::Tool,
+        )
         | (Kind::Network, Kind::System | Kind::Driver | Kind::Service | Kind::Top | Kind::Tool)
         | (Kind::System | Kind::Driver, Kind::Service | Kind::Top | Kind::Tool)
         | (Kind::Service, Kind::Top | Kind::Tool) => {
@@ -454,7 +460,8 @@ fn check_code(path: &str, code: &str) -> Vec<Finding> {
 
 fn check_bans(path: &str, code: &str) -> Vec<Finding> {
     let lifted = |line: &str| line.contains("clippy::disallowed_");
-    let message = "only rooms that the table calls driver, service, top or tool may lift this: let a driver do it";
+    let message =
+        "only rooms that the table calls driver, service, top or tool may lift this: let a driver do it";
     let lines = code.lines().enumerate().filter(|(_, line)| lifted(line));
     lines.map(|(i, _)| Finding::new(path, i + 1, Rule::LiftedBan, message)).collect()
 }

@@ -352,6 +352,7 @@ fn view(controller: &Controller, s: TransferStatus) -> TransferView {
         bound_bps: s.bound_bps,
         corrupt: s.corrupt,
         suspects: s.suspects.into_iter().map(name).collect(),
+        congestion_controls: s.congestion_controls,
         last_trouble: s.last_trouble,
         destinations: s
             .destinations

@@ -245,6 +245,8 @@ pub struct TransferView {
     pub corrupt: u64,
     /// Sites that were proven to have sent something wrong.
     pub suspects: Vec<String>,
+    /// The congestion controls that its connections ran on, by the kernel's names.
+    pub congestion_controls: Vec<String>,
     /// Why the last attempt was stopped, if one was.
     pub last_trouble: Option<String>,
     /// One for each destination.

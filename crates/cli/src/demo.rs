@@ -291,7 +291,6 @@ impl Stage<'_> {
         std::fs::hard_link(self.file, self.folder(scheme, self.source).join("file.bin"))?;
         let options = EmulationOptions::default();
         let emulation = Emulation::start(&with_ways_back(self.topology)?, options)?;
-        let emulation_default = emulation.congestion_control().to_owned();
         let mut daemons = self.start_daemons(&emulation, scheme)?;
         let bar = ProgressBar::new(self.args.size.as_u64());
         if quiet {
@@ -328,9 +327,9 @@ impl Stage<'_> {
             share_of_bound: number("rate_mbps") / number("bound_mbps"),
             verified,
             seconds: number("seconds"),
-            congestion_control: match &self.args.congestion_control {
-                Some(name) => name.clone(),
-                None => emulation_default,
+            congestion_control: {
+                let names = summary["congestion_controls"].as_array().into_iter().flatten();
+                names.filter_map(|n| n.as_str()).collect::<Vec<_>>().join(" and ")
             },
             bytes_from_source: counters.iter().filter(from_source).map(|c| c.sent_bytes).sum(),
             bytes_on_links: counters.iter().map(|c| c.sent_bytes).sum(),

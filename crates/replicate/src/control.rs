@@ -8,7 +8,7 @@
 //! [`Report`] first.
 
 use crate::plan::{Decode, FlowId, Mode, Term};
-use anabranch_units::{BitRate, Duration, LinkId, SiteId};
+use anabranch_units::{BitRate, LinkId, SiteId};
 use serde::{Deserialize, Serialize};
 
 /// A transfer: one file from one source to some destinations. Never used twice by a controller.
@@ -383,7 +383,7 @@ pub enum FailureKind {
 }
 
 /// A flow's counters at its sending end.
-#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowProgress {
     /// The flow.
     pub flow: FlowId,
@@ -391,8 +391,8 @@ pub struct FlowProgress {
     pub sent_bytes: u64,
     /// Share of the time, 0 to 1, in which a packet was ready and TCP did not take it: the network held it back.
     pub blocked: f64,
-    /// Smallest round-trip time that the kernel saw, if a connection stands.
-    pub rtt_min: Option<Duration>,
+    /// The congestion control of its connections, by the kernel's name, if one stands.
+    pub congestion_control: Option<String>,
 }
 
 impl serde::Serialize for FileHash {

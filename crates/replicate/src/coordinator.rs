@@ -417,6 +417,8 @@ pub struct TransferStatus {
     pub corrupt: u64,
     /// Sites that were proven to have sent something wrong.
     pub suspects: Vec<SiteId>,
+    /// The congestion controls that its connections ran on since the controller last started, by the kernel's names.
+    pub congestion_controls: Vec<String>,
     /// Why the last attempt was stopped, if one was.
     pub last_trouble: Option<String>,
     /// How it ended.

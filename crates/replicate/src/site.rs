@@ -130,7 +130,10 @@ impl std::fmt::Display for ProgramError {
             }
             Self::Decode(group) => write!(f, "group {group}: the decoder does not fit the flows that arrive"),
             Self::StoreAndForward => {
-                write!(f, "store-and-forward plans are predicted, not run: use `steiner`, the same trees without waiting")
+                write!(
+                    f,
+                    "store-and-forward plans are predicted, not run: use `steiner`, the same trees without waiting"
+                )
             }
         }
     }

@@ -79,6 +79,7 @@ struct FlowCounters {
     blocked: Mutex<Blocked>,
     /// Packets in all, once its end was taken from the machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
+    congestion_control: Mutex<Option<String>>,
 }
 
 /// The share of time in which every stripe of a flow had a packet that TCP did not take yet.
@@ -315,7 +316,7 @@ impl Runner {
                 flow: *flow,
                 sent_bytes: c.sent_bytes.load(Relaxed),
                 blocked: lock(&c.blocked).share.take(),
-                rtt_min: None,
+                congestion_control: lock(&c.congestion_control).clone(),
             })
             .collect();
         Report::Progress { run: shared.program.run, verified_bytes, sink_stalled, flows }
@@ -498,6 +499,7 @@ impl Shared {
             let tried = async {
                 let address = resolve(&out.address)?;
                 let tcp = socket::connect(address, &options).await?;
+                *lock(&self.flows[&out.flow].congestion_control) = socket::congestion_control(&tcp).ok();
                 let mut stream = identity.connect(tcp, Role::Site, &out.to_name).await?;
                 stream.write_all(&hello).await?;
                 stream.flush().await?;

@@ -232,6 +232,7 @@ struct Summary<'a> {
     verified: bool,
     corrupt: u64,
     suspects: &'a [String],
+    congestion_controls: &'a [String],
     destinations: Vec<DestinationSummary<'a>>,
 }
 
@@ -328,6 +329,7 @@ async fn watch(client: &Client, id: TransferId, json: bool, quiet: bool) -> anyh
         verified: view.outcome == Some(Outcome::Done),
         corrupt: view.corrupt,
         suspects: &view.suspects,
+        congestion_controls: &view.congestion_controls,
         destinations,
     };
     if json {
@@ -366,7 +368,7 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
         planned(summary.bound_mbps),
         summary.attempts,
         if summary.attempts == 1 { "" } else { "s" },
-        view.hop.congestion_control.as_deref().unwrap_or("of each machine"),
+        summary.congestion_controls.join(" and "),
         view.hop.stripes,
         if view.hop.stripes == 1 { "" } else { "s" },
         summary.hash.as_deref().unwrap_or("-"),

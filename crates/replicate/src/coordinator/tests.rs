@@ -865,7 +865,7 @@ fn a_destination_whose_links_are_blocked_is_left_for_later() {
             flow: FlowId(flow),
             sent_bytes: i * 10_000,
             blocked,
-            rtt_min: None,
+            congestion_control: Some("cubic".into()),
         };
         let flows = vec![flow(0, 0.1), flow(1, 0.9), flow(7, f64::NAN)];
         w.coordinator.handle_report(

@@ -53,6 +53,11 @@ impl Context<'_> {
     }
 }
 
+/// Bytes of a congestion control's name, its end included (Linux: `TCP_CA_NAME_MAX`).
+const CONGESTION_CONTROL_BYTES: usize = 16;
+/// Different names that are remembered of one transfer.
+const CONGESTION_CONTROLS_MAX: usize = 8;
+
 pub(super) struct Transfer {
     id: TransferId,
     request: TransferRequest,
@@ -72,6 +77,8 @@ pub(super) struct Transfer {
     tired_sites: BTreeMap<SiteId, Tired>,
     /// Relays that were proven wrong or that refused their part; never used again.
     suspects: BTreeSet<SiteId>,
+    /// What sites said that their connections ran on.
+    congestion_controls: BTreeSet<String>,
     corrupt: u64,
     /// What sites still have to be told, and when it was last said.
     debts: BTreeMap<(SiteId, Debt), Option<Instant>>,
@@ -288,6 +295,7 @@ impl Transfer {
             tired_links: BTreeMap::new(),
             tired_sites: BTreeMap::new(),
             suspects: BTreeSet::new(),
+            congestion_controls: BTreeSet::new(),
             corrupt: 0,
             debts: BTreeMap::new(),
             informed: BTreeSet::new(),
@@ -403,6 +411,7 @@ impl Transfer {
                 })
                 .collect(),
             corrupt: self.corrupt,
+            congestion_controls: self.congestion_controls.iter().cloned().collect(),
             suspects: self.suspects.iter().copied().collect(),
             last_trouble: self.last_trouble.clone(),
             outcome: self.outcome,
@@ -635,6 +644,13 @@ impl Transfer {
                         self.owe(site, Debt::Uninstall(run));
                     }
                     return;
+                }
+                for name in flows.iter().filter_map(|f| f.congestion_control.as_ref()) {
+                    if name.len() < CONGESTION_CONTROL_BYTES
+                        && self.congestion_controls.len() < CONGESTION_CONTROLS_MAX
+                    {
+                        self.congestion_controls.insert(name.clone());
+                    }
                 }
                 let Some(r) = self.running_mut() else { return };
                 let own = |f: FlowId| {
