@@ -5,6 +5,7 @@
 //! Read [`best_seconds`] first.
 
 mod codes;
+mod relay;
 
 use clap::Subcommand;
 use rustix::time::{ClockId, clock_gettime};
@@ -20,12 +21,15 @@ pub struct Args {
 enum Job {
     /// GF(2^8) kernels: sums of products, and xor.
     Codes(codes::Args),
+    /// What each role of `replicate` costs over loopback: source, mirror, coding relay, destination.
+    Relay(relay::Args),
 }
 
 /// Runs the benchmark that was asked for.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.job {
         Job::Codes(args) => codes::run(&args),
+        Job::Relay(args) => relay::run(&args),
     }
 }
 

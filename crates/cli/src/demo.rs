@@ -41,7 +41,8 @@ pub struct Args {
         long,
         value_name = "SCHEME,SCHEME",
         value_delimiter = ',',
-        default_value = "auto,coded,packed,steiner,multi_path,single_path"
+        default_value = "auto,coded,packed,steiner,multi_path,single_path",
+        value_parser = ["auto", "coded", "packed", "steiner", "multi_path", "single_path"]
     )]
     schemes: Vec<String>,
     /// Congestion control on every hop, by the kernel's name; the machine's default otherwise.
