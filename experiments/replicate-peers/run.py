@@ -316,17 +316,26 @@ def by_replicate(trial: Trial) -> Arrivals:
     send = trial.start(
         trial.source, [binary, "replicate", "send", FILE, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     )
-    try:
-        said, _ = send.communicate(timeout=trial.left())
-    except subprocess.TimeoutExpired:
-        raise TrialError("`replicate send` did not end in time") from None
+    assert send.stdout is not None
+    overdue = threading.Timer(trial.left(), send.kill)
+    overdue.start()
+    events: list[tuple[float, dict[str, Any]]] = []
+    for line in send.stdout:
+        events.append((time.monotonic() - begun, json.loads(line)))
+    send.wait()
+    overdue.cancel()
     seconds = time.monotonic() - begun
-    if send.returncode != 0:
-        raise TrialError(f"`replicate send` ended with {send.returncode}: {said[-500:]}")
+    if send.returncode != 0 or not events:
+        raise TrialError(f"`replicate send` ended with {send.returncode}; last event: {events[-1:]}")
     for site in trial.destinations:
         trial.check(site)
-    summary = json.loads(said.splitlines()[-1])
+    summary = events[-1][1]
     trial.notes = {key: summary[key] for key in ["scheme", "seconds", "planned_mbps", "bound_mbps", "attempts"]}
+    trial.notes["events"] = [
+        [round(when, 3), event.get("event"), event.get("site")]
+        for when, event in events
+        if event.get("event") != "progress"
+    ]
     # Its own clock starts with the first attempt; the last to finish is taken to be done when `send` has ended.
     arrivals: Arrivals = {d["site"]: d["seconds"] for d in summary["destinations"]}
     arrivals[max(arrivals, key=lambda name: arrivals[name])] = seconds
