@@ -636,10 +636,14 @@ def write_expected(args: argparse.Namespace) -> int:
             key: sorted(trials, key=lambda r: float(r["seconds"]))[len(trials) // 2] for key, trials in variants.items()
         }
         for (method, variant), row in sorted(middle.items()):
+            trials = variants[method, variant]
+            busy = [float(r["cpu_share_others"]) for r in trials if r["cpu_share_others"]]
             note = (
                 f"source sent {row['source_sent_bytes']} bytes; all links {row['links_sent_bytes']} bytes; "
                 f"busiest link {row['link_busiest_bytes']} bytes; cpu {row['cpu_s']} s; {row['congestion_control']}; "
-                f"lateness p99 {float(row['lateness_us_p99']):.0f} us; {len(variants[method, variant])} trial(s)"
+                f"lateness p99 {float(row['lateness_us_p99']):.0f} us; {len(trials)} trial(s): "
+                f"{' '.join(r['seconds'] for r in trials)} s; processors busy with other work: "
+                + (f"{min(busy):.0%} to {max(busy):.0%}" if busy else "not recorded")
             )
             out.append([plan["claim"], f"{case}.{method}.{variant}.seconds", "", row["seconds"], "0.25", note])
         peers = [row for (method, _), row in middle.items() if method != OURS]
