@@ -316,17 +316,26 @@ def by_replicate(trial: Trial) -> Arrivals:
     send = trial.start(
         trial.source, [binary, "replicate", "send", FILE, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     )
-    try:
-        said, _ = send.communicate(timeout=trial.left())
-    except subprocess.TimeoutExpired:
-        raise TrialError("`replicate send` did not end in time") from None
+    assert send.stdout is not None
+    overdue = threading.Timer(trial.left(), send.kill)
+    overdue.start()
+    events: list[tuple[float, dict[str, Any]]] = []
+    for line in send.stdout:
+        events.append((time.monotonic() - begun, json.loads(line)))
+    send.wait()
+    overdue.cancel()
     seconds = time.monotonic() - begun
-    if send.returncode != 0:
-        raise TrialError(f"`replicate send` ended with {send.returncode}: {said[-500:]}")
+    if send.returncode != 0 or not events:
+        raise TrialError(f"`replicate send` ended with {send.returncode}; last event: {events[-1:]}")
     for site in trial.destinations:
         trial.check(site)
-    summary = json.loads(said.splitlines()[-1])
+    summary = events[-1][1]
     trial.notes = {key: summary[key] for key in ["scheme", "seconds", "planned_mbps", "bound_mbps", "attempts"]}
+    trial.notes["events"] = [
+        [round(when, 3), event.get("event"), event.get("site")]
+        for when, event in events
+        if event.get("event") != "progress"
+    ]
     # Its own clock starts with the first attempt; the last to finish is taken to be done when `send` has ended.
     arrivals: Arrivals = {d["site"]: d["seconds"] for d in summary["destinations"]}
     arrivals[max(arrivals, key=lambda name: arrivals[name])] = seconds
@@ -627,10 +636,14 @@ def write_expected(args: argparse.Namespace) -> int:
             key: sorted(trials, key=lambda r: float(r["seconds"]))[len(trials) // 2] for key, trials in variants.items()
         }
         for (method, variant), row in sorted(middle.items()):
+            trials = variants[method, variant]
+            busy = [float(r["cpu_share_others"]) for r in trials if r["cpu_share_others"]]
             note = (
                 f"source sent {row['source_sent_bytes']} bytes; all links {row['links_sent_bytes']} bytes; "
                 f"busiest link {row['link_busiest_bytes']} bytes; cpu {row['cpu_s']} s; {row['congestion_control']}; "
-                f"lateness p99 {float(row['lateness_us_p99']):.0f} us; {len(variants[method, variant])} trial(s)"
+                f"lateness p99 {float(row['lateness_us_p99']):.0f} us; {len(trials)} trial(s): "
+                f"{' '.join(r['seconds'] for r in trials)} s; processors busy with other work: "
+                + (f"{min(busy):.0%} to {max(busy):.0%}" if busy else "not recorded")
             )
             out.append([plan["claim"], f"{case}.{method}.{variant}.seconds", "", row["seconds"], "0.25", note])
         peers = [row for (method, _), row in middle.items() if method != OURS]
