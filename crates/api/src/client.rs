@@ -129,7 +129,13 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let fail = |e: &std::io::Error| ClientError::Unreachable(explain(&self.who(), e));
+        let fail = |e: &std::io::Error| {
+            let hint = match e.kind() {
+                std::io::ErrorKind::ConnectionRefused => ": does it run, and listen at this address?",
+                _ => "",
+            };
+            ClientError::Unreachable(explain(&self.who(), e) + hint)
+        };
         let slow = || {
             ClientError::Unreachable(format!("{}: no answer within {} s", self.who(), REPLY_TIME.as_secs()))
         };

@@ -549,6 +549,13 @@ pub enum SubmitError {
         /// What is allowed.
         allowed: String,
     },
+    /// No links lead to a destination, even when all of them work.
+    NoPath {
+        /// The source's name.
+        source: String,
+        /// The destination's name.
+        destination: String,
+    },
     /// No more transfers for now.
     TooMany {
         /// The limit.
@@ -577,6 +584,11 @@ impl std::fmt::Display for SubmitError {
                 )
             }
             Self::OutOfRange { what, value, allowed } => write!(f, "{what} {value}: must be {allowed}"),
+            Self::NoPath { source, destination } => write!(
+                f,
+                "no path from `{source}` to `{destination}` in this topology: avoid less, add a link or drop the \
+                 destination"
+            ),
             Self::TooMany { limit } => {
                 write!(
                     f,
@@ -755,6 +767,10 @@ impl<P: Planner> Coordinator<P> {
         if let Some(site) = ends().find(|s| request.avoid_sites.contains(s)) {
             return Err(SubmitError::AvoidedEnd { site: name(site) });
         }
+        let reached = self.reached(request);
+        if let Some(d) = request.destinations.iter().find(|d| !reached.contains(&d.site)) {
+            return Err(SubmitError::NoPath { source: name(request.source), destination: name(d.site) });
+        }
         let limit = |what, value: u64, min: u64, max: u64| {
             if (min..=max).contains(&value) {
                 Ok(())
@@ -776,6 +792,20 @@ impl<P: Planner> Coordinator<P> {
             limit("length of a path in bytes", path.len() as u64, 1, self.config.path_bytes_max as u64)?;
         }
         Ok(())
+    }
+
+    /// Sites to which links lead from the source, where nothing that must be avoided is passed.
+    fn reached(&self, request: &TransferRequest) -> BTreeSet<SiteId> {
+        let (mut reached, mut new) = (BTreeSet::from([request.source]), vec![request.source]);
+        while let Some(site) = new.pop() {
+            for link in self.topology.links_out(site).filter(|l| !request.avoid_links.contains(l)) {
+                let to = self.topology.link(link).to;
+                if !request.avoid_sites.contains(&to) && reached.insert(to) {
+                    new.push(to);
+                }
+            }
+        }
+        reached
     }
 
     /// Gives a transfer up. False if there is none, or it is over.

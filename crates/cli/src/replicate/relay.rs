@@ -68,7 +68,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
     let site = topology.find_site(&args.site)?;
     let name = topology.site(site).name.clone();
-    let root = args.dir.canonicalize().with_context(|| format!("--dir {}", args.dir.display()))?;
+    let root = args.dir.canonicalize().with_context(|| {
+        format!("--dir {}: make this folder, or name the one that holds the files", args.dir.display())
+    })?;
     let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Site, &name))?;
     let addresses = addresses(args, &topology, site)?;
     super::runtime()?.block_on(async {

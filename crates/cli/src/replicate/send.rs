@@ -337,7 +337,34 @@ async fn watch(client: &Client, id: TransferId, json: bool, quiet: bool) -> anyh
     } else {
         print!("{}", table(&summary, &view));
     }
+    if let Some(line) = trouble(&summary) {
+        eprintln!("anabranch: {line}");
+    }
     Ok(ExitCode::from(view.exit_code.unwrap_or(1)))
+}
+
+/// What went wrong, in one line, where the transfer is not done.
+fn trouble(summary: &Summary<'_>) -> Option<String> {
+    let without: Vec<_> = summary
+        .destinations
+        .iter()
+        .filter_map(|d| match d.verdict {
+            None | Some(Verdict::Done) => None,
+            Some(
+                Verdict::Failed { reason } | Verdict::Unreachable { reason } | Verdict::Integrity { reason },
+            ) => Some((d.site, reason)),
+        })
+        .collect();
+    let (_, reason) = without.first()?;
+    let names: Vec<_> = without.iter().map(|(site, _)| *site).collect();
+    let more = if without.iter().any(|(_, r)| r != reason) { " (and others: see the table)" } else { "" };
+    Some(format!(
+        "transfer {}: {} of {} destinations without the file ({}): {reason}{more}",
+        summary.transfer,
+        without.len(),
+        summary.destinations.len(),
+        names.join(", ")
+    ))
 }
 
 fn table(summary: &Summary<'_>, view: &TransferView) -> String {

@@ -230,12 +230,16 @@ impl Service {
         let looked = || -> io::Result<Report> {
             let path = inside(&self.config.root, name)?;
             if is_source {
-                let file = std::fs::File::open(&path).map_err(|e| named(&path, &e))?;
+                let file = std::fs::File::open(&path).map_err(|e| {
+                    let hint =
+                        "name a file as it is called below this site's --dir, and let the daemon read it";
+                    io::Error::new(e.kind(), format!("{}: {e}: {hint}", path.display()))
+                })?;
                 let found = file.metadata().map_err(|e| named(&path, &e))?;
                 if !found.is_file() {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidInput,
-                        format!("{}: not a file", path.display()),
+                        format!("{}: not a file: send files one by one", path.display()),
                     ));
                 }
                 let known = lock(&self.hashes).get(&hash_key(&path, &found)).copied();

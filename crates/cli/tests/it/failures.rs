@@ -5,7 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
-use crate::net::{CONTROLLER, Net, Sent, skip};
+use crate::net::{CONTROLLER, Local, Net, Sent, run, skip};
 use anabranch_units::BitRate;
 use std::process::Stdio;
 
@@ -413,4 +413,97 @@ fn fifty_random_kill_schedules_end_with_every_destination_verified() {
         return skip("50 kill schedules take a quarter of an hour: set ANABRANCH_LONG=1");
     }
     (3..=52).for_each(kill_schedule);
+}
+
+/// `island` has no cable.
+const ISLAND: &str = r#"
+[[site]]
+name = "s"
+[[site]]
+name = "d1"
+[[site]]
+name = "d2"
+[[site]]
+name = "island"
+[[cable]]
+between = ["s", "d1"]
+[[cable]]
+between = ["s", "d2"]
+"#;
+
+/// Runs a command that must fail, and asserts one line on stderr that holds all of `mentions`.
+fn expect_one_line(command: std::process::Command, mentions: &[&str]) {
+    let shown = format!("{command:?}");
+    let (code, stderr) = run(command);
+    assert!(code.is_some_and(|c| c != 0), "{shown} ended with {code:?}");
+    assert_eq!(stderr.lines().count(), 1, "{shown} said:\n{stderr}");
+    for mention in mentions {
+        assert!(stderr.contains(mention), "{shown} said {stderr:?} without {mention:?}");
+    }
+}
+
+#[test]
+fn bad_input_gets_one_line_that_says_what_where_and_what_to_do() {
+    let local = Local::start(ISLAND, &["s", "d1"]);
+    std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
+    let send = |arguments: &[&str]| {
+        let all = [&["send", "--quiet", "--controller", local.address(), "--from", "s"], arguments].concat();
+        local.command(&all)
+    };
+    expect_one_line(send(&["file", "--to", "nowhere"]), &["`nowhere`", "it has s, d1, d2, island"]);
+    expect_one_line(send(&["file", "--to", "d1,d1"]), &["`d1` appears twice", "name it once"]);
+    expect_one_line(send(&["file", "--to", ""]), &["no site ``"]);
+    expect_one_line(send(&["file", "--to", "d1,s"]), &["`s` is both", "leave it out"]);
+    expect_one_line(send(&["file", "--to", "d1", "--avoid-sites", "d1"]), &["`d1`", "one or the other"]);
+    expect_one_line(send(&["file", "--to", "island"]), &["from `s` to `island`", "add a link"]);
+    expect_one_line(
+        send(&["file", "--to", "d1", "--avoid-links", "s-d1"]),
+        &["from `s` to `d1`", "avoid less"],
+    );
+    expect_one_line(send(&["file", "--to", "d1", "--avoid-links", "d1-d2"]), &["`d1-d2`", "FROM-TO"]);
+    expect_one_line(send(&["absent", "--to", "d1"]), &["s/absent", "No such file", "--dir"]);
+    expect_one_line(send(&["../file", "--to", "d1"]), &["`../file`", "outside the folder", "--dir"]);
+
+    let mut reached_nobody = local.command(&["send", "--from", "s", "--to", "d1", "file"]);
+    reached_nobody.args(["--controller", "127.0.0.1:1"]);
+    expect_one_line(reached_nobody, &["127.0.0.1:1", "refused", "does it run"]);
+}
+
+#[test]
+fn keys_that_do_not_belong_together_get_one_line() {
+    let local = Local::start(ISLAND, &[]);
+    local.keys("other");
+    let send = |keys: &str| {
+        let all =
+            ["send", "--controller", local.address(), "--from", "s", "--to", "d1", "file", "--keys", keys];
+        local.command(&all)
+    };
+    expect_one_line(send("other"), &[local.address(), "another authority", "keys of one set"]);
+    expect_one_line(send("absent"), &["absent/ca.pem", "keys init"]);
+    // The other set's files, one after the other, in place of the right ones.
+    let take = |file: &str| {
+        std::fs::copy(local.path("other").join(file), local.path("keys").join(file)).expect("copied")
+    };
+    take("operators/operator.key");
+    expect_one_line(send("keys"), &["operators/operator.key", "belongs to another certificate"]);
+    take("operators/operator.pem");
+    expect_one_line(send("keys"), &["operators/operator.pem", "ca.pem", "files of one set"]);
+}
+
+#[test]
+fn a_topology_that_cannot_be_gets_one_line() {
+    let local = Local::start(ISLAND, &[]);
+    let zero = ISLAND.to_owned() + "capacity = \"0 bit/s\"\n";
+    std::fs::write(local.path("zero.toml"), zero).expect("the folder is ours");
+    let mentions = ["capacity", "0 bit/s", "at least 1 bit/s", "zero.toml:"];
+    expect_one_line(local.command(&["controller", "--topology", "zero.toml"]), &mentions);
+    expect_one_line(local.command(&["relay", "--topology", "zero.toml", "--site", "s"]), &mentions);
+    let plan = |topology: &str, to: &str| {
+        local.command(&["plan", "--topology", topology, "--from", "s", "--to", to])
+    };
+    expect_one_line(plan("zero.toml", "d1"), &mentions);
+    expect_one_line(plan("absent.toml", "d1"), &["absent.toml", "No such file"]);
+    expect_one_line(plan("network.toml", "island"), &["`island`", "add a link"]);
+    let relay = ["relay", "--topology", "network.toml", "--site", "s", "--dir", "absent"];
+    expect_one_line(local.command(&relay), &["--dir absent", "make this folder"]);
 }

@@ -438,3 +438,86 @@ impl Sent {
         assert_eq!(self.summary()["verified"], true);
     }
 }
+
+/// A controller and a few sites on loopback, without an emulation: for what goes wrong before a byte moves.
+pub struct Local {
+    folder: tempfile::TempDir,
+    address: String,
+    daemons: Vec<Child>,
+}
+
+impl Local {
+    /// Starts them; other sites of the topology are away.
+    pub fn start(toml: &str, sites: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut local = Self { folder, address: String::new(), daemons: Vec::new() };
+        std::fs::write(local.path("network.toml"), toml).expect("the folder is ours");
+        local.keys("keys");
+        let mut command =
+            local.command(&["controller", "--listen", "127.0.0.1:0", "--topology", "network.toml"]);
+        let mut controller = command.stderr(Stdio::piped()).spawn().expect("the controller starts");
+        let stderr = controller.stderr.take().expect("it is piped");
+        local.daemons.push(controller);
+        let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
+        let first = lines.next().expect("the controller says where it listens");
+        local.address = first.rsplit_once("https://").expect("an address").1.to_owned();
+        std::thread::spawn(move || lines.for_each(drop));
+        for site in sites {
+            std::fs::create_dir(local.path(site)).expect("the folder is ours");
+            let relay = ["relay", "--topology", "network.toml", "--site", site, "--dir", site];
+            let mut command = local.command(&relay);
+            command.args(["--listen", "127.0.0.1:0", "--controller", &local.address]).stderr(Stdio::null());
+            local.daemons.push(command.spawn().expect("the site starts"));
+        }
+        local
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Makes a set of keys of its own authority.
+    pub fn keys(&self, name: &str) {
+        let made = self.command(&["keys", "init", "--topology", "network.toml", "--out", name]).output();
+        assert!(made.expect("the command runs").status.success());
+    }
+
+    /// A `replicate` command in the folder.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = anabranch();
+        command.current_dir(self.folder.path()).arg("replicate").args(arguments).stdout(Stdio::null());
+        command
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        for daemon in &mut self.daemons {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+/// Runs a command to its end, which must come in time, and gives back its exit code and what it said on stderr.
+pub fn run(mut command: Command) -> (Option<i32>, String) {
+    use std::io::Read as _;
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("the command runs");
+    let end = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("ours to reap") {
+            break status;
+        }
+        if Instant::now() >= end {
+            let _ = child.kill();
+            panic!("{command:?} goes on after {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut said = String::new();
+    child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("text");
+    (status.code(), said)
+}
