@@ -9,8 +9,10 @@
 )]
 
 mod demo;
+mod experiment;
 mod network;
 mod replicate;
+mod stage;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -36,6 +38,9 @@ enum Verb {
     Replicate(replicate::Noun),
     /// See one file arrive at several sites of an emulated network, by one scheme after the other.
     Demo(demo::Args),
+    /// Run one cell of a published experiment on an emulated network, or predict it.
+    #[command(subcommand)]
+    Experiment(experiment::Noun),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +57,7 @@ fn main() -> ExitCode {
     let result = match cli.verb {
         Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
         Verb::Demo(args) => demo::run(&args, cli.quiet),
+        Verb::Experiment(noun) => experiment::run(&noun, cli.quiet),
     };
     match result {
         Ok(code) => code,

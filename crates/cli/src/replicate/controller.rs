@@ -6,6 +6,7 @@ use anabranch_net::keys::Role;
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_replicate::coordinator::{PlanRequest, SchemeChoice};
 use anabranch_replicate::plan::{Plan, Planner, Request, Scheme};
+use anabranch_units::Duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,6 +25,12 @@ pub struct Args {
     /// The file in which transfers are kept over restarts.
     #[arg(long, value_name = "FILE", default_value = "controller.redb")]
     store: PathBuf,
+    /// How long a destination may hold the others of its transfer back, before it is left for later.
+    ///
+    /// It counts as holding them back when they get less than half of what was planned, and the plan knows nothing of
+    /// other traffic: raise it where transfers are expected to share links.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    patience: u64,
 }
 
 /// Runs it until it is told to end.
@@ -34,7 +41,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, Role::Controller, "controller");
     let credentials = Credentials::load(&files)?;
     super::runtime()?.block_on(async {
-        let controller = Controller::open(ControllerConfig::new(topology, Box::new(plan), &args.store))?;
+        let mut config = ControllerConfig::new(topology, Box::new(plan), &args.store);
+        config.coordinator.slow_hold = Duration::from_secs(args.patience);
+        let controller = Controller::open(config)?;
         let config = ServeConfig { address: args.listen, ..ServeConfig::default() };
         let server = Server::bind(controller, &credentials, config).await?;
         eprintln!("controller listens on https://{}", server.local_addr()?);
