@@ -66,10 +66,10 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
     /// The most that a TCP socket buffers in each direction.
-    #[arg(long, value_name = "SIZE", default_value = "256 KiB")]
+    #[arg(long, value_name = "SIZE", default_value = "128 KiB")]
     tcp_buffer: ByteCount,
     /// Bytes of a packet between sites.
-    #[arg(long, value_name = "SIZE", default_value = "16 KiB")]
+    #[arg(long, value_name = "SIZE", default_value = "4 KiB")]
     symbol: ByteCount,
     /// Packets that each virtual buffer holds.
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
@@ -110,6 +110,8 @@ struct Row {
     planned_mbps: f64,
     /// The same if flows share it one by one.
     planned_flows_mbps: f64,
+    /// What interactive traffic takes of each link, by id, as designed.
+    interactive_link_mbps: Vec<f64>,
     transfers: Vec<TransferRow>,
     measured: Option<Measured>,
 }
@@ -153,6 +155,8 @@ struct Measured {
     interactive_sent_share: f64,
     /// What arrived of it.
     interactive_received_share: f64,
+    /// How late the generators sent, at the worst site: what the sites' programs lack of a processor.
+    programs_late_us_p99: u64,
     /// Of each link by id, over the window.
     link_bytes: Vec<u64>,
     link_share_mean: f64,
@@ -291,10 +295,17 @@ fn predict(
         aggregate_mbps: None,
         planned_mbps: whole.iter().map(|r| r.as_mbps_f64()).sum(),
         planned_flows_mbps: flows.iter().map(|r| r.as_mbps_f64()).sum(),
+        interactive_link_mbps: traffic.on_link.iter().map(|r| r.as_mbps_f64()).collect(),
         transfers,
         measured: None,
     })
 }
+
+/// Of the interactive packets, which have a way to themselves, this share at least must be taken in by programs: below it
+/// these did not get to run.
+const RECEIVED_SHARE_MIN: f64 = 0.97;
+/// A program that runs later than a full queue of a link is long (100 ms) shapes the traffic more than the queue does.
+const PROGRAMS_LATE_US_MAX: u64 = 100_000;
 
 /// What was heard of one transfer.
 #[derive(Default)]
@@ -396,6 +407,29 @@ fn measure(
     let window_s = (window.end - window.begin).as_secs_f64();
     let pairs = topology.sites().len() as f64 * (topology.sites().len() - 1) as f64;
     let offered = pairs * traffic.pair.as_bps() as f64 / 8.0 * totals.seconds;
+    let received =
+        if offered > 0.0 { totals.received_bytes as f64 / totals.sent_bytes.max(1) as f64 } else { 1.0 };
+    // The emulator knows how late itself was, not whether the programs in its sites got to run.
+    let mut why = report.why;
+    if received < RECEIVED_SHARE_MIN {
+        why.push(format!(
+            "only {:.1} % of the interactive packets were taken in: free a processor or lower the load",
+            100.0 * received
+        ));
+    }
+    if totals.late_us_p99 > PROGRAMS_LATE_US_MAX {
+        why.push(format!(
+            "a site's program ran more than {} us late 1 % of the time (bound {PROGRAMS_LATE_US_MAX} us): free a processor",
+            totals.late_us_p99
+        ));
+    }
+    let gone = |t: &&TransferRow| t.stops.iter().any(|s| s.contains("is gone"));
+    if let Some(transfer) = row.transfers.iter().find(gone) {
+        why.push(format!(
+            "the controller lost sight of a site ({}): free a processor",
+            transfer.stops.join("; ")
+        ));
+    }
     row.measured = Some(Measured {
         warm_up_s: args.warm_up,
         window_s,
@@ -404,15 +438,16 @@ fn measure(
         tcp_buffer_bytes: args.tcp_buffer.as_u64(),
         symbol_bytes: args.symbol.as_u64(),
         buffer_packets: args.buffer_packets,
-        trusted: report.trusted,
-        why: report.why,
+        trusted: why.is_empty(),
+        why,
         lateness_us_p50: report.lateness_us_p50,
         lateness_us_p99: report.lateness_us_p99,
         forwarder_cpu_share_max: report.forwarder_cpu_share_max,
         packets: report.packets,
         interactive_pair_bps: traffic.pair.as_bps(),
         interactive_sent_share: if offered > 0.0 { totals.sent_bytes as f64 / offered } else { 1.0 },
-        interactive_received_share: totals.received_bytes as f64 / totals.sent_bytes.max(1) as f64,
+        interactive_received_share: received,
+        programs_late_us_p99: totals.late_us_p99,
         link_share_mean: link_bytes.iter().sum::<u64>() as f64 * 8.0 / (capacity as f64 * window_s),
         queue_drops: window.after.iter().map(|c| c.dropped_queue_full).sum(),
         link_bytes,
@@ -553,6 +588,7 @@ fn end_interactive(generators: Vec<Child>) -> anyhow::Result<Totals> {
         sum.sent_bytes += totals.sent_bytes;
         sum.received_bytes += totals.received_bytes;
         sum.seconds += totals.seconds / count;
+        sum.late_us_p99 = sum.late_us_p99.max(totals.late_us_p99);
     }
     Ok(sum)
 }

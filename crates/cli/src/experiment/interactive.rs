@@ -84,6 +84,8 @@ pub struct Totals {
     pub received_bytes: u64,
     /// How long it sent.
     pub seconds: f64,
+    /// How late the program itself sent, for want of a processor: 99th percentile.
+    pub late_us_p99: u64,
 }
 
 /// Sends and receives until standard input ends, then prints [`Totals`].
@@ -95,7 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     socket.set_read_timeout(Some(Duration::from_millis(200)))?;
     let (ended, received) = (AtomicBool::new(false), AtomicU64::new(0));
     let began = Instant::now();
-    let sent_bytes = std::thread::scope(|scope| {
+    let (sent_bytes, late_us_p99) = std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut buffer = [0; 2_048];
             while !ended.load(Relaxed) {
@@ -110,18 +112,23 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         });
         send(args, &socket, &ended)
     });
-    let totals =
-        Totals { sent_bytes, received_bytes: received.load(Relaxed), seconds: began.elapsed().as_secs_f64() };
+    let totals = Totals {
+        sent_bytes,
+        received_bytes: received.load(Relaxed),
+        seconds: began.elapsed().as_secs_f64(),
+        late_us_p99,
+    };
     println!("{}", serde_json::to_string(&totals)?);
     Ok(ExitCode::SUCCESS)
 }
 
-fn send(args: &Args, socket: &UdpSocket, ended: &AtomicBool) -> u64 {
+fn send(args: &Args, socket: &UdpSocket, ended: &AtomicBool) -> (u64, u64) {
     let mut random = Seed::new(args.seed).stream("interactive", args.site);
     let packet = [0; (PACKET_BYTES - HEADER_BYTES) as usize];
     let bits_per_s = args.rate.as_bps() as f64 * args.to.len() as f64;
     let gap_s = (FLOW_PACKETS * PACKET_BYTES * 8) as f64 / bits_per_s;
     let (began, mut due_s, mut sent_bytes) = (Instant::now(), 0.0, 0);
+    let mut late_us: Vec<u64> = Vec::new();
     while !ended.load(Relaxed) {
         // An exponential gap; the draw is below 1.
         due_s -= gap_s * (1.0 - random.unit_f64()).ln();
@@ -133,6 +140,7 @@ fn send(args: &Args, socket: &UdpSocket, ended: &AtomicBool) -> u64 {
         {
             std::thread::sleep(wait.min(Duration::from_millis(100)));
         }
+        late_us.push(due.elapsed().as_micros() as u64);
         let to = SocketAddr::from((args.to[random.below(args.to.len() as u64) as usize], PORT));
         for _ in 0..FLOW_PACKETS {
             // A full device queue drops, as it would anywhere: that is not the sender's to mend.
@@ -141,7 +149,9 @@ fn send(args: &Args, socket: &UdpSocket, ended: &AtomicBool) -> u64 {
             }
         }
     }
-    sent_bytes
+    late_us.sort_unstable();
+    let p99 = late_us.get((late_us.len() * 99 / 100).min(late_us.len().saturating_sub(1))).copied();
+    (sent_bytes, p99.unwrap_or(0))
 }
 
 #[cfg(test)]
