@@ -17,7 +17,7 @@ use crate::network::TopologyArgs;
 use crate::stage::{Stage, make_file, make_keys};
 use anabranch_emu::{Emulation, EmulationOptions, LinkCounters};
 use anabranch_graph::Topology;
-use anabranch_replicate::plan::{Plan, Planner, Request, Scheme, share_flows, share_links};
+use anabranch_replicate::plan::{FlowId, Input, Plan, Planner, Request, Scheme, share_flows, share_links};
 use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
 use anyhow::{Context as _, bail, ensure};
 use std::collections::BTreeMap;
@@ -180,6 +180,10 @@ fn draw(topology: &Topology, args: &Args) -> anyhow::Result<Vec<Drawn>> {
         topology.name()
     );
     ensure!((1..=most).contains(&args.destinations), "--destinations {}: 1 to {most}", args.destinations);
+    ensure!(
+        args.predict || args.schemes.iter().all(|s| s != ONE_TREE),
+        "--schemes {ONE_TREE}: can only be predicted, add --predict"
+    );
     ensure!((0.0..0.9).contains(&args.load), "--load {}: 0 to 0.9", args.load);
     let seed = Seed::new(args.seed);
     let mut sources = sites.clone();
@@ -194,11 +198,47 @@ fn draw(topology: &Topology, args: &Args) -> anyhow::Result<Vec<Drawn>> {
     Ok(drawn.collect())
 }
 
+/// A scheme that can only be predicted: the first tree of `steiner` and no other. Section 4.1 of the paper can be read so:
+/// "we take the arborescence computed by the algorithm".
+const ONE_TREE: &str = "steiner_one_tree";
+
+/// `plan`, a packing of trees, without all but its first stream's.
+fn first_tree(mut plan: Plan) -> Plan {
+    let mut first: Vec<bool> = Vec::new();
+    for flow in &plan.flows {
+        let is_first = match flow.terms[0].input {
+            Input::Stream(stream) => stream == 0,
+            // A tree's flows are listed from its root on.
+            Input::Flow(before) => first[before.index()],
+        };
+        first.push(is_first);
+    }
+    let id_of = |old: usize| FlowId(first[..old].iter().filter(|f| **f).count() as u32);
+    for group in &mut plan.groups {
+        group.streams = 1;
+        for sink in &mut group.sinks {
+            sink.inputs = vec![id_of(sink.inputs[0].index())];
+        }
+    }
+    let flows = std::mem::take(&mut plan.flows);
+    plan.flows = flows.into_iter().zip(&first).filter(|(_, first)| **first).map(|(flow, _)| flow).collect();
+    for term in plan.flows.iter_mut().flat_map(|f| &mut f.terms) {
+        if let Input::Flow(before) = &mut term.input {
+            *before = id_of(before.index());
+        }
+    }
+    plan
+}
+
 /// A transfer's plan, with what its planner knows.
 fn plan(topology: &Topology, drawn: &Drawn, scheme: &str) -> anyhow::Result<(Plan, usize)> {
     let planner = Planner::new(Request::new(topology, drawn.source, drawn.destinations.clone()))?;
     let planned = match scheme {
         "auto" => planner.auto()?.chosen,
+        ONE_TREE => {
+            let planned = planner.plan(Scheme::Steiner)?;
+            return Ok((first_tree(planned.plan), 0));
+        }
         _ => planner.plan(scheme.parse::<Scheme>()?)?,
     };
     Ok((planned.plan, planned.figures.coding_flows))
@@ -261,6 +301,7 @@ fn predict(
     scheme: &str,
     args: &Args,
 ) -> anyhow::Result<Row> {
+    let full: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
     let left: Vec<u64> = topology
         .links()
         .iter()
@@ -276,7 +317,7 @@ fn predict(
             destinations: drawn[i].destinations.iter().map(|d| d.0).collect(),
             ran: plans[i].scheme.to_string(),
             bound_mbps: plans[i].bound.as_mbps_f64(),
-            alone_mbps: plans[i].rate.as_mbps_f64(),
+            alone_mbps: share_flows(&full, &plans[i..=i])[0].as_mbps_f64(),
             planned_mbps: whole[i].as_mbps_f64(),
             planned_flows_mbps: flows[i].as_mbps_f64(),
             coding_flows: coding[i],
@@ -591,4 +632,61 @@ fn end_interactive(generators: Vec<Child>) -> anyhow::Result<Totals> {
         sum.late_us_p99 = sum.late_us_p99.max(totals.late_us_p99);
     }
     Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_graph::file::{Defaults, load};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn drawn(words: &[&str]) -> anyhow::Result<Vec<(u16, Vec<u16>)>> {
+        let args = Line::parse_from([&["experiment"], words].concat()).args;
+        let defaults = Defaults::new(args.rate);
+        let topology = load(&args.topology, &defaults, |_| Err(std::io::ErrorKind::NotFound.into()))?;
+        let ids = |d: Drawn| (d.source.0, d.destinations.iter().map(|d| d.0).collect());
+        Ok(draw(&topology, &args)?.into_iter().map(ids).collect())
+    }
+
+    #[test]
+    fn draws_of_one_seed_are_nested_and_sources_differ() {
+        let all = drawn(&["--concurrent", "9", "--seed", "3"]).expect("internet2 has nine sites");
+        let some = drawn(&["--concurrent", "4", "--seed", "3"]).expect("four of them");
+        assert_eq!(some, all[..4]);
+        let mut sources: Vec<u16> = all.iter().map(|(source, _)| *source).collect();
+        sources.sort_unstable();
+        assert_eq!(sources, (0..9).collect::<Vec<u16>>());
+        let wider =
+            drawn(&["--concurrent", "9", "--seed", "3", "--destinations", "5"]).expect("five of eight");
+        for ((source, few), (same, many)) in all.iter().zip(&wider) {
+            assert_eq!(source, same);
+            assert!(few.iter().all(|d| many.contains(d) && d != source), "{few:?} {many:?}");
+        }
+    }
+
+    #[test]
+    fn more_transfers_than_sites_are_refused() {
+        let error = drawn(&["--concurrent", "10"]).expect_err("nine sites");
+        assert!(error.to_string().contains("--concurrent 10: 1 to 9"), "{error}");
+    }
+
+    #[test]
+    fn the_first_tree_alone_takes_one_link_where_the_packing_takes_two() {
+        let topology =
+            load("internet2", &Defaults::new(BitRate::mbps(5)), |_| Err(std::io::ErrorKind::NotFound.into()))
+                .expect("built in");
+        let drawn = Drawn { source: SiteId(0), destinations: vec![SiteId(1), SiteId(2)] };
+        let capacities = vec![5_000_000; topology.links().len()];
+        let rate = |scheme| {
+            let (plan, _) = plan(&topology, &drawn, scheme).expect("a plan");
+            share_flows(&capacities, &[plan])[0].as_mbps_f64()
+        };
+        assert_eq!((rate("steiner"), rate(ONE_TREE)), (10.0, 5.0));
+    }
 }
