@@ -5,17 +5,18 @@
 //! own. Copies are compared with the source's file here, besides what the sites verified themselves.
 
 use crate::network::{self, TopologyArgs};
+use crate::stage::{Stage, make_file, make_keys, with_ways_back};
 use anabranch_emu::{Emulation, EmulationOptions};
 use anabranch_graph::Topology;
 use anabranch_replicate::control::FileHash;
 use anabranch_replicate::draw::{self, Theme, ThroughputSeries};
 use anabranch_replicate::plan::{Planner, Request};
-use anabranch_units::{BitRate, ByteCount, Duration as Span, Seed, SiteId};
+use anabranch_units::{BitRate, ByteCount, Duration as Span, SiteId};
 use anyhow::{Context as _, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// What to show.
@@ -135,8 +136,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     let auto = planner.auto()?.chosen.plan;
     write(&out.join("plan.svg"), &draw::svg(&topology, Some(&auto), Theme::Light))?;
-    let stage = Stage {
+    let show = Show {
         topology: &topology,
+        network: &network,
         source,
         destinations: &destinations,
         out: &out,
@@ -147,7 +149,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     };
     let (mut rows, mut series) = (Vec::new(), Vec::new());
     for scheme in &args.schemes {
-        let (row, points) = stage.play(scheme, quiet)?;
+        let (row, points) = show.play(scheme, quiet)?;
         if args.json {
             println!("{}", serde_json::to_string(&row)?);
         }
@@ -207,56 +209,14 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The topology as it is wired: where a link is one-way, acknowledgements and control messages get a way back of the same
-/// kind. No plan knows of these links; their ids follow the others.
-fn with_ways_back(topology: &Topology) -> anyhow::Result<Topology> {
-    let mut wired = topology.clone();
-    for link in topology.links() {
-        let back = |l: &anabranch_graph::Link| l.from == link.to && l.to == link.from;
-        if !wired.links().iter().any(back) {
-            wired.add_link(link.to, link.from, link.properties.clone())?;
-        }
-    }
-    Ok(wired)
-}
-
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn make_keys(topology: &Topology, folder: &Path) -> anyhow::Result<()> {
-    use anabranch_net::keys::{SetRequest, VALID_DAYS, make_set, write_set};
-    let request = SetRequest {
-        sites: topology.sites().iter().map(|s| s.name.clone()).collect(),
-        operators: vec!["operator".into()],
-        controller_hosts: vec![],
-        valid_days: VALID_DAYS,
-    };
-    Ok(write_set(folder, &make_set(&request)?)?)
-}
-
-/// Writes a file of random bytes, the same each time, and returns its hash.
-fn make_file(path: &Path, size: ByteCount) -> anyhow::Result<FileHash> {
-    let mut random = Seed::new(1).stream("file", size.as_u64());
-    let mut hasher = blake3::Hasher::new();
-    let file = std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut file = std::io::BufWriter::new(file);
-    let mut left = size.as_u64();
-    let mut block = vec![0u8; 1 << 16];
-    while left > 0 {
-        block.chunks_exact_mut(8).for_each(|c| c.copy_from_slice(&random.next_u64().to_le_bytes()));
-        let take = left.min(block.len() as u64) as usize;
-        hasher.update(&block[..take]);
-        file.write_all(&block[..take])?;
-        left -= take as u64;
-    }
-    file.flush()?;
-    Ok(FileHash(*hasher.finalize().as_bytes()))
-}
-
 /// What all schemes have in common.
-struct Stage<'a> {
+struct Show<'a> {
     topology: &'a Topology,
+    network: &'a TopologyArgs,
     source: SiteId,
     destinations: &'a [SiteId],
     out: &'a Path,
@@ -266,33 +226,25 @@ struct Stage<'a> {
     args: &'a Args,
 }
 
-/// The port of the controller, and of each site's data.
-const CONTROLLER_PORT: u16 = 7171;
-const DATA_PORT: u16 = 7172;
-
 /// Over how long the rates of the picture are taken.
 const WINDOW: Duration = Duration::from_millis(1_900);
 
-impl Stage<'_> {
-    fn name(&self, site: SiteId) -> &str {
-        &self.topology.site(site).name
-    }
-
-    fn folder(&self, scheme: &str, site: SiteId) -> PathBuf {
-        self.out.join(scheme).join(self.name(site))
-    }
-
+impl Show<'_> {
     /// Runs one scheme on a network of its own.
     fn play(&self, scheme: &str, quiet: bool) -> anyhow::Result<(Row, Vec<(Span, BitRate)>)> {
-        let folder = self.out.join(scheme);
-        let _ = std::fs::remove_dir_all(&folder);
-        for site in self.topology.site_ids() {
-            std::fs::create_dir_all(self.folder(scheme, site))?;
-        }
-        std::fs::hard_link(self.file, self.folder(scheme, self.source).join("file.bin"))?;
+        let stage = Stage {
+            topology: self.topology,
+            network: self.network,
+            folder: self.out.join(scheme),
+            keys: self.keys,
+            controller: self.source,
+            patience: None,
+        };
+        stage.make_folders()?;
+        std::fs::hard_link(self.file, stage.site_folder(self.source).join("file.bin"))?;
         let options = EmulationOptions::default();
         let emulation = Emulation::start(&with_ways_back(self.topology)?, options)?;
-        let mut daemons = self.start_daemons(&emulation, scheme)?;
+        let daemons = stage.start_daemons(&emulation)?;
         let bar = ProgressBar::new(self.args.size.as_u64());
         if quiet {
             bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
@@ -300,18 +252,16 @@ impl Stage<'_> {
         let style = ProgressStyle::with_template("{prefix:>12} [{bar:40}] {percent:>3} % {msg}");
         bar.set_style(style.expect("the template is constant and right").progress_chars("=> "));
         bar.set_prefix(scheme.to_owned());
-        let sent = self.send(&emulation, scheme, &bar);
+        let sent = self.send(&stage, &emulation, scheme, &bar);
         let counters = emulation.counters()?;
         let report = emulation.report()?;
-        for daemon in &mut daemons {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
+        drop(daemons);
         drop(emulation);
         bar.finish_and_clear();
-        let (summary, points) = sent.with_context(|| format!("{scheme} (logs in {})", folder.display()))?;
+        let (summary, points) =
+            sent.with_context(|| format!("{scheme} (logs in {})", stage.folder.display()))?;
         let same = |d: &SiteId| {
-            let path = self.folder(scheme, *d).join("copy.bin");
+            let path = stage.site_folder(*d).join("copy.bin");
             crate::replicate::partial::hash_file(&path).is_ok_and(|(_, hash)| hash == self.hash)
         };
         let verified = summary["verified"] == true && self.destinations.iter().all(same);
@@ -348,64 +298,28 @@ impl Stage<'_> {
         }
         // The copies were compared and are as large as the file: one scheme's are not kept for the next.
         for d in self.destinations {
-            let _ = std::fs::remove_file(self.folder(scheme, *d).join("copy.bin"));
+            let _ = std::fs::remove_file(stage.site_folder(*d).join("copy.bin"));
         }
         Ok((row, points))
-    }
-
-    fn command(&self, scheme: &str, site: SiteId, log: &str) -> anyhow::Result<Command> {
-        let log = std::fs::File::create(self.folder(scheme, site).join(log))?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        command.args(["--verbose", "replicate"]);
-        Ok(command)
-    }
-
-    fn start_daemons(&self, emulation: &Emulation, scheme: &str) -> anyhow::Result<Vec<Child>> {
-        let rate = self.args.rate.to_string();
-        let network = ["--topology", &self.args.topology, "--rate", &rate];
-        let controller = format!("{}:{CONTROLLER_PORT}", emulation.site_address(self.source));
-        let mut daemons = Vec::new();
-        let mut command = self.command(scheme, self.source, "controller.log")?;
-        command.arg("controller").args(network).args(["--listen", &controller]);
-        command.arg("--keys").arg(self.keys);
-        command.arg("--store").arg(self.out.join(scheme).join("controller.redb"));
-        daemons.push(emulation.spawn(self.source, command)?);
-        for site in self.topology.site_ids() {
-            let mut command = self.command(scheme, site, "relay.log")?;
-            command.arg("relay").args(network).args(["--site", self.name(site), "--controller", &controller]);
-            command.arg("--keys").arg(self.keys).arg("--dir").arg(self.folder(scheme, site));
-            command.args(["--listen", &format!("0.0.0.0:{DATA_PORT}")]);
-            command.args(["--advertise", &format!("{}:{DATA_PORT}", emulation.site_address(site))]);
-            for link in self.topology.links_in(site) {
-                let from = self.name(self.topology.link(link).from);
-                command.args(["--link", &format!("{from}={}:{DATA_PORT}", emulation.link_address(link))]);
-            }
-            daemons.push(emulation.spawn(site, command)?);
-        }
-        Ok(daemons)
     }
 
     /// Runs `replicate send` at the source and follows its events.
     fn send(
         &self,
+        stage: &Stage<'_>,
         emulation: &Emulation,
         scheme: &str,
         bar: &ProgressBar,
     ) -> anyhow::Result<(serde_json::Value, Vec<(Span, BitRate)>)> {
-        let to: Vec<_> = self.destinations.iter().map(|d| self.name(*d)).collect();
-        let mut command = self.command(scheme, self.source, "send.log")?;
-        command.args(["send", "file.bin", "--as", "copy.bin", "--json", "--from", self.name(self.source)]);
-        command.args(["--to", &to.join(","), "--scheme", scheme]);
+        let names = ("file.bin", "copy.bin", "send.log");
+        let mut command = stage.send(emulation, self.source, self.destinations, scheme, names)?;
         command.args(["--stripes", &self.args.stripes.to_string()]);
         if let Some(name) = &self.args.congestion_control {
             command.args(["--congestion-control", name]);
         }
-        command.args(["--controller", &format!("{}:{CONTROLLER_PORT}", emulation.site_address(self.source))]);
         if let Some(symbol) = self.args.symbol {
             command.args(["--symbol", &symbol.as_u64().to_string()]);
         }
-        command.arg("--keys").arg(self.keys).stdout(Stdio::piped());
         let mut sender = emulation.spawn(self.source, command)?;
         let stdout = sender.stdout.take().context("its output is piped")?;
         let (mut points, mut summary) = (Vec::new(), None);
@@ -443,7 +357,7 @@ impl Stage<'_> {
         match summary {
             Some(summary) => Ok((summary, points)),
             None => {
-                let log = self.folder(scheme, self.source).join("send.log");
+                let log = stage.site_folder(self.source).join("send.log");
                 let said = std::fs::read_to_string(log).unwrap_or_default();
                 bail!("send ended with {status}: {}", said.lines().last().unwrap_or("no word"))
             }

@@ -11,8 +11,10 @@
 mod demo;
 mod doctor;
 mod emulate;
+mod experiment;
 mod network;
 mod replicate;
+mod stage;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -42,6 +44,9 @@ enum Verb {
     Doctor(doctor::Args),
     /// See one file arrive at several sites of an emulated network, by one scheme after the other.
     Demo(demo::Args),
+    /// Run one cell of a published experiment on an emulated network, or predict it.
+    #[command(subcommand)]
+    Experiment(experiment::Noun),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +65,7 @@ fn main() -> ExitCode {
         Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Demo(args) => demo::run(&args, cli.quiet),
+        Verb::Experiment(noun) => experiment::run(&noun, cli.quiet),
     };
     match result {
         Ok(code) => code,

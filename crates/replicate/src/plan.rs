@@ -15,6 +15,7 @@ mod planner;
 mod request;
 mod routed;
 mod shares;
+mod sharing;
 pub mod survey;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ pub use planner::{
     UnknownScheme, joint, plan, share_links,
 };
 pub use request::{DESTINATIONS_MAX, Layout, Length, Options, PlanError, Request, STREAMS_MAX};
+pub use sharing::share_flows;
 
 use anabranch_units::{BitRate, LinkId, SiteId};
 use serde::{Deserialize, Serialize};

@@ -63,7 +63,9 @@ impl Drop for Daemons {
 /// Runs it.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(&cargo).args(["build", "--quiet", "--release", "--package", "anabranch-cli"]).status()?;
+    let built = Command::new(&cargo)
+        .args(["build", "--quiet", "--release", "--package", "anabranch-cli"])
+        .status()?;
     ensure!(built.success(), "the release binary does not build");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
     let binary = root.join("target/release/anabranch");
@@ -114,7 +116,12 @@ fn measure(args: &Args, binary: &Path, folder: &Path) -> anyhow::Result<Vec<Row>
     let size = args.mebibytes << 20;
     let network = ["--topology", "butterfly", "--rate", "10 Gbit/s"];
     let keys = folder.join("keys");
-    let made = Command::new(binary).args(["-q", "replicate", "keys", "init"]).args(network).arg("--out").arg(&keys).status()?;
+    let made = Command::new(binary)
+        .args(["-q", "replicate", "keys", "init"])
+        .args(network)
+        .arg("--out")
+        .arg(&keys)
+        .status()?;
     ensure!(made.success(), "keys init failed");
     for (site, ..) in ROLES {
         std::fs::create_dir(folder.join(site))?;
@@ -174,7 +181,8 @@ fn write_file(path: &Path, size: u64) -> anyhow::Result<()> {
 fn usage(pid: u32) -> anyhow::Result<(f64, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // Fields after the name, which may contain anything but ends with the last parenthesis: utime and stime are 14 and 15.
-    let fields: Vec<&str> = stat.rsplit_once(')').context("a name in parentheses")?.1.split_whitespace().collect();
+    let fields: Vec<&str> =
+        stat.rsplit_once(')').context("a name in parentheses")?.1.split_whitespace().collect();
     let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("VmHWM")?;

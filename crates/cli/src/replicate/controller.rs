@@ -28,6 +28,12 @@ pub struct Args {
     /// How long a site that is away is waited for before its destinations count as unreachable.
     #[arg(long, value_name = "TIME", default_value = "10 min")]
     site_wait: Duration,
+    /// How long a destination may hold the others of its transfer back, before it is left for later.
+    ///
+    /// It counts as holding them back when they get less than half of what was planned, and the plan knows nothing of
+    /// other traffic: raise it where transfers are expected to share links.
+    #[arg(long, value_name = "TIME", default_value = "5 s")]
+    patience: Duration,
 }
 
 /// Runs it until it is told to end.
@@ -40,6 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     super::runtime()?.block_on(async {
         let mut config = ControllerConfig::new(topology, Box::new(plan), &args.store);
         config.coordinator.site_wait = args.site_wait;
+        config.coordinator.slow_hold = args.patience;
         let controller = Controller::open(config)?;
         let config = ServeConfig { address: args.listen, ..ServeConfig::default() };
         let server = Server::bind(controller, &credentials, config).await?;

@@ -1,0 +1,27 @@
+//! `anabranch experiment`: one cell of a published experiment, run on an emulated network or predicted. Sweeps, checks
+//! and figures are `experiments/<claim>/`.
+
+mod codedbulk;
+mod interactive;
+
+use std::process::ExitCode;
+
+/// Which experiment.
+#[derive(clap::Subcommand)]
+pub enum Noun {
+    /// CodedBulk, Figures 8 to 10: transfers that run at the same time, with interactive traffic ahead of them.
+    Codedbulk(codedbulk::Args),
+    /// One site's interactive traffic.
+    #[command(hide = true)]
+    Interactive(interactive::Args),
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(noun: &Noun, quiet: bool) -> anyhow::Result<ExitCode> {
+    match noun {
+        Noun::Codedbulk(args) => codedbulk::run(args, quiet),
+        Noun::Interactive(args) => interactive::run(args),
+    }
+}

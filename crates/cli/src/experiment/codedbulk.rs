@@ -1,0 +1,692 @@
+//! One cell of CodedBulk's Figures 8 to 10: some transfers at the same time by one scheme, with interactive traffic
+//! ahead of them (section 4.1).
+//!
+//! A cell's *draw* (sources, destinations) depends on topology, counts and seed only: every scheme gets the same one,
+//! and draws of one seed are nested: the sources of fewer transfers are the first of those of more. Throughput is
+//! what each destination has verified, over a common window that begins `warm_up` after the last transfer started; a
+//! transfer's rate is that of its slowest destination, and the cell's the sum.
+//!
+//! Two predictions go with it, neither with protocol overhead: whole plans share what interactive traffic leaves
+//! ([`share_links`]), or flow by flow ([`share_flows`]), as TCP does.
+//!
+//! Leaves out: the paper's low-priority uncoded traffic that fills what coded flows leave (Figure 6). Read [`Args`] and
+//! [`Row`] first.
+
+use super::interactive::{Interactive, Totals};
+use crate::network::TopologyArgs;
+use crate::stage::{Stage, make_file, make_keys};
+use anabranch_emu::{Emulation, EmulationOptions, LinkCounters};
+use anabranch_graph::Topology;
+use anabranch_replicate::plan::{FlowId, Input, Plan, Planner, Request, Scheme, share_flows, share_links};
+use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
+use anyhow::{Context as _, bail, ensure};
+use std::collections::BTreeMap;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::process::{Child, ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The cell.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A built-in topology (internet2, b4), or a .toml or .graphml file.
+    #[arg(long, short, value_name = "NAME|FILE", default_value = "internet2")]
+    topology: String,
+    /// Rate of every link that the topology gives none.
+    #[arg(long, value_name = "RATE", default_value = "5 Mbit/s")]
+    rate: BitRate,
+    /// Which schemes, each in an emulation of its own: auto, coded, packed, steiner, multi_path, single_path.
+    #[arg(
+        long,
+        value_name = "SCHEME,SCHEME",
+        value_delimiter = ',',
+        default_value = "coded,steiner,multi_path,single_path"
+    )]
+    schemes: Vec<String>,
+    /// Transfers at the same time. Each site is the source of at most one.
+    #[arg(long, value_name = "COUNT", default_value_t = 6)]
+    concurrent: usize,
+    /// Destinations of each transfer.
+    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    destinations: usize,
+    /// Interactive traffic, as a share of the links' rate, in the mean over the links.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    load: f64,
+    /// Seed of the draw and of the interactive traffic.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Seconds between the start of the last transfer and the window.
+    #[arg(long, value_name = "SECONDS", default_value_t = 6)]
+    warm_up: u64,
+    /// The window in which throughput is measured.
+    #[arg(long, value_name = "SECONDS", default_value_t = 12)]
+    seconds: u64,
+    /// Largest IP packet.
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+    /// The most that a TCP socket buffers in each direction.
+    #[arg(long, value_name = "SIZE", default_value = "128 KiB")]
+    tcp_buffer: ByteCount,
+    /// Bytes of a packet between sites.
+    #[arg(long, value_name = "SIZE", default_value = "4 KiB")]
+    symbol: ByteCount,
+    /// Packets that each virtual buffer holds.
+    #[arg(long, value_name = "COUNT", default_value_t = 8)]
+    buffer_packets: u16,
+    /// Congestion control on every hop, by the kernel's name.
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    congestion_control: String,
+    /// 99th percentile of the emulator's lateness above which a run is not to be trusted, in microseconds.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 1000)]
+    lateness: u64,
+    /// Seconds for which the controller lets a destination hold its transfer back. The default never gives one up.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    patience: u64,
+    /// The folder for the run's files, which are removed unless it fails.
+    #[arg(long, value_name = "DIR", default_value = "runs/experiment")]
+    out: PathBuf,
+    /// Plan and predict only; nothing is sent.
+    #[arg(long)]
+    predict: bool,
+    /// One JSON object for each scheme on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one scheme did in the cell.
+#[derive(Clone, Debug, serde::Serialize)]
+struct Row {
+    topology: String,
+    scheme: String,
+    concurrent: usize,
+    destinations: usize,
+    load: f64,
+    seed: u64,
+    rate_mbps: f64,
+    /// Sum of the transfers' rates; `None` where only predicted.
+    aggregate_mbps: Option<f64>,
+    /// The same if whole plans share what interactive traffic leaves.
+    planned_mbps: f64,
+    /// The same if flows share it one by one.
+    planned_flows_mbps: f64,
+    /// What interactive traffic takes of each link, by id, as designed.
+    interactive_link_mbps: Vec<f64>,
+    transfers: Vec<TransferRow>,
+    measured: Option<Measured>,
+}
+
+#[derive(Clone, Debug, serde::Serialize)]
+struct TransferRow {
+    source: u16,
+    destinations: Vec<u16>,
+    /// What `auto` took; else the scheme itself.
+    ran: String,
+    bound_mbps: f64,
+    /// With the network for itself.
+    alone_mbps: f64,
+    planned_mbps: f64,
+    planned_flows_mbps: f64,
+    /// Whether any site adds flows up.
+    coding_flows: usize,
+    /// Of each destination, over the window.
+    rates_mbps: Vec<f64>,
+    /// Attempts that were stopped and planned anew until the window's end.
+    stops: Vec<String>,
+}
+
+#[derive(Clone, Debug, serde::Serialize)]
+struct Measured {
+    warm_up_s: u64,
+    window_s: f64,
+    congestion_control: String,
+    mtu_bytes: u32,
+    tcp_buffer_bytes: u64,
+    symbol_bytes: u64,
+    buffer_packets: u16,
+    trusted: bool,
+    why: Vec<String>,
+    lateness_us_p50: f64,
+    lateness_us_p99: f64,
+    forwarder_cpu_share_max: f64,
+    packets: u64,
+    interactive_pair_bps: u64,
+    /// What the generators sent over what they should have, over the whole run.
+    interactive_sent_share: f64,
+    /// What arrived of it.
+    interactive_received_share: f64,
+    /// How late the generators sent, at the worst site: what the sites' programs lack of a processor.
+    programs_late_us_p99: u64,
+    /// Of each link by id, over the window.
+    link_bytes: Vec<u64>,
+    link_share_mean: f64,
+    queue_drops: u64,
+}
+
+/// One transfer of the draw.
+#[derive(Clone, Debug)]
+struct Drawn {
+    source: SiteId,
+    destinations: Vec<SiteId>,
+}
+
+fn draw(topology: &Topology, args: &Args) -> anyhow::Result<Vec<Drawn>> {
+    let sites: Vec<SiteId> = topology.site_ids().collect();
+    let (count, most) = (sites.len(), sites.len() - 1);
+    ensure!(
+        (1..=count).contains(&args.concurrent),
+        "--concurrent {}: 1 to {count}, as each site of {} is the source of at most one transfer",
+        args.concurrent,
+        topology.name()
+    );
+    ensure!((1..=most).contains(&args.destinations), "--destinations {}: 1 to {most}", args.destinations);
+    ensure!(
+        args.predict || args.schemes.iter().all(|s| s != ONE_TREE),
+        "--schemes {ONE_TREE}: can only be predicted, add --predict"
+    );
+    ensure!((0.0..0.9).contains(&args.load), "--load {}: 0 to 0.9", args.load);
+    let seed = Seed::new(args.seed);
+    let mut sources = sites.clone();
+    seed.stream("codedbulk sources", 0).shuffle(&mut sources);
+    let drawn = sources.into_iter().take(args.concurrent).map(|source| {
+        let mut rest: Vec<SiteId> = sites.iter().copied().filter(|s| *s != source).collect();
+        seed.stream("codedbulk destinations", u64::from(source.0)).shuffle(&mut rest);
+        rest.truncate(args.destinations);
+        rest.sort_unstable();
+        Drawn { source, destinations: rest }
+    });
+    Ok(drawn.collect())
+}
+
+/// A scheme that can only be predicted: the first tree of `steiner` and no other. Section 4.1 of the paper can be read so:
+/// "we take the arborescence computed by the algorithm".
+const ONE_TREE: &str = "steiner_one_tree";
+
+/// `plan`, a packing of trees, without all but its first stream's.
+fn first_tree(mut plan: Plan) -> Plan {
+    let mut first: Vec<bool> = Vec::new();
+    for flow in &plan.flows {
+        let is_first = match flow.terms[0].input {
+            Input::Stream(stream) => stream == 0,
+            // A tree's flows are listed from its root on.
+            Input::Flow(before) => first[before.index()],
+        };
+        first.push(is_first);
+    }
+    let id_of = |old: usize| FlowId(first[..old].iter().filter(|f| **f).count() as u32);
+    for group in &mut plan.groups {
+        group.streams = 1;
+        for sink in &mut group.sinks {
+            sink.inputs = vec![id_of(sink.inputs[0].index())];
+        }
+    }
+    let flows = std::mem::take(&mut plan.flows);
+    plan.flows = flows.into_iter().zip(&first).filter(|(_, first)| **first).map(|(flow, _)| flow).collect();
+    for term in plan.flows.iter_mut().flat_map(|f| &mut f.terms) {
+        if let Input::Flow(before) = &mut term.input {
+            *before = id_of(before.index());
+        }
+    }
+    plan
+}
+
+/// A transfer's plan, with what its planner knows.
+fn plan(topology: &Topology, drawn: &Drawn, scheme: &str) -> anyhow::Result<(Plan, usize)> {
+    let planner = Planner::new(Request::new(topology, drawn.source, drawn.destinations.clone()))?;
+    let planned = match scheme {
+        "auto" => planner.auto()?.chosen,
+        ONE_TREE => {
+            let planned = planner.plan(Scheme::Steiner)?;
+            return Ok((first_tree(planned.plan), 0));
+        }
+        _ => planner.plan(scheme.parse::<Scheme>()?)?,
+    };
+    Ok((planned.plan, planned.figures.coding_flows))
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let network = TopologyArgs { topology: args.topology.clone(), rate: args.rate };
+    let topology = network.load()?;
+    let drawn = draw(&topology, args)?;
+    let traffic = Interactive::new(&topology, args.load)?;
+    let mut trusted = true;
+    for scheme in &args.schemes {
+        let mut row = predict(&topology, &drawn, &traffic, scheme, args)?;
+        if !args.predict {
+            measure(&network, &topology, &drawn, &traffic, &mut row, args)?;
+        }
+        if args.json {
+            println!("{}", serde_json::to_string(&row)?);
+        } else {
+            println!("{}", line(&row));
+        }
+        if let Some(m) = row.measured.as_ref().filter(|m| !m.trusted) {
+            trusted = false;
+            if !quiet {
+                eprintln!("{scheme}: do not trust this figure: {}", m.why.join("; "));
+            }
+        }
+    }
+    // A figure that is not to be trusted is no success.
+    Ok(if trusted { ExitCode::SUCCESS } else { ExitCode::from(UNTRUSTED) })
+}
+
+/// Exit code where a run is not to be trusted.
+const UNTRUSTED: u8 = 4;
+
+fn line(row: &Row) -> String {
+    let measured = row.aggregate_mbps.map_or("not measured".into(), |a| format!("{a:.2} Mbit/s"));
+    let lateness = row.measured.as_ref().map_or(String::new(), |m| {
+        format!(", lateness p99 {:.0} us, links {:.0} % full", m.lateness_us_p99, 100.0 * m.link_share_mean)
+    });
+    format!(
+        "{} {}: {} transfers to {}, load {}: {measured} (planned {:.2}, flow by flow {:.2}){lateness}",
+        row.topology,
+        row.scheme,
+        row.concurrent,
+        row.destinations,
+        row.load,
+        row.planned_mbps,
+        row.planned_flows_mbps
+    )
+}
+
+fn predict(
+    topology: &Topology,
+    drawn: &[Drawn],
+    traffic: &Interactive,
+    scheme: &str,
+    args: &Args,
+) -> anyhow::Result<Row> {
+    let full: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
+    let left: Vec<u64> = topology
+        .links()
+        .iter()
+        .zip(&traffic.on_link)
+        .map(|(l, busy)| l.properties.capacity.as_bps().saturating_sub(busy.as_bps()))
+        .collect();
+    let (plans, coding): (Vec<Plan>, Vec<usize>) =
+        drawn.iter().map(|d| plan(topology, d, scheme)).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let (whole, flows) = (share_links(&left, &plans), share_flows(&left, &plans));
+    let transfers: Vec<TransferRow> = (0..drawn.len())
+        .map(|i| TransferRow {
+            source: drawn[i].source.0,
+            destinations: drawn[i].destinations.iter().map(|d| d.0).collect(),
+            ran: plans[i].scheme.to_string(),
+            bound_mbps: plans[i].bound.as_mbps_f64(),
+            alone_mbps: share_flows(&full, &plans[i..=i])[0].as_mbps_f64(),
+            planned_mbps: whole[i].as_mbps_f64(),
+            planned_flows_mbps: flows[i].as_mbps_f64(),
+            coding_flows: coding[i],
+            rates_mbps: Vec::new(),
+            stops: Vec::new(),
+        })
+        .collect();
+    Ok(Row {
+        topology: topology.name().to_owned(),
+        scheme: scheme.to_owned(),
+        concurrent: args.concurrent,
+        destinations: args.destinations,
+        load: args.load,
+        seed: args.seed,
+        rate_mbps: args.rate.as_mbps_f64(),
+        aggregate_mbps: None,
+        planned_mbps: whole.iter().map(|r| r.as_mbps_f64()).sum(),
+        planned_flows_mbps: flows.iter().map(|r| r.as_mbps_f64()).sum(),
+        interactive_link_mbps: traffic.on_link.iter().map(|r| r.as_mbps_f64()).collect(),
+        transfers,
+        measured: None,
+    })
+}
+
+/// Of the interactive packets, which have a way to themselves, this share at least must be taken in by programs: below it
+/// these did not get to run.
+const RECEIVED_SHARE_MIN: f64 = 0.97;
+/// A program that runs later than a full queue of a link is long (100 ms) shapes the traffic more than the queue does.
+const PROGRAMS_LATE_US_MAX: u64 = 100_000;
+
+/// What was heard of one transfer.
+#[derive(Default)]
+struct Heard {
+    started: Option<Instant>,
+    ended: Option<String>,
+    stops: Vec<String>,
+    /// By site: when its verified bytes were seen to grow, and to how many.
+    grown: BTreeMap<u64, Vec<(Instant, u64)>>,
+}
+
+/// How long transfers may take to start.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the transfers' news are looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// News of the window's last moment still come so long after it.
+const LINGER: Duration = Duration::from_millis(1_500);
+
+fn measure(
+    network: &TopologyArgs,
+    topology: &Topology,
+    drawn: &[Drawn],
+    traffic: &Interactive,
+    row: &mut Row,
+    args: &Args,
+) -> anyhow::Result<()> {
+    std::fs::create_dir_all(&args.out).with_context(|| format!("--out {}", args.out.display()))?;
+    let out = args.out.canonicalize()?;
+    let keys = out.join(format!("keys-{}", topology.name()));
+    if !keys.join("ca.pem").exists() {
+        make_keys(topology, &keys)?;
+    }
+    let stage = Stage {
+        topology,
+        network,
+        folder: out.join(format!("{}-{}", topology.name(), row.scheme)),
+        keys: &keys,
+        controller: SiteId(0),
+        patience: Some(Duration::from_secs(args.patience)),
+    };
+    stage.make_folders()?;
+    // Large enough that nobody is done before the window ends: the fastest plan for twice as long.
+    let fastest = row.transfers.iter().map(|t| t.bound_mbps).fold(0.0, f64::max);
+    let seconds = (args.warm_up + args.seconds) as f64 + LINGER.as_secs_f64() + 5.0;
+    let size = ByteCount::new((fastest * 1e6 / 8.0 * seconds * 2.0) as u64);
+    make_file(&stage.folder.join("file.bin"), size)?;
+    for d in drawn {
+        std::fs::hard_link(stage.folder.join("file.bin"), stage.site_folder(d.source).join("file.bin"))?;
+    }
+    let options = EmulationOptions {
+        mtu: args.mtu,
+        tcp_buffer_bytes_max: Some(args.tcp_buffer),
+        seed: Seed::new(args.seed),
+        lateness_p99_max: anabranch_units::Duration::from_us(args.lateness),
+        ..EmulationOptions::default()
+    };
+    let emulation = Emulation::start(topology, options)?;
+    let daemons = stage.start_daemons(&emulation)?;
+    let generators = start_interactive(&stage, &emulation, traffic, args)?;
+    let mut senders = Vec::new();
+    for (index, d) in drawn.iter().enumerate() {
+        let (copy, log) = (format!("copy-{index}.bin"), format!("send-{index}.log"));
+        let names = ("file.bin", &copy[..], &log[..]);
+        let mut command = stage.send(&emulation, d.source, &d.destinations, &row.scheme, names)?;
+        command.args(["--congestion-control", &args.congestion_control]);
+        command.args(["--symbol", &args.symbol.as_u64().to_string()]);
+        command.args(["--buffer-packets", &args.buffer_packets.to_string()]);
+        senders.push(emulation.spawn(d.source, command)?);
+    }
+    let outputs: Vec<_> = senders.iter_mut().map(|s| s.stdout.take()).collect();
+    let heard: Vec<Mutex<Heard>> = drawn.iter().map(|_| Mutex::default()).collect();
+    let window = std::thread::scope(|scope| {
+        for (output, heard) in outputs.into_iter().zip(&heard) {
+            scope.spawn(move || output.map(|o| listen(BufReader::new(o), heard)));
+        }
+        let window = watch(&emulation, &heard, args);
+        // The listeners end with the senders, and those when nobody answers them; a kill is surer.
+        for sender in &mut senders {
+            let _ = sender.kill();
+            let _ = sender.wait();
+        }
+        window
+    });
+    let window = window.with_context(|| format!("{} (logs in {})", row.scheme, stage.folder.display()))?;
+    let totals = end_interactive(generators)?;
+    let report = emulation.report()?;
+    drop(daemons);
+    drop(emulation);
+    for ((transfer, heard), d) in row.transfers.iter_mut().zip(heard).zip(drawn) {
+        let heard = heard.into_inner().unwrap_or_else(PoisonError::into_inner);
+        transfer.rates_mbps = d.destinations.iter().map(|d| window.rate_mbps(&heard, *d)).collect();
+        transfer.stops = heard.stops;
+    }
+    let slowest = |t: &TransferRow| t.rates_mbps.iter().copied().fold(f64::INFINITY, f64::min);
+    row.aggregate_mbps = Some(row.transfers.iter().map(slowest).sum());
+    let link_bytes: Vec<u64> =
+        window.after.iter().zip(&window.before).map(|(a, b)| a.sent_bytes - b.sent_bytes).collect();
+    let capacity: u64 = topology.links().iter().map(|l| l.properties.capacity.as_bps()).sum();
+    let window_s = (window.end - window.begin).as_secs_f64();
+    let pairs = topology.sites().len() as f64 * (topology.sites().len() - 1) as f64;
+    let offered = pairs * traffic.pair.as_bps() as f64 / 8.0 * totals.seconds;
+    let received =
+        if offered > 0.0 { totals.received_bytes as f64 / totals.sent_bytes.max(1) as f64 } else { 1.0 };
+    // The emulator knows how late itself was, not whether the programs in its sites got to run.
+    let mut why = report.why;
+    if received < RECEIVED_SHARE_MIN {
+        why.push(format!(
+            "only {:.1} % of the interactive packets were taken in: free a processor or lower the load",
+            100.0 * received
+        ));
+    }
+    if totals.late_us_p99 > PROGRAMS_LATE_US_MAX {
+        why.push(format!(
+            "a site's program ran more than {} us late 1 % of the time (bound {PROGRAMS_LATE_US_MAX} us): free a processor",
+            totals.late_us_p99
+        ));
+    }
+    let gone = |t: &&TransferRow| t.stops.iter().any(|s| s.contains("is gone"));
+    if let Some(transfer) = row.transfers.iter().find(gone) {
+        why.push(format!(
+            "the controller lost sight of a site ({}): free a processor",
+            transfer.stops.join("; ")
+        ));
+    }
+    row.measured = Some(Measured {
+        warm_up_s: args.warm_up,
+        window_s,
+        congestion_control: args.congestion_control.clone(),
+        mtu_bytes: args.mtu,
+        tcp_buffer_bytes: args.tcp_buffer.as_u64(),
+        symbol_bytes: args.symbol.as_u64(),
+        buffer_packets: args.buffer_packets,
+        trusted: why.is_empty(),
+        why,
+        lateness_us_p50: report.lateness_us_p50,
+        lateness_us_p99: report.lateness_us_p99,
+        forwarder_cpu_share_max: report.forwarder_cpu_share_max,
+        packets: report.packets,
+        interactive_pair_bps: traffic.pair.as_bps(),
+        interactive_sent_share: if offered > 0.0 { totals.sent_bytes as f64 / offered } else { 1.0 },
+        interactive_received_share: received,
+        programs_late_us_p99: totals.late_us_p99,
+        link_share_mean: link_bytes.iter().sum::<u64>() as f64 * 8.0 / (capacity as f64 * window_s),
+        queue_drops: window.after.iter().map(|c| c.dropped_queue_full).sum(),
+        link_bytes,
+    });
+    let _ = std::fs::remove_dir_all(&stage.folder);
+    Ok(())
+}
+
+/// The common window, and the links at its ends.
+struct Window {
+    begin: Instant,
+    end: Instant,
+    before: Vec<LinkCounters>,
+    after: Vec<LinkCounters>,
+}
+
+impl Window {
+    /// Rate of a destination: from the first growth seen in the window to the last, so that how often news come does not
+    /// matter. None seen is 0.
+    fn rate_mbps(&self, heard: &Heard, site: SiteId) -> f64 {
+        let empty = Vec::new();
+        let grown = heard.grown.get(&u64::from(site.0)).unwrap_or(&empty);
+        let seen: Vec<_> = grown.iter().filter(|(at, _)| (self.begin..=self.end).contains(at)).collect();
+        match (seen.first(), seen.last()) {
+            // Less than half of the window between them: as good as stalled, so over the whole window.
+            (Some((from, had)), Some((to, has))) => {
+                let span = *to - *from;
+                let window = self.end - self.begin;
+                let span = if span < window / 2 { window } else { span };
+                has.saturating_sub(*had) as f64 * 8.0 / 1e6 / span.as_secs_f64()
+            }
+            _ => 0.0,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until all transfers have started, and then for the window.
+fn watch(emulation: &Emulation, heard: &[Mutex<Heard>], args: &Args) -> anyhow::Result<Window> {
+    let began = Instant::now();
+    let started = loop {
+        let all: Vec<Option<Instant>> = heard.iter().map(|h| lock(h).started).collect();
+        if let Some(all) = all.into_iter().collect::<Option<Vec<_>>>() {
+            break all.into_iter().max().context("a cell has transfers")?;
+        }
+        if let Some(why) = heard.iter().find_map(|h| lock(h).ended.clone()) {
+            bail!("a transfer ended before all had started: {why}");
+        }
+        ensure!(
+            began.elapsed() < START_TIMEOUT,
+            "{} of {} transfers have not started after {} s",
+            heard.iter().filter(|h| lock(h).started.is_none()).count(),
+            heard.len(),
+            START_TIMEOUT.as_secs()
+        );
+        std::thread::sleep(LOOK);
+    };
+    let begin = started + Duration::from_secs(args.warm_up);
+    std::thread::sleep(begin.saturating_duration_since(Instant::now()));
+    let before = emulation.counters()?;
+    let begin = Instant::now();
+    std::thread::sleep(Duration::from_secs(args.seconds));
+    let after = emulation.counters()?;
+    let end = Instant::now();
+    std::thread::sleep(LINGER);
+    if let Some(why) = heard.iter().find_map(|h| lock(h).ended.clone()) {
+        bail!("a transfer ended within the window: {why}");
+    }
+    Ok(Window { begin, end, before, after })
+}
+
+/// Takes down what `replicate send --json` says.
+fn listen(output: impl std::io::BufRead, heard: &Mutex<Heard>) {
+    let mut last = BTreeMap::new();
+    for line in output.lines() {
+        let now = Instant::now();
+        let Ok(event) = serde_json::from_str::<serde_json::Value>(&line.unwrap_or_default()) else { break };
+        let mut heard = lock(heard);
+        match event["event"].as_str() {
+            Some("started") => {
+                heard.started.get_or_insert(now);
+            }
+            Some("progress") => {
+                for d in event["destinations"].as_array().into_iter().flatten() {
+                    let (Some(site), Some(bytes)) = (d["site"].as_u64(), d["verified_bytes"].as_u64()) else {
+                        continue;
+                    };
+                    if last.insert(site, bytes).is_none_or(|had| bytes > had) {
+                        heard.grown.entry(site).or_default().push((now, bytes));
+                    }
+                }
+            }
+            Some(kind @ ("stopped" | "postponed" | "waiting")) => {
+                heard.stops.push(format!("{kind}: {}", event["reason"].as_str().unwrap_or("-")));
+            }
+            _ => {}
+        }
+    }
+    lock(heard).ended.get_or_insert_with(|| "see its send log".to_owned());
+}
+
+fn start_interactive(
+    stage: &Stage<'_>,
+    emulation: &Emulation,
+    traffic: &Interactive,
+    args: &Args,
+) -> anyhow::Result<Vec<Child>> {
+    if traffic.pair.as_bps() == 0 {
+        return Ok(Vec::new());
+    }
+    let all: Vec<SiteId> = stage.topology.site_ids().collect();
+    let start = |site: &SiteId| -> anyhow::Result<Child> {
+        let others = all.iter().filter(|s| *s != site);
+        let to: Vec<String> = others.map(|s| emulation.site_address(*s).to_string()).collect();
+        let mut command = stage.command(*site, "interactive.log")?;
+        command.args(["experiment", "interactive", "--to", &to.join(",")]);
+        command.args(["--rate", &format!("{} bit/s", traffic.pair.as_bps())]);
+        command.args(["--seed", &args.seed.to_string(), "--site", &site.0.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(emulation.spawn(*site, command)?)
+    };
+    all.iter().map(start).collect()
+}
+
+/// Ends the generators, and adds up what they say.
+fn end_interactive(generators: Vec<Child>) -> anyhow::Result<Totals> {
+    let mut sum = Totals::default();
+    let mut generators = generators;
+    // All at once, then one after the other.
+    generators.iter_mut().for_each(|g| drop(g.stdin.take()));
+    let count = generators.len().max(1) as f64;
+    for generator in generators {
+        let said = generator.wait_with_output()?;
+        let totals: Totals = serde_json::from_slice(&said.stdout).context("a traffic generator failed")?;
+        sum.sent_bytes += totals.sent_bytes;
+        sum.received_bytes += totals.received_bytes;
+        sum.seconds += totals.seconds / count;
+        sum.late_us_p99 = sum.late_us_p99.max(totals.late_us_p99);
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_graph::file::{Defaults, load};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn drawn(words: &[&str]) -> anyhow::Result<Vec<(u16, Vec<u16>)>> {
+        let args = Line::parse_from([&["experiment"], words].concat()).args;
+        let defaults = Defaults::new(args.rate);
+        let topology = load(&args.topology, &defaults, |_| Err(std::io::ErrorKind::NotFound.into()))?;
+        let ids = |d: Drawn| (d.source.0, d.destinations.iter().map(|d| d.0).collect());
+        Ok(draw(&topology, &args)?.into_iter().map(ids).collect())
+    }
+
+    #[test]
+    fn draws_of_one_seed_are_nested_and_sources_differ() {
+        let all = drawn(&["--concurrent", "9", "--seed", "3"]).expect("internet2 has nine sites");
+        let some = drawn(&["--concurrent", "4", "--seed", "3"]).expect("four of them");
+        assert_eq!(some, all[..4]);
+        let mut sources: Vec<u16> = all.iter().map(|(source, _)| *source).collect();
+        sources.sort_unstable();
+        assert_eq!(sources, (0..9).collect::<Vec<u16>>());
+        let wider =
+            drawn(&["--concurrent", "9", "--seed", "3", "--destinations", "5"]).expect("five of eight");
+        for ((source, few), (same, many)) in all.iter().zip(&wider) {
+            assert_eq!(source, same);
+            assert!(few.iter().all(|d| many.contains(d) && d != source), "{few:?} {many:?}");
+        }
+    }
+
+    #[test]
+    fn more_transfers_than_sites_are_refused() {
+        let error = drawn(&["--concurrent", "10"]).expect_err("nine sites");
+        assert!(error.to_string().contains("--concurrent 10: 1 to 9"), "{error}");
+    }
+
+    #[test]
+    fn the_first_tree_alone_takes_one_link_where_the_packing_takes_two() {
+        let topology =
+            load("internet2", &Defaults::new(BitRate::mbps(5)), |_| Err(std::io::ErrorKind::NotFound.into()))
+                .expect("built in");
+        let drawn = Drawn { source: SiteId(0), destinations: vec![SiteId(1), SiteId(2)] };
+        let capacities = vec![5_000_000; topology.links().len()];
+        let rate = |scheme| {
+            let (plan, _) = plan(&topology, &drawn, scheme).expect("a plan");
+            share_flows(&capacities, &[plan])[0].as_mbps_f64()
+        };
+        assert_eq!((rate("steiner"), rate(ONE_TREE)), (10.0, 5.0));
+    }
+}

@@ -1,0 +1,174 @@
+//! Interactive traffic as CodedBulk section 4.1 has it: between every pair of sites, with random arrivals, ahead of
+//! all other traffic.
+//!
+//! Every ordered pair of sites offers the same rate. That rate is such that the *mean over the links* of what they carry
+//! is the load asked for: `rate = load * capacity of all links / hops of all pairs`, over the paths of least delay, which
+//! are the emulator's routes. So busy links carry more than the mean and quiet ones less. Flows of [`FLOW_PACKETS`]
+//! packets of UDP arrive by a Poisson process at each site, each to a site drawn at random, and leave back to back.
+//!
+//! Leaves out: answers; TCP. Read [`Interactive`] first.
+
+use anabranch_graph::{Adjacency, Topology, shortest_path};
+use anabranch_units::{BitRate, Seed};
+use anyhow::Context as _;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Where every site takes it in.
+pub const PORT: u16 = 7173;
+/// Packets of one flow: small enough for any queue.
+const FLOW_PACKETS: u64 = 8;
+/// Bytes of an IP packet, headers included.
+const PACKET_BYTES: u64 = 1_000;
+const HEADER_BYTES: u64 = 28;
+/// Expedited forwarding.
+const DSCP: u8 = 46;
+
+/// What the links of a network carry of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Interactive {
+    /// From each site to each other one.
+    pub pair: BitRate,
+    /// On each link.
+    pub on_link: Vec<BitRate>,
+}
+
+impl Interactive {
+    /// The traffic whose mean over all links is `load` times their capacity.
+    ///
+    /// Errors: a site that cannot be reached from another.
+    pub fn new(topology: &Topology, load: f64) -> anyhow::Result<Self> {
+        let adjacency = Adjacency::new(topology);
+        let open = vec![1; topology.links().len()];
+        let delays: Vec<u64> = topology.links().iter().map(|l| l.properties.delay.as_ps().max(1)).collect();
+        let mut pairs = vec![0u64; topology.links().len()];
+        for from in topology.site_ids() {
+            for to in topology.site_ids().filter(|to| *to != from) {
+                let path = shortest_path(&adjacency, &open, &delays, from, to)
+                    .with_context(|| format!("no way from site {from} to site {to}"))?;
+                path.into_iter().for_each(|l| pairs[l.index()] += 1);
+            }
+        }
+        let capacity: u64 = topology.links().iter().map(|l| l.properties.capacity.as_bps()).sum();
+        let pair = load * capacity as f64 / pairs.iter().sum::<u64>() as f64;
+        let on_link = pairs.iter().map(|n| BitRate::bps((pair * *n as f64) as u64)).collect();
+        Ok(Self { pair: BitRate::bps(pair as u64), on_link })
+    }
+}
+
+/// One site's part of it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The other sites.
+    #[arg(long, value_delimiter = ',', required = true)]
+    to: Vec<Ipv4Addr>,
+    /// To each of them.
+    #[arg(long)]
+    rate: BitRate,
+    #[arg(long)]
+    seed: u64,
+    /// This site's number: the random stream.
+    #[arg(long)]
+    site: u64,
+}
+
+/// What a site sent and received.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct Totals {
+    /// Bytes of IP packets.
+    pub sent_bytes: u64,
+    /// Bytes of IP packets.
+    pub received_bytes: u64,
+    /// How long it sent.
+    pub seconds: f64,
+    /// How late the program itself sent, for want of a processor: 99th percentile.
+    pub late_us_p99: u64,
+}
+
+/// Sends and receives until standard input ends, then prints [`Totals`].
+///
+/// Errors: the system's.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
+    rustix::net::sockopt::set_ip_tos(&socket, DSCP << 2)?;
+    socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+    let (ended, received) = (AtomicBool::new(false), AtomicU64::new(0));
+    let began = Instant::now();
+    let (sent_bytes, late_us_p99) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 2_048];
+            while !ended.load(Relaxed) {
+                if let Ok((length, _)) = socket.recv_from(&mut buffer) {
+                    received.fetch_add(length as u64 + HEADER_BYTES, Relaxed);
+                }
+            }
+        });
+        scope.spawn(|| {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            ended.store(true, Relaxed);
+        });
+        send(args, &socket, &ended)
+    });
+    let totals = Totals {
+        sent_bytes,
+        received_bytes: received.load(Relaxed),
+        seconds: began.elapsed().as_secs_f64(),
+        late_us_p99,
+    };
+    println!("{}", serde_json::to_string(&totals)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn send(args: &Args, socket: &UdpSocket, ended: &AtomicBool) -> (u64, u64) {
+    let mut random = Seed::new(args.seed).stream("interactive", args.site);
+    let packet = [0; (PACKET_BYTES - HEADER_BYTES) as usize];
+    let bits_per_s = args.rate.as_bps() as f64 * args.to.len() as f64;
+    let gap_s = (FLOW_PACKETS * PACKET_BYTES * 8) as f64 / bits_per_s;
+    let (began, mut due_s, mut sent_bytes) = (Instant::now(), 0.0, 0);
+    let mut late_us: Vec<u64> = Vec::new();
+    while !ended.load(Relaxed) {
+        // An exponential gap; the draw is below 1.
+        due_s -= gap_s * (1.0 - random.unit_f64()).ln();
+        let due = began + Duration::from_secs_f64(due_s);
+        // Short sleeps, so that the end is noticed.
+        while !ended.load(Relaxed)
+            && let wait = due.saturating_duration_since(Instant::now())
+            && !wait.is_zero()
+        {
+            std::thread::sleep(wait.min(Duration::from_millis(100)));
+        }
+        late_us.push(due.elapsed().as_micros() as u64);
+        let to = SocketAddr::from((args.to[random.below(args.to.len() as u64) as usize], PORT));
+        for _ in 0..FLOW_PACKETS {
+            // A full device queue drops, as it would anywhere: that is not the sender's to mend.
+            if socket.send_to(&packet, to).is_ok() {
+                sent_bytes += PACKET_BYTES;
+            }
+        }
+    }
+    late_us.sort_unstable();
+    let p99 = late_us.get((late_us.len() * 99 / 100).min(late_us.len().saturating_sub(1))).copied();
+    (sent_bytes, p99.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Interactive;
+    use anabranch_graph::file::{Defaults, load};
+    use anabranch_units::BitRate;
+
+    #[test]
+    fn the_mean_load_of_the_links_is_the_one_asked_for() {
+        for name in ["internet2", "b4"] {
+            let defaults = Defaults::new(BitRate::mbps(10));
+            let topology = load(name, &defaults, |_| Err(std::io::ErrorKind::NotFound.into())).expect(name);
+            let traffic = Interactive::new(&topology, 0.1).expect("connected");
+            let total: u64 = traffic.on_link.iter().map(|r| r.as_bps()).sum();
+            let mean = total as f64 / traffic.on_link.len() as f64;
+            assert!((mean - 1e6).abs() < 10.0, "{name}: {mean}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What plans that run at the same time get of the links when every TCP flow takes its fair share.
+//!
+//! Leaves out: what protocols lose. Read [`share_flows`].
+
+use super::{Input, Mode, Plan};
+use anabranch_units::BitRate;
+
+/// Flows that must keep in step, and what a transfer gains by one more bit per second on each of them.
+struct Bundle {
+    plan: usize,
+    group: usize,
+    /// Flows by link.
+    load: Vec<u32>,
+    streams: f64,
+    rate: f64,
+}
+
+/// Rates of plans whose flows share the links max-min fairly, flow by flow, as TCP connections do.
+///
+/// Flows that are coded together keep in step (CodedBulk section 3.2), and so do those of one tree, which is passed on
+/// hop by hop; the trees and paths of a routed group do not wait for one another, as every chunk takes whichever has
+/// room. A plan's rate is that of its slowest group.
+/// Differs: from [`super::share_links`], which slows down all flows of a plan by the same factor and is fair to plans,
+/// not to flows.
+/// Panics: if a plan uses a link that `capacities` has no entry for.
+pub fn share_flows(capacities: &[u64], plans: &[Plan]) -> Vec<BitRate> {
+    let mut bundles: Vec<Bundle> =
+        plans.iter().enumerate().flat_map(|(index, plan)| bundles(index, plan, capacities.len())).collect();
+    let mut active: Vec<usize> = (0..bundles.len()).collect();
+    while !active.is_empty() {
+        let grow = |l: usize| {
+            let used: f64 = bundles.iter().map(|b| b.rate * f64::from(b.load[l])).sum();
+            let by: u32 = active.iter().map(|b| bundles[*b].load[l]).sum();
+            let room = (capacities[l] as f64 - used).max(0.0);
+            if by > 0 { room / f64::from(by) } else { f64::INFINITY }
+        };
+        let growth: Vec<f64> = (0..capacities.len()).map(grow).collect();
+        let step = growth.iter().copied().fold(f64::INFINITY, f64::min);
+        if step.is_infinite() {
+            break;
+        }
+        active.iter().for_each(|b| bundles[*b].rate += step);
+        // The tightest link always stops a flow, so the loop ends; the share covers the rounding of sums.
+        let tight = |b: usize| {
+            growth.iter().zip(&bundles[b].load).any(|(g, n)| *n > 0 && *g <= step * (1.0 + 1e-9) + 1e-9)
+        };
+        active.retain(|b| !tight(*b));
+    }
+    let rate_of = |index: usize, group: usize| -> f64 {
+        let of_group = bundles.iter().filter(|b| (b.plan, b.group) == (index, group));
+        of_group.map(|b| b.rate * b.streams).sum()
+    };
+    let slowest = |(index, plan): (usize, &Plan)| {
+        let rates = (0..plan.groups.len()).map(|group| rate_of(index, group));
+        BitRate::bps(rates.fold(f64::INFINITY, f64::min) as u64)
+    };
+    plans.iter().enumerate().map(slowest).collect()
+}
+
+fn bundles(index: usize, plan: &Plan, links: usize) -> Vec<Bundle> {
+    let mut all = Vec::new();
+    // Where each group's first bundle is.
+    let first: Vec<usize> = plan
+        .groups
+        .iter()
+        .enumerate()
+        .map(|(group, g)| {
+            let at = all.len();
+            let (count, streams) = match g.mode {
+                Mode::Coded => (1, f64::from(g.streams)),
+                Mode::Routed => (g.streams, 1.0),
+            };
+            for _ in 0..count {
+                all.push(Bundle { plan: index, group, load: vec![0; links], streams, rate: 0.0 });
+            }
+            at
+        })
+        .collect();
+    for flow in &plan.flows {
+        let group = usize::from(flow.group);
+        let stream = match plan.groups[group].mode {
+            Mode::Coded => 0,
+            Mode::Routed => stream_of(plan, flow),
+        };
+        all[first[group] + stream].load[flow.link.index()] += 1;
+    }
+    all
+}
+
+/// The stream that a routed flow carries.
+fn stream_of(plan: &Plan, flow: &super::Flow) -> usize {
+    let mut flow = flow;
+    loop {
+        match flow.terms[0].input {
+            Input::Stream(stream) => return usize::from(stream),
+            Input::Flow(before) => flow = &plan.flows[before.index()],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share_flows;
+    use crate::plan::{Plan, Planner, Request, Scheme};
+    use anabranch_graph::{LinkProperties, Topology};
+    use anabranch_units::{BitRate, Duration, SiteId};
+
+    fn topology(cables: &[(u16, u16)]) -> Topology {
+        let mut topology = Topology::new("test");
+        for name in 0..=cables.iter().map(|(a, b)| *a.max(b)).max().expect("a cable") {
+            topology.add_site(name.to_string(), None).expect("a new name");
+        }
+        for (a, b) in cables {
+            let properties = LinkProperties::new(BitRate::mbps(12), Duration::ZERO);
+            topology.add_link(SiteId(*a), SiteId(*b), properties).expect("two sites");
+        }
+        topology
+    }
+
+    fn plan(topology: &Topology, scheme: Scheme, source: u16, to: &[u16]) -> Plan {
+        let to: Vec<SiteId> = to.iter().map(|d| SiteId(*d)).collect();
+        let request = Request::new(topology, SiteId(source), to);
+        Planner::new(request).expect("reachable").plan(scheme).expect("a plan").plan
+    }
+
+    const BUTTERFLY: [(u16, u16); 9] =
+        [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (1, 5), (4, 5), (2, 6), (4, 6)];
+
+    #[test]
+    fn a_plan_alone_gets_what_was_planned() {
+        let topology = topology(&BUTTERFLY);
+        let plan = plan(&topology, Scheme::Coded, 0, &[5, 6]);
+        assert_eq!(share_flows(&[12_000_000; 9], &[plan]), [BitRate::mbps(24)]);
+    }
+
+    #[test]
+    fn coded_flows_keep_in_step_and_paths_do_not() {
+        // The second way to 3 is half as wide: paths take all of both, a code twice the smaller.
+        let topology = topology(&[(0, 1), (1, 3), (0, 2), (2, 3)]);
+        let capacities = [12_000_000, 12_000_000, 12_000_000, 6_000_000];
+        let rate = |scheme| share_flows(&capacities, &[plan(&topology, scheme, 0, &[3])]);
+        assert_eq!(rate(Scheme::MultiPath), [BitRate::mbps(18)]);
+        assert_eq!(rate(Scheme::Coded), [BitRate::mbps(12)]);
+    }
+
+    #[test]
+    fn flows_on_one_link_get_equal_shares() {
+        let topology = topology(&[(0, 1), (1, 2)]);
+        let plans =
+            [plan(&topology, Scheme::SinglePath, 0, &[2]), plan(&topology, Scheme::SinglePath, 1, &[2])];
+        assert_eq!(share_flows(&[12_000_000; 2], &plans), [BitRate::mbps(6), BitRate::mbps(6)]);
+        // The first is held to 2 elsewhere: the second takes the rest.
+        assert_eq!(share_flows(&[2_000_000, 12_000_000], &plans), [BitRate::mbps(2), BitRate::mbps(10)]);
+    }
+}

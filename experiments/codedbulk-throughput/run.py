@@ -1,0 +1,482 @@
+"""Throughput of CodedBulk's schemes at a scaled rate, beside the paper's Figures 8 to 10.
+
+``run.py --full`` plans and measures every cell of ``plan.toml`` (hours); ``--sample`` measures the cells of its
+``[sample]``; ``--predict`` only plans. Each then writes ``predicted.csv``, ``measured.csv``, ``expected.csv`` and, where
+matplotlib is installed, the figures. ``--smoke`` is the check of ``make test``: one cell in about a minute, exit code 1
+if a stated bound is broken, 0 with the line ``skipped: 1 (reason)`` where it cannot be run or trusted.
+
+A finished cell is kept under ``runs/codedbulk-throughput`` by the hash of what was asked, so an interrupted run goes on
+where it stopped. All figures come from ``anabranch experiment codedbulk --json``; nothing is planned or computed twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import hashlib
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BASELINES = ("single_path", "multi_path", "steiner")
+#: The least that a ratio may lie outside the published range and still count as reproduced, as a share.
+TOLERANCE = 0.1
+#: Exit code of the binary for a run that is not to be trusted.
+UNTRUSTED = 4
+
+
+class CellError(Exception):
+    """A cell that gave no figure, with the reason."""
+
+
+class Untrusted(CellError):
+    """A cell whose figure the emulator or the sites' programs do not vouch for."""
+
+
+class Unsupported(CellError):
+    """This machine cannot emulate networks."""
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Cell:
+    """One scheme in one draw of one point of a figure.
+
+    Attributes
+    ----------
+    topology, concurrent, destinations, load, seed
+        As ``anabranch experiment codedbulk`` has them.
+    """
+
+    topology: str
+    concurrent: int
+    destinations: int
+    load: float
+    seed: int
+
+    def arguments(self) -> list[str]:
+        """Options of the binary.
+
+        Examples
+        --------
+        >>> Cell("b4", 6, 3, 0.1, 2).arguments()[:4]
+        ['--topology', 'b4', '--concurrent', '6']
+        """
+        pairs = {
+            "--topology": self.topology,
+            "--concurrent": self.concurrent,
+            "--destinations": self.destinations,
+            "--load": self.load,
+            "--seed": self.seed,
+        }
+        return [str(word) for pair in pairs.items() for word in pair]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A value on a figure's axis.
+
+    Attributes
+    ----------
+    figure, topology
+        Which curve.
+    value
+        Of what the figure varies.
+    """
+
+    figure: str
+    topology: str
+    value: float
+
+    def cell(self, figure: dict[str, Any], seed: int) -> Cell:
+        """The point's cell for `seed`."""
+        fixed = {k: figure[k] for k in ("concurrent", "destinations", "load") if k in figure}
+        return Cell(topology=self.topology, seed=seed, **{**fixed, figure["vary"]: self.value})
+
+
+def points(plan: dict[str, Any], sample: bool) -> Iterator[tuple[Point, dict[str, Any]]]:
+    """Points of all figures, or of the sample only."""
+    for figure in plan["figure"]:
+        chosen = plan["sample"]["points"][figure["name"]] if sample else figure["points"]
+        for topology, values in chosen.items():
+            for value in values:
+                yield Point(figure["name"], topology, value), figure
+
+
+class Lab:
+    """Runs the binary and keeps what it says.
+
+    Parameters
+    ----------
+    binary
+        ``anabranch``.
+    runs
+        Folder for finished cells and for the files of the running one.
+    """
+
+    def __init__(self, binary: pathlib.Path, runs: pathlib.Path) -> None:
+        self.binary, self.runs = binary, runs
+        runs.mkdir(parents=True, exist_ok=True)
+
+    def predict(self, cell: Cell, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Planned rates of `cell`, by scheme."""
+        schemes = ",".join(settings["predicted"])
+        options = ["--rate", settings["rate"], "--schemes", schemes, "--predict"]
+        return {row["scheme"]: row for row in self._call([*cell.arguments(), *options], 120)}
+
+    def _arguments(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> list[str]:
+        of_option = {
+            "--rate": "rate",
+            "--warm-up": "warm_up_s",
+            "--seconds": "window_s",
+            "--mtu": "mtu_bytes",
+            "--tcp-buffer": "tcp_buffer",
+            "--symbol": "symbol",
+            "--buffer-packets": "buffer_packets",
+            "--congestion-control": "congestion_control",
+            "--lateness": "lateness_us",
+        }
+        here = {**settings, "tcp_buffer": settings["tcp_buffer"][cell.topology]}
+        options = [word for option, key in of_option.items() for word in (option, str(here[key]))]
+        return [*cell.arguments(), "--schemes", scheme, *options]
+
+    def _kept(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> pathlib.Path:
+        asked = json.dumps(self._arguments(cell, scheme, settings))
+        return self.runs / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
+
+    def known(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+        """What was measured of `cell` before, if it was."""
+        kept = self._kept(cell, scheme, settings)
+        return json.loads(kept.read_text())["row"] if kept.exists() else None
+
+    def measure(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """What `scheme` did in `cell`; from the kept runs if it is there.
+
+        Raises
+        ------
+        CellError
+            If no run could be trusted in ``tries``, or the run failed.
+        """
+        known = self.known(cell, scheme, settings)
+        if known is not None:
+            return known
+        arguments = self._arguments(cell, scheme, settings)
+        for left in reversed(range(settings["tries"])):
+            try:
+                (row,) = self._call(arguments, settings["timeout_s"])
+                break
+            except Unsupported:
+                raise
+            except CellError as error:
+                print(f"  {scheme}: {error}{'; again' if left else ''}", file=sys.stderr)
+                if not left:
+                    raise
+        record = {
+            "row": row,
+            "command": ["anabranch", "experiment", "codedbulk", *arguments, "--json"],
+            "commit": commit(),
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        kept = self._kept(cell, scheme, settings)
+        partial = kept.with_suffix(".partial")
+        partial.write_text(json.dumps(record) + "\n")
+        partial.rename(kept)
+        return row
+
+    def _call(self, arguments: Sequence[str], timeout_s: float) -> list[dict[str, Any]]:
+        command = [str(self.binary), "experiment", "codedbulk", *arguments, "--json"]
+        command += ["--out", str(self.runs / "stage")]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        except subprocess.TimeoutExpired:
+            raise CellError(f"no answer in {timeout_s} s") from None
+        said = done.stderr.strip().splitlines()
+        why = said[-1] if said else f"exit code {done.returncode}"
+        if done.returncode == UNTRUSTED:
+            raise Untrusted(why)
+        if done.returncode != 0:
+            if any(word in why for word in ("no network to emulate on", "namespace", "/dev/net/tun")):
+                raise Unsupported(why)
+            raise CellError(why)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def commit() -> str:
+    """The commit of the working tree, with a mark if it was changed."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+Table = dict[tuple[Point, int, str], float]
+
+
+def ratios(table: Table, baseline: str, figure: str, topologies: Sequence[str]) -> dict[Point, float]:
+    """Coded's mean rate over the baseline's at each point, over the seeds that have both.
+
+    Examples
+    --------
+    >>> point = Point("figure-8", "b4", 0.1)
+    >>> table = {(point, 1, "coded"): 3.0, (point, 1, "steiner"): 2.0, (point, 2, "coded"): 9.0}
+    >>> ratios(table, "steiner", "figure-8", ["b4"])[point]
+    1.5
+    """
+    both: dict[Point, list[tuple[float, float]]] = {}
+    for (point, seed, scheme), rate in table.items():
+        if scheme == "coded" and point.figure == figure and point.topology in topologies:
+            other = table.get((point, seed, baseline))
+            if other is not None:
+                both.setdefault(point, []).append((rate, other))
+    return {
+        point: statistics.fmean(c for c, _ in pairs) / max(statistics.fmean(o for _, o in pairs), 1e-9)
+        for point, pairs in both.items()
+    }
+
+
+def write_rates(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
+    """Writes rows of equal keys as CSV."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else ["figure"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def expected(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) -> list[dict[str, str]]:
+    """The published ratios beside ours, planned and measured."""
+    rows = []
+    for figure, by_topology in plan["published"].items():
+        for name, of_baseline in by_topology.items():
+            topologies = ["internet2", "b4"] if name == "both" else [name]
+            for baseline, (low, high) in of_baseline.items():
+                kinds = [
+                    ("measured", measured, baseline),
+                    ("planned, plans share", whole, baseline),
+                    ("planned, flows share", flows, baseline),
+                ]
+                if baseline == "steiner":
+                    kinds.append(("planned, flows share, one tree", flows, "steiner_one_tree"))
+                for kind, table, scheme in kinds:
+                    ours = ratios(table, scheme, figure, topologies)
+                    least, most = min(ours.values(), default=0.0), max(ours.values(), default=0.0)
+                    fits = bool(ours) and least >= low * (1 - TOLERANCE) and most <= high * (1 + TOLERANCE)
+                    count = len(ours)
+                    rows.append(
+                        {
+                            "claim": plan["claim"],
+                            "metric": f"{figure} {name} coded/{baseline} ({kind})",
+                            "published": f"{low}-{high}",
+                            "ours": f"{least:.2f}-{most:.2f}" if ours else "not run",
+                            "tolerance": f"{TOLERANCE:.0%} beyond the range",
+                            "ok": ("yes" if fits else "no") if ours else "-",
+                            "note": f"range over {count} point{'s' if count != 1 else ''}, each the mean of its seeds",
+                        }
+                    )
+    together = [rate / flows[key] for key, rate in measured.items() if flows.get(key)]
+    if together:
+        rows.append(
+            {
+                "claim": plan["claim"],
+                "metric": "measured / planned (flows share)",
+                "published": "-",
+                "ours": f"{min(together):.2f}-{max(together):.2f}, mean {statistics.fmean(together):.2f}",
+                "tolerance": "-",
+                "ok": "-",
+                "note": f"{len(together)} runs, all schemes",
+            }
+        )
+    return rows
+
+
+def draw(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) -> None:
+    """Draws coded's ratio to each baseline, ours beside the published range, one picture for each figure."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        print("no figures: matplotlib is not installed", file=sys.stderr)
+        return
+    matplotlib.rcParams["svg.hashsalt"] = plan["claim"]
+    for figure in plan["figure"]:
+        name = figure["name"]
+        picture, axes = pyplot.subplots(2, 3, figsize=(12, 6), sharex="row", sharey="row", squeeze=False)
+        for row, topology in zip(axes, ("internet2", "b4"), strict=True):
+            for axis, baseline in zip(row, BASELINES, strict=True):
+                published = plan["published"][name]
+                low, high = published.get(topology, published.get("both"))[baseline]
+                axis.axhspan(low, high, color="0.85", label="published")
+                axis.axhline(1, color="0.5", linewidth=0.8)
+                looks = [
+                    ("planned, plans share", whole, ":", baseline),
+                    ("planned, flows share", flows, "--", baseline),
+                    ("measured", measured, "o", baseline),
+                ]
+                if baseline == "steiner":
+                    looks.append(("planned, flows share, one tree", flows, "-.", "steiner_one_tree"))
+                for label, table, look, scheme in looks:
+                    ours = sorted((p.value, r) for p, r in ratios(table, scheme, name, [topology]).items())
+                    if ours:
+                        axis.plot(*zip(*ours, strict=True), look, label=label)
+                axis.set_title(f"{topology}: coded / {baseline}", fontsize=10)
+                axis.set_xlabel(figure["vary"])
+        axes[0][2].legend(fontsize=7)
+        picture.suptitle(f"CodedBulk {name}, at {plan['settings']['rate']} a link")
+        picture.tight_layout()
+        picture.savefig(HERE / f"{name}.svg", metadata={"Date": None})
+        pyplot.close(picture)
+
+
+def predict_all(lab: Lab, plan: dict[str, Any]) -> tuple[Table, Table]:
+    """Plans every cell of every figure; writes ``predicted.csv``."""
+    whole: Table = {}
+    flows: Table = {}
+    rows, seen = [], {}
+    for point, figure in points(plan, sample=False):
+        for seed in plan["settings"]["seeds"]:
+            cell = point.cell(figure, seed)
+            if cell not in seen:
+                seen[cell] = lab.predict(cell, plan["settings"])
+            for scheme, row in seen[cell].items():
+                key = (point, seed, scheme)
+                whole[key], flows[key] = row["planned_mbps"], row["planned_flows_mbps"]
+                coding = sum(t["coding_flows"] > 0 for t in row["transfers"])
+                rows.append(
+                    {
+                        "figure": point.figure,
+                        **dataclasses.asdict(cell),
+                        "scheme": scheme,
+                        "planned_mbps": round(whole[key], 4),
+                        "planned_flows_mbps": round(flows[key], 4),
+                        "transfers_that_code": coding,
+                    }
+                )
+    write_rates(HERE / "predicted.csv", rows)
+    return whole, flows
+
+
+def measure_all(lab: Lab, plan: dict[str, Any], sample: bool, budget_s: float, known_only: bool) -> Table:
+    """Measures the cells asked for and takes in whatever else was measured before; writes ``measured.csv``."""
+    settings = plan["settings"]
+    asked = set()
+    for point, figure in points(plan, sample):
+        for seed in (plan["sample"] if sample else settings)["seeds"]:
+            asked.add(point.cell(figure, seed))
+    began, failed = time.monotonic(), 0
+    for number, cell in enumerate(sorted(asked, key=lambda c: (c.seed, c)), 1):
+        for scheme in settings["schemes"]:
+            if known_only or lab.known(cell, scheme, settings) is not None:
+                continue
+            if time.monotonic() - began > budget_s:
+                print(f"time is up after {number - 1} of {len(asked)} cells; run again to go on", file=sys.stderr)
+                known_only = True
+                break
+            try:
+                row = lab.measure(cell, scheme, settings)
+                rate, plan_rate = row["aggregate_mbps"], row["planned_flows_mbps"]
+                print(f"{number}/{len(asked)} {cell} {scheme}: {rate:.2f} Mbit/s (planned {plan_rate:.2f})", file=sys.stderr)
+            except Unsupported:
+                raise
+            except CellError as error:
+                failed += 1
+                print(f"{number}/{len(asked)} {cell} {scheme}: no figure: {error}", file=sys.stderr)
+    if failed:
+        print(f"{failed} runs gave no figure", file=sys.stderr)
+    table: Table = {}
+    rows = []
+    for point, figure in points(plan, sample=False):
+        for seed in settings["seeds"]:
+            cell = point.cell(figure, seed)
+            for scheme in settings["schemes"]:
+                known = lab.known(cell, scheme, settings)
+                if known is None:
+                    continue
+                table[(point, seed, scheme)] = known["aggregate_mbps"]
+                measured = known["measured"]
+                rows.append(
+                    {
+                        "figure": point.figure,
+                        **dataclasses.asdict(cell),
+                        "scheme": scheme,
+                        "aggregate_mbps": round(known["aggregate_mbps"], 3),
+                        "planned_mbps": round(known["planned_mbps"], 3),
+                        "planned_flows_mbps": round(known["planned_flows_mbps"], 3),
+                        "lateness_us_p99": measured["lateness_us_p99"],
+                        "programs_late_us_p99": measured.get("programs_late_us_p99", ""),
+                        "link_share_mean": round(measured["link_share_mean"], 3),
+                        "interactive_received_share": round(measured["interactive_received_share"], 4),
+                        "stops": sum(len(t["stops"]) for t in known["transfers"]),
+                    }
+                )
+    if rows:
+        write_rates(HERE / "measured.csv", rows)
+    return table
+
+
+def smoke(lab: Lab, plan: dict[str, Any]) -> int:
+    """One cell with bounds; the exit code."""
+    check = plan["smoke"]
+    settings = {**plan["settings"], "warm_up_s": check["warm_up_s"], "window_s": check["window_s"], "tries": 1}
+    cell = Cell(check["topology"], check["concurrent"], check["destinations"], check["load"], check["seed"])
+    broken = 0
+    for scheme in check["schemes"]:
+        try:
+            (row,) = lab._call(lab._arguments(cell, scheme, settings), settings["timeout_s"])
+        except (Unsupported, Untrusted) as error:
+            print(f"{plan['claim']}: skipped: 1 ({scheme}: {error})")
+            return 0
+        except CellError as error:
+            print(f"{plan['claim']}: FAILED ({scheme}: {error})")
+            return 1
+        share = row["aggregate_mbps"] / row["planned_flows_mbps"]
+        fine = check["of_predicted_min"] <= share <= check["of_predicted_max"]
+        broken += not fine
+        print(
+            f"{plan['claim']}: {scheme} {row['aggregate_mbps']:.2f} Mbit/s, {share:.2f} of what is planned"
+            f" ({check['of_predicted_min']} to {check['of_predicted_max']}): {'ok' if fine else 'BROKEN'}"
+        )
+    return 1 if broken else 0
+
+
+def main() -> int:
+    """Reads the command line and runs what it says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--full", action="store_true", help="plan and measure every cell")
+    what.add_argument("--sample", action="store_true", help="plan every cell, measure the sample")
+    what.add_argument("--predict", action="store_true", help="plan every cell, measure nothing new")
+    what.add_argument("--smoke", action="store_true", help="the bounded check of make test")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="start no cell after so many seconds")
+    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "target/release/anabranch")
+    parser.add_argument("--runs", type=pathlib.Path, default=ROOT / "runs/codedbulk-throughput")
+    args = parser.parse_args()
+    plan = tomllib.loads((HERE / "plan.toml").read_text())
+    if not args.binary.exists():
+        print(f"no {args.binary}: cargo build --release -p anabranch-cli", file=sys.stderr)
+        return 2
+    lab = Lab(args.binary, args.runs)
+    if args.smoke:
+        return smoke(lab, plan)
+    whole, flows = predict_all(lab, plan)
+    try:
+        measured = measure_all(lab, plan, args.sample, args.budget, known_only=args.predict)
+    except Unsupported as error:
+        print(f"measured nothing: {error}", file=sys.stderr)
+        return 1
+    rows = expected(plan, whole, flows, measured)
+    write_rates(HERE / "expected.csv", rows)
+    draw(plan, whole, flows, measured)
+    for row in rows:
+        print(f"{row['metric']:62} {row['published']:>9}  {row['ours']:>12}  {row['ok']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
