@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test build claims setup
+.PHONY: help demo test build claims peers setup
 
 ANABRANCH := target/release/anabranch
 
@@ -29,6 +29,13 @@ test: setup ## Everything that continuous integration runs
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	cargo run --quiet --package xtask -- tidy
 	cargo test --workspace --no-fail-fast
+	python3 experiments/codedbulk-throughput/run.py --smoke --binary target/debug/anabranch
+
+peers: build ## Ours beside BitTorrent, rsync and curl on emulated networks (hours; resumable)
+	command -v rsync curl >/dev/null || apt-get install -yq rsync curl
+	test -d .venv || python3 -m venv .venv
+	.venv/bin/pip install --quiet libtorrent
+	.venv/bin/python experiments/replicate-peers/run.py all
 
 claims: setup ## The long claims: every instance that the planner's claims speak of (minutes)
 	cargo test --release --package anabranch-replicate -- --ignored --nocapture

@@ -59,7 +59,10 @@ fn main() -> ExitCode {
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("ANABRANCH_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("error,anabranch={level}")));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    log.with_ansi(colour).init();
     let result = match cli.verb {
         Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
         Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),

@@ -40,7 +40,7 @@ pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         Noun::Send(args) => send::run(&args, quiet),
         Noun::Plan(args) => plan::run(&args),
         Noun::Status(args) => status::run(&args),
-        Noun::Keys(command) => keys::run(&command),
+        Noun::Keys(command) => keys::run(&command, quiet),
     }
 }
 

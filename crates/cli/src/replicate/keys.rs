@@ -34,7 +34,7 @@ pub struct InitArgs {
 /// Runs it.
 ///
 /// Errors: one line for the user.
-pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
+pub fn run(command: &Command, quiet: bool) -> anyhow::Result<ExitCode> {
     let Command::Init(args) = command;
     let topology = args.network.load()?;
     let request = SetRequest {
@@ -44,6 +44,9 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
         valid_days: args.valid_days,
     };
     write_set(&args.out, &make_set(&request)?)?;
+    if quiet {
+        return Ok(ExitCode::SUCCESS);
+    }
     eprintln!(
         "keys for the controller, {} sites and {} in {}/; valid {} days; ca.key makes new ones: keep it apart",
         request.sites.len(),
