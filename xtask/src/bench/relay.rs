@@ -72,7 +72,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let folder = Folder::new()?;
     let rows = measure(args, &binary, &folder.0)?;
     if args.json {
-        rows.iter().try_for_each(|row| anyhow::Ok(println!("{}", serde_json::to_string(row)?)))
+        for row in &rows {
+            println!("{}", serde_json::to_string(row)?);
+        }
+        Ok(())
     } else {
         let mut table = comfy_table::Table::new();
         table.load_preset(comfy_table::presets::NOTHING);
