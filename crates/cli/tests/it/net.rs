@@ -13,7 +13,7 @@ use anabranch_units::{BitRate, ByteCount, LinkId, SiteId};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -134,9 +134,6 @@ impl Net {
 
     pub fn keys(&self) -> PathBuf {
         self.folder.path().join("keys")
-    }
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
     }
     pub fn site(&self, name: &str) -> SiteId {
         self.topology.find_site(name).expect("a site of the test's topology")

@@ -172,3 +172,47 @@ async fn a_relay_that_goes_away_is_reported_by_its_neighbours() {
     let have = net.sites[2].0.have(RUN).expect("the destination keeps its part");
     assert!(!have.is_empty());
 }
+
+/// An attempt of the size of a file that takes a while to install, removed at once: it must not stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_removed_while_it_was_being_installed_does_not_stay() {
+    let net = Loopback::start(3);
+    let service = &net.sites[2].0;
+    for _ in 0..20 {
+        service.handle(Command::Install { program: Box::new(chain(&net, 2, 8 << 20, 1)) });
+        service.handle(Command::Uninstall { run: RUN });
+    }
+    let quiet = async {
+        while !lock(&service.waiting).is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), quiet).await.expect("commands end");
+    assert!(lock(&service.runners).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer_may_not_write_the_file_that_another_writes() {
+    let mut net = Loopback::start(3);
+    net.sites[2].0.handle(Command::Install { program: Box::new(chain(&net, 2, 1 << 20, 1)) });
+    net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+    let mut second = Box::new(chain(&net, 2, 2 << 20, 1));
+    second.run.transfer = TransferId(8);
+    net.sites[2].0.handle(Command::Install { program: second.clone() });
+    let reason = net
+        .report(2, |r| match r {
+            Report::Failed { run, kind: FailureKind::Unwritable, reason }
+                if run.transfer == TransferId(8) =>
+            {
+                Some(reason.clone())
+            }
+            _ => None,
+        })
+        .await;
+    assert!(reason.contains("out.bin") && reason.contains("transfer 7"), "{reason}");
+    // Once the first is gone the second may.
+    net.sites[2].0.handle(Command::Forget { transfer: TransferId(7) });
+    net.sites[2].0.handle(Command::Install { program: second });
+    net.report(2, |r| matches!(r, Report::Ready { run } if run.transfer == TransferId(8)).then_some(()))
+        .await;
+}
