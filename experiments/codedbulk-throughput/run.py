@@ -425,7 +425,7 @@ def smoke(lab: Lab, plan: dict[str, Any]) -> int:
     check = plan["smoke"]
     settings = {**plan["settings"], "warm_up_s": check["warm_up_s"], "window_s": check["window_s"], "tries": 1}
     cell = Cell(check["topology"], check["concurrent"], check["destinations"], check["load"], check["seed"])
-    broken = 0
+    broken, rates = 0, []
     for scheme in check["schemes"]:
         try:
             (row,) = lab._call(lab._arguments(cell, scheme, settings), settings["timeout_s"])
@@ -435,6 +435,7 @@ def smoke(lab: Lab, plan: dict[str, Any]) -> int:
         except CellError as error:
             print(f"{plan['claim']}: FAILED ({scheme}: {error})")
             return 1
+        rates.append(row["aggregate_mbps"])
         share = row["aggregate_mbps"] / row["planned_flows_mbps"]
         fine = check["of_predicted_min"] <= share <= check["of_predicted_max"]
         broken += not fine
@@ -442,6 +443,10 @@ def smoke(lab: Lab, plan: dict[str, Any]) -> int:
             f"{plan['claim']}: {scheme} {row['aggregate_mbps']:.2f} Mbit/s, {share:.2f} of what is planned"
             f" ({check['of_predicted_min']} to {check['of_predicted_max']}): {'ok' if fine else 'BROKEN'}"
         )
+    ratio = rates[0] / max(rates[1], 1e-9)
+    broken += ratio < check["ratio_min"]
+    verdict = "ok" if ratio >= check["ratio_min"] else "BROKEN"
+    print(f"{plan['claim']}: {' / '.join(check['schemes'])} {ratio:.2f} (at least {check['ratio_min']}): {verdict}")
     return 1 if broken else 0
 
 

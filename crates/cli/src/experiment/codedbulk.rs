@@ -681,7 +681,7 @@ mod tests {
         let topology =
             load("internet2", &Defaults::new(BitRate::mbps(5)), |_| Err(std::io::ErrorKind::NotFound.into()))
                 .expect("built in");
-        let drawn = Drawn { source: SiteId(0), destinations: vec![SiteId(1), SiteId(2)] };
+        let drawn = Drawn { source: SiteId(0), destinations: vec![SiteId(3)] };
         let capacities = vec![5_000_000; topology.links().len()];
         let rate = |scheme| {
             let (plan, _) = plan(&topology, &drawn, scheme).expect("a plan");
