@@ -173,7 +173,8 @@ pub struct CoordinatorConfig {
     pub work_rate: BitRate,
     /// How long to wait for audits.
     pub audit_timeout: Duration,
-    /// How long to wait after a hop failed, so that the loss of a site is known before the next plan.
+    /// How long to wait after a hop failed, so that the loss of a site is known before the next plan: longer than a
+    /// service waits for a silent site, or the next plan counts on it once more.
     pub settle: Duration,
     /// The first pause after an attempt that moved nothing; doubles each time.
     pub pause_min: Duration,
@@ -221,7 +222,7 @@ impl Default for CoordinatorConfig {
             finish_timeout: Duration::from_secs(30),
             work_rate: BitRate::mbps(160),
             audit_timeout: Duration::from_secs(5),
-            settle: Duration::from_secs(3),
+            settle: Duration::from_secs(4),
             pause_min: Duration::from_ms(500),
             pause_max: Duration::from_secs(30),
             idle_attempts_max: 12,

@@ -66,7 +66,8 @@ fn a_relay_killed_mid_transfer_is_planned_around_and_only_what_is_missing_is_sen
     let sent = sending.finish();
     sent.expect_done();
     expect_copies(&net, &["d1", "d2"], &bytes);
-    assert_eq!(sent.attempts(), 2);
+    // Two, or three where a busy machine plans the second before the controller knows that r1 is gone.
+    assert!((2..=3).contains(&sent.attempts()), "{} attempts", sent.attempts());
     // From the start again would be half of the file more. What was in buffers and queues goes twice.
     let from_source = net.sent_by("s");
     assert!(from_source < bytes.len() as u64 * 135 / 100, "{from_source} bytes left the source");
