@@ -907,11 +907,9 @@ impl Transfer {
         peer: SiteId,
         reason: &str,
     ) {
-        // Neighbours of one trouble report one after the other: the later ones find the attempt stopped already, and
-        // still say which links failed.
-        let current = self.running().is_some_and(|r| r.run == run);
-        let just_stopped = run.attempt.0 == self.attempts && matches!(self.phase, Phase::Settling { .. });
-        if !current && !just_stopped {
+        // Only the first report of an attempt says which link failed. Those that follow may be its echo: sites take their
+        // flows down at different moments, and a site that has done so looks like a broken hop to its neighbours.
+        if !self.running().is_some_and(|r| r.run == run) {
             return;
         }
         let Some(link) = self.plan().and_then(|p| p.flows.get(flow.index())).map(|f| f.link) else { return };
@@ -922,16 +920,14 @@ impl Transfer {
         let settle = cx.config.settle;
         let tired = self.tired_links.entry(link).or_insert(Tired::new(cx.now, self.id));
         tired.tire(cx.now + settle, run, cx.config);
-        if current {
-            let line = format!(
-                "the hop {} to {} failed, says {}: {}",
-                cx.name(from),
-                cx.name(to),
-                cx.name(site),
-                one_line(reason)
-            );
-            self.stop(cx, line, settle);
-        }
+        let line = format!(
+            "the hop {} to {} failed, says {}: {}",
+            cx.name(from),
+            cx.name(to),
+            cx.name(site),
+            one_line(reason)
+        );
+        self.stop(cx, line, settle);
     }
 
     fn handle_failed(
