@@ -909,7 +909,7 @@ impl Transfer {
     ) {
         // Only the first report of an attempt says which link failed. Those that follow may be its echo: sites take their
         // flows down at different moments, and a site that has done so looks like a broken hop to its neighbours.
-        if !self.running().is_some_and(|r| r.run == run) {
+        if self.running().is_none_or(|r| r.run != run) {
             return;
         }
         let Some(link) = self.plan().and_then(|p| p.flows.get(flow.index())).map(|f| f.link) else { return };
