@@ -1,7 +1,8 @@
 //! The typed client of the controller: for sites, and for the command line.
 //!
-//! HTTP/1.1 over mutual TLS with one connection kept. What is safe to repeat is repeated until the client's patience ends.
-//! Leaves out: what to do with commands. Read [`Client`] and [`SiteLink`] first.
+//! HTTP/1.1 over mutual TLS; connections are kept, so that a request costs one round trip. What is safe to repeat is
+//! repeated until the client's patience ends. Leaves out: what to do with commands. Read [`Client`] and [`SiteLink`]
+//! first.
 
 use crate::wire::{
     CommandsReply, ErrorBody, LinkAddress, RegisterReply, RegisterRequest, ReportsRequest, SubmitReply,
@@ -36,6 +37,8 @@ const REPLY_TIME: Duration = Duration::from_secs(20);
 const COMMANDS_WAIT: Duration = Duration::from_secs(5);
 /// Silence after which a watched stream counts as broken; the server sends a sign of life every 15 s.
 const WATCH_SILENCE: Duration = Duration::from_secs(40);
+/// The most connections that are kept while nothing is asked on them.
+const IDLE_MAX: usize = 2;
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 /// Short of the time for which a controller that comes back gathers its sites.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
@@ -91,7 +94,8 @@ struct Inner {
     connector: TlsConnector,
     name: ServerName<'static>,
     patience: Duration,
-    idle: Mutex<Option<SendRequest<Full<Bytes>>>>,
+    /// Kept connections, longest unused first: taken in turn, none rests long enough for the server to close it.
+    idle: Mutex<VecDeque<SendRequest<Full<Bytes>>>>,
 }
 
 impl Client {
@@ -119,7 +123,7 @@ impl Client {
                 connector: TlsConnector::from(config),
                 name,
                 patience,
-                idle: Mutex::new(None),
+                idle: Mutex::default(),
             }),
         })
     }
@@ -187,7 +191,7 @@ impl Client {
         body: &Bytes,
         wait: Duration,
     ) -> Result<Bytes, ClientError> {
-        let kept = self.inner.idle.lock().await.take().filter(|s| s.is_ready() && !s.is_closed());
+        let kept = self.kept().await;
         let was_kept = kept.is_some();
         let mut sender = match kept {
             Some(sender) => sender,
@@ -216,9 +220,35 @@ impl Client {
             ClientError::Unreachable(format!("{}: no answer within {} s", self.who(), wait.as_secs()))
         })?;
         if result.is_ok() && sender.ready().await.is_ok() {
-            *self.inner.idle.lock().await = Some(sender);
+            self.keep(sender).await;
         }
         result
+    }
+
+    /// A kept connection that still stands.
+    async fn kept(&self) -> Option<SendRequest<Full<Bytes>>> {
+        let mut idle = self.inner.idle.lock().await;
+        idle.retain(|s| s.is_ready() && !s.is_closed());
+        idle.pop_front()
+    }
+
+    /// Opens one connection more, in the background, for a request that will come while another is under way.
+    fn warm(&self) {
+        let client = self.clone();
+        tokio::spawn(async move {
+            // One that fails now is tried again by whoever needs it.
+            if let Ok(sender) = client.connect().await {
+                client.keep(sender).await;
+            }
+        });
+    }
+
+    async fn keep(&self, sender: SendRequest<Full<Bytes>>) {
+        let mut idle = self.inner.idle.lock().await;
+        idle.push_back(sender);
+        // The others rest since longer.
+        let surplus = idle.len().saturating_sub(IDLE_MAX);
+        idle.drain(..surplus);
     }
 
     async fn collect(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
@@ -531,6 +561,8 @@ impl SiteLink {
             registered.queue = Some(reply.queue);
             registered.times += 1;
             registered.done = true;
+            // Reports travel while a request for commands waits.
+            self.client.warm();
         }
         Ok((registered.times, registered.after))
     }
