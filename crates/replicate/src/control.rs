@@ -64,15 +64,11 @@ pub enum Command {
         /// The file at the site.
         path: String,
     },
-    /// Set up the virtual links of an attempt. Answered by [`Report::Ready`] or [`Report::Failed`].
+    /// Set up the virtual links of an attempt. Answered by [`Report::Ready`] or [`Report::Failed`]. The source does not
+    /// wait for the others (a bounded buffer does): its first bytes leave as soon as its own links stand.
     Install {
         /// Everything this site does in the attempt.
         program: Box<SiteProgram>,
-    },
-    /// To the source, once every site is ready: send.
-    Start {
-        /// The attempt.
-        run: Run,
     },
     /// Drop the attempt's virtual links. Destinations keep what they have verified.
     Uninstall {

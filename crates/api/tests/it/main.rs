@@ -162,11 +162,11 @@ fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHa
                         if is_sink && !hold.load(Ordering::SeqCst) {
                             reports.push(Report::SinkDone { run: program.run, have: whole.clone() });
                         }
+                        if program.source_path.is_some() {
+                            starts.fetch_add(1, Ordering::SeqCst);
+                            reports.push(Report::SourceDone { run: program.run, hash: Some(HASH) });
+                        }
                         reports
-                    }
-                    Command::Start { run } => {
-                        starts.fetch_add(1, Ordering::SeqCst);
-                        vec![Report::SourceDone { run, hash: Some(HASH) }]
                     }
                     Command::Finish { run, .. } => vec![Report::Completed { run }],
                     _ => vec![],

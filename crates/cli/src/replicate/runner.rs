@@ -60,7 +60,6 @@ struct Shared {
     /// Woken when a flow that leaves may have a frame.
     ready: BTreeMap<FlowId, Notify>,
     supply: Notify,
-    started: AtomicBool,
     writes: mpsc::UnboundedSender<Write<Bytes>>,
     reports: mpsc::UnboundedSender<Report>,
     flows: BTreeMap<FlowId, FlowCounters>,
@@ -171,7 +170,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Waits until `attempt` gives something, looking again whenever `notify` is woken.
-async fn wait_for<T>(notify: &Notify, mut attempt: impl FnMut() -> Option<T>) -> T {
+pub(super) async fn wait_for<T>(notify: &Notify, mut attempt: impl FnMut() -> Option<T>) -> T {
     loop {
         let woken = notify.notified();
         tokio::pin!(woken);
@@ -220,7 +219,6 @@ impl Runner {
             ready: program.outgoing.iter().map(|o| (o.flow, Notify::new())).collect(),
             flows: program.outgoing.iter().map(|o| (o.flow, FlowCounters::default())).collect(),
             supply: Notify::new(),
-            started: AtomicBool::new(false),
             writes,
             reports,
             broken: AtomicBool::new(false),
@@ -283,12 +281,6 @@ impl Runner {
     /// The program that runs.
     pub fn program(&self) -> &SiteProgram {
         &self.shared.program
-    }
-
-    /// Lets the source send.
-    pub fn start(&self) {
-        self.shared.started.store(true, Relaxed);
-        self.shared.supply.notify_waiters();
     }
 
     /// True if `hello` is what the site called `peer` may say here, for the first time.
@@ -706,11 +698,7 @@ impl Shared {
                 *next = (*next).max(Instant::now() - Duration::from_millis(50)) + cost;
             }
             let symbols = cut(bytes, streams, fixed);
-            wait_for(&self.supply, || {
-                let open = self.started.load(Relaxed) && lock(&self.site).wanted(group).is_some();
-                open.then_some(())
-            })
-            .await;
+            wait_for(&self.supply, || lock(&self.site).wanted(group).map(|_| ())).await;
             self.stir(|s| s.supply(group, symbols, generation_hash));
         }
         Ok(hash)

@@ -4,7 +4,7 @@
 //! reports travel (`relay`), and what happens inside an attempt (`runner`).
 
 use super::partial::{FinishError, PartialFile, hash_file, inside};
-use super::runner::{Fault, Runner, SharedFile};
+use super::runner::{Fault, Runner, SharedFile, wait_for};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_replicate::control::{Command, FailureKind, FileHash, Report, Run, SiteProgram, TransferId};
@@ -16,12 +16,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 /// How often each attempt's progress is reported.
 pub const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 /// How long a peer may take from connecting to its greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a peer that greets for an attempt that is not installed yet waits for its answer.
+const INSTALL_WAIT: Duration = Duration::from_secs(2);
 /// The most data connections that wait for their greeting at once.
 const GREETINGS_MAX: usize = 256;
 /// The most attempts installed at once.
@@ -64,6 +66,8 @@ pub struct Service {
     reports: mpsc::UnboundedSender<Report>,
     /// What runners say on its way to `reports`.
     from_runners: mpsc::UnboundedSender<Report>,
+    /// Woken when an attempt was installed.
+    installed: Notify,
     /// Commands that wait for an earlier one of the same transfer; a transfer is here while a thread serves it.
     waiting: Mutex<BTreeMap<TransferId, VecDeque<Command>>>,
 }
@@ -93,6 +97,7 @@ impl Service {
             hashes: Mutex::default(),
             reports,
             from_runners,
+            installed: Notify::new(),
             waiting: Mutex::default(),
         });
         let greetings = Arc::new(tokio::sync::Semaphore::new(GREETINGS_MAX));
@@ -158,7 +163,6 @@ impl Service {
             Command::Install { program } => program.run.transfer,
             Command::Forget { transfer } => *transfer,
             Command::Inquire { run, .. }
-            | Command::Start { run }
             | Command::Uninstall { run }
             | Command::Finish { run, .. }
             | Command::Hash { run, .. }
@@ -198,11 +202,6 @@ impl Service {
                 let run = program.run;
                 if let Err((kind, reason)) = self.install(*program) {
                     self.report(Report::Failed { run, kind, reason });
-                }
-            }
-            Command::Start { run } => {
-                if let Some(runner) = lock(&self.runners).get(&run) {
-                    runner.start();
                 }
             }
             Command::Uninstall { run } => {
@@ -351,6 +350,8 @@ impl Service {
         let runner = Runner::install(program, identity, source, file, left, self.config.fault, reports)
             .map_err(|e| refused(e.to_string()))?;
         runners.insert(run, Arc::new(runner));
+        drop(runners);
+        self.installed.notify_waiters();
         Ok(())
     }
 
@@ -442,7 +443,7 @@ impl Service {
         let mut greeting = [0; Hello::LEN];
         stream.read_exact(&mut greeting).await?;
         let hello = Hello::decode(&greeting).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-        let runner = lock(&self.runners).get(&hello.run).cloned();
+        let runner = self.runner_soon(hello.run).await;
         let reply = match &runner {
             None => HelloReply::NotInstalled,
             Some(runner) if peer.role == Role::Site && runner.expects(hello, &peer.name) => {
@@ -456,6 +457,17 @@ impl Service {
             runner.attach(hello, stream);
         }
         Ok(())
+    }
+
+    /// The attempt's runner, waited for a little: the controller tells everybody at once, and who is near hears it first.
+    async fn runner_soon(&self, run: Run) -> Option<Arc<Runner>> {
+        let look = || {
+            let runners = lock(&self.runners);
+            let newer = runners.keys().any(|r| r.transfer == run.transfer && r.attempt > run.attempt);
+            let found = runners.get(&run).cloned();
+            (found.is_some() || newer).then_some(found)
+        };
+        tokio::time::timeout(INSTALL_WAIT, wait_for(&self.installed, look)).await.ok().flatten()
     }
 }
 

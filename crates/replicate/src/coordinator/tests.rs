@@ -148,7 +148,8 @@ struct FakeSite {
     have: Vec<ByteRange>,
     finished: bool,
     program: Option<SiteProgram>,
-    started: bool,
+    /// At a source: every hop of its program stood.
+    connected: bool,
     sink_told: bool,
     source_told: bool,
     verified: u64,
@@ -304,16 +305,10 @@ impl World {
             Command::Install { program } => {
                 let run = program.run;
                 s.program = Some(*program);
-                (s.started, s.sink_told, s.source_told, s.corrupt_told, s.hop_told) =
+                (s.connected, s.sink_told, s.source_told, s.corrupt_told, s.hop_told) =
                     (false, false, false, false, false);
                 s.verified = 0;
                 Report::Ready { run }
-            }
-            Command::Start { run } => {
-                if s.program.as_ref().is_some_and(|p| p.run == run) {
-                    s.started = true;
-                }
-                return;
             }
             Command::Uninstall { run } => {
                 s.removed.push(run);
@@ -376,10 +371,10 @@ impl World {
         received.chain(sent).collect()
     }
 
-    /// Moves data of the run that `source` has started.
+    /// Moves data of the run that `source` has installed.
     fn flow(&mut self, source: SiteId) {
         let Some(program) = self.sites[source.index()].program.clone() else { return };
-        if !self.sites[source.index()].started {
+        if program.source_path.is_none() {
             return;
         }
         let run = program.run;
@@ -388,6 +383,14 @@ impl World {
         let takes_part =
             |s: SiteId, w: &Self| w.sites[s.index()].program.as_ref().is_some_and(|p| p.run == run);
         let mut broken = false;
+        let ends = |l: LinkId| [topology.link(l).from, topology.link(l).to];
+        if plan.flows.iter().flat_map(|f| ends(f.link)).all(|s| takes_part(s, self)) {
+            self.sites[source.index()].connected = true;
+        }
+        if !self.sites[source.index()].connected {
+            // Who comes first waits for who has not heard yet.
+            return;
+        }
         for (i, flow) in plan.flows.iter().enumerate() {
             let (from, to) = (topology.link(flow.link).from, topology.link(flow.link).to);
             if self.dead_links.contains(&flow.link) || !takes_part(from, self) || !takes_part(to, self) {

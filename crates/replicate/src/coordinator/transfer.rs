@@ -156,13 +156,13 @@ enum Phase {
         waiting: BTreeSet<SiteId>,
         answered: BTreeSet<SiteId>,
     },
-    /// Programs are being installed.
+    /// Programs are being installed; where they are, data flows already.
     Installing {
         attempt: Box<Running>,
         waiting: BTreeSet<SiteId>,
         deadline: Instant,
     },
-    /// Data flows.
+    /// Every site has its program and its connections.
     Running(Box<Running>),
     Over,
 }
@@ -1248,7 +1248,6 @@ impl Transfer {
                 };
                 attempt.begun = now;
                 attempt.active_at = now;
-                cx.command(self.request.source, Command::Start { run: attempt.run });
                 self.phase = Phase::Running(attempt);
                 self.event(cx, EventKind::Started);
                 true

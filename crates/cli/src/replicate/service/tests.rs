@@ -135,7 +135,6 @@ async fn a_file_crosses_a_relay_over_real_connections() {
         for site in 0..3 {
             net.report(site, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
         }
-        net.sites[0].0.handle(Command::Start { run: RUN });
         let have = net
             .report(2, |r| match r {
                 Report::SinkDone { have, .. } => Some(have.clone()),
@@ -163,7 +162,6 @@ async fn a_relay_that_goes_away_is_reported_by_its_neighbours() {
     for site in 0..3 {
         net.report(site, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
     }
-    net.sites[0].0.handle(Command::Start { run: RUN });
     net.report(2, |r| matches!(r, Report::Progress { verified_bytes: 1.., .. }).then_some(())).await;
     net.sites[1].0.handle(Command::Uninstall { run: RUN });
     let failed = |r: &Report| matches!(r, Report::HopFailed { .. }).then_some(());
