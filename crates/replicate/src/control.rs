@@ -75,8 +75,9 @@ pub enum Command {
         /// The attempt.
         run: Run,
     },
-    /// To a destination that has everything: check the whole file, sync it and give it its name. Answered by
-    /// [`Report::Completed`], [`Report::SinkDone`] (with what turned out wrong) or [`Report::Failed`].
+    /// To a destination: check the whole file, sync it and give it its name; once its sinks are done, if the attempt still
+    /// runs there (the hash is told ahead, so that nobody waits for it at the end). Answered by [`Report::Completed`],
+    /// [`Report::SinkDone`] (with what is missing or turned out wrong) or [`Report::Failed`].
     Finish {
         /// The attempt.
         run: Run,

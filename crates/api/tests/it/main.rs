@@ -168,7 +168,9 @@ fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHa
                         }
                         reports
                     }
-                    Command::Finish { run, .. } => vec![Report::Completed { run }],
+                    Command::Finish { run, .. } if !hold.load(Ordering::SeqCst) => {
+                        vec![Report::Completed { run }]
+                    }
                     _ => vec![],
                 };
                 if !reports.is_empty() {

@@ -68,8 +68,17 @@ pub struct Service {
     from_runners: mpsc::UnboundedSender<Report>,
     /// Woken when an attempt was installed.
     installed: Notify,
+    /// Files to finish when their attempt's sinks are done here.
+    finish_later: Mutex<BTreeMap<Run, Finish>>,
     /// Commands that wait for an earlier one of the same transfer; a transfer is here while a thread serves it.
     waiting: Mutex<BTreeMap<TransferId, VecDeque<Command>>>,
+}
+
+/// A [`Command::Finish`] that waits for its file.
+struct Finish {
+    path: String,
+    length: u64,
+    hash: FileHash,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -98,6 +107,7 @@ impl Service {
             reports,
             from_runners,
             installed: Notify::new(),
+            finish_later: Mutex::default(),
             waiting: Mutex::default(),
         });
         let greetings = Arc::new(tokio::sync::Semaphore::new(GREETINGS_MAX));
@@ -136,8 +146,12 @@ impl Service {
     fn pass_on(&self, report: Report) {
         match report {
             Report::SinkDone { run, .. } => {
-                if let Some(have) = self.have(run) {
-                    self.report(Report::SinkDone { run, have });
+                let Some(have) = self.have(run) else { return };
+                let total: u64 = have.iter().map(|r| r.len()).sum();
+                self.report(Report::SinkDone { run, have });
+                let later = lock(&self.finish_later).remove(&run);
+                if let Some(Finish { path, length, hash }) = later.filter(|f| f.length == total) {
+                    self.report(self.finish(run, &path, length, hash));
                 }
             }
             other => self.report(other),
@@ -206,8 +220,18 @@ impl Service {
             }
             Command::Uninstall { run } => {
                 lock(&self.runners).remove(&run);
+                lock(&self.finish_later).remove(&run);
             }
-            Command::Finish { run, path, length, hash } => self.report(self.finish(run, &path, length, hash)),
+            Command::Finish { run, path, length, hash } => {
+                // Under the lock: a sink that is done right now must see either the note or the question answered here.
+                let mut later = lock(&self.finish_later);
+                if self.have(run).is_some_and(|have| have.iter().map(|r| r.len()).sum::<u64>() < length) {
+                    later.insert(run, Finish { path, length, hash });
+                    return;
+                }
+                drop(later);
+                self.report(self.finish(run, &path, length, hash));
+            }
             Command::Hash { run, path } => self.report(self.hash(run, &path)),
             Command::Audit { run, group, generation, vectors } => {
                 let runner = lock(&self.runners).get(&run).cloned();

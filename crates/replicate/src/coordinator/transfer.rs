@@ -132,6 +132,8 @@ struct Target {
     away: Option<(Instant, Away)>,
     retry_at: Option<Instant>,
     finishing: Option<Pending>,
+    /// The attempt in which it was told the hash before it had everything.
+    told_ahead: Option<Run>,
     verdict: Option<Verdict>,
 }
 
@@ -248,6 +250,7 @@ impl Target {
             away: None,
             retry_at: None,
             finishing: None,
+            told_ahead: None,
             verdict: None,
         }
     }
@@ -717,9 +720,12 @@ impl Transfer {
             }
             Report::Completed { .. } => {
                 if let Some(d) = self.target_mut(site)
-                    && d.finishing.is_some_and(|p| p.run == run)
+                    && (d.finishing.is_some_and(|p| p.run == run) || d.told_ahead == Some(run))
                 {
                     self.decide(cx, site, Verdict::Done);
+                    if let Some(sink) = self.running_mut().and_then(|r| r.sinks.get_mut(&site)) {
+                        sink.done = true;
+                    }
                 }
             }
             Report::HopFailed { flow, peer, reason, .. } => {
@@ -814,6 +820,7 @@ impl Transfer {
         let full = d.full(Some(length));
         if finishing && !full {
             d.finishing = None;
+            d.told_ahead = None;
             d.integrity += 1;
             let (integrity, missing) = (d.integrity, length - d.shown_bytes);
             let name = cx.name(site).to_owned();
@@ -1124,6 +1131,7 @@ impl Transfer {
             }
             if d.finishing.is_some_and(|p| now >= p.deadline) {
                 d.finishing = None;
+                d.told_ahead = None;
                 d.known = false;
                 d.finish_strikes += 1;
                 if d.finish_strikes >= STRIKES_MAX {
@@ -1157,7 +1165,7 @@ impl Transfer {
         }
     }
 
-    /// Has complete files checked and named, and the source hashed where nobody knows the hash.
+    /// Has files checked and named when they are complete, and the source hashed where nobody knows the hash.
     fn finish_files(&mut self, cx: &mut Context<'_>) {
         let Some(length) = self.length else { return };
         if matches!(self.phase, Phase::Inquiring { .. }) {
@@ -1177,9 +1185,19 @@ impl Transfer {
                 }
             }
             let deadline = cx.now + cx.config.finish_timeout + cx.work_time(length);
-            for d in &mut self.destinations {
-                if d.open() && d.full(Some(length)) && d.finishing.is_none() && cx.up(d.site) {
+            let arriving: BTreeSet<SiteId> = self.running().map_or_else(BTreeSet::new, |r| {
+                r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect()
+            });
+            for d in self.destinations.iter_mut().filter(|d| d.open() && d.finishing.is_none()) {
+                let full = d.full(Some(length));
+                if !cx.up(d.site) || !(full || arriving.contains(&d.site)) {
+                    continue;
+                }
+                if full {
                     d.finishing = Some(Pending { run, deadline });
+                }
+                if d.told_ahead != Some(run) {
+                    d.told_ahead = Some(run);
                     self.informed.insert(d.site);
                     let command = Command::Finish { run, path: d.path.clone(), length, hash };
                     cx.out.commands.push_back((d.site, command));
