@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: speeds in work per CPU second, ours and a peer's taken in turns in the same run.
 //!
-//! Machines are shared and their clocks move, so contenders take short turns and each one's best turn counts. Nothing
-//! here asserts a speed: a measurement is for a person to judge.
+//! Machines are shared and their clocks move, so contenders take short turns and each one's best turn counts. Speeds are
+//! asserted here (`codes --check`), never in tests.
 //! Read [`best_seconds`] first.
 
 mod codes;

@@ -28,6 +28,10 @@ pub struct Args {
     /// One JSON object a cell instead of a table.
     #[arg(long)]
     json: bool,
+    /// Fail if a cell is slower than ISA-L's, or, with GFNI, two inputs to one at 9,000 bytes not faster by what we mean
+    /// to be: 1.6 times ISA-L 2.32 (which uses GFNI too), 3.4 times one before 2.31. Needs --peers.
+    #[arg(long, requires = "peers")]
+    check: bool,
     /// CPU seconds for each contender in each cell.
     #[arg(long, value_name = "S", default_value_t = 0.05, value_parser = parse_seconds)]
     seconds_per_cell: f64,
@@ -172,10 +176,61 @@ impl IsaL {
     }
 }
 
+/// How far below ISA-L a cell may be measured: two equal contenders differ by as much from turn to turn.
+const GRAIN: f64 = 0.95;
+
+/// The least ratio to ISA-L that `cell` must reach.
+fn ratio_min(cell: &Cell, kernel: Kernel, isa_l_minor: u32) -> f64 {
+    let gfni = matches!(kernel, Kernel::Gfni512 | Kernel::Gfni256);
+    match (cell.job, cell.k, cell.outputs, cell.size_bytes) {
+        ("gf_dot", 2, 1, 9000) if gfni && isa_l_minor > 30 => 1.6,
+        ("gf_dot", 2, 1, 9000) if gfni => 3.4,
+        _ => GRAIN,
+    }
+}
+
+/// The minor version of the ISA-L that is loaded, by its file's name (`libisal.so.2.0.30`).
+fn isa_l_minor() -> anyhow::Result<u32> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let file = maps.lines().find_map(|line| line.split_once("libisal.so.")).map(|(_, version)| version);
+    let minor = file.and_then(|version| version.rsplit('.').next()?.parse().ok());
+    minor.with_context(|| format!("version of {ISA_L}: its file is not called libisal.so.2.0.MINOR"))
+}
+
+/// Errors: cells that are slower than they must be.
+fn check(rows: &[Vec<Cell>], kernel: Kernel) -> anyhow::Result<()> {
+    let minor = isa_l_minor()?;
+    let slow: Vec<String> = rows
+        .iter()
+        .filter_map(|cells| {
+            let (ours, peer) = (cells.first()?, cells.iter().find(|c| c.peer == Some("isa-l"))?);
+            let (ratio, least) = (ours.gbytes_per_s / peer.gbytes_per_s, ratio_min(ours, kernel, minor));
+            (ratio < least).then(|| {
+                format!(
+                    "{} {} to {}, {} bytes: {ratio:.2} (at least {least})",
+                    ours.job, ours.k, ours.outputs, ours.size_bytes
+                )
+            })
+        })
+        .collect();
+    let cells = rows.len();
+    ensure!(
+        slow.is_empty(),
+        "{} of {cells} cells too slow beside ISA-L 2.{minor}: {}",
+        slow.len(),
+        slow.join("; ")
+    );
+    eprintln!("all {cells} cells are as fast as they must be beside ISA-L 2.{minor}");
+    Ok(())
+}
+
 /// Runs all cells and prints them.
+///
+/// Errors: ISA-L's outputs differ from ours; with `--check`, a cell is too slow or there is no ISA-L to compare with.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let isa_l = if args.peers { IsaL::load() } else { None };
     if args.peers && isa_l.is_none() {
+        ensure!(!args.check, "--check: {ISA_L} is not installed (Debian: apt-get install libisal2)");
         eprintln!("{ISA_L} is not installed (Debian: apt-get install libisal2): its cells are left out");
     }
     let kernel = args.kernel.unwrap_or_else(kernel_in_use);
@@ -203,16 +258,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                     for cell in &cells {
                         println!("{}", serde_json::to_string(cell)?);
                     }
-                } else {
-                    rows.push(cells);
                 }
+                rows.push(cells);
             }
         }
     }
     if !args.json {
         print_table(kernel, &mut rows);
     }
-    Ok(())
+    if args.check { check(&rows, kernel) } else { Ok(()) }
 }
 
 type Times = Vec<(Option<&'static str>, f64)>;
@@ -325,7 +379,8 @@ mod tests {
     #[test]
     fn every_kernel_gets_through_a_short_measurement() {
         for kernel in Kernel::available() {
-            let args = Args { peers: true, json: true, seconds_per_cell: 1e-6, kernel: Some(kernel) };
+            let args =
+                Args { peers: true, json: true, seconds_per_cell: 1e-6, kernel: Some(kernel), check: false };
             let isa_l = IsaL::load();
             for outputs in OUTPUTS {
                 let times = dot_times(&args, kernel, isa_l.as_ref(), 1500, 3, outputs).unwrap();
@@ -333,6 +388,27 @@ mod tests {
             }
             assert!(!xor_times(&args, kernel, isa_l.as_ref(), 1500, 3).unwrap().is_empty());
         }
+    }
+
+    #[test]
+    fn a_slow_cell_fails_the_check_by_name() {
+        let cell = |gbytes_per_s, peer| Cell {
+            job: "gf_dot",
+            k: 2,
+            outputs: 1,
+            size_bytes: 9000,
+            gbytes_per_s,
+            kernel: None,
+            peer,
+        };
+        assert_eq!(ratio_min(&cell(1.0, None), Kernel::Avx2, 30), GRAIN);
+        assert_eq!(ratio_min(&cell(1.0, None), Kernel::Gfni512, 30), 3.4);
+        assert_eq!(ratio_min(&cell(1.0, None), Kernel::Gfni256, 32), 1.6);
+        let Some(_isa_l) = IsaL::load() else { return };
+        let row = |ours| vec![vec![cell(ours, None), cell(1.0, Some("isa-l"))]];
+        assert!(check(&row(1.0), Kernel::Avx2).is_ok());
+        let error = check(&row(0.9), Kernel::Avx2).unwrap_err().to_string();
+        assert!(error.contains("gf_dot 2 to 1, 9000 bytes: 0.90"), "{error}");
     }
 
     #[test]
