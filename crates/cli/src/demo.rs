@@ -323,19 +323,20 @@ impl Show<'_> {
         let mut sender = emulation.spawn(self.source, command)?;
         let stdout = sender.stdout.take().context("its output is piped")?;
         let (mut points, mut summary) = (Vec::new(), None);
-        let mut started = None;
+        // Data moves from the moment at which the sites are told what to do.
+        let mut told = None;
         // What the slowest destination had, and when: rates are taken over `WINDOW`, as reports come in bursts.
         let mut had = std::collections::VecDeque::from([(Duration::ZERO, 0)]);
         for line in BufReader::new(stdout).lines() {
             let event: serde_json::Value = serde_json::from_str(&line?)?;
             match event["event"].as_str() {
-                Some("started") => {
-                    started.get_or_insert_with(Instant::now);
+                Some("planned") => {
+                    told.get_or_insert_with(Instant::now);
                 }
                 Some("progress") => {
                     let verified = event["destinations"].as_array().into_iter().flatten();
                     let least = verified.filter_map(|d| d["verified_bytes"].as_u64()).min().unwrap_or(0);
-                    let now = started.map_or(Duration::ZERO, |s: Instant| s.elapsed());
+                    let now = told.map_or(Duration::ZERO, |s: Instant| s.elapsed());
                     bar.set_position(least);
                     while had.len() > 1 && now.saturating_sub(had[0].0) > WINDOW {
                         had.pop_front();

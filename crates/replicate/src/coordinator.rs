@@ -325,7 +325,7 @@ pub enum EventKind {
         /// Who is served.
         destinations: Vec<SiteId>,
     },
-    /// Every site was ready; the source sends.
+    /// Every site is ready. The first data may have left before.
     Started,
     /// How far things are, at most every half second.
     Progress {

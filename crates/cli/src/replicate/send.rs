@@ -2,7 +2,7 @@
 
 use crate::network;
 use anabranch_api::wire::{
-    DestinationRequest, HopRequest, LinkName, SubmitRequest, TopologyView, TransferView,
+    DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest, TopologyView, TransferView,
 };
 use anabranch_api::{Client, WatchItem};
 use anabranch_graph::{LinkProperties, Place, Topology};
@@ -77,6 +77,9 @@ pub struct Args {
     /// Congestion control on every hop, by the kernel's name (cubic, bbr, reno); the machines' default otherwise.
     #[arg(long, value_name = "NAME")]
     congestion_control: Option<String>,
+    /// One hop run differently: `FROM-TO stripes=4 congestion-control=bbr`, either or both. Repeatable.
+    #[arg(long, value_name = "HOP SETTINGS")]
+    hop: Vec<String>,
     /// bulk, or fill: only what bulk transfers leave.
     #[arg(long, default_value = "bulk", value_parser = priority)]
     priority: Priority,
@@ -120,12 +123,20 @@ fn policy(text: &str) -> Result<CorruptPolicy, String> {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let client = args.controller.client()?;
     super::runtime()?.block_on(async {
-        let view = client.topology().await?;
+        let mut asked_to_end = std::pin::pin!(super::asked_to_end());
+        let view = tokio::select! {
+            view = client.topology() => view?,
+            () = &mut asked_to_end => {
+                eprintln!("nothing was sent");
+                return Ok(ExitCode::from(130));
+            }
+        };
         let topology = topology_of(&view)?;
         let request = request(args, &topology)?;
         if args.dry_run {
             return dry_run(args, &topology);
         }
+        // Not given up half way: a transfer whose number nobody knows could not be stopped.
         let id = client.submit(&request).await?;
         if args.detach {
             println!("{}", if args.json { format!("{{\"transfer\":{id}}}") } else { id.to_string() });
@@ -134,7 +145,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let watching = watch(&client, id, args.json, quiet);
         tokio::select! {
             result = watching => result,
-            () = super::asked_to_end() => {
+            () = asked_to_end => {
                 // Asked once, the sites stop; what they have stays and counts when it is sent again.
                 client.cancel(id).await?;
                 eprintln!("\ntransfer {id} stopped; run the same command again and it goes on from there");
@@ -162,6 +173,9 @@ fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
         congestion_control: args.congestion_control.clone(),
         priority: args.priority,
     };
+    for text in &args.hop {
+        request.hop_overrides.push(hop(text, &request.hop, topology)?);
+    }
     request.symbol_bytes = match args.symbol {
         Some(symbol) => u32::try_from(symbol.as_u64()).context("--symbol: at most 1 MiB")?,
         None => symbol_bytes(topology),
@@ -171,6 +185,34 @@ fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
     }
     request.on_corrupt = args.on_corrupt;
     Ok(request)
+}
+
+/// What `--hop` says: `usual`, but for what it names.
+///
+/// Errors: no such link, a setting that is unknown or has no value.
+fn hop(text: &str, usual: &HopRequest, topology: &Topology) -> anyhow::Result<HopOverrideRequest> {
+    let mut words = text.split_whitespace();
+    let link = topology.link(network::link(topology, words.next().unwrap_or_default())?);
+    let name = |s| topology.site(s).name.clone();
+    let mut hop = usual.clone();
+    let mut settings = words.peekable();
+    anyhow::ensure!(
+        settings.peek().is_some(),
+        "--hop {text}: add stripes=COUNT, congestion-control=NAME or both"
+    );
+    for setting in settings {
+        match setting.split_once('=') {
+            Some(("stripes", count)) => {
+                hop.stripes =
+                    count.parse().with_context(|| format!("--hop {text}: stripes `{count}`: 1 to 64"))?;
+            }
+            Some(("congestion-control", name)) if !name.is_empty() => {
+                hop.congestion_control = Some(name.to_owned());
+            }
+            _ => anyhow::bail!("--hop {text}: `{setting}`: must be stripes=COUNT or congestion-control=NAME"),
+        }
+    }
+    Ok(HopOverrideRequest { link: LinkName { from: name(link.from), to: name(link.to) }, hop })
 }
 
 /// A packet's size where the user names none: every relay waits for whole packets, so large ones make a slow network's
@@ -223,7 +265,7 @@ struct Summary<'a> {
     attempts: u32,
     length_bytes: Option<u64>,
     hash: Option<String>,
-    /// From the start of the first attempt to the last destination's verdict.
+    /// From the first plan, which the sites are told at once, to the last destination's verdict.
     seconds: f64,
     /// Rate at which the slowest destination that has the file got it.
     rate_mbps: Option<f64>,
@@ -247,7 +289,7 @@ struct DestinationSummary<'a> {
 
 async fn watch(client: &Client, id: TransferId, json: bool, quiet: bool) -> anyhow::Result<ExitCode> {
     let submitted = Instant::now();
-    let mut started = None;
+    let mut told = None;
     let mut shown = Shown::new(json || quiet || !std::io::stderr().is_terminal(), quiet || json);
     let mut ended: BTreeMap<u16, f64> = BTreeMap::new();
     let mut last: Option<TransferView> = None;
@@ -266,11 +308,11 @@ async fn watch(client: &Client, id: TransferId, json: bool, quiet: bool) -> anyh
                     println!("{}", serde_json::to_string(&event)?);
                 }
                 match &event.kind {
-                    EventKind::Started => {
-                        started.get_or_insert_with(Instant::now);
+                    EventKind::Planned { .. } => {
+                        told.get_or_insert_with(Instant::now);
                     }
                     EventKind::Verdict { site, .. } => {
-                        let from = started.unwrap_or(submitted);
+                        let from = told.unwrap_or(submitted);
                         ended.entry(site.0).or_insert_with(|| from.elapsed().as_secs_f64());
                     }
                     EventKind::Progress { length_bytes, destinations } => {
@@ -494,5 +536,27 @@ impl Shown {
 
     fn end(&self) {
         let _ = self.bars.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hop_is_run_as_usual_but_for_what_is_named() {
+        let topology = anabranch_graph::builtin::builtin("butterfly", BitRate::mbps(10)).expect("built in");
+        let usual = HopRequest { stripes: 2, ..HopRequest::default() };
+        let site = |i: u16| topology.site(anabranch_units::SiteId(i)).name.clone();
+        let name = format!("{}-{}", site(0), site(1));
+        let given = hop(&format!("{name} congestion-control=bbr"), &usual, &topology).expect("good");
+        assert_eq!(given.link, LinkName { from: site(0), to: site(1) });
+        assert_eq!((given.hop.stripes, given.hop.congestion_control.as_deref()), (2, Some("bbr")));
+        assert_eq!(hop(&format!("{name} stripes=8"), &usual, &topology).expect("good").hop.stripes, 8);
+        for bad in
+            ["", &name, "nowhere-else stripes=1", &format!("{name} stripes=x"), &format!("{name} mtu=1")]
+        {
+            assert!(hop(bad, &usual, &topology).is_err(), "{bad}");
+        }
     }
 }
