@@ -298,20 +298,7 @@ impl Runner {
 
     /// Where things stand.
     pub fn progress(&self) -> Report {
-        let shared = &self.shared;
-        let verified_bytes = lock(&shared.site).verified_bytes();
-        let sink_stalled = lock(&shared.stalled).take();
-        let flows = shared
-            .flows
-            .iter()
-            .map(|(flow, c)| FlowProgress {
-                flow: *flow,
-                sent_bytes: c.sent_bytes.load(Relaxed),
-                blocked: lock(&c.blocked).share.take(),
-                congestion_control: lock(&c.congestion_control).clone(),
-            })
-            .collect();
-        Report::Progress { run: shared.program.run, verified_bytes, sink_stalled, flows }
+        self.shared.progress()
     }
 
     /// What this site knows of a generation of `group`, for an audit.
@@ -382,6 +369,22 @@ impl Shared {
     fn report(&self, report: Report) {
         // The receiver goes only when the daemon ends, and then nobody is left to tell.
         let _ = self.reports.send(report);
+    }
+
+    fn progress(&self) -> Report {
+        let verified_bytes = lock(&self.site).verified_bytes();
+        let sink_stalled = lock(&self.stalled).take();
+        let flows = self
+            .flows
+            .iter()
+            .map(|(flow, c)| FlowProgress {
+                flow: *flow,
+                sent_bytes: c.sent_bytes.load(Relaxed),
+                blocked: lock(&c.blocked).share.take(),
+                congestion_control: lock(&c.congestion_control).clone(),
+            })
+            .collect();
+        Report::Progress { run: self.program.run, verified_bytes, sink_stalled, flows }
     }
 
     fn fail(&self, kind: FailureKind, reason: String) {
@@ -455,6 +458,8 @@ impl Shared {
             }
         };
         if waiting.fetch_sub(1, Relaxed) == 1 {
+            // What the connections run on, also of an attempt that is over before the first regular report.
+            self.report(self.progress());
             self.report(Report::Ready { run: self.program.run });
         }
         let (read, write) = tokio::io::split(stream);
