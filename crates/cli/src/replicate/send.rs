@@ -224,7 +224,9 @@ fn symbol_bytes(topology: &Topology) -> u32 {
 }
 
 /// The controller's network as the planner wants it.
-fn topology_of(view: &TopologyView) -> anyhow::Result<Topology> {
+///
+/// Errors: a network that contradicts itself.
+pub(super) fn topology_of(view: &TopologyView) -> anyhow::Result<Topology> {
     let mut topology = Topology::new(&view.name);
     for site in &view.sites {
         let place = site

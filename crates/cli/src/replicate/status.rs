@@ -1,4 +1,6 @@
-//! `anabranch replicate status`: how transfers stand, and stopping one.
+//! `anabranch replicate status`: how transfers stand, as a table, JSON or a page; and stopping one.
+
+mod page;
 
 use super::send::ControllerArgs;
 use anabranch_replicate::control::TransferId;
@@ -18,6 +20,15 @@ pub struct Args {
     /// JSON, as the API has it.
     #[arg(long)]
     json: bool,
+    /// Show all of them, as they happen, on a page for a browser on this machine.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:7170",
+        conflicts_with_all = ["transfer", "json"]
+    )]
+    web: Option<std::net::SocketAddr>,
 }
 
 /// Runs it.
@@ -26,6 +37,12 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let client = args.controller.client()?;
     super::runtime()?.block_on(async {
+        if let Some(listen) = args.web {
+            return tokio::select! {
+                served = page::serve(client, listen) => served.map(|()| ExitCode::SUCCESS),
+                () = super::asked_to_end() => Ok(ExitCode::SUCCESS),
+            };
+        }
         if let (Some(id), true) = (args.transfer, args.cancel) {
             client.cancel(TransferId(id)).await?;
         }
