@@ -11,6 +11,7 @@ mod check;
 mod code;
 mod describe;
 mod field;
+mod joint;
 mod planner;
 mod request;
 mod routed;
@@ -22,9 +23,10 @@ mod tests;
 
 pub use check::{CheckError, Checked};
 pub use describe::{Function, SiteWork, sum_text};
+pub use joint::{Joint, joint, share_links};
 pub use planner::{
-    Choice, Comparison, Failure, Figures, Joint, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES,
-    UnknownScheme, joint, plan, share_links,
+    Choice, Comparison, Failure, Figures, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES, UnknownScheme,
+    plan,
 };
 pub use request::{DESTINATIONS_MAX, Layout, Length, Options, PlanError, Request, STREAMS_MAX};
 pub use sharing::share_flows;
