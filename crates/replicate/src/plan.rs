@@ -23,13 +23,13 @@ mod tests;
 
 pub use check::{CheckError, Checked};
 pub use describe::{Function, SiteWork, sum_text};
-pub use joint::{Joint, joint, share_links};
+pub use joint::{Joint, JointRequest, fairer, joint, share_links, together};
 pub use planner::{
     Choice, Comparison, Failure, Figures, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES, UnknownScheme,
     plan,
 };
 pub use request::{DESTINATIONS_MAX, Layout, Length, Options, PlanError, Request, STREAMS_MAX};
-pub use sharing::share_flows;
+pub use sharing::{share_flows, share_flows_under};
 
 use anabranch_units::{BitRate, LinkId, SiteId};
 use serde::{Deserialize, Serialize};

@@ -53,9 +53,9 @@ impl Route {
     }
 
     /// The links used and how often.
-    pub fn uses(&self) -> Vec<(LinkId, u32)> {
-        let mut uses: BTreeMap<LinkId, u32> = BTreeMap::new();
-        self.hops.iter().for_each(|(_, l)| *uses.entry(*l).or_default() += 1);
+    pub fn uses(&self) -> Vec<(LinkId, f64)> {
+        let mut uses: BTreeMap<LinkId, f64> = BTreeMap::new();
+        self.hops.iter().for_each(|(_, l)| *uses.entry(*l).or_default() += 1.0);
         uses.into_iter().collect()
     }
 
@@ -254,7 +254,7 @@ pub(super) fn cheapest(problem: &Problem, owner: usize, prices: &[f64]) -> Price
     let tree = found.expect("every destination of a checked request can be reached");
     let floor = if exact { tree.price } else { arborescence_price_bound(network, &own, root, to) };
     Priced {
-        column: Column { owner, uses: tree.links.iter().map(|l| (*l, 1)).collect() },
+        column: Column { owner, uses: tree.links.iter().map(|l| (*l, 1.0)).collect() },
         price: tree.price,
         floor,
     }

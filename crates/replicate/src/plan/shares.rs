@@ -17,8 +17,8 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem as Program, Solution,
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Column {
     pub owner: usize,
-    /// Links used and how often, each link once.
-    pub uses: Vec<(LinkId, u32)>,
+    /// Links used, each once, and how many bits cross it for each bit of the owner's.
+    pub uses: Vec<(LinkId, f64)>,
 }
 
 /// A column as cheap as could be found, and a price that none undercuts.
@@ -118,12 +118,12 @@ pub(super) fn max_min(
 /// Weights that give every owner its rate with the least sum over the links.
 fn fewest_bytes(capacities: &[f64], rates: &[f64], columns: &[Column]) -> Result<Vec<f64>, PlanError> {
     let mut program = Program::new(OptimizationDirection::Minimize);
-    let length = |c: &Column| c.uses.iter().map(|(_, n)| f64::from(*n)).sum::<f64>();
+    let length = |c: &Column| c.uses.iter().map(|(_, n)| *n).sum::<f64>();
     let weights: Vec<Variable> =
         columns.iter().map(|c| program.add_var(length(c), (0.0, f64::INFINITY))).collect();
     let mut on_link: Vec<Vec<(Variable, f64)>> = vec![Vec::new(); capacities.len()];
     for (column, weight) in columns.iter().zip(&weights) {
-        column.uses.iter().for_each(|(l, n)| on_link[l.index()].push((*weight, f64::from(*n))));
+        column.uses.iter().for_each(|(l, n)| on_link[l.index()].push((*weight, *n)));
     }
     for (row, capacity) in on_link.into_iter().zip(capacities).filter(|(row, _)| !row.is_empty()) {
         program.add_constraint(row, ComparisonOp::Le, *capacity);
@@ -185,7 +185,7 @@ fn row(prices: &[Option<Variable>], worths: &[Variable], column: &Column) -> Vec
     let mut row: Vec<(Variable, f64)> = column
         .uses
         .iter()
-        .map(|(l, n)| (prices[l.index()].expect("a column uses links with capacity"), f64::from(*n)))
+        .map(|(l, n)| (prices[l.index()].expect("a column uses links with capacity"), *n))
         .collect();
     row.push((worths[column.owner], -1.0));
     row

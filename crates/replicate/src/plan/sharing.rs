@@ -4,14 +4,15 @@
 
 use super::{Input, Mode, Plan};
 use anabranch_units::BitRate;
+use std::borrow::Borrow;
 
 /// Flows that must keep in step, and what a transfer gains by one more bit per second on each of them.
-struct Bundle {
-    plan: usize,
-    group: usize,
+pub(super) struct Bundle {
+    pub plan: usize,
+    pub group: usize,
     /// Flows by link.
-    load: Vec<u32>,
-    streams: f64,
+    pub load: Vec<u32>,
+    pub streams: f64,
     rate: f64,
 }
 
@@ -23,7 +24,17 @@ struct Bundle {
 /// Differs: from [`super::share_links`], which slows down all flows of a plan by the same factor and is fair to plans,
 /// not to flows.
 /// Panics: if a plan uses a link that `capacities` has no entry for.
-pub fn share_flows(capacities: &[u64], plans: &[Plan]) -> Vec<BitRate> {
+pub fn share_flows<P: Borrow<Plan>>(capacities: &[u64], plans: &[P]) -> Vec<BitRate> {
+    share_flows_under(capacities, plans, &vec![None; plans.len()])
+}
+
+/// The same where some sources send no faster than a ceiling (one entry for each plan).
+pub fn share_flows_under<P: Borrow<Plan>>(
+    capacities: &[u64],
+    plans: &[P],
+    ceilings: &[Option<BitRate>],
+) -> Vec<BitRate> {
+    let plans: Vec<&Plan> = plans.iter().map(P::borrow).collect();
     let mut bundles: Vec<Bundle> =
         plans.iter().enumerate().flat_map(|(index, plan)| bundles(index, plan, capacities.len())).collect();
     let mut active: Vec<usize> = (0..bundles.len()).collect();
@@ -35,7 +46,16 @@ pub fn share_flows(capacities: &[u64], plans: &[Plan]) -> Vec<BitRate> {
             if by > 0 { room / f64::from(by) } else { f64::INFINITY }
         };
         let growth: Vec<f64> = (0..capacities.len()).map(grow).collect();
-        let step = growth.iter().copied().fold(f64::INFINITY, f64::min);
+        // How much further the flows of a group may grow, and which group that is.
+        let below = |b: usize| {
+            let same = |o: &&Bundle| (o.plan, o.group) == (bundles[b].plan, bundles[b].group);
+            let room = ceilings[bundles[b].plan].map_or(f64::INFINITY, |c| c.as_bps() as f64)
+                - bundles.iter().filter(same).map(|o| o.rate * o.streams).sum::<f64>();
+            let by: f64 = active.iter().map(|o| &bundles[*o]).filter(same).map(|o| o.streams).sum();
+            room.max(0.0) / by
+        };
+        let rooms: Vec<f64> = active.iter().map(|b| below(*b)).collect();
+        let step = growth.iter().chain(&rooms).copied().fold(f64::INFINITY, f64::min);
         if step.is_infinite() {
             break;
         }
@@ -44,20 +64,27 @@ pub fn share_flows(capacities: &[u64], plans: &[Plan]) -> Vec<BitRate> {
         let tight = |b: usize| {
             growth.iter().zip(&bundles[b].load).any(|(g, n)| *n > 0 && *g <= step * (1.0 + 1e-9) + 1e-9)
         };
-        active.retain(|b| !tight(*b));
+        let full: Vec<usize> = active
+            .iter()
+            .zip(&rooms)
+            .filter(|(b, room)| tight(**b) || **room <= step * (1.0 + 1e-9) + 1e-9)
+            .map(|(b, _)| *b)
+            .collect();
+        active.retain(|b| !full.contains(b));
     }
     let rate_of = |index: usize, group: usize| -> f64 {
         let of_group = bundles.iter().filter(|b| (b.plan, b.group) == (index, group));
         of_group.map(|b| b.rate * b.streams).sum()
     };
-    let slowest = |(index, plan): (usize, &Plan)| {
+    let slowest = |(index, plan): (usize, &&Plan)| {
         let rates = (0..plan.groups.len()).map(|group| rate_of(index, group));
         BitRate::bps(rates.fold(f64::INFINITY, f64::min) as u64)
     };
     plans.iter().enumerate().map(slowest).collect()
 }
 
-fn bundles(index: usize, plan: &Plan, links: usize) -> Vec<Bundle> {
+/// The bundles of the plan numbered `index`.
+pub(super) fn bundles(index: usize, plan: &Plan, links: usize) -> Vec<Bundle> {
     let mut all = Vec::new();
     // Where each group's first bundle is.
     let first: Vec<usize> = plan

@@ -348,3 +348,27 @@ pub fn survey_random(seed: Seed, ids: impl IntoIterator<Item = u64>) -> Survey {
     }
     survey
 }
+
+/// Transfers at the same time, as they might be drawn: `count` sources, each site at most once, each with
+/// `destinations` of the other sites.
+///
+/// Draws of one seed are nested: the first of many transfers are those of few, and so are their destinations.
+/// Shape: at most as many transfers as there are sites, each to at most all the others.
+pub fn concurrent(
+    topology: &Topology,
+    seed: Seed,
+    count: usize,
+    destinations: usize,
+) -> Vec<(SiteId, Vec<SiteId>)> {
+    let sites: Vec<SiteId> = topology.site_ids().collect();
+    let mut sources = sites.clone();
+    seed.stream("codedbulk sources", 0).shuffle(&mut sources);
+    let drawn = sources.into_iter().take(count).map(|source| {
+        let mut rest: Vec<SiteId> = sites.iter().copied().filter(|s| *s != source).collect();
+        seed.stream("codedbulk destinations", u64::from(source.0)).shuffle(&mut rest);
+        rest.truncate(destinations);
+        rest.sort_unstable();
+        (source, rest)
+    });
+    drawn.collect()
+}

@@ -343,7 +343,7 @@ fn all_trees(problem: &request::Problem) -> Vec<shares::Column> {
         .filter(|set| (0..links.len()).all(|i| set >> i & 1 == 0 || !reaches(set & !(1 << i))))
         .map(|set| {
             let uses =
-                links.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, l)| (*l, 1)).collect();
+                links.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, l)| (*l, 1.0)).collect();
             shares::Column { owner: 0, uses }
         })
         .collect()
@@ -423,6 +423,116 @@ fn planning_together_is_fair_and_fits() {
     }
     // 12 % on average over these forty draws.
     assert!(shared > 1.1 * apart, "planned together the slowest is faster: {shared} {apart}");
+}
+
+fn asked<'a>(topology: &'a Topology, draw: &[(SiteId, Vec<SiteId>)]) -> Vec<JointRequest<'a>> {
+    let one = |(source, to): &(SiteId, Vec<SiteId>)| JointRequest {
+        request: Request::new(topology, *source, to.clone()),
+        scheme: None,
+    };
+    draw.iter().map(one).collect()
+}
+
+fn smallest(rates: &[BitRate]) -> f64 {
+    rates.iter().map(|r| r.as_bps() as f64).fold(f64::INFINITY, f64::min)
+}
+
+/// TCP shares links by the flow: held to their shares, plans made together give the slowest at least what it has with
+/// plans made alone; let go, they need not.
+#[test]
+fn held_to_its_share_the_slowest_gets_no_less_than_planned_alone() {
+    let (mut held_gain, mut free_less) = (0.0, 0);
+    for topology in [internet2(), b4()] {
+        let capacities: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
+        for seed in 1..=30 {
+            let draw = survey::concurrent(&topology, Seed::new(seed), 2 + seed as usize % 5, 3);
+            let requests = asked(&topology, &draw);
+            let plans: Vec<Plan> =
+                together(&requests, &[]).expect("plans exist").into_iter().map(|p| p.plan).collect();
+            for plan in &plans {
+                plan.check(&topology).expect("a good plan");
+            }
+            let auto = |r: &JointRequest<'_>| {
+                Planner::new(r.request.clone()).and_then(|p| p.auto()).expect("plans exist").chosen.plan
+            };
+            let alone = smallest(&share_flows(&capacities, &requests.iter().map(auto).collect::<Vec<_>>()));
+            let ceilings: Vec<_> = plans.iter().map(|p| Some(p.rate)).collect();
+            let held = share_flows_under(&capacities, &plans, &ceilings);
+            assert!(held.iter().zip(&plans).all(|(r, p)| *r <= p.rate), "nobody gets more than its share");
+            assert!(smallest(&held) >= alone * (1.0 - 1e-3), "{seed}: {held:?} {alone}");
+            held_gain += smallest(&held) / alone;
+            free_less += u32::from(smallest(&share_flows(&capacities, &plans)) < alone * 0.99);
+        }
+    }
+    assert!(held_gain > 60.0 * 1.08, "on average it gets 8 % more: {held_gain}");
+    assert!(free_less > 5, "without ceilings it often gets less: {free_less}");
+}
+
+#[test]
+fn planned_beside_others_one_gets_at_least_what_they_leave() {
+    let topology = internet2();
+    let capacities: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
+    for seed in 1..=20 {
+        let draw = survey::concurrent(&topology, Seed::new(seed), 3, 3);
+        let requests = asked(&topology, &draw);
+        let old: Vec<Plan> =
+            together(&requests[..2], &[]).expect("plans exist").into_iter().map(|p| p.plan).collect();
+        let before: Vec<&Plan> = old.iter().collect();
+        let new = together(&requests[2..], &before).expect("a plan").remove(0).plan;
+        new.check(&topology).expect("a good plan");
+        // Its share is at least what is left of every way when the others have their planned rates.
+        let mut left = capacities.clone();
+        for plan in &old {
+            plan.flows.iter().for_each(|f| left[f.link.index()] -= plan.unit.as_bps());
+        }
+        let rest = Request {
+            capacities: Some(left.into_iter().map(BitRate::bps).collect()),
+            ..requests[2].request.clone()
+        };
+        let in_rest = Planner::new(rest).and_then(|p| p.plan(Scheme::Packed));
+        let in_rest = in_rest.map_or(0.0, |p| p.plan.rate.as_bps() as f64);
+        assert!(new.rate.as_bps() as f64 >= in_rest * 0.97, "{seed}: {} {in_rest}", new.rate);
+        assert!(new.rate <= Planner::new(requests[2].request.clone()).expect("reachable").bound());
+    }
+}
+
+/// One request said that a link was used up, another's trees went over it: the program had no price for it.
+#[test]
+fn what_is_left_of_a_link_counts_for_all_who_are_planned_together() {
+    let topology = internet2();
+    let first = Planner::new(Request::new(&topology, SiteId(0), sites(&[3, 5, 8]))).expect("reachable");
+    let used = first.plan(Scheme::Packed).expect("a plan").plan.flows[0].link;
+    let left = topology.links().iter().enumerate();
+    let left =
+        left.map(|(l, link)| if l == used.index() { BitRate::bps(0) } else { link.properties.capacity });
+    let second =
+        Request { capacities: Some(left.collect()), ..Request::new(&topology, SiteId(4), sites(&[1, 2, 7])) };
+    let joint = joint(&[first.request().clone(), second]).expect("plans exist");
+    assert!(joint.planned.iter().flat_map(|p| &p.plan.flows).all(|f| f.link != used));
+}
+
+#[test]
+fn a_code_is_taken_within_a_share_where_trees_fall_short() {
+    let topology = butterfly();
+    let draw = [(SiteId(0), sites(&[5, 6]))];
+    let packed = JointRequest { scheme: Some(Scheme::Packed), ..asked(&topology, &draw).remove(0) };
+    let rate = |r: &[JointRequest<'_>]| -> Vec<(Scheme, f64)> {
+        let plans = together(r, &[]).expect("plans exist");
+        for planned in &plans {
+            planned.plan.check(&topology).expect("a good plan");
+        }
+        let mut on_link = vec![0; topology.links().len()];
+        let flows = plans.iter().flat_map(|p| p.plan.flows.iter().map(|f| (f.link, p.plan.unit.as_bps())));
+        flows.for_each(|(l, unit)| on_link[l.index()] += unit);
+        assert!(on_link.iter().all(|used| *used <= 1_000_000_000), "together they fit: {on_link:?}");
+        plans.iter().map(|p| (p.plan.scheme, (p.plan.rate.as_bps() as f64 / 1e7).round() / 100.0)).collect()
+    };
+    assert_eq!(rate(std::slice::from_ref(&packed)), [(Scheme::Packed, 1.5)]);
+    assert_eq!(rate(&asked(&topology, &draw)), [(Scheme::Coded, 2.0)]);
+    // Two transfers of the same file's worth: trees give 0.75 each.
+    let two = [draw[0].clone(), draw[0].clone()];
+    assert_eq!(rate(&[packed.clone(), packed]), [(Scheme::Packed, 0.75); 2]);
+    assert_eq!(rate(&asked(&topology, &two)), [(Scheme::Coded, 1.0); 2]);
 }
 
 /// A sliver of a link beside wide ones: 1 kbit/s and 400 Gbit/s.
