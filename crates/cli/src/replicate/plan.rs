@@ -3,10 +3,10 @@
 use crate::network::{self, TopologyArgs};
 use anabranch_graph::Topology;
 use anabranch_replicate::draw::{self, Theme};
-use anabranch_replicate::plan::survey::{survey_random, survey_triples};
+use anabranch_replicate::plan::survey::{survey_joint, survey_random, survey_triples};
 use anabranch_replicate::plan::{Choice, Comparison, Plan, Planned, Planner, Request, Scheme};
 use anabranch_units::{ByteCount, Seed};
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,10 +16,10 @@ pub struct Args {
     #[command(flatten)]
     network: TopologyArgs,
     /// The site that holds the file.
-    #[arg(long, value_name = "SITE", required_unless_present_any = ["survey", "survey_random"])]
+    #[arg(long, value_name = "SITE", required_unless_present_any = ["survey", "survey_random", "survey_joint"])]
     from: Option<String>,
     /// The sites that want it.
-    #[arg(long, value_name = "SITE,SITE", value_delimiter = ',', required_unless_present_any = ["survey", "survey_random"])]
+    #[arg(long, value_name = "SITE,SITE", value_delimiter = ',', required_unless_present_any = ["survey", "survey_random", "survey_joint"])]
     to: Vec<String>,
     /// Sites that must not be passed.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',')]
@@ -51,6 +51,15 @@ pub struct Args {
     /// The same over so many random networks of up to 12 sites.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["from", "to", "survey"])]
     survey_random: Option<u64>,
+    /// Draw so many transfers at the same time, and compare what they get planned alone, in turn and together.
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["from", "to", "survey", "survey_random"])]
+    survey_joint: Option<usize>,
+    /// How often they are drawn.
+    #[arg(long, value_name = "COUNT", default_value_t = 100, requires = "survey_joint")]
+    draws: u64,
+    /// Destinations of each.
+    #[arg(long, value_name = "COUNT", default_value_t = 3, requires = "survey_joint")]
+    destinations: usize,
     /// Seed of the random networks.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -60,6 +69,20 @@ pub struct Args {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(count) = args.survey_joint {
+        let topology = args.network.load()?;
+        let sites = topology.sites().len();
+        ensure!((1..=sites).contains(&count), "--survey-joint {count}: 1 to {sites}, one source a site");
+        ensure!(
+            (1..sites).contains(&args.destinations),
+            "--destinations {}: 1 to {}",
+            args.destinations,
+            sites - 1
+        );
+        let survey = survey_joint(&topology, count, args.destinations, args.draws)?;
+        println!("{}", serde_json::to_string_pretty(&survey)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.survey || args.survey_random.is_some() {
         let survey = match args.survey_random {
             Some(count) => survey_random(Seed::new(args.seed), 0..count),

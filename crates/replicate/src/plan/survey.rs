@@ -1,8 +1,12 @@
 //! Plans many instances with every scheme and counts where each falls short.
 //!
-//! Read [`Survey`] first; [`triples`] and [`random_digraph`] make the instances of the project's claims.
+//! Read [`Survey`] first, and [`JointSurvey`] for transfers at the same time; [`triples`], [`random_digraph`] and
+//! [`concurrent`] make the instances of the project's claims.
 
-use super::{Layout, Plan, Planned, Planner, RATE_TOLERANCE, Request, SCHEMES, Scheme};
+use super::{
+    JointRequest, Layout, Plan, PlanError, Planned, Planner, RATE_TOLERANCE, Request, SCHEMES, Scheme,
+    fairer, share_flows_under, together,
+};
 use anabranch_graph::{Adjacency, LinkProperties, Topology, max_flow};
 use anabranch_units::{BitRate, Duration, RandomStream, Seed, SiteId};
 use serde::{Deserialize, Serialize};
@@ -132,7 +136,7 @@ impl Survey {
     fn try_add(&mut self, request: &Request<'_>) -> Result<(), String> {
         let planner = match Planner::new(request.clone()) {
             Ok(planner) => planner,
-            Err(super::PlanError::Unreachable { .. } | super::PlanError::NothingLeft { .. }) => {
+            Err(PlanError::Unreachable { .. } | PlanError::NothingLeft { .. }) => {
                 self.unreachable += 1;
                 return Ok(());
             }
@@ -371,4 +375,149 @@ pub fn concurrent(
         (source, rest)
     });
     drawn.collect()
+}
+
+/// What transfers at the same time get by several ways to plan them; flows share the links as TCP's do
+/// ([`share_flows`](super::share_flows)).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JointSurvey {
+    /// Draws planned.
+    pub instances: u64,
+    /// Plans that mix flows, of those made together.
+    pub coding: u64,
+    /// The slowest transfer of each draw.
+    pub smallest: Ways,
+    /// The sum over a draw's transfers.
+    pub sum: Ways,
+}
+
+/// One figure of a draw by each way to plan, in rates of the narrowest link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ways {
+    /// Each planned as if alone (`auto`): the mean over the draws.
+    pub alone: f64,
+    /// All planned together, each source held to its share.
+    pub together: Compared,
+    /// The same plans, nobody held to anything.
+    pub unheld: Compared,
+    /// Each planned when it comes, beside those before it, which keep their plans; or as if alone where that is fairer.
+    pub in_turn: Compared,
+}
+
+/// How one way to plan compares with planning alone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// Mean over the draws.
+    pub mean: f64,
+    /// Draws where it is more by at least 1 %.
+    pub more: u64,
+    /// Draws where it is less by at least 1 %.
+    pub less: u64,
+    /// The smallest ratio to planning alone.
+    pub ratio_min: f64,
+    /// The largest.
+    pub ratio_max: f64,
+}
+
+impl Compared {
+    fn add(&mut self, before: u64, alone: f64, ours: f64) {
+        let ratio = ours / alone;
+        self.mean += (ours - self.mean) / (before + 1) as f64;
+        self.more += u64::from(ratio > 1.01);
+        self.less += u64::from(ratio < 0.99);
+        self.ratio_min = if before == 0 { ratio } else { self.ratio_min.min(ratio) };
+        self.ratio_max = self.ratio_max.max(ratio);
+    }
+}
+
+impl Ways {
+    fn add(&mut self, before: u64, [alone, together, unheld, in_turn]: [f64; 4]) {
+        self.alone += (alone - self.alone) / (before + 1) as f64;
+        self.together.add(before, alone, together);
+        self.unheld.add(before, alone, unheld);
+        self.in_turn.add(before, alone, in_turn);
+    }
+}
+
+impl JointSurvey {
+    /// Plans one more draw in all ways.
+    ///
+    /// Errors: as [`together`].
+    pub fn add(&mut self, topology: &Topology, draw: &[(SiteId, Vec<SiteId>)]) -> Result<(), PlanError> {
+        let capacities: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
+        let unit = capacities.iter().copied().min().unwrap_or(1) as f64;
+        let requests: Vec<JointRequest<'_>> = draw
+            .iter()
+            .map(|(source, to)| JointRequest {
+                request: Request::new(topology, *source, to.clone()),
+                scheme: None,
+            })
+            .collect();
+        let mut alone = Vec::new();
+        let (mut in_turn, mut ceilings): (Vec<Plan>, Vec<Option<BitRate>>) = (Vec::new(), Vec::new());
+        for asked in &requests {
+            let own = Planner::new(asked.request.clone())?.auto()?.chosen.plan;
+            alone.push(own.clone());
+            let before: Vec<&Plan> = in_turn.iter().collect();
+            let beside = together(std::slice::from_ref(asked), &before)?.remove(0).plan;
+            let with = |plan: &Plan, ceiling: Option<BitRate>| {
+                let plans: Vec<&Plan> = before.iter().copied().chain([plan]).collect();
+                share_flows_under(&capacities, &plans, &[&ceilings[..], &[ceiling]].concat())
+            };
+            let held = !before.is_empty() && fairer(&with(&beside, Some(beside.rate)), &with(&own, None));
+            ceilings.push(held.then_some(beside.rate));
+            in_turn.push(if held { beside } else { own });
+        }
+        let joint: Vec<Plan> = together(&requests, &[])?.into_iter().map(|p| p.plan).collect();
+        let none = vec![None; joint.len()];
+        let shares: Vec<Option<BitRate>> = joint.iter().map(|p| Some(p.rate)).collect();
+        let ways = [(&alone, &none), (&joint, &shares), (&joint, &none), (&in_turn, &ceilings)];
+        let rates = ways.map(|(plans, ceilings)| -> Vec<f64> {
+            let rates = share_flows_under(&capacities, plans, ceilings);
+            rates.iter().map(|r| r.as_bps() as f64 / unit).collect()
+        });
+        let smallest = |rates: &Vec<f64>| rates.iter().copied().fold(f64::INFINITY, f64::min);
+        self.smallest.add(self.instances, rates.each_ref().map(smallest));
+        self.sum.add(self.instances, rates.each_ref().map(|rates| rates.iter().sum()));
+        self.coding += joint.iter().filter(|p| p.flows.iter().any(super::Flow::is_coded)).count() as u64;
+        self.instances += 1;
+        Ok(())
+    }
+}
+
+/// Surveys the draws of seeds 1 to `draws`.
+///
+/// Errors: as [`JointSurvey::add`].
+pub fn survey_joint(
+    topology: &Topology,
+    count: usize,
+    destinations: usize,
+    draws: u64,
+) -> Result<JointSurvey, PlanError> {
+    let mut survey = JointSurvey::default();
+    for seed in 1..=draws {
+        survey.add(topology, &concurrent(topology, Seed::new(seed), count, destinations))?;
+    }
+    Ok(survey)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_to_their_shares_plans_made_together_never_leave_the_slowest_less() {
+        let topology = anabranch_graph::file::load(
+            "internet2",
+            &anabranch_graph::file::Defaults::new(BitRate::gbps(1)),
+            |_| Err(std::io::ErrorKind::NotFound.into()),
+        )
+        .expect("built in");
+        let survey = survey_joint(&topology, 4, 3, 30).expect("plans exist");
+        let Ways { alone, together, unheld, .. } = &survey.smallest;
+        assert_eq!((survey.instances, together.less), (30, 0));
+        assert!(together.more > 5 && together.mean > alone * 1.05, "{survey:?}");
+        assert!(unheld.less > 5, "TCP alone does not share so: {survey:?}");
+        assert!(survey.sum.together.mean > survey.sum.alone * 1.05, "{survey:?}");
+    }
 }
