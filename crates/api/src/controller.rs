@@ -8,7 +8,7 @@ use crate::store::{Store, StoreError};
 use anabranch_graph::Topology;
 use anabranch_replicate::control::{Command, Report, TransferId};
 use anabranch_replicate::coordinator::{
-    Coordinator, CoordinatorConfig, Event, EventKind, PlanRequest, SubmitError, TransferRequest,
+    Coordinator, CoordinatorConfig, Event, EventKind, PlanRequest, Planner, SubmitError, TransferRequest,
     TransferStatus,
 };
 use anabranch_replicate::plan::Plan;
@@ -19,7 +19,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
 /// The planner that a controller is given.
-pub type BoxedPlanner = Box<dyn Fn(&PlanRequest<'_>) -> Result<Plan, String> + Send + Sync>;
+pub struct BoxedPlanner(Box<dyn Planner + Send + Sync>);
+
+impl BoxedPlanner {
+    /// Boxes it.
+    pub fn new(planner: impl Planner + Send + Sync + 'static) -> Self {
+        Self(Box::new(planner))
+    }
+}
+
+impl Planner for BoxedPlanner {
+    fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, String> {
+        self.0.plan(request)
+    }
+    fn plan_together(&self, requests: &[PlanRequest<'_>], others: &[&Plan]) -> Vec<Result<Plan, String>> {
+        self.0.plan_together(requests, others)
+    }
+}
 
 /// Commands that may wait for one site; a site that lets more pile up counts as gone.
 const QUEUE_MAX: usize = 16_384;
@@ -47,10 +63,14 @@ pub struct ControllerConfig {
 
 impl ControllerConfig {
     /// A controller with every setting at its default.
-    pub fn new(topology: Topology, planner: BoxedPlanner, store: impl Into<PathBuf>) -> Self {
+    pub fn new(
+        topology: Topology,
+        planner: impl Planner + Send + Sync + 'static,
+        store: impl Into<PathBuf>,
+    ) -> Self {
         Self {
             topology,
-            planner,
+            planner: BoxedPlanner::new(planner),
             coordinator: CoordinatorConfig::default(),
             store: store.into(),
             site_grace: Duration::from_secs(3),

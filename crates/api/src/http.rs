@@ -350,6 +350,7 @@ fn view(controller: &Controller, s: TransferStatus) -> TransferView {
         hash: s.hash,
         planned_bps: s.planned_bps,
         bound_bps: s.bound_bps,
+        planned_with: s.planned_with.iter().map(|t| t.0).collect(),
         corrupt: s.corrupt,
         suspects: s.suspects.into_iter().map(name).collect(),
         congestion_controls: s.congestion_controls,

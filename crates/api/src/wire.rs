@@ -241,6 +241,8 @@ pub struct TransferView {
     pub planned_bps: Option<u64>,
     /// What no scheme can exceed, in bit/s.
     pub bound_bps: Option<u64>,
+    /// The transfers that it was planned together with, by id; none if it was planned as if alone.
+    pub planned_with: Vec<u64>,
     /// Generations that arrived wrong.
     pub corrupt: u64,
     /// Sites that were proven to have sent something wrong.

@@ -1,6 +1,7 @@
 //! The controller's machine: it sees transfers through, whatever breaks (CodedBulk section 2.4).
 //!
-//! A transfer's life: everyone is asked what is there ([`Command::Inquire`]); what is missing is planned; every site gets
+//! A transfer's life: everyone is asked what is there ([`Command::Inquire`]); what is missing is planned, alone or
+//! together with what else runs ([`JointConfig`]); every site gets
 //! its program, the source starts, destinations finish one by one, the codes are removed. When something breaks the
 //! attempt is stopped and the next one is planned around it, from what each site already has.
 //!
@@ -13,7 +14,9 @@
 //! [`Planner`]). Read [`Coordinator`], [`TransferRequest`] and [`Event`] first.
 
 mod audit;
+mod planner;
 mod ranges;
+mod together;
 mod transfer;
 
 #[cfg(test)]
@@ -26,6 +29,9 @@ use anabranch_units::{BitRate, Duration, Instant, LinkId, SiteId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::{Context, Transfer};
+
+pub use planner::{DefaultPlanner, PlanRequest, Planner};
+pub use together::JointConfig;
 
 /// What a user asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,37 +118,6 @@ pub enum CorruptPolicy {
     Refuse,
 }
 
-/// What a planner is asked.
-#[derive(Clone, Debug)]
-pub struct PlanRequest<'a> {
-    /// The network.
-    pub topology: &'a Topology,
-    /// The site that holds the file.
-    pub source: SiteId,
-    /// Who is to be served, ascending; never empty.
-    pub destinations: &'a [SiteId],
-    /// Sites that must not be used, ascending; never the source or one of `destinations`.
-    pub avoid_sites: &'a [SiteId],
-    /// Links that must not be used, ascending.
-    pub avoid_links: &'a [LinkId],
-    /// How to plan.
-    pub scheme: SchemeChoice,
-}
-
-/// Decides what a transfer does on the network; any `Fn(&PlanRequest<'_>) -> Result<Plan, String>` is one.
-pub trait Planner {
-    /// A plan that serves every one of the request's destinations.
-    ///
-    /// Errors: one line that says why there is none.
-    fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, String>;
-}
-
-impl<F: Fn(&PlanRequest<'_>) -> Result<Plan, String>> Planner for F {
-    fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, String> {
-        self(request)
-    }
-}
-
 /// Limits and patience.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoordinatorConfig {
@@ -161,6 +136,8 @@ pub struct CoordinatorConfig {
     /// How long a new transfer (and every transfer after a restart) waits for its sites to show up before it begins with
     /// those that are there.
     pub gather: Duration,
+    /// How transfers that run at the same time are planned together; `None` plans each as if alone.
+    pub joint: Option<JointConfig>,
     /// How long to wait for an inventory, besides `work_rate`.
     pub inquire_timeout: Duration,
     /// How long to wait until programs are installed.
@@ -216,6 +193,7 @@ impl Default for CoordinatorConfig {
             ranges_max: 65_536,
             events_max: 65_536,
             gather: Duration::from_secs(3),
+            joint: None,
             inquire_timeout: Duration::from_secs(30),
             install_timeout: Duration::from_secs(15),
             stall_timeout: Duration::from_secs(60),
@@ -324,6 +302,8 @@ pub enum EventKind {
         bound: BitRate,
         /// Who is served.
         destinations: Vec<SiteId>,
+        /// The transfers that it was planned together with; none if it was planned as if alone.
+        with: Vec<TransferId>,
     },
     /// Every site is ready. The first data may have left before.
     Started,
@@ -412,6 +392,8 @@ pub struct TransferStatus {
     pub planned_bps: Option<u64>,
     /// What no scheme can exceed, bits per second.
     pub bound_bps: Option<u64>,
+    /// The transfers that this attempt was planned together with; none if it was planned as if alone.
+    pub planned_with: Vec<TransferId>,
     /// One for each destination, in the request's order.
     pub destinations: Vec<DestinationStatus>,
     /// Generations that arrived wrong.
@@ -647,6 +629,8 @@ pub struct Coordinator<P> {
     next_transfer: u64,
     born: Instant,
     now: Instant,
+    /// A transfer ended, and nobody has looked yet whether the others gain by it.
+    gone: bool,
     out: Outbox,
 }
 
@@ -672,6 +656,7 @@ impl<P: Planner> Coordinator<P> {
             next_transfer: 1,
             born: now,
             now,
+            gone: false,
             out: Outbox::default(),
         }
     }
@@ -708,6 +693,7 @@ impl<P: Planner> Coordinator<P> {
             new.transfers.insert(id, transfer);
         }
         new.step_all();
+        new.plan_waiting();
         Ok(new)
     }
 
@@ -736,6 +722,7 @@ impl<P: Planner> Coordinator<P> {
         let transfer = Transfer::new(id, request, now + self.config.gather, wait_for_all);
         self.transfers.insert(id, transfer);
         self.with(id, |t, cx| t.submitted(cx));
+        self.plan_waiting();
         self.evict();
         Ok(id)
     }
@@ -812,7 +799,9 @@ impl<P: Planner> Coordinator<P> {
     /// Gives a transfer up. False if there is none, or it is over.
     pub fn cancel(&mut self, now: Instant, id: TransferId) -> bool {
         self.advance_clock(now);
-        self.with(id, |t, cx| t.cancel(cx)).unwrap_or(false)
+        let cancelled = self.with(id, |t, cx| t.cancel(cx)).unwrap_or(false);
+        self.plan_waiting();
+        cancelled
     }
 
     /// A site has registered: `session` changes when its process does, `addresses` say where it listens for data on each
@@ -833,6 +822,7 @@ impl<P: Planner> Coordinator<P> {
         let restarted = state.session.is_some_and(|s| s != session);
         *state = SiteState { session: Some(session), up: true, addresses };
         self.with_all(|t, cx| t.handle_site_up(cx, site, restarted));
+        self.plan_waiting();
     }
 
     /// A site's control connection has been lost for longer than the driver's grace time.
@@ -842,6 +832,7 @@ impl<P: Planner> Coordinator<P> {
         self.advance_clock(now);
         if std::mem::take(&mut self.sites[site.index()].up) {
             self.with_all(|t, cx| t.handle_site_down(cx, site));
+            self.plan_waiting();
         }
     }
 
@@ -857,12 +848,14 @@ impl<P: Planner> Coordinator<P> {
             // An attempt of a transfer that is forgotten here (its store was lost): nobody else would ever remove it.
             self.out.commands.push_back((site, Command::Uninstall { run }));
         }
+        self.plan_waiting();
     }
 
     /// Time has come to a [`Coordinator::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance_clock(now);
         self.step_all();
+        self.plan_waiting();
     }
 
     /// The next command, with the site that it is for. Commands for one site must reach it in this order.
@@ -930,8 +923,10 @@ impl<P: Planner> Coordinator<P> {
             planner: &self.planner,
             out: &mut self.out,
         };
+        let before = transfer.outcome();
         let result = f(transfer, &mut cx);
         transfer.step(&mut cx);
+        self.gone |= before != transfer.outcome();
         Some(result)
     }
 

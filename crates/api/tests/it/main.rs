@@ -88,8 +88,7 @@ impl World {
         // A killed process leaves no lock behind; a killed task's connections take a moment to go.
         let mut tries = 0;
         let controller = loop {
-            let config =
-                ControllerConfig::new(pair(), Box::new(planner), self.folder.join("controller.redb"));
+            let config = ControllerConfig::new(pair(), planner, self.folder.join("controller.redb"));
             match Controller::open(config) {
                 Ok(controller) => break controller,
                 Err(error) if tries == 100 => panic!("{error}"),
@@ -378,15 +377,14 @@ async fn a_store_of_another_topology_is_refused() {
     let folder = std::env::temp_dir().join(format!("anabranch-api-{}-store", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a writable temporary folder");
     let path = folder.join("controller.redb");
-    drop(Controller::open(ControllerConfig::new(pair(), Box::new(planner), &path)).expect("a new store"));
+    drop(Controller::open(ControllerConfig::new(pair(), planner, &path)).expect("a new store"));
     let mut other = pair();
     other.add_site("portland", None).expect("a new name");
-    let error = Controller::open(ControllerConfig::new(other, Box::new(planner), &path))
-        .err()
-        .expect("another topology");
+    let error =
+        Controller::open(ControllerConfig::new(other, planner, &path)).err().expect("another topology");
     assert!(error.to_string().contains("was written on another topology"), "{error}");
-    drop(Controller::open(ControllerConfig::new(pair(), Box::new(planner), &path)).expect("the same again"));
+    drop(Controller::open(ControllerConfig::new(pair(), planner, &path)).expect("the same again"));
     std::fs::write(&path, b"not a store").expect("ours");
-    assert!(Controller::open(ControllerConfig::new(pair(), Box::new(planner), &path)).is_err());
+    assert!(Controller::open(ControllerConfig::new(pair(), planner, &path)).is_err());
     std::fs::remove_dir_all(&folder).expect("ours");
 }

@@ -4,8 +4,7 @@ use crate::network::TopologyArgs;
 use anabranch_api::{Controller, ControllerConfig, ServeConfig, Server};
 use anabranch_net::keys::Role;
 use anabranch_net::tls::{CredentialFiles, Credentials};
-use anabranch_replicate::coordinator::{PlanRequest, SchemeChoice};
-use anabranch_replicate::plan::{Plan, Planner, Request, Scheme};
+use anabranch_replicate::coordinator::{DefaultPlanner, JointConfig};
 use anabranch_units::Duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,6 +33,11 @@ pub struct Args {
     /// other traffic: raise it where transfers are expected to share links.
     #[arg(long, value_name = "TIME", default_value = "5 s")]
     patience: Duration,
+    /// Whether transfers that run at the same time are planned together, each held to its share of the links.
+    ///
+    /// A new one waits 0.3 s for others. Running ones are planned anew where the slowest gains 10 % by it.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    joint: bool,
 }
 
 /// Runs it until it is told to end.
@@ -44,9 +48,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, Role::Controller, "controller");
     let credentials = Credentials::load(&files)?;
     super::runtime()?.block_on(async {
-        let mut config = ControllerConfig::new(topology, Box::new(plan), &args.store);
+        let mut config = ControllerConfig::new(topology, DefaultPlanner, &args.store);
         config.coordinator.site_wait = args.site_wait;
         config.coordinator.slow_hold = args.patience;
+        config.coordinator.joint = args.joint.then(JointConfig::default);
         let controller = Controller::open(config)?;
         let config = ServeConfig { address: args.listen, ..ServeConfig::default() };
         let server = Server::bind(controller, &credentials, config).await?;
@@ -57,26 +62,4 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Ok(ExitCode::SUCCESS)
     })
-}
-
-/// The coordinator's planner: the one of the `plan` module.
-fn plan(request: &PlanRequest<'_>) -> Result<Plan, String> {
-    let scheme = match request.scheme {
-        SchemeChoice::Auto => None,
-        SchemeChoice::Coded => Some(Scheme::Coded),
-        SchemeChoice::Packed => Some(Scheme::Packed),
-        SchemeChoice::Steiner => Some(Scheme::Steiner),
-        SchemeChoice::SteinerStoreAndForward => Some(Scheme::SteinerStoreAndForward),
-        SchemeChoice::MultiPath => Some(Scheme::MultiPath),
-        SchemeChoice::SinglePath => Some(Scheme::SinglePath),
-    };
-    let mut asked = Request::new(request.topology, request.source, request.destinations);
-    asked.avoid_sites = request.avoid_sites.to_vec();
-    asked.avoid_links = request.avoid_links.to_vec();
-    let planner = Planner::new(asked).map_err(|e| e.to_string())?;
-    match scheme {
-        None => planner.auto().map(|choice| choice.chosen.plan),
-        Some(scheme) => planner.plan(scheme).map(|planned| planned.plan),
-    }
-    .map_err(|e| e.to_string())
 }

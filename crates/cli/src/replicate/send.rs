@@ -518,8 +518,13 @@ impl Shown {
 
     fn event(&self, kind: &EventKind, name: &dyn Fn(u16) -> String) {
         match kind {
-            EventKind::Planned { scheme, rate, bound, .. } => {
-                self.say(&format!("planned: {scheme} at {rate} (bound {bound})"));
+            EventKind::Planned { scheme, rate, bound, with, .. } => {
+                let with: Vec<_> = with.iter().map(|t| t.0.to_string()).collect();
+                let with = match &with[..] {
+                    [] => String::new(),
+                    ids => format!(", together with transfer {}", ids.join(", ")),
+                };
+                self.say(&format!("planned: {scheme} at {rate} (bound {bound}){with}"));
             }
             EventKind::Stopped { reason } => self.say(&format!("stopped: {reason}")),
             EventKind::Suspected { site } => {

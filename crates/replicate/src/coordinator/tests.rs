@@ -1031,13 +1031,19 @@ fn tables_are_bounded() {
     assert!(!w.store.contains_key(&first));
 }
 
+/// Transfers planned alone in two rounds of four, and together in two.
+fn both_ways(round: u64) -> CoordinatorConfig {
+    let joint = (round / 2 % 2 == 1).then(JointConfig::default);
+    CoordinatorConfig { joint, ..CoordinatorConfig::default() }
+}
+
 /// Sites (and now and then the controller) die and come back at random; whoever is up in the end gets the file.
 #[test]
 fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
     let mut unlucky = 0;
     for round in 0..200 {
         let mut random = Seed::new(round).stream("schedule", 0);
-        let mut w = World::new(internet2());
+        let mut w = World::with(internet2(), both_ways(round));
         w.length = 1_000_000 + random.below(60_000_000);
         let mut order: Vec<u16> = (0..9).collect();
         random.shuffle(&mut order);
@@ -1097,7 +1103,7 @@ fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
 fn nonsense_from_sites_never_panics() {
     for round in 0..100 {
         let mut random = Seed::new(round).stream("nonsense", 0);
-        let mut w = World::new(internet2());
+        let mut w = World::with(internet2(), both_ways(round));
         w.length = 5_000_000;
         let id = w.submit(request(0, &[3, 5, 8]));
         for _ in 0..300 {

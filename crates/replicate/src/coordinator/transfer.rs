@@ -4,6 +4,7 @@
 //! order of inputs can leave a transfer without a deadline. Leaves out: other transfers. Read [`Phase`] and
 //! [`Transfer::step`] first.
 
+use super::together::{Busy, Demand, ceiling};
 use super::{
     BitRate, Command, CoordinatorConfig, CorruptPolicy, DestinationProgress, DestinationSnapshot,
     DestinationStatus, Duration, Event, EventKind, FailureKind, FileHash, FlowId, HopSettings, Instant,
@@ -84,6 +85,8 @@ pub(super) struct Transfer {
     debts: BTreeMap<(SiteId, Debt), Option<Instant>>,
     informed: BTreeSet<SiteId>,
     last_plan: Option<Plan>,
+    /// What the present or last attempt was planned together with.
+    planned_with: Vec<TransferId>,
     last_trouble: Option<String>,
     last_waiting: Option<String>,
     last_progress_event: Option<Instant>,
@@ -158,6 +161,13 @@ enum Phase {
         waiting: BTreeSet<SiteId>,
         answered: BTreeSet<SiteId>,
     },
+    /// All have answered: waits to be planned together with others.
+    Planning {
+        targets: Vec<SiteId>,
+        length: u64,
+        until: Instant,
+        fresh: bool,
+    },
     /// Programs are being installed; where they are, data flows already.
     Installing {
         attempt: Box<Running>,
@@ -182,6 +192,8 @@ enum Early {
 struct Running {
     run: Run,
     plan: Plan,
+    /// How fast the file may be sent, where the plan is a share.
+    ceiling: Option<BitRate>,
     participants: BTreeSet<SiteId>,
     sinks: BTreeMap<SiteId, SinkState>,
     /// Bytes handed to TCP and share of time blocked, of each flow.
@@ -303,6 +315,7 @@ impl Transfer {
             debts: BTreeMap::new(),
             informed: BTreeSet::new(),
             last_plan: None,
+            planned_with: Vec::new(),
             last_trouble: None,
             last_waiting: None,
             last_progress_event: None,
@@ -397,6 +410,7 @@ impl Transfer {
             scheme: plan.map(|p| p.scheme),
             planned_bps: plan.map(|p| p.rate.as_bps()),
             bound_bps: plan.map(|p| p.bound.as_bps()),
+            planned_with: self.planned_with.clone(),
             destinations: self
                 .destinations
                 .iter()
@@ -462,6 +476,7 @@ impl Transfer {
             Phase::Idle | Phase::Over => {}
             Phase::Settling { until, .. } => at(*until),
             Phase::Inquiring { begun, .. } => at(self.inquiry_deadline(*begun, config)),
+            Phase::Planning { until, .. } => at(*until),
             Phase::Installing { deadline, .. } => at(*deadline),
             Phase::Running(r) => {
                 if !r.ended() {
@@ -1224,7 +1239,8 @@ impl Transfer {
         }
         let now = cx.now;
         match &mut self.phase {
-            Phase::Over => false,
+            // The coordinator plans.
+            Phase::Over | Phase::Planning { .. } => false,
             Phase::Idle => self.begin(cx),
             Phase::Settling { until, early } => {
                 let there = match early {
@@ -1431,9 +1447,104 @@ impl Transfer {
             .filter(|d| Some(d.level) == level)
             .map(|d| d.site)
             .collect();
-        if !targets.is_empty() {
-            self.plan_and_install(cx, targets, length);
+        if targets.is_empty() {
+            return;
         }
+        match &cx.config.joint {
+            None => self.plan_and_install(cx, targets, length),
+            Some(joint) => {
+                let (until, fresh) = (cx.now + joint.gather, self.attempts == 1);
+                self.phase = Phase::Planning { targets, length, until, fresh };
+            }
+        }
+    }
+
+    pub(super) fn inquires(&self) -> bool {
+        matches!(self.phase, Phase::Inquiring { .. })
+    }
+
+    /// A first attempt waits for transfers that may be submitted, a later one only while some `inquire`.
+    pub(super) fn plan_is_due(&self, now: Instant, inquiring: bool) -> bool {
+        matches!(self.phase, Phase::Planning { until, fresh, .. } if now >= until || !fresh && !inquiring)
+    }
+
+    /// What to plan for. Begins anew if what was known has changed since the inquiry.
+    pub(super) fn waiting_demand(&mut self, cx: &mut Context<'_>) -> Option<Demand> {
+        let Phase::Planning { targets, fresh, .. } = &self.phase else { return None };
+        let (fresh, asked) = (*fresh, targets.clone());
+        let there: Vec<SiteId> = self
+            .eligible(cx)
+            .into_iter()
+            .map(|i| &self.destinations[i])
+            .filter(|d| d.known)
+            .map(|d| d.site)
+            .collect();
+        if !cx.up(self.request.source) || !asked.iter().all(|t| there.contains(t)) {
+            self.phase = Phase::Idle;
+            return None;
+        }
+        Some(self.demand(cx, asked, fresh))
+    }
+
+    fn demand(&self, cx: &Context<'_>, mut targets: Vec<SiteId>, fresh: bool) -> Demand {
+        targets.sort_unstable();
+        let (avoid_sites, avoid_links) = self.avoided(cx, &targets);
+        let (id, source, scheme) = (self.id, self.request.source, self.request.scheme);
+        Demand { id, source, targets, avoid_sites, avoid_links, scheme, fresh }
+    }
+
+    /// What it does now, if it still has something to move.
+    pub(super) fn busy(&self, cx: &Context<'_>) -> Option<Busy> {
+        let r = self.running()?;
+        let open = r.sinks.iter().filter(|(_, s)| !s.done);
+        let left = open.clone().map(|(_, s)| s.missing_bytes - s.verified_bytes).max()?;
+        let targets = open.map(|(site, _)| *site).collect();
+        let demand = self.demand(cx, targets, false);
+        Some(Busy { demand, plan: r.plan.clone(), ceiling: r.ceiling, left: ByteCount::new(left) })
+    }
+
+    /// Installs the plan that was made together with those of `with`; without one, plans alone.
+    pub(super) fn install_waiting(&mut self, cx: &mut Context<'_>, plan: Option<Plan>, with: &[TransferId]) {
+        let (targets, length) = match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Planning { targets, length, .. } => (targets, length),
+            // It was over meanwhile.
+            other => {
+                self.phase = other;
+                return;
+            }
+        };
+        let mut sorted = targets.clone();
+        sorted.sort_unstable();
+        let (avoid_sites, avoid_links) = self.avoided(cx, &sorted);
+        match plan {
+            Some(plan)
+                if usable(&plan, cx, self.request.source, &sorted, &avoid_sites, &avoid_links).is_ok() =>
+            {
+                for d in self.destinations.iter_mut().filter(|d| sorted.contains(&d.site)) {
+                    d.away = None;
+                }
+                self.install(cx, plan, length, with);
+            }
+            _ => self.plan_and_install(cx, targets, length),
+        }
+    }
+
+    /// Waits until others that run are stopped and can be planned with it.
+    pub(super) fn wait_for_others(&mut self, new: Instant) {
+        if let Phase::Planning { until, fresh, .. } = &mut self.phase {
+            (*until, *fresh) = (new, false);
+        }
+    }
+
+    /// Stops the attempt, through no fault of anybody, to be planned with others.
+    pub(super) fn plan_anew(&mut self, cx: &mut Context<'_>, reason: String) {
+        if self.running().is_none() {
+            return;
+        }
+        self.remove_attempt(cx);
+        self.phase = Phase::Idle;
+        self.event(cx, EventKind::Stopped { reason });
+        self.changed(cx);
     }
 
     fn blame_destinations(&mut self, cx: &mut Context<'_>, silent: &BTreeSet<SiteId>, what: &str) {
@@ -1550,12 +1661,14 @@ impl Transfer {
         for d in self.destinations.iter_mut().filter(|d| targets.contains(&d.site)) {
             d.away = None;
         }
-        self.install(cx, plan, length);
+        self.install(cx, plan, length, &[]);
     }
 
-    fn install(&mut self, cx: &mut Context<'_>, plan: Plan, length: u64) {
+    fn install(&mut self, cx: &mut Context<'_>, plan: Plan, length: u64, with: &[TransferId]) {
         let run = Run { transfer: self.id, attempt: Attempt(self.attempts) };
-        let programs = self.programs(cx, &plan, run, length);
+        let ceiling = ceiling(&plan, !with.is_empty());
+        let programs = self.programs(cx, &plan, run, length, ceiling);
+        self.planned_with = with.to_vec();
         let participants: BTreeSet<SiteId> = programs.keys().copied().collect();
         let served: Vec<SiteId> = plan.groups.iter().flat_map(|g| &g.sinks).map(|s| s.site).collect();
         let sinks = self
@@ -1584,6 +1697,7 @@ impl Transfer {
                 rate: plan.rate,
                 bound: plan.bound,
                 destinations: served,
+                with: with.to_vec(),
             },
         );
         for (site, program) in programs {
@@ -1593,6 +1707,7 @@ impl Transfer {
         let attempt = Box::new(Running {
             run,
             plan,
+            ceiling,
             participants: participants.clone(),
             sinks,
             flows: BTreeMap::new(),
@@ -1617,6 +1732,7 @@ impl Transfer {
         plan: &Plan,
         run: Run,
         length: u64,
+        ceiling: Option<BitRate>,
     ) -> BTreeMap<SiteId, SiteProgram> {
         let have =
             |site: SiteId| self.destinations.iter().find(|d| d.site == site).map_or(&[][..], |d| &d.have);
@@ -1647,6 +1763,7 @@ impl Transfer {
                 }
             })
             .collect();
+        let sent = ceiling.map(|rate| source_rate(plan, rate));
         let blank = |site: SiteId| SiteProgram {
             run,
             site,
@@ -1659,7 +1776,7 @@ impl Transfer {
             outgoing: Vec::new(),
             sinks: Vec::new(),
             store_and_forward: plan.store_and_forward,
-            bandwidth_limit: self.request.bandwidth_limit,
+            bandwidth_limit: self.request.bandwidth_limit.into_iter().chain(sent).min(),
         };
         let mut programs = BTreeMap::from([(self.request.source, blank(self.request.source))]);
         for (index, flow) in plan.flows.iter().enumerate() {
@@ -1822,6 +1939,23 @@ impl Transfer {
         });
         if paid {
             self.changed(cx);
+        }
+    }
+}
+
+/// What the source of a plan of one group sends, as its pace counts it, while the file goes at `rate`: a piece of a routed
+/// group once, one of a coded group as often as its symbols leave.
+fn source_rate(plan: &Plan, rate: BitRate) -> BitRate {
+    let [group] = &plan.groups[..] else { return rate };
+    match group.mode {
+        Mode::Routed => rate,
+        Mode::Coded => {
+            let streams = |f: &crate::plan::Flow| {
+                f.terms.iter().filter(|t| matches!(t.input, Input::Stream(_))).count() as u64
+            };
+            BitRate::bps(
+                rate.as_bps() * plan.flows.iter().map(streams).sum::<u64>() / u64::from(group.streams),
+            )
         }
     }
 }

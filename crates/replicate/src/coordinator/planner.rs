@@ -1,0 +1,102 @@
+//! What decides what transfers do on the network, and the decision of the [`plan`](crate::plan) module.
+//!
+//! Read [`Planner`] first.
+
+use super::SchemeChoice;
+use crate::plan::{self, JointRequest, Plan, PlanError, Request, Scheme};
+use anabranch_graph::Topology;
+use anabranch_units::{LinkId, SiteId};
+
+/// What a planner is asked.
+#[derive(Clone, Debug)]
+pub struct PlanRequest<'a> {
+    /// The network.
+    pub topology: &'a Topology,
+    /// The site that holds the file.
+    pub source: SiteId,
+    /// Who is to be served, ascending; never empty.
+    pub destinations: &'a [SiteId],
+    /// Sites that must not be used, ascending; never the source or one of `destinations`.
+    pub avoid_sites: &'a [SiteId],
+    /// Links that must not be used, ascending.
+    pub avoid_links: &'a [LinkId],
+    /// How to plan.
+    pub scheme: SchemeChoice,
+}
+
+/// Decides what a transfer does on the network; any `Fn(&PlanRequest<'_>) -> Result<Plan, String>` is one.
+pub trait Planner {
+    /// A plan that serves every one of the request's destinations, as if no other transfer ran.
+    ///
+    /// Errors: one line that says why there is none.
+    fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, String>;
+
+    /// Plans for transfers that run at the same time and beside `others`, which go on as they were planned: one for each
+    /// request, in their order. Unless it is said otherwise, each as if alone.
+    fn plan_together(&self, requests: &[PlanRequest<'_>], others: &[&Plan]) -> Vec<Result<Plan, String>> {
+        let _ = others;
+        requests.iter().map(|r| self.plan(r)).collect()
+    }
+}
+
+impl<F: Fn(&PlanRequest<'_>) -> Result<Plan, String>> Planner for F {
+    fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, String> {
+        self(request)
+    }
+}
+
+/// The planner of the [`plan`](crate::plan) module, with its default options.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct DefaultPlanner;
+
+impl Planner for DefaultPlanner {
+    fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, String> {
+        let planner = plan::Planner::new(asked(request)).map_err(|e| e.to_string())?;
+        match scheme(request.scheme) {
+            None => planner.auto().map(|choice| choice.chosen.plan),
+            Some(scheme) => planner.plan(scheme).map(|planned| planned.plan),
+        }
+        .map_err(|e| e.to_string())
+    }
+
+    fn plan_together(&self, requests: &[PlanRequest<'_>], others: &[&Plan]) -> Vec<Result<Plan, String>> {
+        // One that has no plan must not cost the others theirs.
+        let able: Vec<Result<(), PlanError>> =
+            requests.iter().map(|r| plan::Planner::new(asked(r)).map(|_| ())).collect();
+        let joint: Vec<JointRequest<'_>> = requests
+            .iter()
+            .zip(&able)
+            .filter(|(_, able)| able.is_ok())
+            .map(|(r, _)| JointRequest { request: asked(r), scheme: scheme(r.scheme) })
+            .collect();
+        let mut found = plan::together(&joint, others).map(Vec::into_iter);
+        let next = |able: Result<(), PlanError>| {
+            able.map_err(|e| e.to_string())?;
+            match &mut found {
+                Ok(plans) => Ok(plans.next().expect("one plan for each request").plan),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        able.into_iter().map(next).collect()
+    }
+}
+
+fn asked<'a>(request: &PlanRequest<'a>) -> Request<'a> {
+    Request {
+        avoid_sites: request.avoid_sites.to_vec(),
+        avoid_links: request.avoid_links.to_vec(),
+        ..Request::new(request.topology, request.source, request.destinations)
+    }
+}
+
+fn scheme(choice: SchemeChoice) -> Option<Scheme> {
+    match choice {
+        SchemeChoice::Auto => None,
+        SchemeChoice::Coded => Some(Scheme::Coded),
+        SchemeChoice::Packed => Some(Scheme::Packed),
+        SchemeChoice::Steiner => Some(Scheme::Steiner),
+        SchemeChoice::SteinerStoreAndForward => Some(Scheme::SteinerStoreAndForward),
+        SchemeChoice::MultiPath => Some(Scheme::MultiPath),
+        SchemeChoice::SinglePath => Some(Scheme::SinglePath),
+    }
+}
