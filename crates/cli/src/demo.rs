@@ -239,6 +239,7 @@ impl Show<'_> {
             keys: self.keys,
             controller: self.source,
             patience: None,
+            joint: None,
         };
         stage.make_folders()?;
         std::fs::hard_link(self.file, stage.site_folder(self.source).join("file.bin"))?;

@@ -30,6 +30,8 @@ pub struct Stage<'a> {
     pub controller: SiteId,
     /// How long a destination may hold the others of its transfer back; `None` is the controller's default.
     pub patience: Option<Duration>,
+    /// Whether transfers are planned together; `None` is the controller's default.
+    pub joint: Option<bool>,
 }
 
 /// The daemons; dropping them ends them.
@@ -94,6 +96,9 @@ impl Stage<'_> {
         command.arg("--store").arg(self.folder.join("controller.redb"));
         if let Some(patience) = self.patience {
             command.args(["--patience", &format!("{} s", patience.as_secs())]);
+        }
+        if let Some(joint) = self.joint {
+            command.args(["--joint", &joint.to_string()]);
         }
         daemons.0.push(emulation.spawn(self.controller, command)?);
         for site in self.topology.site_ids() {

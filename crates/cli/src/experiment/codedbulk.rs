@@ -17,7 +17,11 @@ use crate::network::TopologyArgs;
 use crate::stage::{Stage, make_file, make_keys};
 use anabranch_emu::{Emulation, EmulationOptions, LinkCounters};
 use anabranch_graph::Topology;
-use anabranch_replicate::plan::{FlowId, Input, Plan, Planner, Request, Scheme, share_flows, share_links};
+use anabranch_replicate::plan::survey::concurrent;
+use anabranch_replicate::plan::{
+    FlowId, Input, JointRequest, Plan, Planner, Request, Scheme, share_flows, share_flows_under, share_links,
+    together,
+};
 use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
 use anyhow::{Context as _, bail, ensure};
 use std::collections::BTreeMap;
@@ -36,7 +40,8 @@ pub struct Args {
     /// Rate of every link that the topology gives none.
     #[arg(long, value_name = "RATE", default_value = "5 Mbit/s")]
     rate: BitRate,
-    /// Which schemes, each in an emulation of its own: auto, coded, packed, steiner, multi_path, single_path.
+    /// Which schemes, each in an emulation of its own: auto, coded, packed, steiner, multi_path, single_path, or joint:
+    /// auto, all transfers planned together. With the others each is planned as if alone.
     #[arg(
         long,
         value_name = "SCHEME,SCHEME",
@@ -110,6 +115,10 @@ struct Row {
     planned_mbps: f64,
     /// The same if flows share it one by one.
     planned_flows_mbps: f64,
+    /// Of the slowest transfer; `None` where only predicted.
+    slowest_mbps: Option<f64>,
+    /// The same if flows share the links one by one.
+    planned_slowest_mbps: f64,
     /// What interactive traffic takes of each link, by id, as designed.
     interactive_link_mbps: Vec<f64>,
     transfers: Vec<TransferRow>,
@@ -171,8 +180,7 @@ struct Drawn {
 }
 
 fn draw(topology: &Topology, args: &Args) -> anyhow::Result<Vec<Drawn>> {
-    let sites: Vec<SiteId> = topology.site_ids().collect();
-    let (count, most) = (sites.len(), sites.len() - 1);
+    let (count, most) = (topology.sites().len(), topology.sites().len() - 1);
     ensure!(
         (1..=count).contains(&args.concurrent),
         "--concurrent {}: 1 to {count}, as each site of {} is the source of at most one transfer",
@@ -185,17 +193,8 @@ fn draw(topology: &Topology, args: &Args) -> anyhow::Result<Vec<Drawn>> {
         "--schemes {ONE_TREE}: can only be predicted, add --predict"
     );
     ensure!((0.0..0.9).contains(&args.load), "--load {}: 0 to 0.9", args.load);
-    let seed = Seed::new(args.seed);
-    let mut sources = sites.clone();
-    seed.stream("codedbulk sources", 0).shuffle(&mut sources);
-    let drawn = sources.into_iter().take(args.concurrent).map(|source| {
-        let mut rest: Vec<SiteId> = sites.iter().copied().filter(|s| *s != source).collect();
-        seed.stream("codedbulk destinations", u64::from(source.0)).shuffle(&mut rest);
-        rest.truncate(args.destinations);
-        rest.sort_unstable();
-        Drawn { source, destinations: rest }
-    });
-    Ok(drawn.collect())
+    let drawn = concurrent(topology, Seed::new(args.seed), args.concurrent, args.destinations);
+    Ok(drawn.into_iter().map(|(source, destinations)| Drawn { source, destinations }).collect())
 }
 
 /// A scheme that can only be predicted: the first tree of `steiner` and no other. Section 4.1 of the paper can be read so:
@@ -228,6 +227,20 @@ fn first_tree(mut plan: Plan) -> Plan {
         }
     }
     plan
+}
+
+/// `auto`, with a controller that plans all transfers together.
+const JOINT: &str = "joint";
+
+/// The plans of all, and of each how many flows code.
+fn plans(topology: &Topology, drawn: &[Drawn], scheme: &str) -> anyhow::Result<(Vec<Plan>, Vec<usize>)> {
+    if scheme != JOINT {
+        return drawn.iter().map(|d| plan(topology, d, scheme)).collect();
+    }
+    let ask = |d: &Drawn| Request::new(topology, d.source, d.destinations.clone());
+    let requests: Vec<JointRequest<'_>> =
+        drawn.iter().map(|d| JointRequest { request: ask(d), scheme: None }).collect();
+    Ok(together(&requests, &[])?.into_iter().map(|p| (p.plan, p.figures.coding_flows)).collect())
 }
 
 /// A transfer's plan, with what its planner knows.
@@ -278,19 +291,23 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 const UNTRUSTED: u8 = 4;
 
 fn line(row: &Row) -> String {
-    let measured = row.aggregate_mbps.map_or("not measured".into(), |a| format!("{a:.2} Mbit/s"));
+    let slowest = row.slowest_mbps.unwrap_or(0.0);
+    let measured = row
+        .aggregate_mbps
+        .map_or("not measured".into(), |a| format!("{a:.2} Mbit/s, the slowest {slowest:.2}"));
     let lateness = row.measured.as_ref().map_or(String::new(), |m| {
         format!(", lateness p99 {:.0} us, links {:.0} % full", m.lateness_us_p99, 100.0 * m.link_share_mean)
     });
     format!(
-        "{} {}: {} transfers to {}, load {}: {measured} (planned {:.2}, flow by flow {:.2}){lateness}",
+        "{} {}: {} transfers to {}, load {}: {measured} (planned {:.2}, flow by flow {:.2}, the slowest {:.2}){lateness}",
         row.topology,
         row.scheme,
         row.concurrent,
         row.destinations,
         row.load,
         row.planned_mbps,
-        row.planned_flows_mbps
+        row.planned_flows_mbps,
+        row.planned_slowest_mbps
     )
 }
 
@@ -308,9 +325,9 @@ fn predict(
         .zip(&traffic.on_link)
         .map(|(l, busy)| l.properties.capacity.as_bps().saturating_sub(busy.as_bps()))
         .collect();
-    let (plans, coding): (Vec<Plan>, Vec<usize>) =
-        drawn.iter().map(|d| plan(topology, d, scheme)).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-    let (whole, flows) = (share_links(&left, &plans), share_flows(&left, &plans));
+    let (plans, coding) = plans(topology, drawn, scheme)?;
+    let ceilings: Vec<Option<BitRate>> = plans.iter().map(|p| (scheme == JOINT).then_some(p.rate)).collect();
+    let (whole, flows) = (share_links(&left, &plans), share_flows_under(&left, &plans, &ceilings));
     let transfers: Vec<TransferRow> = (0..drawn.len())
         .map(|i| TransferRow {
             source: drawn[i].source.0,
@@ -336,6 +353,8 @@ fn predict(
         aggregate_mbps: None,
         planned_mbps: whole.iter().map(|r| r.as_mbps_f64()).sum(),
         planned_flows_mbps: flows.iter().map(|r| r.as_mbps_f64()).sum(),
+        slowest_mbps: None,
+        planned_slowest_mbps: flows.iter().map(|r| r.as_mbps_f64()).fold(f64::INFINITY, f64::min),
         interactive_link_mbps: traffic.on_link.iter().map(|r| r.as_mbps_f64()).collect(),
         transfers,
         measured: None,
@@ -386,6 +405,7 @@ fn measure(
         keys: &keys,
         controller: SiteId(0),
         patience: Some(Duration::from_secs(args.patience)),
+        joint: Some(row.scheme == JOINT),
     };
     stage.make_folders()?;
     // Large enough that nobody is done before the window ends: the fastest plan for twice as long.
@@ -410,7 +430,8 @@ fn measure(
     for (index, d) in drawn.iter().enumerate() {
         let (copy, log) = (format!("copy-{index}.bin"), format!("send-{index}.log"));
         let names = ("file.bin", &copy[..], &log[..]);
-        let mut command = stage.send(&emulation, d.source, &d.destinations, &row.scheme, names)?;
+        let scheme = if row.scheme == JOINT { "auto" } else { &row.scheme[..] };
+        let mut command = stage.send(&emulation, d.source, &d.destinations, scheme, names)?;
         command.args(["--congestion-control", &args.congestion_control]);
         command.args(["--symbol", &args.symbol.as_u64().to_string()]);
         command.args(["--buffer-packets", &args.buffer_packets.to_string()]);
@@ -442,6 +463,7 @@ fn measure(
     }
     let slowest = |t: &TransferRow| t.rates_mbps.iter().copied().fold(f64::INFINITY, f64::min);
     row.aggregate_mbps = Some(row.transfers.iter().map(slowest).sum());
+    row.slowest_mbps = row.transfers.iter().map(slowest).reduce(f64::min);
     let link_bytes: Vec<u64> =
         window.after.iter().zip(&window.before).map(|(a, b)| a.sent_bytes - b.sent_bytes).collect();
     let capacity: u64 = topology.links().iter().map(|l| l.properties.capacity.as_bps()).sum();
