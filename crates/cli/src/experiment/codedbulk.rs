@@ -61,6 +61,9 @@ pub struct Args {
     /// Seed of the draw and of the interactive traffic.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Seconds between a transfer and the next.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    stagger: u64,
     /// Seconds between the start of the last transfer and the window.
     #[arg(long, value_name = "SECONDS", default_value_t = 6)]
     warm_up: u64,
@@ -410,7 +413,8 @@ fn measure(
     stage.make_folders()?;
     // Large enough that nobody is done before the window ends: the fastest plan for twice as long.
     let fastest = row.transfers.iter().map(|t| t.bound_mbps).fold(0.0, f64::max);
-    let seconds = (args.warm_up + args.seconds) as f64 + LINGER.as_secs_f64() + 5.0;
+    let staggered = args.stagger * drawn.len() as u64;
+    let seconds = (staggered + args.warm_up + args.seconds) as f64 + LINGER.as_secs_f64() + 5.0;
     let size = ByteCount::new((fastest * 1e6 / 8.0 * seconds * 2.0) as u64);
     make_file(&stage.folder.join("file.bin"), size)?;
     for d in drawn {
@@ -428,6 +432,9 @@ fn measure(
     let generators = start_interactive(&stage, &emulation, traffic, args)?;
     let mut senders = Vec::new();
     for (index, d) in drawn.iter().enumerate() {
+        if index > 0 {
+            std::thread::sleep(Duration::from_secs(args.stagger));
+        }
         let (copy, log) = (format!("copy-{index}.bin"), format!("send-{index}.log"));
         let names = ("file.bin", &copy[..], &log[..]);
         let scheme = if row.scheme == JOINT { "auto" } else { &row.scheme[..] };
