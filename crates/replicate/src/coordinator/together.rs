@@ -1,8 +1,8 @@
 //! Transfers planned together: which, when, and when running ones are planned anew for it.
 //!
 //! A transfer that has an attempt to plan waits up to [`JointConfig::gather`] for others to be planned at once with it.
-//! Running ones keep their plans, and count; unless the smallest rate gains [`JointConfig::gain_min`] by planning them
-//! anew and each has [`JointConfig::left_min`] left to move: then they are stopped, and all are planned at once when they
+//! Running ones keep their plans, and count; unless the smallest rate, or without loss to it the sum, gains
+//! [`JointConfig::gain_min`] by planning them anew and each has [`JointConfig::left_min`] left to move: then they are stopped, and all are planned at once when they
 //! have said what they have. That is looked into only when a transfer comes or goes. A plan made together holds only
 //! if nobody takes more than its share, so its source sends no faster; TCP alone would share links by the flow.
 //!
@@ -13,7 +13,7 @@ mod tests;
 
 use super::transfer::Transfer;
 use super::{Coordinator, PlanRequest, Planner, SchemeChoice, TransferId};
-use crate::plan::{Plan, fairer, share_flows_under};
+use crate::plan::{Plan, fairer, fairer_by, share_flows_under};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
 
 /// How transfers are planned together.
@@ -23,7 +23,8 @@ pub struct JointConfig {
     pub gather: Duration,
     /// How long one waits for those that are stopped to be planned anew with it.
     pub switch: Duration,
-    /// By which share the smallest rate must gain for running transfers to be planned anew.
+    /// By which share the smallest rate, or without loss to it the sum, must gain for running transfers to be planned
+    /// anew.
     pub gain_min: f64,
     /// How long each of them must have left at its present rate: a switch costs it a second or so.
     pub left_min: Duration,
@@ -74,8 +75,10 @@ struct Solution {
 }
 
 impl Solution {
-    fn smallest(&self) -> f64 {
-        self.rates.iter().map(|r| r.as_bps() as f64).fold(f64::INFINITY, f64::min)
+    /// "3 Mbit/s, 8 Mbit/s in all".
+    fn text(&self) -> String {
+        let all: u64 = self.rates.iter().map(|r| r.as_bps()).sum();
+        format!("{}, {} in all", self.rates.iter().min().copied().unwrap_or(NOTHING), BitRate::bps(all))
     }
 }
 
@@ -118,7 +121,7 @@ impl<P: Planner> Coordinator<P> {
             if !moved.is_empty() {
                 let switch = self.best(&all, &kept);
                 let all_planned = switch.plans.iter().all(Result::is_ok);
-                if all_planned && switch.smallest() > keep.smallest() * (1.0 + joint.gain_min) {
+                if all_planned && fairer_by(joint.gain_min, &switch.rates, &keep.rates) {
                     let until = self.now + joint.switch;
                     for demand in &demands {
                         self.with(demand.id, |t, _| t.wait_for_others(until));
@@ -126,8 +129,8 @@ impl<P: Planner> Coordinator<P> {
                     let reason = format!(
                         "{} at once are planned anew: the slowest gets {} instead of {}",
                         switch.rates.len(),
-                        BitRate::bps(switch.smallest() as u64),
-                        BitRate::bps(keep.smallest() as u64)
+                        switch.text(),
+                        keep.text()
                     );
                     for busy in moved {
                         self.with(busy.demand.id, |t, cx| t.plan_anew(cx, reason.clone()));

@@ -136,13 +136,18 @@ const SAME: f64 = 1e-3;
 
 /// Whether rates are fairer than others: the smallest is larger, or as large and the sum is larger.
 pub fn fairer(rates: &[BitRate], than: &[BitRate]) -> bool {
+    fairer_by(SAME, rates, than)
+}
+
+/// The same where larger means by a share of at least `gain`.
+pub fn fairer_by(gain: f64, rates: &[BitRate], than: &[BitRate]) -> bool {
     let figures = |rates: &[BitRate]| {
         let each = || rates.iter().map(|r| r.as_bps() as f64);
         (each().fold(f64::INFINITY, f64::min), each().sum::<f64>())
     };
     let ((least, sum), (other_least, other_sum)) = (figures(rates), figures(than));
-    let more = |a: f64, b: f64| a > b * (1.0 + SAME);
-    more(least, other_least) || !more(other_least, least) && more(sum, other_sum)
+    let more = |a: f64, b: f64, by: f64| a > b * (1.0 + by);
+    more(least, other_least, gain) || !more(other_least, least, SAME) && more(sum, other_sum, gain)
 }
 
 /// The requests with the same capacities left for all, and these.
