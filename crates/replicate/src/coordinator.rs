@@ -629,8 +629,8 @@ pub struct Coordinator<P> {
     next_transfer: u64,
     born: Instant,
     now: Instant,
-    /// A transfer ended, and nobody has looked yet whether the others gain by it.
-    gone: bool,
+    /// When to look whether running transfers gain by being planned anew.
+    look_at: Option<Instant>,
     out: Outbox,
 }
 
@@ -656,7 +656,7 @@ impl<P: Planner> Coordinator<P> {
             next_transfer: 1,
             born: now,
             now,
-            gone: false,
+            look_at: None,
             out: Outbox::default(),
         }
     }
@@ -875,7 +875,7 @@ impl<P: Planner> Coordinator<P> {
 
     /// When to call [`Coordinator::handle_timeout`]. There is one whenever a transfer is under way.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.transfers.values().filter_map(|t| t.deadline(&self.config)).min()
+        self.transfers.values().filter_map(|t| t.deadline(&self.config)).chain(self.look_at).min()
     }
 
     /// What must survive of a transfer.
@@ -926,7 +926,9 @@ impl<P: Planner> Coordinator<P> {
         let before = transfer.outcome();
         let result = f(transfer, &mut cx);
         transfer.step(&mut cx);
-        self.gone |= before != transfer.outcome();
+        if before != transfer.outcome() && self.config.joint.is_some() {
+            self.look_at = Some(self.now);
+        }
         Some(result)
     }
 

@@ -3,7 +3,8 @@
 //! A transfer that has an attempt to plan waits up to [`JointConfig::gather`] for others to be planned at once with it.
 //! Running ones keep their plans, and count; unless the smallest rate, or without loss to it the sum, gains
 //! [`JointConfig::gain_min`] by planning them anew and each has [`JointConfig::left_min`] left to move: then they are stopped, and all are planned at once when they
-//! have said what they have. That is looked into only when a transfer comes or goes. A plan made together holds only
+//! have said what they have. That is looked into when a transfer comes or goes, and again [`JointConfig::again_min`] after
+//! one was planned anew. A plan made together holds only
 //! if nobody takes more than its share, so its source sends no faster; TCP alone would share links by the flow.
 //!
 //! Leaves out: what users' ceilings and priorities leave to others. Read [`JointConfig`] first.
@@ -14,7 +15,7 @@ mod tests;
 use super::transfer::Transfer;
 use super::{Coordinator, PlanRequest, Planner, SchemeChoice, TransferId};
 use crate::plan::{Plan, fairer, fairer_by, share_flows_under};
-use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, SiteId};
 
 /// How transfers are planned together.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +29,8 @@ pub struct JointConfig {
     pub gain_min: f64,
     /// How long each of them must have left at its present rate: a switch costs it a second or so.
     pub left_min: Duration,
+    /// How long one that was planned anew is left alone, whoever comes or goes.
+    pub again_min: Duration,
     /// With more transfers under way than that, each is planned as if alone.
     pub transfers_max: usize,
 }
@@ -39,6 +42,7 @@ impl Default for JointConfig {
             switch: Duration::from_secs(3),
             gain_min: 0.1,
             left_min: Duration::from_secs(10),
+            again_min: Duration::from_secs(5),
             transfers_max: 16,
         }
     }
@@ -64,6 +68,7 @@ pub(super) struct Busy {
     pub plan: Plan,
     pub ceiling: Option<BitRate>,
     pub left: ByteCount,
+    pub moved_at: Option<Instant>,
 }
 
 /// Plans for some transfers, and what all get with them: first these, then those beside them.
@@ -86,10 +91,10 @@ impl<P: Planner> Coordinator<P> {
     /// Plans what waits for it, if it has waited long enough.
     pub(super) fn plan_waiting(&mut self) {
         let Some(joint) = self.config.joint.clone() else { return };
-        let gone = std::mem::take(&mut self.gone);
+        let look = self.look_at.take_if(|t| *t <= self.now).is_some();
         let inquiring = self.transfers.values().any(Transfer::inquires);
         let due = self.transfers.values().any(|t| t.plan_is_due(self.now, inquiring));
-        if !due && !gone {
+        if !due && !look {
             return;
         }
         let ids: Vec<TransferId> = self.transfers.keys().copied().collect();
@@ -109,11 +114,13 @@ impl<P: Planner> Coordinator<P> {
         }
         let demands: Vec<&Demand> = waiting.iter().collect();
         let keep = self.best(&demands, &busy.iter().collect::<Vec<_>>());
-        if gone || waiting.iter().any(|d| d.fresh) {
+        if look || waiting.iter().any(|d| d.fresh) {
+            let free_at = |b: &Busy| b.moved_at.map(|t| t + joint.again_min).filter(|t| *t > self.now);
+            self.look_at = busy.iter().filter_map(free_at).chain(self.look_at).min();
             let rate_of = |at: usize| keep.rates[waiting.len() + at];
             let (moved, kept): (Vec<_>, Vec<_>) = busy.iter().enumerate().partition(|(at, b)| {
                 let rate = rate_of(*at);
-                rate.as_bps() > 0 && rate.transmit_time(b.left) >= joint.left_min
+                free_at(b).is_none() && rate.as_bps() > 0 && rate.transmit_time(b.left) >= joint.left_min
             });
             let moved: Vec<&Busy> = moved.into_iter().map(|(_, b)| b).collect();
             let kept: Vec<&Busy> = kept.into_iter().map(|(_, b)| b).collect();

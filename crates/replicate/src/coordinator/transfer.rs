@@ -87,6 +87,8 @@ pub(super) struct Transfer {
     last_plan: Option<Plan>,
     /// What the present or last attempt was planned together with.
     planned_with: Vec<TransferId>,
+    /// When it was last stopped to be planned anew.
+    moved_at: Option<Instant>,
     last_trouble: Option<String>,
     last_waiting: Option<String>,
     last_progress_event: Option<Instant>,
@@ -316,6 +318,7 @@ impl Transfer {
             informed: BTreeSet::new(),
             last_plan: None,
             planned_with: Vec::new(),
+            moved_at: None,
             last_trouble: None,
             last_waiting: None,
             last_progress_event: None,
@@ -1500,7 +1503,8 @@ impl Transfer {
         let left = open.clone().map(|(_, s)| s.missing_bytes - s.verified_bytes).max()?;
         let targets = open.map(|(site, _)| *site).collect();
         let demand = self.demand(cx, targets, false);
-        Some(Busy { demand, plan: r.plan.clone(), ceiling: r.ceiling, left: ByteCount::new(left) })
+        let (ceiling, left) = (r.ceiling, ByteCount::new(left));
+        Some(Busy { demand, plan: r.plan.clone(), ceiling, left, moved_at: self.moved_at })
     }
 
     /// Installs the plan that was made together with those of `with`; without one, plans alone.
@@ -1541,6 +1545,7 @@ impl Transfer {
         if self.running().is_none() {
             return;
         }
+        self.moved_at = Some(cx.now);
         self.remove_attempt(cx);
         self.phase = Phase::Idle;
         self.event(cx, EventKind::Stopped { reason });

@@ -313,6 +313,28 @@ fn who_is_left_alone_is_planned_anew_and_let_go() {
 }
 
 #[test]
+fn one_that_was_planned_anew_is_left_alone_for_a_while_and_then_looked_at_again() {
+    let again = JointConfig::default().again_min.as_secs_f64() as u32 * 10;
+    let mut w = World::new(Some(JointConfig::default()), LONG);
+    let draw = draw(2, Gains::Slowest);
+    let first = w.submit(&draw[0]);
+    w.run(14);
+    let second = w.submit(&draw[1]);
+    let mut ticks = 0;
+    while w.status(first).attempts == 1 {
+        w.tick();
+        ticks += 1;
+        assert!(ticks < 12, "the first is planned anew for the second");
+    }
+    w.run(10);
+    assert!(w.coordinator.cancel(w.now, second));
+    w.run(again - 12);
+    assert_eq!(w.status(first).attempts, 2, "not yet");
+    w.run(10);
+    assert_eq!((w.status(first).attempts, w.limit(first)), (3, None), "it has the network for itself");
+}
+
+#[test]
 fn no_more_than_the_limit_are_planned_together() {
     let draw = draw(4, Gains::Slowest);
     for (max, joint) in [(4, true), (3, false)] {
