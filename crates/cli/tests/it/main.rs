@@ -9,6 +9,7 @@ mod doctor;
 mod emulate;
 mod failures;
 mod net;
+mod together;
 
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
