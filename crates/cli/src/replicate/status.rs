@@ -69,12 +69,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             };
             let to: Vec<_> =
                 view.destinations.iter().map(|d| format!("{} {}", d.site, share(d.verified_bytes))).collect();
+            let with: Vec<_> = view.planned_with.iter().map(u64::to_string).collect();
+            let with = if with.is_empty() { String::new() } else { format!(" with {}", with.join(", ")) };
             rows.add_row([
                 view.id.to_string(),
                 view.source,
                 view.source_path,
                 view.length_bytes.map_or("-".into(), |n| ByteCount::new(n).to_string()),
-                view.scheme.map_or("-".into(), |s| s.to_string()),
+                view.scheme.map_or("-".into(), |s| format!("{s}{with}")),
                 state,
                 to.join(", "),
             ]);
