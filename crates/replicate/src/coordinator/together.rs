@@ -27,7 +27,7 @@ pub struct JointConfig {
     /// By which share the smallest rate, or without loss to it the sum, must gain for running transfers to be planned
     /// anew.
     pub gain_min: f64,
-    /// How long each of them must have left at its present rate: a switch costs it a second or so.
+    /// How long each of them must have left at its present rate: a switch stops it for some round trips.
     pub left_min: Duration,
     /// How long one that was planned anew is left alone, whoever comes or goes.
     pub again_min: Duration,
