@@ -35,7 +35,7 @@ pub struct Args {
     patience: Duration,
     /// Whether transfers that run at the same time are planned together, each held to its share of the links.
     ///
-    /// A new one waits 0.3 s for others. Running ones are planned anew where the slowest, or without loss to it the
+    /// A new one waits 0.1 s for others. Running ones are planned anew where the slowest, or without loss to it the
     /// sum, gains 10 %.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     joint: bool,

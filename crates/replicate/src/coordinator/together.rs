@@ -1,7 +1,7 @@
 //! Transfers planned together: which, when, and when running ones are planned anew for it.
 //!
-//! A transfer that has an attempt to plan waits up to [`JointConfig::gather`] for others to be planned at once with it.
-//! Running ones keep their plans, and count; unless the smallest rate, or without loss to it the sum, gains
+//! A transfer that has an attempt to plan waits a little for others to be planned at once with it, hardly ever longer than
+//! its sites take to say what they have ([`JointConfig::gather`], [`JointConfig::gather_max`]). Running ones keep their plans, and count; unless the smallest rate, or without loss to it the sum, gains
 //! [`JointConfig::gain_min`] by planning them anew and each has [`JointConfig::left_min`] left to move: then they are stopped, and all are planned at once when they
 //! have said what they have. That is looked into when a transfer comes or goes, and again [`JointConfig::again_min`] after
 //! one was planned anew. A plan made together holds only
@@ -20,8 +20,10 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, SiteId};
 /// How transfers are planned together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JointConfig {
-    /// How long an attempt waits for others that may be planned with it.
+    /// How long a first attempt waits for others, counted from the question what is there.
     pub gather: Duration,
+    /// How long an attempt that knows what is there waits for others that are still asking.
+    pub gather_max: Duration,
     /// How long one waits for those that are stopped to be planned anew with it.
     pub switch: Duration,
     /// By which share the smallest rate, or without loss to it the sum, must gain for running transfers to be planned
@@ -38,7 +40,8 @@ pub struct JointConfig {
 impl Default for JointConfig {
     fn default() -> Self {
         Self {
-            gather: Duration::from_ms(300),
+            gather: Duration::from_ms(100),
+            gather_max: Duration::from_ms(300),
             switch: Duration::from_secs(3),
             gain_min: 0.1,
             left_min: Duration::from_secs(10),
@@ -93,7 +96,7 @@ impl<P: Planner> Coordinator<P> {
         let Some(joint) = self.config.joint.clone() else { return };
         let look = self.look_at.take_if(|t| *t <= self.now).is_some();
         let inquiring = self.transfers.values().any(Transfer::inquires);
-        let due = self.transfers.values().any(|t| t.plan_is_due(self.now, inquiring));
+        let due = self.transfers.values_mut().any(|t| t.plan_is_due(self.now, inquiring));
         if !due && !look {
             return;
         }

@@ -167,6 +167,9 @@ enum Phase {
     Planning {
         targets: Vec<SiteId>,
         length: u64,
+        /// Until then whoever may come is waited for; taken once it is past.
+        first: Option<Instant>,
+        /// Until then those are waited for that have not answered or are to be planned anew.
         until: Instant,
         fresh: bool,
     },
@@ -479,7 +482,7 @@ impl Transfer {
             Phase::Idle | Phase::Over => {}
             Phase::Settling { until, .. } => at(*until),
             Phase::Inquiring { begun, .. } => at(self.inquiry_deadline(*begun, config)),
-            Phase::Planning { until, .. } => at(*until),
+            Phase::Planning { first, until, .. } => at(first.unwrap_or(*until)),
             Phase::Installing { deadline, .. } => at(*deadline),
             Phase::Running(r) => {
                 if !r.ended() {
@@ -1416,7 +1419,8 @@ impl Transfer {
 
     /// All have answered, or will not: plans for those who did.
     fn end_inquiry(&mut self, cx: &mut Context<'_>) {
-        let Phase::Inquiring { waiting, answered, .. } = std::mem::replace(&mut self.phase, Phase::Idle)
+        let Phase::Inquiring { begun, waiting, answered, .. } =
+            std::mem::replace(&mut self.phase, Phase::Idle)
         else {
             unreachable!("called only while inquiring");
         };
@@ -1456,8 +1460,9 @@ impl Transfer {
         match &cx.config.joint {
             None => self.plan_and_install(cx, targets, length),
             Some(joint) => {
-                let (until, fresh) = (cx.now + joint.gather, self.attempts == 1);
-                self.phase = Phase::Planning { targets, length, until, fresh };
+                let fresh = self.attempts == 1;
+                let (first, until) = (fresh.then_some(begun + joint.gather), cx.now + joint.gather_max);
+                self.phase = Phase::Planning { targets, length, first, until, fresh };
             }
         }
     }
@@ -1466,9 +1471,11 @@ impl Transfer {
         matches!(self.phase, Phase::Inquiring { .. })
     }
 
-    /// A first attempt waits for transfers that may be submitted, a later one only while some `inquire`.
-    pub(super) fn plan_is_due(&self, now: Instant, inquiring: bool) -> bool {
-        matches!(self.phase, Phase::Planning { until, fresh, .. } if now >= until || !fresh && !inquiring)
+    /// A first attempt waits for transfers that may be submitted, then, like a later one, only while some `inquire`.
+    pub(super) fn plan_is_due(&mut self, now: Instant, inquiring: bool) -> bool {
+        let Phase::Planning { first, until, .. } = &mut self.phase else { return false };
+        first.take_if(|t| now >= *t);
+        now >= *until || first.is_none() && !inquiring
     }
 
     /// What to plan for. Begins anew if what was known has changed since the inquiry.
@@ -1535,8 +1542,8 @@ impl Transfer {
 
     /// Waits until others that run are stopped and can be planned with it.
     pub(super) fn wait_for_others(&mut self, new: Instant) {
-        if let Phase::Planning { until, fresh, .. } = &mut self.phase {
-            (*until, *fresh) = (new, false);
+        if let Phase::Planning { first, until, fresh, .. } = &mut self.phase {
+            (*first, *until, *fresh) = (None, new, false);
         }
     }
 
