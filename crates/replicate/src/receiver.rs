@@ -10,7 +10,7 @@ use crate::control::ByteRange;
 use crate::plan::{Decode, Mode};
 use crate::relay::ReceiveBuffer;
 use crate::symbol::{CheckedSymbol, GenerationHash};
-use crate::work::{RangeSet, WorkMap};
+use crate::work::WorkMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -49,8 +49,6 @@ pub(crate) struct Sink<S> {
     in_flight: usize,
     capacity: usize,
     writes: VecDeque<Write<S>>,
-    pub(crate) have: RangeSet,
-    /// Inputs of a routed sink that have ended and are drained.
     pub(crate) verified_bytes: u64,
     pub(crate) corrupt: u64,
     reported_done: bool,
@@ -144,7 +142,6 @@ impl<S: CheckedSymbol> Sink<S> {
             in_flight: 0,
             capacity,
             writes: VecDeque::new(),
-            have: RangeSet::default(),
             verified_bytes: 0,
             corrupt: 0,
             reported_done: false,
@@ -241,7 +238,6 @@ impl<S: CheckedSymbol> Sink<S> {
     pub(crate) fn handle_written(&mut self, range: ByteRange) {
         self.in_flight -= 1;
         self.verified_bytes += range.len();
-        self.have.insert(range);
     }
 
     /// True once, when everything that will arrive has been dealt with.

@@ -19,7 +19,7 @@ use crate::relay::{CodeJob, VirtualLink};
 pub use crate::relay::{Frame, Packet};
 use crate::sender::SourceGroup;
 use crate::symbol::{CheckedSymbol, GenerationHash};
-use crate::work::{RangeSet, WorkMap};
+use crate::work::WorkMap;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The machine. See the module.
@@ -43,6 +43,13 @@ struct Group {
     streams: usize,
     map: WorkMap,
     flush: u64,
+}
+
+impl Group {
+    /// The most packets that a flow carries: one for each generation, zeros that flush the code included, or each chunk.
+    fn packets(&self) -> u64 {
+        self.map.pieces() + if self.mode == Mode::Coded { self.flush } else { 0 }
+    }
 }
 
 /// Who takes in a flow or stream: virtual link and term, or sink and input.
@@ -393,11 +400,13 @@ impl<S: CheckedSymbol> Site<S> {
         if mode == Mode::Coded { generation } else { arrived }
     }
 
-    /// True if a packet of `flow` with this generation would be accepted now.
+    /// False if a packet of `flow` with this generation has to wait for room. One that [`Site::accept`] refuses, as no
+    /// such generation will ever come, need not wait.
     pub fn has_room(&self, flow: FlowId, generation: u64) -> bool {
         self.incoming.get(&flow).is_some_and(|i| {
-            let index = Self::index(self.groups[usize::from(i.group)].mode, generation, i.received);
-            i.consumers.iter().all(|c| self.buffer(*c).has_room(index))
+            let group = &self.groups[usize::from(i.group)];
+            let index = Self::index(group.mode, generation, i.received);
+            generation >= group.packets() || i.consumers.iter().all(|c| self.buffer(*c).has_room(index))
         })
     }
 
@@ -413,8 +422,7 @@ impl<S: CheckedSymbol> Site<S> {
     pub fn accept(&mut self, flow: FlowId, packet: Packet<S>) -> Result<(), AcceptError<S>> {
         let Some(incoming) = self.incoming.get(&flow) else { return Err(AcceptError::UnknownFlow(flow)) };
         let group = &self.groups[usize::from(incoming.group)];
-        let flush = if group.mode == Mode::Coded { group.flush } else { 0 };
-        let limit = group.map.pieces() + flush;
+        let limit = group.packets();
         if packet.generation >= limit {
             return Err(AcceptError::Generation { generation: packet.generation, limit });
         }
@@ -422,7 +430,8 @@ impl<S: CheckedSymbol> Site<S> {
         if packet.symbol.len() != want {
             return Err(AcceptError::Length { want, got: packet.symbol.len() });
         }
-        if incoming.total.is_some_and(|t| incoming.received >= t) {
+        // A routed flow that says nothing of its end still has no more than every chunk to carry.
+        if incoming.received >= incoming.total.unwrap_or(limit) {
             return Err(AcceptError::AfterEnd);
         }
         let index = Self::index(group.mode, packet.generation, incoming.received);
@@ -685,10 +694,6 @@ impl<S: CheckedSymbol> Site<S> {
         self.events.pop_front()
     }
 
-    /// Ranges that `sink` has verified and written in this attempt.
-    pub fn have(&self, sink: usize) -> &RangeSet {
-        &self.sinks[sink].have
-    }
     /// Bytes that all sinks have verified and written in this attempt.
     pub fn verified_bytes(&self) -> u64 {
         self.sinks.iter().map(|s| s.verified_bytes).sum()

@@ -412,6 +412,8 @@ fn what_a_peer_may_not_send_is_refused_with_the_reason() {
         matches!(site.accept(FlowId(0), packet(1, 10)), Err(AcceptError::Full(_))),
         "one slot, for generation 0"
     );
+    assert!(!site.has_room(FlowId(0), 1), "it waits");
+    assert!(site.has_room(FlowId(0), 5), "to be refused, it need not wait");
     assert_eq!(site.accept(FlowId(0), packet(0, 10)), Ok(()));
     assert!(matches!(site.accept(FlowId(0), packet(0, 10)), Err(AcceptError::Generation { .. })), "twice");
     assert!(
@@ -419,4 +421,20 @@ fn what_a_peer_may_not_send_is_refused_with_the_reason() {
         "five generations, not four"
     );
     assert_eq!(site.accept_end(FlowId(0), 5), Ok(()));
+}
+
+#[test]
+fn a_routed_flow_carries_no_more_packets_than_there_are_chunks() {
+    let work = [ByteRange { start: 0, end: 30 }];
+    let programs = programs(&two_trees(), &work, 30, 10, 8);
+    let relay = programs.iter().find(|p| p.source_path.is_none() && !p.incoming.is_empty());
+    let program = relay.expect("somebody receives");
+    let mut site = Site::<Bytes>::new(program).expect("a good program");
+    let flow = program.incoming[0].flow;
+    let chunk =
+        || Packet { generation: 0, hash: GenerationHash::default(), symbol: Bytes::from(vec![0; 10]) };
+    for _ in 0..3 {
+        assert_eq!(site.accept(flow, chunk()), Ok(()));
+    }
+    assert_eq!(site.accept(flow, chunk()), Err(AcceptError::AfterEnd), "the same chunk for ever");
 }
