@@ -91,6 +91,11 @@ impl RangeSet {
         self.0.splice(from..to, [merged]);
     }
 
+    /// Whether adding `range` would make one of the set's ranges larger, and no new one.
+    pub fn touches(&self, range: ByteRange) -> bool {
+        self.0.get(self.0.partition_point(|r| r.end < range.start)).is_some_and(|r| r.start <= range.end)
+    }
+
     /// Bytes of `0..length` that are not in the set.
     pub fn missing(&self, length: u64) -> Vec<ByteRange> {
         let mut gaps = Vec::new();
@@ -154,6 +159,14 @@ mod tests {
             let missing: Vec<u64> = set.missing(64).iter().flat_map(|r| r.start..r.end).collect();
             prop_assert_eq!(missing, (0..64).filter(|b| !bytes.contains(b)).collect::<Vec<_>>());
             prop_assert!(set.ranges().windows(2).all(|w| w[0].end < w[1].start));
+        }
+
+        #[test]
+        fn a_range_that_touches_the_set_adds_no_range(ranges in proptest::collection::vec((0u64..60, 1u64..12), 0..12), start in 0u64..60, n in 1u64..12) {
+            let mut set = RangeSet::from_ranges(ranges.iter().map(|&(s, n)| range(s, s + n)));
+            let (before, touches) = (set.ranges().len(), set.touches(range(start, start + n)));
+            set.insert(range(start, start + n));
+            prop_assert_eq!(set.ranges().len() <= before, touches);
         }
 
         #[test]

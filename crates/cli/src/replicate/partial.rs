@@ -14,6 +14,9 @@ use std::path::{Component, Path, PathBuf};
 
 const ENTRY_BYTES: usize = 48;
 const READ_BYTES: usize = 1 << 20;
+/// The most pieces, with gaps between them, in which a file may be here; a controller takes no more ranges from a site.
+/// What would make one more is not kept, and is missing until a gap beside it closes.
+const RANGES_MAX: usize = 65_536;
 
 /// A destination's file while it arrives.
 #[derive(Debug)]
@@ -82,28 +85,34 @@ impl PartialFile {
     }
 
     /// Reads the journal back, keeps the entries whose bytes are as they should be, and drops the rest.
+    ///
+    /// Entry by entry: the journal of a large file is too large for memory. What is kept moves up in place; a crash
+    /// meanwhile leaves entries twice or torn, which the next reading forgives.
     fn verify(&mut self, length: u64) -> io::Result<()> {
         use std::io::Seek;
-        let mut text = Vec::new();
-        self.journal.seek(io::SeekFrom::Start(0))?;
-        self.journal.read_to_end(&mut text)?;
-        let (mut kept, mut have) = (Vec::new(), RangeSet::default());
+        let mut have = RangeSet::default();
         let mut buffer = vec![0; READ_BYTES];
-        for entry in text.chunks_exact(ENTRY_BYTES) {
+        let mut kept = 0;
+        self.journal.seek(io::SeekFrom::Start(0))?;
+        let mut entries = io::BufReader::new(&self.journal);
+        for at in (0..self.journal.metadata()?.len() / ENTRY_BYTES as u64).map(|i| i * ENTRY_BYTES as u64) {
+            let mut entry = [0; ENTRY_BYTES];
+            entries.read_exact(&mut entry)?;
             let number = |i: usize| u64::from_le_bytes(entry[i..i + 8].try_into().expect("eight bytes"));
             let (start, size) = (number(0), number(8));
             let Some(end) = start.checked_add(size).filter(|end| *end <= length) else { continue };
             let range = ByteRange { start, end };
-            if hash_range(&self.data, range, &mut buffer)?.as_bytes() == &entry[16..] {
+            let known = have.ranges().len() < RANGES_MAX || have.touches(range);
+            if known && hash_range(&self.data, range, &mut buffer)?.as_bytes() == &entry[16..] {
                 have.insert(range);
-                kept.extend_from_slice(entry);
+                if kept < at {
+                    self.journal.write_all_at(&entry, kept)?;
+                }
+                kept += ENTRY_BYTES as u64;
             }
         }
-        if kept.len() != text.len() {
-            self.journal.set_len(0)?;
-            self.journal.seek(io::SeekFrom::Start(0))?;
-            self.journal.write_all(&kept)?;
-        }
+        self.journal.set_len(kept)?;
+        self.journal.seek(io::SeekFrom::Start(kept))?;
         self.have = have;
         Ok(())
     }
@@ -118,11 +127,12 @@ impl PartialFile {
         &self.have
     }
 
-    /// Writes `parts`, end to end and cut to the range, and notes them in the journal.
+    /// Writes `parts`, end to end and cut to the range, and notes them in the journal; not beyond `RANGES_MAX` ranges.
     ///
     /// Errors: the system's, with the name of the file.
     pub fn write(&mut self, range: ByteRange, parts: &[impl AsRef<[u8]>], hash: [u8; 32]) -> io::Result<()> {
-        if self.finished {
+        let known = self.have.ranges().len() < RANGES_MAX || self.have.touches(range);
+        if self.finished || !known {
             return Ok(());
         }
         let mut offset = range.start;
@@ -293,6 +303,26 @@ mod tests {
         assert_eq!(file.have().missing(100), [range(50, 100)]);
         let again = PartialFile::open(&path, 100).expect("the journal was mended");
         assert_eq!(again.have(), file.have());
+    }
+
+    #[test]
+    fn a_file_is_here_in_at_most_so_many_pieces() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("e.bin");
+        let length = 2 * RANGES_MAX as u64 + 2;
+        let bytes = vec![7; length as usize];
+        let mut file = PartialFile::open(&path, length).expect("opens");
+        (0..=RANGES_MAX as u64).for_each(|i| put(&mut file, &bytes, range(2 * i, 2 * i + 1)));
+        let last = 2 * RANGES_MAX as u64;
+        assert_eq!(file.have().ranges().len(), RANGES_MAX);
+        assert_eq!(file.have().ranges().last(), Some(&range(last - 2, last - 1)));
+        // Once a gap closes there is room, and what touches is always taken.
+        put(&mut file, &bytes, range(1, 2));
+        put(&mut file, &bytes, range(last, last + 1));
+        assert_eq!(file.have().ranges().last(), Some(&range(last, last + 1)));
+        let have = file.have().clone();
+        drop(file);
+        assert_eq!(PartialFile::open(&path, length).expect("opens again").have(), &have);
     }
 
     #[test]
