@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -68,6 +68,8 @@ struct Shared {
     /// Set once something broke: later troubles of the same attempt are its echo.
     broken: AtomicBool,
     stalled: Mutex<Share>,
+    /// Wrong generations that were reported.
+    corrupt: AtomicU32,
     /// Connections that arrived, by flow and stripe: each comes once.
     attached: Mutex<BTreeSet<(FlowId, u16)>>,
 }
@@ -133,6 +135,22 @@ impl Fault {
 /// What each flow carried lately, by flow, side and generation: enough to say later who changed it.
 #[derive(Default)]
 struct Digests(BTreeMap<(FlowId, FlowSide), VecDeque<(u64, u64)>>);
+
+/// The most wrong generations that an attempt reports: a controller acts on the first few, and a peer that sends nothing
+/// else must not fill the queue to it.
+const CORRUPT_REPORTS_MAX: u32 = 256;
+/// What a connection takes besides symbols: its TLS records, on their way in or out (rustls holds back at most 64 KiB), and
+/// its task.
+const CONNECTION_BYTES: u64 = 96 << 10;
+
+/// The most bytes that an attempt takes here: symbols, connections, and what is remembered for audits.
+pub fn memory_bytes(program: &SiteProgram) -> u64 {
+    let stripes = program.incoming.iter().map(|i| i.stripes);
+    let stripes = stripes.chain(program.outgoing.iter().map(|o| o.hop.stripes));
+    let sides = (program.incoming.len() + program.outgoing.len()) as u64;
+    let digests = sides * (DIGESTS_MAX * size_of::<(u64, u64)>()) as u64;
+    program.memory_bytes() + stripes.map(u64::from).sum::<u64>() * CONNECTION_BYTES + digests
+}
 
 /// How many packets of a flow are remembered at each end. More than buffers hold between two sites.
 const DIGESTS_MAX: usize = 4096;
@@ -204,10 +222,10 @@ impl Runner {
         fault: Fault,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Result<Self, ProgramError> {
-        let wants = program.memory_bytes();
+        let wants = memory_bytes(&program);
         if wants > memory_max {
             return Err(ProgramError::OutOfRange {
-                what: "buffer bytes",
+                what: "bytes of memory (see --memory)",
                 value: wants,
                 allowed: (1, memory_max),
             });
@@ -223,6 +241,7 @@ impl Runner {
             reports,
             broken: AtomicBool::new(false),
             stalled: Mutex::default(),
+            corrupt: AtomicU32::new(0),
             attached: Mutex::default(),
             digests: Mutex::default(),
             fault,
@@ -428,7 +447,9 @@ impl Shared {
         let run = self.program.run;
         match event {
             Event::Corrupt { group, generation, .. } => {
-                self.report(Report::Corrupt { run, group, generation })
+                if self.corrupt.fetch_add(1, Relaxed) < CORRUPT_REPORTS_MAX {
+                    self.report(Report::Corrupt { run, group, generation });
+                }
             }
             // One report for the file, when the last of its groups is done. The service adds what is there.
             Event::SinkDone { .. } if site.are_sinks_done() => {

@@ -4,7 +4,7 @@
 //! reports travel (`relay`), and what happens inside an attempt (`runner`).
 
 use super::partial::{FinishError, PartialFile, hash_file, inside};
-use super::runner::{Fault, Runner, SharedFile, wait_for};
+use super::runner::{Fault, Runner, SharedFile, memory_bytes, wait_for};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_replicate::control::{Command, FailureKind, FileHash, Report, Run, SiteProgram, TransferId};
@@ -46,7 +46,7 @@ fn hash_key(path: &Path, found: &std::fs::Metadata) -> HashKey {
 pub struct SiteConfig {
     /// The folder below which files are read and written.
     pub root: PathBuf,
-    /// The most bytes that all attempts' buffers may take.
+    /// The most bytes that all attempts may take, by [`memory_bytes`].
     pub memory_max: u64,
     /// What it does wrong on purpose, for tests.
     pub fault: Fault,
@@ -367,7 +367,7 @@ impl Service {
                 runners.len()
             )));
         }
-        let used: u64 = runners.values().map(|r| r.program().memory_bytes()).sum();
+        let used: u64 = runners.values().map(|r| memory_bytes(r.program())).sum();
         let left = self.config.memory_max.saturating_sub(used);
         let identity = Arc::clone(&self.identity);
         let reports = self.from_runners.clone();
