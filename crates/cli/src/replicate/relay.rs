@@ -4,7 +4,7 @@ use super::runner::Fault;
 use super::service::{Service, SiteConfig};
 use crate::network::TopologyArgs;
 use anabranch_api::wire::LinkAddress;
-use anabranch_api::{Client, SiteLink};
+use anabranch_api::{Client, ClientError, SiteLink};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::{CredentialFiles, Credentials};
@@ -58,6 +58,11 @@ pub struct Args {
 const REPORT_GATHER: Duration = Duration::from_millis(5);
 /// The most reports that wait for a controller that is away.
 const REPORTS_MAX: usize = 4_096;
+/// The most reports in one request.
+const REPORTS_TOGETHER_MAX: usize = 256;
+/// The most ranges in one request, unless a single report has more: with the rest they stay below the 4 MiB that a
+/// controller takes.
+const RANGES_TOGETHER_MAX: usize = 32_768;
 /// How long to wait after the controller could not be reached.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -163,8 +168,21 @@ async fn send_reports(
             batch.push(more);
         }
         keep_last_progress(&mut batch);
-        while let Err(error) = link.report(&batch).await {
-            tracing::debug!(%error, "reports wait");
+        while !batch.is_empty() {
+            let count = fitting(&batch);
+            match link.report(&batch[..count]).await {
+                Ok(()) => {
+                    batch.drain(..count);
+                    continue;
+                }
+                // It would be refused for ever.
+                Err(error @ ClientError::Refused { status: 400 | 413, .. }) => {
+                    tracing::warn!(%error, count, "reports refused");
+                    batch.drain(..count);
+                    continue;
+                }
+                Err(error) => tracing::debug!(%error, "reports wait"),
+            }
             tokio::time::sleep(RETRY).await;
             // What came meanwhile joins them, so that a controller that stays away costs no memory: old progress is no
             // news, and of the rest only the newest is worth keeping.
@@ -175,6 +193,18 @@ async fn send_reports(
             batch.drain(..batch.len().saturating_sub(REPORTS_MAX));
         }
     }
+}
+
+/// How many of the first reports go together: at least one, and no more than a request may be large.
+fn fitting(batch: &[Report]) -> usize {
+    let mut ranges = 0;
+    let fits = batch.iter().take(REPORTS_TOGETHER_MAX).take_while(|report| {
+        if let Report::Inventory { have, .. } | Report::SinkDone { have, .. } = report {
+            ranges += have.len();
+        }
+        ranges <= RANGES_TOGETHER_MAX
+    });
+    fits.count().max(1)
 }
 
 /// Of several progress reports of one attempt only the last is worth sending.
@@ -195,6 +225,16 @@ fn keep_last_progress(batch: &mut Vec<Report>) {
 mod tests {
     use super::*;
     use anabranch_replicate::control::{Attempt, Run, TransferId};
+
+    #[test]
+    fn reports_with_many_ranges_go_one_by_one() {
+        let run = Run { transfer: TransferId(1), attempt: Attempt(1) };
+        let range = anabranch_replicate::control::ByteRange { start: 0, end: 1 };
+        let done = |ranges| Report::SinkDone { run, have: vec![range; ranges] };
+        assert_eq!(fitting(&[done(RANGES_TOGETHER_MAX), Report::Ready { run }, done(1)]), 2);
+        assert_eq!(fitting(&[done(RANGES_TOGETHER_MAX + 1), Report::Ready { run }]), 1);
+        assert_eq!(fitting(&vec![Report::Ready { run }; 1000]), REPORTS_TOGETHER_MAX);
+    }
 
     #[test]
     fn of_old_progress_only_the_last_is_kept_and_the_rest_in_order() {
