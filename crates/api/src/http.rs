@@ -30,8 +30,8 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use utoipa::OpenApi;
 
-/// Bytes of a request: an inventory of the most ranges that a site may report fits.
-pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
+/// Bytes of a request: an inventory of the most ranges that a site may report (65 536, of at most 58 bytes) fits.
+pub(crate) const BODY_BYTES_MAX: usize = 4 << 20;
 /// The longest that a site may wait for commands.
 const COMMANDS_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 

@@ -3,11 +3,14 @@
 //! HTTP/1.1 only. Leaves out: what is asked (the `http` module). Read [`Server`] first.
 
 use crate::controller::Controller;
+use crate::http::BODY_BYTES_MAX;
+use crate::wire::ErrorBody;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::{Credentials, PeerIdentity, peer_identity};
-use axum::extract::{Extension, Request};
+use axum::body::{HttpBody as _, to_bytes};
+use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Json, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -16,7 +19,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 /// How a server is set up.
@@ -30,7 +34,9 @@ pub struct ServeConfig {
     pub peer_connections_max: usize,
     /// Requests under way of one peer.
     pub peer_requests_max: usize,
-    /// How long a handshake, or a request's head, may take.
+    /// Handshakes under way.
+    pub handshakes_max: usize,
+    /// How long a handshake, a request's head, or its body may take.
     pub patience: Duration,
 }
 
@@ -41,6 +47,7 @@ impl Default for ServeConfig {
             connections_max: 4_096,
             peer_connections_max: 64,
             peer_requests_max: 64,
+            handshakes_max: 256,
             patience: Duration::from_secs(10),
         }
     }
@@ -89,7 +96,29 @@ pub struct Server {
     config: ServeConfig,
 }
 
-type PeerTable = Arc<Mutex<BTreeMap<(Role, String), (usize, Arc<Semaphore>)>>>;
+type PeerTable = Arc<Mutex<BTreeMap<(Role, String), (usize, PeerLimits)>>>;
+
+/// What a peer's requests share, whatever connections they come by.
+#[derive(Clone)]
+struct PeerLimits {
+    requests: Arc<Semaphore>,
+    /// One request with a large body.
+    large: Arc<Semaphore>,
+}
+
+/// What the requests of all peers share.
+#[derive(Clone)]
+struct Bodies {
+    /// Large bodies under way, from their first byte until they are carried out: one. In memory a body becomes up to ten
+    /// times as large.
+    large: Arc<Semaphore>,
+    patience: Duration,
+}
+
+/// Bytes of a body up to which a peer may have as many under way as requests.
+const SMALL_BODY_BYTES: usize = 64 << 10;
+/// What a connection's requests are read into, at most; a request's head must fit.
+const READ_BUFFER_BYTES: usize = 32 << 10;
 
 impl Server {
     /// Listens.
@@ -121,13 +150,19 @@ impl Server {
     /// Serves, and drives the controller. Never returns; drop it to stop.
     pub async fn run(self) {
         let Self { listener, acceptor, controller, config } = self;
-        let router = crate::http::router(controller.clone()).layer(from_fn(limit));
+        let bodies = Bodies { large: Arc::new(Semaphore::new(1)), patience: config.patience };
+        let router = crate::http::router(controller.clone())
+            .layer(from_fn_with_state(bodies, limit_body))
+            .layer(from_fn(limit));
+        let handshakes = Arc::new(Semaphore::new(config.handshakes_max));
         let slots = Arc::new(Semaphore::new(config.connections_max));
         let peers = PeerTable::default();
         let mut connections = tokio::task::JoinSet::new();
         let serve = async {
             loop {
                 let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
+                let handshake =
+                    handshakes.clone().acquire_owned().await.expect("the semaphore is never closed");
                 let (stream, address) = match listener.accept().await {
                     Ok(accepted) => accepted,
                     Err(error) => {
@@ -141,7 +176,7 @@ impl Server {
                     (acceptor.clone(), router.clone(), peers.clone(), config.clone());
                 connections.spawn(async move {
                     let _slot = slot;
-                    if let Err(reason) = serve_one(stream, acceptor, router, peers, config).await {
+                    if let Err(reason) = serve_one(stream, acceptor, handshake, router, peers, config).await {
                         tracing::debug!("{address}: {reason}");
                     }
                 });
@@ -162,12 +197,13 @@ struct PeerSlot {
 }
 
 impl PeerSlot {
-    fn take(peers: &PeerTable, peer: &PeerIdentity, config: &ServeConfig) -> Option<(Self, Arc<Semaphore>)> {
+    fn take(peers: &PeerTable, peer: &PeerIdentity, config: &ServeConfig) -> Option<(Self, PeerLimits)> {
         let key = (peer.role, peer.name.clone());
         let mut table = peers.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = table
-            .entry(key.clone())
-            .or_insert_with(|| (0, Arc::new(Semaphore::new(config.peer_requests_max))));
+        let entry = table.entry(key.clone()).or_insert_with(|| {
+            let requests = Arc::new(Semaphore::new(config.peer_requests_max));
+            (0, PeerLimits { requests, large: Arc::new(Semaphore::new(1)) })
+        });
         if entry.0 >= config.peer_connections_max {
             return None;
         }
@@ -191,22 +227,24 @@ impl Drop for PeerSlot {
 async fn serve_one(
     stream: TcpStream,
     acceptor: TlsAcceptor,
+    handshake: OwnedSemaphorePermit,
     router: axum::Router,
     peers: PeerTable,
     config: ServeConfig,
 ) -> Result<(), String> {
     stream.set_nodelay(true).map_err(|e| e.to_string())?;
-    let tls = tokio::time::timeout(config.patience, acceptor.accept(stream))
+    let tls = timeout(config.patience, acceptor.accept(stream))
         .await
         .map_err(|_| "handshake took too long".to_owned())?
         .map_err(|e| anabranch_net::tls::explain("a caller", &e))?;
+    drop(handshake);
     let peer = tls
         .get_ref()
         .1
         .peer_certificates()
         .and_then(peer_identity)
         .ok_or_else(|| "its certificate does not say who holds it".to_owned())?;
-    let Some((_slot, requests)) = PeerSlot::take(&peers, &peer, &config) else {
+    let Some((_slot, limits)) = PeerSlot::take(&peers, &peer, &config) else {
         return Err(format!(
             "{} `{}` has {} connections already",
             peer.role.word(),
@@ -214,22 +252,57 @@ async fn serve_one(
             config.peer_connections_max
         ));
     };
-    let service = TowerToHyperService::new(router.layer(Extension(peer)).layer(Extension(requests)));
+    let service = TowerToHyperService::new(router.layer(Extension(peer)).layer(Extension(limits)));
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(config.patience)
+        .max_buf_size(READ_BUFFER_BYTES)
         .serve_connection(TokioIo::new(tls), service)
         .await
         .map_err(|e| e.to_string())
 }
 
+fn busy(error: &str) -> Response {
+    (StatusCode::TOO_MANY_REQUESTS, Json(ErrorBody { error: error.into() })).into_response()
+}
+
 /// Refuses a peer's request while too many others of it are under way.
-async fn limit(Extension(requests): Extension<Arc<Semaphore>>, request: Request, next: Next) -> Response {
-    let Ok(_permit) = requests.try_acquire() else {
-        let error = crate::wire::ErrorBody {
-            error: "too many requests of this peer are under way: try again".into(),
-        };
-        return (StatusCode::TOO_MANY_REQUESTS, Json(error)).into_response();
+async fn limit(Extension(limits): Extension<PeerLimits>, request: Request, next: Next) -> Response {
+    let Ok(_permit) = limits.requests.try_acquire() else {
+        return busy("too many requests of this peer are under way: try again");
     };
     next.run(request).await
+}
+
+/// Takes in a request's body in time; one large body at a time, and of each peer one that waits for its turn.
+async fn limit_body(
+    State(bodies): State<Bodies>,
+    Extension(limits): Extension<PeerLimits>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (head, body) = request.into_parts();
+    // Without a length it is large; a false length is the connection's end.
+    let small = body.size_hint().upper().is_some_and(|n| n <= SMALL_BODY_BYTES as u64);
+    let _turn = if small {
+        None
+    } else {
+        let Ok(own) = limits.large.try_acquire_owned() else {
+            return busy("a large request of this peer is under way: try again");
+        };
+        let turn = bodies.large.acquire_owned().await.expect("the semaphore is never closed");
+        Some((own, turn))
+    };
+    let body = match timeout(bodies.patience, to_bytes(body, BODY_BYTES_MAX)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(error)) => {
+            let error = format!("body: {error}: at most {BODY_BYTES_MAX} bytes");
+            return (StatusCode::PAYLOAD_TOO_LARGE, Json(ErrorBody { error })).into_response();
+        }
+        Err(_) => {
+            let error = format!("body: not here within {} s", bodies.patience.as_secs());
+            return (StatusCode::REQUEST_TIMEOUT, Json(ErrorBody { error })).into_response();
+        }
+    };
+    next.run(Request::from_parts(head, body.into())).await
 }
