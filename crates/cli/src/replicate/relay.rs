@@ -45,7 +45,7 @@ pub struct Args {
     /// Where the far end of one link reaches this site, as FROM=HOST:PORT (FROM the site that sends).
     #[arg(long, value_name = "FROM=HOST:PORT")]
     link: Vec<String>,
-    /// The most that all buffers together may take.
+    /// The most memory that all transfers together may take here; the process needs up to 64 MiB besides.
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: ByteCount,
     /// For tests only: make this site do wrong. `flip-ppm=N` flips one bit in N of a million symbols that it sends, as

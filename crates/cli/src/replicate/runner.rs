@@ -446,10 +446,10 @@ impl Shared {
     fn note(&self, event: Event, site: &Site<Bytes>) {
         let run = self.program.run;
         match event {
-            Event::Corrupt { group, generation, .. } => {
-                if self.corrupt.fetch_add(1, Relaxed) < CORRUPT_REPORTS_MAX {
-                    self.report(Report::Corrupt { run, group, generation });
-                }
+            Event::Corrupt { group, generation, .. }
+                if self.corrupt.fetch_add(1, Relaxed) < CORRUPT_REPORTS_MAX =>
+            {
+                self.report(Report::Corrupt { run, group, generation });
             }
             // One report for the file, when the last of its groups is done. The service adds what is there.
             Event::SinkDone { .. } if site.are_sinks_done() => {
