@@ -22,4 +22,5 @@ mod relay;
 mod sender;
 pub mod site;
 pub mod symbol;
+pub mod tree;
 pub mod work;

@@ -95,7 +95,7 @@ impl<S: CheckedSymbol> DecodeJob<S> {
             }
         };
         debug_assert!(self.decode.is_none() || parts.len() == self.streams);
-        let hash = S::generation_hash(&parts, self.range.len() as usize);
+        let hash = S::generation_hash(&parts, self.range);
         // A hash of zeros says that no packet knew it (flows made of delayed terms alone): the file's hash decides then.
         let known = self.hash != GenerationHash::default();
         let check = if known && hash != self.hash { Check::Bad } else { Check::Good };

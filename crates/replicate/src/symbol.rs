@@ -2,10 +2,13 @@
 //!
 //! A symbol is real bytes on a network and a bare length in the simulator; the machines are the same over both.
 
+use crate::control::ByteRange;
+use crate::tree::PieceHasher;
 pub use anabranch_codes::Symbol;
 use anabranch_endpoint::{Bytes, Len};
 
-/// BLAKE3 of a generation's plain bytes (coded group) or of a chunk's (routed group), padding left out.
+/// BLAKE3 of a generation's plain bytes (coded group) or of a chunk's (routed group), padding left out, as part of their
+/// file's tree: see [`crate::tree`].
 ///
 /// It travels in the header of every packet, copied by relays, and tells a sink at once whether what it decoded is what
 /// the source read. All zero for the zeros that flush a code out.
@@ -14,25 +17,21 @@ pub struct GenerationHash(pub [u8; 32]);
 
 /// A symbol whose generations can be checked.
 pub trait CheckedSymbol: Symbol {
-    /// Hash of the first `length` bytes of `parts` put end to end.
-    fn generation_hash(parts: &[Self], length: usize) -> GenerationHash;
+    /// Hash of `parts` put end to end and cut to the length of `range`, which they are of the file.
+    fn generation_hash(parts: &[Self], range: ByteRange) -> GenerationHash;
 }
 
 impl CheckedSymbol for Bytes {
-    fn generation_hash(parts: &[Self], length: usize) -> GenerationHash {
-        let mut hasher = blake3::Hasher::new();
-        let mut left = length;
-        for part in parts {
-            let take = left.min(part.len());
-            hasher.update(&part[..take]);
-            left -= take;
-        }
-        GenerationHash(*hasher.finalize().as_bytes())
+    fn generation_hash(parts: &[Self], range: ByteRange) -> GenerationHash {
+        let mut hasher = PieceHasher::new(range);
+        parts.iter().for_each(|part| hasher.update(part));
+        // Fewer bytes than the range has are no piece: the hash that nothing has.
+        hasher.finish().map_or_else(GenerationHash::default, |piece| piece.hash)
     }
 }
 
 impl CheckedSymbol for Len {
-    fn generation_hash(_: &[Self], _: usize) -> GenerationHash {
+    fn generation_hash(_: &[Self], _: ByteRange) -> GenerationHash {
         GenerationHash::default()
     }
 }

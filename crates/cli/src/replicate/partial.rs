@@ -1,11 +1,13 @@
 //! A file on its way: what is there, kept so that a crash loses nothing that was verified.
 //!
 //! Beside `NAME` stand `NAME.partial` (the bytes) and `NAME.partial.journal` (which ranges are there, each with its
-//! BLAKE3). The journal is append-only and never trusted: on opening, every range is read back and hashed, and what
+//! hash). The journal is append-only and never trusted: on opening, every range is read back and hashed, and what
 //! does not match is forgotten. So neither a torn write nor a lost page can pass for data, and no write needs a sync
 //! before the last one.
 
 use anabranch_replicate::control::{ByteRange, FileHash};
+use anabranch_replicate::symbol::GenerationHash;
+use anabranch_replicate::tree::PieceHasher;
 use anabranch_replicate::work::RangeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write as _};
@@ -103,7 +105,7 @@ impl PartialFile {
             let Some(end) = start.checked_add(size).filter(|end| *end <= length) else { continue };
             let range = ByteRange { start, end };
             let known = have.ranges().len() < RANGES_MAX || have.touches(range);
-            if known && hash_range(&self.data, range, &mut buffer)?.as_bytes() == &entry[16..] {
+            if known && hash_piece(&self.data, range, &mut buffer)?.is_some_and(|h| h.0 == entry[16..]) {
                 have.insert(range);
                 if kept < at {
                     self.journal.write_all_at(&entry, kept)?;
@@ -156,10 +158,8 @@ impl PartialFile {
     ///
     /// Errors: [`FinishError`].
     pub fn finish(&mut self, length: u64, hash: FileHash) -> Result<(), FinishError> {
-        let whole = ByteRange { start: 0, end: length };
-        let mut buffer = vec![0; READ_BYTES];
-        let found = at(&self.path, hash_range(&self.data, whole, &mut buffer)).map_err(FinishError::Io)?;
-        if found.as_bytes() != &hash.0 {
+        let found = at(&self.path, hash_whole(&self.data, length)).map_err(FinishError::Io)?;
+        if found != hash {
             let path = self.path.clone();
             at(&path, self.verify(length)).map_err(FinishError::Io)?;
             if self.have.total() == length {
@@ -213,20 +213,40 @@ fn reserve(file: &File, length: u64) -> io::Result<()> {
     }
 }
 
-fn hash_range(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<blake3::Hash> {
-    let mut hasher = blake3::Hasher::new();
+/// Hands the bytes of `range` to `take`; fewer where the file ends before.
+fn read_range(
+    file: &File,
+    range: ByteRange,
+    buffer: &mut [u8],
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<()> {
     let mut offset = range.start;
     while offset < range.end {
-        let take = buffer.len().min((range.end - offset) as usize);
-        match file.read_at(&mut buffer[..take], offset)? {
+        let next = buffer.len().min((range.end - offset) as usize);
+        match file.read_at(&mut buffer[..next], offset)? {
             0 => break,
             n => {
-                hasher.update(&buffer[..n]);
+                take(&buffer[..n]);
                 offset += n as u64;
             }
         }
     }
-    Ok(hasher.finalize())
+    Ok(())
+}
+
+fn hash_piece(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<Option<GenerationHash>> {
+    let mut hasher = PieceHasher::new(range);
+    read_range(file, range, buffer, |bytes| hasher.update(bytes))?;
+    Ok(hasher.finish().map(|piece| piece.hash))
+}
+
+fn hash_whole(file: &File, length: u64) -> io::Result<FileHash> {
+    let mut hasher = blake3::Hasher::new();
+    let whole = ByteRange { start: 0, end: length };
+    read_range(file, whole, &mut vec![0; READ_BYTES], |bytes| {
+        hasher.update(bytes);
+    })?;
+    Ok(FileHash(*hasher.finalize().as_bytes()))
 }
 
 /// BLAKE3 and length of a whole file.
@@ -235,8 +255,8 @@ fn hash_range(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<bl
 pub fn hash_file(path: &Path) -> io::Result<(u64, FileHash)> {
     let file = at(path, File::open(path))?;
     let length = at(path, file.metadata())?.len();
-    let hash = at(path, hash_range(&file, ByteRange { start: 0, end: length }, &mut vec![0; READ_BYTES]))?;
-    Ok((length, FileHash(*hash.as_bytes())))
+    let hash = at(path, hash_whole(&file, length))?;
+    Ok((length, hash))
 }
 
 /// The file that a controller calls `name`, inside the folder that this site serves.
@@ -267,7 +287,9 @@ mod tests {
     }
     fn put(file: &mut PartialFile, bytes: &[u8], r: ByteRange) {
         let piece = &bytes[r.start as usize..r.end as usize];
-        file.write(r, &[piece], *blake3::hash(piece).as_bytes()).expect("the disk is there");
+        let mut hasher = PieceHasher::new(r);
+        hasher.update(piece);
+        file.write(r, &[piece], hasher.finish().expect("whole").hash.0).expect("the disk is there");
     }
 
     #[test]

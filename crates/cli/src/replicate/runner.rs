@@ -18,7 +18,8 @@ use anabranch_replicate::control::{
 use anabranch_replicate::msg::{FrameHeader, Hello, HelloReply};
 use anabranch_replicate::plan::{FlowId, Mode};
 use anabranch_replicate::site::{AcceptError, Event, Frame, Packet, ProgramError, Site, Write};
-use anabranch_replicate::symbol::{CheckedSymbol, GenerationHash, Symbol};
+use anabranch_replicate::symbol::{GenerationHash, Symbol};
+use anabranch_replicate::tree::{FileHasher, PieceHasher};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -741,6 +742,10 @@ fn write_file(shared: &Weak<Shared>, file: &SharedFile, mut writes: mpsc::Unboun
     }
 }
 
+fn begins_a_chunk(piece: ByteRange) -> bool {
+    piece.start.is_multiple_of(blake3::CHUNK_LEN as u64)
+}
+
 enum Piece {
     Data(Bytes, GenerationHash),
     Whole(FileHash),
@@ -754,7 +759,7 @@ fn read_pieces(
     whole: bool,
     out: &mpsc::Sender<Result<Piece, String>>,
 ) {
-    use std::os::unix::fs::FileExt;
+    use std::io::{Read as _, Seek as _};
     let place = |e: io::Error| format!("{}: {e}", path.display());
     let read = || {
         let file = std::fs::File::open(path).map_err(place)?;
@@ -766,16 +771,27 @@ fn read_pieces(
                 before.len()
             ));
         }
-        let mut hasher = blake3::Hasher::new();
+        // The pieces' hashes make up the file's, unless one begins within a chunk or it is a single one.
+        let in_tree = map.pieces() > 1 && (0..map.pieces()).filter_map(|i| map.piece(i)).all(begins_a_chunk);
+        let (mut tree, mut hasher) = (FileHasher::default(), blake3::Hasher::new());
         for piece in (0..map.pieces()).filter_map(|i| map.piece(i)) {
-            let mut bytes = vec![0; piece.len() as usize];
-            file.read_exact_at(&mut bytes, piece.start).map_err(place)?;
-            let bytes = Bytes::from(bytes);
-            if whole {
+            // Without zeros first, as `read_exact_at` would want them.
+            let mut bytes = Vec::with_capacity(piece.len() as usize);
+            (&file).seek(io::SeekFrom::Start(piece.start)).map_err(place)?;
+            (&file).take(piece.len()).read_to_end(&mut bytes).map_err(place)?;
+            if bytes.len() as u64 != piece.len() {
+                return Err(place(io::ErrorKind::UnexpectedEof.into()));
+            }
+            let mut piece_hasher = PieceHasher::new(piece);
+            piece_hasher.update(&bytes);
+            let hashed = piece_hasher.finish().expect("the piece's length was read");
+            let hash = hashed.hash;
+            if whole && in_tree {
+                tree.push(hashed);
+            } else if whole {
                 hasher.update(&bytes);
             }
-            let hash = Bytes::generation_hash(std::slice::from_ref(&bytes), bytes.len());
-            if out.blocking_send(Ok(Piece::Data(bytes, hash))).is_err() {
+            if out.blocking_send(Ok(Piece::Data(bytes.into(), hash))).is_err() {
                 return Ok(());
             }
         }
@@ -787,7 +803,8 @@ fn read_pieces(
             ));
         }
         if whole {
-            let _ = out.blocking_send(Ok(Piece::Whole(FileHash(*hasher.finalize().as_bytes()))));
+            let plain = || FileHash(*hasher.finalize().as_bytes());
+            let _ = out.blocking_send(Ok(Piece::Whole(tree.finish().unwrap_or_else(plain))));
         }
         Ok(())
     };

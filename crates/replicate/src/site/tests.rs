@@ -229,7 +229,7 @@ fn run(
                             s.into()
                         })
                         .collect();
-                    let hash = GenerationHash(*blake3::hash(bytes).as_bytes());
+                    let hash = Bytes::generation_hash(&[Bytes::copy_from_slice(bytes)], range);
                     site.supply(group, symbols, hash);
                     moved = true;
                 }
