@@ -157,12 +157,12 @@ pub fn memory_bytes(program: &SiteProgram) -> u64 {
 const DIGESTS_MAX: usize = 4096;
 
 impl Digests {
-    fn note(&mut self, flow: FlowId, side: FlowSide, generation: u64, symbol: &[u8]) {
+    fn note(&mut self, flow: FlowId, side: FlowSide, generation: u64, digest: u64) {
         let kept = self.0.entry((flow, side)).or_default();
         if kept.len() == DIGESTS_MAX {
             kept.pop_front();
         }
-        kept.push_back((generation, digest(symbol)));
+        kept.push_back((generation, digest));
     }
 }
 
@@ -571,7 +571,8 @@ impl Shared {
                 Frame::Data(mut packet) => {
                     self.fault.spoil(out.flow, &mut packet);
                     let length = packet.symbol.len() as u32;
-                    lock(&self.digests).note(out.flow, FlowSide::Sent, packet.generation, &packet.symbol);
+                    let digest = digest(&packet.symbol);
+                    lock(&self.digests).note(out.flow, FlowSide::Sent, packet.generation, digest);
                     let header =
                         FrameHeader::Data { generation: packet.generation, hash: packet.hash, length };
                     lock(&counters.blocked).note(true, out.hop.stripes);
@@ -638,7 +639,8 @@ impl Shared {
                             return Err(io::ErrorKind::UnexpectedEof.into());
                         }
                     }
-                    lock(&self.digests).note(flow, FlowSide::Received, generation, &symbol);
+                    let digest = digest(&symbol);
+                    lock(&self.digests).note(flow, FlowSide::Received, generation, digest);
                     let mut packet = Some(Packet { generation, hash, symbol: symbol.freeze() });
                     let accepted = wait_for(&self.room[&flow], || {
                         if !lock(&self.site).has_room(flow, generation) {
