@@ -5,6 +5,7 @@
 //! Read [`best_seconds`] first.
 
 mod codes;
+mod parts;
 mod relay;
 
 use clap::Subcommand;
