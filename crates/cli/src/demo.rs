@@ -5,8 +5,9 @@
 //! own. Copies are compared with the source's file here, besides what the sites verified themselves.
 
 use crate::network::{self, TopologyArgs};
+use crate::run_dir::RunDir;
 use crate::stage::{Stage, make_file, make_keys, with_ways_back};
-use anabranch_emu::{Emulation, EmulationOptions};
+use anabranch_emu::{Emulation, EmulationOptions, Report};
 use anabranch_graph::Topology;
 use anabranch_replicate::control::FileHash;
 use anabranch_replicate::draw::{self, Theme, ThroughputSeries};
@@ -55,9 +56,10 @@ pub struct Args {
     /// Bytes of a packet between sites; what a link sends in 10 ms otherwise.
     #[arg(long, value_name = "SIZE")]
     symbol: Option<ByteCount>,
-    /// The folder for the pictures and the run's files.
-    #[arg(long, value_name = "DIR", default_value = "runs/demo")]
-    out: PathBuf,
+    /// The run directory, for the pictures and figures: one that is not there. By default the first of runs/demo-1,
+    /// runs/demo-2 and so on that is not.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// One JSON object for each scheme on stdout.
     #[arg(long)]
     json: bool,
@@ -83,6 +85,9 @@ struct Row {
     trusted: bool,
     why: Vec<String>,
 }
+
+/// Rate at the slowest destination over time.
+type Points = Vec<(Span, BitRate)>;
 
 /// Instances that show something, where the user names none.
 fn instance(topology: &str) -> (&'static str, &'static [&'static str]) {
@@ -113,12 +118,17 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let planner = Planner::new(Request::new(&topology, source, destinations.clone()))?;
     let comparison = planner.compare()?;
     let name = |s: SiteId| topology.site(s).name.as_str();
-    std::fs::create_dir_all(&args.out).with_context(|| format!("--out {}", args.out.display()))?;
-    let out = args.out.canonicalize()?;
-    let keys = out.join("keys");
-    let _ = std::fs::remove_dir_all(&keys);
+    let mut run = match &args.out {
+        Some(out) => RunDir::claim(out)?,
+        None => RunDir::claim_next(Path::new("runs/demo"))?,
+    };
+    let out = run.path().to_owned();
+    // Files and logs of all sites; kept only where something went wrong.
+    let work = out.join("work");
+    std::fs::create_dir(&work)?;
+    let keys = work.join("keys");
     make_keys(&topology, &keys)?;
-    let file = out.join("file.bin");
+    let file = work.join("file.bin");
     let hash = make_file(&file, args.size)?;
 
     if !quiet {
@@ -135,13 +145,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         eprintln!("{}; {}", comparison.reason, comparison.coding_gain);
     }
     let auto = planner.auto()?.chosen.plan;
-    write(&out.join("plan.svg"), &draw::svg(&topology, Some(&auto), Theme::Light))?;
+    run.write("topology.toml", &anabranch_graph::file::toml::write(&topology))?;
+    run.write("plan.svg", &draw::svg(&topology, Some(&auto), Theme::Light))?;
     let show = Show {
         topology: &topology,
         network: &network,
         source,
         destinations: &destinations,
-        out: &out,
+        work: &work,
         keys: &keys,
         file: &file,
         hash,
@@ -149,7 +160,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     };
     let (mut rows, mut series) = (Vec::new(), Vec::new());
     for scheme in &args.schemes {
-        let (row, points) = show.play(scheme, quiet)?;
+        let (row, report, points) = show.play(scheme, quiet)?;
+        run.row(&row)?;
+        run.emulation(scheme, &report)?;
         if args.json {
             println!("{}", serde_json::to_string(&row)?);
         }
@@ -158,18 +171,22 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     let title = format!("{}: rate at the slowest destination", topology.name());
     let chart = draw::throughput_svg(&title, &series, Some(planner.bound()), Theme::Light);
-    write(&out.join("throughput.svg"), &chart)?;
+    run.write("throughput.svg", &chart)?;
+    let fine = rows.iter().all(|r| r.verified);
+    if fine {
+        std::fs::remove_dir_all(&work)?;
+    }
+    let (command, mut config) = crate::arguments();
+    config["from"] = name(source).into();
+    config["to"] = destinations.iter().map(|d| name(*d)).collect();
+    // Of the emulator; the file's bytes are the same in every run.
+    run.finish(&command, config, Some(EmulationOptions::default().seed))?;
     if !args.json {
         print!("{}", table(&rows));
     }
     if !quiet {
-        eprintln!(
-            "pictures: {} and {}",
-            out.join("plan.svg").display(),
-            out.join("throughput.svg").display()
-        );
+        eprintln!("pictures (plan.svg, throughput.svg) and figures: {}", out.display());
     }
-    let fine = rows.iter().all(|r| r.verified);
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -209,17 +226,13 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-}
-
 /// What all schemes have in common.
 struct Show<'a> {
     topology: &'a Topology,
     network: &'a TopologyArgs,
     source: SiteId,
     destinations: &'a [SiteId],
-    out: &'a Path,
+    work: &'a Path,
     keys: &'a Path,
     file: &'a Path,
     hash: FileHash,
@@ -231,11 +244,11 @@ const WINDOW: Duration = Duration::from_millis(1_900);
 
 impl Show<'_> {
     /// Runs one scheme on a network of its own.
-    fn play(&self, scheme: &str, quiet: bool) -> anyhow::Result<(Row, Vec<(Span, BitRate)>)> {
+    fn play(&self, scheme: &str, quiet: bool) -> anyhow::Result<(Row, Report, Points)> {
         let stage = Stage {
             topology: self.topology,
             network: self.network,
-            folder: self.out.join(scheme),
+            folder: self.work.join(scheme),
             keys: self.keys,
             controller: self.source,
             patience: None,
@@ -287,7 +300,7 @@ impl Show<'_> {
             bytes_on_links: counters.iter().map(|c| c.sent_bytes).sum(),
             lateness_us_p99: report.lateness_us_p99,
             trusted: report.trusted,
-            why: report.why,
+            why: report.why.clone(),
         };
         if !quiet {
             eprintln!(
@@ -301,7 +314,7 @@ impl Show<'_> {
         for d in self.destinations {
             let _ = std::fs::remove_file(stage.site_folder(*d).join("copy.bin"));
         }
-        Ok((row, points))
+        Ok((row, report, points))
     }
 
     /// Runs `replicate send` at the source and follows its events.
@@ -311,7 +324,7 @@ impl Show<'_> {
         emulation: &Emulation,
         scheme: &str,
         bar: &ProgressBar,
-    ) -> anyhow::Result<(serde_json::Value, Vec<(Span, BitRate)>)> {
+    ) -> anyhow::Result<(serde_json::Value, Points)> {
         let names = ("file.bin", "copy.bin", "send.log");
         let mut command = stage.send(emulation, self.source, self.destinations, scheme, names)?;
         command.args(["--stripes", &self.args.stripes.to_string()]);

@@ -7,6 +7,7 @@
 mod outcome;
 mod script;
 
+use crate::run_dir::RunDir;
 use anabranch_emu::{EmuError, Emulation, EmulationOptions, Isolation};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
@@ -100,6 +101,9 @@ pub struct Args {
     /// The report as JSON, to this file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write a run directory, which must not be there: a row for each link, the arguments, commit, machine and lateness.
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
     /// The program to run and its arguments; left out, a shell if this is a terminal.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -150,6 +154,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         // Better told now than after the run.
         std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
+    let record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let emulation = match Emulation::start(topology, job.options.clone()) {
         Err(error @ (EmuError::Size { .. } | EmuError::Option { .. } | EmuError::Link { .. })) => {
             eprintln!("anabranch: {error}");
@@ -187,6 +192,16 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.report {
         let text = serde_json::to_string_pretty(&outcome.json()?)?;
         std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(mut record) = record {
+        let json = outcome.json()?;
+        for link in json["links"].as_array().into_iter().flatten() {
+            record.row(link)?;
+        }
+        record.emulation(topology.name(), &outcome.report)?;
+        record.write("topology.toml", &anabranch_graph::file::toml::write(topology))?;
+        let (command, config) = crate::arguments();
+        record.finish(&command, config, Some(job.options.seed))?;
     }
     if args.json {
         println!("{}", serde_json::to_string(&outcome.json()?)?);

@@ -14,9 +14,10 @@ mod emulate;
 mod experiment;
 mod network;
 mod replicate;
+mod run_dir;
 mod stage;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Move data between and inside data centres, coded and coordinated.
@@ -47,6 +48,13 @@ enum Verb {
     /// Run one cell of a published experiment on an emulated network, or predict it.
     #[command(subcommand)]
     Experiment(experiment::Noun),
+}
+
+/// The command that runs, as in `experiment codedbulk`, and every argument of it as it could be written, defaults included.
+fn arguments() -> (String, serde_json::Value) {
+    let mut command = Cli::command();
+    let matches = command.get_matches_mut();
+    run_dir::arguments(&command, &matches)
 }
 
 fn main() -> ExitCode {

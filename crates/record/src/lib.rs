@@ -1,1 +1,259 @@
-//! Typed events, counters and run directories.
+//! Run directories: what a run was, and what it gave.
+//!
+//! A run directory holds two files. `rows.jsonl` has one JSON object a line, whose column names carry their units.
+//! `run.json` says everything that the rows depend on: the command, its resolved configuration, seed, commit and machine,
+//! and for emulations how late they ran. It is written last: a directory without it is a run that did not end. Pictures
+//! may lie beside them. Rows are JSON rather than Parquet: they are few, nested, and read by people too.
+//!
+//! Pure: this room says what is in the files, a driver finds the facts and writes them. Leaves out: plots, and anything
+//! over several runs. Read [`Run`] first.
+
+use anabranch_units::Seed;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The file of rows.
+pub const ROWS: &str = "rows.jsonl";
+/// The file of everything that they depend on.
+pub const RUN: &str = "run.json";
+/// The version of this format.
+pub const FORMAT: u32 = 1;
+
+/// A run, as [`RUN`] holds it.
+///
+/// ```
+/// use anabranch_record::{Facts, Rows, Run};
+/// let mut rows = Rows::default();
+/// rows.push(&serde_json::json!({ "scheme": "coded", "rate_mbps": 19.5 })).unwrap();
+/// assert_eq!(rows.text(), "{\"rate_mbps\":19.5,\"scheme\":\"coded\"}\n");
+/// let config = serde_json::json!({ "size_bytes": 1000 });
+/// let run = Run::new("demo", config, None, Facts::default(), &rows);
+/// assert_eq!(Run::read(&run.text()).unwrap(), run);
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// See [`FORMAT`].
+    pub format: u32,
+    /// What ran, as its command is called.
+    pub command: String,
+    /// Every setting, defaults included.
+    pub config: Value,
+    /// Of everything random; `None` where nothing was drawn.
+    pub seed: Option<Seed>,
+    /// Where and by what.
+    #[serde(flatten)]
+    pub facts: Facts,
+    /// How many rows there are.
+    pub rows: u64,
+    /// How late each emulation ran, in their order; none where nothing was emulated.
+    #[serde(default)]
+    pub emulations: Vec<Emulation>,
+}
+
+/// What a driver finds out about a run's surroundings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The program's version.
+    pub version: String,
+    /// The commit that it was built from, with `+` where the sources had changes; `None` where the build did not know it.
+    pub commit: Option<String>,
+    /// When it began.
+    pub began_unix_s: u64,
+    /// How long it took.
+    pub took_s: f64,
+    /// Where it ran.
+    pub machine: Machine,
+}
+
+/// What matters of a machine; `None` is not known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor, as the system calls it.
+    pub cpu: Option<String>,
+    /// Processors that the program may use.
+    pub cpus: Option<u64>,
+    /// `x86_64`, say.
+    pub architecture: String,
+    /// The system's kernel.
+    pub kernel: Option<String>,
+    /// Which code does the field's arithmetic.
+    pub codes_kernel: String,
+    /// Main memory.
+    pub memory_bytes: Option<u64>,
+    /// Programs that wanted a processor, in the mean over the minute before the run.
+    pub load_1min: Option<f64>,
+}
+
+/// How far to trust one emulation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Emulation {
+    /// What ran on it.
+    pub name: String,
+    /// Percentiles and the emulator's other figures.
+    pub report: Value,
+}
+
+/// Why a row was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RowError {
+    /// Not a JSON object.
+    NotAnObject,
+    /// A column of fractional numbers whose name has no unit.
+    NoUnit {
+        /// The column.
+        column: String,
+    },
+}
+
+impl std::fmt::Display for RowError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotAnObject => write!(f, "a row must be an object with a column for each value"),
+            Self::NoUnit { column } => {
+                write!(f, "column `{column}`: a unit must be part of the name, one of {}", UNITS.join(", "))
+            }
+        }
+    }
+}
+impl std::error::Error for RowError {}
+
+/// What counts as a unit in a name, as a word between underscores. A share is of one.
+pub const UNITS: [&str; 16] = [
+    "s", "ms", "us", "ns", "seconds", "mbps", "gbps", "bps", "bytes", "share", "load", "ppm", "factor",
+    "deg", "cost", "gbytes",
+];
+
+/// Rows on their way to [`ROWS`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    text: String,
+    count: u64,
+}
+
+impl Rows {
+    /// Adds a row.
+    ///
+    /// Errors: see [`RowError`]. Whole numbers may be counts and need no unit.
+    pub fn push(&mut self, row: &impl Serialize) -> Result<(), RowError> {
+        let row = serde_json::to_value(row).map_err(|_| RowError::NotAnObject)?;
+        if !row.is_object() {
+            return Err(RowError::NotAnObject);
+        }
+        check("", &row)?;
+        self.text.push_str(&row.to_string());
+        self.text.push('\n');
+        self.count += 1;
+        Ok(())
+    }
+
+    /// All of them, a line each.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// Looks for a fractional number below a name without unit. Items of a list go by the list's name.
+fn check(name: &str, value: &Value) -> Result<(), RowError> {
+    match value {
+        Value::Number(n) if n.is_f64() && !name.split('_').any(|word| UNITS.contains(&word)) => {
+            Err(RowError::NoUnit { column: name.to_owned() })
+        }
+        Value::Array(items) => items.iter().try_for_each(|item| check(name, item)),
+        Value::Object(fields) => fields.iter().try_for_each(|(name, value)| check(name, value)),
+        _ => Ok(()),
+    }
+}
+
+impl Run {
+    /// A run that has ended.
+    pub fn new(command: &str, config: Value, seed: Option<Seed>, facts: Facts, rows: &Rows) -> Self {
+        Self {
+            format: FORMAT,
+            command: command.to_owned(),
+            config,
+            seed,
+            facts,
+            rows: rows.count,
+            emulations: Vec::new(),
+        }
+    }
+
+    /// As [`RUN`] holds it.
+    ///
+    /// Panics: never; names are strings, and numbers that are none become null.
+    pub fn text(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a run is plain data") + "\n"
+    }
+
+    /// Reads it back.
+    ///
+    /// Errors: not JSON, a field missing, another version's format.
+    pub fn read(text: &str) -> Result<Self, ReadError> {
+        let run: Self = serde_json::from_str(text).map_err(|e| ReadError::Json(e.to_string()))?;
+        if run.format != FORMAT {
+            return Err(ReadError::Format(run.format));
+        }
+        Ok(run)
+    }
+}
+
+/// Why a run's description cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// Not what it should be.
+    Json(String),
+    /// Of another version.
+    Format(u32),
+}
+
+impl std::fmt::Display for ReadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Json(reason) => write!(f, "{RUN}: {reason}"),
+            Self::Format(found) => write!(f, "{RUN}: format {found}: this program reads {FORMAT}"),
+        }
+    }
+}
+impl std::error::Error for ReadError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let mut rows = Rows::default();
+        rows.push(&json!({ "packets": 3, "took_s": 0.5 })).expect("units are there");
+        let machine = Machine { load_1min: Some(0.25), cpus: Some(2), ..Machine::default() };
+        let facts = Facts { commit: Some("abc+".into()), took_s: 1.5, machine, ..Facts::default() };
+        let mut run = Run::new("emulate", json!({ "rate_bps": 1 }), Some(Seed::new(7)), facts, &rows);
+        run.emulations.push(Emulation { name: "coded".into(), report: json!({ "lateness_us_p99": 12.5 }) });
+        assert_eq!(Run::read(&run.text()), Ok(run.clone()));
+        assert_eq!(run.rows, 1);
+        run.format += 1;
+        assert_eq!(Run::read(&run.text()), Err(ReadError::Format(FORMAT + 1)));
+        assert!(matches!(Run::read("{}"), Err(ReadError::Json(_))));
+    }
+
+    #[test]
+    fn a_fraction_needs_a_unit_and_a_count_does_not() {
+        let mut rows = Rows::default();
+        for good in [
+            json!({ "rate_mbps": 1.5, "count": 3, "name": "x", "none": null }),
+            json!({ "lateness_us_p99": 1.5, "inner": { "took_s": 0.1 }, "rates_mbps": [1.5, 2] }),
+            json!({ "share_of_bound": 0.5 }),
+        ] {
+            assert_eq!(rows.push(&good), Ok(()));
+        }
+        let refused = |row: Value, column: &str| {
+            assert_eq!(Rows::default().push(&row), Err(RowError::NoUnit { column: column.into() }));
+        };
+        refused(json!({ "rate": 1.5 }), "rate");
+        refused(json!({ "took_s": 1.5, "inner": [{ "delay": 0.1 }] }), "delay");
+        assert_eq!(rows.push(&json!([1])), Err(RowError::NotAnObject));
+        assert_eq!(rows.text().lines().count(), 3);
+    }
+}

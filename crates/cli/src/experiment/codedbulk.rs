@@ -14,8 +14,9 @@
 
 use super::interactive::{Interactive, Totals};
 use crate::network::TopologyArgs;
+use crate::run_dir::RunDir;
 use crate::stage::{Stage, make_file, make_keys};
-use anabranch_emu::{Emulation, EmulationOptions, LinkCounters};
+use anabranch_emu::{Emulation, EmulationOptions, LinkCounters, Report};
 use anabranch_graph::Topology;
 use anabranch_replicate::plan::survey::concurrent;
 use anabranch_replicate::plan::{
@@ -94,6 +95,9 @@ pub struct Args {
     /// The folder for the run's files, which are removed unless it fails.
     #[arg(long, value_name = "DIR", default_value = "runs/experiment")]
     out: PathBuf,
+    /// Write a run directory: one that is not there.
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
     /// Plan and predict only; nothing is sent.
     #[arg(long)]
     predict: bool,
@@ -268,11 +272,18 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let topology = network.load()?;
     let drawn = draw(&topology, args)?;
     let traffic = Interactive::new(&topology, args.load)?;
+    let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let mut trusted = true;
     for scheme in &args.schemes {
         let mut row = predict(&topology, &drawn, &traffic, scheme, args)?;
         if !args.predict {
-            measure(&network, &topology, &drawn, &traffic, &mut row, args)?;
+            let report = measure(&network, &topology, &drawn, &traffic, &mut row, args)?;
+            if let Some(record) = &mut record {
+                record.emulation(scheme, &report)?;
+            }
+        }
+        if let Some(record) = &mut record {
+            record.row(&row)?;
         }
         if args.json {
             println!("{}", serde_json::to_string(&row)?);
@@ -285,6 +296,11 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 eprintln!("{scheme}: do not trust this figure: {}", m.why.join("; "));
             }
         }
+    }
+    if let Some(record) = record {
+        record.write("topology.toml", &anabranch_graph::file::toml::write(&topology))?;
+        let (command, config) = crate::arguments();
+        record.finish(&command, config, Some(Seed::new(args.seed)))?;
     }
     // A figure that is not to be trusted is no success.
     Ok(if trusted { ExitCode::SUCCESS } else { ExitCode::from(UNTRUSTED) })
@@ -394,7 +410,7 @@ fn measure(
     traffic: &Interactive,
     row: &mut Row,
     args: &Args,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Report> {
     std::fs::create_dir_all(&args.out).with_context(|| format!("--out {}", args.out.display()))?;
     let out = args.out.canonicalize()?;
     let keys = out.join(format!("keys-{}", topology.name()));
@@ -480,7 +496,7 @@ fn measure(
     let received =
         if offered > 0.0 { totals.received_bytes as f64 / totals.sent_bytes.max(1) as f64 } else { 1.0 };
     // The emulator knows how late itself was, not whether the programs in its sites got to run.
-    let mut why = report.why;
+    let mut why = report.why.clone();
     if received < RECEIVED_SHARE_MIN {
         why.push(format!(
             "only {:.1} % of the interactive packets were taken in: free a processor or lower the load",
@@ -523,7 +539,7 @@ fn measure(
         link_bytes,
     });
     let _ = std::fs::remove_dir_all(&stage.folder);
-    Ok(())
+    Ok(report)
 }
 
 /// The common window, and the links at its ends.

@@ -194,6 +194,35 @@ fn a_link_that_goes_down_and_comes_back_shows_in_the_report() {
 }
 
 #[test]
+fn a_run_directory_says_what_ran_and_how_late_and_is_never_written_over() {
+    let Some(_alone) = stage(&[]) else { return };
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("runs/one");
+    let place = path.to_str().expect("plain");
+    let args = ["-q", "emulate", "butterfly", "--seed", "7", "--record", place, "--", "true"];
+    assert!(answer(&args).status.success());
+    let read = |name: &str| std::fs::read_to_string(path.join(name)).expect("part of the run");
+    let run: serde_json::Value = serde_json::from_str(&read("run.json")).expect("JSON");
+    assert_eq!((&run["command"], &run["seed"]), (&"emulate".into(), &7.into()));
+    assert_eq!(run["config"]["rate"], "10 Mbit/s", "defaults are resolved");
+    assert_eq!(run["config"]["command"], serde_json::json!(["true"]));
+    assert!(run["emulations"][0]["report"]["lateness_us_p99"].is_number(), "{run}");
+    let rows: Vec<serde_json::Value> =
+        read("rows.jsonl").lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    assert_eq!(Some(rows.len() as u64), run["rows"].as_u64());
+    assert!(rows.iter().all(|r| r["rate_bps"] == 10_000_000), "one for each link");
+    assert!(read("topology.toml").contains("[[site]]"));
+
+    let again = answer(&args);
+    assert!(!again.status.success());
+    let said = text(&again.stderr);
+    assert!(
+        said.contains(place) && said.contains("something already") && said.lines().count() == 1,
+        "{said}"
+    );
+}
+
+#[test]
 fn hosts_are_written_as_etc_hosts_has_them() {
     let Some(_alone) = stage(&[]) else { return };
     let dir = tempfile::tempdir().expect("a folder");
