@@ -6,6 +6,7 @@ use anabranch_api::{
     Client, ClientError, Controller, ControllerConfig, ServeConfig, Server, SiteLink, WatchItem,
 };
 use anabranch_graph::{LinkProperties, Topology};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{KeySet, Role, SetRequest, make_set, write_set};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_replicate::control::{ByteRange, Command, FileHash, Report, TransferId};
@@ -17,7 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration as StdDuration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsStream;
 
 const LENGTH: u64 = 1_000;
 const HASH: FileHash = FileHash([9; 32]);
@@ -62,6 +66,8 @@ struct World {
     folder: PathBuf,
     controller: Option<JoinHandle<()>>,
     address: SocketAddr,
+    /// How long a body may take.
+    patience: StdDuration,
 }
 
 fn keys() -> KeySet {
@@ -79,7 +85,8 @@ impl World {
         let folder = std::env::temp_dir().join(format!("anabranch-api-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         write_set(&folder, &keys()).expect("an empty folder");
-        let mut world = Self { folder, controller: None, address: ([127, 0, 0, 1], 0).into() };
+        let patience = ServeConfig::default().patience;
+        let mut world = Self { folder, controller: None, address: ([127, 0, 0, 1], 0).into(), patience };
         world.start().await;
         world
     }
@@ -96,7 +103,7 @@ impl World {
             }
             tokio::time::sleep(StdDuration::from_millis(20)).await;
         };
-        let serve = ServeConfig { address: self.address, ..ServeConfig::default() };
+        let serve = ServeConfig { address: self.address, patience: self.patience, ..ServeConfig::default() };
         let credentials = self.credentials(Role::Controller, "controller");
         let server = Server::bind(controller, &credentials, serve).await.expect("a free port");
         self.address = server.local_addr().expect("it is bound");
@@ -387,4 +394,37 @@ async fn a_store_of_another_topology_is_refused() {
     std::fs::write(&path, b"not a store").expect("ours");
     assert!(Controller::open(ControllerConfig::new(pair(), planner, &path)).is_err());
     std::fs::remove_dir_all(&folder).expect("ours");
+}
+
+#[tokio::test]
+async fn a_body_must_come_in_time_and_of_each_peer_one_large_one_at_a_time() {
+    let mut world = World::new("bodies").await;
+    world.kill().await;
+    world.patience = StdDuration::from_secs(3);
+    world.start().await;
+    let identity = Identity::new(&world.credentials(Role::Site, "seattle")).expect("good credentials");
+    // The head of a request, and nothing of its body.
+    let begin = async |length: usize| {
+        let tcp = TcpStream::connect(world.address).await.expect("it listens");
+        let mut stream = identity.connect(tcp, Role::Controller, "controller").await.expect("good keys");
+        let to = "/v1/sites/seattle/reports";
+        let head = format!("POST {to} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.expect("it reads");
+        stream.flush().await.expect("it reads");
+        stream
+    };
+    let answer = async |mut stream: TlsStream<TcpStream>| {
+        let mut line = [0; 12];
+        stream.read_exact(&mut line).await.expect("an answer");
+        String::from_utf8_lossy(&line).into_owned()
+    };
+    let small = begin(100).await;
+    let large = [begin(1 << 20).await, begin(1 << 20).await];
+    assert_eq!(answer(small).await, "HTTP/1.1 408");
+    let [one, other] = large.map(answer);
+    let mut answers = [one.await, other.await];
+    answers.sort();
+    assert_eq!(answers, ["HTTP/1.1 408", "HTTP/1.1 429"]);
+    // Both are over: the next one has its turn.
+    assert_eq!(answer(begin(1 << 20).await).await, "HTTP/1.1 408");
 }

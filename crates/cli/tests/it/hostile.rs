@@ -541,7 +541,7 @@ fn memory_stays_below_its_bound_whatever_peers_send() {
 #[test]
 fn memory_stays_below_its_bound_however_long_peers_misbehave() {
     if std::env::var_os("ANABRANCH_LONG").is_none() {
-        return skip("ten attacks of 15 s take four minutes: set ANABRANCH_LONG=1");
+        return skip("ten attacks of 15 s take two minutes: set ANABRANCH_LONG=1");
     }
     attack(Duration::from_secs(15));
 }
