@@ -157,6 +157,14 @@ pub struct GroupProgram {
     pub work: Vec<ByteRange>,
     /// Generations of zeros that the source appends (the largest lookahead of a sink).
     pub flush: u16,
+    /// The group whose data this one carries too, from the end of the same work on (Figure 6). Such a group is routed, each
+    /// of its flows has one connection, and nothing waits for it.
+    #[serde(default)]
+    pub fills: Option<u16>,
+    /// Every destination of the group has another one that fills it: the source ends where the two have met, not after
+    /// all of the work.
+    #[serde(default)]
+    pub filled: bool,
 }
 
 /// A flow that arrives.

@@ -10,7 +10,7 @@ use crate::control::ByteRange;
 use crate::plan::{Decode, Mode};
 use crate::relay::ReceiveBuffer;
 use crate::symbol::{CheckedSymbol, GenerationHash};
-use crate::work::WorkMap;
+use crate::work::{RangeSet, WorkMap};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -43,15 +43,66 @@ pub(crate) struct Sink<S> {
     decode: Option<Arc<Decode>>,
     map: WorkMap,
     next: u64,
+    /// Generations with data; `None` while the source may still end before all of the work.
+    end: Option<u64>,
+    /// Later generations to wait for while `end` is open: after so many, one is data and no zeros.
+    hold: usize,
     /// Decoded state; `None` while a job that changes it runs.
     state: Option<Vec<S>>,
     /// Generations or chunks between `take_job` and `handle_written`.
     in_flight: usize,
     capacity: usize,
     writes: VecDeque<Write<S>>,
-    pub(crate) verified_bytes: u64,
-    pub(crate) corrupt: u64,
+    /// What has become of each input's chunks, in a group that fills another.
+    confirming: Vec<Confirming>,
     reported_done: bool,
+}
+
+/// How many of an input's chunks, counted from the first without a gap, are in the file.
+#[derive(Debug, Default)]
+struct Confirming {
+    /// Chunks taken in, by their first byte, and whether they are in the file.
+    taken: VecDeque<(u64, bool)>,
+    confirmed: u64,
+    /// A chunk came wrong: neither it nor what follows is confirmed, so the filled group carries it again.
+    broken: bool,
+}
+
+impl Confirming {
+    fn take(&mut self, start: u64) {
+        if !self.broken {
+            self.taken.push_back((start, false));
+        }
+    }
+    fn settle(&mut self, start: u64) {
+        if let Some(entry) = self.taken.iter_mut().find(|(s, written)| *s == start && !written) {
+            entry.1 = true;
+        }
+        while let Some((_, true)) = self.taken.front() {
+            self.taken.pop_front();
+            self.confirmed += 1;
+        }
+    }
+    fn spoil(&mut self, start: u64) {
+        if self.taken.iter().any(|(s, _)| *s == start) {
+            self.broken = true;
+            self.taken.clear();
+        }
+    }
+}
+
+/// What a sink is told of its group.
+#[derive(Clone, Debug)]
+pub(crate) struct SinkGroup {
+    pub(crate) number: u16,
+    pub(crate) mode: Mode,
+    pub(crate) streams: usize,
+    pub(crate) map: WorkMap,
+    pub(crate) flush: usize,
+    /// Whether its flows may end before all of the work.
+    pub(crate) filled: bool,
+    /// Whether it fills another.
+    pub(crate) fills: bool,
 }
 
 /// A generation to be decoded and checked: pure work that may run anywhere.
@@ -114,36 +165,34 @@ fn multiply<S: CheckedSymbol>(matrix: &[Vec<u8>], columns: &[S], length: usize) 
 }
 
 impl<S: CheckedSymbol> Sink<S> {
-    #[expect(clippy::too_many_arguments, reason = "built in one place, from one program")]
     pub(crate) fn new(
-        group: u16,
-        mode: Mode,
-        streams: usize,
+        group: SinkGroup,
         inputs: usize,
         decode: Option<Decode>,
-        map: WorkMap,
         capacity: usize,
         symbol_bytes: usize,
     ) -> Self {
         let lookahead = decode.as_ref().map_or(0, |d| usize::from(d.lookahead));
+        let hold = if group.filled { lookahead.max(group.flush) } else { lookahead };
         let state = decode
             .as_ref()
             .map(|d| (0..d.state).map(|_| S::combine(&[], symbol_bytes)).collect())
             .unwrap_or_default();
         Self {
-            group,
-            mode,
-            streams,
-            inputs: (0..inputs).map(|_| ReceiveBuffer::new(capacity + lookahead)).collect(),
+            group: group.number,
+            mode: group.mode,
+            streams: group.streams,
+            inputs: (0..inputs).map(|_| ReceiveBuffer::new(capacity + hold)).collect(),
             decode: decode.map(Arc::new),
-            map,
+            end: (!group.filled).then_some(group.map.pieces()),
+            hold,
+            map: group.map,
             next: 0,
             state: Some(state),
             in_flight: 0,
             capacity,
             writes: VecDeque::new(),
-            verified_bytes: 0,
-            corrupt: 0,
+            confirming: (0..if group.fills { inputs } else { 0 }).map(|_| Confirming::default()).collect(),
             reported_done: false,
         }
     }
@@ -166,8 +215,12 @@ impl<S: CheckedSymbol> Sink<S> {
         }
         let job = match self.mode {
             Mode::Routed => {
-                let packet = self.inputs.iter_mut().find_map(ReceiveBuffer::pop)?;
+                let (input, packet) =
+                    self.inputs.iter_mut().enumerate().find_map(|(i, buffer)| Some((i, buffer.pop()?)))?;
                 let range = self.map.piece(packet.generation).expect("chunk numbers are checked on arrival");
+                if let Some(confirming) = self.confirming.get_mut(input) {
+                    confirming.take(range.start);
+                }
                 DecodeJob {
                     sink,
                     generation: packet.generation,
@@ -180,7 +233,8 @@ impl<S: CheckedSymbol> Sink<S> {
             }
             Mode::Coded => {
                 let decode = self.decode.as_ref()?;
-                let Some(range) = self.map.piece(self.next) else {
+                let over = self.end.is_some_and(|end| self.next >= end);
+                let Some(range) = self.map.piece(self.next).filter(|_| !over) else {
                     // What is left are zeros that flush other sinks: take them, or the flows would stand still.
                     for input in &mut self.inputs {
                         while input.pop().is_some() {}
@@ -188,7 +242,8 @@ impl<S: CheckedSymbol> Sink<S> {
                     return None;
                 };
                 let lookahead = usize::from(decode.lookahead);
-                let arrived = self.inputs.iter().all(|i| (0..=lookahead).all(|d| i.get(d).is_some()));
+                let wait = if self.end.is_some() { lookahead } else { self.hold };
+                let arrived = self.inputs.iter().all(|i| (0..=wait).all(|d| i.get(d).is_some()));
                 if !arrived || self.state.is_none() {
                     return None;
                 }
@@ -212,15 +267,20 @@ impl<S: CheckedSymbol> Sink<S> {
         Some(job)
     }
 
-    /// Takes a job's result; returns false for a generation that is not what the source sent.
-    pub(crate) fn complete(&mut self, done: Decoded<S>) -> bool {
+    /// Takes a job's result; returns false for a generation that is not what the source sent. What the file has already
+    /// is not written again.
+    pub(crate) fn complete(&mut self, done: Decoded<S>, have: Option<&RangeSet>) -> bool {
         if let Some(state) = done.state {
             self.state = Some(state);
         }
         if done.check == Check::Bad {
             self.in_flight -= 1;
-            self.corrupt += 1;
+            self.confirming.iter_mut().for_each(|c| c.spoil(done.range.start));
             return false;
+        }
+        if have.is_some_and(|h| h.contains(done.range)) {
+            self.settle(done.range);
+            return true;
         }
         self.writes.push_back(Write {
             sink: done.sink,
@@ -235,17 +295,33 @@ impl<S: CheckedSymbol> Sink<S> {
         self.writes.pop_front()
     }
 
-    pub(crate) fn handle_written(&mut self, range: ByteRange) {
+    /// `range`, which a job brought, is in the file.
+    pub(crate) fn settle(&mut self, range: ByteRange) {
         self.in_flight -= 1;
-        self.verified_bytes += range.len();
+        self.confirming.iter_mut().for_each(|c| c.settle(range.start));
     }
 
-    /// True once, when everything that will arrive has been dealt with.
-    pub(crate) fn poll_done(&mut self, inputs_ended: bool) -> bool {
+    /// The source sends `generations` generations with data.
+    pub(crate) fn set_end(&mut self, generations: u64) {
+        self.end = Some(generations);
+    }
+
+    /// How many packets of an input, from the first on, are in the file.
+    pub(crate) fn confirmed(&self, input: usize) -> u64 {
+        self.confirming.get(input).map_or(0, |c| c.confirmed)
+    }
+
+    /// True once all that its flows will bring has been dealt with, if they have `ended`.
+    pub(crate) fn is_drained(&self, ended: bool) -> bool {
         let drained = match self.mode {
-            Mode::Coded => self.next == self.map.pieces(),
+            Mode::Coded => self.end == Some(self.next),
             Mode::Routed => self.inputs.iter().all(|i| i.get(0).is_none()),
         };
-        inputs_ended && drained && self.in_flight == 0 && !std::mem::replace(&mut self.reported_done, true)
+        ended && drained && self.in_flight == 0
+    }
+
+    /// True once, the first time that the sink is `done`.
+    pub(crate) fn poll_done(&mut self, done: bool) -> bool {
+        done && !std::mem::replace(&mut self.reported_done, true)
     }
 }

@@ -103,6 +103,8 @@ pub(crate) struct VirtualLink<S> {
     /// How many packets the flow has in all, once known.
     total: Option<u64>,
     end_taken: bool,
+    /// Packets that the next site says are where they belong; only of flows that fill.
+    confirmed: u64,
     capacity: usize,
     /// Fixed length of every symbol, where delayed terms mix generations.
     symbol_bytes: Option<usize>,
@@ -146,6 +148,7 @@ impl<S: Symbol> VirtualLink<S> {
             next: 0,
             total: None,
             end_taken: false,
+            confirmed: 0,
             capacity,
             symbol_bytes,
         }
@@ -234,6 +237,18 @@ impl<S: Symbol> VirtualLink<S> {
         }
         (self.ended() && !std::mem::replace(&mut self.end_taken, true))
             .then_some(Frame::End { packets: self.next })
+    }
+
+    /// The first `packets` packets are where they belong; false if they were not all sent, or fewer were before.
+    pub(crate) fn confirm(&mut self, packets: u64) -> bool {
+        let right = (self.confirmed..=self.transmit_base).contains(&packets);
+        if right {
+            self.confirmed = packets;
+        }
+        right
+    }
+    pub(crate) fn confirmed(&self) -> u64 {
+        self.confirmed
     }
 
     /// True once the end was taken.

@@ -14,13 +14,16 @@
 use crate::control::{ByteRange, SiteProgram};
 use crate::plan::{FlowId, Input, Mode};
 pub use crate::receiver::Write;
-use crate::receiver::{DecodeJob, Decoded, Sink};
+use crate::receiver::{DecodeJob, Decoded, Sink, SinkGroup};
 use crate::relay::{CodeJob, VirtualLink};
 pub use crate::relay::{Frame, Packet};
 use crate::sender::SourceGroup;
 use crate::symbol::{CheckedSymbol, GenerationHash};
-use crate::work::WorkMap;
+use crate::work::{RangeSet, WorkMap};
 use std::collections::{BTreeMap, VecDeque};
+
+/// The most ranges that a filled site remembers; flows that keep their order make a few.
+const HAVE_RANGES_MAX: usize = 65_536;
 
 /// The machine. See the module.
 #[derive(Debug)]
@@ -31,6 +34,11 @@ pub struct Site<S> {
     links: Vec<VirtualLink<S>>,
     link_of: BTreeMap<FlowId, usize>,
     sinks: Vec<Sink<S>>,
+    /// What is in the file, of this attempt, where a group that fills may bring what another brings too.
+    have: Option<RangeSet>,
+    verified_bytes: u64,
+    /// Bytes that are to come, where a group that fills may bring them before the filled group ends.
+    wanted_bytes: Option<u64>,
     sources: BTreeMap<u16, Source>,
     events: VecDeque<Event>,
     /// Links that may have a job; looked at by `poll_work`.
@@ -43,6 +51,10 @@ struct Group {
     streams: usize,
     map: WorkMap,
     flush: u64,
+    fills: Option<u16>,
+    filled: bool,
+    /// Packets of each of a filled coded group's flows, once one has ended.
+    packets: Option<u64>,
 }
 
 impl Group {
@@ -120,6 +132,8 @@ pub enum ProgramError {
     Work(u16),
     /// A decoder's matrices do not fit the sink.
     Decode(u16),
+    /// A group cannot fill the one that it names.
+    Fill(u16),
     /// The plan wants sites to store all before they pass it on. Planned and predicted, but not run.
     StoreAndForward,
 }
@@ -136,6 +150,12 @@ impl std::fmt::Display for ProgramError {
                 write!(f, "group {group}: its ranges are not ascending, disjoint and inside the file")
             }
             Self::Decode(group) => write!(f, "group {group}: the decoder does not fit the flows that arrive"),
+            Self::Fill(group) => {
+                write!(
+                    f,
+                    "group {group}: must be routed, and fill one that does not, with the same work and sinks"
+                )
+            }
             Self::StoreAndForward => {
                 write!(
                     f,
@@ -171,6 +191,11 @@ pub enum AcceptError<S> {
     },
     /// The flow ended before, or with fewer packets than it said.
     AfterEnd,
+    /// The peer has confirmed packets that it was not sent, or takes a confirmation back.
+    Confirmed {
+        /// How many it says.
+        packets: u64,
+    },
 }
 
 impl<S> std::fmt::Display for AcceptError<S> {
@@ -183,6 +208,9 @@ impl<S> std::fmt::Display for AcceptError<S> {
             }
             Self::Length { want, got } => write!(f, "symbol of {got} bytes where {want} belong"),
             Self::AfterEnd => write!(f, "packet count differs from what the end of the flow says"),
+            Self::Confirmed { packets } => {
+                write!(f, "{packets} packets confirmed: more than were sent, or fewer than before")
+            }
         }
     }
 }
@@ -235,7 +263,9 @@ impl SiteProgram {
             .sinks
             .iter()
             .map(|s| {
+                let group = self.groups.get(usize::from(s.group)).filter(|g| g.filled);
                 let lookahead = s.decode.as_ref().map_or(0, |d| u64::from(d.lookahead));
+                let lookahead = lookahead.max(group.map_or(0, |g| u64::from(g.flush)));
                 let state = s.decode.as_ref().map_or(0, |d| u64::from(d.state));
                 let streams = s.inputs.len() as u64;
                 streams * (packets + lookahead) + 2 * state + streams * packets * 2
@@ -284,14 +314,29 @@ impl<S: CheckedSymbol> Site<S> {
             let map = WorkMap::new(&g.work, symbols * u64::from(program.symbol_bytes))
                 .filter(|_| inside)
                 .ok_or(ProgramError::Work(number as u16))?;
-            groups.push(Group { mode: g.mode, streams: g.streams.into(), map, flush: g.flush.into() });
+            let filled = g.fills.map(|f| program.groups.get(usize::from(f)).ok_or(ProgramError::Group(f)));
+            if let Some(filled) = filled.transpose()?
+                && (g.mode != Mode::Routed || g.filled || filled.fills.is_some() || filled.work != g.work)
+            {
+                return Err(ProgramError::Fill(number as u16));
+            }
+            groups.push(Group {
+                mode: g.mode,
+                streams: g.streams.into(),
+                map,
+                flush: g.flush.into(),
+                fills: g.fills,
+                filled: g.filled,
+                packets: None,
+            });
         }
         let group_of = |number: u16| groups.get(usize::from(number)).ok_or(ProgramError::Group(number));
 
         let mut incoming = BTreeMap::new();
         for i in &program.incoming {
-            group_of(i.group)?;
-            between("stripes", i.stripes.into(), 1, 64)?;
+            // The packets of a flow that fills are confirmed in their order: they come over one connection.
+            let most = if group_of(i.group)?.fills.is_some() { 1 } else { 64 };
+            between("stripes", i.stripes.into(), 1, most)?;
             let state = Incoming { group: i.group, consumers: Vec::new(), received: 0, total: None };
             if incoming.insert(i.flow, state).is_some() {
                 return Err(ProgramError::Flow(i.flow));
@@ -300,7 +345,7 @@ impl<S: CheckedSymbol> Site<S> {
         let mut sources: BTreeMap<u16, Source> = BTreeMap::new();
         if program.source_path.is_some() {
             for (number, g) in groups.iter().enumerate() {
-                let group = SourceGroup::new(g.mode, g.map.clone(), g.streams, g.flush);
+                let group = SourceGroup::new(g.mode, g.map.clone(), g.streams, g.flush, g.fills);
                 let consumers = vec![Vec::new(); g.streams];
                 sources.insert(number as u16, Source { group, consumers });
             }
@@ -309,7 +354,7 @@ impl<S: CheckedSymbol> Site<S> {
         let (mut links, mut link_of) = (Vec::new(), BTreeMap::new());
         for o in &program.outgoing {
             let group = group_of(o.group)?;
-            between("stripes", o.hop.stripes.into(), 1, 64)?;
+            between("stripes", o.hop.stripes.into(), 1, if group.fills.is_some() { 1 } else { 64 })?;
             let link = links.len();
             if link_of.insert(o.flow, link).is_some() || incoming.contains_key(&o.flow) || o.terms.is_empty()
             {
@@ -361,17 +406,24 @@ impl<S: CheckedSymbol> Site<S> {
                 let i = incoming.get_mut(flow).filter(|i| i.group == s.group);
                 i.ok_or(ProgramError::Flow(*flow))?.consumers.push(Consumer::Sink { sink, input });
             }
-            sinks.push(Sink::new(
-                s.group,
-                group.mode,
-                group.streams,
-                s.inputs.len(),
-                s.decode.clone(),
-                group.map.clone(),
-                capacity,
-                symbol_bytes,
-            ));
+            let told = SinkGroup {
+                number: s.group,
+                mode: group.mode,
+                streams: group.streams,
+                map: group.map.clone(),
+                flush: group.flush as usize,
+                filled: group.filled,
+                fills: group.fills.is_some(),
+            };
+            sinks.push(Sink::new(told, s.inputs.len(), s.decode.clone(), capacity, symbol_bytes));
+            let filled = group.fills.map(|f| program.sinks.iter().any(|other| other.group == f));
+            if filled == Some(false) {
+                return Err(ProgramError::Fill(s.group));
+            }
         }
+        let is_filled = program.sinks.iter().any(|s| groups[usize::from(s.group)].fills.is_some());
+        let work = || program.sinks.iter().flat_map(|s| &program.groups[usize::from(s.group)].work);
+        let wanted_bytes = is_filled.then(|| RangeSet::from_ranges(work().copied()).total());
         let mut site = Self {
             symbol_bytes,
             groups,
@@ -379,6 +431,9 @@ impl<S: CheckedSymbol> Site<S> {
             links,
             link_of,
             sinks,
+            have: is_filled.then(RangeSet::default),
+            verified_bytes: 0,
+            wanted_bytes,
             sources,
             events: VecDeque::new(),
             stirred: true,
@@ -472,9 +527,19 @@ impl<S: CheckedSymbol> Site<S> {
         if incoming.total.is_some_and(|t| t != packets) || incoming.received > packets {
             return Err(AcceptError::AfterEnd);
         }
-        let group = &self.groups[usize::from(incoming.group)];
-        if group.mode == Mode::Coded && packets != group.map.pieces() + group.flush {
-            return Err(AcceptError::AfterEnd);
+        let group = &mut self.groups[usize::from(incoming.group)];
+        if group.mode == Mode::Coded {
+            let all = group.map.pieces() + group.flush;
+            // Flows that are coded together end together, all with the same count.
+            let (least, most) = match group.packets {
+                Some(packets) => (packets, packets),
+                None if group.filled => (group.flush, all),
+                None => (all, all),
+            };
+            if !(least..=most).contains(&packets) {
+                return Err(AcceptError::AfterEnd);
+            }
+            group.packets = Some(packets);
         }
         incoming.total = Some(packets);
         let consumers = incoming.consumers.clone();
@@ -485,8 +550,14 @@ impl<S: CheckedSymbol> Site<S> {
 
     fn set_totals(&mut self, consumers: &[Consumer], packets: u64) {
         for consumer in consumers {
-            if let Consumer::Link { link, .. } = *consumer {
-                self.links[link].set_total(packets);
+            match *consumer {
+                Consumer::Link { link, .. } => self.links[link].set_total(packets),
+                Consumer::Sink { sink, .. } => {
+                    let group = &self.groups[usize::from(self.sinks[sink].group)];
+                    if group.mode == Mode::Coded {
+                        self.sinks[sink].set_end(packets - group.flush);
+                    }
+                }
             }
         }
     }
@@ -496,8 +567,12 @@ impl<S: CheckedSymbol> Site<S> {
         self.incoming.get(&flow).is_some_and(|i| i.total == Some(i.received))
     }
 
+    /// A sink is done when the file is whole or its flows have ended; one that fills, when those that it fills are done: all
+    /// that it brings they would bring too.
     fn check_sinks(&mut self) {
-        for (number, sink) in self.sinks.iter_mut().enumerate() {
+        let whole = self.wanted_bytes == Some(self.verified_bytes);
+        let fills = |s: &Sink<S>| self.groups[usize::from(s.group)].fills.is_some();
+        for (number, sink) in self.sinks.iter_mut().enumerate().filter(|(_, s)| !fills(s)) {
             let ended = self
                 .incoming
                 .values()
@@ -505,31 +580,104 @@ impl<S: CheckedSymbol> Site<S> {
                     i.consumers.iter().any(|c| matches!(c, Consumer::Sink { sink, .. } if *sink == number))
                 })
                 .all(|i| i.total == Some(i.received));
-            if sink.poll_done(ended) {
+            if sink.poll_done(whole || sink.is_drained(ended)) {
+                self.events.push_back(Event::SinkDone { sink: number });
+            }
+        }
+        let all = self.sinks.iter().filter(|s| !fills(s)).all(Sink::is_done);
+        for (number, sink) in self.sinks.iter_mut().enumerate().filter(|(_, s)| fills(s)) {
+            if sink.poll_done(all) {
                 self.events.push_back(Event::SinkDone { sink: number });
             }
         }
     }
 
+    /// How many packets of `flow`, from the first on, are at every destination behind this site. Only of flows that fill.
+    pub fn confirmed(&self, flow: FlowId) -> u64 {
+        let consumers = self.incoming.get(&flow).map_or(&[][..], |i| &i.consumers);
+        self.least_confirmed(consumers)
+    }
+
+    fn least_confirmed(&self, consumers: &[Consumer]) -> u64 {
+        let confirmed = consumers.iter().map(|c| match *c {
+            Consumer::Link { link, .. } => self.links[link].confirmed(),
+            Consumer::Sink { sink, input } => self.sinks[sink].confirmed(input),
+        });
+        confirmed.min().unwrap_or(0)
+    }
+
+    /// Takes in what the next site says is [`confirmed`](Self::confirmed) of `flow`, which leaves from here.
+    ///
+    /// Errors: an unknown flow, or more packets than were sent.
+    pub fn confirm(&mut self, flow: FlowId, packets: u64) -> Result<(), AcceptError<S>> {
+        let Some(&link) = self.link_of.get(&flow) else { return Err(AcceptError::UnknownFlow(flow)) };
+        if !self.links[link].confirm(packets) {
+            return Err(AcceptError::Confirmed { packets });
+        }
+        self.stirred = true;
+        let is_link = |c: &Consumer| matches!(c, Consumer::Link { link: l, .. } if *l == link);
+        let fed = self.sources.iter().find_map(|(group, source)| {
+            let stream = source.consumers.iter().position(|consumers| consumers.iter().any(is_link))?;
+            Some((*group, stream))
+        });
+        if let Some((group, stream)) = fed {
+            let packets = self.least_confirmed(&self.sources[&group].consumers[stream]);
+            self.sources.get_mut(&group).expect("found above").group.confirm(stream, packets);
+        }
+        Ok(())
+    }
+
     /// What the source should supply next for `group`: the bytes of the file, while there is room for them.
     pub fn wanted(&self, group: u16) -> Option<ByteRange> {
-        let source = self.sources.get(&group)?;
-        if !source.group.has_work() {
-            return None;
+        let (number, _) = self.choice(group)?;
+        self.sources[&group].group.map.piece(number)
+    }
+
+    /// What is supplied next: the generation, or the chunk and the stream that it goes on.
+    fn choice(&self, group: u16) -> Option<(u64, usize)> {
+        let source = self.sources.get(&group).filter(|_| self.has_work(group))?;
+        if source.group.mode == Mode::Coded {
+            return self.streams_have_room(source, source.group.next).then_some((source.group.next, 0));
         }
-        let room = match source.group.mode {
-            Mode::Coded => self.streams_have_room(source, source.group.next),
-            Mode::Routed => self.roomiest_stream(source).is_some(),
-        };
-        room.then(|| source.group.map.piece(source.group.next)).flatten()
+        if let Some(filling) = &source.group.filling
+            && self.have_met(filling.group, &source.group)
+        {
+            let stream = self.roomiest_stream(source, |s| source.group.again(s).is_some())?;
+            return Some((source.group.again(stream)?, stream));
+        }
+        let stream = self.roomiest_stream(source, |_| true)?;
+        Some((source.group.upcoming()?, stream))
     }
 
-    /// True while the source has work left in `group`.
+    /// True once all that `fill` could send of `filled`'s data, one of both has sent.
+    fn have_met(&self, filled: u16, fill: &SourceGroup) -> bool {
+        match (self.sources[&filled].group.upcoming_byte(), fill.upcoming_byte()) {
+            (Some(front), Some(back)) => front > back,
+            _ => true,
+        }
+    }
+
+    /// True while the source has work left in `group`; once false, it stays so.
+    ///
+    /// A filled group goes on to where all destinations have confirmed the rest; a group that fills it to where the two
+    /// meet, and then until all that it sent is confirmed.
     pub fn has_work(&self, group: u16) -> bool {
-        self.sources.get(&group).is_some_and(|s| s.group.has_work())
+        let source = self.sources.get(&group).map(|s| &s.group);
+        let Some(source @ SourceGroup { end: None, map, next, filling, .. }) = source else { return false };
+        let Some(filling) = filling else {
+            if !self.groups[usize::from(group)].filled {
+                return *next < map.pieces();
+            }
+            let fill = self.sources.values().map(|s| &s.group);
+            let fill = fill.filter(|s| s.filling.as_ref().is_some_and(|f| f.group == group));
+            let needed = fill.map(SourceGroup::confirmed_from).max().unwrap_or(u64::MAX);
+            return *next < map.begun_before(needed);
+        };
+        let is_over = self.sources[&filling.group].group.end.is_some();
+        !is_over && (source.has_open() || !self.have_met(filling.group, source))
     }
 
-    /// All pieces of `group`'s work, in the order in which the source takes them.
+    /// All pieces of `group`'s work. The source takes them in order, except of a group that fills another.
     pub fn work_map(&self, group: u16) -> Option<&WorkMap> {
         self.groups.get(usize::from(group)).map(|g| &g.map)
     }
@@ -538,12 +686,15 @@ impl<S: CheckedSymbol> Site<S> {
         source.consumers.iter().flatten().all(|c| self.buffer(*c).has_room(generation))
     }
 
-    /// The routed stream with most free slots on its worst branch; among equals the one that has carried least.
-    fn roomiest_stream(&self, source: &Source) -> Option<usize> {
+    /// The routed stream, of those that `may`, with most free slots on its worst branch; among equals the one that has
+    /// carried least.
+    fn roomiest_stream(&self, source: &Source, may: impl Fn(usize) -> bool) -> Option<usize> {
         (0..source.consumers.len())
             .filter(|s| {
                 let sent = source.group.sent[*s];
                 !source.consumers[*s].is_empty()
+                    && source.group.may_send(*s)
+                    && may(*s)
                     && source.consumers[*s].iter().all(|c| self.buffer(*c).has_room(sent))
             })
             .max_by_key(|s| {
@@ -562,9 +713,8 @@ impl<S: CheckedSymbol> Site<S> {
     ///
     /// Panics: if nothing is wanted, or the number or lengths of the symbols are wrong. Both are the driver's own doing.
     pub fn supply(&mut self, group: u16, symbols: Vec<S>, hash: GenerationHash) {
-        assert!(self.wanted(group).is_some(), "the driver supplies only what is wanted");
+        let (generation, stream) = self.choice(group).expect("the driver supplies only what is wanted");
         let source = &self.sources[&group];
-        let generation = source.group.next;
         let want = self.symbol_length(&self.groups[usize::from(group)], generation);
         assert!(symbols.iter().all(|s| s.len() == want), "symbols of a generation have {want} bytes");
         match source.group.mode {
@@ -573,12 +723,10 @@ impl<S: CheckedSymbol> Site<S> {
                 self.supply_generation(group, symbols, hash);
             }
             Mode::Routed => {
-                let stream = self.roomiest_stream(source).expect("a wanted chunk has a stream with room");
                 let [symbol] = <[S; 1]>::try_from(symbols).ok().expect("a chunk is one symbol");
                 let source = self.sources.get_mut(&group).expect("looked up above");
                 let index = source.group.sent[stream];
-                source.group.sent[stream] += 1;
-                source.group.next += 1;
+                source.group.send(stream, generation);
                 let consumers = source.consumers[stream].clone();
                 self.deliver(&consumers, index, Packet { generation, hash, symbol });
             }
@@ -599,8 +747,19 @@ impl<S: CheckedSymbol> Site<S> {
 
     /// Appends the zeros that flush a code and tells the links where their flows end.
     fn advance_sources(&mut self) {
-        let numbers: Vec<u16> = self.sources.keys().copied().collect();
-        for number in numbers {
+        // Filled groups before those that fill them, which end with them.
+        let fills = |n: &u16| self.sources[n].group.filling.is_some();
+        let (fill, bulk): (Vec<u16>, Vec<u16>) = self.sources.keys().copied().partition(fills);
+        for number in bulk.into_iter().chain(fill) {
+            let group = &self.sources[&number].group;
+            let over = match &group.filling {
+                None => !self.has_work(number),
+                Some(filling) => self.sources[&filling.group].group.ended,
+            };
+            let group = &mut self.sources.get_mut(&number).expect("a key of the map").group;
+            if over && group.end.is_none() {
+                group.end = Some(group.next);
+            }
             loop {
                 let source = &self.sources[&number];
                 if !source.group.must_flush() || !self.streams_have_room(source, source.group.next) {
@@ -610,7 +769,7 @@ impl<S: CheckedSymbol> Site<S> {
                 self.supply_generation(number, zeros, GenerationHash::default());
             }
             let source = self.sources.get_mut(&number).expect("a key of the map");
-            if source.group.has_work() || source.group.must_flush() || source.group.ended {
+            if source.group.end.is_none() || source.group.must_flush() || source.group.ended {
                 continue;
             }
             source.group.ended = true;
@@ -656,11 +815,11 @@ impl<S: CheckedSymbol> Site<S> {
             Done::Code { link, number, packet } => self.links[link].complete(number, packet),
             Done::Decode(decoded) => {
                 let (sink, generation) = (decoded.sink, decoded.generation);
-                if !self.sinks[sink].complete(decoded) {
+                if !self.sinks[sink].complete(decoded, self.have.as_ref()) {
                     let group = self.sinks[sink].group;
                     self.events.push_back(Event::Corrupt { sink, group, generation });
-                    self.check_sinks();
                 }
+                self.check_sinks();
             }
         }
     }
@@ -673,7 +832,13 @@ impl<S: CheckedSymbol> Site<S> {
     /// Tells the machine that a [`Write`] is in the file.
     pub fn handle_written(&mut self, sink: usize, range: ByteRange) {
         self.stirred = true;
-        self.sinks[sink].handle_written(range);
+        self.sinks[sink].settle(range);
+        self.verified_bytes += match &mut self.have {
+            None => range.len(),
+            Some(have) if have.ranges().len() < HAVE_RANGES_MAX || have.touches(range) => have.insert(range),
+            // Then the ends of the flows say when all is there.
+            Some(_) => 0,
+        };
         self.check_sinks();
     }
 
@@ -694,11 +859,11 @@ impl<S: CheckedSymbol> Site<S> {
         self.events.pop_front()
     }
 
-    /// Bytes that all sinks have verified and written in this attempt.
+    /// Bytes of the file that this site has verified and written in this attempt.
     pub fn verified_bytes(&self) -> u64 {
-        self.sinks.iter().map(|s| s.verified_bytes).sum()
+        self.verified_bytes
     }
-    /// True while some sink waits for its file.
+    /// True while some sink waits for the file.
     pub fn is_sink_stalled(&self) -> bool {
         self.sinks.iter().any(Sink::is_stalled)
     }

@@ -41,6 +41,13 @@ impl WorkMap {
         self.pieces
     }
 
+    /// How many pieces begin before `byte`.
+    pub fn begun_before(&self, byte: u64) -> u64 {
+        let at = self.ranges.partition_point(|(_, r)| r.start < byte);
+        let Some((first, range)) = at.checked_sub(1).map(|at| self.ranges[at]) else { return 0 };
+        first + (range.end.min(byte) - range.start).div_ceil(self.piece_bytes)
+    }
+
     /// The bytes of piece `number`; `None` past the last.
     pub fn piece(&self, number: u64) -> Option<ByteRange> {
         if number >= self.pieces {
@@ -78,17 +85,24 @@ impl RangeSet {
         set
     }
 
-    /// Adds `range`.
-    pub fn insert(&mut self, range: ByteRange) {
+    /// Adds `range` and says how many of its bytes are new.
+    pub fn insert(&mut self, range: ByteRange) -> u64 {
         if range.is_empty() {
-            return;
+            return 0;
         }
         let from = self.0.partition_point(|r| r.end < range.start);
         let to = self.0.partition_point(|r| r.start <= range.end);
         let merged = self.0[from..to]
             .iter()
             .fold(range, |m, r| ByteRange { start: m.start.min(r.start), end: m.end.max(r.end) });
-        self.0.splice(from..to, [merged]);
+        let old: u64 = self.0.splice(from..to, [merged]).map(ByteRange::len).sum();
+        merged.len() - old
+    }
+
+    /// True if all bytes of `range` are in the set.
+    pub fn contains(&self, range: ByteRange) -> bool {
+        let at = self.0.partition_point(|r| r.end < range.end);
+        range.is_empty() || self.0.get(at).is_some_and(|r| r.start <= range.start)
     }
 
     /// Whether adding `range` would make one of the set's ranges larger, and no new one.
@@ -156,6 +170,12 @@ mod tests {
             let set = RangeSet::from_ranges(ranges.iter().copied());
             let bytes: std::collections::BTreeSet<u64> = ranges.iter().flat_map(|r| r.start..r.end).collect();
             prop_assert_eq!(set.total(), bytes.len() as u64);
+            let mut grown = RangeSet::default();
+            prop_assert_eq!(ranges.iter().map(|r| grown.insert(*r)).sum::<u64>(), set.total());
+            for (start, end) in (0..72).flat_map(|s| (s..72).map(move |e| (s, e))) {
+                let all = (start..end).all(|b| bytes.contains(&b));
+                prop_assert_eq!(set.contains(range(start, end)), all, "{}..{}", start, end);
+            }
             let missing: Vec<u64> = set.missing(64).iter().flat_map(|r| r.start..r.end).collect();
             prop_assert_eq!(missing, (0..64).filter(|b| !bytes.contains(b)).collect::<Vec<_>>());
             prop_assert!(set.ranges().windows(2).all(|w| w[0].end < w[1].start));
@@ -176,6 +196,10 @@ mod tests {
             let map = WorkMap::new(&work, piece).expect("ascending by construction");
             let covered: Vec<u64> = (0..map.pieces()).filter_map(|i| map.piece(i)).flat_map(|r| r.start..r.end).collect();
             prop_assert_eq!(covered, work.iter().flat_map(|r| r.start..r.end).collect::<Vec<_>>());
+            for byte in (0..at + 3).chain([u64::MAX]) {
+                let begun = (0..map.pieces()).filter_map(|i| map.piece(i)).filter(|p| p.start < byte).count();
+                prop_assert_eq!(map.begun_before(byte), begun as u64);
+            }
         }
     }
 }

@@ -1772,6 +1772,8 @@ impl Transfer {
                         .max()
                         .unwrap_or(0)
                         .max(u16::from(delayed)),
+                    fills: None,
+                    filled: false,
                 }
             })
             .collect();

@@ -24,6 +24,75 @@ struct Hand {
     flush: u16,
     flows: Vec<HandFlow>,
     sinks: Vec<(u16, Vec<u32>, Option<Decode>)>,
+    fill: Vec<HandFill>,
+}
+
+/// Another group, which fills the first.
+struct HandFill {
+    streams: u16,
+    /// Numbered after those of the groups before.
+    flows: Vec<HandFlow>,
+    sinks: Vec<(u16, Vec<u32>)>,
+}
+
+impl Hand {
+    fn filled_by(mut self, streams: u16, flows: Vec<HandFlow>, sinks: &[(u16, &[u32])]) -> Self {
+        let sinks = sinks.iter().map(|(site, inputs)| (*site, inputs.to_vec())).collect();
+        self.fill.push(HandFill { streams, flows, sinks });
+        self
+    }
+    /// All flows with the group of each.
+    fn all_flows(&self) -> Vec<(FlowId, u16, &HandFlow)> {
+        let fill = (1..).zip(&self.fill).flat_map(|(group, fill)| fill.flows.iter().map(move |f| (group, f)));
+        let both = self.flows.iter().map(|f| (0, f)).chain(fill).enumerate();
+        both.map(|(i, (group, f))| (FlowId(i as u32), group, f)).collect()
+    }
+    /// All sinks with the group of each.
+    fn all_sinks(&self) -> Vec<(u16, u16, &Vec<u32>, Option<Decode>)> {
+        let fill = (1..).zip(&self.fill);
+        let fill = fill.flat_map(|(group, f)| f.sinks.iter().map(move |(at, i)| (group, *at, i, None)));
+        self.sinks.iter().map(|(site, inputs, d)| (0, *site, inputs, d.clone())).chain(fill).collect()
+    }
+}
+
+/// The butterfly, filled by one tree to both.
+fn filled_butterfly() -> Hand {
+    let tree = vec![
+        hand_flow(0, 1, &[stream(0)]),
+        hand_flow(1, 5, &[flow(9)]),
+        hand_flow(0, 2, &[stream(0)]),
+        hand_flow(2, 6, &[flow(11)]),
+    ];
+    butterfly().filled_by(1, tree, &[(5, &[10]), (6, &[12])])
+}
+
+/// The butterfly, where 5 alone is filled.
+fn half_filled_butterfly() -> Hand {
+    let path = vec![hand_flow(0, 1, &[stream(0)]), hand_flow(1, 5, &[flow(9)])];
+    butterfly().filled_by(1, path, &[(5, &[10])])
+}
+
+/// The butterfly, each filled on its own.
+fn twice_filled_butterfly() -> Hand {
+    let path = vec![hand_flow(0, 2, &[stream(0)]), hand_flow(2, 6, &[flow(11)])];
+    half_filled_butterfly().filled_by(1, path, &[(6, &[12])])
+}
+
+/// Two trees, filled by two.
+fn filled_trees() -> Hand {
+    let trees = vec![
+        hand_flow(0, 1, &[stream(0)]),
+        hand_flow(1, 2, &[flow(4)]),
+        hand_flow(0, 2, &[stream(1)]),
+        hand_flow(2, 1, &[flow(6)]),
+    ];
+    two_trees().filled_by(2, trees, &[(1, &[4, 7]), (2, &[5, 6])])
+}
+
+/// The code on a cycle, filled by a path through both.
+fn filled_cycle() -> Hand {
+    let path = vec![hand_flow(0, 1, &[stream(0)]), hand_flow(1, 2, &[flow(4)])];
+    cycle().filled_by(1, path, &[(1, &[4]), (2, &[5])])
 }
 
 fn stream(n: u16) -> Term {
@@ -57,6 +126,7 @@ fn butterfly() -> Hand {
             hand_flow(4, 6, &[flow(6)]),
         ],
         sinks: vec![(5, vec![2, 7], decode([[1, 0], [1, 1]])), (6, vec![5, 8], decode([[1, 1], [1, 0]]))],
+        fill: vec![],
     }
 }
 
@@ -73,6 +143,7 @@ fn two_trees() -> Hand {
             hand_flow(2, 1, &[flow(2)]),
         ],
         sinks: vec![(1, vec![0, 3], None), (2, vec![1, 2], None)],
+        fill: vec![],
     }
 }
 
@@ -106,6 +177,7 @@ fn cycle() -> Hand {
             (1, vec![0, 3], decoder([[1, 0, 0], [1, 1, 1]], [1, 1, 1])),
             (2, vec![1, 2], decoder([[0, 1, 1], [1, 0, 0]], [1, 1, 1])),
         ],
+        fill: vec![],
     }
 }
 
@@ -118,7 +190,25 @@ fn programs(
 ) -> Vec<SiteProgram> {
     let sites = 1 + hand.flows.iter().map(|f| f.from.max(f.to)).max().expect("a plan has flows");
     let run = Run { transfer: TransferId(1), attempt: Attempt(1) };
-    let numbered = || hand.flows.iter().enumerate().map(|(i, f)| (FlowId(i as u32), f));
+    let first = GroupProgram {
+        streams: hand.streams,
+        mode: hand.mode,
+        work: work.to_vec(),
+        flush: hand.flush,
+        fills: None,
+        filled: hand.fill.iter().map(|f| f.sinks.len()).sum::<usize>() == hand.sinks.len(),
+    };
+    let fill = hand.fill.iter().map(|f| GroupProgram {
+        streams: f.streams,
+        mode: Mode::Routed,
+        flush: 0,
+        fills: Some(0),
+        filled: false,
+        ..first.clone()
+    });
+    let groups: Vec<GroupProgram> = [first.clone()].into_iter().chain(fill).collect();
+    let priority = |group: u16| if group == 0 { Priority::Bulk } else { Priority::Fill };
+    let numbered = || hand.all_flows().into_iter();
     (0..sites)
         .map(|site| SiteProgram {
             run,
@@ -126,18 +216,13 @@ fn programs(
             length,
             symbol_bytes,
             buffer_packets: buffer,
-            groups: vec![GroupProgram {
-                streams: hand.streams,
-                mode: hand.mode,
-                work: work.to_vec(),
-                flush: hand.flush,
-            }],
+            groups: groups.clone(),
             source_path: (site == 0).then(|| "file".into()),
             incoming: numbered()
-                .filter(|(_, f)| f.to == site)
-                .map(|(flow, f)| Arriving {
+                .filter(|(_, _, f)| f.to == site)
+                .map(|(flow, group, f)| Arriving {
                     flow,
-                    group: 0,
+                    group,
                     from: SiteId(f.from),
                     from_name: f.from.to_string(),
                     link: LinkId(flow.0),
@@ -145,26 +230,26 @@ fn programs(
                 })
                 .collect(),
             outgoing: numbered()
-                .filter(|(_, f)| f.from == site)
-                .map(|(flow, f)| Outgoing {
+                .filter(|(_, _, f)| f.from == site)
+                .map(|(flow, group, f)| Outgoing {
                     flow,
-                    group: 0,
+                    group,
                     to: SiteId(f.to),
                     to_name: f.to.to_string(),
                     link: LinkId(flow.0),
                     address: String::new(),
                     terms: f.terms.clone(),
-                    hop: HopSettings { stripes: 1, congestion_control: None, priority: Priority::Bulk },
+                    hop: HopSettings { stripes: 1, congestion_control: None, priority: priority(group) },
                 })
                 .collect(),
             sinks: hand
-                .sinks
-                .iter()
-                .filter(|s| s.0 == site)
-                .map(|(_, inputs, decode)| SinkProgram {
-                    group: 0,
+                .all_sinks()
+                .into_iter()
+                .filter(|(_, at, ..)| *at == site)
+                .map(|(group, _, inputs, decode)| SinkProgram {
+                    group,
                     inputs: inputs.iter().map(|i| FlowId(*i)).collect(),
-                    decode: decode.clone(),
+                    decode,
                     path: "copy".into(),
                 })
                 .collect(),
@@ -179,7 +264,18 @@ struct Outcome {
     copies: Vec<Option<Vec<u8>>>,
     corrupt: usize,
     live_bytes_max: Vec<u64>,
+    /// Packets that each flow has sent.
+    sent: BTreeMap<FlowId, u64>,
 }
+
+/// How much of its time a flow may move: of four draws so many, after so many packets none any more.
+#[derive(Copy, Clone, Debug)]
+struct Pace {
+    quarters: u64,
+    packets: u64,
+}
+
+const ALWAYS: Pace = Pace { quarters: 4, packets: u64::MAX };
 
 type Wire = VecDeque<Frame<Bytes>>;
 
@@ -188,8 +284,25 @@ fn run(
     programs: &[SiteProgram],
     file: &[u8],
     random: &mut RandomStream,
+    spoil: impl FnMut(FlowId, &mut Packet<Bytes>),
+) -> Outcome {
+    run_at(programs, file, random, |_| ALWAYS, spoil)
+}
+
+/// As [`run`], each flow at a pace of its own.
+fn run_at(
+    programs: &[SiteProgram],
+    file: &[u8],
+    random: &mut RandomStream,
+    pace: impl Fn(FlowId) -> Pace,
     mut spoil: impl FnMut(FlowId, &mut Packet<Bytes>),
 ) -> Outcome {
+    let fills = |flow: FlowId| {
+        let flows = programs.iter().flat_map(|p| p.outgoing.iter().map(move |o| (p, o)));
+        let (program, o) = flows.into_iter().find(|(_, o)| o.flow == flow).expect("a flow of the plan");
+        program.groups[usize::from(o.group)].fills.is_some()
+    };
+    let mut sent: BTreeMap<FlowId, u64> = BTreeMap::new();
     let mut sites: Vec<Site<Bytes>> =
         programs.iter().map(|p| Site::new(p).expect("a good program")).collect();
     let mut wires: BTreeMap<FlowId, (usize, usize, Wire)> = BTreeMap::new();
@@ -214,9 +327,9 @@ fn run(
                 if let Some(range) = site.wanted(group) {
                     let bytes = &file[range.start as usize..range.end as usize];
                     let mode = programs[at].groups[usize::from(group)].mode;
-                    let parts =
-                        if mode == Mode::Coded { usize::from(programs[at].groups[0].streams) } else { 1 };
-                    let size = if programs[at].groups[0].flush > 0 {
+                    let program = &programs[at].groups[usize::from(group)];
+                    let parts = if mode == Mode::Coded { usize::from(program.streams) } else { 1 };
+                    let size = if program.flush > 0 {
                         programs[at].symbol_bytes as usize
                     } else {
                         bytes.len().div_ceil(parts)
@@ -268,12 +381,31 @@ fn run(
             live_bytes_max[at] = live_bytes_max[at].max(live);
         }
         for (flow, (from, to, wire)) in &mut wires {
+            let pace = pace(*flow);
+            let sent = sent.entry(*flow).or_default();
+            let confirmed = sites[*to].confirmed(*flow);
+            if fills(*flow) && random.below(4) < pace.quarters {
+                sites[*from].confirm(*flow, confirmed).expect("no more than was sent");
+            }
+            if *sent >= pace.packets {
+                continue;
+            }
+            if random.below(4) >= pace.quarters {
+                let may = match wire.front() {
+                    Some(Frame::Data(packet)) => sites[*to].has_room(*flow, packet.generation),
+                    Some(Frame::End { .. }) => true,
+                    None => sites[*from].can_produce(*flow),
+                };
+                moved |= may;
+                continue;
+            }
             // A connection holds one frame: the smallest socket buffer there is.
             if wire.is_empty()
                 && random.below(3) > 0
                 && let Some(mut frame) = sites[*from].produce(*flow)
             {
                 if let Frame::Data(packet) = &mut frame {
+                    *sent += 1;
                     spoil(*flow, packet);
                 }
                 wire.push_back(frame);
@@ -302,8 +434,10 @@ fn run(
     }
     let sinks: usize = programs.iter().map(|p| p.sinks.len()).sum();
     assert_eq!(sinks_done, sinks, "every sink ends: no deadlock");
-    assert!(sites.iter().all(Site::is_sent), "every flow ends");
-    Outcome { copies, corrupt, live_bytes_max }
+    if wires.keys().all(|flow| pace(*flow).packets == u64::MAX) {
+        assert!(sites.iter().all(Site::is_sent), "every flow ends");
+    }
+    Outcome { copies, corrupt, live_bytes_max, sent }
 }
 
 fn file(length: usize) -> Vec<u8> {
@@ -329,6 +463,60 @@ proptest! {
         }
         for (program, live) in programs.iter().zip(&outcome.live_bytes_max) {
             prop_assert!(*live <= program.memory_bytes());
+        }
+    }
+
+    #[test]
+    fn a_group_that_fills_never_harms_however_slow_it_is_and_whenever_it_stops(
+        seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..5,
+        paces in proptest::collection::vec((0u64..5, prop_oneof![0u64..20, Just(u64::MAX)]), 4),
+    ) {
+        let hand = [filled_butterfly, half_filled_butterfly, twice_filled_butterfly, filled_trees, filled_cycle];
+        let hand = hand[which]();
+        let file = file(length);
+        let work = [ByteRange { start: 0, end: length as u64 }];
+        let programs = programs(&hand, &work, length as u64, symbol_bytes, buffer);
+        let first = hand.flows.len();
+        let pace = |flow: FlowId| flow.index().checked_sub(first).map_or(ALWAYS, |i| {
+            let (quarters, packets) = paces[i];
+            Pace { quarters, packets: if quarters == 0 { 0 } else { packets } }
+        });
+        let outcome = run_at(&programs, &file, &mut Seed::new(seed).stream("order", 0), pace, |_, _| {});
+        prop_assert_eq!(outcome.corrupt, 0);
+        for copy in outcome.copies.iter().flatten() {
+            prop_assert_eq!(copy, &file);
+        }
+        for (program, live) in programs.iter().zip(&outcome.live_bytes_max) {
+            prop_assert!(*live <= program.memory_bytes());
+        }
+    }
+
+    #[test]
+    fn what_comes_wrong_by_a_group_that_fills_comes_again_by_the_filled_one(
+        seed: u64, which in 0usize..3, at in 0u64..3,
+    ) {
+        let (hand, spoiled) =
+            [(filled_butterfly(), 9), (filled_trees(), 4), (filled_cycle(), 4)].into_iter().nth(which).expect("three");
+        let file = file(4000);
+        let work = [ByteRange { start: 0, end: 1500 }, ByteRange { start: 1600, end: 4000 }];
+        let programs = programs(&hand, &work, 4000, 64, 2);
+        // The last chunks go first on a group that fills.
+        let mut seen = 0;
+        let outcome = run(&programs, &file, &mut Seed::new(seed).stream("order", 0), |flow, packet| {
+            if flow == FlowId(spoiled) {
+                if seen == at {
+                    let mut bytes = packet.symbol.to_vec();
+                    bytes[0] ^= 1;
+                    packet.symbol = bytes.into();
+                }
+                seen += 1;
+            }
+        });
+        prop_assert!(outcome.corrupt >= usize::from(seen > at));
+        for copy in outcome.copies.iter().flatten() {
+            prop_assert_eq!(&copy[..1500], &file[..1500]);
+            prop_assert_eq!(&copy[1600..], &file[1600..]);
+            prop_assert!(copy[1500..1600].iter().all(|b| *b == 0));
         }
     }
 
@@ -368,6 +556,100 @@ proptest! {
             prop_assert_eq!(&copy[damaged.end..], &file[damaged.end..]);
         }
     }
+}
+
+#[test]
+fn the_filled_group_ends_where_it_meets_the_other() {
+    let hands =
+        [(filled_butterfly(), 2), (twice_filled_butterfly(), 2), (filled_trees(), 1), (filled_cycle(), 2)];
+    for (hand, per_generation) in hands {
+        let file = file(64 * 200);
+        let work = [ByteRange { start: 0, end: file.len() as u64 }];
+        let programs = programs(&hand, &work, file.len() as u64, 64, 2);
+        let first = hand.flows.len();
+        let pace = |flow: FlowId| if flow.index() < first { Pace { quarters: 1, ..ALWAYS } } else { ALWAYS };
+        let outcome = run_at(&programs, &file, &mut Seed::new(1).stream("order", 0), pace, |_, _| {});
+        assert!(outcome.copies.iter().flatten().all(|copy| *copy == file));
+        // Into the first destination, of either group.
+        let input = |flows: &[u32]| flows.iter().map(|f| outcome.sent[&FlowId(*f)]).sum::<u64>();
+        let bulk = input(&hand.sinks[0].1);
+        let fill = input(&hand.fill[0].sinks[0].1);
+        let all = 200 * u64::from(hand.streams) / per_generation;
+        assert!(fill > 50, "{fill} chunks of 200 filled");
+        // What was on the way when they met came twice: less than the buffers hold.
+        let flush = u64::from(hand.flush * hand.streams);
+        assert!(bulk + fill < all + flush + 40, "{bulk} and {fill} of {all}");
+    }
+}
+
+#[test]
+fn a_tree_that_stands_still_holds_the_other_back_no_longer_than_it_takes_to_send_its_chunks_again() {
+    let hand = filled_trees();
+    let file = file(64 * 200);
+    let work = [ByteRange { start: 0, end: file.len() as u64 }];
+    let programs = programs(&hand, &work, file.len() as u64, 64, 2);
+    // The last chunk of all is among those that the first tree takes and never brings.
+    let pace = |flow: FlowId| match flow.0 {
+        0..4 => Pace { quarters: 1, ..ALWAYS },
+        4 => Pace { packets: 3, ..ALWAYS },
+        _ => ALWAYS,
+    };
+    let outcome = run_at(&programs, &file, &mut Seed::new(1).stream("order", 0), pace, |_, _| {});
+    assert!(outcome.copies.iter().flatten().all(|copy| *copy == file));
+    let bulk = outcome.sent[&FlowId(0)] + outcome.sent[&FlowId(3)];
+    assert!(bulk < 150, "{bulk} chunks of 200 by the filled group");
+}
+
+#[test]
+fn a_destination_that_is_filled_alone_is_whole_before_the_others() {
+    let file = file(64 * 200);
+    let hand = half_filled_butterfly();
+    let work = [ByteRange { start: 0, end: file.len() as u64 }];
+    let programs = programs(&hand, &work, file.len() as u64, 64, 2);
+    let pace = |flow: FlowId| if flow.index() < 9 { Pace { quarters: 1, ..ALWAYS } } else { ALWAYS };
+    let outcome = run_at(&programs, &file, &mut Seed::new(1).stream("order", 0), pace, |_, _| {});
+    assert!(outcome.copies.iter().flatten().all(|copy| *copy == file));
+    assert_eq!(outcome.sent[&FlowId(5)], 100, "6 gets all of the file from the code alone");
+    assert!(outcome.sent[&FlowId(10)] > 50, "5 is filled");
+}
+
+#[test]
+fn a_program_that_fills_wrongly_is_refused() {
+    let work = [ByteRange { start: 0, end: 100 }];
+    let good = programs(&filled_butterfly(), &work, 100, 10, 1);
+    let refused = |site: usize, change: fn(&mut SiteProgram)| {
+        let mut program = good[site].clone();
+        change(&mut program);
+        Site::<Bytes>::new(&program).expect_err("must be refused")
+    };
+    assert!(Site::<Bytes>::new(&good[0]).is_ok() && Site::<Bytes>::new(&good[5]).is_ok());
+    assert_eq!(refused(0, |p| p.groups[1].fills = Some(2)), ProgramError::Group(2));
+    assert_eq!(refused(0, |p| p.groups[1].fills = Some(1)), ProgramError::Fill(1));
+    assert_eq!(refused(0, |p| p.groups[1].work[0].end = 99), ProgramError::Fill(1));
+    assert_eq!(refused(0, |p| p.groups[1].mode = Mode::Coded), ProgramError::Fill(1));
+    assert_eq!(refused(5, |p| drop(p.sinks.remove(0))), ProgramError::Fill(1));
+    let two = |e| matches!(e, ProgramError::OutOfRange { what: "stripes", value: 2, allowed: (1, 1) });
+    assert!(two(refused(0, |p| p.outgoing.last_mut().expect("a flow").hop.stripes = 2)));
+    assert!(two(refused(5, |p| p.incoming.last_mut().expect("a flow").stripes = 2)));
+}
+
+#[test]
+fn a_peer_cannot_confirm_what_it_was_not_sent() {
+    let work = [ByteRange { start: 0, end: 100 }];
+    let programs = programs(&filled_butterfly(), &work, 100, 10, 2);
+    let mut site = Site::<Bytes>::new(&programs[0]).expect("a good program");
+    assert_eq!(site.confirm(FlowId(9), 0), Ok(()));
+    assert_eq!(site.confirm(FlowId(9), 1), Err(AcceptError::Confirmed { packets: 1 }));
+    assert_eq!(site.confirm(FlowId(10), 0), Err(AcceptError::UnknownFlow(FlowId(10))));
+    assert_eq!(site.wanted(1), Some(ByteRange { start: 90, end: 100 }), "the last chunk first");
+    let symbol = Bytes::from(vec![0; 10]);
+    site.supply(1, vec![symbol], GenerationHash::default());
+    while let Some(work) = site.poll_work() {
+        site.complete(work.run());
+    }
+    assert!(matches!(site.produce(FlowId(9)), Some(Frame::Data(p)) if p.generation == 9));
+    assert_eq!(site.confirm(FlowId(9), 1), Ok(()));
+    assert_eq!(site.confirm(FlowId(9), 0), Err(AcceptError::Confirmed { packets: 0 }), "it was confirmed");
 }
 
 #[test]

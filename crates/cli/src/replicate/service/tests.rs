@@ -105,6 +105,8 @@ fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram 
             mode: Mode::Routed,
             work: vec![ByteRange { start: 0, end: length }],
             flush: 0,
+            fills: None,
+            filled: false,
         }],
         source_path: (site == 0).then(|| "in.bin".into()),
         incoming: (site > 0).then(|| incoming(site as u32 - 1)).into_iter().collect(),
