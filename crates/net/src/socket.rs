@@ -15,7 +15,8 @@ pub struct TcpOptions {
     pub congestion_control: Option<String>,
     /// Differentiated services code point, 0 to 63.
     pub dscp: u8,
-    /// Unacknowledged data for so long ends the connection (`TCP_USER_TIMEOUT`, RFC 5482). Only for the end that never
+    /// Unacknowledged data for so long ends the connection (`TCP_USER_TIMEOUT`, RFC 5482); zero is the system's own
+    /// patience. Only for the end that never
     /// faces a closed window: Linux counts a window that stays closed against it, too.
     pub user_timeout: Option<Duration>,
 }

@@ -6,6 +6,10 @@
 //!
 //! Liveness: the receiving end of a connection sends a byte every [`HEARTBEAT`] the other way; the sending end gives a
 //! hop up after [`HOP_TIMEOUT`] without one, the receiving end when its byte stays unacknowledged for as long.
+//!
+//! Flows that fill (lowest priority) may starve, so nothing waits for them: they do not count for `Ready`, are not timed,
+//! and one that breaks is only logged. Their receiving end says, among the heartbeats, how many packets are where they
+//! belong; see [`Site::confirmed`].
 
 use super::partial::PartialFile;
 use anabranch_net::identity::Identity;
@@ -46,6 +50,10 @@ pub type SharedFile = Arc<Mutex<PartialFile>>;
 
 const ALIVE: u8 = 1;
 const TAKEN: u8 = 2;
+/// Followed by the number of packets, 8 bytes, big-endian.
+const CONFIRMED: u8 = 3;
+/// The least time between two confirmations of a flow.
+const CONFIRM_EVERY: Duration = Duration::from_millis(50);
 
 /// One attempt at one site, running until dropped.
 pub struct Runner {
@@ -263,12 +271,17 @@ impl Runner {
     ) {
         let shared = &self.shared;
         let mut tasks = lock(&self.tasks);
-        let waiting =
-            Arc::new(AtomicU64::new(shared.program.outgoing.iter().map(|o| u64::from(o.hop.stripes)).sum()));
+        let counted = shared.program.outgoing.iter().filter(|o| !shared.fills(o.group));
+        let waiting = Arc::new(AtomicU64::new(counted.map(|o| u64::from(o.hop.stripes)).sum()));
         if waiting.load(Relaxed) == 0 {
             shared.report(Report::Ready { run: shared.program.run });
         }
         for (index, out) in shared.program.outgoing.iter().enumerate() {
+            if shared.fills(out.group) {
+                let (shared, identity) = (Arc::clone(shared), Arc::clone(&identity));
+                tasks.spawn(async move { shared.send_fill(index, &identity).await });
+                continue;
+            }
             for stripe in 0..out.hop.stripes {
                 let (shared, identity, waiting) =
                     (Arc::clone(shared), Arc::clone(&identity), Arc::clone(&waiting));
@@ -282,11 +295,16 @@ impl Runner {
         }
         if let Some(path) = source {
             let groups = shared.program.groups.len() as u16;
-            let supplying = Arc::new(AtomicU64::new(groups.into()));
+            let bulk = shared.program.groups.iter().filter(|g| g.fills.is_none());
+            let supplying = Arc::new(AtomicU64::new(bulk.count() as u64));
             let pace = Arc::new(tokio::sync::Mutex::new(Instant::now()));
             for group in 0..groups {
                 let (shared, path, pace) = (Arc::clone(shared), path.clone(), Arc::clone(&pace));
                 let supplying = Arc::clone(&supplying);
+                if shared.fills(group) {
+                    tasks.spawn(async move { shared.supply_fill(group, path).await });
+                    continue;
+                }
                 tasks.spawn(async move {
                     let Ok(hash) = shared.supply_group(group, path, &pace).await else { return };
                     // One report, when the last group is out: before that the file is still being read.
@@ -308,6 +326,11 @@ impl Runner {
         let known = self.shared.program.incoming.iter().find(|i| i.flow == hello.flow);
         known.is_some_and(|i| i.from_name == peer && hello.stripe < i.stripes)
             && lock(&self.shared.attached).insert((hello.flow, hello.stripe))
+    }
+
+    /// True if `flow` arrives here and fills, so that it may starve.
+    pub fn fills(&self, flow: FlowId) -> bool {
+        self.shared.program.incoming.iter().any(|i| i.flow == flow && self.shared.fills(i.group))
     }
 
     /// Takes in a connection that was expected.
@@ -386,6 +409,11 @@ impl Share {
 }
 
 impl Shared {
+    /// True for a group that fills another.
+    fn fills(&self, group: u16) -> bool {
+        self.program.groups[usize::from(group)].fills.is_some()
+    }
+
     fn report(&self, report: Report) {
         // The receiver goes only when the daemon ends, and then nobody is left to tell.
         let _ = self.reports.send(report);
@@ -501,6 +529,44 @@ impl Shared {
         }
     }
 
+    /// As [`Self::send_flow`], for a flow that fills: tries for as long as the attempt runs, and ends quietly.
+    async fn send_fill(&self, index: usize, identity: &Identity) {
+        let out = &self.program.outgoing[index];
+        let sent = async {
+            let stream = self.connect(out, 0, identity).await.map_err(io::Error::other)?;
+            let class = TcpOptions { dscp: dscp(out.hop.priority), ..TcpOptions::default() };
+            socket::configure(stream.get_ref().0, &class)?;
+            let (read, mut write) = tokio::io::split(stream);
+            let frames = async {
+                self.write_frames(out, &mut write).await?;
+                write.shutdown().await
+            };
+            tokio::select! {
+                over = self.watch_fill(out.flow, read) => over,
+                Err(error) = frames => Err(error),
+            }
+        };
+        if let Err(error) = sent.await {
+            tracing::info!(flow = out.flow.0, to = %out.to_name, %error, "fills no more");
+        }
+    }
+
+    /// Reads what the receiving end of a flow that fills says, to its end.
+    async fn watch_fill(&self, flow: FlowId, mut read: ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
+        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        loop {
+            match read.read_u8().await? {
+                ALIVE => {}
+                CONFIRMED => {
+                    let packets = read.read_u64().await?;
+                    self.stir(|s| s.confirm(flow, packets)).map_err(|e| invalid(e.to_string()))?;
+                }
+                TAKEN => return Ok(()),
+                other => return Err(invalid(format!("unexpected byte {other}"))),
+            }
+        }
+    }
+
     async fn connect(
         &self,
         out: &Outgoing,
@@ -508,9 +574,11 @@ impl Shared {
         identity: &Identity,
     ) -> Result<TlsStream<TcpStream>, String> {
         let hello = Hello { run: self.program.run, flow: out.flow, stripe }.encode();
+        // The few packets of a greeting must not starve.
+        let class = if self.fills(out.group) { Priority::Bulk } else { out.hop.priority };
         let options = TcpOptions {
             congestion_control: out.hop.congestion_control.clone(),
-            dscp: dscp(out.hop.priority),
+            dscp: dscp(class),
             user_timeout: None,
         };
         let mut pause = Duration::from_millis(20);
@@ -596,11 +664,30 @@ impl Shared {
 
     async fn receive_flow(&self, flow: FlowId, stream: TlsStream<TcpStream>) {
         let (mut read, mut write) = tokio::io::split(stream);
+        let from =
+            self.program.incoming.iter().find(|i| i.flow == flow).expect("attached only if it arrives here");
+        let fills = self.fills(from.group);
         let mut beating = async || -> io::Result<()> {
+            let mut told = 0;
             loop {
-                write.write_u8(ALIVE).await?;
+                let confirmed = if fills { lock(&self.site).confirmed(flow) } else { told };
+                if confirmed > told {
+                    told = confirmed;
+                    write.write_u8(CONFIRMED).await?;
+                    write.write_u64(confirmed).await?;
+                } else {
+                    write.write_u8(ALIVE).await?;
+                }
                 write.flush().await?;
-                tokio::time::sleep(HEARTBEAT).await;
+                if fills {
+                    tokio::time::sleep(CONFIRM_EVERY).await;
+                    let more = wait_for(&self.room[&flow], || {
+                        (lock(&self.site).confirmed(flow) > told).then_some(())
+                    });
+                    let _ = tokio::time::timeout(HEARTBEAT, more).await;
+                } else {
+                    tokio::time::sleep(HEARTBEAT).await;
+                }
             }
         };
         let result = tokio::select! {
@@ -619,8 +706,9 @@ impl Shared {
             }
             Err(error) => error,
         };
-        let from =
-            self.program.incoming.iter().find(|i| i.flow == flow).expect("attached only if it arrives here");
+        if fills {
+            return tracing::info!(flow = flow.0, from = %from.from_name, error = %result, "fills no more");
+        }
         self.hop_failed(flow, from.from, format!("flow {} from {}: {result}", flow.0, from.from_name));
     }
 
@@ -669,12 +757,9 @@ impl Shared {
 
     /// The symbols of a generation, read from the source's file.
     fn read_generation(&self, path: &Path, group: u16, generation: u64) -> Option<Vec<Bytes>> {
-        use std::os::unix::fs::FileExt;
         let piece = lock(&self.site).work_map(group)?.piece(generation)?;
-        let mut bytes = vec![0; piece.len() as usize];
-        std::fs::File::open(path).ok()?.read_exact_at(&mut bytes, piece.start).ok()?;
         let (streams, length) = self.cutting(group);
-        Some(cut(bytes.into(), streams, length))
+        Some(cut(read_range(path, piece).ok()?, streams, length))
     }
 
     /// Into how many symbols a piece of `group` is cut, and their length where it is fixed.
@@ -682,6 +767,39 @@ impl Shared {
         let g = &self.program.groups[usize::from(group)];
         let streams = if g.mode == Mode::Coded { usize::from(g.streams) } else { 1 };
         (streams, (g.flush > 0).then_some(self.program.symbol_bytes as usize))
+    }
+
+    /// Feeds a group that fills another, as long as it has work.
+    async fn supply_fill(&self, group: u16, path: PathBuf) {
+        let path = Arc::new(path);
+        loop {
+            let wanted = wait_for(&self.supply, || {
+                let site = lock(&self.site);
+                let over = !site.has_work(group);
+                let wanted = site.wanted(group);
+                (over || wanted.is_some()).then_some(wanted)
+            });
+            let Some(range) = wanted.await else { return };
+            let from = Arc::clone(&path);
+            let read = tokio::task::spawn_blocking(move || read_range(&from, range));
+            let bytes = match read.await {
+                Ok(Ok(bytes)) => bytes,
+                Ok(Err(error)) => {
+                    return self.fail(FailureKind::Unreadable, format!("{}: {error}", path.display()));
+                }
+                // The runtime ends.
+                Err(_) => return,
+            };
+            let mut hasher = PieceHasher::new(range);
+            hasher.update(&bytes);
+            let hash = hasher.finish().expect("the whole piece was read").hash;
+            // A confirmation may have come in between.
+            self.stir(|s| {
+                if s.wanted(group) == Some(range) {
+                    s.supply(group, vec![bytes], hash);
+                }
+            });
+        }
     }
 
     /// Feeds a group to its end, and says the hash of the file if it read all of it.
@@ -697,7 +815,8 @@ impl Shared {
         let program = &self.program;
         let map = lock(&self.site).work_map(group).cloned();
         let Some(map) = map else { return Ok(None) };
-        let whole = (program.groups.len() == 1 && map.pieces() > 0 || program.length == 0)
+        let alone = program.groups.iter().filter(|g| g.fills.is_none()).count() == 1;
+        let whole = (alone && map.pieces() > 0 || program.length == 0)
             && (0..map.pieces()).filter_map(|i| map.piece(i)).map(ByteRange::len).sum::<u64>()
                 == program.length;
         let length = program.length;
@@ -707,6 +826,7 @@ impl Shared {
         // What one piece costs the source's uplink.
         let copies: usize = program.outgoing.iter().filter(|o| o.group == group).map(|o| o.terms.len()).sum();
         let mut hash = None;
+        let mut over = false;
         while let Some(piece) = pieces.recv().await {
             let (bytes, generation_hash) = match piece {
                 Ok(Piece::Data(bytes, generation_hash)) => (bytes, generation_hash),
@@ -719,6 +839,9 @@ impl Shared {
                     return Err(());
                 }
             };
+            if over {
+                continue;
+            }
             if let Some(limit) = program.bandwidth_limit {
                 let sent = if coded { bytes.len() * copies / streams } else { bytes.len() };
                 let cost = Duration::from_secs_f64(sent as f64 * 8.0 / limit.as_bps() as f64);
@@ -726,9 +849,29 @@ impl Shared {
                 tokio::time::sleep_until((*next).into()).await;
                 *next = (*next).max(Instant::now() - Duration::from_millis(50)) + cost;
             }
-            let symbols = cut(bytes, streams, fixed);
-            wait_for(&self.supply, || lock(&self.site).wanted(group).map(|_| ())).await;
-            self.stir(|s| s.supply(group, symbols, generation_hash));
+            let mut symbols = Some(cut(bytes, streams, fixed));
+            let supplied = wait_for(&self.supply, || {
+                let site = lock(&self.site);
+                if !site.has_work(group) {
+                    return Some(false);
+                }
+                let open = site.wanted(group).is_some();
+                drop(site);
+                // What was wanted may not be any more: a confirmation can come in between.
+                let supply = |s: &mut Site<Bytes>| {
+                    s.wanted(group)?;
+                    s.supply(group, symbols.take()?, generation_hash);
+                    Some(true)
+                };
+                if open { self.stir(supply) } else { None }
+            });
+            if !supplied.await {
+                if !whole {
+                    return Ok(None);
+                }
+                // The rest is read for the file's hash only.
+                over = true;
+            }
         }
         Ok(hash)
     }
@@ -746,6 +889,13 @@ fn write_file(shared: &Weak<Shared>, file: &SharedFile, mut writes: mpsc::Unboun
 
 fn begins_a_chunk(piece: ByteRange) -> bool {
     piece.start.is_multiple_of(blake3::CHUNK_LEN as u64)
+}
+
+fn read_range(path: &Path, range: ByteRange) -> io::Result<Bytes> {
+    use std::os::unix::fs::FileExt;
+    let mut bytes = vec![0; range.len() as usize];
+    std::fs::File::open(path)?.read_exact_at(&mut bytes, range.start)?;
+    Ok(bytes.into())
 }
 
 enum Piece {

@@ -475,6 +475,14 @@ impl Service {
             }
             Some(_) => HelloReply::Refused,
         };
+        if runner.as_ref().is_some_and(|r| r.fills(hello.flow)) {
+            // Starved, it acknowledges nothing for as long as others need the link.
+            let patient = anabranch_net::socket::TcpOptions {
+                user_timeout: Some(anabranch_units::Duration::ZERO),
+                ..Default::default()
+            };
+            anabranch_net::socket::configure(stream.get_ref().0, &patient)?;
+        }
         stream.write_u8(reply.encode()).await?;
         stream.flush().await?;
         if let (Some(runner), HelloReply::Welcome) = (runner, reply) {
