@@ -83,6 +83,8 @@ impl Look {
 const WIDTH: f64 = 1240.0;
 const FRAME: layout::Frame = (110.0, 140.0, WIDTH - 110.0, 680.0);
 const SITE_RADIUS: f64 = 17.0;
+/// How the line of a flow that fills is broken.
+const FILL_DASH: &str = "7 5";
 /// From a link's middle to its first flow, and from one flow to the next.
 const LANE: f64 = 8.0;
 /// Generations back that a label looks; what a cyclic code feeds back for longer is `…` in it.
@@ -201,6 +203,8 @@ struct Carried {
     classes: Vec<String>,
     /// The sums of classes that are not written as theirs.
     long_sums: Vec<Option<String>>,
+    /// Classes that only flows which fill carry, by class.
+    fill: Vec<bool>,
     /// The different sums that each coding site sends, as they are made.
     sums: BTreeMap<SiteId, Vec<String>>,
 }
@@ -263,7 +267,10 @@ impl Carried {
                 at_site.push(sum);
             }
         }
-        Self { class, classes, long_sums, sums }
+        // Streams count through all groups, so a class is never of two.
+        let mut fill = vec![false; classes.len()];
+        plan.flows.iter().zip(&class).for_each(|(flow, class)| fill[*class] = plan.fills(flow));
+        Self { class, classes, long_sums, fill, sums }
     }
 }
 
@@ -469,7 +476,7 @@ fn draw_flows(
         let end = beside(p, q, 1.0 - (SITE_RADIUS + 6.0) / length, off);
         let colour = look.colour(*class);
         let neck = beside(start, end, 1.0 - 8.0 / length, 0.0);
-        svg.line(start, neck, colour, 3.0, "");
+        svg.line(start, neck, colour, 3.0, if plan.fills(flow) { FILL_DASH } else { "" });
         svg.arrow_head(start, end, 12.0, colour);
         busy.lines.push((start, end));
         arrows.push((start, end));
@@ -614,14 +621,14 @@ fn draw_delays(svg: &mut Svg, topology: &Topology, at: &[Point], look: &Look, bu
 
 /// One entry of the legend.
 enum Entry {
-    Class(usize, String),
+    Class(usize, String, bool),
     Site(Role, bool, &'static str),
 }
 
 impl Entry {
     fn width(&self) -> f64 {
         match self {
-            Self::Class(_, text) => 66.0 + text_width(text, 13.0),
+            Self::Class(_, text, _) => 66.0 + text_width(text, 13.0),
             Self::Site(_, _, text) => 58.0 + text_width(text, 13.0),
         }
     }
@@ -632,7 +639,8 @@ fn legend_rows(plan: Option<&Plan>, carried: Option<&Carried>) -> Vec<Vec<Entry>
     const CLASSES_MAX: usize = 24;
     let (Some(plan), Some(carried)) = (plan, carried) else { return Vec::new() };
     let coded = plan.groups.iter().any(|g| g.mode == Mode::Coded);
-    let what = |(text, long): (&String, &Option<String>)| match plan.scheme {
+    let what = |((text, long), fill): ((&String, &Option<String>), &bool)| match plan.scheme {
+        _ if *fill => format!("{text} fills"),
         Scheme::Coded => long.as_ref().map_or(text.clone(), |long| format!("{text} = {long}")),
         Scheme::MultiPath | Scheme::SinglePath => format!("path {text}"),
         _ => format!("tree {text}"),
@@ -645,13 +653,13 @@ fn legend_rows(plan: Option<&Plan>, carried: Option<&Carried>) -> Vec<Vec<Entry>
         entries.push(Entry::Site(Role::Other, true, "codes (⊕ what it adds)"));
     }
     entries.push(Entry::Site(Role::Other, false, "passes on"));
-    let classes = carried.classes.iter().zip(&carried.long_sums).take(CLASSES_MAX);
-    entries.extend(classes.enumerate().map(|(i, class)| Entry::Class(i, what(class))));
+    let classes = carried.classes.iter().zip(&carried.long_sums).zip(&carried.fill).take(CLASSES_MAX);
+    entries.extend(classes.enumerate().map(|(i, class)| Entry::Class(i, what(class), *class.1)));
     let mut rows: Vec<Vec<Entry>> = Vec::new();
     let mut left = 0.0;
     for entry in entries {
         let width = entry.width();
-        let begins_classes = matches!(entry, Entry::Class(0, _));
+        let begins_classes = matches!(entry, Entry::Class(0, ..));
         match rows.last_mut() {
             Some(row) if width <= left && !begins_classes => row.push(entry),
             _ => {
@@ -669,9 +677,9 @@ fn draw_legend(svg: &mut Svg, rows: &[Vec<Entry>], look: &Look) {
         let (mut x, y) = (36.0, FRAME.3 + 84.0 + 28.0 * i as f64);
         for entry in row {
             match entry {
-                Entry::Class(class, text) => {
+                Entry::Class(class, text, fill) => {
                     let colour = look.colour(*class);
-                    svg.line((x, y), (x + 24.0, y), colour, 3.0, "");
+                    svg.line((x, y), (x + 24.0, y), colour, 3.0, if *fill { FILL_DASH } else { "" });
                     svg.arrow_head((x, y), (x + 32.0, y), 12.0, colour);
                     svg.text((x + 40.0, y + 4.5), "start", 13.0, "400", look.ink, text);
                 }

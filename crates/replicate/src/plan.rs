@@ -11,6 +11,7 @@ mod check;
 mod code;
 mod describe;
 mod field;
+mod fill;
 mod joint;
 mod planner;
 mod request;
@@ -67,8 +68,9 @@ pub enum Scheme {
 
 /// What every site does for one transfer.
 ///
-/// Invariants, kept by every planner and checked by [`Plan::check`]: no link carries more units than its capacity; a
-/// flow's inputs end where the flow begins; every sink gets `streams` flows from which its group's streams follow.
+/// Invariants, kept by every planner and checked by [`Plan::check`]: no link carries more units than its capacity, flows
+/// that fill not counted; a flow's inputs end where the flow begins; every sink gets `streams` flows from which its group's
+/// streams follow; every destination is in one group, and in at most one that fills it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// How it was made.
@@ -80,7 +82,7 @@ pub struct Plan {
     /// Rate of each single flow.
     pub unit: BitRate,
     /// Sets of destinations that are served together. Coded, packed and Steiner plans have one; the path schemes have
-    /// one for each copy of the file that the source sends.
+    /// one for each copy of the file that the source sends. Groups that fill others ([`Group::fills`]) come after them.
     pub groups: Vec<Group>,
     /// All flows, by id.
     pub flows: Vec<Flow>,
@@ -101,6 +103,10 @@ pub struct Group {
     pub mode: Mode,
     /// One for each of its destinations.
     pub sinks: Vec<Sink>,
+    /// The group whose destinations, or some of them, this one fills: uncoded flows of the lowest priority, over links that
+    /// the plan or other transfers leave unused ([`Planner::fill`]). Nothing that a plan promises counts on them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fills: Option<u16>,
 }
 
 /// How the streams of a group relate.

@@ -50,6 +50,7 @@ fn planner(request: &PlanRequest<'_>) -> Result<Plan, String> {
             streams: 1,
             mode: Mode::Routed,
             sinks: vec![Sink { site, inputs: vec![anabranch_replicate::plan::FlowId(0)], decode: None }],
+            fills: None,
         }],
         flows: vec![Flow {
             group: 0,

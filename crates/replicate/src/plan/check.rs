@@ -2,11 +2,11 @@
 //!
 //! Knows nothing of how plans are made. Read [`Plan::check`] first.
 
-use super::{Decode, FlowId, Input, Mode, Plan, Sink, field};
+use super::{Decode, FlowId, Group, Input, Mode, Plan, Sink, field};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, LinkId, Seed, SiteId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a plan does wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,13 @@ pub enum CheckError {
         /// By how many groups.
         groups: usize,
     },
+    /// A group cannot fill the one that it names.
+    BadFill {
+        /// The group.
+        group: u16,
+        /// What is wrong.
+        why: &'static str,
+    },
     /// A sink's inputs or its decoding do not fit its group.
     BadSink {
         /// The destination.
@@ -79,6 +86,7 @@ impl std::fmt::Display for CheckError {
             Self::Served { site, groups } => {
                 write!(f, "destination {site} is served by {groups} groups, not by one")
             }
+            Self::BadFill { group, why } => write!(f, "group {group} fills another, but {why}"),
             Self::BadSink { site, why } => write!(f, "sink at site {site}: {why}"),
             Self::BadRate { rate, most } => write!(f, "plan promises {rate}, its flows deliver {most}"),
             Self::Garbled { site, generation } => {
@@ -119,14 +127,16 @@ impl Plan {
         self.check_sites(topology)?;
         self.check_flows(topology)?;
         let mut on_link: BTreeMap<LinkId, u64> = BTreeMap::new();
-        self.flows.iter().for_each(|f| *on_link.entry(f.link).or_default() += 1);
+        let bulk = self.flows.iter().filter(|f| !self.fills(f));
+        bulk.for_each(|f| *on_link.entry(f.link).or_default() += 1);
         for (link, count) in on_link {
             let (need, capacity) = (self.unit * count, capacities[link.index()]);
             if need > capacity {
                 return Err(CheckError::Overload { link, need, capacity });
             }
         }
-        let streams = self.groups.iter().map(|g| g.streams).min().map_or(0, u64::from);
+        let bulk = self.groups.iter().filter(|g| g.fills.is_none());
+        let streams = bulk.map(|g| g.streams).min().map_or(0, u64::from);
         let most = (self.unit * streams).min(self.bound);
         if self.rate > most || self.rate < most && !self.store_and_forward {
             return Err(CheckError::BadRate { rate: self.rate, most });
@@ -143,9 +153,36 @@ impl Plan {
             }
         }
         for site in &self.destinations {
-            let groups = self.groups.iter().filter(|g| g.sinks.iter().any(|s| s.site == *site)).count();
+            let serves = |g: &&Group| g.sinks.iter().any(|s| s.site == *site);
+            let groups = self.groups.iter().filter(|g| g.fills.is_none()).filter(serves).count();
             if groups != 1 || *site == self.source {
                 return Err(CheckError::Served { site: *site, groups });
+            }
+        }
+        self.check_fill()
+    }
+
+    fn check_fill(&self) -> Result<(), CheckError> {
+        let mut filled = BTreeSet::new();
+        for (number, group) in self.groups.iter().enumerate() {
+            let Some(other) = group.fills else { continue };
+            let bad = |why: &'static str| CheckError::BadFill { group: number as u16, why };
+            let Some(other) = self.groups.get(usize::from(other)) else {
+                return Err(CheckError::Unknown { what: "group", id: other.into() });
+            };
+            if other.fills.is_some() {
+                return Err(bad("that one fills, too"));
+            }
+            if group.mode != Mode::Routed {
+                return Err(bad("is coded"));
+            }
+            for sink in &group.sinks {
+                if !other.sinks.iter().any(|s| s.site == sink.site) {
+                    return Err(bad("serves a destination that the other does not"));
+                }
+                if !filled.insert(sink.site) {
+                    return Err(bad("serves a destination that is filled already"));
+                }
             }
         }
         Ok(())
@@ -306,7 +343,7 @@ impl Plan {
                 }
             }
         }
-        let sinks = self.groups.iter().map(|g| g.sinks.len()).sum();
+        let sinks = self.destinations.len();
         Ok(Checked { sinks, generations: total, lookahead })
     }
 }

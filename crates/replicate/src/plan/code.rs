@@ -755,7 +755,12 @@ mod tests {
                 source,
                 destinations: network.destinations.clone(),
                 unit: anabranch_units::BitRate::bps(unit),
-                groups: vec![crate::plan::Group { streams, mode: crate::plan::Mode::Coded, sinks: found }],
+                groups: vec![crate::plan::Group {
+                    streams,
+                    mode: crate::plan::Mode::Coded,
+                    sinks: found,
+                    fills: None,
+                }],
                 flows,
                 rate,
                 bound: rate,

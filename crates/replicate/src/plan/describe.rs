@@ -48,6 +48,8 @@ pub struct SiteWork {
     pub kept: bool,
     /// The sum for people, as in `f3 + 7*f5'` (`s` streams, `f` flows, `'` the generation before).
     pub sum: String,
+    /// Whether it is of a group that fills another.
+    pub fills: bool,
 }
 
 /// A sum for people, as in `f3 + 7*f5'`.
@@ -89,7 +91,8 @@ impl Plan {
                 (true, false) => Function::CodeAndForward,
                 (true, true) => Function::CodeAndMirror,
             };
-            works.push(SiteWork { site, function, terms: flow.terms.clone(), flows, kept, sum });
+            let fills = self.fills(flow);
+            works.push(SiteWork { site, function, terms: flow.terms.clone(), flows, kept, sum, fills });
         }
         works
     }
@@ -100,11 +103,25 @@ impl Plan {
         self.works(topology).into_iter().filter(codes).collect()
     }
 
+    /// What fills: the destinations of each group and the links of each of its trees.
+    pub fn fill_trees(&self) -> Vec<(Vec<SiteId>, Vec<Vec<LinkId>>)> {
+        let fill = self.groups.iter().enumerate().filter(|(_, g)| g.fills.is_some());
+        let trees = fill.map(|(number, group)| {
+            let mut trees = vec![Vec::new(); usize::from(group.streams)];
+            for flow in self.flows.iter().filter(|f| usize::from(f.group) == number) {
+                trees[super::sharing::stream_of(self, flow)].push(flow.link);
+            }
+            (group.sinks.iter().map(|s| s.site).collect(), trees)
+        });
+        trees.collect()
+    }
+
     /// The rate at which each destination is predicted to get the file, ascending by site.
     pub fn rates(&self) -> Vec<(SiteId, BitRate)> {
         let mut rates: Vec<(SiteId, BitRate)> = self
             .groups
             .iter()
+            .filter(|g| g.fills.is_none())
             .flat_map(|g| {
                 let rate = if self.store_and_forward { self.rate } else { self.unit * g.streams.into() };
                 g.sinks.iter().map(move |s| (s.site, rate))
@@ -114,12 +131,13 @@ impl Plan {
         rates
     }
 
-    /// Bytes of a file of `length` that cross each link which the plan uses, headers not counted; rounded up.
+    /// Bytes of a file of `length` that cross each link which the plan uses, headers and flows that fill not counted;
+    /// rounded up.
     ///
     /// Differs: routed streams are counted as equally long, though each takes as many chunks as it has room for.
     pub fn bytes_per_link(&self, length: ByteCount) -> BTreeMap<LinkId, ByteCount> {
         let mut bytes: BTreeMap<LinkId, ByteCount> = BTreeMap::new();
-        for flow in &self.flows {
+        for flow in self.flows.iter().filter(|f| !self.fills(f)) {
             let streams = u64::from(self.groups[usize::from(flow.group)].streams);
             *bytes.entry(flow.link).or_default() += ByteCount::new(length.as_u64().div_ceil(streams));
         }

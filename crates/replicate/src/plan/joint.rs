@@ -239,15 +239,18 @@ fn code_within(planner: &Planner<'_>, part: impl Iterator<Item = f64>) -> Result
 
 /// Max-min fair rates of whole plans that run at the same time, each with all its flows in step.
 ///
-/// The rate of a plan here is that of its slowest group; every flow of a plan slows down by the same factor.
+/// The rate of a plan here is that of its slowest group; every flow of a plan slows down by the same factor. Flows that
+/// fill are not counted.
 pub fn share_links(capacities: &[u64], plans: &[Plan]) -> Vec<BitRate> {
     // Bits on each link per bit delivered to the slowest destination.
     let load: Vec<Vec<f64>> = plans
         .iter()
         .map(|plan| {
-            let streams = plan.groups.iter().map(|g| g.streams).min().map_or(1.0, f64::from);
+            let bulk = plan.groups.iter().filter(|g| g.fills.is_none());
+            let streams = bulk.map(|g| g.streams).min().map_or(1.0, f64::from);
             let mut load = vec![0.0; capacities.len()];
-            plan.flows.iter().for_each(|f| load[f.link.index()] += 1.0 / streams);
+            let flows = plan.flows.iter().filter(|f| !plan.fills(f));
+            flows.for_each(|f| load[f.link.index()] += 1.0 / streams);
             load
         })
         .collect();

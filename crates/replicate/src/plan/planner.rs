@@ -118,7 +118,8 @@ impl<'a> Planner<'a> {
             Scheme::Coded => {
                 let code = Code::new(problem)?;
                 let rate = code.unit * u64::from(code.streams);
-                let groups = vec![Group { streams: code.streams, mode: Mode::Coded, sinks: code.sinks }];
+                let (streams, sinks) = (code.streams, code.sinks);
+                let groups = vec![Group { streams, mode: Mode::Coded, sinks, fills: None }];
                 let quantised = Quantised { unit: code.unit, groups, flows: code.flows };
                 let mut planned = self.planned(scheme, quantised, bound, bound, 1);
                 planned.plan.rate = BitRate::bps(rate);
@@ -154,6 +155,13 @@ impl<'a> Planner<'a> {
             Scheme::MultiPath => self.quantised(scheme, routed::multi_path(problem)?, bound, 1),
             Scheme::SinglePath => self.quantised(scheme, routed::single_path(problem)?, bound, 1),
         }
+    }
+
+    /// `plan`, one of this planner's, with groups that fill what it leaves of the links ([`Group::fills`]).
+    ///
+    /// All that it promises stays as it is.
+    pub fn fill(&self, plan: &Plan) -> Plan {
+        super::fill::fill(&self.problem, plan)
     }
 
     fn quantised(
@@ -431,9 +439,15 @@ impl Plan {
         sinks.filter_map(|s| s.decode.as_ref()).map(|d| d.lookahead).max().unwrap_or(0)
     }
 
-    /// How many times a byte of the file crosses a link, over all links: the plan's price.
+    /// True for a flow of a group that fills another.
+    pub fn fills(&self, flow: &super::Flow) -> bool {
+        self.groups.get(usize::from(flow.group)).is_some_and(|g| g.fills.is_some())
+    }
+
+    /// How many times a byte of the file crosses a link, over all links, by flows that do not fill: the plan's price.
     pub fn copies_per_byte(&self) -> f64 {
-        self.flows.iter().map(|f| 1.0 / f64::from(self.groups[usize::from(f.group)].streams)).sum()
+        let bulk = self.flows.iter().filter(|f| !self.fills(f));
+        bulk.map(|f| 1.0 / f64::from(self.groups[usize::from(f.group)].streams)).sum()
     }
 }
 

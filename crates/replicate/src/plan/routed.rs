@@ -59,7 +59,8 @@ impl Route {
         uses.into_iter().collect()
     }
 
-    fn tree(problem: &Problem, links: &[LinkId]) -> Self {
+    /// The tree to `destinations` that consists of `links`.
+    pub fn tree(problem: &Problem, destinations: &[SiteId], links: &[LinkId]) -> Self {
         let mut hops: Vec<(Option<usize>, LinkId)> = Vec::new();
         let mut at: BTreeMap<SiteId, Option<usize>> = BTreeMap::from([(problem.source, None)]);
         while hops.len() < links.len() {
@@ -73,7 +74,7 @@ impl Route {
             }
         }
         let sink = |d: &SiteId| (*d, at[d].expect("a tree reaches every destination"));
-        Self { sinks: problem.destinations.iter().map(sink).collect(), hops }
+        Self { sinks: destinations.iter().map(sink).collect(), hops }
     }
 }
 
@@ -198,7 +199,7 @@ pub(super) fn steiner(problem: &Problem) -> Routes {
         let Some(tree) = tree else { return Routes { routes } };
         let rate = tree.links.iter().map(|l| left[l.index()]).min().expect("a tree has links");
         tree.links.iter().for_each(|l| left[l.index()] -= rate);
-        routes.push((Route::tree(problem, &tree.links), rate as f64));
+        routes.push((Route::tree(problem, &problem.destinations, &tree.links), rate as f64));
     }
 }
 
@@ -231,7 +232,7 @@ pub(super) fn trees(problem: &Problem, columns: &[Column], weights: &[f64], owne
         .filter(|(c, w)| c.owner == owner && **w > total * 1e-9)
         .map(|(c, w)| {
             let links: Vec<LinkId> = c.uses.iter().map(|(l, _)| *l).collect();
-            (Route::tree(problem, &links), *w)
+            (Route::tree(problem, &problem.destinations, &links), *w)
         })
         .collect();
     Routes { routes }
@@ -350,27 +351,37 @@ pub(super) fn quantise(
     let Best { unit, counts, .. } = best.ok_or(PlanError::TooNarrow)?;
     let (mut groups, mut flows) = (Vec::new(), Vec::new());
     for (g, (wanted, counts)) in wanted.iter().zip(&counts).enumerate() {
-        let mut stream = 0u16;
-        let mut inputs: BTreeMap<SiteId, Vec<FlowId>> = BTreeMap::new();
-        for ((route, _), n) in wanted.routes.iter().zip(counts) {
-            for _ in 0..*n {
-                let base = flows.len() as u32;
-                for (parent, link) in &route.hops {
-                    let input = match parent {
-                        None => Input::Stream(stream),
-                        Some(hop) => Input::Flow(FlowId(base + *hop as u32)),
-                    };
-                    let terms = vec![Term { input, coefficient: 1, delayed: false }];
-                    flows.push(Flow { group: g as u16, link: *link, terms });
-                }
-                for (site, hop) in &route.sinks {
-                    inputs.entry(*site).or_default().push(FlowId(base + *hop as u32));
-                }
-                stream += 1;
-            }
-        }
-        let sinks = inputs.into_iter().map(|(site, inputs)| Sink { site, inputs, decode: None }).collect();
-        groups.push(Group { streams: stream, mode: Mode::Routed, sinks });
+        let routes = wanted.routes.iter().map(|(route, _)| route).zip(counts.iter().copied());
+        groups.push(lay(g as u16, routes, &mut flows));
     }
     Ok(Quantised { unit, groups, flows })
+}
+
+/// The group with index `group`, of so many streams for each route, its flows added to `flows`.
+pub(super) fn lay<'a>(
+    group: u16,
+    routes: impl Iterator<Item = (&'a Route, u32)>,
+    flows: &mut Vec<Flow>,
+) -> Group {
+    let mut stream = 0u16;
+    let mut inputs: BTreeMap<SiteId, Vec<FlowId>> = BTreeMap::new();
+    for (route, count) in routes {
+        for _ in 0..count {
+            let base = flows.len() as u32;
+            for (parent, link) in &route.hops {
+                let input = match parent {
+                    None => Input::Stream(stream),
+                    Some(hop) => Input::Flow(FlowId(base + *hop as u32)),
+                };
+                let terms = vec![Term { input, coefficient: 1, delayed: false }];
+                flows.push(Flow { group, link: *link, terms });
+            }
+            for (site, hop) in &route.sinks {
+                inputs.entry(*site).or_default().push(FlowId(base + *hop as u32));
+            }
+            stream += 1;
+        }
+    }
+    let sinks = inputs.into_iter().map(|(site, inputs)| Sink { site, inputs, decode: None }).collect();
+    Group { streams: stream, mode: Mode::Routed, sinks, fills: None }
 }

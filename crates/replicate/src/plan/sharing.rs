@@ -20,7 +20,7 @@ pub(super) struct Bundle {
 ///
 /// Flows that are coded together keep in step (CodedBulk section 3.2), and so do those of one tree, which is passed on
 /// hop by hop; the trees and paths of a routed group do not wait for one another, as every chunk takes whichever has
-/// room. A plan's rate is that of its slowest group.
+/// room. A plan's rate is that of its slowest group. Flows that fill are not counted.
 /// Differs: from [`super::share_links`], which slows down all flows of a plan by the same factor and is fair to plans,
 /// not to flows.
 /// Panics: if a plan uses a link that `capacities` has no entry for.
@@ -77,7 +77,8 @@ pub fn share_flows_under<P: Borrow<Plan>>(
         of_group.map(|b| b.rate * b.streams).sum()
     };
     let slowest = |(index, plan): (usize, &&Plan)| {
-        let rates = (0..plan.groups.len()).map(|group| rate_of(index, group));
+        let bulk = plan.groups.iter().enumerate().filter(|(_, g)| g.fills.is_none());
+        let rates = bulk.map(|(group, _)| rate_of(index, group));
         BitRate::bps(rates.fold(f64::INFINITY, f64::min) as u64)
     };
     plans.iter().enumerate().map(slowest).collect()
@@ -94,6 +95,7 @@ pub(super) fn bundles(index: usize, plan: &Plan, links: usize) -> Vec<Bundle> {
         .map(|(group, g)| {
             let at = all.len();
             let (count, streams) = match g.mode {
+                _ if g.fills.is_some() => (0, 0.0),
                 Mode::Coded => (1, f64::from(g.streams)),
                 Mode::Routed => (g.streams, 1.0),
             };
@@ -103,7 +105,7 @@ pub(super) fn bundles(index: usize, plan: &Plan, links: usize) -> Vec<Bundle> {
             at
         })
         .collect();
-    for flow in &plan.flows {
+    for flow in plan.flows.iter().filter(|f| !plan.fills(f)) {
         let group = usize::from(flow.group);
         let stream = match plan.groups[group].mode {
             Mode::Coded => 0,
@@ -115,7 +117,7 @@ pub(super) fn bundles(index: usize, plan: &Plan, links: usize) -> Vec<Bundle> {
 }
 
 /// The stream that a routed flow carries.
-fn stream_of(plan: &Plan, flow: &super::Flow) -> usize {
+pub(super) fn stream_of(plan: &Plan, flow: &super::Flow) -> usize {
     let mut flow = flow;
     loop {
         match flow.terms[0].input {

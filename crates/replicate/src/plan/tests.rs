@@ -40,6 +40,78 @@ fn sites(ids: &[u16]) -> Vec<SiteId> {
     ids.iter().map(|i| SiteId(*i)).collect()
 }
 
+/// 0 reaches 1 by two ways and 2 by one.
+fn wider_way_to_one() -> Topology {
+    network("wider", 4, "0-1 0-3 3-1 0-2", false)
+}
+
+#[test]
+fn a_destination_with_links_to_spare_is_filled_over_them_and_the_others_over_the_plans_own() {
+    let topology = wider_way_to_one();
+    let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[1, 2]))).expect("a good request");
+    let plain = planner.auto().expect("plans exist").chosen.plan;
+    let plan = planner.fill(&plain);
+    assert_eq!(plan.check(&topology).expect("a good plan").sinks, 2);
+    let direct = plain.flows.iter().any(|f| f.link == LinkId(0));
+    let spare = if direct { vec![LinkId(1), LinkId(2)] } else { vec![LinkId(0)] };
+    let shared = vec![vec![LinkId(3)]];
+    assert_eq!(plan.fill_trees(), [(sites(&[1]), vec![spare]), (sites(&[2]), shared)]);
+    let works = plan.works(&topology);
+    assert_eq!(
+        works.iter().filter(|w| w.fills).flat_map(|w| &w.flows).count(),
+        plan.flows.len() - plain.flows.len()
+    );
+}
+
+#[test]
+fn what_fills_changes_nothing_that_a_plan_promises() {
+    let capacities =
+        |t: &Topology| t.links().iter().map(|l| l.properties.capacity.as_bps()).collect::<Vec<_>>();
+    for id in 0..60 {
+        let (topology, source, destinations) = survey::random_digraph(Seed::new(7), id, 12);
+        let planner = Planner::new(Request::new(&topology, source, destinations)).expect("reachable");
+        for scheme in SCHEMES {
+            let plain = planner.plan(scheme).expect("a plan").plan;
+            let plan = planner.fill(&plain);
+            plan.check(&topology).unwrap_or_else(|e| panic!("{id}, {scheme}: {e}"));
+            assert_eq!(plan.flows[..plain.flows.len()], plain.flows);
+            assert_eq!((plan.rate, plan.rates()), (plain.rate, plain.rates()));
+            assert_eq!(plan.copies_per_byte(), plain.copies_per_byte());
+            assert_eq!(plan.bytes_per_link(ByteCount::mib(1)), plain.bytes_per_link(ByteCount::mib(1)));
+            let (left, both) = (capacities(&topology), |p: &Plan| [p.clone(), plain.clone()]);
+            assert_eq!(share_flows(&left, &both(&plan)), share_flows(&left, &both(&plain)));
+            assert_eq!(share_links(&left, &both(&plan)), share_links(&left, &both(&plain)));
+            let filled: Vec<SiteId> = plan.fill_trees().into_iter().flat_map(|(to, _)| to).collect();
+            assert!(plan.destinations.iter().all(|d| filled.contains(d)), "{id}, {scheme}: {filled:?}");
+        }
+    }
+}
+
+#[test]
+fn a_group_that_cannot_fill_is_found() {
+    let topology = wider_way_to_one();
+    let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[1, 2]))).expect("a good request");
+    let good = planner.fill(&planner.plan(Scheme::Packed).expect("a plan").plan);
+    let wrong = |change: fn(&mut Plan)| {
+        let mut plan = good.clone();
+        change(&mut plan);
+        plan.check(&topology).expect_err("must be found")
+    };
+    let bad = |group, why| CheckError::BadFill { group, why };
+    assert_eq!(wrong(|p| p.groups[1].fills = Some(9)), CheckError::Unknown { what: "group", id: 9 });
+    assert_eq!(wrong(|p| p.groups[2].fills = Some(1)), bad(2, "that one fills, too"));
+    assert_eq!(wrong(|p| p.groups[1].mode = Mode::Coded), bad(1, "is coded"));
+    assert_eq!(
+        wrong(|p| p.groups[2].sinks[0].site = SiteId(1)),
+        bad(2, "serves a destination that is filled already")
+    );
+    assert_eq!(
+        wrong(|p| p.groups[2].sinks[0].site = SiteId(3)),
+        bad(2, "serves a destination that the other does not")
+    );
+    assert!(matches!(wrong(|p| p.groups[1].fills = None), CheckError::Served { groups: 2, .. }));
+}
+
 #[test]
 fn coding_gets_two_through_the_butterfly_and_packing_one_and_a_half() {
     let topology = butterfly();

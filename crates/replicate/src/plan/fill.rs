@@ -1,0 +1,78 @@
+//! Groups that fill what the flows of a plan leave unused (CodedBulk section 3.2, Figure 6).
+//!
+//! A destination that can be reached over what the plan leaves of the links is filled over that, on its own. The others
+//! of its group are filled together, by trees over all links, the emptier first: planned, nothing is left for
+//! those, but flows of the lowest priority take what other transfers keep the plan's own from using. Rates are not
+//! planned: every chunk takes the tree that has room.
+//!
+//! Differs: the paper does not say how its uncoded paths are chosen. Read [`fill`].
+
+use super::request::Problem;
+use super::routed::{Route, lay};
+use super::{Group, Plan};
+use anabranch_graph::{greedy_arborescence, max_flow};
+use anabranch_units::SiteId;
+
+/// Trees of a group that fills: each costs every site on it buffers and a connection.
+const TREES_MAX: usize = 4;
+/// Less than this share of a link is what whole numbers of equal flows leave over: not worth a tree.
+const SPARE_SHARE_MIN: f64 = 0.02;
+/// A link with nothing to spare is so many times as long as it is.
+const SHARED_FACTOR: f64 = 8.0;
+/// A link gets longer by so many times itself with every tree of the group over it, so that the trees differ.
+const USED_FACTOR: f64 = 4.0;
+
+/// `plan`, of this problem, with groups that fill what it leaves.
+pub(super) fn fill(problem: &Problem, plan: &Plan) -> Plan {
+    let mut filled = plan.clone();
+    let mut spare = problem.capacities.clone();
+    for flow in plan.flows.iter().filter(|f| !plan.fills(f)) {
+        let left = &mut spare[flow.link.index()];
+        *left = left.saturating_sub(plan.unit.as_bps());
+    }
+    for (left, capacity) in spare.iter_mut().zip(&problem.capacities) {
+        if (*left as f64) < *capacity as f64 * SPARE_SHARE_MIN {
+            *left = 0;
+        }
+    }
+    let bulk = plan.groups.iter().enumerate().filter(|(_, g)| g.fills.is_none());
+    for (number, group) in bulk {
+        let sites = group.sinks.iter().map(|s| s.site);
+        let has_spare = |d: &SiteId| max_flow(&problem.adjacency, &spare, problem.source, *d, 1).value > 0;
+        let (alone, together): (Vec<SiteId>, Vec<SiteId>) = sites.partition(has_spare);
+        let over_spare: Vec<f64> = lengths(problem, |l| if spare[l] > 0 { 1.0 } else { f64::INFINITY });
+        let over_all: Vec<f64> = lengths(problem, |l| match (problem.capacities[l], spare[l]) {
+            (0, _) => f64::INFINITY,
+            (_, 0) => SHARED_FACTOR,
+            _ => 1.0,
+        });
+        let groups = alone.into_iter().map(|d| (vec![d], &over_spare));
+        for (to, prices) in groups.chain(Some((together, &over_all)).filter(|(to, _)| !to.is_empty())) {
+            let routes = trees(problem, prices.clone(), &to);
+            let index = filled.groups.len() as u16;
+            let laid = lay(index, routes.iter().map(|r| (r, 1)), &mut filled.flows);
+            filled.groups.push(Group { fills: Some(number as u16), ..laid });
+        }
+    }
+    filled
+}
+
+fn lengths(problem: &Problem, factor: impl Fn(usize) -> f64) -> Vec<f64> {
+    problem.lengths.iter().enumerate().map(|(l, length)| *length as f64 * factor(l)).collect()
+}
+
+/// Trees to `to`, each over a link that those before do not use.
+fn trees(problem: &Problem, mut prices: Vec<f64>, to: &[SiteId]) -> Vec<Route> {
+    let mut used = vec![false; prices.len()];
+    let mut routes = Vec::new();
+    while routes.len() < TREES_MAX {
+        let tree = greedy_arborescence(&problem.adjacency, &prices, problem.source, to);
+        let Some(tree) = tree.filter(|t| t.links.iter().any(|l| !used[l.index()])) else { break };
+        for link in &tree.links {
+            used[link.index()] = true;
+            prices[link.index()] += USED_FACTOR * problem.lengths[link.index()] as f64;
+        }
+        routes.push(Route::tree(problem, to, &tree.links));
+    }
+    routes
+}
