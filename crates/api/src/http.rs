@@ -298,6 +298,7 @@ fn request(controller: &Controller, r: SubmitRequest) -> Result<TransferRequest,
         symbol_bytes: r.symbol_bytes,
         buffer_packets: r.buffer_packets,
         on_corrupt: r.on_corrupt,
+        fill: r.fill,
     })
 }
 

@@ -116,6 +116,9 @@ pub struct SubmitRequest {
     #[serde(default)]
     #[schema(value_type = String)]
     pub on_corrupt: CorruptPolicy,
+    /// Whether uncoded data of the lowest priority fills what the plan's flows leave of the links.
+    #[serde(default)]
+    pub fill: bool,
 }
 
 fn symbol_bytes() -> u32 {
@@ -145,6 +148,7 @@ impl SubmitRequest {
             symbol_bytes: symbol_bytes(),
             buffer_packets: buffer_packets(),
             on_corrupt: CorruptPolicy::Repair,
+            fill: false,
         }
     }
 }

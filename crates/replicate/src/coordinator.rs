@@ -22,7 +22,9 @@ mod transfer;
 #[cfg(test)]
 mod tests;
 
-use crate::control::{Command, FailureKind, FileHash, HopSettings, Report, Run, SiteProgram, TransferId};
+use crate::control::{
+    Command, FailureKind, FileHash, HopSettings, Priority, Report, Run, SiteProgram, TransferId,
+};
 use crate::plan::{FlowId, Plan, Scheme};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, Duration, Instant, LinkId, SiteId};
@@ -66,6 +68,9 @@ pub struct TransferRequest {
     /// What to do about data that arrives wrong.
     #[serde(default)]
     pub on_corrupt: CorruptPolicy,
+    /// Whether uncoded data of the lowest priority fills what the plan's flows leave of the links ([`crate::plan::Group::fills`]).
+    #[serde(default)]
+    pub fill: bool,
 }
 
 /// A site that wants the file, and its name there.
@@ -532,6 +537,11 @@ pub enum SubmitError {
         /// What is allowed.
         allowed: String,
     },
+    /// A setting leaves nothing for what fills.
+    FillWith {
+        /// The setting.
+        what: &'static str,
+    },
     /// No links lead to a destination, even when all of them work.
     NoPath {
         /// The source's name.
@@ -559,6 +569,12 @@ impl std::fmt::Display for SubmitError {
             }
             Self::DuplicateDestination { site } => {
                 write!(f, "destination `{site}` appears twice: name it once")
+            }
+            Self::FillWith { what } => {
+                write!(
+                    f,
+                    "fill with {what}: fill takes what bulk flows leave of the links, so leave one of both out"
+                )
             }
             Self::AvoidedEnd { site } => {
                 write!(
@@ -771,9 +787,15 @@ impl<P: Planner> Coordinator<P> {
         limit("buffer_packets", request.buffer_packets.into(), 1, u16::MAX.into())?;
         for hop in std::iter::once(&request.hop).chain(request.hop_overrides.iter().map(|h| &h.hop)) {
             limit("stripes", hop.stripes.into(), 1, 64)?;
+            if request.fill && hop.priority == Priority::Fill {
+                return Err(SubmitError::FillWith { what: "hops of priority fill" });
+            }
         }
         if let Some(rate) = request.bandwidth_limit {
             limit("bandwidth limit in bit/s", rate.as_bps(), 1, u64::MAX)?;
+            if request.fill {
+                return Err(SubmitError::FillWith { what: "a bandwidth limit" });
+            }
         }
         let paths = std::iter::once(&request.source_path).chain(request.destinations.iter().map(|d| &d.path));
         for path in paths {

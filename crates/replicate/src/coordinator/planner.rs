@@ -22,6 +22,8 @@ pub struct PlanRequest<'a> {
     pub avoid_links: &'a [LinkId],
     /// How to plan.
     pub scheme: SchemeChoice,
+    /// Whether the plan may have groups that fill others.
+    pub fill: bool,
 }
 
 /// Decides what a transfer does on the network; any `Fn(&PlanRequest<'_>) -> Result<Plan, String>` is one.
@@ -52,11 +54,11 @@ pub struct DefaultPlanner;
 impl Planner for DefaultPlanner {
     fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, String> {
         let planner = plan::Planner::new(asked(request)).map_err(|e| e.to_string())?;
-        match scheme(request.scheme) {
+        let plan = match scheme(request.scheme) {
             None => planner.auto().map(|choice| choice.chosen.plan),
             Some(scheme) => planner.plan(scheme).map(|planned| planned.plan),
-        }
-        .map_err(|e| e.to_string())
+        };
+        plan.map(|plan| if request.fill { planner.fill(&plan) } else { plan }).map_err(|e| e.to_string())
     }
 
     fn plan_together(&self, requests: &[PlanRequest<'_>], others: &[&Plan]) -> Vec<Result<Plan, String>> {
@@ -77,7 +79,14 @@ impl Planner for DefaultPlanner {
                 Err(error) => Err(error.to_string()),
             }
         };
-        able.into_iter().map(next).collect()
+        let fill = |(found, r): (Result<Plan, String>, &PlanRequest<'_>)| {
+            let plan = found?;
+            match plan::Planner::new(asked(r)) {
+                Ok(planner) if r.fill => Ok(planner.fill(&plan)),
+                _ => Ok(plan),
+            }
+        };
+        able.into_iter().map(next).zip(requests).map(fill).collect()
     }
 }
 

@@ -57,6 +57,9 @@ fn tree_planner(request: &PlanRequest<'_>) -> Result<Plan, String> {
     let t = request.topology;
     let mut via: BTreeMap<SiteId, LinkId> = BTreeMap::new();
     let mut queue = VecDeque::from([request.source]);
+    if request.fill {
+        return filled_plan(request);
+    }
     while let Some(site) = queue.pop_front() {
         for link in t.links_out(site) {
             let to = t.link(link).to;
@@ -116,6 +119,16 @@ fn tree_planner(request: &PlanRequest<'_>) -> Result<Plan, String> {
     })
 }
 
+/// A plan of the real planner with groups that fill.
+fn filled_plan(request: &PlanRequest<'_>) -> Result<Plan, String> {
+    let mut asked = crate::plan::Request::new(request.topology, request.source, request.destinations);
+    asked.avoid_sites = request.avoid_sites.to_vec();
+    asked.avoid_links = request.avoid_links.to_vec();
+    let planner = crate::plan::Planner::new(asked).map_err(|e| e.to_string())?;
+    let planned = planner.plan(Scheme::SinglePath).map_err(|e| e.to_string())?;
+    Ok(planner.fill(&planned.plan))
+}
+
 fn request(source: u16, destinations: &[u16]) -> TransferRequest {
     TransferRequest {
         source: SiteId(source),
@@ -133,6 +146,7 @@ fn request(source: u16, destinations: &[u16]) -> TransferRequest {
         symbol_bytes: 9_000,
         buffer_packets: 4,
         on_corrupt: CorruptPolicy::Repair,
+        fill: false,
     }
 }
 
@@ -163,6 +177,8 @@ struct FakeSite {
     disk_full: bool,
     deaf: bool,
     refuses: bool,
+    /// Refuses only programs with groups that fill.
+    refuses_fill: bool,
     slow_divisor: u64,
     flips_bits: bool,
     finish_fails: u32,
@@ -297,14 +313,15 @@ impl World {
                 have: s.have.clone(),
                 hash: s.finished.then_some(HASH),
             },
-            Command::Install { .. } if s.refuses => Report::Failed {
-                run: match command {
-                    Command::Install { program } => program.run,
-                    _ => unreachable!("the arm matched Install"),
-                },
-                kind: FailureKind::Refused,
-                reason: "4 GiB of buffers: at most 1 GiB".into(),
-            },
+            Command::Install { program }
+                if s.refuses || s.refuses_fill && program.groups.iter().any(|g| g.fills.is_some()) =>
+            {
+                Report::Failed {
+                    run: program.run,
+                    kind: FailureKind::Refused,
+                    reason: "4 GiB of buffers: at most 1 GiB".into(),
+                }
+            }
             Command::Install { program } => {
                 let run = program.run;
                 s.program = Some(*program);
@@ -393,14 +410,16 @@ impl World {
             |s: SiteId, w: &Self| w.sites[s.index()].program.as_ref().is_some_and(|p| p.run == run);
         let mut broken = false;
         let ends = |l: LinkId| [topology.link(l).from, topology.link(l).to];
-        if plan.flows.iter().flat_map(|f| ends(f.link)).all(|s| takes_part(s, self)) {
+        // What fills carries nothing here, and nobody may mind.
+        let bulk = || plan.flows.iter().enumerate().filter(|(_, f)| !plan.fills(f));
+        if bulk().flat_map(|(_, f)| ends(f.link)).all(|s| takes_part(s, self)) {
             self.sites[source.index()].connected = true;
         }
         if !self.sites[source.index()].connected {
             // Who comes first waits for who has not heard yet.
             return;
         }
-        for (i, flow) in plan.flows.iter().enumerate() {
+        for (i, flow) in bulk() {
             let (from, to) = (topology.link(flow.link).from, topology.link(flow.link).to);
             if self.dead_links.contains(&flow.link) || !takes_part(from, self) || !takes_part(to, self) {
                 broken = true;
@@ -423,7 +442,8 @@ impl World {
             .map(|s| self.sites[s.site.index()].slow_divisor)
             .max()
             .unwrap_or(1);
-        let sinks: Vec<Sink> = plan.groups.iter().flat_map(|g| g.sinks.clone()).collect();
+        let groups = plan.groups.iter().filter(|g| g.fills.is_none());
+        let sinks: Vec<Sink> = groups.flat_map(|g| g.sinks.clone()).collect();
         let mut all_read = true;
         for sink in sinks {
             let spoilt = self.spoilt(&plan, sink.inputs[0]);
@@ -645,6 +665,88 @@ fn an_empty_file_arrives() {
     let id = w.submit(request(0, &[3]));
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
     assert!(w.sites[3].finished);
+}
+
+/// A transfer with flows that fill, under way, and a site that only passes these on.
+fn filling(prepare: impl Fn(&mut World, SiteId)) -> (World, TransferId, SiteId) {
+    let mut w = World::new(internet2());
+    w.length = 20_000_000;
+    let asked = TransferRequest { fill: true, ..request(0, &[5, 8]) };
+    let topology = w.coordinator.topology().clone();
+    let plan = filled_plan(&PlanRequest {
+        topology: &topology,
+        source: SiteId(0),
+        destinations: &[SiteId(5), SiteId(8)],
+        avoid_sites: &[],
+        avoid_links: &[],
+        scheme: SchemeChoice::Auto,
+        fill: true,
+    });
+    let plan = plan.expect("there is a plan");
+    plan.check(&topology).expect("a good plan");
+    let touches = |site: SiteId, fills: bool| {
+        let own = plan.flows.iter().filter(|f| plan.fills(f) == fills).map(|f| topology.link(f.link));
+        own.into_iter().any(|l| l.from == site || l.to == site)
+    };
+    let relay = topology.site_ids().find(|s| touches(*s, true) && !touches(*s, false));
+    let relay = relay.expect("the paths leave sites to those who fill");
+    prepare(&mut w, relay);
+    let id = w.submit(asked);
+    w.run_for(Duration::from_secs(2));
+    (w, id, relay)
+}
+
+#[test]
+fn what_fills_is_a_part_of_the_programs_at_the_lowest_priority() {
+    let (w, id, relay) = filling(|_, _| {});
+    let plan = w.coordinator.plan(id).expect("it runs");
+    assert!(w.sites[relay.index()].program.is_some());
+    for program in w.sites.iter().filter_map(|s| s.program.as_ref()) {
+        for (group, planned) in program.groups.iter().zip(&plan.groups) {
+            assert_eq!((group.fills, group.filled), (planned.fills, planned.fills.is_none()));
+            assert_eq!(group.work, whole_of(w.length));
+        }
+        for o in &program.outgoing {
+            let fills = plan.groups[usize::from(o.group)].fills.is_some();
+            assert_eq!(o.hop.priority, if fills { Priority::Fill } else { Priority::Bulk });
+        }
+        assert!(crate::site::Site::<anabranch_endpoint::Len>::new(program).is_ok());
+    }
+}
+
+#[test]
+fn a_site_that_only_passes_on_what_fills_is_not_needed() {
+    let deaf = filling(|w, relay| w.sites[relay.index()].deaf = true);
+    let refusing = filling(|w, relay| w.sites[relay.index()].refuses = true);
+    let (mut killed, id, relay) = filling(|_, _| {});
+    killed.kill(relay);
+    for (mut w, id, _) in [deaf, refusing, (killed, id, relay)] {
+        let status = w.run_to_end(id);
+        assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 1));
+        assert_eq!(status.suspects, []);
+    }
+}
+
+#[test]
+fn a_hop_that_fills_may_break() {
+    let (mut w, id, _) = filling(|_, _| {});
+    let plan = w.coordinator.plan(id).expect("it runs").clone();
+    let run = Run { transfer: id, attempt: Attempt(1) };
+    for (i, flow) in plan.flows.iter().enumerate().filter(|(_, f)| plan.fills(f)) {
+        let link = w.coordinator.topology().link(flow.link).clone();
+        let reason = "reset".to_owned();
+        w.report(link.from, Report::HopFailed { run, flow: FlowId(i as u32), peer: link.to, reason });
+    }
+    let status = w.run_to_end(id);
+    assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 1));
+}
+
+#[test]
+fn a_site_with_no_room_for_what_fills_gets_a_program_without() {
+    let (mut w, id, _) = filling(|w, _| w.sites[5].refuses_fill = true);
+    let status = w.run_to_end(id);
+    assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 2));
+    assert!(w.coordinator.plan(id).expect("the last one is kept").groups.iter().all(|g| g.fills.is_none()));
 }
 
 #[test]
@@ -880,9 +982,18 @@ fn a_slow_destination_is_left_for_later() {
 
 #[test]
 fn a_destination_whose_links_are_blocked_is_left_for_later() {
+    postpones_the_blocked(false);
+}
+
+#[test]
+fn flows_that_fill_say_nothing_of_a_destination() {
+    postpones_the_blocked(true);
+}
+
+fn postpones_the_blocked(fill: bool) {
     let mut w = World::new(topology(3, &[(0, 1), (0, 2)]));
     w.length = 100_000_000;
-    let id = w.submit(request(0, &[1, 2]));
+    let id = w.submit(TransferRequest { fill, ..request(0, &[1, 2]) });
     while !matches!(w.coordinator.status(id).expect("it is remembered").phase, PhaseName::Running) {
         w.tick();
     }
@@ -902,7 +1013,8 @@ fn a_destination_whose_links_are_blocked_is_left_for_later() {
             blocked,
             congestion_control: Some("cubic".into()),
         };
-        let flows = vec![flow(0, 0.1), flow(1, 0.9), flow(7, f64::NAN)];
+        // 2 and 3 fill, if they are there.
+        let flows = vec![flow(0, 0.1), flow(1, 0.9), flow(2, 0.0), flow(3, 0.0), flow(7, f64::NAN)];
         w.coordinator.handle_report(
             w.now,
             SiteId(0),
@@ -1006,6 +1118,13 @@ fn bad_requests_are_refused_with_one_line() {
     refused(TransferRequest { avoid_sites: vec![SiteId(3)], ..request(0, &[3]) }, "`s3` is to be avoided");
     refused(TransferRequest { symbol_bytes: 0, ..request(0, &[3]) }, "symbol_bytes 0: must be 1 to");
     refused(TransferRequest { buffer_packets: 0, ..request(0, &[3]) }, "buffer_packets 0");
+    let bandwidth_limit = Some(BitRate::mbps(1));
+    refused(
+        TransferRequest { fill: true, bandwidth_limit, ..request(0, &[3]) },
+        "fill with a bandwidth limit",
+    );
+    let hop = HopSettings { priority: Priority::Fill, ..request(0, &[3]).hop };
+    refused(TransferRequest { fill: true, hop, ..request(0, &[3]) }, "fill with hops of priority fill");
     refused(
         TransferRequest { source_path: "x".repeat(4_097), ..request(0, &[3]) },
         "4097: must be 1 to 4096",

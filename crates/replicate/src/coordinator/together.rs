@@ -61,6 +61,7 @@ pub(super) struct Demand {
     pub avoid_sites: Vec<SiteId>,
     pub avoid_links: Vec<LinkId>,
     pub scheme: SchemeChoice,
+    pub fill: bool,
     /// Its first attempt.
     pub fresh: bool,
 }
@@ -169,6 +170,7 @@ impl<P: Planner> Coordinator<P> {
                 avoid_sites: &d.avoid_sites,
                 avoid_links: &d.avoid_links,
                 scheme: d.scheme,
+                fill: d.fill,
             })
             .collect();
         let alone = self.solution(requests.iter().map(|r| self.planner.plan(r)).collect(), others, false);
@@ -211,5 +213,7 @@ impl<P: Planner> Coordinator<P> {
 
 /// How fast the file may be sent by a plan: no faster than planned where that was together with others.
 pub(super) fn ceiling(plan: &Plan, joint: bool) -> Option<BitRate> {
-    (joint && plan.groups.len() == 1).then_some(plan.rate)
+    // What fills has no rate, and is not held to one.
+    let bulk = plan.groups.iter().filter(|g| g.fills.is_none());
+    (joint && bulk.count() == 1).then_some(plan.rate)
 }

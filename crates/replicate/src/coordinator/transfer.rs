@@ -8,9 +8,9 @@ use super::together::{Busy, Demand, ceiling};
 use super::{
     BitRate, Command, CoordinatorConfig, CorruptPolicy, DestinationProgress, DestinationSnapshot,
     DestinationStatus, Duration, Event, EventKind, FailureKind, FileHash, FlowId, HopSettings, Instant,
-    LinkId, Outbox, Outcome, PhaseName, Plan, PlanRequest, Planner, Report, Run, SiteId, SiteProgram,
-    SiteState, Topology, TransferId, TransferRequest, TransferSnapshot, TransferStatus, Verdict, audit,
-    ranges,
+    LinkId, Outbox, Outcome, PhaseName, Plan, PlanRequest, Planner, Priority, Report, Run, SiteId,
+    SiteProgram, SiteState, Topology, TransferId, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
+    audit, ranges,
 };
 use crate::control::{Attempt, ByteRange, FlowDigest, GroupProgram, Incoming, Outgoing, SinkProgram};
 use crate::plan::{Input, Mode};
@@ -78,6 +78,8 @@ pub(super) struct Transfer {
     tired_sites: BTreeMap<SiteId, Tired>,
     /// Relays that were proven wrong or that refused their part; never used again.
     suspects: BTreeSet<SiteId>,
+    /// A site refused a program with flows that fill: plans have none any more.
+    unfilled: bool,
     /// What sites said that their connections ran on.
     congestion_controls: BTreeSet<String>,
     corrupt: u64,
@@ -200,6 +202,8 @@ struct Running {
     /// How fast the file may be sent, where the plan is a share.
     ceiling: Option<BitRate>,
     participants: BTreeSet<SiteId>,
+    /// Those that do more than pass on what fills: without one of these the attempt is over.
+    needed: BTreeSet<SiteId>,
     sinks: BTreeMap<SiteId, SinkState>,
     /// Bytes handed to TCP and share of time blocked, of each flow.
     flows: BTreeMap<FlowId, (u64, f64)>,
@@ -315,6 +319,7 @@ impl Transfer {
             tired_links: BTreeMap::new(),
             tired_sites: BTreeMap::new(),
             suspects: BTreeSet::new(),
+            unfilled: false,
             congestion_controls: BTreeSet::new(),
             corrupt: 0,
             debts: BTreeMap::new(),
@@ -544,6 +549,10 @@ impl Transfer {
 }
 
 impl Running {
+    /// Whether some flows fill.
+    fn is_filled(&self) -> bool {
+        self.plan.groups.iter().any(|g| g.fills.is_some())
+    }
     /// The source and all sinks have seen the end of it.
     fn ended(&self) -> bool {
         self.source_done && self.sinks.values().all(|s| s.done)
@@ -601,7 +610,7 @@ impl Transfer {
         if again {
             self.inquire(cx, site);
         }
-        if self.running().is_some_and(|r| r.participants.contains(&site)) {
+        if self.running().is_some_and(|r| r.needed.contains(&site)) {
             let reason = format!("site {} was restarted", cx.name(site));
             self.stop(cx, reason, Duration::ZERO);
         }
@@ -630,7 +639,7 @@ impl Transfer {
                 self.phase = Phase::Idle;
             }
         }
-        if self.running().is_some_and(|r| r.participants.contains(&site)) {
+        if self.running().is_some_and(|r| r.needed.contains(&site)) {
             let reason = format!("site {} is gone", cx.name(site));
             self.stop(cx, reason, Duration::ZERO);
         }
@@ -687,7 +696,8 @@ impl Transfer {
                     .collect::<Vec<_>>()
                 {
                     let entry = r.flows.entry(f.0).or_insert((0, 0.0));
-                    if f.1 > entry.0 {
+                    // What fills counts where it arrives: it must not hide that nothing else moves.
+                    if f.1 > entry.0 && !r.plan.fills(&r.plan.flows[f.0.index()]) {
                         r.active_at = now;
                     }
                     *entry = (f.1, f.2);
@@ -940,7 +950,8 @@ impl Transfer {
         if self.running().is_none_or(|r| r.run != run) {
             return;
         }
-        let Some(link) = self.plan().and_then(|p| p.flows.get(flow.index())).map(|f| f.link) else { return };
+        let failed = self.plan().and_then(|p| p.flows.get(flow.index()).filter(|f| !p.fills(f)));
+        let Some(link) = failed.map(|f| f.link) else { return };
         let (from, to) = (cx.topology.link(link).from, cx.topology.link(link).to);
         if (site, peer) != (from, to) && (site, peer) != (to, from) {
             return;
@@ -976,6 +987,14 @@ impl Transfer {
             return;
         }
         let line = format!("{}: {}", cx.name(site), one_line(reason));
+        if installed && kind == FailureKind::Refused && self.running().is_some_and(Running::is_filled) {
+            // Most likely for the buffers of the flows that fill. Without a site that only passes those on, nothing is lost.
+            self.unfilled = true;
+            if self.running().is_some_and(|r| r.needed.contains(&site)) {
+                self.stop(cx, format!("{line} (the next plan fills nothing)"), Duration::ZERO);
+            }
+            return;
+        }
         if site == self.request.source {
             self.decide_all(cx, &Verdict::Failed { reason: line });
         } else if is_target {
@@ -1033,6 +1052,8 @@ impl Transfer {
                     .plan
                     .groups
                     .iter()
+                    // What fills is blocked or idle whatever the destination does.
+                    .filter(|g| g.fills.is_none())
                     .flat_map(|g| &g.sinks)
                     .filter(|s| s.site == site)
                     .flat_map(|s| &s.inputs);
@@ -1226,7 +1247,8 @@ impl Transfer {
             }
             return;
         }
-        let comes_anyway = self.running().is_some_and(|r| !r.source_done);
+        // A destination that is filled may have everything long before the source has sent the others theirs.
+        let comes_anyway = self.running().is_some_and(|r| !r.source_done && !r.is_filled());
         let wanted = self.destinations.iter().any(|d| {
             d.open() && cx.up(d.site) && (d.found.is_some() || (d.full(Some(length)) && !comes_anyway))
         });
@@ -1500,7 +1522,8 @@ impl Transfer {
         targets.sort_unstable();
         let (avoid_sites, avoid_links) = self.avoided(cx, &targets);
         let (id, source, scheme) = (self.id, self.request.source, self.request.scheme);
-        Demand { id, source, targets, avoid_sites, avoid_links, scheme, fresh }
+        let fill = self.request.fill && !self.unfilled;
+        Demand { id, source, targets, avoid_sites, avoid_links, scheme, fill, fresh }
     }
 
     /// What it does now, if it still has something to move.
@@ -1621,6 +1644,7 @@ impl Transfer {
             avoid_sites: &avoid_sites,
             avoid_links: &avoid_links,
             scheme: self.request.scheme,
+            fill: self.request.fill && !self.unfilled,
         })?;
         usable(&plan, cx, self.request.source, &targets, &avoid_sites, &avoid_links)
             .map_err(|e| format!("the planner made an unusable plan: {e}"))?;
@@ -1682,7 +1706,10 @@ impl Transfer {
         let programs = self.programs(cx, &plan, run, length, ceiling);
         self.planned_with = with.to_vec();
         let participants: BTreeSet<SiteId> = programs.keys().copied().collect();
-        let served: Vec<SiteId> = plan.groups.iter().flat_map(|g| &g.sinks).map(|s| s.site).collect();
+        let needed: BTreeSet<SiteId> =
+            programs.iter().filter(|(_, p)| does_bulk(p)).map(|(s, _)| *s).collect();
+        let bulk = plan.groups.iter().filter(|g| g.fills.is_none());
+        let served: Vec<SiteId> = bulk.flat_map(|g| &g.sinks).map(|s| s.site).collect();
         let sinks = self
             .destinations
             .iter()
@@ -1720,7 +1747,8 @@ impl Transfer {
             run,
             plan,
             ceiling,
-            participants: participants.clone(),
+            participants,
+            needed: needed.clone(),
             sinks,
             flows: BTreeMap::new(),
             source_done: false,
@@ -1730,11 +1758,8 @@ impl Transfer {
             audits: 0,
             audit: None,
         });
-        self.phase = Phase::Installing {
-            attempt,
-            waiting: participants,
-            deadline: cx.now + cx.config.install_timeout,
-        };
+        self.phase =
+            Phase::Installing { attempt, waiting: needed, deadline: cx.now + cx.config.install_timeout };
         self.changed(cx);
     }
 
@@ -1758,8 +1783,12 @@ impl Transfer {
                     .flows
                     .iter()
                     .any(|f| usize::from(f.group) == index && f.terms.iter().any(|t| t.delayed));
+                // What fills carries the same as the filled group.
+                let of = g.fills.map_or(g, |f| &plan.groups[usize::from(f)]);
                 let wanted: Vec<ByteRange> =
-                    g.sinks.iter().flat_map(|s| ranges::missing(have(s.site), length)).collect();
+                    of.sinks.iter().flat_map(|s| ranges::missing(have(s.site), length)).collect();
+                let fillers = || plan.groups.iter().filter(|f| f.fills == Some(index as u16));
+                let filled = |site: SiteId| fillers().any(|f| f.sinks.iter().any(|s| s.site == site));
                 GroupProgram {
                     streams: g.streams,
                     mode: g.mode,
@@ -1772,8 +1801,8 @@ impl Transfer {
                         .max()
                         .unwrap_or(0)
                         .max(u16::from(delayed)),
-                    fills: None,
-                    filled: false,
+                    fills: g.fills,
+                    filled: !g.sinks.is_empty() && g.sinks.iter().all(|s| filled(s.site)),
                 }
             })
             .collect();
@@ -1795,7 +1824,10 @@ impl Transfer {
         let mut programs = BTreeMap::from([(self.request.source, blank(self.request.source))]);
         for (index, flow) in plan.flows.iter().enumerate() {
             let (id, link) = (FlowId(index as u32), cx.topology.link(flow.link));
-            let hop = self.hop(flow.link);
+            let mut hop = self.hop(flow.link).clone();
+            if plan.fills(flow) {
+                hop = HopSettings { stripes: 1, priority: Priority::Fill, ..hop };
+            }
             programs.entry(link.to).or_insert_with(|| blank(link.to)).incoming.push(Incoming {
                 flow: id,
                 group: flow.group,
@@ -1813,7 +1845,7 @@ impl Transfer {
                 link: flow.link,
                 address: address.expect("usable() refuses a link without address").clone(),
                 terms: flow.terms.clone(),
-                hop: hop.clone(),
+                hop,
             });
         }
         for (index, group) in plan.groups.iter().enumerate() {
@@ -1960,7 +1992,8 @@ impl Transfer {
 /// What the source of a plan of one group sends, as its pace counts it, while the file goes at `rate`: a piece of a routed
 /// group once, one of a coded group as often as its symbols leave.
 fn source_rate(plan: &Plan, rate: BitRate) -> BitRate {
-    let [group] = &plan.groups[..] else { return rate };
+    let mut bulk = plan.groups.iter().filter(|g| g.fills.is_none());
+    let (Some(group), None) = (bulk.next(), bulk.next()) else { return rate };
     match group.mode {
         Mode::Routed => rate,
         Mode::Coded => {
@@ -1968,10 +2001,18 @@ fn source_rate(plan: &Plan, rate: BitRate) -> BitRate {
                 f.terms.iter().filter(|t| matches!(t.input, Input::Stream(_))).count() as u64
             };
             BitRate::bps(
-                rate.as_bps() * plan.flows.iter().map(streams).sum::<u64>() / u64::from(group.streams),
+                rate.as_bps() * plan.flows.iter().filter(|f| !plan.fills(f)).map(streams).sum::<u64>()
+                    / u64::from(group.streams),
             )
         }
     }
+}
+
+/// Whether a site does more in an attempt than pass on what fills.
+fn does_bulk(p: &SiteProgram) -> bool {
+    let groups = p.incoming.iter().map(|i| i.group).chain(p.outgoing.iter().map(|o| o.group));
+    let mut groups = groups.chain(p.sinks.iter().map(|s| s.group));
+    p.source_path.is_some() || groups.any(|g| p.groups[usize::from(g)].fills.is_none())
 }
 
 /// Whether a plan can be turned into programs here and now.
@@ -2010,15 +2051,25 @@ fn usable(
             }
         }
     }
-    let mut served = BTreeSet::new();
-    for sink in plan.groups.iter().flat_map(|g| &g.sinks) {
+    let (mut served, mut filled) = (BTreeSet::new(), BTreeSet::new());
+    for (group, sink) in plan.groups.iter().flat_map(|g| g.sinks.iter().map(move |s| (g, s))) {
         let arrives =
             |f: &FlowId| plan.flows.get(f.index()).is_some_and(|g| cx.topology.link(g.link).to == sink.site);
         if !sink.inputs.iter().all(arrives) {
             return Err(format!("site {} takes in a flow that does not arrive there", sink.site));
         }
-        if !targets.contains(&sink.site) || !served.insert(sink.site) {
-            return Err(format!("site {} is served twice or for nothing", sink.site));
+        let Some(fills) = group.fills else {
+            if !targets.contains(&sink.site) || !served.insert(sink.site) {
+                return Err(format!("site {} is served twice or for nothing", sink.site));
+            }
+            continue;
+        };
+        let other = plan.groups.get(usize::from(fills)).filter(|g| g.fills.is_none());
+        let fits = group.mode == Mode::Routed
+            && other.is_some_and(|g| g.sinks.iter().any(|s| s.site == sink.site))
+            && filled.insert(sink.site);
+        if !fits {
+            return Err(format!("site {} is filled twice or for nothing", sink.site));
         }
     }
     match targets.iter().find(|t| !served.contains(t)) {

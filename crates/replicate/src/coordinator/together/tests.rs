@@ -69,6 +69,7 @@ impl World {
             symbol_bytes: 9_000,
             buffer_packets: 4,
             on_corrupt: CorruptPolicy::Repair,
+            fill: false,
         };
         self.coordinator.submit(self.now, request).expect("a good request")
     }
