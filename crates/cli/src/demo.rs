@@ -251,6 +251,7 @@ impl Show<'_> {
             folder: self.work.join(scheme),
             keys: self.keys,
             controller: self.source,
+            fill: false,
             patience: None,
             joint: None,
         };

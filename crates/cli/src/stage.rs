@@ -28,6 +28,8 @@ pub struct Stage<'a> {
     pub keys: &'a Path,
     /// The controller's site.
     pub controller: SiteId,
+    /// Whether transfers fill what their plans leave.
+    pub fill: bool,
     /// How long a destination may hold the others of its transfer back; `None` is the controller's default.
     pub patience: Option<Duration>,
     /// Whether transfers are planned together; `None` is the controller's default.
@@ -133,6 +135,9 @@ impl Stage<'_> {
         command.args(["--verbose", "replicate", "send", file, "--as", copy, "--json"]);
         command.args(["--from", self.name(source), "--to", &to.join(","), "--scheme", scheme]);
         command.args(["--controller", &self.controller_address(emulation)]);
+        if self.fill {
+            command.arg("--fill");
+        }
         command.arg("--keys").arg(self.keys).stdout(Stdio::piped());
         Ok(command)
     }

@@ -9,8 +9,8 @@
 //! Two predictions go with it, neither with protocol overhead: whole plans share what interactive traffic leaves
 //! ([`share_links`]), or flow by flow ([`share_flows`]), as TCP does.
 //!
-//! Leaves out: the paper's low-priority uncoded traffic that fills what coded flows leave (Figure 6). Read [`Args`] and
-//! [`Row`] first.
+//! With `--fill`, uncoded traffic of the lowest priority fills what coded flows leave (Figure 6). Read [`Args`] and [`Row`]
+//! first.
 
 use super::interactive::{Interactive, Totals};
 use crate::network::TopologyArgs;
@@ -98,6 +98,9 @@ pub struct Args {
     /// Write a run directory: one that is not there.
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
+    /// Fill what coded flows leave with uncoded data of the lowest priority (Figure 6). Predictions do not count it.
+    #[arg(long)]
+    fill: bool,
     /// Plan and predict only; nothing is sent.
     #[arg(long)]
     predict: bool,
@@ -160,6 +163,7 @@ struct Measured {
     tcp_buffer_bytes: u64,
     symbol_bytes: u64,
     buffer_packets: u16,
+    fill: bool,
     trusted: bool,
     why: Vec<String>,
     lateness_us_p50: f64,
@@ -423,6 +427,7 @@ fn measure(
         folder: out.join(format!("{}-{}", topology.name(), row.scheme)),
         keys: &keys,
         controller: SiteId(0),
+        fill: args.fill,
         patience: Some(Duration::from_secs(args.patience)),
         joint: Some(row.scheme == JOINT),
     };
@@ -524,6 +529,7 @@ fn measure(
         tcp_buffer_bytes: args.tcp_buffer.as_u64(),
         symbol_bytes: args.symbol.as_u64(),
         buffer_packets: args.buffer_packets,
+        fill: args.fill,
         trusted: why.is_empty(),
         why,
         lateness_us_p50: report.lateness_us_p50,

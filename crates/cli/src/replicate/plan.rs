@@ -30,6 +30,9 @@ pub struct Args {
     /// auto, coded, packed, steiner, steiner_store_and_forward, multi_path or single_path: whose plan is drawn and listed.
     #[arg(long, default_value = "auto")]
     scheme: String,
+    /// Add flows of the lowest priority that fill what the plan leaves of the links. Rates and bytes do not count them.
+    #[arg(long)]
+    fill: bool,
     /// Size of the file, for bytes and time.
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteCount>,
@@ -97,7 +100,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let planner = Planner::new(ask(&topology, from, &args.to, avoid)?)?;
     let comparison = planner.compare()?;
     let choice = planner.auto()?;
-    let shown = shown(&planner, &choice, &args.scheme)?;
+    let shown = shown(&planner, &choice, (&args.scheme, args.fill))?;
     if let Some(path) = &args.svg {
         let theme = if args.dark { Theme::Dark } else { Theme::Light };
         let picture = draw::svg(&topology, Some(&shown.plan), theme);
@@ -127,7 +130,7 @@ fn ask<'a>(
     Ok(request)
 }
 
-/// Shows what `send` would do.
+/// Shows what `send` would do by a scheme, filled or not.
 ///
 /// Errors: one line for the user.
 pub fn show(
@@ -135,7 +138,7 @@ pub fn show(
     from: &str,
     to: &[String],
     avoid: Avoid<'_>,
-    scheme: &str,
+    scheme: (&str, bool),
     as_json: bool,
 ) -> anyhow::Result<ExitCode> {
     let planner = Planner::new(ask(topology, from, to, avoid)?)?;
@@ -149,15 +152,26 @@ pub fn show(
     Ok(ExitCode::SUCCESS)
 }
 
-fn shown(planner: &Planner<'_>, choice: &Choice, scheme: &str) -> anyhow::Result<Planned> {
-    if scheme == "auto" {
-        return Ok(choice.chosen.clone());
+fn shown(planner: &Planner<'_>, choice: &Choice, (scheme, fill): (&str, bool)) -> anyhow::Result<Planned> {
+    let mut shown = if scheme == "auto" {
+        choice.chosen.clone()
+    } else {
+        let scheme: Scheme = scheme.parse().map_err(|e| anyhow::anyhow!("{e}, or auto"))?;
+        match choice.offers.iter().find(|o| o.scheme == scheme) {
+            Some(offer) => offer.planned.clone(),
+            None => planner.plan(scheme)?,
+        }
+    };
+    if fill {
+        shown.plan = planner.fill(&shown.plan);
     }
-    let scheme: Scheme = scheme.parse().map_err(|e| anyhow::anyhow!("{e}, or auto"))?;
-    match choice.offers.iter().find(|o| o.scheme == scheme) {
-        Some(offer) => Ok(offer.planned.clone()),
-        None => Ok(planner.plan(scheme)?),
-    }
+    Ok(shown)
+}
+
+/// A link by the names of its ends.
+fn hop(topology: &Topology, link: anabranch_units::LinkId) -> String {
+    let link = topology.link(link);
+    format!("{}-{}", topology.site(link.from).name, topology.site(link.to).name)
 }
 
 fn json(
@@ -173,6 +187,12 @@ fn json(
     object.insert("rate_bps".into(), shown.plan.rate.as_bps().into());
     object.insert("bound_bps".into(), shown.plan.bound.as_bps().into());
     object.insert("figures".into(), serde_json::to_value(&shown.figures)?);
+    let fill = shown.plan.fill_trees().into_iter().map(|(to, trees)| {
+        let to: Vec<_> = to.iter().map(|s| &topology.site(*s).name).collect();
+        let hops = |tree: Vec<_>| tree.into_iter().map(|l| hop(topology, l)).collect::<Vec<_>>();
+        serde_json::json!({ "to": to, "trees": trees.into_iter().map(hops).collect::<Vec<_>>() })
+    });
+    object.insert("fill".into(), fill.collect());
     if let Some(size) = size {
         let links: Vec<_> = shown
             .plan
@@ -237,6 +257,14 @@ fn table(
     let _ = writeln!(out, "auto: {}\n{}", c.reason, c.coding_gain);
     if !c.decodes {
         let _ = writeln!(out, "WARNING: random symbols pushed through the plans did not arrive as sent");
+    }
+    for (to, trees) in plan.fill_trees() {
+        let to: Vec<_> = to.into_iter().map(name).collect();
+        let _ = writeln!(out, "\n{} filled, at the lowest priority, over:", to.join(", "));
+        for tree in trees {
+            let hops: Vec<_> = tree.into_iter().map(|l| hop(topology, l)).collect();
+            let _ = writeln!(out, "  {}", hops.join(", "));
+        }
     }
     if let Some(size) = size {
         let _ = writeln!(

@@ -92,6 +92,10 @@ pub struct Args {
     /// repair, or refuse: what to do if data arrives wrong.
     #[arg(long, default_value = "repair", value_parser = policy)]
     on_corrupt: CorruptPolicy,
+    /// Fill what the plan's flows leave of the links with uncoded data of the lowest priority, here and where other
+    /// transfers hold these up. Needs routers that keep DSCP LE behind AF11.
+    #[arg(long, conflicts_with = "bwlimit")]
+    fill: bool,
     /// Show the plan and its predicted rate; send nothing.
     #[arg(long)]
     dry_run: bool,
@@ -184,6 +188,7 @@ fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
         request.buffer_packets = packets;
     }
     request.on_corrupt = args.on_corrupt;
+    request.fill = args.fill;
     Ok(request)
 }
 
@@ -252,7 +257,7 @@ fn dry_run(args: &Args, topology: &Topology) -> anyhow::Result<ExitCode> {
         &args.from,
         &args.to,
         (&args.avoid_sites, &args.avoid_links),
-        scheme.as_str().unwrap_or("auto"),
+        (scheme.as_str().unwrap_or("auto"), args.fill),
         args.json,
     )
 }

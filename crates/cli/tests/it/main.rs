@@ -8,6 +8,7 @@
 mod doctor;
 mod emulate;
 mod failures;
+mod fill;
 mod hostile;
 mod net;
 mod together;

@@ -381,6 +381,14 @@ impl Sending {
         })
     }
 
+    /// Bytes that the last of the destinations has verified, by the last news.
+    pub fn now_verified(&self) -> u64 {
+        self.wait("progress", |h| {
+            let last = h.events.iter().rev().find(|e| e["event"] == "progress")?;
+            last["destinations"].as_array()?.iter().filter_map(|d| d["verified_bytes"].as_u64()).min()
+        })
+    }
+
     /// As Ctrl-C does.
     pub fn interrupt(&self) {
         let pid = self.child.id().to_string();

@@ -1,0 +1,100 @@
+//! Uncoded data of the lowest priority in what bulk flows leave of the links (CodedBulk section 3.2, Figure 6).
+
+#![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
+
+use crate::net::{CONTROLLER, Net};
+
+const MIB: usize = 1 << 20;
+
+/// Cables of 5 Mbit/s.
+fn network(sites: &[&str], cables: &[[&str; 2]]) -> String {
+    let mut text = "name = \"test\"\n[defaults]\ncapacity = \"5 Mbit/s\"\ndelay = \"2 ms\"\n".to_owned();
+    sites.iter().for_each(|s| text += &format!("[[site]]\nname = \"{s}\"\n"));
+    cables.iter().for_each(|[a, b]| text += &format!("[[cable]]\nbetween = [\"{a}\", \"{b}\"]\n"));
+    text
+}
+
+#[test]
+fn a_plan_shows_what_fills_and_counts_nothing_of_it() {
+    let plan = ["replicate", "plan", "--topology", "butterfly", "--from", "s", "--to", "t1,t2"];
+    let json = |more: &[&str]| -> serde_json::Value {
+        let answer = crate::answer(&[&plan[..], &["--json", "--full"], more].concat());
+        serde_json::from_slice(&answer.stdout).expect("one object")
+    };
+    let (plain, filled) = (json(&[]), json(&["--fill"]));
+    assert_eq!((&plain["rate_bps"], &plain["fill"]), (&filled["rate_bps"], &serde_json::json!([])));
+    assert_eq!(filled["fill"][0]["to"], serde_json::json!(["t1", "t2"]), "the code uses every link");
+    assert_eq!(filled["plan"]["groups"][1]["fills"], 0);
+    let shown = crate::text(&crate::answer(&[&plan[..], &["--fill"]].concat()).stdout);
+    assert!(shown.contains("t1, t2 filled, at the lowest priority, over:\n  s-a"), "{shown}");
+}
+
+#[test]
+fn a_destination_with_a_link_to_spare_has_the_file_long_before_the_other() {
+    let cables = [["s", "a"], ["s", "r"], ["r", "a"], ["s", "b"]];
+    let Some(mut net) = Net::new(&network(&["s", "r", "a", "b"], &cables)) else { return };
+    let bytes = net.put("s", "file", 1, 3 * MIB);
+    net.start_all();
+    let sending = net.send(&["file", "--from", "s", "--to", "a,b", "--fill"]);
+    sending.verdict("a");
+    let sent = sending.finish();
+    sent.expect_done();
+    assert_eq!(sent.attempts(), 1);
+    for site in ["a", "b"] {
+        assert!(net.has(site, "file", &bytes), "{site} has the file, whole and named");
+    }
+    // The links into `a` carry twice what the one into `b` does: it is over at half of the time.
+    let at = sent.events.iter().position(|e| e["event"] == "verdict").expect("two");
+    assert_eq!(sent.events[at]["site"], u64::from(net.site("a").0), "a is first");
+    let before = sent.events[..at].iter().rev().find(|e| e["event"] == "progress").expect("it took seconds");
+    let list = before["destinations"].as_array().expect("a list");
+    let b = list.iter().find(|d| d["site"] == u64::from(net.site("b").0)).expect("b is one");
+    let share = b["verified_bytes"].as_u64().expect("a number") as f64 / bytes.len() as f64;
+    assert!(share < 0.8, "b has {share:.2} of the file when a has all of it");
+}
+
+/// How one transfer over two ways fared while another held up one of them: bytes of each in the same time, and the first
+/// one's rate.
+fn held_up(fill: bool) -> Option<(u64, u64, f64)> {
+    let cables = [["s", "r1"], ["s", "r2"], ["r1", "d"], ["r2", "d"]];
+    let mut net = Net::new(&network(&["s", "r1", "r2", "d"], &cables))?;
+    // Planned together, the second would be kept off the first one's link.
+    net.arguments(CONTROLLER, &["--joint", "false"]);
+    let bytes = net.put("s", "file", 1, 5 * MIB);
+    net.put("r1", "other", 2, 16 * MIB);
+    net.start_all();
+    // Four connections against one: most of the link.
+    let other = ["other", "--from", "r1", "--to", "d", "--avoid-sites", "r2", "--stripes", "4"];
+    let other = net.send(&other);
+    let before = other.verified(MIB as u64 / 2);
+    let began = std::time::Instant::now();
+    let mut arguments = vec!["file", "--from", "s", "--to", "d", "--scheme", "coded"];
+    arguments.extend(fill.then_some("--fill"));
+    let sent = net.send(&arguments).finish();
+    let rate = bytes.len() as f64 * 8.0 / 1e6 / began.elapsed().as_secs_f64();
+    let after = other.now_verified();
+    sent.expect_done();
+    assert_eq!(sent.attempts(), 1, "{:?}", sent.events);
+    assert!(net.has("d", "file", &bytes), "d has the file, whole and named");
+    other.interrupt();
+    let report = net.emulation.report().expect("the emulation runs");
+    if !report.trusted {
+        crate::net::skip(&format!("this run's rates are not to be trusted: {}", report.why.join("; ")));
+        return None;
+    }
+    Some((bytes.len() as u64, after - before, rate))
+}
+
+/// Figure 6: flows that are coded together keep in step, so one that is held up leaves the other's link unfilled.
+#[test]
+fn what_a_held_up_code_leaves_is_filled_at_the_cost_of_nobody() {
+    let (Some((bytes, others, plain)), Some((_, others_filled, filled))) = (held_up(false), held_up(true))
+    else {
+        return;
+    };
+    eprintln!("{plain:.2} Mbit/s, filled {filled:.2}; meanwhile the other {others}, {others_filled} bytes");
+    assert!(filled > plain * 1.1, "{filled:.2} Mbit/s with fill, {plain:.2} without");
+    let (share, share_filled) =
+        (others as f64 / bytes as f64 * plain, others_filled as f64 / bytes as f64 * filled);
+    assert!(share_filled > share * 0.85, "the other transfer got {share_filled:.2} Mbit/s, was {share:.2}");
+}
