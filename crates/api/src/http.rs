@@ -9,6 +9,7 @@ use crate::wire::{
     HopRequest, LinkAddress, LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest,
     ReportsRequest, SiteView, SubmitReply, SubmitRequest, TopologyView, TransferView, TransfersView,
 };
+use anabranch_graph::Topology;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_replicate::control::{HopSettings, TransferId};
@@ -254,9 +255,8 @@ async fn topology(State(controller): State<Controller>) -> Json<TopologyView> {
 }
 
 /// Names to ids.
-fn request(controller: &Controller, r: SubmitRequest) -> Result<TransferRequest, Refusal> {
+pub(crate) fn request(t: &Topology, r: SubmitRequest) -> Result<TransferRequest, Refusal> {
     let bad = |e: &dyn std::fmt::Display| Refusal(StatusCode::BAD_REQUEST, e.to_string());
-    let t = controller.topology();
     let site = |name: &str| t.find_site(name).map_err(|e| bad(&e));
     let links = |name: &LinkName| -> Result<Vec<LinkId>, Refusal> {
         let (from, to) = (site(&name.from)?, site(&name.to)?);
@@ -318,7 +318,7 @@ async fn submit(
     Extension(peer): Extension<PeerIdentity>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<SubmitReply>), Refusal> {
-    let request = request(&controller, read(body)?)?;
+    let request = request(controller.topology(), read(body)?)?;
     may_manage(&controller, &peer, request.source)?;
     if let Some(trouble) = controller.trouble() {
         return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, trouble));

@@ -9,6 +9,7 @@
 
 mod client;
 mod controller;
+mod exercise;
 mod http;
 mod server;
 mod store;
@@ -16,5 +17,7 @@ pub mod wire;
 
 pub use client::{Client, ClientError, SiteLink, Watch, WatchItem};
 pub use controller::{BoxedPlanner, Controller, ControllerConfig};
+#[doc(hidden)]
+pub use exercise::exercise;
 pub use server::{ServeConfig, ServeError, Server};
 pub use store::StoreError;

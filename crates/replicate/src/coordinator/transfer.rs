@@ -23,6 +23,8 @@ const STRIKES_MAX: u8 = 3;
 const LEVEL_MAX: u8 = 3;
 /// Runs that are remembered for removal, per transfer.
 const DEBTS_MAX: usize = 1_024;
+/// The longest that reading or checking a file may take: 30 days.
+const WORK_TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Over how long rates are averaged.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 /// The least time between two progress events.
@@ -50,8 +52,13 @@ impl Context<'_> {
     }
     /// How long reading or checking `length` bytes may take.
     fn work_time(&self, length: u64) -> Duration {
-        self.config.work_rate.transmit_time(ByteCount::new(length))
+        work_time(self.config, length)
     }
+}
+
+/// How long reading or checking `length` bytes may take; whatever length a site claims, not beyond the clock's end.
+fn work_time(config: &CoordinatorConfig, length: u64) -> Duration {
+    config.work_rate.transmit_time(ByteCount::new(length)).min(WORK_TIME_MAX)
 }
 
 /// Bytes of a congestion control's name, its end included (Linux: `TCP_CA_NAME_MAX`).
@@ -507,9 +514,7 @@ impl Transfer {
     }
 
     fn inquiry_deadline(&self, begun: Instant, config: &CoordinatorConfig) -> Instant {
-        begun
-            + config.inquire_timeout
-            + config.work_rate.transmit_time(ByteCount::new(self.length.unwrap_or(0)))
+        begun + config.inquire_timeout + work_time(config, self.length.unwrap_or(0))
     }
 
     fn event(&self, cx: &mut Context<'_>, kind: EventKind) {
