@@ -24,7 +24,7 @@ mod tests;
 
 pub use check::{CheckError, Checked};
 pub use describe::{Function, SiteWork, sum_text};
-pub use joint::{Joint, JointRequest, fairer, fairer_by, joint, share_links, together};
+pub use joint::{JointRequest, fairer, fairer_by, share_links, together};
 pub use planner::{
     Choice, Comparison, Failure, Figures, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES, UnknownScheme,
     plan,

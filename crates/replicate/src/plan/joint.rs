@@ -9,19 +9,7 @@ use super::shares::{Column, max_min};
 use super::sharing::bundles;
 use super::{Plan, Scheme};
 use anabranch_units::{BitRate, LinkId};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// Transfers planned together.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Joint {
-    /// A plan for each transfer, in the order of the requests; together they fit the links.
-    pub planned: Vec<Planned>,
-    /// What each would get with the network for itself (its optimal packing).
-    pub alone: Vec<BitRate>,
-    /// What each gets if it is planned as if alone and the plans then share the links max-min fairly.
-    pub selfish: Vec<BitRate>,
-}
 
 /// A transfer to plan together with others.
 #[derive(Clone, Debug)]
@@ -30,29 +18,6 @@ pub struct JointRequest<'a> {
     pub request: Request<'a>,
     /// How to plan it; `None` takes trees, or a code where that is faster.
     pub scheme: Option<Scheme>,
-}
-
-/// Plans several transfers together: trees with max-min fair rates.
-///
-/// Every request sees the same network; where they give different capacities left, the smaller counts. What a request
-/// avoids, it avoids for itself.
-/// Errors: as [`Planner::new`] for any request, an empty list ([`PlanError::NoDestinations`]), [`PlanError::Solver`].
-pub fn joint(requests: &[Request<'_>]) -> Result<Joint, PlanError> {
-    if requests.is_empty() {
-        return Err(PlanError::NoDestinations);
-    }
-    let (requests, capacities) = on_one_network(requests)?;
-    let mut selfish = Vec::new();
-    for request in &requests {
-        selfish.push(Planner::new(request.clone())?.plan(Scheme::Packed)?.plan);
-    }
-    let packed = |request| JointRequest { request, scheme: Some(Scheme::Packed) };
-    let asked: Vec<JointRequest<'_>> = requests.into_iter().map(packed).collect();
-    Ok(Joint {
-        planned: together(&asked, &[])?,
-        alone: selfish.iter().map(|p| p.rate).collect(),
-        selfish: share_links(&capacities, &selfish),
-    })
 }
 
 /// A code keeps all its flows in step and loses more to its plan than trees do (14 % measured, trees 9 to 11 %), so it
@@ -66,8 +31,11 @@ const CODE_GAIN_MIN: f64 = 0.05;
 /// would gain by it then pool their shares and what is left over, each takes a part in proportion to its rate, and they
 /// code if all of them gain. A request for any other scheme is planned as if alone, and counts among `others`.
 ///
+/// Every request sees the same network; where they give different capacities left, the smaller counts. What a request
+/// avoids, it avoids for itself.
+///
 /// Shape: one plan for each request, in their order; together they fit the links.
-/// Errors: as [`joint`], but no requests give no plans.
+/// Errors: as [`Planner::new`] for any request, [`PlanError::DifferentTopologies`], [`PlanError::Solver`].
 pub fn together(requests: &[JointRequest<'_>], others: &[&Plan]) -> Result<Vec<Planned>, PlanError> {
     let plain: Vec<Request<'_>> = requests.iter().map(|r| r.request.clone()).collect();
     if plain.is_empty() {

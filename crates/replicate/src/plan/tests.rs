@@ -462,6 +462,13 @@ fn a_packing_to_everyone_reaches_the_min_cut() {
     }
 }
 
+/// Trees for all of `requests` together.
+fn packed_together(requests: &[Request<'_>]) -> Vec<Planned> {
+    let requests = requests.iter().cloned();
+    let packed = requests.map(|request| JointRequest { request, scheme: Some(Scheme::Packed) });
+    together(&packed.collect::<Vec<_>>(), &[]).expect("plans exist")
+}
+
 #[test]
 fn planning_together_is_fair_and_fits() {
     let topology = internet2();
@@ -476,21 +483,25 @@ fn planning_together_is_fair_and_fits() {
                 Request::new(&topology, order[0], &order[1..4])
             })
             .collect();
-        let joint = joint(&requests).expect("plans exist");
+        let joint = packed_together(&requests);
+        let alone: Vec<Plan> =
+            requests.iter().map(|r| plan(r, Scheme::Packed).expect("a plan").plan).collect();
+        // Planned as if alone, the plans then share the links.
+        let selfish = share_links(&vec![1_000_000_000; topology.links().len()], &alone);
         let mut on_link = vec![0; topology.links().len()];
-        for planned in &joint.planned {
+        for planned in &joint {
             planned.plan.check(&topology).expect("a good plan");
             planned.plan.flows.iter().for_each(|f| on_link[f.link.index()] += planned.plan.unit.as_bps());
         }
         assert!(on_link.iter().all(|used| *used <= 1_000_000_000), "together they fit");
         let ideal = |p: &Planned| p.figures.ideal.as_bps() as f64;
-        let least = joint.planned.iter().map(ideal).fold(f64::INFINITY, f64::min);
-        let selfish = joint.selfish.iter().map(|r| r.as_bps() as f64).fold(f64::INFINITY, f64::min);
+        let least = joint.iter().map(ideal).fold(f64::INFINITY, f64::min);
+        let selfish = selfish.iter().map(|r| r.as_bps() as f64).fold(f64::INFINITY, f64::min);
         assert!(least >= selfish * (1.0 - 1e-4), "{least} {selfish}");
         shared += least;
         apart += selfish;
-        for (planned, alone) in joint.planned.iter().zip(&joint.alone) {
-            assert!(ideal(planned) <= alone.as_bps() as f64 * (1.0 + 1e-4));
+        for (planned, alone) in joint.iter().zip(&alone) {
+            assert!(ideal(planned) <= alone.rate.as_bps() as f64 * (1.0 + 1e-4));
         }
     }
     // 12 % on average over these forty draws.
@@ -579,8 +590,8 @@ fn what_is_left_of_a_link_counts_for_all_who_are_planned_together() {
         left.map(|(l, link)| if l == used.index() { BitRate::bps(0) } else { link.properties.capacity });
     let second =
         Request { capacities: Some(left.collect()), ..Request::new(&topology, SiteId(4), sites(&[1, 2, 7])) };
-    let joint = joint(&[first.request().clone(), second]).expect("plans exist");
-    assert!(joint.planned.iter().flat_map(|p| &p.plan.flows).all(|f| f.link != used));
+    let joint = packed_together(&[first.request().clone(), second]);
+    assert!(joint.iter().flat_map(|p| &p.plan.flows).all(|f| f.link != used));
 }
 
 #[test]
