@@ -129,7 +129,7 @@ fn filled_plan(request: &PlanRequest<'_>) -> Result<Plan, String> {
     Ok(planner.fill(&planned.plan))
 }
 
-fn request(source: u16, destinations: &[u16]) -> TransferRequest {
+pub(super) fn request(source: u16, destinations: &[u16]) -> TransferRequest {
     TransferRequest {
         source: SiteId(source),
         source_path: "/data/in".into(),

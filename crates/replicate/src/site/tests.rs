@@ -445,6 +445,18 @@ fn file(length: usize) -> Vec<u8> {
     (0..length).map(|_| random.next_u64() as u8).collect()
 }
 
+/// Every copy is the file, nothing came wrong, and no site held more than its program's bound.
+fn all_whole(programs: &[SiteProgram], file: &[u8], outcome: &Outcome) -> Result<(), TestCaseError> {
+    prop_assert_eq!(outcome.corrupt, 0);
+    for copy in outcome.copies.iter().flatten() {
+        prop_assert_eq!(copy, file);
+    }
+    for (program, live) in programs.iter().zip(&outcome.live_bytes_max) {
+        prop_assert!(*live <= program.memory_bytes());
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -457,13 +469,7 @@ proptest! {
         let work = [ByteRange { start: 0, end: length as u64 }];
         let programs = programs(&hand, &work, length as u64, symbol_bytes, buffer);
         let outcome = run(&programs, &file, &mut Seed::new(seed).stream("order", 0), |_, _| {});
-        prop_assert_eq!(outcome.corrupt, 0);
-        for copy in outcome.copies.iter().flatten() {
-            prop_assert_eq!(copy, &file);
-        }
-        for (program, live) in programs.iter().zip(&outcome.live_bytes_max) {
-            prop_assert!(*live <= program.memory_bytes());
-        }
+        all_whole(&programs, &file, &outcome)?;
     }
 
     #[test]
@@ -482,13 +488,7 @@ proptest! {
             Pace { quarters, packets: if quarters == 0 { 0 } else { packets } }
         });
         let outcome = run_at(&programs, &file, &mut Seed::new(seed).stream("order", 0), pace, |_, _| {});
-        prop_assert_eq!(outcome.corrupt, 0);
-        for copy in outcome.copies.iter().flatten() {
-            prop_assert_eq!(copy, &file);
-        }
-        for (program, live) in programs.iter().zip(&outcome.live_bytes_max) {
-            prop_assert!(*live <= program.memory_bytes());
-        }
+        all_whole(&programs, &file, &outcome)?;
     }
 
     #[test]

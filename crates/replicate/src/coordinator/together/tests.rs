@@ -1,8 +1,9 @@
 //! Several transfers at once on a network whose flows share links as TCP's do, within the sources' ceilings.
 
+use super::super::tests::request;
 use super::super::*;
 use super::JointConfig;
-use crate::control::{ByteRange, Priority};
+use crate::control::ByteRange;
 use crate::plan::survey::concurrent;
 use crate::plan::{self, JointRequest, Request, share_flows_under};
 use anabranch_graph::file::{Defaults, load};
@@ -55,22 +56,8 @@ impl World {
     }
 
     fn submit(&mut self, (source, to): &(SiteId, Vec<SiteId>)) -> TransferId {
-        let destination = |site: &SiteId| Destination { site: *site, path: "out".into() };
-        let request = TransferRequest {
-            source: *source,
-            source_path: "in".into(),
-            destinations: to.iter().map(destination).collect(),
-            avoid_sites: vec![],
-            avoid_links: vec![],
-            scheme: SchemeChoice::Auto,
-            hop: HopSettings { stripes: 1, congestion_control: None, priority: Priority::Bulk },
-            hop_overrides: vec![],
-            bandwidth_limit: None,
-            symbol_bytes: 9_000,
-            buffer_packets: 4,
-            on_corrupt: CorruptPolicy::Repair,
-            fill: false,
-        };
+        let to: Vec<u16> = to.iter().map(|site| site.0).collect();
+        let request = request(source.0, &to);
         self.coordinator.submit(self.now, request).expect("a good request")
     }
 
