@@ -166,7 +166,11 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if args.json {
             println!("{}", serde_json::to_string(&row)?);
         }
-        series.push(ThroughputSeries { name: scheme.clone(), points });
+        let whole = row.verified.then(|| {
+            let rate = BitRate::bps((row.rate_mbps * 1e6) as u64);
+            (rate, Span::from_std(Duration::from_secs_f64(row.seconds)))
+        });
+        series.push(ThroughputSeries { name: scheme.clone(), points, whole });
         rows.push(row);
     }
     let title = format!("{}: rate at the slowest destination", topology.name());

@@ -12,6 +12,8 @@ pub struct ThroughputSeries {
     pub name: String,
     /// When, since the transfer began, and at what rate; ascending in time.
     pub points: Vec<(Duration, BitRate)>,
+    /// What was measured over the whole transfer, for the legend: points are averages and lag behind.
+    pub whole: Option<(BitRate, Duration)>,
 }
 
 /// The most points of a series that are drawn; of longer ones every second, third, … is.
@@ -95,18 +97,12 @@ pub fn throughput_svg(
     svg.finish()
 }
 
-/// The time-weighted mean of a series and when it ended; each rate holds since the point before.
+/// What is said of a series beside its name.
 fn summary(series: &ThroughputSeries) -> String {
-    let (mut before, mut megabits) = (0.0, 0.0);
-    for (at, rate) in &series.points {
-        megabits += rate.as_mbps_f64() * (at.as_secs_f64() - before).max(0.0);
-        before = at.as_secs_f64();
-    }
-    if before > 0.0 {
-        format!("mean {:.1} Mbit/s, {before:.1} s", megabits / before)
-    } else {
-        "no data".into()
-    }
+    series.whole.map_or_else(
+        || "not whole".into(),
+        |(rate, time)| format!("{:.2} Mbit/s, {:.1} s", rate.as_mbps_f64(), time.as_secs_f64()),
+    )
 }
 
 fn shortened(text: &str, size: f64, width: f64) -> String {

@@ -154,7 +154,8 @@ fn series() -> Vec<ThroughputSeries> {
         let wave = |i: u64| 1.0 - (-(i as f64) / 4.0).exp() + (i as f64 * 1.7).sin() * 0.03;
         let points =
             (1..=end).map(|i| (Duration::from_ms(100 * i), BitRate::bps((rate * 1e6 * wave(i)) as u64)));
-        all.push(ThroughputSeries { name: name.into(), points: points.collect() });
+        let whole = Some((BitRate::bps((rate * 1e6) as u64), Duration::from_ms(100 * end)));
+        all.push(ThroughputSeries { name: name.into(), points: points.collect(), whole });
     }
     all
 }
@@ -288,12 +289,17 @@ fn hostile_and_degenerate_topologies_are_drawn() {
 fn a_chart_names_its_axes_and_series() {
     let text = throughput_svg("Internet2", &series(), Some(BitRate::mbps(40)), Theme::Light);
     elements(&text);
-    for part in
-        ["delivered (Mbit/s)", "time since the start (s)", "min-cut bound", "single_path", "stroke-dasharray"]
-    {
+    for part in [
+        "delivered (Mbit/s)",
+        "time since the start (s)",
+        "min-cut bound",
+        "single_path",
+        "19.20 Mbit/s, 13.8 s",
+        "stroke-dasharray",
+    ] {
         assert!(text.contains(part), "{part}");
     }
     elements(&throughput_svg("empty", &[], None, Theme::Dark));
-    let one = ThroughputSeries { name: "one".into(), points: vec![] };
+    let one = ThroughputSeries { name: "one".into(), points: vec![], whole: None };
     elements(&throughput_svg("no points", &[one], Some(BitRate::bps(0)), Theme::Dark));
 }
