@@ -8,6 +8,7 @@ pub mod relay;
 pub mod runner;
 pub mod send;
 pub mod service;
+mod spool;
 pub mod status;
 
 use std::process::ExitCode;

@@ -21,6 +21,7 @@ mod receiver;
 mod relay;
 mod sender;
 pub mod site;
+mod spool;
 pub mod symbol;
 pub mod tree;
 pub mod work;

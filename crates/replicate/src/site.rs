@@ -2,10 +2,11 @@
 //!
 //! The driver brings packets in with [`Site::accept`], takes frames out with [`Site::produce`], and in between runs the
 //! [`Work`] that the machine hands out, on as many cores as it likes: work is pure and may finish in any order. Bytes
-//! of the file come in with [`Site::supply`] when [`Site::wanted`] asks, and go out as [`Write`]s.
+//! of the file come in with [`Site::supply`] when [`Site::wanted`] asks, and go out as [`Write`]s. Where a plan wants sites to
+//! store all before they pass it on, packets go out as [`Store`]s and come back with [`Site::fetched`].
 //!
-//! Contract: after any call that changes the machine, run [`Site::poll_work`], [`Site::poll_write`] and
-//! [`Site::poll_event`] to `None`, and look again at the flows that [`Site::can_produce`].
+//! Contract: after any call that changes the machine, run [`Site::poll_work`], [`Site::poll_write`], [`Site::poll_store`],
+//! [`Site::poll_fetch`] and [`Site::poll_event`] to `None`, and look again at the flows that [`Site::can_produce`].
 //!
 //! Invariants: a packet is accepted only when every virtual link and sink that needs it has room, so memory is at most
 //! [`SiteProgram::memory_bytes`]; flows coded together advance together; the smallest unfinished generation can always
@@ -18,6 +19,8 @@ use crate::receiver::{DecodeJob, Decoded, Sink, SinkGroup};
 use crate::relay::{CodeJob, VirtualLink};
 pub use crate::relay::{Frame, Packet};
 use crate::sender::SourceGroup;
+use crate::spool::Spool;
+pub use crate::spool::{Fetch, Store};
 use crate::symbol::{CheckedSymbol, GenerationHash};
 use crate::work::{RangeSet, WorkMap};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,6 +36,8 @@ pub struct Site<S> {
     incoming: BTreeMap<FlowId, Incoming>,
     links: Vec<VirtualLink<S>>,
     link_of: BTreeMap<FlowId, usize>,
+    /// Of the flows that are stored before they are passed on.
+    spools: BTreeMap<FlowId, Spool<S>>,
     sinks: Vec<Sink<S>>,
     /// What is in the file, of this attempt, where a group that fills may bring what another brings too.
     have: Option<RangeSet>,
@@ -134,8 +139,8 @@ pub enum ProgramError {
     Decode(u16),
     /// A group cannot fill the one that it names.
     Fill(u16),
-    /// The plan wants sites to store all before they pass it on. Planned and predicted, but not run.
-    StoreAndForward,
+    /// The plan wants sites to store a coded group's flows before they pass them on: those wait for one another as it is.
+    StoreAndForward(u16),
 }
 
 impl std::fmt::Display for ProgramError {
@@ -156,11 +161,8 @@ impl std::fmt::Display for ProgramError {
                     "group {group}: must be routed, and fill one that does not, with the same work and sinks"
                 )
             }
-            Self::StoreAndForward => {
-                write!(
-                    f,
-                    "store-and-forward plans are predicted, not run: use `steiner`, the same trees without waiting"
-                )
+            Self::StoreAndForward(group) => {
+                write!(f, "group {group}: coded, so its flows cannot be stored before they are passed on")
             }
         }
     }
@@ -259,6 +261,8 @@ impl SiteProgram {
         let packets = u64::from(self.buffer_packets);
         // A job's result occupies the vTx slot it was given.
         let links: u64 = self.outgoing.iter().map(|o| (o.terms.len() as u64 + 1) * packets).sum();
+        // On their way to the disk.
+        let stored = if self.store_and_forward { self.incoming.len() as u64 * packets } else { 0 };
         let sinks: u64 = self
             .sinks
             .iter()
@@ -279,7 +283,7 @@ impl SiteProgram {
         } else {
             0
         };
-        (links + sinks + 2 * stripes + read) * u64::from(self.symbol_bytes)
+        (links + stored + sinks + 2 * stripes + read) * u64::from(self.symbol_bytes)
     }
 }
 
@@ -299,15 +303,14 @@ impl<S: CheckedSymbol> Site<S> {
         between("buffer_packets", program.buffer_packets.into(), 1, 4096)?;
         // Piece numbers and offsets then never overflow, whatever is added to them.
         between("length", program.length, 0, i64::MAX as u64)?;
-        if program.store_and_forward {
-            // Taken for what it is not, the scheme would measure as something that it is not.
-            return Err(ProgramError::StoreAndForward);
-        }
         let symbol_bytes = program.symbol_bytes as usize;
         let capacity = usize::from(program.buffer_packets);
 
         let mut groups = Vec::new();
         for (number, g) in program.groups.iter().enumerate() {
+            if program.store_and_forward && g.mode == Mode::Coded {
+                return Err(ProgramError::StoreAndForward(number as u16));
+            }
             between("streams", g.streams.into(), 1, 255)?;
             let symbols = if g.mode == Mode::Coded { u64::from(g.streams) } else { 1 };
             let inside = g.work.last().is_none_or(|r| r.end <= program.length);
@@ -352,6 +355,7 @@ impl<S: CheckedSymbol> Site<S> {
         }
 
         let (mut links, mut link_of) = (Vec::new(), BTreeMap::new());
+        let mut spools: BTreeMap<FlowId, Spool<S>> = BTreeMap::new();
         for o in &program.outgoing {
             let group = group_of(o.group)?;
             between("stripes", o.hop.stripes.into(), 1, if group.fills.is_some() { 1 } else { 64 })?;
@@ -362,6 +366,15 @@ impl<S: CheckedSymbol> Site<S> {
             }
             for (term, t) in o.terms.iter().enumerate() {
                 let consumers = match t.input {
+                    // What fills counts only once it is everywhere, so it must not wait.
+                    Input::Flow(flow) if program.store_and_forward && group.fills.is_none() => {
+                        if incoming.get(&flow).is_none_or(|i| i.group != o.group) {
+                            return Err(ProgramError::Flow(flow));
+                        }
+                        let spool = spools.entry(flow).or_insert_with(|| Spool::new(flow, capacity));
+                        spool.add_reader(link, term);
+                        continue;
+                    }
                     Input::Flow(flow) => {
                         let i = incoming.get_mut(&flow).filter(|i| i.group == o.group);
                         &mut i.ok_or(ProgramError::Flow(flow))?.consumers
@@ -430,6 +443,7 @@ impl<S: CheckedSymbol> Site<S> {
             incoming,
             links,
             link_of,
+            spools,
             sinks,
             have: is_filled.then(RangeSet::default),
             verified_bytes: 0,
@@ -461,8 +475,13 @@ impl<S: CheckedSymbol> Site<S> {
         self.incoming.get(&flow).is_some_and(|i| {
             let group = &self.groups[usize::from(i.group)];
             let index = Self::index(group.mode, generation, i.received);
-            generation >= group.packets() || i.consumers.iter().all(|c| self.buffer(*c).has_room(index))
+            generation >= group.packets() || self.takes(flow, i, index)
         })
+    }
+
+    fn takes(&self, flow: FlowId, incoming: &Incoming, index: u64) -> bool {
+        incoming.consumers.iter().all(|c| self.buffer(*c).has_room(index))
+            && self.spools.get(&flow).is_none_or(Spool::has_room)
     }
 
     fn symbol_length(&self, group: &Group, generation: u64) -> usize {
@@ -493,12 +512,15 @@ impl<S: CheckedSymbol> Site<S> {
         if incoming.consumers.iter().any(|c| self.buffer(*c).holds(index)) {
             return Err(AcceptError::Generation { generation: packet.generation, limit });
         }
-        if !incoming.consumers.iter().all(|c| self.buffer(*c).has_room(index)) {
+        if !self.takes(flow, incoming, index) {
             return Err(AcceptError::Full(packet));
         }
         let incoming = self.incoming.get_mut(&flow).expect("looked up above");
         incoming.received += 1;
         let consumers = std::mem::take(&mut incoming.consumers);
+        if let Some(spool) = self.spools.get_mut(&flow) {
+            spool.insert(packet.clone());
+        }
         self.deliver(&consumers, index, packet);
         let incoming = self.incoming.get_mut(&flow).expect("looked up above");
         incoming.consumers = consumers;
@@ -544,6 +566,9 @@ impl<S: CheckedSymbol> Site<S> {
         incoming.total = Some(packets);
         let consumers = incoming.consumers.clone();
         self.set_totals(&consumers, packets);
+        for link in self.spools.get_mut(&flow).into_iter().flat_map(|s| s.set_total(packets)) {
+            self.links[link].set_total(packets);
+        }
         self.check_sinks();
         Ok(())
     }
@@ -842,6 +867,31 @@ impl<S: CheckedSymbol> Site<S> {
         self.check_sinks();
     }
 
+    /// The next packet to be put by until its flow has ended, until `None`. Where it stays is the driver's choice, but not in
+    /// memory: it may be all of the file.
+    pub fn poll_store(&mut self) -> Option<Store<S>> {
+        self.spools.values_mut().find_map(Spool::poll_store)
+    }
+
+    /// Tells the machine that a [`Store`] of `flow` is done.
+    pub fn handle_stored(&mut self, flow: FlowId) {
+        self.stirred = true;
+        self.spools.get_mut(&flow).expect("the driver stores what it was given").handle_stored();
+    }
+
+    /// The next packet to be taken back out, until `None`.
+    pub fn poll_fetch(&mut self) -> Option<Fetch> {
+        let links = &self.links;
+        let has_room = |link: usize, term: usize, index| links[link].receive(term).has_room(index);
+        self.spools.values_mut().find_map(|s| s.poll_fetch(has_room))
+    }
+
+    /// Hands in a packet that [`Site::poll_fetch`] asked for.
+    pub fn fetched(&mut self, fetch: Fetch, packet: Packet<S>) {
+        self.stirred = true;
+        self.links[fetch.link].receive_mut(fetch.term).insert(fetch.index, packet);
+    }
+
     /// True if [`Site::produce`] would give a frame of `flow`.
     pub fn can_produce(&self, flow: FlowId) -> bool {
         self.link_of.get(&flow).is_some_and(|l| self.links[*l].can_produce())
@@ -879,7 +929,8 @@ impl<S: CheckedSymbol> Site<S> {
     pub fn live_bytes(&self) -> u64 {
         let links = self.links.iter().map(VirtualLink::live_bytes).sum::<usize>();
         let sinks = self.sinks.iter().map(Sink::live_bytes).sum::<usize>();
-        (links + sinks) as u64
+        let spools = self.spools.values().map(Spool::live_bytes).sum::<usize>();
+        (links + sinks + spools) as u64
     }
     /// Flows that leave, in the order of the program.
     pub fn outgoing(&self) -> impl Iterator<Item = FlowId> + '_ {

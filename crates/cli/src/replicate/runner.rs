@@ -1,6 +1,7 @@
 //! Runs one site's machine for one attempt: connections, files and cores around a [`Site`].
 //!
-//! One task per connection, one thread that reads the file at the source, one that writes it at a destination. Work
+//! One task per connection, one thread that reads the file at the source, one that writes it at a destination, one that
+//! stores what may be passed on only whole. Work
 //! (coding, decoding, hashing) runs in whichever task finds it, outside the machine's lock, so it uses all of the
 //! runtime's cores. A hop that breaks ends the attempt: the controller plans the next one from what each site has.
 //!
@@ -12,6 +13,8 @@
 //! belong; see [`Site::confirmed`].
 
 use super::partial::PartialFile;
+use super::service::SiteConfig;
+use super::spool::{Errand, Spool};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::socket::{self, TcpOptions};
@@ -70,6 +73,7 @@ struct Shared {
     ready: BTreeMap<FlowId, Notify>,
     supply: Notify,
     writes: mpsc::UnboundedSender<Write<Bytes>>,
+    errands: mpsc::UnboundedSender<Errand>,
     reports: mpsc::UnboundedSender<Report>,
     flows: BTreeMap<FlowId, FlowCounters>,
     digests: Mutex<Digests>,
@@ -228,7 +232,7 @@ impl Runner {
         source: Option<PathBuf>,
         file: Option<SharedFile>,
         memory_max: u64,
-        fault: Fault,
+        config: &SiteConfig,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Result<Self, ProgramError> {
         let wants = memory_bytes(&program);
@@ -241,23 +245,30 @@ impl Runner {
         }
         let site = Site::new(&program)?;
         let (writes, writes_in) = mpsc::unbounded_channel();
+        let (errands, errands_in) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             room: program.incoming.iter().map(|i| (i.flow, Notify::new())).collect(),
             ready: program.outgoing.iter().map(|o| (o.flow, Notify::new())).collect(),
             flows: program.outgoing.iter().map(|o| (o.flow, FlowCounters::default())).collect(),
             supply: Notify::new(),
             writes,
+            errands,
             reports,
             broken: AtomicBool::new(false),
             stalled: Mutex::default(),
             corrupt: AtomicU32::new(0),
             attached: Mutex::default(),
             digests: Mutex::default(),
-            fault,
+            fault: config.fault,
             site: Mutex::new(site),
             program,
         });
         let runner = Self { tasks: Mutex::new(JoinSet::new()), shared };
+        if runner.shared.program.store_and_forward {
+            let spool = Spool::new(config.root.clone(), runner.shared.program.symbol_bytes);
+            let shared = Arc::downgrade(&runner.shared);
+            lock(&runner.tasks).spawn_blocking(move || run_errands(&shared, spool, errands_in));
+        }
         runner.begin(identity, source, file, writes_in);
         Ok(runner)
     }
@@ -460,6 +471,12 @@ impl Shared {
         while let Some(write) = site.poll_write() {
             // The writer goes only when it failed, which was reported.
             let _ = self.writes.send(write);
+        }
+        while let Some(store) = site.poll_store() {
+            let _ = self.errands.send(Errand::Store(store));
+        }
+        while let Some(fetch) = site.poll_fetch() {
+            let _ = self.errands.send(Errand::Fetch(fetch));
         }
         while let Some(event) = site.poll_event() {
             self.note(event, &site);
@@ -884,6 +901,23 @@ fn write_file(shared: &Weak<Shared>, file: &SharedFile, mut writes: mpsc::Unboun
             return shared.fail(FailureKind::Unwritable, error.to_string());
         }
         shared.stir(|s| s.handle_written(write.sink, write.range));
+    }
+}
+
+fn run_errands(shared: &Weak<Shared>, mut spool: Spool, mut errands: mpsc::UnboundedReceiver<Errand>) {
+    while let Some(errand) = errands.blocking_recv() {
+        let Some(shared) = shared.upgrade() else { return };
+        let done = match errand {
+            Errand::Store(store) => {
+                spool.store(&store).map(|()| shared.stir(|s| s.handle_stored(store.flow)))
+            }
+            Errand::Fetch(fetch) => {
+                spool.fetch(fetch).map(|packet| shared.stir(|s| s.fetched(fetch, packet)))
+            }
+        };
+        if let Err(error) = done {
+            return shared.fail(FailureKind::Unwritable, error.to_string());
+        }
     }
 }
 

@@ -371,7 +371,7 @@ impl Service {
         let left = self.config.memory_max.saturating_sub(used);
         let identity = Arc::clone(&self.identity);
         let reports = self.from_runners.clone();
-        let runner = Runner::install(program, identity, source, file, left, self.config.fault, reports)
+        let runner = Runner::install(program, identity, source, file, left, &self.config, reports)
             .map_err(|e| refused(e.to_string()))?;
         runners.insert(run, Arc::new(runner));
         drop(runners);

@@ -206,6 +206,31 @@ fn a_relay_that_spoils_everything_is_left_soon() {
     assert!(from_source < bytes.len() as u64 * 140 / 100, "{from_source} bytes left the source");
 }
 
+#[test]
+fn a_relay_that_flips_bits_in_what_it_stored_is_named_and_avoided() {
+    let scheme = ["--scheme", "steiner_store_and_forward"];
+    let Some((net, bytes, sent)) = flips(Net::new(DIAMOND), "r1", 200_000, &scheme) else { return };
+    sent.expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    assert_eq!(sent.suspects(), ["r1"]);
+}
+
+#[test]
+fn a_relay_stores_all_before_it_passes_it_on_and_leaves_nothing() {
+    let Some((mut net, bytes)) = diamond(4 * MIB) else { return };
+    let sending = net.send(&[&SEND[..], &["--scheme", "steiner_store_and_forward"]].concat());
+    sending.verified(1);
+    let from_source = net.sent_by("s");
+    // What is left may be on its way: buffers of both trees.
+    assert!(from_source > bytes.len() as u64 / 2, "only {from_source} bytes had left the source");
+    sending.finish().expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+    for relay in ["r1", "r2"] {
+        let left: Vec<_> = std::fs::read_dir(net.path(relay, "")).expect("it is there").flatten().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
 /// The butterfly, where `c` codes for `d1` and `d2`, which also have ways that pass it by. Full duplex, or one way only.
 fn butterfly(full_duplex: bool) -> String {
     let sites = ["s", "a", "b", "c", "e", "d1", "d2"].map(|name| format!("[[site]]\nname = \"{name}\"\n"));
@@ -247,20 +272,37 @@ fn wrong_data_is_refused_where_the_user_says_so() {
     );
 }
 
-#[test]
-fn a_full_disk_fails_one_destination_with_one_line() {
-    let Some(mut net) = Net::new(DIAMOND) else { return };
+/// The diamond with a file of 4 MiB at `s`, all daemons running, where the disk of `site` holds 1 MiB.
+fn diamond_with_a_small_disk(site: &str) -> Option<(Net, Vec<u8>)> {
+    let mut net = Net::new(DIAMOND)?;
     let tried = std::process::Command::new("unshare")
         .args(["--mount", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"])
         .stderr(Stdio::null())
         .status();
     if !tried.is_ok_and(|s| s.success()) {
-        return skip("a small disk takes `unshare --mount` and `mount -t tmpfs`: run as root");
+        skip("a small disk takes `unshare --mount` and `mount -t tmpfs`: run as root");
+        return None;
     }
     let bytes = net.put("s", "file", 5, 4 * MIB);
-    let dir = net.path("d2", "");
-    net.before("d2", &format!("mount -t tmpfs -o size=1m none {}", dir.display()));
+    let dir = net.path(site, "");
+    net.before(site, &format!("mount -t tmpfs -o size=1m none {}", dir.display()));
     net.start_all();
+    Some((net, bytes))
+}
+
+#[test]
+fn a_relay_whose_disk_is_too_small_to_store_its_part_is_planned_around() {
+    let Some((mut net, bytes)) = diamond_with_a_small_disk("r1") else { return };
+    let sending = net.send(&[&SEND[..], &["--scheme", "steiner_store_and_forward"]].concat());
+    let reason = sending.event("stopped")["reason"].to_string();
+    assert!(reason.contains("r1: storing flow") && reason.contains("No space left"), "{reason}");
+    sending.finish().expect_done();
+    expect_copies(&net, &["d1", "d2"], &bytes);
+}
+
+#[test]
+fn a_full_disk_fails_one_destination_with_one_line() {
+    let Some((mut net, bytes)) = diamond_with_a_small_disk("d2") else { return };
     let sent = net.send(&SEND).finish();
     assert_eq!(sent.code(), 3, "{}", sent.summary());
     expect_copies(&net, &["d1"], &bytes);

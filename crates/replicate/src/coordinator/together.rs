@@ -215,5 +215,6 @@ impl<P: Planner> Coordinator<P> {
 pub(super) fn ceiling(plan: &Plan, joint: bool) -> Option<BitRate> {
     // What fills has no rate, and is not held to one.
     let bulk = plan.groups.iter().filter(|g| g.fills.is_none());
-    (joint && bulk.count() == 1).then_some(plan.rate)
+    // Where sites store all before they pass it on, each hop needs its links whole for a time, and not at the others'.
+    (joint && bulk.count() == 1 && !plan.store_and_forward).then_some(plan.rate)
 }

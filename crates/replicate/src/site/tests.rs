@@ -147,6 +147,26 @@ fn two_trees() -> Hand {
     }
 }
 
+/// Two trees of different depth: one a chain over all, one that branches at once; 1 passes the first on and to a branch.
+fn deep_trees() -> Hand {
+    Hand {
+        mode: Mode::Routed,
+        streams: 2,
+        flush: 0,
+        flows: vec![
+            hand_flow(0, 1, &[stream(0)]),
+            hand_flow(1, 2, &[flow(0)]),
+            hand_flow(1, 4, &[flow(0)]),
+            hand_flow(2, 3, &[flow(1)]),
+            hand_flow(0, 4, &[stream(1)]),
+            hand_flow(4, 3, &[flow(4)]),
+            hand_flow(4, 2, &[flow(4)]),
+        ],
+        sinks: vec![(2, vec![1, 6], None), (3, vec![3, 5], None), (4, vec![2, 4], None)],
+        fill: vec![],
+    }
+}
+
 /// A code on a cycle: 1 and 2 each add what the other sent one generation ago (Massey and Sain's decoder by hand).
 ///
 /// Flow 2 (1 to 2) carries a(g) + f3(g-1), flow 3 (2 to 1) carries b(g) + f2(g). Site 1 wants both streams and sees
@@ -311,6 +331,9 @@ fn run_at(
             wires.insert(o.flow, (from, o.to.index(), Wire::new()));
         }
     }
+    let mut shelves: BTreeMap<(usize, FlowId, u64), Packet<Bytes>> = BTreeMap::new();
+    let mut storing: Vec<Vec<Store<Bytes>>> = programs.iter().map(|_| vec![]).collect();
+    let mut fetching: Vec<Vec<Fetch>> = programs.iter().map(|_| vec![]).collect();
     let mut working: Vec<Vec<Done<Bytes>>> = programs.iter().map(|_| vec![]).collect();
     let mut writing: Vec<Vec<Write<Bytes>>> = programs.iter().map(|_| vec![]).collect();
     let mut copies: Vec<_> =
@@ -370,6 +393,25 @@ fn run_at(
                     .copy_from_slice(&bytes[..write.range.len() as usize]);
                 site.handle_written(write.sink, write.range);
             }
+            while let Some(store) = site.poll_store() {
+                storing[at].push(store);
+            }
+            while let Some(fetch) = site.poll_fetch() {
+                fetching[at].push(fetch);
+            }
+            moved |= !storing[at].is_empty() || !fetching[at].is_empty();
+            if !storing[at].is_empty() && random.below(2) > 0 {
+                let pick = random.below(storing[at].len() as u64) as usize;
+                let Store { flow, index, packet } = storing[at].swap_remove(pick);
+                assert!(shelves.insert((at, flow, index), packet).is_none(), "a packet is stored once");
+                site.handle_stored(flow);
+            }
+            if !fetching[at].is_empty() && random.below(2) > 0 {
+                let pick = random.below(fetching[at].len() as u64) as usize;
+                let fetch = fetching[at].swap_remove(pick);
+                let packet = shelves[&(at, fetch.flow, fetch.index)].clone();
+                site.fetched(fetch, packet);
+            }
             while let Some(event) = site.poll_event() {
                 match event {
                     Event::Corrupt { .. } => corrupt += 1,
@@ -405,6 +447,13 @@ fn run_at(
                 && let Some(mut frame) = sites[*from].produce(*flow)
             {
                 if let Frame::Data(packet) = &mut frame {
+                    let program = &programs[*from];
+                    let out = program.outgoing.iter().find(|o| o.flow == *flow).expect("it leaves here");
+                    for term in out.terms.iter().filter(|_| program.store_and_forward && !fills(*flow)) {
+                        if let Input::Flow(input) = term.input {
+                            assert!(sites[*from].has_ended(input), "all is stored before it is passed on");
+                        }
+                    }
                     *sent += 1;
                     spoil(*flow, packet);
                 }
@@ -462,12 +511,25 @@ proptest! {
 
     #[test]
     fn every_destination_gets_the_file_whatever_the_order_and_however_small_the_buffers(
-        seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..3,
+        seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..4,
     ) {
-        let hand = [butterfly, two_trees, cycle][which]();
+        let hand = [butterfly, two_trees, deep_trees, cycle][which]();
         let file = file(length);
         let work = [ByteRange { start: 0, end: length as u64 }];
         let programs = programs(&hand, &work, length as u64, symbol_bytes, buffer);
+        let outcome = run(&programs, &file, &mut Seed::new(seed).stream("order", 0), |_, _| {});
+        all_whole(&programs, &file, &outcome)?;
+    }
+
+    #[test]
+    fn what_is_stored_before_it_is_passed_on_arrives_whole_too(
+        seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..3,
+    ) {
+        let hand = [two_trees, deep_trees, filled_trees][which]();
+        let file = file(length);
+        let work = [ByteRange { start: 0, end: length as u64 }];
+        let mut programs = programs(&hand, &work, length as u64, symbol_bytes, buffer);
+        programs.iter_mut().for_each(|p| p.store_and_forward = true);
         let outcome = run(&programs, &file, &mut Seed::new(seed).stream("order", 0), |_, _| {});
         all_whole(&programs, &file, &outcome)?;
     }
@@ -671,7 +733,7 @@ fn a_program_that_contradicts_itself_is_refused() {
     ));
     assert!(matches!(refused(0, |p| p.length = 99), ProgramError::Work(0)));
     assert!(matches!(refused(0, |p| p.length = 1 << 63), ProgramError::OutOfRange { what: "length", .. }));
-    assert!(matches!(refused(0, |p| p.store_and_forward = true), ProgramError::StoreAndForward));
+    assert!(matches!(refused(0, |p| p.store_and_forward = true), ProgramError::StoreAndForward(0)));
     assert!(matches!(refused(1, |p| p.incoming.clear()), ProgramError::Flow(FlowId(0))));
     assert!(matches!(refused(1, |p| p.outgoing[0].group = 9), ProgramError::Group(9)));
     assert!(matches!(refused(5, |p| p.sinks[0].inputs.truncate(1)), ProgramError::Decode(0)));

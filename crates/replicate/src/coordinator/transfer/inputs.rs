@@ -505,7 +505,8 @@ impl Transfer {
         let levels: BTreeMap<SiteId, u8> = self.destinations.iter().map(|d| (d.site, d.level)).collect();
         let Phase::Running(r) = &mut self.phase else { return };
         let open: Vec<SiteId> = r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect();
-        if open.len() < 2 {
+        // Where sites store all before they pass it on, one waits for another by design.
+        if open.len() < 2 || r.plan.store_and_forward {
             return;
         }
         let wanted = limit.map_or(r.plan.rate, |l| l.min(r.plan.rate)).as_bps() as f64 * share;
