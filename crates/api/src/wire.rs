@@ -92,7 +92,8 @@ pub struct SubmitRequest {
     /// Links that must not be used.
     #[serde(default)]
     pub avoid_links: Vec<LinkName>,
-    /// How to plan: auto, coded, packed, steiner, steiner_store_and_forward, multi_path or single_path.
+    /// How to plan: auto, coded, packed, steiner, steiner_store_and_forward, steiner_one_tree, multi_path or
+    /// single_path.
     #[serde(default)]
     #[schema(value_type = String)]
     pub scheme: SchemeChoice,

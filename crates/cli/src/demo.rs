@@ -44,7 +44,7 @@ pub struct Args {
         value_name = "SCHEME,SCHEME",
         value_delimiter = ',',
         default_value = "auto,coded,packed,steiner,multi_path,single_path",
-        value_parser = ["auto", "coded", "packed", "steiner", "multi_path", "single_path"]
+        value_parser = ["auto", "coded", "packed", "steiner", "steiner_store_and_forward", "steiner_one_tree", "multi_path", "single_path"]
     )]
     schemes: Vec<String>,
     /// Congestion control on every hop, by the kernel's name; the machine's default otherwise.

@@ -106,6 +106,8 @@ pub enum SchemeChoice {
     Steiner,
     /// [`Scheme::SteinerStoreAndForward`].
     SteinerStoreAndForward,
+    /// [`Scheme::SteinerOneTree`].
+    SteinerOneTree,
     /// [`Scheme::MultiPath`].
     MultiPath,
     /// [`Scheme::SinglePath`].

@@ -159,6 +159,7 @@ fn titles(topology: &Topology, plan: Option<&Plan>) -> (String, String) {
         Scheme::Packed => "packed",
         Scheme::Steiner => "steiner",
         Scheme::SteinerStoreAndForward => "steiner, store and forward",
+        Scheme::SteinerOneTree => "steiner, one tree",
         Scheme::MultiPath => "multi_path",
         Scheme::SinglePath => "single_path",
     };

@@ -60,6 +60,9 @@ pub enum Scheme {
     Steiner,
     /// The same trees, each site storing its share of the file whole before it passes it on (section 4.1).
     SteinerStoreAndForward,
+    /// The first of those trees and no other: "we take the arborescence computed by the algorithm" (section 4.1) can be
+    /// read so.
+    SteinerOneTree,
     /// Edge-disjoint paths to each destination on its own, least total length (section 4.1).
     MultiPath,
     /// One shortest path to each destination; a destination passes the file on where its path goes through it.

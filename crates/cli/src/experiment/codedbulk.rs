@@ -20,8 +20,7 @@ use anabranch_emu::{Emulation, EmulationOptions, LinkCounters, Report};
 use anabranch_graph::Topology;
 use anabranch_replicate::plan::survey::concurrent;
 use anabranch_replicate::plan::{
-    FlowId, Input, JointRequest, Plan, Planner, Request, Scheme, share_flows, share_flows_under, share_links,
-    together,
+    JointRequest, Plan, Planner, Request, Scheme, share_flows, share_flows_under, share_links, together,
 };
 use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
 use anyhow::{Context as _, bail, ensure};
@@ -41,8 +40,8 @@ pub struct Args {
     /// Rate of every link that the topology gives none.
     #[arg(long, value_name = "RATE", default_value = "5 Mbit/s")]
     rate: BitRate,
-    /// Which schemes, each in an emulation of its own: auto, coded, packed, steiner, multi_path, single_path, or joint:
-    /// auto, all transfers planned together. With the others each is planned as if alone.
+    /// Which schemes, each in an emulation of its own: auto, coded, packed, steiner, steiner_one_tree, multi_path,
+    /// single_path, or joint: auto, all transfers planned together. With the others each is planned as if alone.
     #[arg(
         long,
         value_name = "SCHEME,SCHEME",
@@ -200,44 +199,13 @@ fn draw(topology: &Topology, args: &Args) -> anyhow::Result<Vec<Drawn>> {
     );
     ensure!((1..=most).contains(&args.destinations), "--destinations {}: 1 to {most}", args.destinations);
     ensure!(
-        args.predict || args.schemes.iter().all(|s| s != ONE_TREE),
-        "--schemes {ONE_TREE}: can only be predicted, add --predict"
+        args.schemes.iter().all(|s| *s != Scheme::SteinerStoreAndForward.to_string()),
+        "--schemes {}: no site has the file whole within the window: time it with `anabranch demo`",
+        Scheme::SteinerStoreAndForward
     );
     ensure!((0.0..0.9).contains(&args.load), "--load {}: 0 to 0.9", args.load);
     let drawn = concurrent(topology, Seed::new(args.seed), args.concurrent, args.destinations);
     Ok(drawn.into_iter().map(|(source, destinations)| Drawn { source, destinations }).collect())
-}
-
-/// A scheme that can only be predicted: the first tree of `steiner` and no other. Section 4.1 of the paper can be read so:
-/// "we take the arborescence computed by the algorithm".
-const ONE_TREE: &str = "steiner_one_tree";
-
-/// `plan`, a packing of trees, without all but its first stream's.
-fn first_tree(mut plan: Plan) -> Plan {
-    let mut first: Vec<bool> = Vec::new();
-    for flow in &plan.flows {
-        let is_first = match flow.terms[0].input {
-            Input::Stream(stream) => stream == 0,
-            // A tree's flows are listed from its root on.
-            Input::Flow(before) => first[before.index()],
-        };
-        first.push(is_first);
-    }
-    let id_of = |old: usize| FlowId(first[..old].iter().filter(|f| **f).count() as u32);
-    for group in &mut plan.groups {
-        group.streams = 1;
-        for sink in &mut group.sinks {
-            sink.inputs = vec![id_of(sink.inputs[0].index())];
-        }
-    }
-    let flows = std::mem::take(&mut plan.flows);
-    plan.flows = flows.into_iter().zip(&first).filter(|(_, first)| **first).map(|(flow, _)| flow).collect();
-    for term in plan.flows.iter_mut().flat_map(|f| &mut f.terms) {
-        if let Input::Flow(before) = &mut term.input {
-            *before = id_of(before.index());
-        }
-    }
-    plan
 }
 
 /// `auto`, with a controller that plans all transfers together.
@@ -259,10 +227,6 @@ fn plan(topology: &Topology, drawn: &Drawn, scheme: &str) -> anyhow::Result<(Pla
     let planner = Planner::new(Request::new(topology, drawn.source, drawn.destinations.clone()))?;
     let planned = match scheme {
         "auto" => planner.auto()?.chosen,
-        ONE_TREE => {
-            let planned = planner.plan(Scheme::Steiner)?;
-            return Ok((first_tree(planned.plan), 0));
-        }
         _ => planner.plan(scheme.parse::<Scheme>()?)?,
     };
     Ok((planned.plan, planned.figures.coding_flows))
@@ -725,19 +689,5 @@ mod tests {
     fn more_transfers_than_sites_are_refused() {
         let error = drawn(&["--concurrent", "10"]).expect_err("nine sites");
         assert!(error.to_string().contains("--concurrent 10: 1 to 9"), "{error}");
-    }
-
-    #[test]
-    fn the_first_tree_alone_takes_one_link_where_the_packing_takes_two() {
-        let topology =
-            load("internet2", &Defaults::new(BitRate::mbps(5)), |_| Err(std::io::ErrorKind::NotFound.into()))
-                .expect("built in");
-        let drawn = Drawn { source: SiteId(0), destinations: vec![SiteId(3)] };
-        let capacities = vec![5_000_000; topology.links().len()];
-        let rate = |scheme| {
-            let (plan, _) = plan(&topology, &drawn, scheme).expect("a plan");
-            share_flows(&capacities, &[plan])[0].as_mbps_f64()
-        };
-        assert_eq!((rate("steiner"), rate(ONE_TREE)), (10.0, 5.0));
     }
 }

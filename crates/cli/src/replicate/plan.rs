@@ -27,7 +27,8 @@ pub struct Args {
     /// Links that must not be used, as FROM-TO.
     #[arg(long, value_name = "LINK,LINK", value_delimiter = ',')]
     avoid_links: Vec<String>,
-    /// auto, coded, packed, steiner, steiner_store_and_forward, multi_path or single_path: whose plan is drawn and listed.
+    /// auto, coded, packed, steiner, steiner_store_and_forward, steiner_one_tree, multi_path or
+    /// single_path: whose plan is drawn and listed.
     #[arg(long, default_value = "auto")]
     scheme: String,
     /// Add flows of the lowest priority that fill what the plan leaves of the links. Rates and bytes do not count them.

@@ -59,7 +59,8 @@ pub struct Args {
     /// Its name at the destinations, if not the same.
     #[arg(long = "as", value_name = "NAME")]
     name: Option<String>,
-    /// auto, coded, packed, steiner, steiner_store_and_forward, multi_path or single_path.
+    /// auto, coded, packed, steiner, steiner_store_and_forward, steiner_one_tree, multi_path or
+    /// single_path.
     #[arg(long, default_value = "auto", value_parser = scheme)]
     scheme: SchemeChoice,
     /// Sites that must not be passed.

@@ -105,6 +105,7 @@ fn scheme(choice: SchemeChoice) -> Option<Scheme> {
         SchemeChoice::Packed => Some(Scheme::Packed),
         SchemeChoice::Steiner => Some(Scheme::Steiner),
         SchemeChoice::SteinerStoreAndForward => Some(Scheme::SteinerStoreAndForward),
+        SchemeChoice::SteinerOneTree => Some(Scheme::SteinerOneTree),
         SchemeChoice::MultiPath => Some(Scheme::MultiPath),
         SchemeChoice::SinglePath => Some(Scheme::SinglePath),
     }

@@ -79,6 +79,9 @@ pub struct Planner<'a> {
 pub const SCHEMES: [Scheme; 5] =
     [Scheme::Coded, Scheme::Packed, Scheme::Steiner, Scheme::MultiPath, Scheme::SinglePath];
 
+/// The schemes that are planned only if they are named: readings of the paper's baseline.
+const NAMED_SCHEMES: [Scheme; 2] = [Scheme::SteinerStoreAndForward, Scheme::SteinerOneTree];
+
 /// A plan of scheme `scheme` for `request`.
 ///
 /// Errors: see [`PlanError`].
@@ -151,6 +154,11 @@ impl<'a> Planner<'a> {
                 let routes = routed::steiner(problem);
                 let depth = routes.routes.iter().map(|(r, _)| r.depth()).max().unwrap_or(1);
                 self.quantised(scheme, vec![routes], bound, depth)
+            }
+            Scheme::SteinerOneTree => {
+                let mut routes = routed::steiner(problem);
+                routes.routes.truncate(1);
+                self.quantised(scheme, vec![routes], bound, 1)
             }
             Scheme::MultiPath => self.quantised(scheme, routed::multi_path(problem)?, bound, 1),
             Scheme::SinglePath => self.quantised(scheme, routed::single_path(problem)?, bound, 1),
@@ -336,6 +344,7 @@ impl std::fmt::Display for Scheme {
             Self::Packed => "packed",
             Self::Steiner => "steiner",
             Self::SteinerStoreAndForward => "steiner_store_and_forward",
+            Self::SteinerOneTree => "steiner_one_tree",
             Self::MultiPath => "multi_path",
             Self::SinglePath => "single_path",
         })
@@ -345,7 +354,7 @@ impl std::fmt::Display for Scheme {
 impl std::str::FromStr for Scheme {
     type Err = UnknownScheme;
     fn from_str(text: &str) -> Result<Self, UnknownScheme> {
-        let all = SCHEMES.into_iter().chain([Self::SteinerStoreAndForward]);
+        let all = SCHEMES.into_iter().chain(NAMED_SCHEMES);
         all.into_iter().find(|s| s.to_string() == text).ok_or_else(|| UnknownScheme(text.to_owned()))
     }
 }
@@ -357,7 +366,7 @@ pub struct UnknownScheme(pub String);
 impl std::fmt::Display for UnknownScheme {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "no scheme `{}`: use one of", self.0)?;
-        SCHEMES.iter().chain([&Scheme::SteinerStoreAndForward]).try_for_each(|s| write!(f, " {s}"))
+        SCHEMES.iter().chain(&NAMED_SCHEMES).try_for_each(|s| write!(f, " {s}"))
     }
 }
 impl std::error::Error for UnknownScheme {}

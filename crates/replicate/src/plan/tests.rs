@@ -315,6 +315,17 @@ fn storing_before_forwarding_divides_the_rate_by_the_depth() {
     planned.plan.check(&topology).expect("a good plan");
 }
 
+#[test]
+fn one_tree_takes_one_link_where_the_packing_takes_two() {
+    let topology = network("two ways", 4, "0-1 1-3 0-2 2-3", true);
+    let request = Request::new(&topology, SiteId(0), sites(&[3]));
+    let rate = |scheme| plan(&request, scheme).expect("a tree exists").plan.rate;
+    assert_eq!((rate(Scheme::Steiner), rate(Scheme::SteinerOneTree)), (BitRate::gbps(2), BitRate::gbps(1)));
+    let one = plan(&request, Scheme::SteinerOneTree).expect("a tree exists").plan;
+    assert_eq!(one.flows.len(), 2);
+    one.check(&topology).expect("a good plan");
+}
+
 /// Two ways of 7 and 5 Gbit/s: twelve streams of 1 Gbit/s, or with few streams allowed what loses least.
 #[test]
 fn unequal_capacities_count_in_multiples_of_a_unit() {
