@@ -5,13 +5,14 @@
 matplotlib is installed, the figures. ``--smoke`` is the check of ``make test``: one cell in about a minute, exit code 1
 if a stated bound is broken, 0 with the line ``skipped: 1 (reason)`` where it cannot be run or trusted.
 
-A finished cell is kept under ``runs/codedbulk-throughput`` by the hash of what was asked, so an interrupted run goes on
-where it stopped. All figures come from ``anabranch experiment codedbulk --json``; nothing is planned or computed twice.
+``measured.csv`` has a row for each finished run, with what was asked and the commit that ran, and is what a later call goes
+on from: a row that is there is not measured again. All figures come from ``anabranch experiment codedbulk --json``.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import csv
 import dataclasses
 import hashlib
@@ -20,6 +21,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -61,6 +63,12 @@ class Cell:
     destinations: int
     load: float
     seed: int
+
+    @classmethod
+    def of(cls, row: dict[str, str]) -> Cell:
+        """The cell that a row of a table is about."""
+        counts = (int(row[key]) for key in ("concurrent", "destinations"))
+        return cls(row["topology"], *counts, float(row["load"]), int(row["seed"]))
 
     def arguments(self) -> list[str]:
         """Options of the binary.
@@ -119,12 +127,21 @@ class Lab:
     binary
         ``anabranch``.
     runs
-        Folder for finished cells and for the files of the running one.
+        Folder for the files of runs under way.
+    kept
+        The table of finished runs, if they are to be kept: read now, written anew after each.
     """
 
-    def __init__(self, binary: pathlib.Path, runs: pathlib.Path) -> None:
-        self.binary, self.runs = binary, runs
+    def __init__(self, binary: pathlib.Path, runs: pathlib.Path, kept: pathlib.Path | None = None) -> None:
+        self.binary, self.runs, self.kept = binary, runs, kept
+        self.rows: dict[tuple[Cell, str], dict[str, str]] = {}
+        self.lock = threading.Lock()
+        self.commit = commit()
         runs.mkdir(parents=True, exist_ok=True)
+        if kept is not None and kept.exists():
+            with kept.open(newline="") as file:
+                for row in csv.DictReader(file):
+                    self.rows[Cell.of(row), row["scheme"]] = row
 
     def predict(self, cell: Cell, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """Planned rates of `cell`, by scheme."""
@@ -148,26 +165,22 @@ class Lab:
         options = [word for option, key in of_option.items() for word in (option, str(here[key]))]
         return [*cell.arguments(), "--schemes", scheme, *options]
 
-    def _kept(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> pathlib.Path:
-        asked = json.dumps(self._arguments(cell, scheme, settings))
-        return self.runs / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
+    def known(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> dict[str, str] | None:
+        """What was measured of `cell` before by these settings, if it was."""
+        row = self.rows.get((cell, scheme))
+        return row if row is not None and row["asked"] == self._asked(cell, scheme, settings) else None
 
-    def known(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-        """What was measured of `cell` before, if it was."""
-        kept = self._kept(cell, scheme, settings)
-        return json.loads(kept.read_text())["row"] if kept.exists() else None
+    def _asked(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> str:
+        return hashlib.sha256(json.dumps(self._arguments(cell, scheme, settings)).encode()).hexdigest()[:16]
 
-    def measure(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """What `scheme` did in `cell`; from the kept runs if it is there.
+    def measure(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> dict[str, str]:
+        """Measures what `scheme` does in `cell`, and keeps it.
 
         Raises
         ------
         CellError
             If no run could be trusted in ``tries``, or the run failed.
         """
-        known = self.known(cell, scheme, settings)
-        if known is not None:
-            return known
         arguments = self._arguments(cell, scheme, settings)
         for left in reversed(range(settings["tries"])):
             try:
@@ -176,24 +189,40 @@ class Lab:
             except Unsupported:
                 raise
             except CellError as error:
-                print(f"  {scheme}: {error}{'; again' if left else ''}", file=sys.stderr)
+                print(f"  {cell} {scheme}: {error}{'; again' if left else ''}", file=sys.stderr)
                 if not left:
                     raise
-        record = {
-            "row": row,
-            "command": ["anabranch", "experiment", "codedbulk", *arguments, "--json"],
-            "commit": commit(),
-            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        measured = row["measured"]
+        found = {
+            **dataclasses.asdict(cell),
+            "scheme": scheme,
+            "aggregate_mbps": round(row["aggregate_mbps"], 3),
+            "slowest_mbps": round(row["slowest_mbps"], 3),
+            "planned_mbps": round(row["planned_mbps"], 3),
+            "planned_flows_mbps": round(row["planned_flows_mbps"], 3),
+            "lateness_us_p99": measured["lateness_us_p99"],
+            "programs_late_us_p99": measured.get("programs_late_us_p99", ""),
+            "link_share_mean": round(measured["link_share_mean"], 3),
+            "interactive_received_share": round(measured["interactive_received_share"], 4),
+            "stops": sum(len(t["stops"]) for t in row["transfers"]),
+            "at": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
+            "commit": self.commit,
+            "asked": self._asked(cell, scheme, settings),
         }
-        kept = self._kept(cell, scheme, settings)
-        partial = kept.with_suffix(".partial")
-        partial.write_text(json.dumps(record) + "\n")
-        partial.rename(kept)
-        return row
+        text = {key: str(value) for key, value in found.items()}
+        with self.lock:
+            self.rows[cell, scheme] = text
+            if self.kept is not None:
+                rows = [self.rows[key] for key in sorted(self.rows)]
+                partial = self.kept.with_suffix(".partial")
+                write_rates(partial, rows)
+                partial.rename(self.kept)
+        return text
 
     def _call(self, arguments: Sequence[str], timeout_s: float) -> list[dict[str, Any]]:
         command = [str(self.binary), "experiment", "codedbulk", *arguments, "--json"]
-        command += ["--out", str(self.runs / "stage")]
+        # Runs at the same time must not share a folder; the binary removes it in the end.
+        command += ["--out", str(self.runs / f"stage-{threading.get_ident()}")]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
         except subprocess.TimeoutExpired:
@@ -262,6 +291,7 @@ def expected(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) 
                 ]
                 if baseline == "steiner":
                     kinds.append(("planned, flows share, one tree", flows, "steiner_one_tree"))
+                    kinds.append(("measured, one tree", measured, "steiner_one_tree"))
                 for kind, table, scheme in kinds:
                     ours = ratios(table, scheme, figure, topologies)
                     least, most = min(ours.values(), default=0.0), max(ours.values(), default=0.0)
@@ -321,6 +351,7 @@ def draw(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) -> N
                 ]
                 if baseline == "steiner":
                     looks.append(("planned, flows share, one tree", flows, "-.", "steiner_one_tree"))
+                    looks.append(("measured, one tree", measured, "s", "steiner_one_tree"))
                 for label, table, look, scheme in looks:
                     ours = sorted((p.value, r) for p, r in ratios(table, scheme, name, [topology]).items())
                     if ours:
@@ -362,62 +393,61 @@ def predict_all(lab: Lab, plan: dict[str, Any]) -> tuple[Table, Table]:
     return whole, flows
 
 
-def measure_all(lab: Lab, plan: dict[str, Any], sample: bool, budget_s: float, known_only: bool) -> Table:
-    """Measures the cells asked for and takes in whatever else was measured before; writes ``measured.csv``."""
+def measure_all(lab: Lab, plan: dict[str, Any], asked: set[Cell], budget_s: float, jobs: int) -> None:
+    """Measures by every scheme those cells of `asked` that are not known, `jobs` runs at a time, the first seeds first."""
     settings = plan["settings"]
-    asked = set()
-    for point, figure in points(plan, sample):
-        for seed in (plan["sample"] if sample else settings)["seeds"]:
-            asked.add(point.cell(figure, seed))
-    began, failed = time.monotonic(), 0
-    for number, cell in enumerate(sorted(asked, key=lambda c: (c.seed, c)), 1):
-        for scheme in settings["schemes"]:
-            if known_only or lab.known(cell, scheme, settings) is not None:
-                continue
+    wanted = [(cell, scheme) for cell in sorted(asked, key=lambda c: (c.seed, c)) for scheme in settings["schemes"]]
+    missing = [(cell, scheme) for cell, scheme in wanted if lab.known(cell, scheme, settings) is None]
+    began = time.monotonic()
+    done, failed, late = len(wanted) - len(missing), 0, 0
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+
+        def run(cell: Cell, scheme: str) -> dict[str, str] | None:
             if time.monotonic() - began > budget_s:
-                print(f"time is up after {number - 1} of {len(asked)} cells; run again to go on", file=sys.stderr)
-                known_only = True
-                break
+                return None
+            return lab.measure(cell, scheme, settings)
+
+        running = {pool.submit(run, cell, scheme): (cell, scheme) for cell, scheme in missing}
+        for future in concurrent.futures.as_completed(running):
+            cell, scheme = running[future]
+            done += 1
             try:
-                row = lab.measure(cell, scheme, settings)
-                rate, plan_rate = row["aggregate_mbps"], row["planned_flows_mbps"]
-                print(f"{number}/{len(asked)} {cell} {scheme}: {rate:.2f} Mbit/s (planned {plan_rate:.2f})", file=sys.stderr)
+                row = future.result()
             except Unsupported:
+                pool.shutdown(cancel_futures=True)
                 raise
             except CellError as error:
                 failed += 1
-                print(f"{number}/{len(asked)} {cell} {scheme}: no figure: {error}", file=sys.stderr)
+                print(f"{done}/{len(wanted)} {cell} {scheme}: no figure: {error}", file=sys.stderr)
+                continue
+            if row is None:
+                late += 1
+                continue
+            rates = f"{float(row['aggregate_mbps']):.2f} Mbit/s (planned {float(row['planned_flows_mbps']):.2f})"
+            print(f"{done}/{len(wanted)} {cell} {scheme}: {rates}", file=sys.stderr)
+    if late:
+        print(f"time is up, {late} runs of {len(wanted)} not begun; run again to go on", file=sys.stderr)
     if failed:
         print(f"{failed} runs gave no figure", file=sys.stderr)
+
+
+def measured_table(lab: Lab, plan: dict[str, Any]) -> Table:
+    """All that is known of the figures' points."""
     table: Table = {}
-    rows = []
+    settings = plan["settings"]
     for point, figure in points(plan, sample=False):
         for seed in settings["seeds"]:
-            cell = point.cell(figure, seed)
             for scheme in settings["schemes"]:
-                known = lab.known(cell, scheme, settings)
-                if known is None:
-                    continue
-                table[(point, seed, scheme)] = known["aggregate_mbps"]
-                measured = known["measured"]
-                rows.append(
-                    {
-                        "figure": point.figure,
-                        **dataclasses.asdict(cell),
-                        "scheme": scheme,
-                        "aggregate_mbps": round(known["aggregate_mbps"], 3),
-                        "planned_mbps": round(known["planned_mbps"], 3),
-                        "planned_flows_mbps": round(known["planned_flows_mbps"], 3),
-                        "lateness_us_p99": measured["lateness_us_p99"],
-                        "programs_late_us_p99": measured.get("programs_late_us_p99", ""),
-                        "link_share_mean": round(measured["link_share_mean"], 3),
-                        "interactive_received_share": round(measured["interactive_received_share"], 4),
-                        "stops": sum(len(t["stops"]) for t in known["transfers"]),
-                    }
-                )
-    if rows:
-        write_rates(HERE / "measured.csv", rows)
+                known = lab.known(point.cell(figure, seed), scheme, settings)
+                if known is not None:
+                    table[point, seed, scheme] = float(known["aggregate_mbps"])
     return table
+
+
+def cells(plan: dict[str, Any], sample: bool) -> set[Cell]:
+    """The cells of all figures' points, or of the sample's only."""
+    seeds = (plan["sample"] if sample else plan["settings"])["seeds"]
+    return {point.cell(figure, seed) for point, figure in points(plan, sample) for seed in seeds}
 
 
 def smoke(lab: Lab, plan: dict[str, Any]) -> int:
@@ -460,21 +490,26 @@ def main() -> int:
     what.add_argument("--smoke", action="store_true", help="the bounded check of make test")
     parser.add_argument("--budget", type=float, default=float("inf"), help="start no cell after so many seconds")
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "target/release/anabranch")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; each takes 0.3 to 0.6 of a core")
     parser.add_argument("--runs", type=pathlib.Path, default=ROOT / "runs/codedbulk-throughput")
     args = parser.parse_args()
     plan = tomllib.loads((HERE / "plan.toml").read_text())
     if not args.binary.exists():
         print(f"no {args.binary}: cargo build --release -p anabranch-cli", file=sys.stderr)
         return 2
-    lab = Lab(args.binary, args.runs)
+    if args.jobs < 1:
+        parser.error(f"--jobs {args.jobs}: at least 1")
     if args.smoke:
-        return smoke(lab, plan)
+        return smoke(Lab(args.binary, args.runs), plan)
+    lab = Lab(args.binary, args.runs, HERE / "measured.csv")
     whole, flows = predict_all(lab, plan)
-    try:
-        measured = measure_all(lab, plan, args.sample, args.budget, known_only=args.predict)
-    except Unsupported as error:
-        print(f"measured nothing: {error}", file=sys.stderr)
-        return 1
+    if not args.predict:
+        try:
+            measure_all(lab, plan, cells(plan, args.sample), args.budget, args.jobs)
+        except Unsupported as error:
+            print(f"measured nothing: {error}", file=sys.stderr)
+            return 1
+    measured = measured_table(lab, plan)
     rows = expected(plan, whole, flows, measured)
     write_rates(HERE / "expected.csv", rows)
     draw(plan, whole, flows, measured)
