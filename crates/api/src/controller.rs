@@ -59,6 +59,9 @@ pub struct ControllerConfig {
     pub store: PathBuf,
     /// How long a site may be silent before it counts as gone.
     pub site_grace: Duration,
+    /// After how long the clock begins anew, as [`Instant`] ends after 213 days: as soon as no transfer is under way then,
+    /// after twice as long in any case. Sites register again and transfers go on, as after a restart of the process.
+    pub clock_max: Duration,
 }
 
 impl ControllerConfig {
@@ -74,6 +77,7 @@ impl ControllerConfig {
             coordinator: CoordinatorConfig::default(),
             store: store.into(),
             site_grace: Duration::from_secs(3),
+            clock_max: Duration::from_secs(100 * 86_400),
         }
     }
 }
@@ -85,9 +89,9 @@ pub struct Controller {
 }
 
 struct Shared {
-    epoch: std::time::Instant,
     topology: Topology,
     site_grace: Duration,
+    clock_max: Duration,
     state: Mutex<State>,
     /// Wakes the driver when a deadline may have moved.
     moved: Notify,
@@ -98,6 +102,7 @@ struct Shared {
 }
 
 struct State {
+    epoch: std::time::Instant,
     coordinator: Coordinator<BoxedPlanner>,
     store: Store,
     unsaved: BTreeSet<TransferId>,
@@ -171,6 +176,7 @@ impl Controller {
         )
         .map_err(|e| StoreError::BadRecord { path: config.store.clone(), reason: e.to_string() })?;
         let state = State {
+            epoch: std::time::Instant::now(),
             coordinator,
             store,
             unsaved: BTreeSet::new(),
@@ -182,9 +188,9 @@ impl Controller {
         };
         Ok(Self {
             shared: Arc::new(Shared {
-                epoch: std::time::Instant::now(),
                 topology: config.topology,
                 site_grace: config.site_grace,
+                clock_max: config.clock_max,
                 state: Mutex::new(state),
                 moved: Notify::new(),
                 commands: (0..sites).map(|_| Notify::new()).collect(),
@@ -198,19 +204,15 @@ impl Controller {
         loop {
             let wait = {
                 let mut state = self.lock();
-                let now = self.now();
+                self.renew_clock(&mut state);
+                let now = state.now();
                 self.handle_deadlines(&mut state, now);
-                self.next_deadline(&state).map(|t| t.saturating_since(self.now()))
+                self.next_deadline(&state).saturating_since(state.now())
             };
             let moved = self.shared.moved.notified();
-            match wait {
-                Some(wait) => {
-                    // A millisecond more: timers fire early by their rounding, and would spin.
-                    let wait = wait.to_std() + std::time::Duration::from_millis(1);
-                    let _ = tokio::time::timeout(wait, moved).await;
-                }
-                None => moved.await,
-            }
+            // A millisecond more: timers fire early by their rounding, and would spin.
+            let wait = wait.to_std() + std::time::Duration::from_millis(1);
+            let _ = tokio::time::timeout(wait, moved).await;
         }
     }
 
@@ -316,7 +318,7 @@ impl Controller {
             let notified = self.shared.commands[site.index()].notified();
             {
                 let mut state = self.lock();
-                let now = self.now();
+                let now = state.now();
                 let queue = state.hear(now, site, session)?;
                 queue.acknowledged = queue.acknowledged.max(after.min(queue.last_number));
                 let acknowledged = queue.acknowledged;
@@ -417,8 +419,30 @@ impl Controller {
         text
     }
 
-    fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_std(self.shared.epoch.elapsed())
+    /// Begins the clock anew if it has run for long enough.
+    fn renew_clock(&self, state: &mut State) {
+        let open = |s: &State| {
+            let mut all = s.coordinator.transfer_ids().filter_map(|id| s.coordinator.status(id));
+            all.any(|s| s.outcome.is_none())
+        };
+        let (may, must) = self.clock_ends();
+        if state.now() < may || state.now() < must && open(state) {
+            return;
+        }
+        tracing::info!("the clock begins anew: sites register again");
+        state.epoch = std::time::Instant::now();
+        state.coordinator.restart(state.now());
+        state.store_retry_at = state.store_retry_at.map(|_| Instant::ZERO);
+        for (queue, commands) in state.sites.iter_mut().zip(&self.shared.commands) {
+            *queue = SiteQueue { polls: queue.polls, ..SiteQueue::default() };
+            commands.notify_waiters();
+        }
+    }
+
+    /// When the clock may begin anew, and when it must.
+    fn clock_ends(&self) -> (Instant, Instant) {
+        let may = Instant::ZERO + self.shared.clock_max;
+        (may, may + self.shared.clock_max)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -429,7 +453,7 @@ impl Controller {
     /// Changes the state, and lets out what follows from it.
     fn change<T>(&self, f: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.lock();
-        let now = self.now();
+        let now = state.now();
         let result = f(&mut state, now);
         self.drain(&mut state, now);
         self.excuse(&mut state, now);
@@ -440,7 +464,7 @@ impl Controller {
 
     /// While the lock was held for long (a hard plan, a slow disk) nobody could be heard: silence then counts for nothing.
     fn excuse(&self, state: &mut State, began: Instant) {
-        let now = self.now();
+        let now = state.now();
         if now.saturating_since(began) > LONG_WORK {
             for queue in state.sites.iter_mut().filter(|q| q.up) {
                 queue.heard_at = Some(now);
@@ -528,13 +552,21 @@ impl Controller {
         Some(heard_at + self.shared.site_grace)
     }
 
-    fn next_deadline(&self, state: &State) -> Option<Instant> {
+    fn next_deadline(&self, state: &State) -> Instant {
         let silent = state.sites.iter().filter_map(|q| self.silent_at(q)).min();
-        [silent, state.coordinator.poll_timeout(), state.store_retry_at].into_iter().flatten().min()
+        // Once it may, any change leads here, the end of the last transfer too.
+        let (may, must) = self.clock_ends();
+        let clock = if state.now() < may { may } else { must };
+        let others = [silent, state.coordinator.poll_timeout(), state.store_retry_at];
+        others.into_iter().flatten().fold(clock, Instant::min)
     }
 }
 
 impl State {
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+    }
+
     /// Notes that the site's present process said something.
     fn hear(&mut self, now: Instant, site: SiteId, session: u64) -> Result<&mut SiteQueue, NotRegistered> {
         let queue = &mut self.sites[site.index()];
@@ -563,7 +595,7 @@ impl<'a> PollGuard<'a> {
 impl Drop for PollGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.controller.lock();
-        let now = self.controller.now();
+        let now = state.now();
         let queue = &mut state.sites[self.site.index()];
         queue.polls -= 1;
         if queue.polls == 0 && queue.heard_at.is_some() {

@@ -69,6 +69,7 @@ struct World {
     address: SocketAddr,
     /// How long a body may take.
     patience: StdDuration,
+    clock_max: Option<Duration>,
 }
 
 fn keys() -> KeySet {
@@ -87,7 +88,8 @@ impl World {
         let _ = std::fs::remove_dir_all(&folder);
         write_set(&folder, &keys()).expect("an empty folder");
         let patience = ServeConfig::default().patience;
-        let mut world = Self { folder, controller: None, address: ([127, 0, 0, 1], 0).into(), patience };
+        let address = ([127, 0, 0, 1], 0).into();
+        let mut world = Self { folder, controller: None, address, patience, clock_max: None };
         world.start().await;
         world
     }
@@ -96,7 +98,8 @@ impl World {
         // A killed process leaves no lock behind; a killed task's connections take a moment to go.
         let mut tries = 0;
         let controller = loop {
-            let config = ControllerConfig::new(pair(), planner, self.folder.join("controller.redb"));
+            let mut config = ControllerConfig::new(pair(), planner, self.folder.join("controller.redb"));
+            config.clock_max = self.clock_max.unwrap_or(config.clock_max);
             match Controller::open(config) {
                 Ok(controller) => break controller,
                 Err(error) if tries == 100 => panic!("{error}"),
@@ -269,6 +272,31 @@ async fn a_killed_controller_goes_on_where_it_was() {
     assert_eq!((last.outcome, last.attempts), (Some(Outcome::Done), 2));
     let second = operator.submit(&submit_request()).await.expect("a good request");
     assert!(second > id, "no id is used twice");
+    sites.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_whose_clock_ends_goes_on_with_a_new_one() {
+    let mut world = World::new("clock").await;
+    world.kill().await;
+    world.clock_max = Some(Duration::from_secs(1));
+    world.start().await;
+    let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+    let sites = [
+        site(world.link("seattle", 1), hold.clone(), starts.clone()),
+        site(world.link("New York", 2), hold.clone(), starts.clone()),
+    ];
+    let operator = world.client(Role::Operator, "operator");
+    let id = operator.submit(&submit_request()).await.expect("a good request");
+    // A transfer that stays under way is taken up again by each new clock, every two seconds.
+    while starts.load(Ordering::SeqCst) < 3 {
+        tokio::time::sleep(StdDuration::from_millis(10)).await;
+    }
+    hold.store(false, Ordering::SeqCst);
+    wait_for_phase(&operator, id, PhaseName::Over).await;
+    let status = operator.status(id).await.expect("it is remembered");
+    assert_eq!(status.outcome, Some(Outcome::Done));
+    assert!(status.attempts >= 3, "{}", status.attempts);
     sites.iter().for_each(JoinHandle::abort);
 }
 

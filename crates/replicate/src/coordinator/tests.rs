@@ -259,6 +259,17 @@ impl World {
         self.coordinator =
             Coordinator::restore(self.config.clone(), topology, planner, self.now, self.next_id, snapshots)
                 .expect("the store fits");
+        self.register_all();
+    }
+
+    /// The controller's clock begins anew at `now`.
+    fn restart_clock(&mut self, now: Instant) {
+        self.now = now;
+        self.coordinator.restart(now);
+        self.register_all();
+    }
+
+    fn register_all(&mut self) {
         for i in 0..self.sites.len() {
             self.sites[i].inbox.clear();
             if self.sites[i].alive {
@@ -1043,6 +1054,20 @@ fn a_restarted_controller_goes_on() {
 }
 
 #[test]
+fn a_controller_whose_clock_begins_anew_goes_on() {
+    let mut w = World::new(internet2());
+    w.length = 20_000_000;
+    let id = w.submit(request(0, &[5, 8]));
+    w.run_for(Duration::from_secs(3));
+    w.restart_clock(Instant::ZERO);
+    let status = w.run_to_end(id);
+    assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 2));
+    assert!(w.sites[8].removed.contains(&Run { transfer: id, attempt: Attempt(1) }));
+    w.restart_clock(Instant::ZERO);
+    assert_eq!(w.outcome(id), Some(Outcome::Done), "what is over stays over");
+}
+
+#[test]
 fn a_cancelled_transfer_is_removed_everywhere() {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
@@ -1178,6 +1203,9 @@ fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
             }
             if random.chance_ppm(3_000) {
                 w.restart_controller();
+            }
+            if random.chance_ppm(3_000) {
+                w.restart_clock(w.now);
             }
             if random.chance_ppm(5_000) {
                 w.dead_links.insert(LinkId(random.below(26) as u32));
