@@ -1,0 +1,326 @@
+//! A runner's connections: each flow's way to the next site, and from the one before.
+//!
+//! Leaves out: who may connect (`service`), and what the frames say ([`anabranch_replicate::msg`]).
+
+use super::{CONNECT_TIMEOUT, HEARTBEAT, HOP_TIMEOUT, Shared, digest, dscp, lock, wait_for};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
+use anabranch_net::socket::{self, TcpOptions};
+use anabranch_replicate::control::{FlowSide, Outgoing, Priority, Report};
+use anabranch_replicate::msg::{FrameHeader, Hello, HelloReply};
+use anabranch_replicate::plan::FlowId;
+use anabranch_replicate::site::{AcceptError, Frame, Packet};
+use bytes::BytesMut;
+use std::io;
+use std::net::ToSocketAddrs;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
+
+const ALIVE: u8 = 1;
+const TAKEN: u8 = 2;
+/// Followed by the number of packets, 8 bytes, big-endian.
+const CONFIRMED: u8 = 3;
+/// The least time between two confirmations of a flow.
+const CONFIRM_EVERY: Duration = Duration::from_millis(50);
+
+impl Shared {
+    // ---- flows that leave ----
+
+    pub(super) async fn send_flow(
+        &self,
+        index: usize,
+        stripe: u16,
+        identity: &Identity,
+        waiting: &AtomicU64,
+    ) {
+        let out = &self.program.outgoing[index];
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(out, stripe, identity)).await;
+        let stream = match connected {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(reason)) => return self.hop_failed(out.flow, out.to, reason),
+            Err(_) => {
+                let reason = format!(
+                    "flow {} to {} at {}: not connected within {} s (is the site up, and its data port open?)",
+                    out.flow.0,
+                    out.to_name,
+                    out.address,
+                    CONNECT_TIMEOUT.as_secs()
+                );
+                return self.hop_failed(out.flow, out.to, reason);
+            }
+        };
+        if waiting.fetch_sub(1, Relaxed) == 1 {
+            // What the connections run on, also of an attempt that is over before the first regular report.
+            self.report(self.progress());
+            self.report(Report::Ready { run: self.program.run });
+        }
+        let (read, write) = tokio::io::split(stream);
+        let sent = async {
+            let mut write = write;
+            self.write_frames(out, &mut write).await?;
+            write.shutdown().await
+        };
+        let result = tokio::select! {
+            alive = watch_peer(read) => alive,
+            // After the last frame the peer's word that it took it is awaited.
+            Err(error) = sent => Err(error),
+        };
+        if let Err(error) = result {
+            let reason = format!("flow {} to {} at {}: {error}", out.flow.0, out.to_name, out.address);
+            self.hop_failed(out.flow, out.to, reason);
+        }
+    }
+
+    /// As [`Self::send_flow`], for a flow that fills: tries for as long as the attempt runs, and ends quietly.
+    pub(super) async fn send_fill(&self, index: usize, identity: &Identity) {
+        let out = &self.program.outgoing[index];
+        let sent = async {
+            let stream = self.connect(out, 0, identity).await.map_err(io::Error::other)?;
+            let class = TcpOptions { dscp: dscp(out.hop.priority), ..TcpOptions::default() };
+            socket::configure(stream.get_ref().0, &class)?;
+            let (read, mut write) = tokio::io::split(stream);
+            let frames = async {
+                self.write_frames(out, &mut write).await?;
+                write.shutdown().await
+            };
+            tokio::select! {
+                over = self.watch_fill(out.flow, read) => over,
+                Err(error) = frames => Err(error),
+            }
+        };
+        if let Err(error) = sent.await {
+            tracing::info!(flow = out.flow.0, to = %out.to_name, %error, "fills no more");
+        }
+    }
+
+    /// Reads what the receiving end of a flow that fills says, to its end.
+    async fn watch_fill(&self, flow: FlowId, mut read: ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
+        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        loop {
+            match read.read_u8().await? {
+                ALIVE => {}
+                CONFIRMED => {
+                    let packets = read.read_u64().await?;
+                    self.stir(|s| s.confirm(flow, packets)).map_err(|e| invalid(e.to_string()))?;
+                }
+                TAKEN => return Ok(()),
+                other => return Err(invalid(format!("unexpected byte {other}"))),
+            }
+        }
+    }
+
+    async fn connect(
+        &self,
+        out: &Outgoing,
+        stripe: u16,
+        identity: &Identity,
+    ) -> Result<TlsStream<TcpStream>, String> {
+        let hello = Hello { run: self.program.run, flow: out.flow, stripe }.encode();
+        // The few packets of a greeting must not starve.
+        let class = if self.fills(out.group) { Priority::Bulk } else { out.hop.priority };
+        let options = TcpOptions {
+            congestion_control: out.hop.congestion_control.clone(),
+            dscp: dscp(class),
+            user_timeout: None,
+        };
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let tried = async {
+                let address = resolve(&out.address)?;
+                let tcp = socket::connect(address, &options).await?;
+                *lock(&self.flows[&out.flow].congestion_control) = socket::congestion_control(&tcp).ok();
+                let mut stream = identity.connect(tcp, Role::Site, &out.to_name).await?;
+                stream.write_all(&hello).await?;
+                stream.flush().await?;
+                let reply = HelloReply::decode(stream.read_u8().await?);
+                Ok::<_, io::Error>((stream, reply))
+            };
+            match tried.await {
+                Ok((stream, Ok(HelloReply::Welcome))) => return Ok(stream),
+                Ok((_, Ok(HelloReply::NotInstalled))) => {}
+                Ok((_, Ok(HelloReply::Refused))) => {
+                    return Err(format!("flow {} to {}: refused by the site", out.flow.0, out.to_name));
+                }
+                Ok((_, Err(error))) => {
+                    return Err(format!("flow {} to {}: {error}", out.flow.0, out.to_name));
+                }
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    return Err(format!(
+                        "flow {} to {} at {}: {error}",
+                        out.flow.0, out.to_name, out.address
+                    ));
+                }
+                Err(error) => tracing::debug!(to = %out.address, %error, "connecting again"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    async fn write_frames(
+        &self,
+        out: &Outgoing,
+        write: &mut WriteHalf<TlsStream<TcpStream>>,
+    ) -> io::Result<()> {
+        let counters = &self.flows[&out.flow];
+        let notify = &self.ready[&out.flow];
+        loop {
+            if !lock(&self.site).can_produce(out.flow) {
+                write.flush().await?;
+            }
+            let frame = wait_for(notify, || {
+                if let Some(packets) = *lock(&counters.end) {
+                    return Some(Frame::End { packets });
+                }
+                // Looking costs little, taking stirs the machine. (The lock must be free again before it does.)
+                let can = lock(&self.site).can_produce(out.flow);
+                if can { self.stir(|s| s.produce(out.flow)) } else { None }
+            })
+            .await;
+            match frame {
+                Frame::Data(mut packet) => {
+                    self.fault.spoil(out.flow, &mut packet);
+                    let length = packet.symbol.len() as u32;
+                    let digest = digest(&packet.symbol);
+                    lock(&self.digests).note(out.flow, FlowSide::Sent, packet.generation, digest);
+                    let header =
+                        FrameHeader::Data { generation: packet.generation, hash: packet.hash, length };
+                    lock(&counters.blocked).note(true, out.hop.stripes);
+                    write.write_all(&header.encode()).await?;
+                    write.write_all(&packet.symbol).await?;
+                    lock(&counters.blocked).note(false, out.hop.stripes);
+                    counters.sent_bytes.fetch_add(u64::from(length), Relaxed);
+                }
+                Frame::End { packets } => {
+                    // All stripes end, whichever took the end from the machine.
+                    *lock(&counters.end) = Some(packets);
+                    notify.notify_waiters();
+                    write.write_all(&FrameHeader::End { packets }.encode()).await?;
+                    return write.flush().await;
+                }
+            }
+        }
+    }
+
+    // ---- flows that arrive ----
+
+    pub(super) async fn receive_flow(&self, flow: FlowId, stream: TlsStream<TcpStream>) {
+        let (mut read, mut write) = tokio::io::split(stream);
+        let from =
+            self.program.incoming.iter().find(|i| i.flow == flow).expect("attached only if it arrives here");
+        let fills = self.fills(from.group);
+        let mut beating = async || -> io::Result<()> {
+            let mut told = 0;
+            loop {
+                let confirmed = if fills { lock(&self.site).confirmed(flow) } else { told };
+                if confirmed > told {
+                    told = confirmed;
+                    write.write_u8(CONFIRMED).await?;
+                    write.write_u64(confirmed).await?;
+                } else {
+                    write.write_u8(ALIVE).await?;
+                }
+                write.flush().await?;
+                if fills {
+                    tokio::time::sleep(CONFIRM_EVERY).await;
+                    let more = wait_for(&self.room[&flow], || {
+                        (lock(&self.site).confirmed(flow) > told).then_some(())
+                    });
+                    let _ = tokio::time::timeout(HEARTBEAT, more).await;
+                } else {
+                    tokio::time::sleep(HEARTBEAT).await;
+                }
+            }
+        };
+        let result = tokio::select! {
+            result = self.read_frames(flow, &mut read) => result,
+            result = beating() => result,
+        };
+        let result = match result {
+            Ok(()) => {
+                let told = async {
+                    write.write_u8(TAKEN).await?;
+                    write.shutdown().await
+                };
+                // The flow is whole here; whether the sender still hears of it is the sender's concern.
+                let _ = tokio::time::timeout(HOP_TIMEOUT, told).await;
+                return;
+            }
+            Err(error) => error,
+        };
+        if fills {
+            return tracing::info!(flow = flow.0, from = %from.from_name, error = %result, "fills no more");
+        }
+        self.hop_failed(flow, from.from, format!("flow {} from {}: {result}", flow.0, from.from_name));
+    }
+
+    async fn read_frames(&self, flow: FlowId, read: &mut ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
+        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        let mut header = [0; FrameHeader::LEN];
+        loop {
+            read.read_exact(&mut header).await?;
+            let decoded = FrameHeader::decode(&header, self.program.symbol_bytes);
+            match decoded.map_err(|e| invalid(e.to_string()))? {
+                FrameHeader::Data { generation, hash, length } => {
+                    let mut symbol = BytesMut::with_capacity(length as usize);
+                    let mut limited = read.take(length.into());
+                    while symbol.len() < length as usize {
+                        if limited.read_buf(&mut symbol).await? == 0 {
+                            return Err(io::ErrorKind::UnexpectedEof.into());
+                        }
+                    }
+                    let digest = digest(&symbol);
+                    lock(&self.digests).note(flow, FlowSide::Received, generation, digest);
+                    let mut packet = Some(Packet { generation, hash, symbol: symbol.freeze() });
+                    let accepted = wait_for(&self.room[&flow], || {
+                        if !lock(&self.site).has_room(flow, generation) {
+                            return None;
+                        }
+                        match self
+                            .stir(|s| s.accept(flow, packet.take().expect("put back below if not taken")))
+                        {
+                            Err(AcceptError::Full(back)) => {
+                                packet = Some(back);
+                                None
+                            }
+                            other => Some(other.map_err(|e| e.to_string())),
+                        }
+                    });
+                    accepted.await.map_err(invalid)?;
+                }
+                FrameHeader::End { packets } => {
+                    return self.stir(|s| s.accept_end(flow, packets)).map_err(|e| invalid(e.to_string()));
+                }
+            }
+        }
+    }
+}
+
+fn resolve(address: &str) -> io::Result<std::net::SocketAddr> {
+    address.to_socket_addrs()?.next().ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{address}: not an address of the form host:port"),
+        )
+    })
+}
+
+/// Reads what the receiving end says: that it lives, and at the end that it took everything.
+async fn watch_peer(mut read: ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
+    loop {
+        let word = tokio::time::timeout(HOP_TIMEOUT, read.read_u8()).await.map_err(|_| {
+            io::Error::new(io::ErrorKind::TimedOut, format!("silent for {} s", HOP_TIMEOUT.as_secs()))
+        })?;
+        match word? {
+            ALIVE => {}
+            TAKEN => return Ok(()),
+            other => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("unexpected byte {other}")));
+            }
+        }
+    }
+}
