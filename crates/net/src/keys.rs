@@ -3,9 +3,10 @@
 //! ECDSA on P-256, by rcgen. Who a certificate stands for is written in its subject alternative names: a URI for the
 //! role and the name (`anabranch:site:seattle`), and a DNS name of the same meaning that TLS checks
 //! (`seattle.site.anabranch`), so a site called `controller` is still only a site. Leaves out: revocation (make a new set
-//! instead). Read [`make_set`] and [`write_set`] first.
+//! instead). Read [`make_set`], [`add_to_set`] and [`write_set`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: writes files, and certificates begin now")]
 
+use crate::tls::{CredentialFiles, Credentials, TlsError};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -102,6 +103,13 @@ pub enum KeysError {
         /// The system's reason.
         error: std::io::Error,
     },
+    /// The authority's key cannot be read.
+    BadAuthority {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// The generator refused.
     Generator(rcgen::Error),
 }
@@ -119,6 +127,11 @@ impl std::fmt::Display for KeysError {
                 )
             }
             Self::Unwritable { path, error } => write!(f, "{}: cannot be written: {error}", path.display()),
+            Self::BadAuthority { path, reason } => write!(
+                f,
+                "{}: {reason}: name the folder that `keys init` made, with the authority's certificate and key in it",
+                path.display()
+            ),
             Self::Generator(error) => write!(f, "cannot make a certificate: {error}"),
         }
     }
@@ -213,6 +226,47 @@ pub fn make_set(request: &SetRequest) -> Result<KeySet, KeysError> {
 
 /// [`make_set`] for another day.
 pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<KeySet, KeysError> {
+    let validity = check(request, now)?;
+    let ca_key = KeyPair::generate()?;
+    let mut ca = authority(&ca_key);
+    (ca.not_before, ca.not_after) = validity;
+    let ca_certificate = ca.self_signed(&ca_key)?;
+    let first =
+        KeyFile { stem: "ca".into(), certificate_pem: ca_certificate.pem(), key_pem: ca_key.serialize_pem() };
+    let leaves = leaves(request, true, validity, &Issuer::new(ca, ca_key))?;
+    Ok(KeySet { files: std::iter::once(first).chain(leaves).collect() })
+}
+
+/// Makes keys for more sites and operators, vouched for by the authority of the set in `folder`; they are good for as long
+/// as was asked, or as the authority is if that ends before.
+///
+/// Errors: as [`make_set`]; no authority there, or its key and certificate do not belong together.
+pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysError> {
+    let validity = check(request, OffsetDateTime::now_utc())?;
+    let (key_path, certificate_path) = (folder.join("ca.key"), folder.join("ca.pem"));
+    let bad = |path: &Path, reason: String| KeysError::BadAuthority { path: path.to_owned(), reason };
+    let read = |path: &Path| std::fs::read_to_string(path).map_err(|e| bad(path, e.to_string()));
+    let ca_key = KeyPair::from_pem(&read(&key_path)?).map_err(|e| bad(&key_path, e.to_string()))?;
+    let certificate = read(&certificate_path)?;
+    let issuer = Issuer::new(authority(&ca_key), ca_key);
+    let files = leaves(request, false, validity, &issuer)?;
+    for file in &files {
+        let named = CredentialFiles { ca: certificate_path.clone(), certificate: "".into(), key: "".into() };
+        let (leaf, key) = (file.certificate_pem.as_bytes(), file.key_pem.as_bytes());
+        Credentials::from_pem(certificate.as_bytes(), leaf, key, &named).map_err(|error| {
+            let reason = match error {
+                TlsError::Expired { .. } => "has expired".to_owned(),
+                TlsError::WrongCa { .. } => "is not what belongs to ca.key".to_owned(),
+                other => other.to_string(),
+            };
+            bad(&certificate_path, reason)
+        })?;
+    }
+    Ok(KeySet { files })
+}
+
+/// From when until when the certificates of a good request are good.
+fn check(request: &SetRequest, now: OffsetDateTime) -> Result<(OffsetDateTime, OffsetDateTime), KeysError> {
     if !(1..=VALID_DAYS_MAX).contains(&request.valid_days) {
         return Err(KeysError::BadDays { days: request.valid_days });
     }
@@ -224,25 +278,29 @@ pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<K
         }
     }
     let begin = now - Duration::HOUR;
-    let end = begin + Duration::days(request.valid_days.into());
+    Ok((begin, begin + Duration::days(request.valid_days.into())))
+}
 
-    let ca_key = KeyPair::generate()?;
+/// The authority that holds `key`. All but its validity follows from the key.
+fn authority(key: &KeyPair) -> CertificateParams {
     let mut ca = CertificateParams::default();
     ca.distinguished_name = rcgen::DistinguishedName::new();
     // The key's own bytes tell two authorities apart in messages.
-    let mark: String = ca_key.public_key_raw().iter().rev().take(4).map(|b| format!("{b:02x}")).collect();
+    let mark: String = key.public_key_raw().iter().rev().take(4).map(|b| format!("{b:02x}")).collect();
     ca.distinguished_name.push(DnType::CommonName, format!("anabranch authority {mark}"));
     ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    (ca.not_before, ca.not_after) = (begin, end);
-    let ca_certificate = ca.self_signed(&ca_key)?;
-    let mut files = vec![KeyFile {
-        stem: "ca".into(),
-        certificate_pem: ca_certificate.pem(),
-        key_pem: ca_key.serialize_pem(),
-    }];
-    let issuer = Issuer::new(ca, ca_key);
+    ca
+}
 
+/// The controller's key if it is asked for, then the operators' and the sites'.
+fn leaves(
+    request: &SetRequest,
+    with_controller: bool,
+    (begin, end): (OffsetDateTime, OffsetDateTime),
+    issuer: &Issuer<'_, KeyPair>,
+) -> Result<Vec<KeyFile>, KeysError> {
+    let mut files = Vec::new();
     let mut make = |role: Role, name: &str, stem: PathBuf, hosts: &[String]| -> Result<(), KeysError> {
         let key = KeyPair::generate()?;
         let mut leaf = CertificateParams::new(vec![dns_name(role, name)?])?;
@@ -266,7 +324,7 @@ pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<K
         };
         leaf.use_authority_key_identifier_extension = true;
         (leaf.not_before, leaf.not_after) = (begin, end);
-        let certificate = leaf.signed_by(&key, &issuer)?;
+        let certificate = leaf.signed_by(&key, issuer)?;
         files.push(KeyFile { stem, certificate_pem: certificate.pem(), key_pem: key.serialize_pem() });
         Ok(())
     };
@@ -277,14 +335,16 @@ pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<K
     ];
     hosts.extend(request.controller_hosts.iter().filter(|h| !h.is_empty()).cloned());
     hosts.dedup();
-    make(Role::Controller, "controller", "controller".into(), &hosts)?;
+    if with_controller {
+        make(Role::Controller, "controller", "controller".into(), &hosts)?;
+    }
     for name in &request.operators {
         make(Role::Operator, name, Path::new("operators").join(escaped(name)), &[])?;
     }
     for name in &request.sites {
         make(Role::Site, name, Path::new("sites").join(escaped(name)), &[])?;
     }
-    Ok(KeySet { files })
+    Ok(files)
 }
 
 /// Writes a set below `folder`, which is made if need be: `STEM.pem` for everyone, `STEM.key` for its owner only (mode
@@ -377,6 +437,41 @@ mod tests {
             let error = make_set(&bad).err().expect("refused").to_string();
             assert!(!error.contains('\n'), "{error}");
         }
+    }
+
+    #[test]
+    fn who_comes_later_gets_keys_of_the_same_authority() {
+        let folder = std::env::temp_dir().join(format!("anabranch-keys-more-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let first = SetRequest {
+            sites: vec!["a".into()],
+            operators: vec![],
+            controller_hosts: vec![],
+            valid_days: 2,
+        };
+        write_set(&folder, &make_set(&first).expect("a good request")).expect("an empty folder");
+        let more = SetRequest { sites: vec!["b".into()], operators: vec!["c".into()], ..first.clone() };
+        let set = add_to_set(&folder, &more).expect("the authority is there");
+        let stems: Vec<_> = set.files.iter().map(|f| f.stem.display().to_string()).collect();
+        assert_eq!(stems, ["operators/c", "sites/b"]);
+        write_set(&folder, &set).expect("nothing of the kind is there");
+        for (role, name) in [(Role::Site, "a"), (Role::Site, "b"), (Role::Operator, "c")] {
+            Credentials::load(&CredentialFiles::in_set(&folder, role, name)).expect("one authority for all");
+        }
+        let again = add_to_set(&folder, &first).expect("keys in memory");
+        assert!(
+            matches!(write_set(&folder, &again), Err(KeysError::Exists { .. })),
+            "nothing is overwritten"
+        );
+
+        let other = make_set(&first).expect("a good request");
+        std::fs::write(folder.join("ca.pem"), &other.files[0].certificate_pem).expect("a folder");
+        let error = add_to_set(&folder, &more).err().expect("another's certificate").to_string();
+        assert!(error.contains("ca.pem: is not what belongs to ca.key"), "{error}");
+        std::fs::remove_file(folder.join("ca.key")).expect("it was there");
+        let error = add_to_set(&folder, &more).err().expect("no key").to_string();
+        assert!(error.contains("ca.key: ") && error.contains("keys init"), "{error}");
+        let _ = std::fs::remove_dir_all(&folder);
     }
 
     #[test]

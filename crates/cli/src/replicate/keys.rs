@@ -1,7 +1,8 @@
-//! `anabranch replicate keys init`: a working set of certificates for mutual TLS.
+//! `anabranch replicate keys`: a working set of certificates for mutual TLS, and more for those who come later.
 
 use crate::network::TopologyArgs;
-use anabranch_net::keys::{SetRequest, VALID_DAYS, make_set, write_set};
+use anabranch_net::keys::{SetRequest, VALID_DAYS, add_to_set, make_set, write_set};
+use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,6 +11,25 @@ use std::process::ExitCode;
 pub enum Command {
     /// Make an authority, and a certificate and key for the controller, every site and an operator.
     Init(InitArgs),
+    /// Make a certificate and key for each of some more sites or operators, by the authority of a set that is there.
+    Add(AddArgs),
+}
+
+/// For whom, and where.
+#[derive(clap::Args)]
+pub struct AddArgs {
+    /// The folder that `keys init` made, with ca.pem and ca.key.
+    #[arg(long, value_name = "DIR", default_value = "keys")]
+    keys: PathBuf,
+    /// Names of the sites, as the topology has them.
+    #[arg(long, value_name = "SITE", value_delimiter = ',')]
+    sites: Vec<String>,
+    /// Names of the operators.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    operators: Vec<String>,
+    /// Days until the certificates expire, if the authority does not before.
+    #[arg(long, value_name = "DAYS", default_value_t = VALID_DAYS)]
+    valid_days: u32,
 }
 
 /// For whom, and where to.
@@ -35,7 +55,32 @@ pub struct InitArgs {
 ///
 /// Errors: one line for the user.
 pub fn run(command: &Command, quiet: bool) -> anyhow::Result<ExitCode> {
-    let Command::Init(args) = command;
+    match command {
+        Command::Init(args) => init(args, quiet),
+        Command::Add(args) => add(args, quiet),
+    }
+}
+
+fn add(args: &AddArgs, quiet: bool) -> anyhow::Result<ExitCode> {
+    ensure!(
+        !(args.sites.is_empty() && args.operators.is_empty()),
+        "keys for nobody: name --sites, --operators, or both"
+    );
+    let request = SetRequest {
+        sites: args.sites.clone(),
+        operators: args.operators.clone(),
+        controller_hosts: vec![],
+        valid_days: args.valid_days,
+    };
+    write_set(&args.keys, &add_to_set(&args.keys, &request)?)?;
+    if !quiet {
+        let names: Vec<_> = args.sites.iter().chain(&args.operators).map(String::as_str).collect();
+        eprintln!("keys for {} in {}/", names.join(", "), args.keys.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn init(args: &InitArgs, quiet: bool) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
     let request = SetRequest {
         sites: topology.sites().iter().map(|s| s.name.clone()).collect(),
@@ -48,7 +93,7 @@ pub fn run(command: &Command, quiet: bool) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     eprintln!(
-        "keys for the controller, {} sites and {} in {}/; valid {} days; ca.key makes new ones: keep it apart",
+        "keys for the controller, {} sites and {} in {}/; valid {} days; with ca.key `keys add` makes more: keep it apart",
         request.sites.len(),
         request.operators.join(", "),
         args.out.display(),
