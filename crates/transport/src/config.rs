@@ -1,0 +1,150 @@
+//! How a TCP connection is set up.
+
+use anabranch_units::{ByteCount, Duration};
+
+/// Which congestion control.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Control {
+    /// RFC 5681 and 6582.
+    NewReno,
+    /// RFC 9438.
+    Cubic,
+    /// RFC 8257. Needs [`Config::ecn`].
+    Dctcp,
+}
+
+/// The settings of one end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Most bytes of data in a segment; at least 1.
+    pub mss: u32,
+    /// Bytes of headers on every segment.
+    pub header_bytes: u32,
+    /// Which congestion control.
+    pub control: Control,
+    /// Segments that may be sent before the first acknowledgement (RFC 6928: 10).
+    pub initial_window_segments: u32,
+    /// Where slow start ends at first; without one, at the first loss.
+    pub initial_ssthresh: Option<ByteCount>,
+    /// The most that the congestion window grows to.
+    pub cwnd_max: Option<ByteCount>,
+    /// Whether selective acknowledgements are sent and used.
+    pub sack: bool,
+    /// Whether segments may be marked by queues.
+    pub ecn: bool,
+    /// How long an acknowledgement may wait for a second segment; none waits without one.
+    pub delayed_ack: Option<Duration>,
+    /// The least retransmission timeout.
+    ///
+    /// Differs: RFC 6298 section 2.4 says 1 s; Linux 200 ms.
+    pub rto_min: Duration,
+    /// The timeout before the first sample (RFC 6298 section 2.1: 1 s).
+    pub rto_initial: Duration,
+    /// The most that backing off leads to (section 2.5: at least 60 s).
+    pub rto_max: Duration,
+    /// Timeouts in a row after which the connection is given up (RFC 9293 section 3.8.3: R2).
+    pub timeouts_max: u32,
+    /// Bytes that may wait to be read, gaps included. What it is at the start is the first window.
+    pub receive_buffer: ByteCount,
+    /// Whether the user reads at once whatever arrives.
+    pub reads_at_once: bool,
+    /// Whether the window begins anew after a pause of one timeout (RFC 5681 section 4.1).
+    pub slow_start_restart: bool,
+    /// Whether the connection begins with SYN segments. Without, both ends are connected at once.
+    pub handshake: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mss: 1_448,
+            header_bytes: 52,
+            control: Control::NewReno,
+            initial_window_segments: 10,
+            initial_ssthresh: None,
+            cwnd_max: None,
+            sack: true,
+            ecn: false,
+            delayed_ack: Some(Duration::from_ms(40)),
+            rto_min: Duration::from_ms(200),
+            rto_initial: Duration::from_secs(1),
+            rto_max: Duration::from_secs(60),
+            timeouts_max: 15,
+            receive_buffer: ByteCount::mib(4),
+            reads_at_once: true,
+            slow_start_restart: true,
+            handshake: true,
+        }
+    }
+}
+
+/// Why settings cannot be a connection's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A number is out of its range.
+    OutOfRange {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least and most allowed.
+        allowed: (u64, u64),
+    },
+    /// DCTCP without marks to go by.
+    DctcpWithoutEcn,
+}
+
+impl std::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::OutOfRange { what, value, allowed: (least, most) } => {
+                write!(f, "{what} {value}: must be {least} to {most}")
+            }
+            Self::DctcpWithoutEcn => write!(f, "control dctcp: goes by ECN marks, so set ecn = true"),
+        }
+    }
+}
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Whether a connection can have these settings.
+    ///
+    /// Errors: see [`ConfigError`].
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let between = |what, value, least, most| {
+            if (least..=most).contains(&value) {
+                Ok(())
+            } else {
+                Err(ConfigError::OutOfRange { what, value, allowed: (least, most) })
+            }
+        };
+        let ns = |d: Duration| d.as_ns();
+        between("mss in bytes", self.mss.into(), 1, 1 << 20)?;
+        between("header in bytes", self.header_bytes.into(), 0, 1_000)?;
+        between("initial window in segments", self.initial_window_segments.into(), 1, 1_000)?;
+        let mss = u64::from(self.mss);
+        between("receive buffer in bytes", self.receive_buffer.as_u64(), mss, 1 << 40)?;
+        if let Some(most) = self.cwnd_max {
+            between("largest congestion window in bytes", most.as_u64(), mss, 1 << 40)?;
+        }
+        between("least retransmission timeout in ns", ns(self.rto_min), 1_000, 60_000_000_000)?;
+        between("first retransmission timeout in ns", ns(self.rto_initial), 1_000, 60_000_000_000)?;
+        between(
+            "longest retransmission timeout in ns",
+            ns(self.rto_max),
+            ns(self.rto_min.max(self.rto_initial)),
+            3_600_000_000_000,
+        )?;
+        between("timeouts in a row", self.timeouts_max.into(), 1, 1_000)?;
+        if let Some(wait) = self.delayed_ack {
+            // RFC 5681 section 4.2: at most 500 ms.
+            between("delayed acknowledgement in ns", ns(wait), 1, 500_000_000)?;
+        }
+        if self.control == Control::Dctcp && !self.ecn {
+            return Err(ConfigError::DctcpWithoutEcn);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! Congestion control: how the window grows and what loss and marks do to it.
+//!
+//! One file for each; [`Congestion`] dispatches by `match`. What is the same for all stands here: slow start, and what a
+//! timeout does. When a loss counts, and what is sent again, is the sender's (`send`).
+
+pub mod cubic;
+pub mod dctcp;
+pub mod newreno;
+
+use crate::config::Control;
+use anabranch_units::{Duration, Instant};
+
+/// The congestion window. All in bytes.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The congestion window.
+    pub cwnd: u64,
+    /// Below it, slow start.
+    pub ssthresh: u64,
+    /// A full segment's data.
+    pub mss: u64,
+    /// The most that `cwnd` grows to.
+    pub cwnd_max: u64,
+}
+
+impl Window {
+    /// Whether the window doubles with every round trip (RFC 5681 section 3.1).
+    pub const fn is_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+    pub(crate) fn grow(&mut self, bytes: u64) {
+        self.cwnd = (self.cwnd + bytes).min(self.cwnd_max);
+    }
+    /// Two segments: below that nothing shrinks (RFC 5681 equation 4).
+    pub(crate) const fn least(&self) -> u64 {
+        2 * self.mss
+    }
+}
+
+/// What an acknowledgement of new data says.
+#[derive(Copy, Clone, Debug)]
+pub struct Ack {
+    /// Bytes that are acknowledged now and were not before.
+    pub bytes: u64,
+    /// Of them, those behind which the peer has seen marks.
+    pub marked: bool,
+    /// Positions: what is acknowledged, and what has been sent.
+    pub una: u64,
+    /// The position behind the last byte sent.
+    pub sent: u64,
+    /// The smoothed round trip, once known.
+    pub srtt: Option<Duration>,
+    /// Whether the window is what kept the sender back. Only then it grows (RFC 9438 section 5.8, RFC 7661).
+    pub limited: bool,
+}
+
+/// A congestion control with its state.
+#[derive(Clone, Debug)]
+pub enum Congestion {
+    /// See [`newreno::NewReno`].
+    NewReno(newreno::NewReno),
+    /// See [`cubic::Cubic`].
+    Cubic(cubic::Cubic),
+    /// See [`dctcp::Dctcp`].
+    Dctcp(dctcp::Dctcp),
+}
+
+impl Congestion {
+    /// The one called `control`, at the beginning of a connection.
+    pub fn new(control: Control) -> Self {
+        match control {
+            Control::NewReno => Self::NewReno(newreno::NewReno::default()),
+            Control::Cubic => Self::Cubic(cubic::Cubic::default()),
+            Control::Dctcp => Self::Dctcp(dctcp::Dctcp::default()),
+        }
+    }
+
+    /// New data was acknowledged outside of a recovery.
+    ///
+    /// Source: slow start is RFC 5681 equation 2, `cwnd += min(N, SMSS)`.
+    pub fn handle_ack(&mut self, now: Instant, w: &mut Window, ack: &Ack) {
+        if let Self::Dctcp(control) = self {
+            control.note(ack);
+        }
+        if !ack.limited {
+            return;
+        }
+        if w.is_slow_start() {
+            // Growth ends at the threshold: the rest of the acknowledgement belongs to what follows.
+            return w.grow(ack.bytes.min(w.mss).min(w.ssthresh - w.cwnd));
+        }
+        match self {
+            Self::NewReno(control) => control.avoid(w, ack),
+            Self::Cubic(control) => control.avoid(now, w, ack),
+            Self::Dctcp(control) => control.reno.avoid(w, ack),
+        }
+    }
+
+    /// A loss was found by what was acknowledged; `flight` bytes were on their way. Sets `ssthresh` only.
+    pub fn handle_loss(&mut self, w: &mut Window, flight: u64) {
+        match self {
+            Self::NewReno(control) => control.back_off(w, flight),
+            Self::Cubic(control) => control.back_off(w, flight),
+            // RFC 8257 section 3.5: as a conventional TCP.
+            Self::Dctcp(control) => control.reno.back_off(w, flight),
+        }
+    }
+
+    /// Marks were echoed; at most once for a window of data. Sets the window.
+    pub fn handle_marks(&mut self, w: &mut Window, flight: u64) {
+        match self {
+            Self::Dctcp(control) => control.back_off(w),
+            _ => {
+                // RFC 3168 section 6.1.2: as for a loss, but nothing is sent again.
+                self.handle_loss(w, flight);
+                w.cwnd = w.ssthresh;
+            }
+        }
+    }
+
+    /// The retransmission timer went off (RFC 5681 section 3.1: the window becomes one segment).
+    pub fn handle_timeout(&mut self, w: &mut Window, flight: u64, is_first: bool) {
+        if is_first {
+            self.handle_loss(w, flight);
+        }
+        if let Self::Cubic(control) = self {
+            control.forget_epoch();
+        }
+        w.cwnd = w.mss;
+    }
+
+    /// The connection was idle for long (RFC 5681 section 4.1).
+    pub fn handle_idle(&mut self, w: &mut Window, initial: u64) {
+        if let Self::Cubic(control) = self {
+            control.forget_epoch();
+        }
+        w.cwnd = w.cwnd.min(initial);
+    }
+}

@@ -1,0 +1,102 @@
+//! DCTCP (RFC 8257): the window shrinks by how much was marked, not by whether anything was.
+
+use super::newreno::NewReno;
+use super::{Ack, Window};
+
+/// One, in the fixed point of alpha.
+const ONE: u64 = 1 << 20;
+/// g of section 3.3: 1/16.
+const GAIN_SHIFT: u32 = 4;
+
+/// The state of DCTCP. It grows as NewReno does.
+#[derive(Clone, Debug)]
+pub struct Dctcp {
+    pub(super) reno: NewReno,
+    /// The share of bytes that are marked, smoothed; in parts of [`ONE`].
+    alpha: u64,
+    acked: u64,
+    marked: u64,
+    /// The position whose acknowledgement ends the window that is observed.
+    window_end: u64,
+}
+
+impl Default for Dctcp {
+    fn default() -> Self {
+        // Section 3.3, step 1: 1, so that the first marks count as much as a loss.
+        Self { reno: NewReno::default(), alpha: ONE, acked: 0, marked: 0, window_end: 0 }
+    }
+}
+
+impl Dctcp {
+    /// Observes marks, window by window.
+    ///
+    /// Source: section 3.3, steps 1 to 8; DCTCP.Alpha = Alpha * (1 - g) + g * M.
+    pub(super) fn note(&mut self, ack: &Ack) {
+        self.acked += ack.bytes;
+        self.marked += if ack.marked { ack.bytes } else { 0 };
+        if ack.una < self.window_end || self.acked == 0 {
+            return;
+        }
+        let share = (u128::from(self.marked) * u128::from(ONE) / u128::from(self.acked)) as u64;
+        self.alpha = self.alpha - (self.alpha >> GAIN_SHIFT) + (share >> GAIN_SHIFT);
+        (self.acked, self.marked, self.window_end) = (0, 0, ack.sent);
+    }
+
+    /// Source: section 3.3, step 9: cwnd = cwnd * (1 - Alpha / 2).
+    pub(super) fn back_off(&mut self, w: &mut Window) {
+        let cut = (u128::from(w.cwnd) * u128::from(self.alpha) / u128::from(2 * ONE)) as u64;
+        w.cwnd = (w.cwnd - cut).max(w.least());
+        w.ssthresh = w.cwnd;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ack(una: u64, marked: bool) -> Ack {
+        Ack { bytes: 1_000, marked, una, sent: una + 10_000, srtt: None, limited: true }
+    }
+    fn window() -> Window {
+        Window { cwnd: 100_000, ssthresh: 0, mss: 1_000, cwnd_max: 1 << 40 }
+    }
+
+    #[test]
+    fn without_marks_alpha_decays_by_a_sixteenth_each_window() {
+        let mut control = Dctcp::default();
+        let mut una = 0;
+        for _ in 0..11 * 10 {
+            una += 1_000;
+            control.note(&ack(una, false));
+        }
+        // The first acknowledgement ends a window, and every tenth after it.
+        let expected = (15.0f64 / 16.0).powi(11) * ONE as f64;
+        assert!((control.alpha as f64 / expected - 1.0).abs() < 1e-4, "{} {expected}", control.alpha);
+    }
+
+    #[test]
+    fn the_window_shrinks_by_half_of_alpha() {
+        let mut control = Dctcp::default();
+        let mut w = window();
+        control.back_off(&mut w);
+        assert_eq!((w.cwnd, w.ssthresh), (50_000, 50_000), "all marked: as for a loss");
+        control.alpha = ONE / 8;
+        control.back_off(&mut w);
+        assert_eq!(w.cwnd, 50_000 - 3_125);
+        control.alpha = 0;
+        control.back_off(&mut w);
+        assert_eq!(w.cwnd, 46_875);
+    }
+
+    #[test]
+    fn alpha_settles_at_the_share_that_is_marked() {
+        let mut control = Dctcp::default();
+        let mut una = 0;
+        for n in 0..10_000u64 {
+            una += 1_000;
+            control.note(&ack(una, n % 4 == 0));
+        }
+        let share = control.alpha as f64 / ONE as f64;
+        assert!((share - 0.25).abs() < 0.05, "{share}");
+    }
+}

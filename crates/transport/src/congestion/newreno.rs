@@ -1,0 +1,96 @@
+//! NewReno's window: additive increase, multiplicative decrease (RFC 5681).
+
+use super::{Ack, Window};
+
+/// The state of congestion avoidance.
+#[derive(Clone, Debug, Default)]
+pub struct NewReno {
+    /// Bytes acknowledged since the window last grew.
+    acked: u64,
+}
+
+impl NewReno {
+    /// One segment more for each window that is acknowledged.
+    ///
+    /// Source: RFC 5681 section 3.1, the recommended way: count the bytes, and grow by SMSS when they reach cwnd.
+    pub(super) fn avoid(&mut self, w: &mut Window, ack: &Ack) {
+        self.acked += ack.bytes;
+        if self.acked >= w.cwnd {
+            self.acked -= w.cwnd;
+            w.grow(w.mss);
+        }
+    }
+
+    /// Half of what is on its way.
+    ///
+    /// Source: RFC 5681 equation 4.
+    pub(super) fn back_off(&mut self, w: &mut Window, flight: u64) {
+        w.ssthresh = (flight / 2).max(w.least());
+        self.acked = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Congestion;
+    use super::*;
+    use crate::config::Control;
+    use anabranch_units::Instant;
+
+    fn ack(bytes: u64) -> Ack {
+        Ack { bytes, marked: false, una: 0, sent: 0, srtt: None, limited: true }
+    }
+    fn window(cwnd: u64, ssthresh: u64) -> Window {
+        Window { cwnd, ssthresh, mss: 1_000, cwnd_max: 1 << 30 }
+    }
+
+    #[test]
+    fn slow_start_grows_by_what_is_acknowledged_but_at_most_a_segment() {
+        let mut control = Congestion::new(Control::NewReno);
+        let mut w = window(2_000, 10_000);
+        control.handle_ack(Instant::ZERO, &mut w, &ack(1_000));
+        assert_eq!(w.cwnd, 3_000);
+        control.handle_ack(Instant::ZERO, &mut w, &ack(2_000));
+        assert_eq!(w.cwnd, 4_000, "an acknowledgement of two segments counts as one");
+        control.handle_ack(Instant::ZERO, &mut w, &ack(300));
+        assert_eq!(w.cwnd, 4_300);
+    }
+
+    #[test]
+    fn congestion_avoidance_grows_by_a_segment_for_each_window() {
+        let mut control = Congestion::new(Control::NewReno);
+        let mut w = window(4_000, 4_000);
+        for expected in [4_000, 4_000, 4_000, 5_000, 5_000] {
+            control.handle_ack(Instant::ZERO, &mut w, &ack(1_000));
+            assert_eq!(w.cwnd, expected);
+        }
+    }
+
+    #[test]
+    fn a_window_that_is_not_used_does_not_grow() {
+        let mut control = Congestion::new(Control::NewReno);
+        let mut w = window(2_000, 10_000);
+        control.handle_ack(Instant::ZERO, &mut w, &Ack { limited: false, ..ack(1_000) });
+        assert_eq!(w.cwnd, 2_000);
+    }
+
+    #[test]
+    fn loss_halves_what_was_on_its_way_down_to_two_segments() {
+        let mut control = Congestion::new(Control::NewReno);
+        let mut w = window(20_000, 1 << 30);
+        control.handle_loss(&mut w, 16_000);
+        assert_eq!(w.ssthresh, 8_000);
+        control.handle_loss(&mut w, 3_000);
+        assert_eq!(w.ssthresh, 2_000);
+    }
+
+    #[test]
+    fn a_timeout_leaves_one_segment_and_only_the_first_in_a_row_moves_the_threshold() {
+        let mut control = Congestion::new(Control::NewReno);
+        let mut w = window(20_000, 1 << 30);
+        control.handle_timeout(&mut w, 16_000, true);
+        assert_eq!((w.cwnd, w.ssthresh), (1_000, 8_000));
+        control.handle_timeout(&mut w, 1_000, false);
+        assert_eq!((w.cwnd, w.ssthresh), (1_000, 8_000));
+    }
+}

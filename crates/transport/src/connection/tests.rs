@@ -1,0 +1,334 @@
+//! Two ends with a wire between them that delays, loses, repeats and reorders as a test says.
+
+use super::*;
+use crate::config::Control;
+use anabranch_units::{ByteCount, RandomStream, Seed};
+use proptest::prelude::*;
+
+const A: PeerId = PeerId(0);
+const B: PeerId = PeerId(1);
+const DELAY: Duration = Duration::from_ms(10);
+
+/// What becomes of a segment: how long it takes, once for each copy that arrives.
+type Fate = Vec<Duration>;
+
+struct Net<F> {
+    now: Instant,
+    ends: [Connection; 2],
+    /// When, to whom, and a number that keeps the order of equals.
+    wire: Vec<(Instant, usize, u64, Segment)>,
+    fate: F,
+    /// Everything that was sent: when, by whom, what.
+    log: Vec<(Instant, usize, Segment)>,
+    events: [Vec<Event>; 2],
+}
+
+fn reliable(_: usize, _: &Segment) -> Fate {
+    vec![DELAY]
+}
+
+impl<F: FnMut(usize, &Segment) -> Fate> Net<F> {
+    fn new(config: &Config, fate: F) -> Self {
+        let a = Connection::connect(config, B).expect("good settings");
+        let b = Connection::listen(config, A).expect("good settings");
+        Self { now: Instant::ZERO, ends: [a, b], wire: vec![], fate, log: vec![], events: [vec![], vec![]] }
+    }
+
+    fn drain(&mut self) {
+        for from in 0..2 {
+            while let Some(transmit) = self.ends[from].poll_transmit(self.now) {
+                let number = self.log.len() as u64;
+                self.log.push((self.now, from, transmit.msg));
+                for delay in (self.fate)(from, &transmit.msg) {
+                    self.wire.push((self.now + delay, 1 - from, number, transmit.msg));
+                }
+            }
+            while let Some(event) = self.ends[from].poll_event() {
+                self.events[from].push(event);
+            }
+        }
+    }
+
+    /// Runs until `until`, or until nothing is left to happen. False if it ran out of time.
+    fn run(&mut self, until: Duration) -> bool {
+        let until = Instant::ZERO + until;
+        loop {
+            self.drain();
+            let first = self.wire.iter().enumerate().min_by_key(|(_, (at, _, number, _))| (*at, *number));
+            let arrival = first.map(|(index, (at, ..))| (*at, index));
+            let timeout = self.ends.iter().filter_map(Endpoint::poll_timeout).min();
+            let next = [arrival.map(|(at, _)| at), timeout].into_iter().flatten().min();
+            let Some(next) = next else {
+                self.now = until;
+                return true;
+            };
+            if next > until {
+                self.now = until;
+                return false;
+            }
+            assert!(next >= self.now, "time never goes back");
+            self.now = next;
+            match arrival.filter(|(at, _)| *at <= next) {
+                Some((_, index)) => {
+                    let (_, to, _, segment) = self.wire.swap_remove(index);
+                    self.ends[to].handle_message(self.now, PeerId(1 - to as u32), segment);
+                }
+                None => self.ends.iter_mut().for_each(|end| end.handle_timeout(self.now)),
+            }
+        }
+    }
+
+    fn received(&self, at: usize) -> u64 {
+        let bytes = self.events[at].iter().map(|e| match e {
+            Event::Received { bytes } => *bytes,
+            _ => 0,
+        });
+        bytes.sum()
+    }
+    /// Data segments that A sent, by position, each with when.
+    fn data(&self) -> Vec<(Instant, u64)> {
+        self.log
+            .iter()
+            .filter(|(_, from, s)| *from == 0 && s.len > 0)
+            .map(|(at, _, s)| (*at, s.seq))
+            .collect()
+    }
+    fn ms(&self, at: Instant) -> u64 {
+        at.saturating_since(Instant::ZERO).as_us() / 1_000
+    }
+}
+
+fn config() -> Config {
+    Config { mss: 1_000, header_bytes: 40, delayed_ack: None, ..Config::default() }
+}
+
+/// Loses the data segments of A whose numbers, in order of sending, are in `lost`.
+fn losing(lost: &'static [usize]) -> impl FnMut(usize, &Segment) -> Fate {
+    let mut number = 0;
+    move |from, segment| {
+        if from == 0 && segment.len > 0 {
+            number += 1;
+            if lost.contains(&(number - 1)) {
+                return vec![];
+            }
+        }
+        vec![DELAY]
+    }
+}
+
+#[test]
+fn a_stream_arrives_and_both_ends_close() {
+    let mut net = Net::new(&config(), reliable);
+    net.ends[0].write(100_000);
+    net.ends[0].close();
+    net.ends[1].close();
+    assert!(net.run(Duration::from_secs(10)));
+    assert_eq!(net.received(1), 100_000);
+    for end in 0..2 {
+        assert_eq!(net.ends[end].state(), State::Over);
+        assert_eq!(net.events[end].first(), Some(&Event::Connected));
+        assert!(net.events[end].contains(&Event::PeerClosed) && net.events[end].contains(&Event::Finished));
+    }
+    assert_eq!(net.data().len(), 100, "nothing was sent twice");
+}
+
+#[test]
+fn data_waits_for_the_handshake_and_slow_start_doubles() {
+    let mut net = Net::new(&config(), reliable);
+    net.ends[0].write(150_000);
+    net.run(Duration::from_secs(10));
+    // SYN, its answer, then 10, 20, 40 and 80 segments, a round trip of 20 ms apart.
+    let rounds = [20, 40, 60, 80].map(|ms| net.data().iter().filter(|(at, _)| net.ms(*at) == ms).count());
+    assert_eq!(rounds, [10, 20, 40, 80]);
+}
+
+#[test]
+fn the_window_of_the_receiver_holds() {
+    let small = Config { receive_buffer: ByteCount::new(5_500), ..config() };
+    let mut net = Net::new(&small, reliable);
+    net.ends[0].write(50_000);
+    net.run(Duration::from_secs(10));
+    assert_eq!(net.received(1), 50_000);
+    let first = net.data().iter().filter(|(at, _)| net.ms(*at) == 20).count();
+    assert_eq!(first, 5, "five whole segments; a part of one waits");
+}
+
+#[test]
+fn a_loss_is_repaired_after_three_duplicates_without_a_timeout() {
+    for sack in [false, true] {
+        let mut net = Net::new(&Config { sack, ..config() }, losing(&[3]));
+        // Enough that there is always something new to send: RFC 6675 sends the last segment once more where there is not.
+        net.ends[0].write(60_000);
+        net.run(Duration::from_secs(10));
+        assert_eq!(net.received(1), 60_000);
+        let again: Vec<_> = net.data().into_iter().filter(|(_, seq)| *seq == 3_000).collect();
+        assert_eq!(again.len(), 2, "sack {sack}");
+        // Sent at 20 ms, missed at 40 ms.
+        assert_eq!(net.ms(again[1].0), 40, "sack {sack}");
+        assert_eq!(net.data().len(), 61, "nothing else was sent twice (sack {sack})");
+    }
+}
+
+#[test]
+fn several_losses_take_newreno_a_round_trip_each_and_sack_one_for_all() {
+    let when = |sack| {
+        let mut net = Net::new(&Config { sack, initial_window_segments: 20, ..config() }, losing(&[2, 4, 6]));
+        net.ends[0].write(20_000);
+        net.run(Duration::from_secs(10));
+        assert_eq!(net.received(1), 20_000);
+        let of = |seq| net.data().iter().filter(|(_, s)| *s == seq).map(|(at, _)| net.ms(*at)).max();
+        [2_000, 4_000, 6_000].map(|seq| of(seq).expect("sent"))
+    };
+    assert_eq!(when(false), [40, 60, 80]);
+    assert_eq!(when(true), [40, 40, 40]);
+}
+
+#[test]
+fn the_loss_of_the_last_segment_takes_a_timeout() {
+    let mut net = Net::new(&config(), losing(&[4]));
+    net.ends[0].write(5_000);
+    net.run(Duration::from_secs(10));
+    assert_eq!(net.received(1), 5_000);
+    let again = net.data().iter().filter(|(_, seq)| *seq == 4_000).map(|(at, _)| net.ms(*at)).max();
+    // Restarted at 40 ms by what was acknowledged, with the floor of 200 ms.
+    assert_eq!(again, Some(240));
+}
+
+#[test]
+fn timeouts_double_and_at_last_the_connection_is_given_up() {
+    let deaf = |from: usize, s: &Segment| if from == 0 && s.len > 0 { vec![] } else { vec![DELAY] };
+    let mut net = Net::new(&Config { timeouts_max: 3, ..config() }, deaf);
+    net.ends[0].write(1_000);
+    net.run(Duration::from_secs(100));
+    let times: Vec<_> = net.data().iter().map(|(at, _)| net.ms(*at)).collect();
+    assert_eq!(times, [20, 220, 620, 1_420]);
+    assert_eq!(net.ends[0].state(), State::GivenUp);
+    assert_eq!(net.events[0].last(), Some(&Event::GivenUp));
+}
+
+#[test]
+fn a_lost_syn_is_sent_again_after_a_second() {
+    let mut first = true;
+    let mut net =
+        Net::new(&config(), move |_, _| if std::mem::take(&mut first) { vec![] } else { vec![DELAY] });
+    net.ends[0].write(1_000);
+    net.run(Duration::from_secs(10));
+    assert_eq!(net.received(1), 1_000);
+    assert_eq!(net.data().iter().map(|(at, _)| net.ms(*at)).collect::<Vec<_>>(), [1_020]);
+}
+
+#[test]
+fn a_closed_window_is_probed_until_it_opens() {
+    let slow = Config { receive_buffer: ByteCount::new(4_000), reads_at_once: false, ..config() };
+    // The news that the window is open is lost.
+    let mut opened = false;
+    let mut net = Net::new(&slow, move |from, s: &Segment| {
+        if from == 1 && s.window > 0 && s.ack == Some(4_000) && !std::mem::replace(&mut opened, true) {
+            vec![]
+        } else {
+            vec![DELAY]
+        }
+    });
+    net.ends[0].write(8_000);
+    net.run(Duration::from_ms(100));
+    assert_eq!((net.received(1), net.ends[1].unread_bytes()), (4_000, 4_000));
+    net.ends[1].read(4_000);
+    net.run(Duration::from_secs(5));
+    assert_eq!(net.received(1), 8_000);
+}
+
+#[test]
+fn an_acknowledgement_waits_for_a_second_segment_or_for_its_time() {
+    let mut net = Net::new(&Config { delayed_ack: Some(Duration::from_ms(40)), ..config() }, reliable);
+    net.ends[0].write(3_000);
+    net.run(Duration::from_secs(10));
+    let acks: Vec<_> = net
+        .log
+        .iter()
+        .filter(|(_, from, s)| *from == 1 && !s.syn)
+        .map(|(at, _, s)| (net.ms(*at), s.ack))
+        .collect();
+    assert_eq!(acks, [(30, Some(2_000)), (70, Some(3_000))]);
+}
+
+#[test]
+fn after_a_pause_the_window_begins_anew() {
+    let mut net = Net::new(&config(), reliable);
+    net.ends[0].write(100_000);
+    net.run(Duration::from_secs(2));
+    assert!(net.ends[0].window().cwnd > 40_000);
+    net.ends[0].write(100_000);
+    net.run(Duration::from_ms(2_001));
+    let burst = net.data().iter().filter(|(at, _)| net.ms(*at) == 2_000).count();
+    assert_eq!(burst, 10);
+}
+
+#[test]
+fn marks_halve_the_window_once_for_each_window_of_data() {
+    let ecn = Config { ecn: true, sack: false, ..config() };
+    let mut net = Net::new(&ecn, reliable);
+    net.ends[0].write(1_000_000);
+    net.run(Duration::from_ms(65));
+    let before = net.ends[0].window().cwnd;
+    // All that is on its way now is marked.
+    net.wire.iter_mut().filter(|(_, to, ..)| *to == 1).for_each(|(.., s)| s.ce = true);
+    net.run(Duration::from_ms(85));
+    let after = net.ends[0].window().cwnd;
+    assert!(after <= before && after >= before / 4, "{before} {after}");
+    assert!(net.log.iter().any(|(_, from, s)| *from == 0 && s.cwr));
+    net.run(Duration::from_secs(20));
+    assert_eq!(net.received(1), 1_000_000);
+    let last = net.log.iter().rfind(|(_, from, _)| *from == 1).expect("it answered");
+    assert!(!last.2.ece, "no echo after the sender has said that it slowed down");
+}
+
+/// Loss, copies and reordering, drawn at random.
+fn rough(mut random: RandomStream, loss_ppm: u32) -> impl FnMut(usize, &Segment) -> Fate {
+    move |_, _| {
+        let mut copies = Vec::new();
+        for _ in 0..1 + u32::from(random.chance_ppm(20_000)) {
+            if !random.chance_ppm(loss_ppm) {
+                copies.push(DELAY + Duration::from_us(random.below(4_000)));
+            }
+        }
+        copies
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn whatever_the_wire_does_the_stream_arrives_once_and_in_order(
+        seed: u64, loss_ppm in 0u32..250_000, bytes in 0u64..200_000, sack: bool, delayed: bool,
+        which in 0usize..3, buffer in 2_000u64..100_000,
+    ) {
+        let control = [Control::NewReno, Control::Cubic, Control::Dctcp][which];
+        let config = Config {
+            sack,
+            control,
+            ecn: control == Control::Dctcp,
+            delayed_ack: delayed.then_some(Duration::from_ms(40)),
+            receive_buffer: ByteCount::new(buffer),
+            timeouts_max: 1_000,
+            ..config()
+        };
+        let mut net = Net::new(&config, rough(Seed::new(seed).stream("wire", 0), loss_ppm));
+        net.ends[0].write(bytes);
+        net.ends[0].close();
+        net.ends[1].close();
+        prop_assert!(net.run(Duration::from_secs(36_000)), "it ends: {:?}", net.ends);
+        prop_assert_eq!(net.received(1), bytes);
+        prop_assert_eq!(net.ends[0].state(), State::Over);
+        prop_assert_eq!(net.ends[1].state(), State::Over);
+        // Beyond the window goes nothing but a probe's one byte.
+        let mut edge = buffer;
+        for (_, from, segment) in &net.log {
+            if *from == 1 {
+                edge = edge.max(segment.ack.unwrap_or(0) + segment.window);
+            } else if segment.len > 1 {
+                prop_assert!(segment.seq + u64::from(segment.len) <= edge);
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Transports as protocol machines: TCP with its congestion controls, and UDP sources.
+//!
+//! Each is an [`anabranch_endpoint::Endpoint`]: time and segments come in, segments, events and a deadline go out. They
+//! carry lengths, not bytes: a stream is known by its positions, and who needs contents keeps them by position.
+//!
+//! Words: a *position* counts the bytes of one direction of a connection from 0; *in flight* is what was sent and neither
+//! acknowledged nor found lost; an *episode* is one recovery from loss.
+//!
+//! Sources: RFC 9293 (TCP), 5681 and 6582 (NewReno), 2018 and 6675 (SACK), 6298 (retransmission timer), 7323 (timestamps),
+//! 3042 (limited transmit), 6928 (initial window), 9438 (Cubic), 8257 (DCTCP), 3168 (ECN). Each file cites its sections and
+//! marks where it differs.
+//!
+//! Invariants: nothing is sent beyond the peer's window or, outside of probes and limited transmit, the congestion window;
+//! what is delivered is delivered once and in order; every loss is repaired or the connection is given up with an event.
+//!
+//! Leaves out: packets and links (`fabric`), and real sockets (`net`; there the kernel's TCP is used). Read [`Connection`],
+//! [`Config`] and [`Segment`] first.
+
+mod config;
+mod congestion;
+mod connection;
+mod receive;
+mod rtt;
+mod segment;
+mod send;
+mod udp;
+
+pub use config::{Config, ConfigError, Control};
+pub use congestion::{Ack, Congestion, Window};
+pub use connection::{Connection, Event, State};
+pub use rtt::RttEstimator;
+pub use segment::{SACK_BLOCKS_MAX, SackBlocks, Segment};
+pub use udp::{Datagram, Pattern, UdpSource};

@@ -1,0 +1,323 @@
+//! The receiving half of a connection: puts data in order, decides when to acknowledge, and says how much more may come.
+//!
+//! Leaves out: segments (`connection` makes them), and retransmission (the other end's `send`).
+
+use crate::config::{Config, Control};
+use crate::segment::Segment;
+use anabranch_units::{Duration, Instant};
+
+/// The most gaps that are remembered. Data beyond one more is not taken in, and comes again.
+const GAPS_MAX: usize = 4_096;
+
+/// What the other end has sent.
+#[derive(Clone, Debug)]
+pub(crate) struct ReceiveHalf {
+    buffer: u64,
+    reads_at_once: bool,
+    mss: u64,
+    delayed_ack: Option<Duration>,
+    is_dctcp: bool,
+    /// The first position that has not arrived.
+    next: u64,
+    /// What was read, as a position.
+    read: u64,
+    /// Where the stream ends, once the FIN has arrived.
+    end: Option<u64>,
+    /// Ranges beyond `next`, the one that changed last first. Disjoint, with gaps between them.
+    beyond: Vec<(u64, u64)>,
+    /// The largest position that was ever offered.
+    edge: u64,
+    /// Full segments since the last acknowledgement.
+    unacked: u32,
+    ack_at: Option<Instant>,
+    ack_now: bool,
+    /// When the segment was sent that the next acknowledgement echoes (RFC 7323 section 4.3).
+    echo: Option<Instant>,
+    /// Congestion marks to be echoed: until CWR (RFC 3168), or as the last segment had it (RFC 8257).
+    ece: bool,
+}
+
+/// What a segment's data did.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Bytes that are in order now and were not before.
+    pub(crate) in_order: u64,
+    /// Whether the stream is whole with it.
+    pub(crate) ended: bool,
+}
+
+impl ReceiveHalf {
+    pub(crate) fn new(config: &Config) -> Self {
+        let buffer = config.receive_buffer.as_u64();
+        Self {
+            buffer,
+            reads_at_once: config.reads_at_once,
+            mss: config.mss.into(),
+            delayed_ack: config.delayed_ack,
+            is_dctcp: config.control == Control::Dctcp,
+            next: 0,
+            read: 0,
+            end: None,
+            beyond: Vec::new(),
+            edge: buffer,
+            unacked: 0,
+            ack_at: None,
+            ack_now: false,
+            echo: None,
+            ece: false,
+        }
+    }
+
+    /// True if the mark of `segment` differs from those that wait to be acknowledged, so that they must be first.
+    ///
+    /// Source: RFC 8257 section 3.2.
+    pub(crate) fn must_ack_before(&self, segment: &Segment) -> bool {
+        self.is_dctcp && segment.len > 0 && segment.ce != self.ece && self.unacked > 0
+    }
+
+    /// Takes in the data of a segment.
+    pub(crate) fn handle_segment(&mut self, now: Instant, segment: &Segment) -> Taken {
+        let mut taken = Taken::default();
+        if segment.len == 0 && !segment.fin {
+            return taken;
+        }
+        if self.is_dctcp {
+            self.ece = segment.ce;
+        } else {
+            self.ece = (self.ece && !segment.cwr) || segment.ce;
+        }
+        let (start, end) =
+            (segment.seq.max(self.next), segment.end().min(self.edge + u64::from(segment.fin)));
+        if segment.seq <= self.next {
+            // The echo is that of the segment that moves the edge, or of the first of those that wait.
+            self.echo = Some(self.echo.filter(|_| self.unacked > 0).unwrap_or(segment.sent_at));
+        }
+        if start >= end {
+            // Seen before, or beyond the window (a probe): say at once where things stand (RFC 9293 section 3.10.7.4).
+            self.ack_now = true;
+            return taken;
+        }
+        if segment.fin && end == segment.end() {
+            self.end = Some(end - 1);
+        }
+        if start > self.next {
+            self.keep(start, end);
+            self.ack_now = true;
+            return taken;
+        }
+        let (before, had_gap) = (self.next, !self.beyond.is_empty());
+        self.next = end;
+        while let Some(at) = self.beyond.iter().position(|(s, _)| *s <= self.next) {
+            let (_, block_end) = self.beyond.remove(at);
+            self.next = self.next.max(block_end);
+        }
+        taken.in_order = self.next - before;
+        taken.ended = self.end.is_some_and(|end| self.next > end);
+        if taken.ended {
+            taken.in_order -= 1;
+        }
+        if self.reads_at_once {
+            self.read = self.next;
+        }
+        // RFC 5681 section 4.2: every second full segment, at once where a gap closes, else within the delay.
+        self.unacked += 1;
+        match self.delayed_ack {
+            Some(wait) if self.unacked < 2 && !had_gap && !taken.ended => {
+                self.ack_at.get_or_insert(now + wait);
+            }
+            _ => self.ack_now = true,
+        }
+        taken
+    }
+
+    fn keep(&mut self, mut start: u64, mut end: u64) {
+        self.beyond.retain(|(s, e)| {
+            let apart = *e < start || *s > end;
+            if !apart {
+                (start, end) = (start.min(*s), end.max(*e));
+            }
+            apart
+        });
+        if self.beyond.len() < GAPS_MAX {
+            self.beyond.insert(0, (start, end));
+        }
+    }
+
+    /// The user has read `bytes` more. True if the window is to be told at once.
+    ///
+    /// Source: RFC 9293 section 3.8.6.2.2: a window moves by at least a segment or half of the buffer.
+    pub(crate) fn read(&mut self, bytes: u64) -> bool {
+        self.read = (self.read + bytes).min(self.next);
+        let gain = (self.read + self.buffer).saturating_sub(self.edge);
+        let told = self.edge.saturating_sub(self.next);
+        gain >= self.mss.min(self.buffer / 2) && told < 2 * self.mss
+    }
+
+    /// Until when an acknowledgement may wait, if one does.
+    pub(crate) fn ack_at(&self) -> Option<Instant> {
+        self.ack_at
+    }
+    /// The user asks for an acknowledgement.
+    pub(crate) fn ask_ack(&mut self) {
+        self.ack_now = true;
+    }
+    /// True if an acknowledgement must be sent at once, or `now` is when it was put off to.
+    pub(crate) fn must_ack(&self, now: Instant) -> bool {
+        self.ack_now || self.ack_at.is_some_and(|t| t <= now)
+    }
+
+    /// Writes what there is to acknowledge into a segment, which counts as sent.
+    pub(crate) fn stamp(&mut self, segment: &mut Segment, sack: bool) {
+        // The right edge never moves back, and not by less than makes sense.
+        let gain = (self.read + self.buffer).saturating_sub(self.edge);
+        if gain >= self.mss.min(self.buffer / 2) {
+            self.edge += gain;
+        }
+        segment.ack = Some(self.next);
+        segment.window = self.edge.saturating_sub(self.next);
+        segment.ece = self.ece;
+        segment.echo = self.echo;
+        if sack {
+            self.beyond.iter().for_each(|(start, end)| segment.sack.push(*start, *end));
+        }
+        (self.unacked, self.ack_at, self.ack_now) = (0, None, false);
+    }
+
+    /// Bytes that wait to be read.
+    pub(crate) fn unread(&self) -> u64 {
+        let fin = u64::from(self.end.is_some_and(|end| self.next > end));
+        (self.next - fin).saturating_sub(self.read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::SackBlocks;
+    use anabranch_units::ByteCount;
+
+    const MSS: u32 = 1_000;
+
+    fn config() -> Config {
+        Config { mss: MSS, receive_buffer: ByteCount::new(10_000), ..Config::default() }
+    }
+    fn data(seq: u64, len: u32) -> Segment {
+        Segment {
+            seq,
+            len,
+            header_bytes: 0,
+            syn: false,
+            fin: false,
+            ack: None,
+            window: 0,
+            sack: SackBlocks::default(),
+            sent_at: Instant::from_us(seq),
+            echo: None,
+            ece: false,
+            cwr: false,
+            ect: false,
+            ce: false,
+        }
+    }
+    fn stamped(half: &mut ReceiveHalf) -> Segment {
+        let mut segment = data(0, 0);
+        half.stamp(&mut segment, true);
+        segment
+    }
+
+    #[test]
+    fn the_first_segment_waits_and_the_second_is_acknowledged_at_once() {
+        let mut half = ReceiveHalf::new(&config());
+        half.handle_segment(Instant::ZERO, &data(0, MSS));
+        assert_eq!(half.ack_at(), Some(Instant::ZERO + Duration::from_ms(40)));
+        half.handle_segment(Instant::ZERO, &data(1_000, MSS));
+        assert!(half.must_ack(Instant::ZERO));
+        let ack = stamped(&mut half);
+        assert_eq!(
+            (ack.ack, ack.echo),
+            (Some(2_000), Some(Instant::from_us(0))),
+            "the echo is the first one's"
+        );
+        assert_eq!(half.ack_at(), None);
+    }
+
+    #[test]
+    fn what_comes_beyond_a_gap_is_reported_newest_first() {
+        let mut half = ReceiveHalf::new(&config());
+        for seq in [2_000, 6_000, 4_000] {
+            assert_eq!(half.handle_segment(Instant::ZERO, &data(seq, MSS)).in_order, 0);
+            assert!(half.must_ack(Instant::ZERO));
+        }
+        let ack = stamped(&mut half);
+        assert_eq!(ack.ack, Some(0));
+        assert_eq!(ack.sack.iter().collect::<Vec<_>>(), [(4_000, 5_000), (6_000, 7_000), (2_000, 3_000)]);
+        // Two blocks become one.
+        half.handle_segment(Instant::ZERO, &data(5_000, MSS));
+        assert_eq!(stamped(&mut half).sack.iter().collect::<Vec<_>>(), [(4_000, 7_000), (2_000, 3_000)]);
+        let taken = half.handle_segment(Instant::ZERO, &data(0, 2 * MSS));
+        assert_eq!(taken.in_order, 3_000);
+        assert!(half.must_ack(Instant::ZERO), "a gap that closes is told at once");
+    }
+
+    #[test]
+    fn an_unread_stream_closes_the_window_and_reading_opens_it_by_no_less_than_a_segment() {
+        let mut half = ReceiveHalf::new(&Config { reads_at_once: false, ..config() });
+        for n in 0..10 {
+            half.handle_segment(Instant::ZERO, &data(n * 1_000, MSS));
+        }
+        assert_eq!(stamped(&mut half).window, 0);
+        assert_eq!(half.unread(), 10_000);
+        assert!(!half.read(999));
+        assert_eq!(stamped(&mut half).window, 0, "a silly window is not told");
+        assert!(half.read(1));
+        assert_eq!(stamped(&mut half).window, 1_000);
+        // Beyond the window nothing is taken in.
+        let taken = half.handle_segment(Instant::ZERO, &data(10_000, 2 * MSS));
+        assert_eq!(taken.in_order, 1_000);
+    }
+
+    #[test]
+    fn the_end_takes_a_position_and_is_told_once_all_is_there() {
+        let mut half = ReceiveHalf::new(&config());
+        let fin = Segment { fin: true, ..data(1_000, 500) };
+        assert_eq!(half.handle_segment(Instant::ZERO, &fin), Taken::default());
+        let taken = half.handle_segment(Instant::ZERO, &data(0, MSS));
+        assert!(taken.ended);
+        assert_eq!(taken.in_order, 1_500);
+        assert_eq!(stamped(&mut half).ack, Some(1_501));
+    }
+
+    #[test]
+    fn marks_are_echoed_until_the_sender_says_that_it_has_slowed_down() {
+        let mut half = ReceiveHalf::new(&config());
+        half.handle_segment(Instant::ZERO, &Segment { ce: true, ..data(0, MSS) });
+        assert!(stamped(&mut half).ece);
+        half.handle_segment(Instant::ZERO, &data(1_000, MSS));
+        assert!(stamped(&mut half).ece);
+        half.handle_segment(Instant::ZERO, &Segment { cwr: true, ..data(2_000, MSS) });
+        assert!(!stamped(&mut half).ece);
+    }
+
+    #[test]
+    fn dctcp_echoes_each_segments_own_mark() {
+        let dctcp = Config { control: Control::Dctcp, ecn: true, ..config() };
+        let mut half = ReceiveHalf::new(&dctcp);
+        half.handle_segment(Instant::ZERO, &data(0, MSS));
+        let marked = Segment { ce: true, ..data(1_000, MSS) };
+        assert!(half.must_ack_before(&marked), "what waits was not marked");
+        assert!(!stamped(&mut half).ece);
+        half.handle_segment(Instant::ZERO, &marked);
+        assert!(!half.must_ack_before(&Segment { ce: true, ..data(2_000, MSS) }));
+        assert!(stamped(&mut half).ece);
+        assert!(!half.must_ack_before(&data(2_000, MSS)), "nothing waits");
+    }
+
+    #[test]
+    fn what_was_there_before_is_acknowledged_again_and_counts_once() {
+        let mut half = ReceiveHalf::new(&config());
+        half.handle_segment(Instant::ZERO, &data(0, MSS));
+        stamped(&mut half);
+        assert_eq!(half.handle_segment(Instant::ZERO, &data(0, MSS)).in_order, 0);
+        assert!(half.must_ack(Instant::ZERO));
+    }
+}

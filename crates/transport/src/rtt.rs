@@ -1,0 +1,105 @@
+//! The retransmission timeout (RFC 6298).
+
+use anabranch_units::Duration;
+
+/// Estimates the round trip and says how long to wait for an acknowledgement.
+#[derive(Clone, Debug)]
+pub struct RttEstimator {
+    /// Smoothed round trip and its variation, once there is a sample.
+    estimate: Option<(Duration, Duration)>,
+    rto: Duration,
+    /// Doublings since the last new acknowledgement.
+    backoff: u32,
+    rto_min: Duration,
+    rto_max: Duration,
+}
+
+impl RttEstimator {
+    /// Without a sample; `rto_initial` is the timeout until there is one (section 2.1).
+    pub fn new(rto_initial: Duration, rto_min: Duration, rto_max: Duration) -> Self {
+        Self { estimate: None, rto: rto_initial, backoff: 0, rto_min, rto_max }
+    }
+
+    /// Takes in a round trip.
+    ///
+    /// Source: sections 2.2 and 2.3, alpha = 1/8, beta = 1/4. With timestamps every acknowledgement gives one, so both are
+    /// divided by half the number expected in a window of `flight_segments` (RFC 7323, appendix G).
+    /// Differs: the clock granularity G of section 2.2 is zero here; the floor is a setting.
+    pub fn sample(&mut self, rtt: Duration, flight_segments: u64) {
+        let (ps, shift) = (rtt.as_ps(), (flight_segments / 2).max(1));
+        let (srtt, var) = match self.estimate {
+            None => (ps, ps / 2),
+            Some((srtt, var)) => {
+                let (srtt, var) = (srtt.as_ps(), var.as_ps());
+                let toward = |old: u64, new: u64, parts: u64| {
+                    if new >= old { old + (new - old) / parts } else { old - (old - new) / parts }
+                };
+                (toward(srtt, ps, 8 * shift), toward(var, srtt.abs_diff(ps), 4 * shift))
+            }
+        };
+        self.estimate = Some((Duration::from_ps(srtt), Duration::from_ps(var)));
+        let rto = Duration::from_ps(srtt.saturating_add(var.saturating_mul(4)));
+        self.rto = rto.clamp(self.rto_min, self.rto_max);
+    }
+
+    /// New data was acknowledged: the timeout is that of the estimate again.
+    pub fn handle_progress(&mut self) {
+        self.backoff = 0;
+    }
+
+    /// The timer has gone off: twice as long the next time (section 5.5).
+    pub fn back_off(&mut self) {
+        self.backoff += 1;
+    }
+
+    /// The smoothed round trip.
+    pub fn srtt(&self) -> Option<Duration> {
+        self.estimate.map(|(srtt, _)| srtt)
+    }
+
+    /// How long to wait now.
+    pub fn rto(&self) -> Duration {
+        let factor = 1u64.checked_shl(self.backoff).unwrap_or(u64::MAX);
+        Duration::from_ps(self.rto.as_ps().saturating_mul(factor)).min(self.rto_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estimator() -> RttEstimator {
+        RttEstimator::new(Duration::from_secs(1), Duration::from_us(1), Duration::from_secs(60))
+    }
+
+    #[test]
+    fn the_first_sample_sets_the_timeout_to_three_round_trips() {
+        let mut e = estimator();
+        assert_eq!(e.rto(), Duration::from_secs(1));
+        e.sample(Duration::from_ms(100), 1);
+        // SRTT + 4 * SRTT / 2.
+        assert_eq!(e.rto(), Duration::from_ms(300));
+    }
+
+    #[test]
+    fn later_samples_count_an_eighth_and_a_quarter() {
+        let mut e = estimator();
+        e.sample(Duration::from_ms(100), 1);
+        e.sample(Duration::from_ms(180), 1);
+        // 100 + 80/8 = 110; 50 + (80 - 50)/4 = 57.5.
+        assert_eq!((e.srtt(), e.rto()), (Some(Duration::from_ms(110)), Duration::from_ms(340)));
+    }
+
+    #[test]
+    fn it_never_leaves_its_bounds_and_doubles_until_there_is_progress() {
+        let mut e = RttEstimator::new(Duration::from_secs(1), Duration::from_ms(200), Duration::from_secs(1));
+        e.sample(Duration::from_us(100), 1);
+        assert_eq!(e.rto(), Duration::from_ms(200));
+        for expected in [400, 800, 1000, 1000] {
+            e.back_off();
+            assert_eq!(e.rto(), Duration::from_ms(expected));
+        }
+        e.handle_progress();
+        assert_eq!(e.rto(), Duration::from_ms(200));
+    }
+}

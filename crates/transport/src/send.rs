@@ -1,0 +1,512 @@
+//! The sending half of a connection: what may be sent when, what is lost, and what is sent again.
+//!
+//! Two ways to repair a loss: NewReno (RFC 6582) where acknowledgements are cumulative only, and RFC 6675 where they are
+//! selective. After a timeout both begin again at the first byte that is not acknowledged, and pass over what is.
+//!
+//! Leaves out: segments (`connection` makes them), how the window moves (`congestion`).
+
+use crate::config::Config;
+use crate::congestion::{Ack, Congestion, Window};
+use crate::rtt::RttEstimator;
+use crate::segment::Segment;
+use anabranch_units::{Duration, Instant};
+
+/// Duplicate acknowledgements that mean a loss (RFC 5681 section 3.2).
+const DUP_THRESHOLD: u32 = 3;
+
+/// What one end sends.
+#[derive(Clone, Debug)]
+pub(crate) struct SendHalf {
+    control: Congestion,
+    window: Window,
+    rtt: RttEstimator,
+    sack: bool,
+    initial_window: u64,
+    slow_start_restart: bool,
+    timeouts_max: u32,
+    /// Where the stream ends so far, and whether for good.
+    written: u64,
+    closed: bool,
+    /// The first position that is not acknowledged.
+    una: u64,
+    /// The position to be sent next; behind `sent` while a timeout is repaired.
+    next: u64,
+    /// The position behind all that was sent.
+    sent: u64,
+    /// The position up to which the peer takes data.
+    edge: u64,
+    dup_acks: u32,
+    repair: Repair,
+    /// What had been sent at the last loss: duplicates below it are that loss's (RFC 6582 section 3.2, "recover").
+    recover: Option<u64>,
+    sacked: Ranges,
+    /// Send the first unacknowledged segment again, whatever the window.
+    again: bool,
+    probe: bool,
+    timeouts: u32,
+    timer: Option<Instant>,
+    last_sent_at: Option<Instant>,
+    /// Marks echoed below this position belong to a reaction that was made.
+    marks_seen: u64,
+    say_cwr: bool,
+}
+
+/// What is being repaired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Repair {
+    Nothing,
+    /// A loss found by duplicates, until `end` is acknowledged.
+    Fast {
+        end: u64,
+        /// Everything lost below was sent again (RFC 6675: HighRxt).
+        high_rxt: u64,
+        /// The one segment of RFC 6675's NextSeg rule 4 was sent.
+        rescued: bool,
+        /// The timer was set back by a partial acknowledgement, which only the first may do.
+        partial: bool,
+    },
+    /// A timeout, until `end` is acknowledged.
+    Timeout {
+        end: u64,
+    },
+}
+
+/// A piece of the stream to be sent.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) seq: u64,
+    pub(crate) len: u32,
+    pub(crate) fin: bool,
+    pub(crate) is_retransmission: bool,
+}
+
+/// What an acknowledgement brought.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Acked {
+    pub(crate) bytes: u64,
+    /// All of a closed stream is acknowledged.
+    pub(crate) finished: bool,
+}
+
+impl SendHalf {
+    pub(crate) fn new(config: &Config) -> Self {
+        let mss = u64::from(config.mss);
+        let initial_window = mss * u64::from(config.initial_window_segments);
+        let cwnd_max = config.cwnd_max.map_or(1 << 40, |c| c.as_u64());
+        let ssthresh = config.initial_ssthresh.map_or(u64::MAX >> 1, |s| s.as_u64());
+        Self {
+            control: Congestion::new(config.control),
+            window: Window { cwnd: initial_window.min(cwnd_max), ssthresh, mss, cwnd_max },
+            rtt: RttEstimator::new(config.rto_initial, config.rto_min, config.rto_max),
+            sack: config.sack,
+            initial_window,
+            slow_start_restart: config.slow_start_restart,
+            timeouts_max: config.timeouts_max,
+            written: 0,
+            closed: false,
+            una: 0,
+            next: 0,
+            sent: 0,
+            edge: 0,
+            dup_acks: 0,
+            repair: Repair::Nothing,
+            recover: None,
+            sacked: Ranges::default(),
+            again: false,
+            probe: false,
+            timeouts: 0,
+            timer: None,
+            last_sent_at: None,
+            marks_seen: 0,
+            say_cwr: false,
+        }
+    }
+
+    pub(crate) fn window(&self) -> &Window {
+        &self.window
+    }
+    pub(crate) fn rtt(&mut self) -> &mut RttEstimator {
+        &mut self.rtt
+    }
+    pub(crate) fn srtt(&self) -> Option<Duration> {
+        self.rtt.srtt()
+    }
+    /// Bytes that are not acknowledged, sent or not.
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        self.written - self.una.min(self.written)
+    }
+    /// The position for segments without data.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+    pub(crate) fn timer(&self) -> Option<Instant> {
+        self.timer
+    }
+    /// The peer takes data up to `window` now.
+    pub(crate) fn open(&mut self, window: u64) {
+        self.edge = self.edge.max(window);
+    }
+    pub(crate) fn write(&mut self, bytes: u64) {
+        debug_assert!(!self.closed, "a closed stream has an end");
+        self.written += bytes;
+    }
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// Bytes on their way, as far as is known (RFC 5681: FlightSize).
+    fn flight(&self) -> u64 {
+        self.next - self.una
+    }
+    /// The position behind all that there is to send.
+    fn end(&self) -> u64 {
+        self.written + u64::from(self.closed)
+    }
+
+    /// Takes in what a segment acknowledges.
+    pub(crate) fn handle_ack(&mut self, now: Instant, segment: &Segment) -> Acked {
+        let Some(ack) = segment.ack.filter(|a| *a <= self.sent) else { return Acked::default() };
+        if ack < self.una {
+            return Acked::default();
+        }
+        let edge = ack + segment.window;
+        let moved = edge > self.edge;
+        self.edge = self.edge.max(edge);
+        // Only the first position behind the edge that was there may have been probed.
+        let news = self.sack && self.note_sack(segment);
+        let bytes = ack - self.una;
+        let mut acked =
+            Acked { bytes: bytes.min(self.written - self.una.min(self.written)), finished: false };
+        if bytes > 0 {
+            self.handle_new_ack(now, segment, ack, bytes);
+        } else if self.flight() > 0 && segment.len == 0 && !segment.fin && (news || !moved && !self.sack) {
+            self.handle_duplicate(now);
+        }
+        if segment.ece && self.una > self.marks_seen && self.repair == Repair::Nothing {
+            let flight = self.flight();
+            self.control.handle_marks(&mut self.window, flight);
+            (self.marks_seen, self.say_cwr) = (self.sent, true);
+        }
+        if moved && self.flight() == 0 {
+            self.rtt.handle_progress();
+            self.timer = None;
+        }
+        acked.finished = bytes > 0 && self.closed && self.una == self.end();
+        acked
+    }
+
+    fn note_sack(&mut self, segment: &Segment) -> bool {
+        let before = self.sacked.total();
+        for (start, end) in segment.sack.iter().filter(|(start, end)| *start > self.una && end <= &self.sent)
+        {
+            self.sacked.insert(start, end);
+        }
+        self.sacked.total() > before
+    }
+
+    fn handle_new_ack(&mut self, now: Instant, segment: &Segment, ack: u64, bytes: u64) {
+        let flight = self.flight();
+        self.una = ack;
+        self.next = self.next.max(ack);
+        self.sacked.forget_below(ack);
+        self.timeouts = 0;
+        self.rtt.handle_progress();
+        if let Some(sent_at) = segment.echo {
+            self.rtt.sample(now.saturating_since(sent_at), flight / self.window.mss);
+        }
+        let mut restart = true;
+        let mss = self.window.mss;
+        match &mut self.repair {
+            Repair::Fast { end, .. } if ack >= *end => {
+                // RFC 6582 section 3.2 step 3, full acknowledgement: the first way, which sends no burst.
+                if !self.sack {
+                    let left = (self.next - self.una).max(mss) + mss;
+                    self.window.cwnd = self.window.ssthresh.min(left);
+                }
+                self.repair = Repair::Nothing;
+                self.dup_acks = 0;
+            }
+            Repair::Fast { partial, high_rxt, .. } => {
+                restart = !std::mem::replace(partial, true) || self.sack;
+                if !self.sack {
+                    // Partial acknowledgement: the next hole is sent again, and the window loses what has left.
+                    self.again = true;
+                    let w = &mut self.window;
+                    w.cwnd = w.cwnd.saturating_sub(bytes).max(mss) + if bytes >= mss { mss } else { 0 };
+                }
+                *high_rxt = (*high_rxt).max(ack);
+            }
+            Repair::Timeout { .. } | Repair::Nothing => {
+                if matches!(self.repair, Repair::Timeout { end } if ack >= end) {
+                    self.repair = Repair::Nothing;
+                }
+                self.dup_acks = 0;
+                let w = &self.window;
+                // In slow start a window counts as used from half of it on, as it is about to double.
+                let used = if w.is_slow_start() { 2 * flight } else { flight + mss };
+                let ack = Ack {
+                    bytes,
+                    marked: segment.ece,
+                    una: self.una,
+                    sent: self.sent,
+                    srtt: self.rtt.srtt(),
+                    limited: used >= w.cwnd,
+                };
+                self.control.handle_ack(now, &mut self.window, &ack);
+            }
+        }
+        if restart {
+            // RFC 6298 sections 5.2 and 5.3.
+            self.timer = (self.flight() > 0).then(|| now + self.rtt.rto());
+        }
+    }
+
+    fn handle_duplicate(&mut self, now: Instant) {
+        self.dup_acks += 1;
+        match &self.repair {
+            Repair::Nothing => {
+                let lost = self.dup_acks >= DUP_THRESHOLD || self.sack && self.is_lost(self.una);
+                // RFC 6582 section 3.2 step 1: not for what was sent before the last loss was found.
+                if lost && self.recover.is_none_or(|recover| self.una >= recover) {
+                    self.enter_recovery(now);
+                }
+            }
+            // RFC 5681 section 3.2 step 4: a segment has left the network.
+            Repair::Fast { .. } if !self.sack => self.window.cwnd += self.window.mss,
+            Repair::Fast { .. } | Repair::Timeout { .. } => {}
+        }
+    }
+
+    fn enter_recovery(&mut self, now: Instant) {
+        let flight = self.flight().saturating_sub(self.sacked.total());
+        self.control.handle_loss(&mut self.window, flight);
+        let w = &mut self.window;
+        w.cwnd = w.ssthresh + if self.sack { 0 } else { u64::from(DUP_THRESHOLD) * w.mss };
+        self.recover = Some(self.sent);
+        self.repair = Repair::Fast { end: self.sent, high_rxt: self.una, rescued: false, partial: false };
+        self.again = true;
+        self.timer = Some(now + self.rtt.rto());
+    }
+
+    /// Whether the byte at `position` counts as lost: enough was acknowledged beyond it.
+    ///
+    /// Source: RFC 6675 section 4, IsLost.
+    fn is_lost(&self, position: u64) -> bool {
+        let (ranges, bytes) = self.sacked.beyond(position);
+        ranges >= DUP_THRESHOLD as usize || bytes > u64::from(DUP_THRESHOLD - 1) * self.window.mss
+    }
+
+    /// Bytes that are on their way, by what was acknowledged selectively.
+    ///
+    /// Source: RFC 6675 section 4, SetPipe. Cost: a look at every range.
+    fn pipe(&self, high_rxt: u64) -> u64 {
+        let highest = self.sacked.end().unwrap_or(self.una);
+        let mut pipe = self.sent.saturating_sub(highest.max(self.una));
+        for (start, end) in self.sacked.holes(self.una) {
+            if !self.is_lost(start) {
+                pipe += end - start;
+            }
+            pipe += high_rxt.clamp(start, end) - start;
+        }
+        pipe
+    }
+
+    /// The next piece, until `None`. Counts as sent.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<Piece> {
+        if std::mem::take(&mut self.probe) {
+            // RFC 9293 section 3.8.6.1. A byte that the peer has, or that lies beyond its window: it must answer.
+            return Some(Piece {
+                seq: self.una.saturating_sub(1),
+                len: 1,
+                fin: false,
+                is_retransmission: true,
+            });
+        }
+        if std::mem::take(&mut self.again) {
+            let piece = self.piece(self.una, self.sacked.start().unwrap_or(self.sent).min(self.sent))?;
+            if let Repair::Fast { high_rxt, .. } = &mut self.repair {
+                *high_rxt = (*high_rxt).max(piece.seq + u64::from(piece.len) + u64::from(piece.fin));
+            }
+            return Some(self.note_sent(now, piece));
+        }
+        if self.sack && matches!(self.repair, Repair::Fast { .. }) {
+            return self.poll_selective(now);
+        }
+        if self.slow_start_restart && self.flight() == 0 {
+            self.note_idle(now);
+        }
+        // What the peer has already, after a timeout.
+        while let Some((_, end)) = self.sacked.containing(self.next).filter(|_| self.next < self.sent) {
+            self.next = end;
+        }
+        // RFC 3042: a new segment for each of the first two duplicates.
+        let extra = match self.repair {
+            Repair::Nothing => u64::from(self.dup_acks.min(DUP_THRESHOLD - 1)) * self.window.mss,
+            _ => 0,
+        };
+        // What the peer has is not on its way any more.
+        let arrived = self.sacked.total() - self.sacked.beyond(self.next).1;
+        let may = (self.una + self.window.cwnd + extra + arrived).min(self.edge);
+        let piece = self.piece(self.next, may.max(self.next).min(self.end()))?;
+        let is_cut = u64::from(piece.len) < self.window.mss.min(self.written.saturating_sub(self.next));
+        // A segment cut short by the window waits for more of it while anything is on its way (RFC 1122 section 4.2.3.4).
+        if is_cut && self.flight() > 0 && piece.seq == self.sent {
+            return None;
+        }
+        self.next = piece.seq + u64::from(piece.len) + u64::from(piece.fin);
+        Some(self.note_sent(now, piece))
+    }
+
+    /// What recovery with selective acknowledgements sends next.
+    ///
+    /// Source: RFC 6675 section 5 step C and section 4, NextSeg.
+    fn poll_selective(&mut self, now: Instant) -> Option<Piece> {
+        let &Repair::Fast { high_rxt, rescued, end, .. } = &self.repair else { return None };
+        let pipe = self.pipe(high_rxt);
+        if pipe > 0 && self.window.cwnd < pipe + self.window.mss {
+            return None;
+        }
+        let hole = |lost: bool| {
+            let mut holes = self.sacked.holes(self.una).map(|(start, end)| (start.max(high_rxt), end));
+            holes.find(|(start, end)| start < end && (!lost || self.is_lost(*start)))
+        };
+        // Rule 1: what is lost. Rule 2: what is new. Rule 3: what may be lost. Rule 4: once, the last segment.
+        let piece = if let Some((start, end)) = hole(true) {
+            self.piece(start, end)?
+        } else if let Some(new) = self.piece(self.sent, self.edge.min(self.end()).max(self.sent)) {
+            new
+        } else if let Some((start, end)) = hole(false) {
+            self.piece(start, end)?
+        } else if !rescued && high_rxt < end && self.sent > self.sacked.end().unwrap_or(self.una) {
+            let last = self.sent.saturating_sub(self.window.mss).max(self.una);
+            if let Repair::Fast { rescued, .. } = &mut self.repair {
+                *rescued = true;
+            }
+            let piece = self.piece(last, self.sent)?;
+            return Some(self.note_sent(now, piece));
+        } else {
+            return None;
+        };
+        let behind = piece.seq + u64::from(piece.len) + u64::from(piece.fin);
+        if piece.seq == self.sent {
+            self.next = behind;
+        } else if let Repair::Fast { high_rxt, .. } = &mut self.repair {
+            *high_rxt = behind;
+        }
+        Some(self.note_sent(now, piece))
+    }
+
+    /// The segment from `seq` to `end` at most; none where that is empty.
+    fn piece(&self, seq: u64, end: u64) -> Option<Piece> {
+        let len = (end.min(self.written).saturating_sub(seq)).min(self.window.mss);
+        let fin = self.closed && seq + len == self.written && end > self.written;
+        let is_retransmission = seq < self.sent;
+        (len > 0 || fin).then_some(Piece { seq, len: len as u32, fin, is_retransmission })
+    }
+
+    fn note_sent(&mut self, now: Instant, piece: Piece) -> Piece {
+        self.sent = self.sent.max(piece.seq + u64::from(piece.len) + u64::from(piece.fin));
+        self.next = self.next.max(self.una);
+        self.last_sent_at = Some(now);
+        // RFC 6298 section 5.1.
+        self.timer.get_or_insert_with(|| now + self.rtt.rto());
+        piece
+    }
+
+    fn note_idle(&mut self, now: Instant) {
+        let idle = self.last_sent_at.map(|t| now.saturating_since(t));
+        if idle.is_some_and(|idle| idle > self.rtt.rto()) && self.next < self.end() {
+            self.control.handle_idle(&mut self.window, self.initial_window);
+            self.last_sent_at = Some(now);
+        }
+    }
+
+    /// To be called when nothing more can be sent: a stream held up by a closed window must ask.
+    pub(crate) fn mind_probe(&mut self, now: Instant) {
+        let held_up = self.flight() == 0 && self.next < self.end() && self.edge <= self.next;
+        if held_up && self.timer.is_none() {
+            self.timer = Some(now + self.rtt.rto());
+        }
+    }
+
+    /// The timer has gone off. False if the connection is to be given up.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
+        self.rtt.back_off();
+        self.timer = Some(now + self.rtt.rto());
+        if self.flight() == 0 && self.una == self.sent {
+            // Probes go on for as long as the peer answers; that it does not, its silence to data will tell.
+            self.probe = self.next < self.end();
+            if !self.probe {
+                self.timer = None;
+            }
+            return true;
+        }
+        self.timeouts += 1;
+        if self.timeouts > self.timeouts_max {
+            return false;
+        }
+        let flight = (self.sent - self.una).saturating_sub(self.sacked.total());
+        self.control.handle_timeout(&mut self.window, flight, self.timeouts == 1);
+        self.recover = Some(self.sent);
+        self.repair = Repair::Timeout { end: self.sent };
+        (self.next, self.dup_acks, self.again) = (self.una, 0, false);
+        true
+    }
+
+    /// Whether to say that the window was reduced, once.
+    pub(crate) fn take_cwr(&mut self) -> bool {
+        std::mem::take(&mut self.say_cwr)
+    }
+}
+
+/// Disjoint ranges of positions, ascending.
+#[derive(Clone, Debug, Default)]
+struct Ranges {
+    ranges: Vec<(u64, u64)>,
+    total: u64,
+}
+
+impl Ranges {
+    fn insert(&mut self, mut start: u64, mut end: u64) {
+        let first = self.ranges.partition_point(|(_, e)| *e < start);
+        let last = self.ranges.partition_point(|(s, _)| *s <= end);
+        for (s, e) in self.ranges.drain(first..last) {
+            (start, end) = (start.min(s), end.max(e));
+            self.total -= e - s;
+        }
+        self.ranges.insert(first, (start, end));
+        self.total += end - start;
+    }
+    fn forget_below(&mut self, position: u64) {
+        let gone = self.ranges.partition_point(|(_, e)| *e <= position);
+        self.total -= self.ranges.drain(..gone).map(|(s, e)| e - s).sum::<u64>();
+        if let Some((start, _)) = self.ranges.first_mut().filter(|(s, _)| *s < position) {
+            self.total -= position - *start;
+            *start = position;
+        }
+    }
+    fn total(&self) -> u64 {
+        self.total
+    }
+    fn start(&self) -> Option<u64> {
+        self.ranges.first().map(|(start, _)| *start)
+    }
+    fn end(&self) -> Option<u64> {
+        self.ranges.last().map(|(_, end)| *end)
+    }
+    fn containing(&self, position: u64) -> Option<(u64, u64)> {
+        let at = self.ranges.partition_point(|(_, end)| *end <= position);
+        self.ranges.get(at).copied().filter(|(start, _)| *start <= position)
+    }
+    /// How many ranges, and bytes in them, lie beyond `position`.
+    fn beyond(&self, position: u64) -> (usize, u64) {
+        let at = self.ranges.partition_point(|(start, _)| *start <= position);
+        let rest = &self.ranges[at..];
+        (rest.len(), rest.iter().map(|(s, e)| e - s).sum())
+    }
+    /// The gaps from `from` to the last range.
+    fn holes(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let starts = std::iter::once(from).chain(self.ranges.iter().map(|(_, end)| *end));
+        starts.zip(self.ranges.iter().map(|(start, _)| *start)).filter(|(start, end)| start < end)
+    }
+}

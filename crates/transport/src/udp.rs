@@ -1,0 +1,176 @@
+//! UDP sources: datagrams at a constant rate, or in bursts with pauses.
+//!
+//! A source only sends; what arrives is counted by who receives it. Gaps are kept exactly: a late call sends what was due,
+//! each datagram once.
+
+use anabranch_endpoint::{Endpoint, Message, PeerId, Transmit};
+use anabranch_units::{BitRate, Duration, Instant, RandomStream, Serialiser};
+
+/// One datagram.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Its number, from 0.
+    pub number: u64,
+    /// Bytes on the wire, headers included.
+    pub size_bytes: u32,
+    /// When it was due to leave.
+    pub sent_at: Instant,
+}
+
+impl Message for Datagram {
+    fn wire_len(&self) -> u32 {
+        self.size_bytes
+    }
+}
+
+/// When a source sends.
+#[derive(Clone, Debug)]
+pub enum Pattern {
+    /// Without a pause.
+    Constant,
+    /// In turns, on first; both lengths are drawn from exponential distributions with these means.
+    OnOff {
+        /// Mean length of a burst.
+        on: Duration,
+        /// Mean length of a pause.
+        off: Duration,
+        /// What draws them.
+        random: RandomStream,
+    },
+}
+
+/// Sends datagrams of one size to one peer.
+#[derive(Clone, Debug)]
+pub struct UdpSource {
+    peer: PeerId,
+    size_bytes: u32,
+    gap: Serialiser,
+    pattern: Pattern,
+    next_at: Instant,
+    /// When the present burst ends.
+    burst_until: Option<Instant>,
+    stop_at: Option<Instant>,
+    number: u64,
+}
+
+impl UdpSource {
+    /// A source that sends `rate` (while it sends) from `start` on, until `stop_at` if there is one. `None` for a rate that
+    /// is too low or too high to be kept ([`BitRate::serialiser`]), or a size of zero.
+    pub fn new(
+        peer: PeerId,
+        rate: BitRate,
+        size_bytes: u32,
+        pattern: Pattern,
+        start: Instant,
+        stop_at: Option<Instant>,
+    ) -> Option<Self> {
+        let gap = rate.serialiser().filter(|_| size_bytes > 0)?;
+        let mut new =
+            Self { peer, size_bytes, gap, pattern, next_at: start, burst_until: None, stop_at, number: 0 };
+        new.begin_burst(start);
+        Some(new)
+    }
+
+    fn begin_burst(&mut self, at: Instant) {
+        if let Pattern::OnOff { on, random, .. } = &mut self.pattern {
+            self.burst_until = Some(at + exponential(*on, random));
+        }
+    }
+
+    fn is_over(&self, at: Instant) -> bool {
+        self.stop_at.is_some_and(|stop| at >= stop)
+    }
+}
+
+/// A draw from the exponential distribution of this mean, in whole nanoseconds.
+fn exponential(mean: Duration, random: &mut RandomStream) -> Duration {
+    // 1 - u is above 0; the logarithm's last digits may differ between machines, whole nanoseconds do not.
+    let factor = -(1.0 - random.unit_f64()).ln();
+    Duration::from_ns((mean.as_ns() as f64 * factor) as u64)
+}
+
+impl Endpoint for UdpSource {
+    type Msg = Datagram;
+    type Event = std::convert::Infallible;
+
+    fn handle_message(&mut self, _: Instant, _: PeerId, _: Datagram) {}
+    fn handle_timeout(&mut self, _: Instant) {}
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<Datagram>> {
+        if self.next_at > now || self.is_over(self.next_at) {
+            return None;
+        }
+        let msg = Datagram { number: self.number, size_bytes: self.size_bytes, sent_at: self.next_at };
+        self.number += 1;
+        self.next_at += self.gap.time(self.size_bytes);
+        if let Some(until) = self.burst_until.filter(|until| self.next_at >= *until)
+            && let Pattern::OnOff { off, random, .. } = &mut self.pattern
+        {
+            self.next_at = self.next_at.max(until + exponential(*off, random));
+            self.begin_burst(self.next_at);
+        }
+        Some(Transmit { to: self.peer, not_before: None, msg })
+    }
+
+    fn poll_event(&mut self) -> Option<Self::Event> {
+        None
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        (!self.is_over(self.next_at)).then_some(self.next_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_units::Seed;
+
+    fn sent(source: &mut UdpSource, until: Instant) -> Vec<Datagram> {
+        let mut all = Vec::new();
+        while let Some(now) = source.poll_timeout().filter(|t| *t <= until) {
+            while let Some(transmit) = source.poll_transmit(now) {
+                all.push(transmit.msg);
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn a_constant_source_keeps_its_rate_to_the_datagram() {
+        let stop = Some(Instant::ZERO + Duration::from_secs(1));
+        let mut source =
+            UdpSource::new(PeerId(1), BitRate::mbps(8), 1_000, Pattern::Constant, Instant::ZERO, stop)
+                .expect("a good rate");
+        let all = sent(&mut source, Instant::MAX);
+        assert_eq!(all.len(), 1_000);
+        assert_eq!(all[999].sent_at, Instant::ZERO + Duration::from_ms(999));
+        assert_eq!(source.poll_timeout(), None);
+    }
+
+    #[test]
+    fn bursts_and_pauses_have_their_means() {
+        let pattern = Pattern::OnOff {
+            on: Duration::from_ms(30),
+            off: Duration::from_ms(60),
+            random: Seed::new(1).stream("on off", 0),
+        };
+        let mut source = UdpSource::new(PeerId(1), BitRate::mbps(8), 1_000, pattern, Instant::ZERO, None)
+            .expect("a good rate");
+        let seconds = 300;
+        let all = sent(&mut source, Instant::ZERO + Duration::from_secs(seconds));
+        // A third of the time, with some 3,300 bursts: two percent is more than three standard deviations.
+        let share = all.len() as f64 / (1_000 * seconds) as f64;
+        assert!((0.31..0.37).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn a_late_call_sends_what_was_due() {
+        let mut source =
+            UdpSource::new(PeerId(1), BitRate::mbps(8), 1_000, Pattern::Constant, Instant::ZERO, None)
+                .expect("a good rate");
+        let now = Instant::ZERO + Duration::from_ms(5);
+        let late: Vec<_> = std::iter::from_fn(|| source.poll_transmit(now)).map(|t| t.msg.sent_at).collect();
+        assert_eq!(late.len(), 6);
+        assert_eq!(late[0], Instant::ZERO);
+    }
+}
