@@ -587,13 +587,16 @@ def run_all(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     rows = args.out / "trials.csv"
     done = {tuple(row[c] for c in COLUMNS[:5]) for row in read_rows(rows)}
-    failed = 0
+    failed = matched = 0
     for trial in range(1, plan["settings"]["trials"] + 1):
         for method in plan["method"]:
             for scenario in plan["scenario"]:
                 for loss in plan["settings"]["loss"]:
                     key = (scenario["topology"], loss, method["name"], method["variant"], str(trial))
-                    if key in done or not all(word in " ".join(key) for word in args.only):
+                    if not all(word in " ".join(key) for word in args.only):
+                        continue
+                    matched += 1
+                    if key in done:
                         continue
                     try:
                         row = emulate_trial(args.binary, plan, scenario, method, loss, trial, args.out)
@@ -612,6 +615,9 @@ def run_all(args: argparse.Namespace) -> int:
                         f"links {row['links_sent_bytes'] / 1e6:.1f} MB, lateness p99 {row['lateness_us_p99']:.0f} us",
                         flush=True,
                     )
+    if not matched:
+        print(f"run.py: --only {' --only '.join(args.only)}: no trial's name has all of these words", file=sys.stderr)
+        return 2
     return 1 if failed else 0
 
 
@@ -674,7 +680,7 @@ def main() -> int:
         sub.add_argument("--plan", type=pathlib.Path, default=HERE / "plan.toml")
         sub.add_argument("--out", type=pathlib.Path, default=ROOT / "runs" / "replicate-peers")
         sub.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "anabranch")
-        sub.add_argument("--only", action="append", default=[], metavar="WORD", help="trials whose name has WORD")
+        sub.add_argument("--only", action="append", default=[], metavar="WORD", help="trials whose name has every WORD")
         sub.add_argument("--file-mib", type=int, help="another size of file, for trying things out")
     verbs.add_parser("trial").add_argument("task")
     verbs.add_parser("bittorrent-peer").add_argument("settings")
