@@ -410,19 +410,19 @@ def measure_all(lab: Lab, plan: dict[str, Any], asked: set[Cell], budget_s: floa
         running = {pool.submit(run, cell, scheme): (cell, scheme) for cell, scheme in missing}
         for future in concurrent.futures.as_completed(running):
             cell, scheme = running[future]
-            done += 1
             try:
                 row = future.result()
             except Unsupported:
                 pool.shutdown(cancel_futures=True)
                 raise
             except CellError as error:
-                failed += 1
+                failed, done = failed + 1, done + 1
                 print(f"{done}/{len(wanted)} {cell} {scheme}: no figure: {error}", file=sys.stderr)
                 continue
             if row is None:
                 late += 1
                 continue
+            done += 1
             rates = f"{float(row['aggregate_mbps']):.2f} Mbit/s (planned {float(row['planned_flows_mbps']):.2f})"
             print(f"{done}/{len(wanted)} {cell} {scheme}: {rates}", file=sys.stderr)
     if late:

@@ -10,7 +10,8 @@
 //! 3042 (limited transmit), 6928 (initial window), 9438 (Cubic), 8257 (DCTCP), 3168 (ECN). Each file cites its sections and
 //! marks where it differs.
 //!
-//! Invariants: nothing is sent beyond the peer's window or, outside of probes and limited transmit, the congestion window;
+//! Invariants: nothing is sent beyond the peer's window, probes apart, or beyond the congestion window, limited
+//! transmit and the first segment of a repair apart;
 //! what is delivered is delivered once and in order; every loss is repaired or the connection is given up with an event.
 //!
 //! Leaves out: packets and links (`fabric`), and real sockets (`net`; there the kernel's TCP is used). Read [`Connection`],

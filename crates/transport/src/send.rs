@@ -172,7 +172,6 @@ impl SendHalf {
         let edge = ack + segment.window;
         let moved = edge > self.edge;
         self.edge = self.edge.max(edge);
-        // Only the first position behind the edge that was there may have been probed.
         let news = self.sack && self.note_sack(segment);
         let bytes = ack - self.una;
         let mut acked =

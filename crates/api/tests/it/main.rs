@@ -134,6 +134,14 @@ impl World {
         let addresses = vec![LinkAddress { link, address: "127.0.0.1:9".into() }];
         SiteLink::new(self.client(Role::Site, name), name, session, addresses)
     }
+
+    /// Both sites, which hold the file back while the first flag is set and count their starts in the second.
+    fn sites(&self, held: bool) -> ([JoinHandle<()>; 2], Arc<AtomicBool>, Arc<AtomicU64>) {
+        let (hold, starts) = (Arc::new(AtomicBool::new(held)), Arc::new(AtomicU64::new(0)));
+        let both = [("seattle", 1), ("New York", 2)];
+        let sites = both.map(|(name, session)| site(self.link(name, session), hold.clone(), starts.clone()));
+        (sites, hold, starts)
+    }
 }
 
 impl Drop for World {
@@ -204,11 +212,7 @@ async fn wait_for_phase(client: &Client, id: TransferId, phase: PhaseName) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_transfer_is_talked_through() {
     let world = World::new("whole").await;
-    let (hold, starts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let sites = [
-        site(world.link("seattle", 1), hold.clone(), starts.clone()),
-        site(world.link("New York", 2), hold.clone(), starts.clone()),
-    ];
+    let (sites, _, starts) = world.sites(false);
     let operator = world.client(Role::Operator, "operator");
     let id = operator.submit(&submit_request()).await.expect("a good request");
     let mut watch = operator.watch(id);
@@ -247,11 +251,7 @@ async fn a_whole_transfer_is_talked_through() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_controller_goes_on_where_it_was() {
     let mut world = World::new("restart").await;
-    let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
-    let sites = [
-        site(world.link("seattle", 1), hold.clone(), starts.clone()),
-        site(world.link("New York", 2), hold.clone(), starts.clone()),
-    ];
+    let (sites, hold, starts) = world.sites(true);
     let operator = world.client(Role::Operator, "operator");
     let id = operator.submit(&submit_request()).await.expect("a good request");
     let mut watch = operator.watch(id);
@@ -281,11 +281,7 @@ async fn a_controller_whose_clock_ends_goes_on_with_a_new_one() {
     world.kill().await;
     world.clock_max = Some(Duration::from_secs(1));
     world.start().await;
-    let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
-    let sites = [
-        site(world.link("seattle", 1), hold.clone(), starts.clone()),
-        site(world.link("New York", 2), hold.clone(), starts.clone()),
-    ];
+    let (sites, hold, starts) = world.sites(true);
     let operator = world.client(Role::Operator, "operator");
     let id = operator.submit(&submit_request()).await.expect("a good request");
     // A transfer that stays under way is taken up again by each new clock, every two seconds.
