@@ -197,9 +197,8 @@ impl Forwarder {
         match request {
             Request::SetLink { link, state, reply } => {
                 let target = route::port(link);
-                let queue_bytes_max = self.port(link).settings().queue_bytes_max;
                 let LinkState { up, rate, delay, loss_ppm } = state;
-                let settings = PortSettings { rate, delay, loss_ppm, queue_bytes_max, up };
+                let settings = PortSettings { rate, delay, loss_ppm, up, ..*self.port(link).settings() };
                 let now = self.now();
                 let _ = reply.send(self.fabric.handle_port_settings(now, target, settings));
             }
@@ -253,7 +252,11 @@ fn elements(tables: &[Vec<Option<LinkId>>], ports: Vec<Port>) -> Vec<AnyElement>
         };
         AnyElement::Switch(Switch::new((0..tables.len()).map(next).collect()))
     };
-    ports.into_iter().map(AnyElement::Port).chain((0..tables.len()).map(switch)).collect()
+    ports
+        .into_iter()
+        .map(|port| AnyElement::Port(Box::new(port)))
+        .chain((0..tables.len()).map(switch))
+        .collect()
 }
 
 /// Closes devices side by side: the kernel takes 20 ms for each, and spends them waiting.

@@ -49,7 +49,7 @@ fn main() {
             let settings =
                 PortSettings::new(BitRate::gbps(100), Duration::from_ns(500), ByteCount::kib(1_024));
             let loss = Seed::new(1).stream("loss", u64::from(i));
-            AnyElement::Port(Port::new(next, settings, loss).expect("a rate in range"))
+            AnyElement::Port(Box::new(Port::new(next, settings, loss).expect("a rate in range")))
         });
         let switches = (0..hosts).map(|i| {
             let next = |to| if to == i { Target::node(u32::from(i)) } else { Target::element(u32::from(i)) };

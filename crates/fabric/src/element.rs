@@ -4,8 +4,9 @@
 
 use anabranch_units::Instant;
 
+use crate::buffer::{BufferId, SharedBuffer};
 use crate::packet::{Drop, DropCounts, PacketId, PacketMeta};
-use crate::{Event, EventQueue, Port, Switch};
+use crate::{Event, EventQueue, FifoPort, Port, Switch};
 
 /// Where a packet or a timer goes: an element or a node of the fabric.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,9 @@ impl Target {
         assert!(index < NODE_BIT);
         Self(index | NODE_BIT)
     }
+    pub(crate) const fn raw(self) -> u32 {
+        self.0
+    }
     /// Whether this is a node, not an element.
     #[inline]
     pub const fn is_node(self) -> bool {
@@ -49,6 +53,7 @@ pub struct Cx<'a, Q> {
     pub(crate) ready: &'a mut Vec<(Target, PacketId)>,
     pub(crate) dropped: &'a mut Vec<PacketId>,
     pub(crate) drops: &'a mut DropCounts,
+    pub(crate) buffers: &'a mut [SharedBuffer],
 }
 
 impl<Q: EventQueue> Cx<'_, Q> {
@@ -78,6 +83,13 @@ impl<Q: EventQueue> Cx<'_, Q> {
         debug_assert!(at >= self.now, "a timer cannot go off in the past");
         self.events.push(Event { at, target: self.me, token });
     }
+    /// A shared buffer.
+    ///
+    /// Panics: if the fabric has none of this id.
+    #[inline]
+    pub(crate) fn buffer(&mut self, id: BufferId) -> &mut SharedBuffer {
+        &mut self.buffers[usize::from(id.0)]
+    }
     /// Drops `p` and counts it.
     #[inline]
     pub fn drop(&mut self, p: PacketId, reason: Drop) {
@@ -96,13 +108,11 @@ pub trait Element {
 
 /// Every kind of element.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "ports are hot and many; a box would cost a cache miss a packet"
-)]
 pub enum AnyElement {
+    /// See [`FifoPort`]: the hot one, of which there are many.
+    Fifo(FifoPort),
     /// See [`Port`].
-    Port(Port),
+    Port(Box<Port>),
     /// See [`Switch`].
     Switch(Switch),
 }
@@ -111,6 +121,7 @@ impl Element for AnyElement {
     #[inline]
     fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) {
         match self {
+            Self::Fifo(e) => e.on_packet(cx, p),
             Self::Port(e) => e.on_packet(cx, p),
             Self::Switch(e) => e.on_packet(cx, p),
         }
@@ -118,6 +129,7 @@ impl Element for AnyElement {
     #[inline]
     fn on_timer<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, token: u32) {
         match self {
+            Self::Fifo(e) => e.on_timer(cx, token),
             Self::Port(e) => e.on_timer(cx, token),
             Self::Switch(e) => e.on_timer(cx, token),
         }

@@ -2,11 +2,12 @@
 //!
 //! Read [`Fabric`] and [`Node`] first.
 
-use anabranch_units::Instant;
+use anabranch_units::{ByteCount, Instant};
 
+use crate::buffer::SharedBuffer;
 use crate::element::{AnyElement, Cx, Element, Target};
 use crate::packet::{DropCounts, PacketId, PacketMeta, Packets};
-use crate::port::{Port, PortError, PortSettings};
+use crate::port::{Port, PortCounters, PortError, PortSettings};
 use crate::{Event, EventQueue, QuadHeap};
 
 /// What a node may do while it handles a packet or a timer.
@@ -86,7 +87,7 @@ pub struct Totals {
 ///
 /// let settings = PortSettings::new(BitRate::gbps(1), Duration::from_us(100), ByteCount::kib(64));
 /// let port = Port::new(Target::node(0), settings, Seed::new(1).stream("loss", 0)).expect("a rate of at least 2 kbit/s");
-/// let mut fabric: Fabric<Sink> = Fabric::new(vec![AnyElement::Port(port)], vec![Sink::default()]);
+/// let mut fabric: Fabric<Sink> = Fabric::new(vec![AnyElement::Port(Box::new(port))], vec![Sink::default()]);
 /// fabric.inject(Instant::from_us(5), Target::element(0), PacketMeta::new(0, 0, 1500), "hello");
 /// fabric.advance(Instant::MAX);
 /// // 12 us to serialise 1,500 bytes at 1 Gbit/s, and 100 us on the wire.
@@ -103,7 +104,9 @@ pub struct Fabric<N: Node, Q = QuadHeap> {
     ready: Vec<(Target, PacketId)>,
     /// Packets dropped within the current event. Empty between events.
     dropped: Vec<PacketId>,
+    buffers: Vec<SharedBuffer>,
     totals: Totals,
+    hash: u64,
 }
 
 impl<N: Node, Q: EventQueue> Fabric<N, Q> {
@@ -117,8 +120,16 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
             events: Q::default(),
             ready: Vec::new(),
             dropped: Vec::new(),
+            buffers: Vec::new(),
             totals: Totals::default(),
+            hash: 0,
         }
+    }
+
+    /// The same fabric with these shared buffers, as its ports number them.
+    pub fn with_buffers(mut self, buffers: Vec<SharedBuffer>) -> Self {
+        self.buffers = buffers;
+        self
     }
 
     /// The time up to which the fabric has run.
@@ -153,12 +164,33 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     /// Cost: a look at every element.
     pub fn next_arrival(&self) -> Option<Instant> {
         let port = |element: &AnyElement| match element {
+            AnyElement::Fifo(port) => port.next_arrival(self.packets.meta()),
             AnyElement::Port(port) => port.next_arrival(),
             AnyElement::Switch(_) => None,
         };
         self.elements.iter().filter_map(port).min()
     }
-    /// The port at `target`, if there is one.
+    /// What has passed the port at `target`, of either kind; none if there is no port.
+    pub fn port_counters(&self, target: Target) -> Option<PortCounters> {
+        match self.elements.get(target.index()).filter(|_| !target.is_node())? {
+            AnyElement::Fifo(port) => Some(port.counters(self.packets.meta(), self.now)),
+            AnyElement::Port(port) => Some(*port.counters()),
+            AnyElement::Switch(_) => None,
+        }
+    }
+    /// Packets and bytes that wait at the port at `target`, of either kind, without the packet being sent.
+    pub fn queue(&self, target: Target) -> Option<(u32, ByteCount)> {
+        match self.elements.get(target.index()).filter(|_| !target.is_node())? {
+            AnyElement::Fifo(port) => Some(port.queue(self.packets.meta(), self.now)),
+            AnyElement::Port(port) => Some((port.queue_packets(), port.queue_bytes())),
+            AnyElement::Switch(_) => None,
+        }
+    }
+    /// A hash over every event so far: when it was due, whose it was, and its token. Equal runs have equal hashes.
+    pub const fn event_hash(&self) -> u64 {
+        self.hash
+    }
+    /// The two-event port at `target`, if there is one.
     pub fn port(&self, target: Target) -> Option<&Port> {
         match self.elements.get(target.index()) {
             Some(AnyElement::Port(port)) if !target.is_node() => Some(port),
@@ -215,6 +247,9 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         while let Some(event) = self.events.pop_due(until) {
             self.now = event.at;
             events += 1;
+            let event_bits =
+                event.at.as_ps() ^ u64::from(event.target.raw()).rotate_left(40) ^ u64::from(event.token);
+            self.hash = (self.hash.rotate_left(5) ^ event_bits).wrapping_mul(0x517c_c1b7_2722_0a95);
             if event.target.is_node() {
                 let (nodes, mut cx) = self.node_cx(event.target);
                 nodes[event.target.index()].on_timer(&mut cx, event.token);
@@ -264,6 +299,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
             ready: &mut self.ready,
             dropped: &mut self.dropped,
             drops: &mut self.totals.drops,
+            buffers: &mut self.buffers,
         };
         (&mut self.elements, cx)
     }

@@ -4,26 +4,30 @@
 //! [`Fabric::inject`], lets time pass with [`Fabric::advance`] and asks [`Fabric::next_deadline`] when it next wants to
 //! run. The simulator does so in virtual time, the emulator in real time, with the same elements in between.
 //!
-//! Words: an *element* ([`Port`], [`Switch`]) moves packets on and sees their [`PacketMeta`] only; a *node* ([`Node`])
+//! Words: an *element* ([`Port`], [`FifoPort`], [`Switch`]) moves packets on and sees their [`PacketMeta`] only; a *node* ([`Node`])
 //! stands at the edge, takes packets whole and makes new ones; a *target* ([`Target`]) is either of them.
 //!
 //! Invariants: packets that came in = delivered + dropped + in flight ([`Totals`]); a port never sends above its rate;
 //! packets of one priority leave a port in the order they came; events of one instant run in the order they were
 //! armed, so that equal inputs give equal runs.
 //!
-//! Leaves out, so far: ECN marking, a one-event port for links with one priority, a calendar queue, circuit switches.
-//! Read [`Fabric`], [`Port`] and [`PacketMeta`] first.
+//! Leaves out, so far: circuit switches. Read [`Fabric`], [`Port`] and [`PacketMeta`] first.
 
+mod buffer;
 mod element;
 mod event;
 mod fabric;
+mod fifo_port;
 mod packet;
 mod port;
-mod switch;
+pub mod switch;
+
+pub use buffer::{BufferId, SharedBuffer};
 
 pub use element::{AnyElement, Cx, Element, Target};
 pub use event::{Event, EventQueue, QuadHeap};
 pub use fabric::{Fabric, Node, NodeCx, Totals};
+pub use fifo_port::FifoPort;
 pub use packet::{Drop, DropCounts, Fifo, PRIORITIES, PacketId, PacketMeta, Packets};
-pub use port::{DELAY_MAX, Port, PortCounters, PortError, PortSettings, RATE_MIN};
-pub use switch::Switch;
+pub use port::{DELAY_MAX, Port, PortCounters, PortError, PortSettings, RATE_MIN, Wait};
+pub use switch::{Policy, Switch};

@@ -37,6 +37,8 @@ pub struct PacketMeta {
     pub dst: u16,
     /// Which strict priority it has, 0 first; above the last one counts as the last one.
     pub priority: u8,
+    /// Whether queues may mark it (ECN "ECT").
+    pub ecn_ect: bool,
     /// Whether a queue on its way was congested (ECN "CE").
     pub ecn_ce: bool,
     /// Links passed so far; stays at 255 beyond that.
@@ -60,6 +62,7 @@ impl PacketMeta {
             src,
             dst,
             priority: 1,
+            ecn_ect: false,
             ecn_ce: false,
             hops: 0,
             trimmed: false,
@@ -68,6 +71,11 @@ impl PacketMeta {
     /// The same packet with another priority.
     pub const fn with_priority(mut self, priority: u8) -> Self {
         self.priority = priority;
+        self
+    }
+    /// The same packet as one of `flow`.
+    pub const fn with_flow(mut self, flow: u32) -> Self {
+        self.flow = flow;
         self
     }
 }
@@ -102,6 +110,10 @@ impl<B> Packets<B> {
     pub(crate) fn take(&mut self, p: PacketId) -> (PacketMeta, B) {
         self.free.push(p);
         (self.meta[p.index()], self.body[p.index()].take().expect("a packet is taken out once"))
+    }
+    #[inline]
+    pub(crate) fn meta(&self) -> &[PacketMeta] {
+        &self.meta
     }
     #[inline]
     pub(crate) fn meta_mut(&mut self) -> &mut [PacketMeta] {
@@ -153,6 +165,11 @@ impl Fifo {
     pub fn first(&self) -> Option<PacketId> {
         self.head.map(|link| PacketId(link.get() - 1))
     }
+    /// The packet behind `p`, which is in this queue.
+    #[inline]
+    pub fn behind(&self, meta: &[PacketMeta], p: PacketId) -> Option<PacketId> {
+        meta[p.index()].next.map(|link| PacketId(link.get() - 1))
+    }
     /// How many packets wait.
     #[inline]
     pub const fn packets(&self) -> u32 {
@@ -173,6 +190,8 @@ pub enum Drop {
     QueueFull,
     /// The wire lost it, by chance.
     Loss,
+    /// The wire damaged a bit of it, so that its checksum failed.
+    BitError,
     /// Its link was down.
     LinkDown,
     /// No link leads to where it was going.
@@ -181,13 +200,14 @@ pub enum Drop {
 
 impl Drop {
     /// All reasons, in the order of [`DropCounts`].
-    pub const ALL: [Self; 4] = [Self::QueueFull, Self::Loss, Self::LinkDown, Self::NoRoute];
+    pub const ALL: [Self; 5] = [Self::QueueFull, Self::Loss, Self::BitError, Self::LinkDown, Self::NoRoute];
 
     /// The reason's name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
             Self::Loss => "loss",
+            Self::BitError => "bit_error",
             Self::LinkDown => "link_down",
             Self::NoRoute => "no_route",
         }

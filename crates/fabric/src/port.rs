@@ -1,13 +1,15 @@
 //! An output port: queues, a serialiser and the wire behind it.
 //!
-//! This is the plain port with two events a hop (end of transmission, end of the wire). Its one-event twin for links
-//! with a single priority may come later; this one stays as the reference (STYLE 33). Read [`Port`] first.
+//! This is the plain port with two events a hop (end of transmission, end of the wire), for links with several
+//! priorities, a shared buffer, or settings that change. Its one-event twin for all others is [`crate::FifoPort`]; this
+//! one is the reference that the twin is compared with (STYLE 33). Read [`Port`] first.
 
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Serialiser};
 
 use crate::EventQueue;
+use crate::buffer::BufferId;
 use crate::element::{Cx, Element, Target};
-use crate::packet::{Drop, DropCounts, Fifo, PRIORITIES, PacketId};
+use crate::packet::{Drop, DropCounts, Fifo, PRIORITIES, PacketId, PacketMeta};
 
 /// The slowest rate of a port. Below it, a byte's time leaves the 32.32 fixed point of [`Serialiser`].
 pub const RATE_MIN: BitRate = BitRate::bps(2_000);
@@ -24,8 +26,14 @@ pub struct PortSettings {
     pub delay: Duration,
     /// Packets that the wire loses by chance, parts per million; at most 1,000,000.
     pub loss_ppm: u32,
+    /// Bits that the wire damages by chance, parts per 10^12; at most 10^12. One of them costs the packet.
+    pub bit_errors_ppt: u64,
     /// Most bytes that wait *in each priority's queue*. The packet being sent has left its queue.
     pub queue_bytes_max: ByteCount,
+    /// Most packets that wait in each priority's queue, where that is limited too.
+    pub queue_packets_max: Option<u32>,
+    /// A packet that finds more than so many bytes waiting in its queue is marked, if it may be (DCTCP section 3.1, K).
+    pub mark_bytes: Option<ByteCount>,
     /// Whether the link works.
     pub up: bool,
 }
@@ -49,6 +57,11 @@ pub enum PortError {
         /// The loss asked for, in parts per million.
         loss_ppm: u32,
     },
+    /// The bit errors are above one.
+    BitErrorsTooHigh {
+        /// The errors asked for, in parts per 10^12.
+        bit_errors_ppt: u64,
+    },
 }
 
 impl std::fmt::Display for PortError {
@@ -59,6 +72,9 @@ impl std::fmt::Display for PortError {
             Self::LossTooHigh { loss_ppm } => {
                 write!(f, "link loss {loss_ppm} ppm: must be at most 1000000 ppm")
             }
+            Self::BitErrorsTooHigh { bit_errors_ppt } => {
+                write!(f, "link bit errors {bit_errors_ppt} in 10^12: must be at most 10^12")
+            }
         }
     }
 }
@@ -67,7 +83,16 @@ impl std::error::Error for PortError {}
 impl PortSettings {
     /// A working link without loss.
     pub const fn new(rate: BitRate, delay: Duration, queue_bytes_max: ByteCount) -> Self {
-        Self { rate, delay, loss_ppm: 0, queue_bytes_max, up: true }
+        Self {
+            rate,
+            delay,
+            loss_ppm: 0,
+            bit_errors_ppt: 0,
+            queue_bytes_max,
+            queue_packets_max: None,
+            mark_bytes: None,
+            up: true,
+        }
     }
 
     /// Whether a port can have these settings.
@@ -77,12 +102,15 @@ impl PortSettings {
         self.serialiser().map(|_| ())
     }
 
-    fn serialiser(&self) -> Result<Serialiser, PortError> {
+    pub(crate) fn serialiser(&self) -> Result<Serialiser, PortError> {
         if self.delay > DELAY_MAX {
             return Err(PortError::DelayTooLong { delay: self.delay });
         }
         if self.loss_ppm > 1_000_000 {
             return Err(PortError::LossTooHigh { loss_ppm: self.loss_ppm });
+        }
+        if self.bit_errors_ppt > PPT {
+            return Err(PortError::BitErrorsTooHigh { bit_errors_ppt: self.bit_errors_ppt });
         }
         match self.rate.serialiser() {
             Some(serialiser) if self.rate >= RATE_MIN => Ok(serialiser),
@@ -108,6 +136,83 @@ pub struct PortCounters {
     pub arrived_bytes: u64,
     /// Packets dropped here, by reason.
     pub drops: DropCounts,
+    /// Packets marked here (ECN).
+    pub marked_packets: u64,
+    /// Time that packets waited before their own transmission began, all together.
+    pub wait_sum: Wait,
+    /// The longest of these times.
+    pub wait_max: Duration,
+}
+
+/// A sum of waiting times.
+///
+/// Units: picoseconds; 128 bits, as a long run's packets together wait for longer than a [`Duration`] can say.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wait(u128);
+
+impl Wait {
+    #[inline]
+    pub(crate) const fn add(&mut self, wait: Duration) {
+        self.0 += wait.as_ps() as u128;
+    }
+    /// The mean over `packets`; none over none.
+    pub fn mean(self, packets: u64) -> Option<Duration> {
+        let mean = self.0.checked_div(u128::from(packets))?;
+        Some(Duration::from_ps(u64::try_from(mean).expect("no packet waited for longer than the run")))
+    }
+}
+
+/// What a wire does to packets by chance.
+#[derive(Clone, Debug)]
+pub(crate) struct Chance {
+    random: RandomStream,
+    loss_ppm: u32,
+    /// How likely a byte arrives undamaged, in parts of 2^63.
+    byte_intact_q63: u64,
+}
+
+/// One, in parts per 10^12.
+const PPT: u64 = 1_000_000_000_000;
+
+impl Chance {
+    pub(crate) fn new(random: RandomStream, settings: &PortSettings) -> Self {
+        let mut new = Self { random, loss_ppm: 0, byte_intact_q63: 1 << 63 };
+        new.change(settings);
+        new
+    }
+
+    fn change(&mut self, settings: &PortSettings) {
+        self.loss_ppm = settings.loss_ppm;
+        let intact = ((1u128 << 63) * u128::from(PPT - settings.bit_errors_ppt) / u128::from(PPT)) as u64;
+        self.byte_intact_q63 = power_q63(intact, 8);
+    }
+
+    /// Whether a packet of `size_bytes` is lost, and why.
+    #[inline]
+    pub(crate) fn draw(&mut self, size_bytes: u32) -> Option<Drop> {
+        if self.loss_ppm == 0 && self.byte_intact_q63 == 1 << 63 {
+            return None;
+        }
+        if self.loss_ppm > 0 && self.random.chance_ppm(self.loss_ppm) {
+            return Some(Drop::Loss);
+        }
+        let intact = power_q63(self.byte_intact_q63, size_bytes);
+        (intact < 1 << 63 && self.random.next_u64() >> 1 >= intact).then_some(Drop::BitError)
+    }
+}
+
+/// `base` to the power of `exponent`, both `base` and result in parts of 2^63, rounded down at each step.
+fn power_q63(base: u64, mut exponent: u32) -> u64 {
+    let times = |a: u64, b: u64| ((u128::from(a) * u128::from(b)) >> 63) as u64;
+    let (mut square, mut power) = (base, 1 << 63);
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            power = times(power, square);
+        }
+        square = times(square, square);
+        exponent >>= 1;
+    }
+    power
 }
 
 /// An output port: a drop-tail queue per priority, a serialiser that sends the head of the first queue that holds a
@@ -121,7 +226,8 @@ pub struct Port {
     peer: Target,
     settings: PortSettings,
     serialiser: Serialiser,
-    loss: RandomStream,
+    chance: Chance,
+    buffer: Option<BufferId>,
     queues: [Fifo; PRIORITIES],
     sending: Option<Sending>,
     /// Tells the running transmission's timer from one that was overtaken by a change.
@@ -145,15 +251,16 @@ const ARRIVE: u32 = 0;
 const SENT: u32 = 1;
 
 impl Port {
-    /// A port whose packets arrive at `peer`. `loss` decides which packets the wire loses.
+    /// A port whose packets arrive at `peer`. `random` decides which packets the wire loses or damages.
     ///
     /// Errors: settings that no port can have.
-    pub fn new(peer: Target, settings: PortSettings, loss: RandomStream) -> Result<Self, PortError> {
+    pub fn new(peer: Target, settings: PortSettings, random: RandomStream) -> Result<Self, PortError> {
         Ok(Self {
             peer,
             settings,
             serialiser: settings.serialiser()?,
-            loss,
+            chance: Chance::new(random, &settings),
+            buffer: None,
             queues: [Fifo::default(); PRIORITIES],
             sending: None,
             generation: 0,
@@ -162,6 +269,12 @@ impl Port {
             wire_due_last: Instant::ZERO,
             counters: PortCounters::default(),
         })
+    }
+
+    /// The same port, whose queues stand in the fabric's shared buffer `buffer`, beside their own limits.
+    pub const fn with_buffer(mut self, buffer: BufferId) -> Self {
+        self.buffer = Some(buffer);
+        self
     }
 
     /// What the port is like now.
@@ -175,6 +288,10 @@ impl Port {
     /// Bytes that wait now, in all queues, without the packet being sent.
     pub fn queue_bytes(&self) -> ByteCount {
         ByteCount::new(self.queues.iter().map(Fifo::bytes).sum())
+    }
+    /// Packets that wait now, in all queues, without the one being sent.
+    pub fn queue_packets(&self) -> u32 {
+        self.queues.iter().map(Fifo::packets).sum()
     }
     /// Packets in the queues, being sent, and on the wire.
     pub fn packets_held(&self) -> u64 {
@@ -193,6 +310,7 @@ impl Port {
         self.serialiser = settings.serialiser()?;
         let rate_before = self.settings.rate;
         self.settings = settings;
+        self.chance.change(&settings);
         if !settings.up {
             self.generation = self.generation.wrapping_add(1);
             if let Some(sending) = self.sending.take() {
@@ -226,7 +344,12 @@ impl Port {
 
     #[inline]
     fn pop_first<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) -> Option<PacketId> {
-        self.queues.iter_mut().find_map(|queue| queue.pop(cx.all_meta()))
+        let p = self.queues.iter_mut().find_map(|queue| queue.pop(cx.all_meta()))?;
+        if let Some(buffer) = self.buffer {
+            let size_bytes = cx.meta(p).size_bytes;
+            cx.buffer(buffer).leave(size_bytes);
+        }
+        Some(p)
     }
 
     /// Occupies the serialiser with `p` for the time `left`, of `time` for the whole packet.
@@ -253,8 +376,8 @@ impl Port {
             .packet;
         self.counters.sent_packets += 1;
         self.counters.sent_bytes += u64::from(cx.meta(p).size_bytes);
-        if self.settings.loss_ppm > 0 && self.loss.chance_ppm(self.settings.loss_ppm) {
-            self.drop(cx, p, Drop::Loss);
+        if let Some(reason) = self.chance.draw(cx.meta(p).size_bytes) {
+            self.drop(cx, p, reason);
         } else {
             let due = (cx.now() + self.settings.delay).max(self.wire_due_last);
             self.wire_due_last = due;
@@ -266,6 +389,10 @@ impl Port {
             self.wire.push(cx.all_meta(), p);
         }
         if let Some(next) = self.pop_first(cx) {
+            // Since when it waits stands where its arrival will.
+            let wait = cx.now() - cx.meta(next).due;
+            self.counters.wait_sum.add(wait);
+            self.counters.wait_max = self.counters.wait_max.max(wait);
             self.transmit_whole(cx, next);
         }
     }
@@ -288,7 +415,7 @@ impl Port {
 impl Element for Port {
     #[inline]
     fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) {
-        let &mut crate::PacketMeta { size_bytes, priority, .. } = cx.meta(p);
+        let &mut PacketMeta { size_bytes, priority, .. } = cx.meta(p);
         self.counters.offered_packets += 1;
         self.counters.offered_bytes += u64::from(size_bytes);
         if !self.settings.up {
@@ -298,8 +425,19 @@ impl Element for Port {
             return self.transmit_whole(cx, p);
         }
         let queue = &mut self.queues[usize::from(priority).min(PRIORITIES - 1)];
-        if queue.bytes() + u64::from(size_bytes) > self.settings.queue_bytes_max.as_u64() {
+        let is_full = queue.bytes() + u64::from(size_bytes) > self.settings.queue_bytes_max.as_u64()
+            || self.settings.queue_packets_max.is_some_and(|max| queue.packets() >= max);
+        let has_no_room = |id| !cx.buffer(id).enter(queue.bytes(), size_bytes);
+        if is_full || self.buffer.is_some_and(has_no_room) {
             return self.drop(cx, p, Drop::QueueFull);
+        }
+        let is_above = self.settings.mark_bytes.is_some_and(|mark| queue.bytes() > mark.as_u64());
+        let now = cx.now();
+        let meta = cx.meta(p);
+        meta.due = now;
+        if is_above && meta.ecn_ect {
+            meta.ecn_ce = true;
+            self.counters.marked_packets += 1;
         }
         queue.push(cx.all_meta(), p);
     }

@@ -123,6 +123,13 @@ impl Sub for Instant {
         Duration(self.0 - earlier.0)
     }
 }
+impl Sub<Duration> for Instant {
+    type Output = Self;
+    #[inline]
+    fn sub(self, d: Duration) -> Self {
+        Self(self.0 - d.0)
+    }
+}
 impl Add for Duration {
     type Output = Self;
     #[inline]

@@ -21,7 +21,7 @@ const PORT: Target = Target::element(0);
 fn one_port(settings: PortSettings) -> Fabric<Sink> {
     let port =
         Port::new(Target::node(0), settings, Seed::new(1).stream("loss", 0)).expect("settings in range");
-    Fabric::new(vec![AnyElement::Port(port)], vec![Sink::default()])
+    Fabric::new(vec![AnyElement::Port(Box::new(port))], vec![Sink::default()])
 }
 
 fn packet(priority: u8, size_bytes: u32) -> PacketMeta {
@@ -282,4 +282,115 @@ fn a_switch_sends_by_destination_and_counts_what_it_cannot_send() {
     }
     assert_eq!((fabric.nodes()[0].0.len(), fabric.nodes()[1].0.len()), (0, 1));
     assert_eq!(fabric.totals().drops.of(Drop::NoRoute), 2);
+}
+
+/// What a packet and its links are like for the twin test: gap before it in ps, size, whether it may be marked.
+fn arrivals() -> impl Strategy<Value = Vec<(u64, u32, bool)>> {
+    // Gaps of random picoseconds: two things of one picosecond are where the twins may differ.
+    prop::collection::vec((1u64..200_000_000, 40u32..1501, any::<bool>()), 1..300)
+}
+
+fn limits() -> impl Strategy<Value = PortSettings> {
+    let limit = (0u64..20_000, prop::option::of(0u32..12), prop::option::of(0u64..15_000));
+    (limit, 1u64..200, 0u64..900_000, 0u32..200_000, 0u64..100_000_000, prop::bool::weighted(0.95)).prop_map(
+        |((queue, queue_packets_max, mark), mbps, delay_ns, loss_ppm, bit_errors_ppt, up)| PortSettings {
+            delay: Duration::from_ps(delay_ns * 1_000 + 7),
+            loss_ppm,
+            bit_errors_ppt,
+            queue_packets_max,
+            mark_bytes: mark.map(ByteCount::new),
+            up,
+            ..link(mbps, 0, queue)
+        },
+    )
+}
+
+proptest! {
+    /// The one-event port is the two-event port, packet by packet and counter by counter.
+    #[test]
+    fn the_one_event_port_equals_its_twin(settings in limits(), arrivals in arrivals()) {
+        let random = || Seed::new(1).stream("loss", 0);
+        let plain = Port::new(Target::node(0), settings, random()).expect("settings in range");
+        let fifo = FifoPort::new(Target::node(0), settings, random()).expect("settings in range");
+        let mut plain = Fabric::<Sink>::new(vec![AnyElement::Port(Box::new(plain))], vec![Sink::default()]);
+        let mut fifo = Fabric::<Sink>::new(vec![AnyElement::Fifo(fifo)], vec![Sink::default()]);
+        let mut now = Instant::ZERO;
+        for (i, &(gap_ps, size, ecn_ect)) in arrivals.iter().enumerate() {
+            now += Duration::from_ps(gap_ps);
+            for fabric in [&mut plain, &mut fifo] {
+                let mut meta = PacketMeta::new(0, 0, size);
+                meta.ecn_ect = ecn_ect;
+                fabric.inject(now, PORT, meta, i as u32);
+            }
+            let (a, b) = (plain.port_counters(PORT).expect("a port"), fifo.port_counters(PORT).expect("a port"));
+            prop_assert_eq!((a.sent_packets, a.sent_bytes), (b.sent_packets, b.sent_bytes));
+            prop_assert_eq!((a.offered_bytes, a.marked_packets), (b.offered_bytes, b.marked_packets));
+            prop_assert_eq!(plain.queue(PORT), fifo.queue(PORT));
+            let totals = fifo.totals();
+            prop_assert_eq!(totals.injected, totals.delivered + totals.drops.total() + fifo.in_flight());
+        }
+        for fabric in [&mut plain, &mut fifo] {
+            fabric.advance(Instant::MAX);
+        }
+        let seen = |f: &Fabric<Sink>| -> Vec<_> {
+            f.nodes()[0].0.iter().map(|&(at, meta, body)| (at, meta.ecn_ce, meta.hops, body)).collect()
+        };
+        prop_assert_eq!(seen(&plain), seen(&fifo));
+        prop_assert_eq!(plain.port_counters(PORT), fifo.port_counters(PORT));
+        prop_assert_eq!(plain.totals().drops, fifo.totals().drops);
+    }
+}
+
+#[test]
+fn a_packet_is_marked_just_past_the_threshold_and_only_if_it_may_be() {
+    // 1,000 bytes each: the first is sent at once, so the n-th finds n - 2 waiting.
+    let settings = PortSettings { mark_bytes: Some(ByteCount::new(2_000)), ..link(1, 0, 100_000) };
+    let mut fabric = one_port(settings);
+    for i in 0..6 {
+        let mut meta = packet(1, 1_000);
+        meta.ecn_ect = i != 4;
+        fabric.inject(Instant::from_us(i), PORT, meta, i as u32);
+    }
+    fabric.advance(Instant::MAX);
+    let marked: Vec<_> = fabric.nodes()[0].0.iter().map(|(_, meta, _)| meta.ecn_ce).collect();
+    // The fifth may not be marked; the fourth found 2,000 waiting, which is not more than the threshold.
+    assert_eq!(marked, [false, false, false, false, false, true]);
+}
+
+#[test]
+fn bit_errors_cost_larger_packets_more() {
+    // One bit in 10^5: 1,500 bytes arrive with (1 - 1e-5)^12000 = 0.887, 40 bytes with 0.9968.
+    let settings = PortSettings { bit_errors_ppt: 10_000_000, ..link(1_000, 0, 1 << 30) };
+    for (size, expected) in [(1_500, 0.8869), (40, 0.9968)] {
+        let mut fabric = one_port(settings);
+        for i in 0..40_000 {
+            fabric.inject(Instant::from_us(i * 13), PORT, packet(1, size), 0);
+        }
+        fabric.advance(Instant::MAX);
+        let share = fabric.nodes()[0].0.len() as f64 / 40_000.0;
+        assert!((share - expected).abs() < 0.008, "{size}: {share}, expected {expected}");
+        assert_eq!(fabric.totals().drops.of(Drop::BitError) + fabric.totals().delivered, 40_000);
+    }
+}
+
+#[test]
+fn ports_of_a_shared_buffer_drop_when_it_is_full_and_not_before() {
+    let port = |node| {
+        let port = Port::new(Target::node(node), link(1, 0, 1 << 30), Seed::new(1).stream("loss", 0));
+        AnyElement::Port(Box::new(port.expect("settings in range").with_buffer(BufferId(0))))
+    };
+    let buffer = SharedBuffer::new(ByteCount::new(5_000), None);
+    let mut fabric = Fabric::<Sink>::new(vec![port(0), port(1)], vec![Sink::default(), Sink::default()])
+        .with_buffers(vec![buffer]);
+    // Each port sends one packet and the buffer holds five of the ten others.
+    for i in 0..12 {
+        fabric.inject(Instant::ZERO, Target::element(i % 2), packet(1, 1_000), i);
+    }
+    assert_eq!(fabric.totals().drops.of(Drop::QueueFull), 5);
+    // Once some have left, others fit.
+    fabric.advance(Instant::from_us(8_000));
+    fabric.inject(Instant::from_us(8_000), Target::element(0), packet(1, 1_000), 12);
+    assert_eq!(fabric.totals().drops.of(Drop::QueueFull), 5);
+    fabric.advance(Instant::MAX);
+    assert_eq!(fabric.totals().delivered, 8);
 }

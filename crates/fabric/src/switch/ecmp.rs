@@ -1,0 +1,29 @@
+//! Equal-cost multipath: a flow keeps to one path, chosen by a hash.
+//!
+//! Source: RFC 2992, hash-threshold; the hash is splitmix64's finaliser over source, destination and flow, which stand for
+//! the five-tuple, and the switch's own salt, so that the layers of a network choose independently.
+
+use crate::packet::PacketMeta;
+
+/// The policy's state: a salt.
+#[derive(Clone, Debug)]
+pub struct Ecmp {
+    salt: u64,
+}
+
+impl Ecmp {
+    /// A policy of this salt, which each switch of a network should have of its own.
+    pub const fn new(salt: u64) -> Self {
+        Self { salt }
+    }
+
+    #[inline]
+    pub(super) fn choose(&self, meta: &PacketMeta, count: u32) -> u32 {
+        let tuple = u64::from(meta.flow) << 32 | u64::from(meta.src) << 16 | u64::from(meta.dst);
+        let mut z = (tuple ^ self.salt.rotate_left(17)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        ((u128::from(z) * u128::from(count)) >> 64) as u32
+    }
+}

@@ -1,0 +1,24 @@
+//! Random packet spraying: every packet takes a path of its own.
+//!
+//! Source: Dixit and others, *On the impact of packet spraying in data center networks* (2013), section 3: uniform, without
+//! regard to queues.
+
+use anabranch_units::RandomStream;
+
+/// The policy's state: what it draws from.
+#[derive(Clone, Debug)]
+pub struct Spray {
+    random: RandomStream,
+}
+
+impl Spray {
+    /// A policy that draws from `random`, which each switch of a network should have of its own.
+    pub const fn new(random: RandomStream) -> Self {
+        Self { random }
+    }
+
+    #[inline]
+    pub(super) fn choose(&mut self, count: u32) -> u32 {
+        self.random.below(u64::from(count)) as u32
+    }
+}
