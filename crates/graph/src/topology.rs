@@ -4,6 +4,7 @@
 //! network can be. Leaves out: where a topology comes from (built-in ones and files have modules of their own).
 
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
+use std::collections::BTreeMap;
 
 /// A network of sites joined by directed links.
 ///
@@ -14,6 +15,7 @@ pub struct Topology {
     name: String,
     sites: Vec<Site>,
     links: Vec<Link>,
+    by_name: BTreeMap<String, SiteId>,
 }
 
 /// A site: a data centre.
@@ -143,7 +145,7 @@ pub const LINKS_MAX: usize = 65_536;
 impl Topology {
     /// A topology with neither sites nor links.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), sites: Vec::new(), links: Vec::new() }
+        Self { name: name.into(), sites: Vec::new(), links: Vec::new(), by_name: BTreeMap::new() }
     }
 
     /// Its name, for people.
@@ -197,8 +199,8 @@ impl Topology {
     ///
     /// Errors: [`TopologyError::UnknownSite`].
     pub fn find_site(&self, name: &str) -> Result<SiteId, TopologyError> {
-        if let Some(i) = self.sites.iter().position(|s| s.name == name) {
-            return Ok(SiteId(i as u16));
+        if let Some(id) = self.by_name.get(name) {
+            return Ok(*id);
         }
         match name.parse::<u16>() {
             Ok(i) if usize::from(i) < self.sites.len() => Ok(SiteId(i)),
@@ -224,14 +226,16 @@ impl Topology {
         if name.is_empty() {
             return Err(TopologyError::EmptySiteName);
         }
-        if self.sites.iter().any(|s| s.name == name) {
+        if self.by_name.contains_key(&name) {
             return Err(TopologyError::DuplicateSite(name));
         }
         if self.sites.len() == SITES_MAX {
             return Err(TopologyError::TooMany { what: "sites", limit: SITES_MAX });
         }
+        let id = SiteId(self.sites.len() as u16);
+        self.by_name.insert(name.clone(), id);
         self.sites.push(Site { name, place });
-        Ok(SiteId(self.sites.len() as u16 - 1))
+        Ok(id)
     }
 
     /// Adds a directed link and returns its id, the next free one. Parallel links are allowed.
@@ -324,9 +328,11 @@ mod tests {
 
     #[test]
     fn sites_are_found_by_name_and_by_number() {
-        let (t, _, b) = pair();
+        let (mut t, a, b) = pair();
         assert_eq!(t.find_site("b"), Ok(b));
         assert_eq!(t.find_site("1"), Ok(b));
+        let other = t.add_site("0", None).expect("a new name");
+        assert_eq!((t.find_site("a"), t.find_site("0")), (Ok(a), Ok(other)), "a name goes before a number");
         let error = t.find_site("c").expect_err("no such site");
         assert!(error.to_string().contains("a, b"), "{error}");
     }

@@ -38,7 +38,6 @@ use crate::{LinkProperties, Place, Topology};
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 use anabranch_units::{BitRate, ByteCount, SiteId};
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The longest fibre: half way round the Earth, a hundred times.
@@ -72,21 +71,18 @@ pub(super) fn read(text: &str, outer: &Defaults) -> Result<Topology, At> {
     let defaults = LinkDefaults::read(&root, outer)?;
 
     let mut topology = Topology::new(name);
-    let mut ids = BTreeMap::new();
     for site in root.tables("site", "[[site]]")? {
         site.only("name, latitude_deg, longitude_deg", &["name", "latitude_deg", "longitude_deg"])?;
         let name = site.require("name", "name = \"…\"")?.text()?;
-        let id = topology.add_site(name, site.place()?).map_err(|e| Problem::Topology(e).at(site.at))?;
-        ids.insert(name, id);
+        topology.add_site(name, site.place()?).map_err(|e| Problem::Topology(e).at(site.at))?;
     }
 
     let mut links: Vec<_> = root.tables("cable", "[[cable]]")?;
     links.extend(root.tables("link", "[[link]]")?);
     links.sort_by_key(|table| table.at);
     for link in links {
-        let find = |field: &Field<'_>, name: &str| match ids.get(name) {
-            Some(id) => Ok(*id),
-            None => topology.find_site(name).map_err(|e| Problem::Topology(e).at(field.at())),
+        let find = |field: &Field<'_>, name: &str| {
+            topology.find_site(name).map_err(|e| Problem::Topology(e).at(field.at()))
         };
         let is_cable = link.called == "[[cable]]";
         let (from, to) = if is_cable {
