@@ -1,7 +1,8 @@
 //! The network model: sites and directed links (CodedBulk section 2.1).
 //!
-//! Built through [`Topology::add_site`], [`Topology::add_link`] and [`Topology::add_cable`], which refuse what no
-//! network can be. Leaves out: where a topology comes from (built-in ones and files have modules of their own).
+//! Built through [`Topology::add_site`], [`Topology::add_switch`], [`Topology::add_link`] and [`Topology::add_cable`],
+//! which refuse what no network can be. Leaves out: where a topology comes from (built-in ones, data centres and files
+//! have modules of their own).
 
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
 use std::collections::BTreeMap;
@@ -18,13 +19,15 @@ pub struct Topology {
     by_name: BTreeMap<String, SiteId>,
 }
 
-/// A site: a data centre.
+/// A site: a data centre, or a host or a switch within one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Site {
     /// Unique name; built-in topologies also answer to the number.
     pub name: String,
     /// Where it stands on Earth, if known; pictures use it.
     pub place: Option<Place>,
+    /// It stands in the network and has no host of its own.
+    pub is_switch: bool,
 }
 
 /// A point on Earth.
@@ -214,7 +217,7 @@ impl Topology {
         if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }
     }
 
-    /// Adds a site and returns its id, the next free one.
+    /// Adds a site that has a host of its own and returns its id, the next free one.
     ///
     /// Errors: empty or repeated name, too many sites.
     pub fn add_site(
@@ -222,19 +225,30 @@ impl Topology {
         name: impl Into<String>,
         place: Option<Place>,
     ) -> Result<SiteId, TopologyError> {
-        let name = name.into();
-        if name.is_empty() {
+        self.push_site(Site { name: name.into(), place, is_switch: false })
+    }
+
+    /// Adds a site that only forwards and returns its id, the next free one.
+    ///
+    /// Errors: as [`Topology::add_site`].
+    pub fn add_switch(&mut self, name: impl Into<String>) -> Result<SiteId, TopologyError> {
+        self.push_site(Site { name: name.into(), place: None, is_switch: true })
+    }
+
+    /// Adds a site of either kind.
+    pub(crate) fn push_site(&mut self, site: Site) -> Result<SiteId, TopologyError> {
+        if site.name.is_empty() {
             return Err(TopologyError::EmptySiteName);
         }
-        if self.by_name.contains_key(&name) {
-            return Err(TopologyError::DuplicateSite(name));
+        if self.by_name.contains_key(&site.name) {
+            return Err(TopologyError::DuplicateSite(site.name));
         }
         if self.sites.len() == SITES_MAX {
             return Err(TopologyError::TooMany { what: "sites", limit: SITES_MAX });
         }
         let id = SiteId(self.sites.len() as u16);
-        self.by_name.insert(name.clone(), id);
-        self.sites.push(Site { name, place });
+        self.by_name.insert(site.name.clone(), id);
+        self.sites.push(site);
         Ok(id)
     }
 
@@ -324,6 +338,17 @@ mod tests {
         let priceless = LinkProperties { cost: f64::NAN, ..good };
         assert!(matches!(t.add_link(a, b, priceless), Err(TopologyError::BadNumber { .. })));
         assert_eq!(t.add_site("a", None), Err(TopologyError::DuplicateSite("a".into())));
+        assert_eq!(t.add_switch("a"), Err(TopologyError::DuplicateSite("a".into())));
+        assert_eq!(t.add_switch(""), Err(TopologyError::EmptySiteName));
+    }
+
+    #[test]
+    fn hosts_and_switches_share_one_numbering() {
+        let (mut t, ..) = pair();
+        assert_eq!(t.add_switch("hub"), Ok(SiteId(2)));
+        assert_eq!(t.add_site("c", None), Ok(SiteId(3)));
+        assert_eq!(t.find_site("hub"), Ok(SiteId(2)));
+        assert_eq!(t.sites().iter().map(|s| s.is_switch).collect::<Vec<_>>(), [false, false, true, false]);
     }
 
     #[test]

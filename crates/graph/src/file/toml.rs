@@ -17,6 +17,9 @@
 //! longitude_deg = 4.90             # east
 //! [[site]]
 //! name = "ashburn"
+//! [[site]]
+//! name = "exchange"
+//! switch = true                    # stands in the network and has no host of its own; false if left out
 //!
 //! [[cable]]                        # full duplex: two links of the same properties
 //! between = ["amsterdam", "ashburn"]
@@ -34,7 +37,7 @@
 
 use super::{At, Defaults, Problem, quoted};
 use crate::builtin::{fibre_delay, fibre_delay_over};
-use crate::{LinkProperties, Place, Topology};
+use crate::{LinkProperties, Place, Site, Topology};
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 use anabranch_units::{BitRate, ByteCount, SiteId};
@@ -72,9 +75,15 @@ pub(super) fn read(text: &str, outer: &Defaults) -> Result<Topology, At> {
 
     let mut topology = Topology::new(name);
     for site in root.tables("site", "[[site]]")? {
-        site.only("name, latitude_deg, longitude_deg", &["name", "latitude_deg", "longitude_deg"])?;
-        let name = site.require("name", "name = \"…\"")?.text()?;
-        topology.add_site(name, site.place()?).map_err(|e| Problem::Topology(e).at(site.at))?;
+        site.only(
+            "name, latitude_deg, longitude_deg, switch",
+            &["name", "latitude_deg", "longitude_deg", "switch"],
+        )?;
+        let name = site.require("name", "name = \"…\"")?.text()?.to_owned();
+        let place = site.place()?;
+        let is_switch = site.field("switch").map(|f| f.boolean()).transpose()?.unwrap_or(false);
+        let added = topology.push_site(Site { name, place, is_switch });
+        added.map_err(|e| Problem::Topology(e).at(site.at))?;
     }
 
     let mut links: Vec<_> = root.tables("cable", "[[cable]]")?;
@@ -254,6 +263,9 @@ impl<'a> Field<'a> {
     fn text(&self) -> Result<&'a str, At> {
         self.value.get_ref().as_str().ok_or_else(|| self.bad("a text in quotes"))
     }
+    fn boolean(&self) -> Result<bool, At> {
+        self.value.get_ref().as_bool().ok_or_else(|| self.bad("true or false"))
+    }
     fn pair(&self) -> Result<[&'a str; 2], At> {
         let items = self.value.get_ref().as_array().map(|a| a.iter().collect::<Vec<_>>());
         let names = items.as_deref().and_then(|items| match items {
@@ -321,6 +333,9 @@ pub fn write(topology: &Topology) -> String {
         if let Some(place) = site.place {
             let _ = writeln!(out, "latitude_deg = {:?}", place.latitude_deg);
             let _ = writeln!(out, "longitude_deg = {:?}", place.longitude_deg);
+        }
+        if site.is_switch {
+            let _ = writeln!(out, "switch = true");
         }
     }
     let mut links = topology.links().iter().peekable();

@@ -1,7 +1,7 @@
 //! The TOML format: what is read, what is refused and how, and that writing is reading's inverse.
 
 use crate::file::{Defaults, Format, parse};
-use crate::{LinkProperties, Place, Topology};
+use crate::{LinkProperties, Place, Site, Topology};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
 use proptest::prelude::*;
 
@@ -30,8 +30,10 @@ longitude_deg = 4.90
 name = "ashburn"
 latitude_deg = 39.04
 longitude_deg = -77.49
+switch = false
 [[site]]
 name = "nowhere"
+switch = true
 [[link]]
 from = "ashburn"
 to = "amsterdam"
@@ -53,6 +55,7 @@ distance_km = 6600
     assert_eq!(t.name(), "two continents");
     assert_eq!(t.sites().len(), 3);
     assert_eq!(t.site(SiteId(1)).place, Some(Place { latitude_deg: 39.04, longitude_deg: -77.49 }));
+    assert_eq!(t.sites().iter().map(|s| s.is_switch).collect::<Vec<_>>(), [false, false, true]);
     let ends: Vec<_> = t.links().iter().map(|l| (l.from.0, l.to.0)).collect();
     assert_eq!(ends, [(1, 0), (0, 1), (1, 0), (1, 2), (2, 1), (0, 1)], "in file order");
     let own = LinkProperties {
@@ -111,6 +114,11 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
         (
             "[[site]]\nname = \"a\"\n[[site]]\nname = \"a\"",
             "site `a` appears twice: give each site its own name (net.toml:3)",
+        ),
+        ("[[site]]\nname = \"a\"\nswitch = 1", "[[site]]: switch 1: must be true or false (net.toml:3)"),
+        (
+            "[[site]]\nname = \"a\"\nis_switch = true",
+            "[[site]] has no field `is_switch`: use name, latitude_deg, longitude_deg, switch (net.toml:3)",
         ),
         ("[[site]]\nname = 4", "[[site]]: name 4: must be a text in quotes (net.toml:2)"),
         ("[[site]]\nname = \"\"", "a site has an empty name (net.toml:1)"),
@@ -195,8 +203,8 @@ fn one_site_too_many_is_refused() {
 fn topologies() -> impl Strategy<Value = Topology> {
     let place = (-90.0..=90.0f64, -180.0..=180.0f64)
         .prop_map(|(latitude_deg, longitude_deg)| Place { latitude_deg, longitude_deg });
-    let sites =
-        proptest::collection::btree_map("\\PC{1,8}|[\\n\\t\"'\\\\]{1,3}", proptest::option::of(place), 2..6);
+    let site = (proptest::option::of(place), any::<bool>());
+    let sites = proptest::collection::btree_map("\\PC{1,8}|[\\n\\t\"'\\\\]{1,3}", site, 2..6);
     let properties = (
         1..=u64::MAX,
         any::<u64>(),
@@ -214,8 +222,8 @@ fn topologies() -> impl Strategy<Value = Topology> {
     let links = proptest::collection::vec((any::<(u16, u16, bool)>(), properties), 0..8);
     ("\\PC{0,12}", sites, links).prop_map(|(name, sites, links)| {
         let mut t = Topology::new(name);
-        for (name, place) in sites {
-            t.add_site(name, place).expect("a map's keys differ");
+        for (name, (place, is_switch)) in sites {
+            t.push_site(Site { name, place, is_switch }).expect("a map's keys differ");
         }
         let n = t.sites().len() as u16;
         for ((a, b, is_cable), properties) in links {
