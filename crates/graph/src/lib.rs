@@ -1,11 +1,13 @@
 //! Topologies and what is computed on them: paths, flows, trees, matchings.
 //!
 //! A [`Topology`] is a list of named sites and a list of *directed* links with capacity, delay and cost; a full-duplex
-//! cable is two links. Systems plan on it, the emulator builds it, files describe it.
+//! cable is two links. Systems plan on it, the emulator builds it, files describe it. A site may be a switch, which has
+//! no host of its own; [`datacentre`] builds networks of them.
 //!
 //! Leaves out: what a system decides with these answers (that is the system's `plan.rs`). Read [`Topology`] first.
 
 pub mod builtin;
+pub mod datacentre;
 pub mod file;
 mod flow;
 mod paths;
