@@ -4,7 +4,7 @@
 //! sites is a full-duplex cable, and those of the hosts come first: host x sends over link 2x and hears over 2x + 1.
 //!
 //! Source of the fat tree: Al-Fares, Loukissas and Vahdat, *A scalable, commodity data center network architecture*
-//! (SIGCOMM 2008), section 2.2. Leaves out: which way packets go, and places, which no host has.
+//! (SIGCOMM 2008), section 2.2. Leaves out: which way packets go ([`crate::Routes`]), and places, which no host has.
 //! Read [`star`] and [`fat_tree`] first.
 
 use crate::{LINKS_MAX, LinkProperties, SITES_MAX, Topology, TopologyError};

@@ -1,8 +1,8 @@
-//! Topologies and what is computed on them: paths, flows, trees, matchings.
+//! Topologies and what is computed on them: paths, routes, flows, trees, matchings.
 //!
 //! A [`Topology`] is a list of named sites and a list of *directed* links with capacity, delay and cost; a full-duplex
 //! cable is two links. Systems plan on it, the emulator builds it, files describe it. A site may be a switch, which has
-//! no host of its own; [`datacentre`] builds networks of them.
+//! no host of its own; [`datacentre`] builds networks of them, and [`Routes`] says over which links packets cross one.
 //!
 //! Leaves out: what a system decides with these answers (that is the system's `plan.rs`). Read [`Topology`] first.
 
@@ -11,6 +11,7 @@ pub mod datacentre;
 pub mod file;
 mod flow;
 mod paths;
+mod routes;
 #[cfg(test)]
 mod testing;
 mod topology;
@@ -18,6 +19,7 @@ mod trees;
 
 pub use flow::{Adjacency, Cut, LinkFlow, max_flow, min_cost_flow, min_cut};
 pub use paths::{decompose, disjoint_paths, distances, shortest_path};
+pub use routes::Routes;
 pub use topology::{LINKS_MAX, Link, LinkProperties, Place, SITES_MAX, Site, Topology, TopologyError};
 pub use trees::{
     Arborescence, TERMINALS_EXACT_MAX, arborescence_price_bound, cheapest_arborescence, greedy_arborescence,
