@@ -16,6 +16,12 @@ pub use bytes::Bytes;
 pub trait Message {
     /// Bytes on the wire, this protocol's headers included and those below it not.
     fn wire_len(&self) -> u32;
+    /// Whether queues may mark it instead of dropping it (RFC 3168: ECT).
+    fn is_ect(&self) -> bool {
+        false
+    }
+    /// A queue on its way has marked it (CE). Called only where [`Message::is_ect`].
+    fn mark_ce(&mut self) {}
 }
 
 /// A message that can cross a real socket. Only messages over [`Bytes`] implement it, so that a phantom payload of the

@@ -1,9 +1,11 @@
 //! How a TCP connection is set up.
 
 use anabranch_units::{ByteCount, Duration};
+use serde::{Deserialize, Serialize};
 
 /// Which congestion control.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Control {
     /// RFC 5681 and 6582.
@@ -15,7 +17,8 @@ pub enum Control {
 }
 
 /// The settings of one end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Most bytes of data in a segment; at least 1.
     pub mss: u32,
@@ -33,7 +36,8 @@ pub struct Config {
     pub sack: bool,
     /// Whether segments may be marked by queues.
     pub ecn: bool,
-    /// How long an acknowledgement may wait for a second segment; none waits without one.
+    /// How long an acknowledgement may wait for a second segment; none waits without one. In text `off`.
+    #[serde(with = "off_or_duration")]
     pub delayed_ack: Option<Duration>,
     /// The least retransmission timeout.
     ///
@@ -53,6 +57,23 @@ pub struct Config {
     pub slow_start_restart: bool,
     /// Whether the connection begins with SYN segments. Without, both ends are connected at once.
     pub handshake: bool,
+}
+
+/// A length of time, or `off`.
+mod off_or_duration {
+    use anabranch_units::Duration;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(value: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(duration) => duration.serialize(s),
+            None => s.serialize_str("off"),
+        }
+    }
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Duration>, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(d)?;
+        if text == "off" { Ok(None) } else { text.parse().map(Some).map_err(D::Error::custom) }
+    }
 }
 
 impl Default for Config {

@@ -51,6 +51,21 @@ pub enum Event {
     GivenUp,
 }
 
+/// What one end has done since it was made.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Segments with data that were sent, also again.
+    pub sent_segments: u64,
+    /// Of them, those that were sent again.
+    pub retransmitted_segments: u64,
+    /// How often the retransmission timer found data unacknowledged.
+    pub timeouts: u64,
+    /// How often duplicates or selective acknowledgements showed a loss.
+    pub fast_recoveries: u64,
+    /// Segments with data that arrived beyond a gap.
+    pub out_of_order_segments: u64,
+}
+
 /// One end of a TCP connection.
 ///
 /// ```
@@ -83,6 +98,8 @@ pub struct Connection {
     timeouts_max: u32,
     send: SendHalf,
     receive: ReceiveHalf,
+    sent_segments: u64,
+    retransmitted_segments: u64,
     peer_closed: bool,
     finished: bool,
     /// SYN segments that went unanswered, and when to send the next.
@@ -128,6 +145,8 @@ impl Connection {
             timeouts_max: config.timeouts_max,
             send: SendHalf::new(config),
             receive: ReceiveHalf::new(config),
+            sent_segments: 0,
+            retransmitted_segments: 0,
             peer_closed: false,
             finished: false,
             syn_timeouts: 0,
@@ -153,6 +172,16 @@ impl Connection {
     /// How far it has come.
     pub const fn state(&self) -> State {
         self.state
+    }
+    /// What it has done so far.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            sent_segments: self.sent_segments,
+            retransmitted_segments: self.retransmitted_segments,
+            timeouts: self.send.timeouts_total(),
+            fast_recoveries: self.send.recoveries_total(),
+            out_of_order_segments: self.receive.out_of_order_total(),
+        }
     }
     /// The congestion window and threshold.
     pub fn window(&self) -> &Window {
@@ -321,6 +350,8 @@ impl Endpoint for Connection {
         if self.state == State::Established
             && let Some(Piece { seq, len, fin, is_retransmission }) = self.send.poll(now)
         {
+            self.sent_segments += 1;
+            self.retransmitted_segments += u64::from(is_retransmission);
             let mut segment = self.segment(now);
             (segment.seq, segment.len, segment.fin) = (seq, len, fin);
             segment.cwr = !is_retransmission && self.ecn && self.send.take_cwr();

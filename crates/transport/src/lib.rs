@@ -28,7 +28,7 @@ mod udp;
 
 pub use config::{Config, ConfigError, Control};
 pub use congestion::{Ack, Congestion, Window};
-pub use connection::{Connection, Event, State};
+pub use connection::{Connection, Counters, Event, State};
 pub use rtt::RttEstimator;
 pub use segment::{SACK_BLOCKS_MAX, SackBlocks, Segment};
-pub use udp::{Datagram, Pattern, UdpSource};
+pub use udp::{Datagram, Pattern, UdpSource, exponential};

@@ -35,6 +35,7 @@ pub(crate) struct ReceiveHalf {
     echo: Option<Instant>,
     /// Congestion marks to be echoed: until CWR (RFC 3168), or as the last segment had it (RFC 8257).
     ece: bool,
+    out_of_order_total: u64,
 }
 
 /// What a segment's data did.
@@ -65,7 +66,12 @@ impl ReceiveHalf {
             ack_now: false,
             echo: None,
             ece: false,
+            out_of_order_total: 0,
         }
+    }
+
+    pub(crate) fn out_of_order_total(&self) -> u64 {
+        self.out_of_order_total
     }
 
     /// True if the mark of `segment` differs from those that wait to be acknowledged, so that they must be first.
@@ -102,6 +108,7 @@ impl ReceiveHalf {
         }
         if start > self.next {
             self.keep(start, end);
+            self.out_of_order_total += 1;
             self.ack_now = true;
             return taken;
         }

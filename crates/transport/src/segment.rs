@@ -79,4 +79,10 @@ impl Message for Segment {
     fn wire_len(&self) -> u32 {
         self.header_bytes + self.len
     }
+    fn is_ect(&self) -> bool {
+        self.ect
+    }
+    fn mark_ce(&mut self) {
+        self.ce = true;
+    }
 }

@@ -49,6 +49,8 @@ pub(crate) struct SendHalf {
     /// Marks echoed below this position belong to a reaction that was made.
     marks_seen: u64,
     say_cwr: bool,
+    timeouts_total: u32,
+    recoveries_total: u32,
 }
 
 /// What is being repaired.
@@ -119,9 +121,17 @@ impl SendHalf {
             last_sent_at: None,
             marks_seen: 0,
             say_cwr: false,
+            timeouts_total: 0,
+            recoveries_total: 0,
         }
     }
 
+    pub(crate) fn timeouts_total(&self) -> u64 {
+        self.timeouts_total.into()
+    }
+    pub(crate) fn recoveries_total(&self) -> u64 {
+        self.recoveries_total.into()
+    }
     pub(crate) fn window(&self) -> &Window {
         &self.window
     }
@@ -277,6 +287,7 @@ impl SendHalf {
     }
 
     fn enter_recovery(&mut self, now: Instant) {
+        self.recoveries_total = self.recoveries_total.saturating_add(1);
         let flight = self.flight().saturating_sub(self.sacked.total());
         self.control.handle_loss(&mut self.window, flight);
         let w = &mut self.window;
@@ -441,6 +452,7 @@ impl SendHalf {
             return true;
         }
         self.timeouts += 1;
+        self.timeouts_total = self.timeouts_total.saturating_add(1);
         if self.timeouts > self.timeouts_max {
             return false;
         }

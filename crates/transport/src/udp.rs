@@ -28,6 +28,11 @@ impl Message for Datagram {
 pub enum Pattern {
     /// Without a pause.
     Constant,
+    /// At random: gaps are drawn from the exponential distribution with the rate's mean (a Poisson process).
+    Poisson {
+        /// What draws them.
+        random: RandomStream,
+    },
     /// In turns, on first; both lengths are drawn from exponential distributions with these means.
     OnOff {
         /// Mean length of a burst.
@@ -71,6 +76,11 @@ impl UdpSource {
         Some(new)
     }
 
+    /// Datagrams sent so far.
+    pub const fn sent(&self) -> u64 {
+        self.number
+    }
+
     fn begin_burst(&mut self, at: Instant) {
         if let Pattern::OnOff { on, random, .. } = &mut self.pattern {
             self.burst_until = Some(at + exponential(*on, random));
@@ -83,10 +93,10 @@ impl UdpSource {
 }
 
 /// A draw from the exponential distribution of this mean, in whole nanoseconds.
-fn exponential(mean: Duration, random: &mut RandomStream) -> Duration {
-    // 1 - u is above 0; the logarithm's last digits may differ between machines, whole nanoseconds do not.
+pub fn exponential(mean: Duration, random: &mut RandomStream) -> Duration {
+    // 1 - u is above 0; the logarithm's last digits may differ between machines, whole nanoseconds seldom do.
     let factor = -(1.0 - random.unit_f64()).ln();
-    Duration::from_ns((mean.as_ns() as f64 * factor) as u64)
+    Duration::from_ns((mean.as_ps() as f64 / 1e3 * factor) as u64)
 }
 
 impl Endpoint for UdpSource {
@@ -102,7 +112,11 @@ impl Endpoint for UdpSource {
         }
         let msg = Datagram { number: self.number, size_bytes: self.size_bytes, sent_at: self.next_at };
         self.number += 1;
-        self.next_at += self.gap.time(self.size_bytes);
+        let gap = self.gap.time(self.size_bytes);
+        self.next_at += match &mut self.pattern {
+            Pattern::Poisson { random } => exponential(gap, random),
+            Pattern::Constant | Pattern::OnOff { .. } => gap,
+        };
         if let Some(until) = self.burst_until.filter(|until| self.next_at >= *until)
             && let Pattern::OnOff { off, random, .. } = &mut self.pattern
         {

@@ -4,10 +4,8 @@ use crate::Duration;
 
 /// A size.
 ///
-/// Units: bytes. In text: `32 MiB`, `1.5 GB`; serialised as a plain number of bytes.
-#[derive(
-    Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
+/// Units: bytes. In text: `32 MiB`, `1.5 GB`; serialised as a plain number of bytes, and read from such a number or text.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(transparent)]
 pub struct ByteCount(u64);
 
@@ -103,6 +101,30 @@ impl BitRate {
         (self.0 > 0).then(|| Serialiser {
             ps_per_byte_q32: ((8_000_000_000_000u128 << 32) / u128::from(self.0)) as u64,
         })
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for ByteCount {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct NumberOrText;
+        impl serde::de::Visitor<'_> for NumberOrText {
+            type Value = ByteCount;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a size, such as 65536 or \"64 KiB\"")
+            }
+            fn visit_u64<E: serde::de::Error>(self, n: u64) -> Result<ByteCount, E> {
+                Ok(ByteCount(n))
+            }
+            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<ByteCount, E> {
+                u64::try_from(n)
+                    .map(ByteCount)
+                    .map_err(|_| E::invalid_value(serde::de::Unexpected::Signed(n), &self))
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ByteCount, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        d.deserialize_any(NumberOrText)
     }
 }
 
