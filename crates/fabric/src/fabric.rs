@@ -242,9 +242,25 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     ///
     /// Panics: in a debug build, if `until` is before the fabric's time.
     pub fn advance(&mut self, until: Instant) -> u64 {
+        let before = self.totals.events;
+        while !self.advance_some(until, u64::MAX) {}
+        self.totals.events - before
+    }
+
+    /// As [`Fabric::advance`], but runs no more than `events_max` events. True if nothing is left that is due by `until`;
+    /// else the fabric's time is that of the last event.
+    pub fn advance_some(&mut self, until: Instant, events_max: u64) -> bool {
         debug_assert!(until >= self.now, "time never goes back");
         let mut events = 0;
-        while let Some(event) = self.events.pop_due(until) {
+        while events < events_max {
+            let Some(event) = self.events.pop_due(until) else {
+                self.totals.events += events;
+                // A run without an end stays at its last event.
+                if until != Instant::MAX {
+                    self.now = until;
+                }
+                return true;
+            };
             self.now = event.at;
             events += 1;
             let event_bits =
@@ -260,11 +276,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
             self.drain();
         }
         self.totals.events += events;
-        // A run without an end stays at its last event.
-        if until != Instant::MAX {
-            self.now = until;
-        }
-        events
+        false
     }
 
     #[inline]
