@@ -3,10 +3,17 @@
 //! A run directory holds two files. `rows.jsonl` has one JSON object a line, whose column names carry their units.
 //! `run.json` says everything that the rows depend on: the command, its resolved configuration, seed, commit and machine,
 //! and for emulations how late they ran. It is written last: a directory without it is a run that did not end. Pictures
-//! may lie beside them. Rows are JSON rather than Parquet: they are few, nested, and read by people too.
+//! may lie beside them. Rows are JSON rather than Parquet: they are few, nested, and read by people too. Where rows are many
+//! and flat (flows, time series) a [`Table`] lies beside them as a Parquet file.
 //!
 //! Pure: this room says what is in the files, a driver finds the facts and writes them. Leaves out: plots, and anything
 //! over several runs. Read [`Run`] first.
+
+mod parquet;
+mod table;
+
+pub use parquet::ROW_GROUP_ROWS;
+pub use table::{COLUMNS_MAX, Cell, Kind, TEXT_BYTES_MAX, Table, TableError};
 
 use anabranch_units::Seed;
 use serde::{Deserialize, Serialize};
@@ -118,11 +125,17 @@ impl std::fmt::Display for RowError {
 }
 impl std::error::Error for RowError {}
 
-/// What counts as a unit in a name, as a word between underscores. A share is of one.
-pub const UNITS: [&str; 16] = [
-    "s", "ms", "us", "ns", "seconds", "mbps", "gbps", "bps", "bytes", "share", "load", "ppm", "factor",
-    "deg", "cost", "gbytes",
+/// What counts as a unit in a name, as a word between underscores. A share is of one; packets are counted, and need to be
+/// named only where there is a fraction of one, as in a mean.
+pub const UNITS: [&str; 19] = [
+    "s", "ms", "us", "ns", "ps", "seconds", "kbps", "mbps", "gbps", "bps", "bytes", "share", "load", "ppm",
+    "factor", "deg", "cost", "gbytes", "packets",
 ];
+
+/// Whether a word of the name is one of [`UNITS`].
+fn has_unit(name: &str) -> bool {
+    name.split('_').any(|word| UNITS.contains(&word))
+}
 
 /// Rows on their way to [`ROWS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,7 +169,7 @@ impl Rows {
 /// Looks for a fractional number below a name without unit. Items of a list go by the list's name.
 fn check(name: &str, value: &Value) -> Result<(), RowError> {
     match value {
-        Value::Number(n) if n.is_f64() && !name.split('_').any(|word| UNITS.contains(&word)) => {
+        Value::Number(n) if n.is_f64() && !has_unit(name) => {
             Err(RowError::NoUnit { column: name.to_owned() })
         }
         Value::Array(items) => items.iter().try_for_each(|item| check(name, item)),

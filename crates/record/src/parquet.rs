@@ -1,0 +1,380 @@
+//! Parquet files, as little of the format as a [`Table`] needs.
+//!
+//! Source: the Apache Parquet format 2.11 (`parquet.thrift`, `Encodings.md`, `LogicalTypes.md`) and Thrift's compact
+//! protocol (`thrift-compact-protocol.md`); sections are named where they are used. Every column is optional and flat, so
+//! that it has definition levels of one bit and no repetition levels. A row group has one page of values a column
+//! (version 1), plain, and texts by a dictionary before it. Integers in the file are little-endian.
+//!
+//! Differs: this is written here rather than taken from the crate `parquet`, which without any feature adds 28 crates to the
+//! lock file and about triples the processor time of a clean build of this room; the part of the format that is needed here
+//! takes three hundred lines.
+//!
+//! Leaves out: compression, statistics, indexes, nesting, reading. Read [`write`] first.
+
+use crate::table::{Column, Kind, Table, Texts, Values};
+use std::io::{self, Write};
+
+/// The most rows of a row group: a page of numbers is 1 MiB then, which the format recommends.
+pub const ROW_GROUP_ROWS: usize = 128 * 1024;
+
+const MAGIC: &[u8] = b"PAR1";
+/// The version is that of this writer: the program's stands in the run's description.
+const CREATED_BY: &str = "anabranch version 1";
+
+// `parquet.thrift`: Type, ConvertedType, FieldRepetitionType, Encoding, CompressionCodec, PageType.
+const TYPE_BOOLEAN: i64 = 0;
+const TYPE_INT64: i64 = 2;
+const TYPE_DOUBLE: i64 = 5;
+const TYPE_BYTE_ARRAY: i64 = 6;
+const CONVERTED_UTF8: i64 = 0;
+const CONVERTED_UINT_64: i64 = 14;
+const OPTIONAL: i64 = 1;
+const PLAIN: i64 = 0;
+const RLE: i64 = 3;
+const RLE_DICTIONARY: i64 = 8;
+const UNCOMPRESSED: i64 = 0;
+const DATA_PAGE: i64 = 0;
+const DICTIONARY_PAGE: i64 = 2;
+
+/// A column's part of a row group, in the file.
+struct Chunk {
+    values: usize,
+    dictionary_at: Option<u64>,
+    data_at: u64,
+    bytes: u64,
+}
+
+/// Writes `table` as one file.
+pub fn write(table: &Table, out: &mut impl Write) -> io::Result<()> {
+    out.write_all(MAGIC)?;
+    let mut written = MAGIC.len() as u64;
+    // How many values of each column are in the groups before.
+    let mut passed = vec![0; table.columns.len()];
+    let mut groups = Vec::new();
+    for first in (0..table.rows()).step_by(ROW_GROUP_ROWS) {
+        let rows = first..table.rows().min(first + ROW_GROUP_ROWS);
+        let mut chunks = Vec::with_capacity(table.columns.len());
+        for (column, passed) in table.columns.iter().zip(&mut passed) {
+            let (bytes, dictionary_bytes) = chunk(column, rows.clone(), passed);
+            out.write_all(&bytes)?;
+            chunks.push(Chunk {
+                values: rows.len(),
+                dictionary_at: dictionary_bytes.map(|_| written),
+                data_at: written + dictionary_bytes.unwrap_or(0),
+                bytes: bytes.len() as u64,
+            });
+            written += bytes.len() as u64;
+        }
+        groups.push((rows.len(), chunks));
+    }
+    let footer = footer(table, &groups);
+    out.write_all(&footer)?;
+    let length =
+        u32::try_from(footer.len()).expect("a footer of 4 GiB describes more rows than memory holds");
+    out.write_all(&length.to_le_bytes())?;
+    out.write_all(MAGIC)
+}
+
+/// A column's pages for these rows, and how long its dictionary's page is if it has one. Moves `passed` behind its values.
+fn chunk(column: &Column, rows: std::ops::Range<usize>, passed: &mut usize) -> (Vec<u8>, Option<u64>) {
+    let present = &column.present[rows];
+    let first = *passed;
+    *passed += present.iter().filter(|p| **p).count();
+    let values = first..*passed;
+
+    // A version 1 page begins with its levels' length and the levels (`Encodings.md`, RLE).
+    let mut levels = Vec::new();
+    let flags: Vec<u32> = present.iter().map(|p| u32::from(*p)).collect();
+    write_hybrid(&mut levels, &flags, 1);
+    let mut body = (levels.len() as u32).to_le_bytes().to_vec();
+    body.append(&mut levels);
+
+    let mut bytes = Vec::new();
+    let mut dictionary_bytes = None;
+    let mut encoding = PLAIN;
+    match &column.values {
+        Values::I64(all) => all[values].iter().for_each(|x| body.extend(x.to_le_bytes())),
+        Values::U64(all) => all[values].iter().for_each(|x| body.extend(x.to_le_bytes())),
+        Values::F64(all) => all[values].iter().for_each(|x| body.extend(x.to_le_bytes())),
+        Values::Bool(all) => {
+            let bits: Vec<u32> = all[values].iter().map(|x| u32::from(*x)).collect();
+            pack(&mut body, &bits, 1);
+        }
+        Values::Text(texts) => {
+            let (dictionary, indices) = dictionary(texts, values);
+            let page = plain_texts(&dictionary);
+            write_page(&mut bytes, DICTIONARY_PAGE, dictionary.len(), PLAIN, &page);
+            dictionary_bytes = Some(bytes.len() as u64);
+            // `Encodings.md`, Dictionary Encoding: a byte for the width, then the indices.
+            let width = (u32::BITS - (dictionary.len().max(2) as u32 - 1).leading_zeros()) as u8;
+            body.push(width);
+            write_hybrid(&mut body, &indices, width);
+            encoding = RLE_DICTIONARY;
+        }
+    }
+    write_page(&mut bytes, DATA_PAGE, present.len(), encoding, &body);
+    (bytes, dictionary_bytes)
+}
+
+/// The texts that these values use, as they come, and each value's place among them.
+fn dictionary(texts: &Texts, values: std::ops::Range<usize>) -> (Vec<&str>, Vec<u32>) {
+    let mut places = std::collections::BTreeMap::new();
+    let mut distinct = Vec::new();
+    let place = |id: &u32| {
+        *places.entry(*id).or_insert_with(|| {
+            distinct.push(texts.distinct[*id as usize].as_str());
+            distinct.len() as u32 - 1
+        })
+    };
+    let indices = texts.values[values].iter().map(place).collect();
+    (distinct, indices)
+}
+
+/// `Encodings.md`, Plain: BYTE_ARRAY.
+fn plain_texts(texts: &[&str]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for text in texts {
+        bytes.extend((text.len() as u32).to_le_bytes());
+        bytes.extend(text.as_bytes());
+    }
+    bytes
+}
+
+/// Writes numbers of `width` bits behind one another, the lowest bit of a byte first; the last byte is filled with zeros.
+fn pack(out: &mut Vec<u8>, numbers: &[u32], width: u8) {
+    let (mut bits, mut held) = (0u64, 0);
+    for &number in numbers {
+        bits |= u64::from(number) << held;
+        held += width;
+        while held >= 8 {
+            out.push(bits as u8);
+            bits >>= 8;
+            held -= 8;
+        }
+    }
+    if held > 0 {
+        out.push(bits as u8);
+    }
+}
+
+/// Writes numbers of `width` bits as runs of one number, and groups of eight in between.
+///
+/// Source: `Encodings.md`, Run Length Encoding / Bit-Packing Hybrid.
+fn write_hybrid(out: &mut Vec<u8>, numbers: &[u32], width: u8) {
+    let run = |rest: &[u32]| {
+        let length = rest.iter().take_while(|x| **x == rest[0]).count();
+        (length >= 8 || length == rest.len()).then_some(length)
+    };
+    let mut rest = numbers;
+    while !rest.is_empty() {
+        if let Some(length) = run(rest) {
+            write_varint(out, (length as u64) << 1);
+            out.extend(&rest[0].to_le_bytes()[..usize::from(width).div_ceil(8)]);
+            rest = &rest[length..];
+        } else {
+            let mut length = 0;
+            while length < rest.len() && run(&rest[length..]).is_none() {
+                length = rest.len().min(length + 8);
+            }
+            // Only the last group of a column can lack some, which then are zeros.
+            let groups = length.div_ceil(8);
+            write_varint(out, (groups as u64) << 1 | 1);
+            let begin = out.len();
+            pack(out, &rest[..length], width);
+            out.resize(begin + groups * usize::from(width), 0);
+            rest = &rest[length..];
+        }
+    }
+}
+
+/// `parquet.thrift`: PageHeader, and the page.
+fn write_page(out: &mut Vec<u8>, page_type: i64, values: usize, encoding: i64, body: &[u8]) {
+    let mut header = Thrift::default();
+    header.i32(1, page_type);
+    header.i32(2, body.len() as i64);
+    header.i32(3, body.len() as i64);
+    header.structure(if page_type == DATA_PAGE { 5 } else { 7 }, |header| {
+        header.i32(1, values as i64);
+        header.i32(2, encoding);
+        if page_type == DATA_PAGE {
+            header.i32(3, RLE);
+            header.i32(4, RLE);
+        }
+    });
+    out.extend(header.end());
+    out.extend(body);
+}
+
+/// `parquet.thrift`: FileMetaData.
+fn footer(table: &Table, groups: &[(usize, Vec<Chunk>)]) -> Vec<u8> {
+    let mut file = Thrift::default();
+    file.i32(1, 2);
+    let root = std::iter::once(None);
+    file.structures(2, root.chain(table.columns.iter().map(Some)), |schema, column| match column {
+        None => {
+            schema.text(4, "schema");
+            schema.i32(5, table.columns.len() as i64);
+        }
+        Some(column) => describe(schema, column),
+    });
+    file.i64(3, table.rows() as u64);
+    file.structures(4, groups.iter(), |group, (rows, chunks)| {
+        group.structures(1, table.columns.iter().zip(chunks), |chunk, (column, at)| {
+            chunk.i64(2, 0);
+            chunk.structure(3, |meta| {
+                let text = column.kind() == Kind::Text;
+                meta.i32(1, physical(column.kind()));
+                meta.i32s(2, if text { &[PLAIN, RLE, RLE_DICTIONARY] } else { &[PLAIN, RLE] });
+                meta.texts(3, &[&column.name]);
+                meta.i32(4, UNCOMPRESSED);
+                meta.i64(5, at.values as u64);
+                meta.i64(6, at.bytes);
+                meta.i64(7, at.bytes);
+                meta.i64(9, at.data_at);
+                if let Some(dictionary_at) = at.dictionary_at {
+                    meta.i64(11, dictionary_at);
+                }
+            });
+        });
+        group.i64(2, chunks.iter().map(|c| c.bytes).sum());
+        group.i64(3, *rows as u64);
+    });
+    file.text(6, CREATED_BY);
+    file.end()
+}
+
+const fn physical(kind: Kind) -> i64 {
+    match kind {
+        Kind::I64 | Kind::U64 => TYPE_INT64,
+        Kind::F64 => TYPE_DOUBLE,
+        Kind::Bool => TYPE_BOOLEAN,
+        Kind::Text => TYPE_BYTE_ARRAY,
+    }
+}
+
+/// `parquet.thrift`: SchemaElement, with the older annotation (ConvertedType) beside the newer one (LogicalType), as
+/// `LogicalTypes.md` asks for.
+fn describe(schema: &mut Thrift, column: &Column) {
+    schema.i32(1, physical(column.kind()));
+    schema.i32(3, OPTIONAL);
+    schema.text(4, &column.name);
+    match column.kind() {
+        Kind::U64 => {
+            schema.i32(6, CONVERTED_UINT_64);
+            schema.structure(10, |logical| {
+                logical.structure(10, |integer| {
+                    integer.i8(1, 64);
+                    integer.bool(2, false);
+                });
+            });
+        }
+        Kind::Text => {
+            schema.i32(6, CONVERTED_UTF8);
+            schema.structure(10, |logical| logical.structure(1, |_| {}));
+        }
+        Kind::I64 | Kind::F64 | Kind::Bool => {}
+    }
+}
+
+/// A structure on its way into Thrift's compact protocol. Fields go in by rising number.
+///
+/// Source: `thrift-compact-protocol.md`, Struct encoding and List and set.
+#[derive(Default)]
+struct Thrift {
+    bytes: Vec<u8>,
+    field: u8,
+}
+
+impl Thrift {
+    const BOOL_TRUE: u8 = 1;
+    const BOOL_FALSE: u8 = 2;
+    const I8: u8 = 3;
+    const I32: u8 = 5;
+    const I64: u8 = 6;
+    const BINARY: u8 = 8;
+    const LIST: u8 = 9;
+    const STRUCT: u8 = 12;
+
+    /// No structure here has two fields more than 15 apart, so that the short form always does.
+    fn begin(&mut self, field: u8, wire_type: u8) {
+        self.bytes.push((field - self.field) << 4 | wire_type);
+        self.field = field;
+    }
+    fn bool(&mut self, field: u8, value: bool) {
+        self.begin(field, if value { Self::BOOL_TRUE } else { Self::BOOL_FALSE });
+    }
+    fn i8(&mut self, field: u8, value: u8) {
+        self.begin(field, Self::I8);
+        self.bytes.push(value);
+    }
+    fn i32(&mut self, field: u8, value: i64) {
+        self.begin(field, Self::I32);
+        write_varint(&mut self.bytes, zigzag(value));
+    }
+    fn i64(&mut self, field: u8, value: u64) {
+        self.begin(field, Self::I64);
+        write_varint(&mut self.bytes, zigzag(value as i64));
+    }
+    fn text(&mut self, field: u8, text: &str) {
+        self.begin(field, Self::BINARY);
+        write_text(&mut self.bytes, text);
+    }
+    fn list(&mut self, field: u8, wire_type: u8, length: usize) {
+        self.begin(field, Self::LIST);
+        match length {
+            0..15 => self.bytes.push((length as u8) << 4 | wire_type),
+            _ => {
+                self.bytes.push(0xf0 | wire_type);
+                write_varint(&mut self.bytes, length as u64);
+            }
+        }
+    }
+    fn i32s(&mut self, field: u8, values: &[i64]) {
+        self.list(field, Self::I32, values.len());
+        values.iter().for_each(|x| write_varint(&mut self.bytes, zigzag(*x)));
+    }
+    fn texts(&mut self, field: u8, texts: &[&str]) {
+        self.list(field, Self::BINARY, texts.len());
+        texts.iter().for_each(|x| write_text(&mut self.bytes, x));
+    }
+    fn structure(&mut self, field: u8, fill: impl FnOnce(&mut Self)) {
+        self.begin(field, Self::STRUCT);
+        self.inner(fill);
+    }
+    fn structures<T>(&mut self, field: u8, items: impl Iterator<Item = T>, fill: impl Fn(&mut Self, T)) {
+        let items: Vec<T> = items.collect();
+        self.list(field, Self::STRUCT, items.len());
+        items.into_iter().for_each(|item| self.inner(|inner| fill(inner, item)));
+    }
+    fn inner(&mut self, fill: impl FnOnce(&mut Self)) {
+        let outer = std::mem::take(&mut self.field);
+        fill(self);
+        self.bytes.push(0);
+        self.field = outer;
+    }
+    fn end(mut self) -> Vec<u8> {
+        self.bytes.push(0);
+        self.bytes
+    }
+}
+
+const fn zigzag(n: i64) -> u64 {
+    ((n << 1) ^ (n >> 63)) as u64
+}
+
+/// Seven bits a byte, the lowest first; all bytes but the last have their highest bit set (ULEB128).
+fn write_varint(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+fn write_text(out: &mut Vec<u8>, text: &str) {
+    write_varint(out, text.len() as u64);
+    out.extend(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests;

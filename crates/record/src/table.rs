@@ -1,0 +1,441 @@
+//! Tables: many rows of the same typed columns, as flows and time series have them.
+//!
+//! A [`Table`] is built row by row ([`Table::push`]) or column by column ([`Table::push_column`]); any cell may be null.
+//! Names follow the rule of [`crate::Rows`]: a column of fractions has its unit in its name. [`Table::write_parquet`] makes
+//! the file.
+//!
+//! Leaves out: nested columns (those are for [`crate::Rows`]), dates (times are numbers with a unit), reading. Read
+//! [`Table`] and [`Cell`] first.
+
+use crate::{UNITS, has_unit};
+use std::collections::BTreeMap;
+
+/// The most columns that a table takes.
+pub const COLUMNS_MAX: usize = 1_000;
+/// The longest text that a cell takes, in bytes: a page of a row group's distinct texts stays below 2^31 bytes.
+pub const TEXT_BYTES_MAX: usize = 4_096;
+
+/// What a column holds.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Whole numbers that may be negative.
+    I64,
+    /// Whole numbers: counts, sizes, points in time.
+    U64,
+    /// Fractions; the column's name has their unit.
+    F64,
+    /// Yes or no.
+    Bool,
+    /// Names and words; equal ones are kept once.
+    Text,
+}
+
+/// What stands in a row below a column.
+///
+/// ```
+/// use anabranch_record::Cell;
+/// assert_eq!(Cell::from(Some(7u64)), Cell::U64(7));
+/// assert_eq!(Cell::from(None::<f64>), Cell::Null);
+/// ```
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub enum Cell<'a> {
+    /// Nothing is known, or there is nothing to know.
+    Null,
+    /// See [`Kind::I64`].
+    I64(i64),
+    /// See [`Kind::U64`].
+    U64(u64),
+    /// See [`Kind::F64`]. Finite: what has no value is [`Cell::Null`].
+    F64(f64),
+    /// See [`Kind::Bool`].
+    Bool(bool),
+    /// See [`Kind::Text`].
+    Text(&'a str),
+}
+
+impl Cell<'_> {
+    /// The only kind of column that takes it; `None` for null, which goes everywhere.
+    pub const fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Null => None,
+            Self::I64(_) => Some(Kind::I64),
+            Self::U64(_) => Some(Kind::U64),
+            Self::F64(_) => Some(Kind::F64),
+            Self::Bool(_) => Some(Kind::Bool),
+            Self::Text(_) => Some(Kind::Text),
+        }
+    }
+}
+
+macro_rules! cell_from {
+    ($($type:ty => $variant:ident),*) => {$(
+        impl From<$type> for Cell<'_> {
+            fn from(value: $type) -> Self {
+                Self::$variant(value.into())
+            }
+        }
+    )*};
+}
+cell_from!(i64 => I64, i32 => I64, u64 => U64, u32 => U64, u16 => U64, u8 => U64, f64 => F64, bool => Bool);
+
+impl<'a> From<&'a str> for Cell<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text)
+    }
+}
+impl<'a, T: Into<Cell<'a>>> From<Option<T>> for Cell<'a> {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, Into::into)
+    }
+}
+
+/// Why a column or a row was not taken. The table is then as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TableError {
+    /// A column of fractions whose name has no unit.
+    NoUnit {
+        /// The column.
+        column: String,
+    },
+    /// A column without a name.
+    NoName,
+    /// A name that another column has.
+    NameTaken {
+        /// The column.
+        column: String,
+    },
+    /// More than [`COLUMNS_MAX`].
+    TooManyColumns,
+    /// A row with a cell too many or too few.
+    RowLength {
+        /// As many as there are columns.
+        need: usize,
+        /// As many as the row had.
+        got: usize,
+    },
+    /// A column that is longer or shorter than the others.
+    ColumnLength {
+        /// The column.
+        column: String,
+        /// As many as there are rows.
+        need: usize,
+        /// As many as the column had.
+        got: usize,
+    },
+    /// A cell of another kind than its column.
+    WrongKind {
+        /// The column.
+        column: String,
+        /// Of the column.
+        need: Kind,
+        /// Of the cell.
+        got: Kind,
+    },
+    /// A number that is none, or infinite.
+    NotFinite {
+        /// The column.
+        column: String,
+    },
+    /// A text longer than [`TEXT_BYTES_MAX`].
+    TextTooLong {
+        /// The column.
+        column: String,
+        /// The text's length.
+        got_bytes: usize,
+    },
+}
+
+impl std::fmt::Display for TableError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoUnit { column } => {
+                write!(f, "column `{column}`: a unit must be part of the name, one of {}", UNITS.join(", "))
+            }
+            Self::NoName => write!(f, "a column must have a name"),
+            Self::NameTaken { column } => write!(f, "column `{column}`: there is one of that name already"),
+            Self::TooManyColumns => write!(f, "a table holds at most {COLUMNS_MAX} columns"),
+            Self::RowLength { need, got } => {
+                write!(f, "a row of {got} cells: must be {need}, one for each column")
+            }
+            Self::ColumnLength { column, need, got } => {
+                write!(f, "column `{column}` of {got} cells: must be {need}, one for each row")
+            }
+            Self::WrongKind { column, need, got } => {
+                write!(f, "column `{column}`: a cell of {got:?}: must be {need:?} or null")
+            }
+            Self::NotFinite { column } => {
+                write!(f, "column `{column}`: a number must be finite; what has no value is null")
+            }
+            Self::TextTooLong { column, got_bytes } => {
+                write!(f, "column `{column}`: a text of {got_bytes} B: must be at most {TEXT_BYTES_MAX} B")
+            }
+        }
+    }
+}
+impl std::error::Error for TableError {}
+
+/// Rows of typed columns.
+///
+/// Shape: every column is as long as the table has rows.
+/// Cost: a byte a cell, and the value where it is not null: 8 bytes a number, 1 a truth, 4 a text that was there before.
+///
+/// ```
+/// use anabranch_record::{Cell, Kind, Table};
+/// let mut flows = Table::new(&[("flow", Kind::U64), ("size_bytes", Kind::U64), ("fct_us", Kind::F64)]).unwrap();
+/// flows.push(&[0u64.into(), 1_500u64.into(), 12.5.into()]).unwrap();
+/// flows.push(&[1u64.into(), 64_000u64.into(), Cell::Null]).unwrap();
+/// let mut file = Vec::new();
+/// flows.write_parquet(&mut file).unwrap();
+/// assert_eq!(flows.rows(), 2);
+/// assert!(file.starts_with(b"PAR1") && file.ends_with(b"PAR1"));
+/// assert!(Table::new(&[("fct", Kind::F64)]).is_err(), "a fraction of what?");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    pub(crate) columns: Vec<Column>,
+    rows: usize,
+}
+
+/// One column. Nulls have no value, so that `values` may be shorter than `present`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Column {
+    pub name: String,
+    /// For every row, whether there is a value.
+    pub present: Vec<bool>,
+    pub values: Values,
+}
+
+/// The values of a column that are there, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Values {
+    I64(Vec<i64>),
+    U64(Vec<u64>),
+    F64(Vec<f64>),
+    Bool(Vec<bool>),
+    Text(Texts),
+}
+
+/// Texts, equal ones kept once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Texts {
+    /// The distinct ones, as they came.
+    pub distinct: Vec<String>,
+    /// Where each is in `distinct`.
+    ids: BTreeMap<String, u32>,
+    /// One of `distinct` for each value.
+    pub values: Vec<u32>,
+}
+
+impl Texts {
+    fn push(&mut self, text: &str) {
+        let id = self.ids.get(text).copied().unwrap_or_else(|| {
+            let id = u32::try_from(self.distinct.len()).expect("memory ends before 2^32 distinct texts");
+            self.distinct.push(text.to_owned());
+            self.ids.insert(text.to_owned(), id);
+            id
+        });
+        self.values.push(id);
+    }
+}
+
+impl Column {
+    fn new(name: &str, kind: Kind) -> Result<Self, TableError> {
+        if name.is_empty() {
+            return Err(TableError::NoName);
+        }
+        if kind == Kind::F64 && !has_unit(name) {
+            return Err(TableError::NoUnit { column: name.to_owned() });
+        }
+        let values = match kind {
+            Kind::I64 => Values::I64(Vec::new()),
+            Kind::U64 => Values::U64(Vec::new()),
+            Kind::F64 => Values::F64(Vec::new()),
+            Kind::Bool => Values::Bool(Vec::new()),
+            Kind::Text => Values::Text(Texts::default()),
+        };
+        Ok(Self { name: name.to_owned(), present: Vec::new(), values })
+    }
+
+    pub fn kind(&self) -> Kind {
+        match self.values {
+            Values::I64(_) => Kind::I64,
+            Values::U64(_) => Kind::U64,
+            Values::F64(_) => Kind::F64,
+            Values::Bool(_) => Kind::Bool,
+            Values::Text(_) => Kind::Text,
+        }
+    }
+
+    fn check(&self, cell: &Cell<'_>) -> Result<(), TableError> {
+        let column = || self.name.clone();
+        match (cell.kind(), cell) {
+            (Some(got), _) if got != self.kind() => {
+                Err(TableError::WrongKind { column: column(), need: self.kind(), got })
+            }
+            (_, Cell::F64(x)) if !x.is_finite() => Err(TableError::NotFinite { column: column() }),
+            (_, Cell::Text(text)) if text.len() > TEXT_BYTES_MAX => {
+                Err(TableError::TextTooLong { column: column(), got_bytes: text.len() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn push(&mut self, cell: &Cell<'_>) {
+        self.present.push(*cell != Cell::Null);
+        match (&mut self.values, *cell) {
+            (_, Cell::Null) => {}
+            (Values::I64(values), Cell::I64(x)) => values.push(x),
+            (Values::U64(values), Cell::U64(x)) => values.push(x),
+            (Values::F64(values), Cell::F64(x)) => values.push(x),
+            (Values::Bool(values), Cell::Bool(x)) => values.push(x),
+            (Values::Text(values), Cell::Text(x)) => values.push(x),
+            _ => unreachable!("the cell was checked against its column"),
+        }
+    }
+}
+
+impl Table {
+    /// A table without rows.
+    ///
+    /// Errors: a name that is empty, there twice or without a unit; more than [`COLUMNS_MAX`].
+    pub fn new(columns: &[(&str, Kind)]) -> Result<Self, TableError> {
+        let mut table = Self::default();
+        for &(name, kind) in columns {
+            table.push_column(name, kind, [Cell::Null; 0])?;
+        }
+        Ok(table)
+    }
+
+    /// Adds a row: a cell for each column, in their order.
+    ///
+    /// Errors: see [`TableError`]; nothing is added then.
+    pub fn push(&mut self, row: &[Cell<'_>]) -> Result<(), TableError> {
+        if row.len() != self.columns.len() {
+            return Err(TableError::RowLength { need: self.columns.len(), got: row.len() });
+        }
+        self.columns.iter().zip(row).try_for_each(|(column, cell)| column.check(cell))?;
+        self.columns.iter_mut().zip(row).for_each(|(column, cell)| column.push(cell));
+        self.rows += 1;
+        Ok(())
+    }
+
+    /// Adds a column behind the others: a cell for each row. The first one says how many rows there are.
+    ///
+    /// Errors: see [`TableError`]; nothing is added then.
+    pub fn push_column<'a, C: Into<Cell<'a>>>(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        cells: impl IntoIterator<Item = C>,
+    ) -> Result<(), TableError> {
+        let mut column = Column::new(name, kind)?;
+        if self.columns.iter().any(|c| c.name == name) {
+            return Err(TableError::NameTaken { column: name.to_owned() });
+        }
+        if self.columns.len() == COLUMNS_MAX {
+            return Err(TableError::TooManyColumns);
+        }
+        for cell in cells {
+            let cell = cell.into();
+            column.check(&cell)?;
+            column.push(&cell);
+        }
+        let got = column.present.len();
+        if !self.columns.is_empty() && got != self.rows {
+            return Err(TableError::ColumnLength { column: name.to_owned(), need: self.rows, got });
+        }
+        self.rows = got;
+        self.columns.push(column);
+        Ok(())
+    }
+
+    /// How many rows there are.
+    pub const fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Writes all of it as one Parquet file, from its first byte to its last.
+    ///
+    /// Cost: linear; one row group of [`crate::ROW_GROUP_ROWS`] is in memory a second time, a column at a time.
+    /// Errors: only those of `out`.
+    /// Source: the Apache Parquet format, version 2.11; `parquet.rs` says which part of it.
+    pub fn write_parquet(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
+        crate::parquet::write(self, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_columns_make_the_same_table() {
+        let mut by_row = Table::new(&[("flow", Kind::U64), ("name", Kind::Text), ("took_s", Kind::F64)])
+            .expect("units are there");
+        by_row.push(&[1u64.into(), "a".into(), 0.5.into()]).expect("fits");
+        by_row.push(&[Cell::Null, "b".into(), Cell::Null]).expect("fits");
+        by_row.push(&[3u64.into(), "a".into(), 1.5.into()]).expect("fits");
+        let mut by_column = Table::default();
+        by_column.push_column("flow", Kind::U64, [Some(1u64), None, Some(3)]).expect("fits");
+        by_column.push_column("name", Kind::Text, ["a", "b", "a"]).expect("fits");
+        by_column.push_column("took_s", Kind::F64, [Some(0.5), None, Some(1.5)]).expect("fits");
+        assert_eq!(by_row, by_column);
+        assert_eq!(by_row.rows(), 3);
+    }
+
+    #[test]
+    fn a_fraction_needs_a_unit_and_a_count_does_not() {
+        for (name, kind) in [
+            ("packets", Kind::U64),
+            ("rate", Kind::I64),
+            ("queue_packets_mean", Kind::F64),
+            ("at_ps", Kind::F64),
+        ] {
+            assert!(Table::new(&[(name, kind)]).is_ok(), "{name}");
+        }
+        let refused = TableError::NoUnit { column: "rate".into() };
+        assert_eq!(Table::new(&[("rate", Kind::F64)]), Err(refused));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_leaves_the_table_as_it_was() {
+        let mut table = Table::new(&[("flow", Kind::U64), ("took_s", Kind::F64), ("name", Kind::Text)])
+            .expect("units are there");
+        let limit = "x".repeat(TEXT_BYTES_MAX);
+        table.push(&[1u64.into(), 1.0.into(), limit.as_str().into()]).expect("at the limit");
+        let before = table.clone();
+        let long = limit + "x";
+        let column = || "took_s".to_owned();
+        for (row, error) in [
+            (vec![Cell::U64(1)], TableError::RowLength { need: 3, got: 1 }),
+            (
+                vec![Cell::U64(1), Cell::U64(1), Cell::Null],
+                TableError::WrongKind { column: column(), need: Kind::F64, got: Kind::U64 },
+            ),
+            (vec![Cell::U64(1), Cell::F64(f64::NAN), Cell::Null], TableError::NotFinite { column: column() }),
+            (
+                vec![Cell::U64(1), Cell::Null, Cell::Text(&long)],
+                TableError::TextTooLong { column: "name".into(), got_bytes: TEXT_BYTES_MAX + 1 },
+            ),
+        ] {
+            assert_eq!(table.push(&row), Err(error));
+        }
+        let mut column = |name: &str, cells: &[u64]| {
+            table.push_column(name, Kind::U64, cells.iter().copied()).expect_err("refused")
+        };
+        assert_eq!(column("", &[1]), TableError::NoName);
+        assert_eq!(column("flow", &[1]), TableError::NameTaken { column: "flow".into() });
+        let error = TableError::ColumnLength { column: "more".into(), need: 1, got: 2 };
+        assert_eq!(column("more", &[1, 2]), error);
+        assert_eq!(table, before);
+    }
+
+    #[test]
+    fn columns_have_a_limit() {
+        let names: Vec<String> = (0..=COLUMNS_MAX).map(|n| n.to_string()).collect();
+        let columns: Vec<_> = names.iter().map(|n| (n.as_str(), Kind::Bool)).collect();
+        assert!(Table::new(&columns[..COLUMNS_MAX]).is_ok());
+        assert_eq!(Table::new(&columns), Err(TableError::TooManyColumns));
+    }
+}
