@@ -4,12 +4,14 @@
 //! `run.json` says everything that the rows depend on: the command, its resolved configuration, seed, commit and machine,
 //! and for emulations how late they ran. It is written last: a directory without it is a run that did not end. Pictures
 //! may lie beside them. Rows are JSON rather than Parquet: they are few, nested, and read by people too. Where rows are many
-//! and flat (flows, time series) a [`Table`] lies beside them as a Parquet file.
+//! and flat (flows, time series) a [`Table`] lies beside them as a Parquet file; what crossed simulated links is a
+//! [`pcapng`] capture.
 //!
 //! Pure: this room says what is in the files, a driver finds the facts and writes them. Leaves out: plots, and anything
 //! over several runs. Read [`Run`] first.
 
 mod parquet;
+pub mod pcapng;
 mod table;
 
 pub use parquet::ROW_GROUP_ROWS;

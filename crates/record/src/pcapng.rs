@@ -1,0 +1,215 @@
+//! Captures of simulated packets, for Wireshark and its like.
+//!
+//! A [`Capture`] is a pcapng file of one section: an interface for each link, and a block for each packet that crossed it,
+//! with its time to the nanosecond. A packet is its headers only ([`PacketHead`]): there are no payload bytes in a
+//! simulation, and a capture says both how long a packet was and how much of it there is.
+//!
+//! Source: the PCAP Next Generation Capture File Format (draft-ietf-opsawg-pcapng), sections 3 (blocks, options) and 4.1
+//! to 4.3 (section header, interface description, enhanced packet). Integers are little-endian on every machine, so that a
+//! run gives the same bytes everywhere. Packets begin with their IP header (LINKTYPE_RAW = 101,
+//! draft-ietf-opsawg-pcaplinktype): simulated packets have no Ethernet framing.
+//!
+//! Times count from the simulation's start, which readers show as the first of January 1970.
+//!
+//! Leaves out: reading, several sections, statistics, name resolution. Read [`Capture`] and [`PacketHead`] first.
+
+mod head;
+
+pub use head::{
+    Ecn, HEADERS_BYTES_MAX, HeadError, PacketHead, PacketKind, SynOptions, TcpHead, host_address,
+};
+
+use anabranch_units::{BitRate, Instant};
+use std::io::{self, Write};
+
+/// The longest name or comment, in bytes: a multiple of four that an option's 16 bits of length can say.
+pub const TEXT_BYTES_MAX: usize = 65_532;
+
+const LINKTYPE_RAW: u16 = 101;
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const INTERFACE_DESCRIPTION: u32 = 1;
+const ENHANCED_PACKET: u32 = 6;
+const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+
+// Options: sections 3.5, 4.1 and 4.2.
+const OPT_END: u16 = 0;
+const OPT_COMMENT: u16 = 1;
+const SHB_USERAPPL: u16 = 4;
+const IF_NAME: u16 = 2;
+const IF_SPEED: u16 = 8;
+const IF_TSRESOL: u16 = 9;
+
+/// An interface of a [`Capture`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Interface(u32);
+
+/// Why a block was not written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CaptureError {
+    /// The file's place refused it; a part of the block may be there.
+    Io(io::Error),
+    /// The packet has no headers that say what was asked for. Nothing was written.
+    Head(HeadError),
+    /// A name or a comment above [`TEXT_BYTES_MAX`]. Nothing was written.
+    TextTooLong {
+        /// Its length.
+        got_bytes: usize,
+    },
+}
+
+impl std::fmt::Display for CaptureError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "{error}"),
+            Self::Head(error) => write!(f, "{error}"),
+            Self::TextTooLong { got_bytes } => {
+                write!(f, "a name or comment of {got_bytes} B: must be at most {TEXT_BYTES_MAX} B")
+            }
+        }
+    }
+}
+impl std::error::Error for CaptureError {}
+
+impl From<io::Error> for CaptureError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+impl From<HeadError> for CaptureError {
+    fn from(error: HeadError) -> Self {
+        Self::Head(error)
+    }
+}
+
+/// A capture on its way into `out`.
+///
+/// Cost: a write for each block; wrap files in a `BufWriter`.
+///
+/// ```
+/// use anabranch_record::pcapng::{Capture, Ecn, PacketHead, PacketKind};
+/// use anabranch_units::{BitRate, Instant};
+/// let mut capture = Capture::new(Vec::new(), "anabranch").unwrap();
+/// let link = capture.interface("h0 -> s1", BitRate::gbps(1)).unwrap();
+/// let head = PacketHead {
+///     src: 0,
+///     dst: 1,
+///     src_port: 5_000,
+///     dst_port: 5_001,
+///     size_bytes: 1_500,
+///     ecn: Ecn::NotEct,
+///     kind: PacketKind::Udp,
+/// };
+/// capture.packet(link, Instant::from_us(12), &head, None).unwrap();
+/// capture.packet(link, Instant::from_us(24), &head, Some("dropped: queue full")).unwrap();
+/// assert!(capture.into_inner().len() < 400, "only headers are kept");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Capture<W> {
+    out: W,
+    interfaces: u32,
+    /// The block that is being made; kept for its memory.
+    block: Vec<u8>,
+}
+
+impl<W: Write> Capture<W> {
+    /// A capture without interfaces, which says that `program` wrote it.
+    ///
+    /// Errors: those of `out`; a name above [`TEXT_BYTES_MAX`].
+    pub fn new(out: W, program: &str) -> Result<Self, CaptureError> {
+        let mut new = Self { out, interfaces: 0, block: Vec::new() };
+        new.begin(SECTION_HEADER);
+        new.block.extend(BYTE_ORDER_MAGIC.to_le_bytes());
+        // Version 1.0; the section's length is not known yet.
+        new.block.extend([1, 0, 0, 0]);
+        new.block.extend((-1i64).to_le_bytes());
+        new.text(SHB_USERAPPL, program)?;
+        new.option(OPT_END, &[]);
+        new.end()?;
+        Ok(new)
+    }
+
+    /// Adds an interface. It may come after packets of others.
+    ///
+    /// Errors: those of `out`; a name above [`TEXT_BYTES_MAX`].
+    pub fn interface(&mut self, name: &str, speed: BitRate) -> Result<Interface, CaptureError> {
+        self.begin(INTERFACE_DESCRIPTION);
+        self.block.extend(LINKTYPE_RAW.to_le_bytes());
+        self.block.extend([0, 0]);
+        self.block.extend((HEADERS_BYTES_MAX as u32).to_le_bytes());
+        self.text(IF_NAME, name)?;
+        self.option(IF_SPEED, &speed.as_bps().to_le_bytes());
+        self.option(IF_TSRESOL, &[9]);
+        self.option(OPT_END, &[]);
+        self.end()?;
+        let id = Interface(self.interfaces);
+        self.interfaces += 1;
+        Ok(id)
+    }
+
+    /// Adds a packet, with a comment if there is something to say about it: that it was dropped, and why.
+    ///
+    /// Units: `at` is rounded down to a nanosecond.
+    /// Errors: those of `out`; headers that cannot be; a comment above [`TEXT_BYTES_MAX`].
+    /// Panics: on an interface that only another capture has.
+    pub fn packet(
+        &mut self,
+        on: Interface,
+        at: Instant,
+        head: &PacketHead<'_>,
+        comment: Option<&str>,
+    ) -> Result<(), CaptureError> {
+        assert!(on.0 < self.interfaces, "an interface is used in the capture that gave it");
+        let headers = head.headers()?;
+        self.begin(ENHANCED_PACKET);
+        let ns = at.as_ns();
+        let captured = headers.as_slice().len() as u32;
+        for word in [on.0, (ns >> 32) as u32, ns as u32, captured, head.size_bytes] {
+            self.block.extend(word.to_le_bytes());
+        }
+        self.block.extend(headers.as_slice());
+        if let Some(comment) = comment {
+            self.text(OPT_COMMENT, comment)?;
+            self.option(OPT_END, &[]);
+        }
+        self.end()
+    }
+
+    /// What was written to.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
+    /// Section 3.1: type and length come first; the length is filled in at the end.
+    fn begin(&mut self, block_type: u32) {
+        self.block.clear();
+        self.block.extend(block_type.to_le_bytes());
+        self.block.extend([0; 4]);
+    }
+
+    fn text(&mut self, code: u16, text: &str) -> Result<(), CaptureError> {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(CaptureError::TextTooLong { got_bytes: text.len() });
+        }
+        self.option(code, text.as_bytes());
+        Ok(())
+    }
+
+    /// Section 3.5. Whatever stands before an option is a multiple of four bytes long, and so is an option.
+    fn option(&mut self, code: u16, value: &[u8]) {
+        self.block.extend(code.to_le_bytes());
+        self.block.extend((value.len() as u16).to_le_bytes());
+        self.block.extend(value);
+        self.block.resize(self.block.len().next_multiple_of(4), 0);
+    }
+
+    fn end(&mut self) -> Result<(), CaptureError> {
+        let length = (self.block.len() as u32 + 4).to_le_bytes();
+        self.block[4..8].copy_from_slice(&length);
+        self.block.extend(length);
+        Ok(self.out.write_all(&self.block)?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

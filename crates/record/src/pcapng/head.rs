@@ -1,0 +1,307 @@
+//! The headers that a simulated packet would have had: IPv4, then TCP or UDP.
+//!
+//! Source: RFC 791 section 3.1 (IPv4), RFC 768 (UDP), RFC 9293 sections 3.1 and 3.2 (TCP, its options), RFC 7323 sections
+//! 2.2 and 3.2 and appendix A (window scale, timestamps, their layout), RFC 2018 sections 2 and 3 (SACK), RFC 3168
+//! sections 5 and 6.1 (ECN), RFC 1071 (checksum), RFC 6864 section 4 (no identification without fragments).
+//!
+//! Lengths are the simulation's: the IP packet is as long as the simulated one, and what of it is not payload is its
+//! headers. The TCP options have whatever room that leaves. Where not all of them fit,
+//! - those of a SYN come in the order maximum segment size, SACK permitted, window scale;
+//! - timestamps stay unless they take the room of the first SACK block, which says more;
+//! - SACK blocks that do not fit are left out, the last first.
+//!
+//! Room to spare is filled with zeros (end of option list). A 40-byte ACK has no option at all.
+//!
+//! Checksums are those of a payload of zeros. Leaves out: fragments, IPv6, Ethernet. Read [`PacketHead`] first.
+
+use std::net::Ipv4Addr;
+
+/// The longest headers: 20 bytes of IP, 60 of TCP.
+pub const HEADERS_BYTES_MAX: usize = 80;
+
+const IP_BYTES: u32 = 20;
+const UDP_BYTES: u32 = 8;
+const TCP_BYTES: u32 = 20;
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+const TIME_TO_LIVE: u8 = 64;
+
+// Option kinds: RFC 9293 section 3.2, RFC 7323, RFC 2018.
+const NO_OPERATION: u8 = 1;
+const MAXIMUM_SEGMENT_SIZE: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
+const TIMESTAMPS_BYTES: usize = 12;
+
+/// A simulated packet, as far as its headers tell.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PacketHead<'a> {
+    /// Host that sent it; see [`host_address`].
+    pub src: u16,
+    /// Host that it is for; see [`host_address`].
+    pub dst: u16,
+    /// The sender's port.
+    pub src_port: u16,
+    /// The receiver's port.
+    pub dst_port: u16,
+    /// The IP packet, headers included.
+    pub size_bytes: u32,
+    /// Whether queues may mark it, or one has.
+    pub ecn: Ecn,
+    /// What the IP packet holds.
+    pub kind: PacketKind<'a>,
+}
+
+/// The ECN field (RFC 3168 section 5).
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Queues must drop it where they would mark.
+    #[default]
+    NotEct = 0,
+    /// May be marked.
+    Ect0 = 2,
+    /// May be marked, the other codepoint.
+    Ect1 = 1,
+    /// Congestion was met.
+    Ce = 3,
+}
+
+/// What an IP packet holds.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PacketKind<'a> {
+    /// A TCP segment.
+    Tcp(TcpHead<'a>),
+    /// A UDP datagram.
+    Udp,
+}
+
+/// A TCP segment without its payload.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct TcpHead<'a> {
+    /// Sequence number of its first byte, which has gone around at 2^32.
+    pub seq: u32,
+    /// The next sequence number that is expected; without one the ACK flag is not set.
+    pub ack: Option<u32>,
+    /// Bytes of data. All else in the packet is its headers.
+    pub payload_bytes: u32,
+    /// Set on a SYN, with its options.
+    pub syn: Option<SynOptions>,
+    /// The stream ends behind its data.
+    pub fin: bool,
+    /// The connection is no more.
+    pub rst: bool,
+    /// Congestion was met; on a SYN, that ECN is spoken (RFC 3168 section 6.1).
+    pub ece: bool,
+    /// The sender has slowed down.
+    pub cwr: bool,
+    /// The field as it is on the wire: already shifted by the connection's window scale.
+    pub window: u16,
+    /// First sequence number of each block and the one behind its last, most recent first. Four fit at most, and
+    /// three beside timestamps (RFC 2018 section 3).
+    pub sack: &'a [(u32, u32)],
+    /// Timestamp value and echo reply.
+    pub timestamps: Option<(u32, u32)>,
+}
+
+/// Options that only a SYN has.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SynOptions {
+    /// Maximum segment size.
+    pub mss_bytes: Option<u16>,
+    /// Whether selective acknowledgements may come.
+    pub sack_permitted: bool,
+    /// By how many bits windows are shifted; 14 at most (RFC 7323 section 2.3).
+    pub window_shift: Option<u8>,
+}
+
+/// Why there are no such headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeadError {
+    /// Longer than an IP packet can be.
+    TooLong {
+        /// The simulated packet.
+        got_bytes: u32,
+    },
+    /// Less than UDP's headers.
+    TooShort {
+        /// The simulated packet.
+        got_bytes: u32,
+    },
+    /// What TCP's payload leaves of the packet is not a length that IP's and TCP's headers can have.
+    HeaderLength {
+        /// Of the packet without its payload; negative where the payload is longer.
+        got_bytes: i64,
+    },
+    /// A window scale above 14.
+    WindowShift {
+        /// The shift.
+        got: u8,
+    },
+}
+
+impl std::fmt::Display for HeadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooLong { got_bytes } => {
+                write!(f, "an IP packet of {got_bytes} B: must be at most 65535 B")
+            }
+            Self::TooShort { got_bytes } => {
+                write!(f, "a UDP packet of {got_bytes} B: must be at least {} B", IP_BYTES + UDP_BYTES)
+            }
+            Self::HeaderLength { got_bytes } => {
+                write!(f, "IP and TCP headers of {got_bytes} B: must be 40 B to 80 B, in steps of 4 B")
+            }
+            Self::WindowShift { got } => write!(f, "a window scale of {got} bits: must be at most 14 bits"),
+        }
+    }
+}
+impl std::error::Error for HeadError {}
+
+/// The address of a host by its index: 10.0.0.1 for host 0, 10.1.0.0 for the last.
+pub fn host_address(host: u16) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + u32::from(host))
+}
+
+/// Bytes from IP's first to TCP's or UDP's last.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Headers {
+    bytes: [u8; HEADERS_BYTES_MAX],
+    len: usize,
+}
+
+impl Headers {
+    const EMPTY: Self = Self { bytes: [0; HEADERS_BYTES_MAX], len: 0 };
+
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+    fn extend(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+    fn set(&mut self, at: usize, value: u16) {
+        self.bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+impl PacketHead<'_> {
+    /// The headers' bytes.
+    ///
+    /// Errors: see [`HeadError`].
+    pub(super) fn headers(&self) -> Result<Headers, HeadError> {
+        let size =
+            u16::try_from(self.size_bytes).map_err(|_| HeadError::TooLong { got_bytes: self.size_bytes })?;
+        let protocol = match self.kind {
+            PacketKind::Tcp(_) => PROTOCOL_TCP,
+            PacketKind::Udp => PROTOCOL_UDP,
+        };
+        let transport_at = IP_BYTES as usize;
+        let mut headers = Headers::EMPTY;
+        // Version 4, five words; ECN below a DSCP of 0.
+        headers.extend(&[0x45, self.ecn as u8]);
+        headers.extend(&size.to_be_bytes());
+        // No identification, "don't fragment".
+        headers.extend(&[0, 0, 0x40, 0, TIME_TO_LIVE, protocol, 0, 0]);
+        headers.extend(&host_address(self.src).octets());
+        headers.extend(&host_address(self.dst).octets());
+        let ip_checksum = !fold(sum(headers.as_slice()));
+        headers.set(10, ip_checksum);
+
+        headers.extend(&self.src_port.to_be_bytes());
+        headers.extend(&self.dst_port.to_be_bytes());
+        let checksum_at = match &self.kind {
+            PacketKind::Tcp(tcp) => {
+                self.extend_tcp(&mut headers, tcp)?;
+                transport_at + 16
+            }
+            PacketKind::Udp => {
+                if self.size_bytes < IP_BYTES + UDP_BYTES {
+                    return Err(HeadError::TooShort { got_bytes: self.size_bytes });
+                }
+                headers.extend(&(size - IP_BYTES as u16).to_be_bytes());
+                headers.extend(&[0, 0]);
+                transport_at + 6
+            }
+        };
+        // Pseudo header: addresses, protocol and length.
+        let pseudo = sum(&headers.bytes[12..20]) + u32::from(protocol) + (self.size_bytes - IP_BYTES);
+        let checksum = !fold(pseudo + sum(&headers.as_slice()[transport_at..]));
+        // In UDP zero says that there is none.
+        let checksum = if checksum == 0 && protocol == PROTOCOL_UDP { u16::MAX } else { checksum };
+        headers.set(checksum_at, checksum);
+        Ok(headers)
+    }
+
+    /// TCP's header behind its ports.
+    fn extend_tcp(&self, headers: &mut Headers, tcp: &TcpHead<'_>) -> Result<(), HeadError> {
+        let got_bytes = i64::from(self.size_bytes) - i64::from(tcp.payload_bytes);
+        let fits = (i64::from(IP_BYTES + TCP_BYTES)..=HEADERS_BYTES_MAX as i64).contains(&got_bytes);
+        if !fits || got_bytes % 4 != 0 {
+            return Err(HeadError::HeaderLength { got_bytes });
+        }
+        let end = got_bytes as usize;
+        headers.extend(&tcp.seq.to_be_bytes());
+        headers.extend(&tcp.ack.unwrap_or(0).to_be_bytes());
+        let words = (end - IP_BYTES as usize) / 4;
+        let flags = [tcp.fin, tcp.syn.is_some(), tcp.rst, false, tcp.ack.is_some(), false, tcp.ece, tcp.cwr];
+        let flags = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
+        headers.extend(&[(words as u8) << 4, flags]);
+        headers.extend(&tcp.window.to_be_bytes());
+        headers.extend(&[0; 4]);
+
+        if let Some(syn) = tcp.syn {
+            if let Some(got) = syn.window_shift.filter(|shift| *shift > 14) {
+                return Err(HeadError::WindowShift { got });
+            }
+            let mut add = |option: [u8; 4]| {
+                if end - headers.len >= option.len() {
+                    headers.extend(&option);
+                }
+            };
+            if let Some(mss_bytes) = syn.mss_bytes {
+                let [high, low] = mss_bytes.to_be_bytes();
+                add([MAXIMUM_SEGMENT_SIZE, 4, high, low]);
+            }
+            if syn.sack_permitted {
+                add([NO_OPERATION, NO_OPERATION, SACK_PERMITTED, 2]);
+            }
+            if let Some(shift) = syn.window_shift {
+                add([NO_OPERATION, WINDOW_SCALE, 3, shift]);
+            }
+        }
+        // A list of blocks takes four bytes, and each block eight.
+        let blocks_in = |room: usize| room.saturating_sub(4) / 8;
+        let room = end - headers.len;
+        let beside = room.checked_sub(TIMESTAMPS_BYTES);
+        let timestamps =
+            tcp.timestamps.filter(|_| beside.is_some_and(|left| tcp.sack.is_empty() || blocks_in(left) > 0));
+        if let Some((value, echo)) = timestamps {
+            headers.extend(&[NO_OPERATION, NO_OPERATION, TIMESTAMPS, 10]);
+            headers.extend(&value.to_be_bytes());
+            headers.extend(&echo.to_be_bytes());
+        }
+        let blocks = tcp.sack.len().min(blocks_in(end - headers.len));
+        if blocks > 0 {
+            headers.extend(&[NO_OPERATION, NO_OPERATION, SACK, 2 + 8 * blocks as u8]);
+            for (start, behind) in &tcp.sack[..blocks] {
+                headers.extend(&start.to_be_bytes());
+                headers.extend(&behind.to_be_bytes());
+            }
+        }
+        headers.len = end;
+        Ok(())
+    }
+}
+
+/// RFC 1071: the sum of the words, carries still to be folded in.
+fn sum(bytes: &[u8]) -> u32 {
+    bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low))).sum()
+}
+
+fn fold(sum: u32) -> u16 {
+    let once = (sum & 0xffff) + (sum >> 16);
+    ((once & 0xffff) + (once >> 16)) as u16
+}
