@@ -7,6 +7,7 @@
 mod codes;
 mod parts;
 mod relay;
+mod sim;
 
 use clap::Subcommand;
 use rustix::time::{ClockId, clock_gettime};
@@ -24,6 +25,8 @@ enum Job {
     Codes(codes::Args),
     /// What each role of `replicate` costs over loopback: source, mirror, coding relay, destination.
     Relay(relay::Args),
+    /// The packet simulator: packet-hops per CPU second on fixed scenarios.
+    Sim(sim::Args),
 }
 
 /// Runs the benchmark that was asked for.
@@ -31,6 +34,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.job {
         Job::Codes(args) => codes::run(&args),
         Job::Relay(args) => relay::run(&args),
+        Job::Sim(args) => sim::run(&args),
     }
 }
 

@@ -145,8 +145,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         eprintln!("{}; {}", comparison.reason, comparison.coding_gain);
     }
     let auto = planner.auto()?.chosen.plan;
-    run.write("topology.toml", &anabranch_graph::file::toml::write(&topology))?;
-    run.write("plan.svg", &draw::svg(&topology, Some(&auto), Theme::Light))?;
+    run.write("topology.toml", anabranch_graph::file::toml::write(&topology))?;
+    run.write("plan.svg", draw::svg(&topology, Some(&auto), Theme::Light))?;
     let show = Show {
         topology: &topology,
         network: &network,

@@ -199,7 +199,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
             record.row(link)?;
         }
         record.emulation(topology.name(), &outcome.report)?;
-        record.write("topology.toml", &anabranch_graph::file::toml::write(topology))?;
+        record.write("topology.toml", anabranch_graph::file::toml::write(topology))?;
         let (command, config) = crate::arguments();
         record.finish(&command, config, Some(job.options.seed))?;
     }

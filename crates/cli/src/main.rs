@@ -15,6 +15,7 @@ mod experiment;
 mod network;
 mod replicate;
 mod run_dir;
+mod simulate;
 mod stage;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -39,6 +40,8 @@ enum Verb {
     /// One file to many sites at the min-cut rate, through relays that code.
     #[command(subcommand)]
     Replicate(replicate::Noun),
+    /// A scenario in the packet simulator.
+    Simulate(simulate::Args),
     /// Any program on an emulated network.
     Emulate(emulate::Args),
     /// What this machine can do, and the fix for what it cannot.
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
     log.with_ansi(colour).init();
     let result = match cli.verb {
         Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
+        Verb::Simulate(args) => simulate::run(&args, cli.quiet),
         Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Demo(args) => demo::run(&args, cli.quiet),

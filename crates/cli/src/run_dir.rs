@@ -83,11 +83,11 @@ impl RunDir {
     /// Writes one more file, whole or not at all.
     ///
     /// Errors: the system's, with the file's name.
-    pub fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
         let (path, partial) = (self.path.join(name), self.path.join(format!(".{name}.partial")));
         let written = || -> io::Result<()> {
             let mut file = std::fs::File::create(&partial)?;
-            io::Write::write_all(&mut file, text.as_bytes())?;
+            io::Write::write_all(&mut file, content.as_ref())?;
             file.sync_all()?;
             std::fs::rename(&partial, &path)
         };
@@ -108,7 +108,7 @@ impl RunDir {
         };
         let mut run = Run::new(command, config, seed, facts, &self.rows);
         run.emulations = self.emulations.clone();
-        self.write(RUN, &run.text())
+        self.write(RUN, run.text())
     }
 }
 

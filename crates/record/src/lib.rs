@@ -136,7 +136,7 @@ pub const UNITS: [&str; 19] = [
 
 /// Whether a word of the name is one of [`UNITS`].
 fn has_unit(name: &str) -> bool {
-    name.split('_').any(|word| UNITS.contains(&word))
+    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| UNITS.contains(&word))
 }
 
 /// Rows on their way to [`ROWS`].

@@ -266,7 +266,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
     }
     if let Some(record) = record {
-        record.write("topology.toml", &anabranch_graph::file::toml::write(&topology))?;
+        record.write("topology.toml", anabranch_graph::file::toml::write(&topology))?;
         let (command, config) = crate::arguments();
         record.finish(&command, config, Some(Seed::new(args.seed)))?;
     }

@@ -1,0 +1,250 @@
+//! `anabranch simulate`: a scenario file, run in the packet simulator; a table, JSON lines, or a run directory.
+//!
+//! Every combination of swept settings runs `--trials` times, over as many threads as there are. What is shown are means with
+//! 95 % confidence intervals; JSON lines and run directories hold every trial. Ctrl-C ends it, and what was whole is shown.
+
+mod parquet;
+mod table;
+
+use crate::run_dir::RunDir;
+use anabranch_sim::scenario::{self, Point};
+use anabranch_sim::{Outcome, Plan, Simulation, parallel};
+use anabranch_units::Seed;
+use anyhow::ensure;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What to simulate.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The scenario, a TOML file.
+    #[arg(value_name = "SCENARIO")]
+    scenario: PathBuf,
+    /// A setting in place of the file's, as network.rate="10 Gbit/s" or workload[0].servers=8. May be given again.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Runs of each combination of swept settings, with seeds that count up from the scenario's.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    trials: u64,
+    /// Threads; as many as processors otherwise.
+    #[arg(long, value_name = "COUNT")]
+    jobs: Option<usize>,
+    /// The run directory, with every flow, link and sample: one that is not there.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// One JSON object for each trial and workload on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One trial's results, beside what tells it apart.
+pub(crate) struct Trial {
+    pub(crate) point: usize,
+    pub(crate) trial: u64,
+    pub(crate) seed: u64,
+    pub(crate) outcome: Outcome,
+}
+
+/// A trial that cannot run: one line.
+type Failure = String;
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let points = match load(args) {
+        Ok(points) => points,
+        Err(error) => {
+            eprintln!("anabranch: {error:#}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
+    let trials: Vec<(usize, u64)> =
+        (0..points.len()).flat_map(|point| (0..args.trials).map(move |trial| (point, trial))).collect();
+    let threads =
+        args.jobs.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    ensure!(threads > 0, "--jobs 0: must be at least 1");
+    let interrupted = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone())?;
+
+    let bar = progress(trials.len() as u64, quiet);
+    let shares: Vec<AtomicU64> = trials.iter().map(|_| AtomicU64::new(0)).collect();
+    let work = |index: usize, &(point, trial): &(usize, u64)| -> Option<Result<Trial, Failure>> {
+        let plan = match plan(args, &points[point]) {
+            Ok(plan) => plan,
+            Err(error) => return Some(Err(error)),
+        };
+        let mut simulation: Simulation<'_> = Simulation::new(&plan, trial);
+        let mut steps = 0u32;
+        while simulation.step() {
+            steps += 1;
+            if steps.is_multiple_of(16) {
+                if interrupted.load(Ordering::Relaxed) {
+                    return None;
+                }
+                shares[index].store((simulation.progress() * SCALE as f64) as u64, Ordering::Relaxed);
+                bar.set_position(shares.iter().map(|s| s.load(Ordering::Relaxed)).sum());
+                bar.set_message(format!("at {:.3} s", simulation.now().as_secs_f64()));
+            }
+        }
+        shares[index].store(SCALE, Ordering::Relaxed);
+        let seed = simulation.seed();
+        Some(Ok(Trial { point, trial, seed, outcome: simulation.run() }))
+    };
+    let mut done: Vec<Option<Trial>> = trials.iter().map(|_| None).collect();
+    let (mut failure, mut printed, mut pipe) = (None, 0, Pipe::default());
+    parallel(&trials, threads, work, |index, result| {
+        match result {
+            Some(Ok(trial)) => done[index] = Some(trial),
+            Some(Err(error)) => failure = Some(error),
+            None => {}
+        }
+        // In order, so that equal runs print equal lines.
+        while let Some(Some(trial)) = done.get(printed).filter(|_| args.json) {
+            bar.suspend(|| pipe.print(rows(&points, trial).map(|row| Value::Object(row).to_string())));
+            printed += 1;
+        }
+        bar.set_position(shares.iter().map(|s| s.load(Ordering::Relaxed)).sum());
+        failure.is_none() && !pipe.is_closed && !interrupted.load(Ordering::Relaxed)
+    });
+    bar.finish_and_clear();
+    if let Some(failure) = failure {
+        eprintln!("anabranch: {failure}");
+        return Ok(ExitCode::from(2));
+    }
+    let done: Vec<Trial> = done.into_iter().flatten().collect();
+    if !args.json {
+        pipe.print(std::iter::once(table::of(&points, &done).to_string()));
+    }
+    if interrupted.load(Ordering::Relaxed) {
+        eprintln!("anabranch: interrupted: {} of {} trials were whole", done.len(), trials.len());
+        return Ok(ExitCode::from(130));
+    }
+    if let Some(run_dir) = run_dir {
+        write(run_dir, args, &points, &done)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Positions of the bar for one trial.
+const SCALE: u64 = 1_000;
+
+fn progress(trials: u64, quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let template = "{bar:30} {percent}% of the work, {elapsed} so far, {eta} left, {msg}";
+    let style = ProgressStyle::with_template(template).expect("a good template");
+    ProgressBar::new(trials * SCALE).with_style(style)
+}
+
+fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
+    let shown = args.scenario.display().to_string();
+    let text = std::fs::read_to_string(&args.scenario)
+        .map_err(|error| anyhow::anyhow!("{shown}: {error}: name a scenario file that can be read"))?;
+    let points = scenario::read(&shown, &text, &args.sets)?;
+    // Whatever is wrong with any point is said before the first one runs.
+    for point in &points {
+        plan(args, point).map_err(anyhow::Error::msg)?;
+    }
+    Ok(points)
+}
+
+/// Files that a scenario names lie beside it.
+fn plan(args: &Args, point: &Point) -> Result<Plan, Failure> {
+    let folder = args.scenario.parent().map(PathBuf::from).unwrap_or_default();
+    let plan = Plan::new(point.scenario.clone(), &|name| std::fs::read_to_string(folder.join(name)));
+    plan.map_err(|error| {
+        let swept: String = point.swept.iter().map(|(key, value)| format!(", at {key} = {value}")).collect();
+        format!("{}{swept}: {error}", args.scenario.display())
+    })
+}
+
+/// What tells a trial apart, as the first columns of its rows.
+fn key(points: &[Point], trial: &Trial) -> Map<String, Value> {
+    let swept = &points[trial.point].swept;
+    let json = |value: &toml::Value| serde_json::to_value(value).unwrap_or(Value::Null);
+    let mut row: Map<String, Value> = swept.iter().map(|(key, value)| (key.clone(), json(value))).collect();
+    row.insert("trial".into(), trial.trial.into());
+    row.insert("seed".into(), trial.seed.into());
+    row
+}
+
+/// `row` behind what tells its trial apart.
+fn keyed(points: &[Point], trial: &Trial, row: &impl Serialize) -> Map<String, Value> {
+    let mut all = key(points, trial);
+    if let Ok(Value::Object(row)) = serde_json::to_value(row) {
+        all.extend(row);
+    }
+    all
+}
+
+/// One row for each workload: what it got, and what the network did.
+pub(crate) fn rows<'a>(
+    points: &'a [Point],
+    trial: &'a Trial,
+) -> impl Iterator<Item = Map<String, Value>> + 'a {
+    trial.outcome.workloads.iter().map(move |workload| {
+        let mut row = keyed(points, trial, workload);
+        if let Ok(Value::Object(network)) = serde_json::to_value(&trial.outcome.network) {
+            row.extend(network);
+        }
+        row
+    })
+}
+
+/// Stdout, until its reader has gone.
+#[derive(Default)]
+struct Pipe {
+    is_closed: bool,
+}
+
+impl Pipe {
+    fn print(&mut self, lines: impl Iterator<Item = String>) {
+        let mut out = std::io::stdout().lock();
+        for line in lines {
+            self.is_closed = self.is_closed || writeln!(out, "{line}").is_err();
+        }
+    }
+}
+
+fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> anyhow::Result<()> {
+    let mut all = Vec::new();
+    for row in done.iter().flat_map(|trial| rows(points, trial)) {
+        run_dir.row(&row)?;
+        all.push(row);
+    }
+    parquet::write(&run_dir, "rows", &all)?;
+    let each = |of: fn(&Outcome) -> Vec<Value>| {
+        let keyed = |trial: &Trial| -> Vec<_> {
+            of(&trial.outcome).iter().map(|row| keyed(points, trial, row)).collect()
+        };
+        done.iter().flat_map(keyed).collect::<Vec<_>>()
+    };
+    parquet::write(&run_dir, "flows", &each(|outcome| values(&outcome.flows)))?;
+    parquet::write(&run_dir, "links", &each(|outcome| values(&outcome.links)))?;
+    if points.iter().any(|point| point.scenario.probe.is_some()) {
+        parquet::write(&run_dir, "series", &each(|outcome| values(&outcome.series)))?;
+    }
+    let scenarios: Vec<Value> =
+        points.iter().map(|point| serde_json::to_value(&point.scenario)).collect::<Result<_, _>>()?;
+    let config = serde_json::json!({
+        "scenario": args.scenario.display().to_string(),
+        "set": args.sets,
+        "trials": args.trials,
+        "points": scenarios,
+    });
+    let seed = points.first().map(|point| Seed::new(point.scenario.seed));
+    run_dir.finish("simulate", config, seed)
+}
+
+fn values<T: Serialize>(rows: &[T]) -> Vec<Value> {
+    rows.iter().map(|row| serde_json::to_value(row).expect("rows are plain data")).collect()
+}

@@ -1,0 +1,90 @@
+//! The table that people see: a line for each point and workload, means over the trials.
+
+use super::Trial;
+use anabranch_sim::WorkloadRow;
+use anabranch_sim::scenario::Point;
+use anabranch_sim::stats::mean;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+
+/// A column: its head, and its value in a trial.
+type Column = (&'static str, fn(&WorkloadRow) -> Option<f64>);
+
+const COLUMNS: [Column; 17] = [
+    ("goodput Mbit/s", |w| w.goodput_mbps),
+    ("flows", |w| (w.rounds.is_none()).then_some(w.flows as f64)),
+    ("finished", |w| w.finished.map(|n| n as f64)),
+    ("slowest Mbit/s", |w| w.flow_mbps_min),
+    ("fastest Mbit/s", |w| w.flow_mbps_max),
+    ("fairness", |w| w.fairness_share),
+    ("rounds", |w| w.rounds.map(|n| n as f64)),
+    ("round p50 us", |w| w.round_us_p50),
+    ("round max us", |w| w.round_us_max),
+    ("fct mean us", |w| w.fct_us_mean),
+    ("fct p99 us", |w| w.fct_us_p99),
+    ("small p99 us", |w| w.small_fct_us_p99),
+    ("sent", |w| w.sent_packets.map(|n| n as f64)),
+    ("received", |w| w.received_packets.map(|n| n as f64)),
+    ("delay mean us", |w| w.delay_us_mean),
+    ("again", |w| w.retransmitted_segments.map(|n| n as f64)),
+    ("timeouts", |w| w.timeouts.map(|n| n as f64)),
+];
+
+/// The table of all trials that are whole.
+pub(super) fn of(points: &[Point], done: &[Trial]) -> Table {
+    let workloads = done.first().map_or(0, |trial| trial.outcome.workloads.len());
+    let used: Vec<&Column> = COLUMNS
+        .iter()
+        .filter(|(_, value)| done.iter().any(|t| t.outcome.workloads.iter().any(|w| value(w).is_some())))
+        .collect();
+    let swept: Vec<&str> =
+        points.first().map(|p| p.swept.iter().map(|(key, _)| key.as_str()).collect()).unwrap_or_default();
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    let mut head: Vec<String> =
+        swept.iter().map(|key| key.rsplit('.').next().unwrap_or(key).to_owned()).collect();
+    head.push("workload".into());
+    head.extend(used.iter().map(|(name, _)| (*name).to_owned()));
+    head.push("drops".into());
+    table.set_header(head);
+    for (index, point) in points.iter().enumerate() {
+        let trials: Vec<&Trial> = done.iter().filter(|trial| trial.point == index).collect();
+        for number in (0..workloads).filter(|_| !trials.is_empty()) {
+            let rows: Vec<&WorkloadRow> =
+                trials.iter().filter_map(|t| t.outcome.workloads.get(number)).collect();
+            let mut line: Vec<String> = point.swept.iter().map(|(_, value)| plain(value)).collect();
+            line.push(rows[0].workload.to_owned());
+            line.extend(
+                used.iter()
+                    .map(|(_, value)| cell(&rows.iter().filter_map(|row| value(row)).collect::<Vec<_>>())),
+            );
+            let drops = |t: &&Trial| {
+                (t.outcome.network.dropped_queue_full + t.outcome.network.dropped_otherwise) as f64
+            };
+            line.push(cell(&trials.iter().map(drops).collect::<Vec<_>>()));
+            table.add_row(line);
+        }
+    }
+    let firsts = swept.len() + 1;
+    table.column_iter_mut().skip(firsts).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}
+
+fn plain(value: &toml::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A mean with its interval, in as many digits as it deserves.
+fn cell(values: &[f64]) -> String {
+    let Some(mean) = mean(values) else { return String::new() };
+    let digits = |v: f64| match v.abs() {
+        v if v == v.trunc() && mean.half_width.is_none_or(|half| half == 0.0) => 0,
+        v if v >= 1_000.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 3,
+    };
+    let places = digits(mean.mean);
+    match mean.half_width.filter(|half| *half > 0.0) {
+        Some(half) => format!("{:.places$} ± {half:.places$}", mean.mean),
+        None => format!("{:.places$}", mean.mean),
+    }
+}

@@ -1,0 +1,149 @@
+//! The machines that workloads use: one enum, so that the hot loop dispatches by `match`.
+
+use anabranch_endpoint::{Endpoint, Message, PeerId, Transmit};
+use anabranch_transport::{Connection, Datagram, Event, Segment, UdpSource};
+use anabranch_units::Instant;
+
+/// A machine at one end of a flow.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are connections; a box would cost each packet a cache miss"
+)]
+pub enum End {
+    /// One end of a TCP connection.
+    Tcp(Connection),
+    /// Sends datagrams.
+    UdpSource(Box<UdpSource>),
+    /// Counts datagrams.
+    UdpSink(UdpSink),
+}
+
+/// What travels between them.
+#[derive(Copy, Clone, Debug)]
+pub enum Msg {
+    /// Between [`End::Tcp`].
+    Segment(Segment),
+    /// From [`End::UdpSource`] to [`End::UdpSink`].
+    Datagram(Datagram),
+}
+
+/// What a machine reports.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A connection's event.
+    Tcp(Event),
+    /// Datagrams have arrived.
+    Datagrams {
+        /// Their bytes on the wire.
+        bytes: u64,
+    },
+}
+
+/// Receives datagrams, and keeps count of what arrives and how late and out of order.
+#[derive(Clone, Debug, Default)]
+pub struct UdpSink {
+    /// Datagrams that have arrived.
+    pub received: u64,
+    /// Of them, those that a later one had overtaken.
+    pub overtaken: u64,
+    /// Time that they were on their way, all together, in picoseconds.
+    pub delay_sum_ps: u128,
+    /// The longest time that one was on its way, in picoseconds.
+    pub delay_max_ps: u64,
+    highest: Option<u64>,
+    untold_bytes: u64,
+}
+
+impl Message for Msg {
+    #[inline]
+    fn wire_len(&self) -> u32 {
+        match self {
+            Self::Segment(segment) => segment.wire_len(),
+            Self::Datagram(datagram) => datagram.wire_len(),
+        }
+    }
+    #[inline]
+    fn is_ect(&self) -> bool {
+        match self {
+            Self::Segment(segment) => segment.is_ect(),
+            Self::Datagram(_) => false,
+        }
+    }
+    #[inline]
+    fn mark_ce(&mut self) {
+        if let Self::Segment(segment) = self {
+            segment.mark_ce();
+        }
+    }
+}
+
+impl Endpoint for End {
+    type Msg = Msg;
+    type Event = Report;
+
+    #[inline]
+    fn handle_message(&mut self, now: Instant, from: PeerId, msg: Msg) {
+        match (self, msg) {
+            (Self::Tcp(connection), Msg::Segment(segment)) => connection.handle_message(now, from, segment),
+            (Self::UdpSink(sink), Msg::Datagram(datagram)) => sink.handle(now, &datagram),
+            // Flows join like to like.
+            (Self::Tcp(_), Msg::Datagram(_))
+            | (Self::UdpSink(_), Msg::Segment(_))
+            | (Self::UdpSource(_), _) => {}
+        }
+    }
+    #[inline]
+    fn handle_timeout(&mut self, now: Instant) {
+        match self {
+            Self::Tcp(connection) => connection.handle_timeout(now),
+            Self::UdpSource(source) => source.handle_timeout(now),
+            Self::UdpSink(_) => {}
+        }
+    }
+    #[inline]
+    fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<Msg>> {
+        fn wrap<M>(transmit: Transmit<M>, msg: impl FnOnce(M) -> Msg) -> Transmit<Msg> {
+            Transmit { to: transmit.to, not_before: transmit.not_before, msg: msg(transmit.msg) }
+        }
+        match self {
+            Self::Tcp(connection) => connection.poll_transmit(now).map(|t| wrap(t, Msg::Segment)),
+            Self::UdpSource(source) => source.poll_transmit(now).map(|t| wrap(t, Msg::Datagram)),
+            Self::UdpSink(_) => None,
+        }
+    }
+    #[inline]
+    fn poll_event(&mut self) -> Option<Report> {
+        match self {
+            Self::Tcp(connection) => connection.poll_event().map(Report::Tcp),
+            Self::UdpSource(_) => None,
+            Self::UdpSink(sink) => {
+                let bytes = std::mem::take(&mut sink.untold_bytes);
+                (bytes > 0).then_some(Report::Datagrams { bytes })
+            }
+        }
+    }
+    #[inline]
+    fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Tcp(connection) => connection.poll_timeout(),
+            Self::UdpSource(source) => source.poll_timeout(),
+            Self::UdpSink(_) => None,
+        }
+    }
+}
+
+impl UdpSink {
+    fn handle(&mut self, now: Instant, datagram: &Datagram) {
+        let delay = now.saturating_since(datagram.sent_at);
+        self.received += 1;
+        self.untold_bytes += u64::from(datagram.size_bytes);
+        self.delay_sum_ps += u128::from(delay.as_ps());
+        self.delay_max_ps = self.delay_max_ps.max(delay.as_ps());
+        if self.highest.is_some_and(|highest| datagram.number < highest) {
+            self.overtaken += 1;
+        } else {
+            self.highest = Some(datagram.number);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The packet simulator: scenarios, workloads, runs in virtual time, trials in parallel.
+//!
+//! A scenario file says what network, transport and workloads there are ([`scenario`]); a [`Plan`] has everything looked up;
+//! a [`Simulation`] is one run of it over a [`Fabric`](anabranch_fabric::Fabric), the same elements that the emulator runs
+//! under the real clock; an [`Outcome`] is what it gave. The same plan and seed give the same run, event by event.
+//!
+//! Words: a *workload* is what a scenario asks for, a *job* what a run does for it; a *flow* is bytes from one host to
+//! another; a *trial* is one run among several that differ in their seed; a *point* is one combination of swept settings.
+//!
+//! Leaves out: real time (`emu`), flow-level models (`fluid`, to come). Read [`scenario::Scenario`], [`Plan`] and
+//! [`Simulation`] first.
+
+mod end;
+mod network;
+mod plan;
+mod report;
+mod run;
+pub mod scenario;
+mod sizes;
+pub mod stats;
+pub mod traffic;
+mod trials;
+
+pub use end::{End, Msg, Report, UdpSink};
+pub use network::{Network, NetworkError};
+pub use plan::{Plan, PlanError};
+pub use report::{FlowRow, LinkRow, NetworkRow, Outcome, WorkloadRow};
+pub use run::{Sample, Simulation};
+pub use sizes::{Sizes, SizesError};
+pub use trials::parallel;

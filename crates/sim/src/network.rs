@@ -1,0 +1,214 @@
+//! From a scenario's network to elements: a port for each link, a switch for each site that forwards.
+//!
+//! Links with one priority that never change get the one-event port. Hosts are numbered by site, switches left out; all of
+//! them stand in one node. Read [`Network`] first.
+
+use crate::scenario::{NetworkSpec, Spread};
+use anabranch_fabric::switch::{ecmp::Ecmp, spray::Spray};
+use anabranch_fabric::{
+    AnyElement, BufferId, FifoPort, Policy, Port, PortError, PortSettings, SharedBuffer, Switch, Target,
+};
+use anabranch_graph::file::{Defaults, load};
+use anabranch_graph::{LinkProperties, Routes, Topology, datacentre};
+use anabranch_units::{LinkId, Seed, SiteId};
+
+/// The node that all hosts stand in.
+pub(crate) const HOSTS: Target = Target::node(0);
+
+/// A network, ready to be built for one run after the other.
+#[derive(Debug)]
+pub struct Network {
+    topology: Topology,
+    /// Hosts by number.
+    hosts: Vec<SiteId>,
+    routes: Routes,
+    ports: Vec<PortSettings>,
+    spread: Spread,
+    shared: Option<SharedBuffer>,
+}
+
+/// Why a network cannot be built: which setting, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkError {
+    /// The setting, as in `network.rate`.
+    pub field: &'static str,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Network {
+    /// The network that `spec` describes. `read` reads a file by name.
+    ///
+    /// Errors: a topology that cannot be, a rate or delay that no port can have.
+    pub fn new(
+        spec: &NetworkSpec,
+        read: &dyn Fn(&str) -> std::io::Result<String>,
+    ) -> Result<Self, NetworkError> {
+        let wrong = |field, message: String| NetworkError { field, message };
+        let topology = topology(spec, read).map_err(|message| wrong("network.topology", message))?;
+        let hosts: Vec<_> = topology.site_ids().filter(|s| !topology.site(*s).is_switch).collect();
+        if hosts.len() < 2 {
+            return Err(wrong("network.topology", format!("{} hosts: at least 2 are needed", hosts.len())));
+        }
+        let ports: Vec<_> = topology.link_ids().map(|link| port_settings(spec, &topology, link)).collect();
+        for settings in &ports {
+            settings.check().map_err(|error| {
+                let field = match error {
+                    PortError::RateTooLow { .. } => "network.rate",
+                    PortError::DelayTooLong { .. } => "network.delay",
+                    PortError::BitErrorsTooHigh { .. } => "network.bit_errors_ppt",
+                    _ => "network.loss_ppm",
+                };
+                wrong(field, error.to_string())
+            })?;
+        }
+        // Inside a data centre every hop counts alike; between cities the shortest fibre wins.
+        let is_generated = matches!(spec.topology.as_str(), "star" | "dumbbell" | "leaf-spine" | "fat-tree");
+        let length =
+            |link| if is_generated { 1 } else { topology.link(link).properties.delay.as_ps().max(1) };
+        let lengths: Vec<u64> = topology.link_ids().map(length).collect();
+        let routes = Routes::shortest(&topology, &lengths, &hosts);
+        let alpha_milli = spec.shared_factor.map(|alpha| (alpha * 1_000.0).round() as u32);
+        let shared = spec.shared_buffer.map(|bytes| SharedBuffer::new(bytes, alpha_milli));
+        Ok(Self { topology, hosts, routes, ports, spread: spec.spread, shared })
+    }
+
+    /// Its sites and links.
+    pub const fn topology(&self) -> &Topology {
+        &self.topology
+    }
+    /// Its hosts, by number.
+    pub fn hosts(&self) -> &[SiteId] {
+        &self.hosts
+    }
+    /// What the port of `link` is like at first.
+    pub fn port_settings(&self, link: LinkId) -> &PortSettings {
+        &self.ports[link.index()]
+    }
+    /// Where the port of `link` is among the elements.
+    pub const fn port(link: LinkId) -> Target {
+        Target::element(link.0)
+    }
+    /// The number of the host at `site`; none for a switch.
+    pub fn host(&self, site: SiteId) -> Option<u16> {
+        self.hosts.binary_search(&site).ok().map(|host| host as u16)
+    }
+
+    /// True where packets only come to `site` if they are for it: a host with one link, or none of whose neighbours send
+    /// through it.
+    fn is_leaf(&self, site: SiteId) -> bool {
+        !self.topology.site(site).is_switch
+            && (self.topology.links_out(site).count() == 1
+                || self.topology.sites().iter().any(|site| site.is_switch))
+    }
+
+    /// The links that lead from `site` to `dst`: of several the one that the destination decides on, where it does.
+    fn next(&self, site: SiteId, dst: SiteId) -> &[LinkId] {
+        let next = self.routes.next(site, dst);
+        let half = next.len();
+        let Some(core) = self.spread.core(dst.0.into(), half as u64).filter(|_| half > 1) else {
+            return next;
+        };
+        // Sites of a fat tree: hosts, edge switches, aggregation switches, cores; 2h pods of h switches each.
+        let is_edge = site.index() < self.hosts.len() + 2 * half * half;
+        let way = if is_edge { core as usize / half } else { core as usize % half };
+        &next[way..=way]
+    }
+
+    /// The elements, where each host's packets go, and the shared buffers. Links for which `changes` says so can change.
+    pub(crate) fn build(
+        &self,
+        seed: Seed,
+        needs_plain: impl Fn(LinkId) -> bool,
+    ) -> (Vec<AnyElement>, Vec<Target>, Vec<SharedBuffer>) {
+        let links = self.topology.links().len() as u32;
+        let switch = |site: SiteId| Target::element(links + u32::from(site.0));
+        let is_leaf: Vec<bool> = self.topology.site_ids().map(|site| self.is_leaf(site)).collect();
+        let mut elements = Vec::with_capacity(links as usize + is_leaf.len());
+        for link in self.topology.link_ids() {
+            let to = self.topology.link(link).to;
+            let from = self.topology.link(link).from;
+            let peer = if is_leaf[to.index()] { HOSTS } else { switch(to) };
+            let random = seed.stream("wire", link.0.into());
+            let checked = "the settings were checked when the network was made";
+            let is_shared = self.shared.is_some() && self.topology.site(from).is_switch;
+            let settings = self.ports[link.index()];
+            elements.push(if is_shared || needs_plain(link) {
+                let mut port = Port::new(peer, settings, random).expect(checked);
+                if is_shared {
+                    port = port.with_buffer(BufferId(from.0));
+                }
+                AnyElement::Port(Box::new(port))
+            } else {
+                AnyElement::Fifo(FifoPort::new(peer, settings, random).expect(checked))
+            });
+        }
+        let mut doors = vec![HOSTS; self.hosts.len()];
+        for site in self.topology.site_ids() {
+            let me = self.host(site);
+            if let Some(host) = me {
+                let own = self.topology.links_out(site).next().filter(|_| is_leaf[site.index()]);
+                doors[usize::from(host)] = match own {
+                    Some(link) if self.topology.links_out(site).count() == 1 => Self::port(link),
+                    _ => switch(site),
+                };
+            }
+            let next = |dst: &SiteId| match self.host(*dst) {
+                host if host.is_some() && host == me => vec![HOSTS],
+                _ => self.next(site, *dst).iter().map(|link| Self::port(*link)).collect(),
+            };
+            let groups: Vec<Vec<Target>> = self.hosts.iter().map(next).collect();
+            let policy = match self.spread {
+                Spread::Ecmp | Spread::DModK | Spread::DHash => {
+                    Policy::Ecmp(Ecmp::new(seed.stream("ecmp", site.0.into()).next_u64()))
+                }
+                Spread::Spray => Policy::Spray(Spray::new(seed.stream("spray", site.0.into()))),
+            };
+            elements.push(AnyElement::Switch(Switch::with_groups(&groups, policy)));
+        }
+        let buffers = self.shared.iter().flat_map(|buffer| vec![buffer.clone(); is_leaf.len()]).collect();
+        (elements, doors, buffers)
+    }
+}
+
+fn topology(spec: &NetworkSpec, read: &dyn Fn(&str) -> std::io::Result<String>) -> Result<Topology, String> {
+    let edge = LinkProperties::new(spec.rate, spec.delay);
+    let uplink =
+        LinkProperties::new(spec.uplink_rate.unwrap_or(spec.rate), spec.uplink_delay.unwrap_or(spec.delay));
+    let number = |n: Option<usize>| n.unwrap_or_default();
+    let generated = match spec.topology.as_str() {
+        "star" => datacentre::star(number(spec.hosts), &edge),
+        "dumbbell" => datacentre::dumbbell(number(spec.pairs), &edge, &uplink),
+        "leaf-spine" => {
+            datacentre::leaf_spine(number(spec.tors), number(spec.spines), number(spec.hosts), &edge, &uplink)
+        }
+        "fat-tree" => datacentre::fat_tree(number(spec.k), &edge),
+        other => return load(other, &Defaults::new(spec.rate), read).map_err(|error| error.to_string()),
+    };
+    generated.map_err(|error| error.to_string())
+}
+
+fn port_settings(spec: &NetworkSpec, topology: &Topology, link: LinkId) -> PortSettings {
+    let anabranch_graph::Link { from, to, properties } = topology.link(link);
+    let (from, to) = (topology.site(*from), topology.site(*to));
+    let queue = match (from.is_switch, to.is_switch) {
+        // In a network without switches every site forwards.
+        (false, _) if topology.sites().iter().any(|site| site.is_switch) => spec.host_queue,
+        (true, true) => spec.uplink_queue.unwrap_or(spec.queue),
+        _ => spec.queue,
+    };
+    let is_host = !from.is_switch && queue == spec.host_queue;
+    PortSettings {
+        loss_ppm: properties.loss_ppm.max(spec.loss_ppm),
+        bit_errors_ppt: spec.bit_errors_ppt,
+        queue_packets_max: spec.queue_packets.filter(|_| !is_host),
+        mark_bytes: spec.mark.filter(|_| !is_host),
+        ..PortSettings::new(properties.capacity, properties.delay, properties.queue.unwrap_or(queue))
+    }
+}
+
+/// The most bytes of data that a host can send in a second, by its own links.
+pub(crate) fn host_rate_bps(network: &Network, host: SiteId) -> u64 {
+    let links = network.topology.links_out(host);
+    links.map(|link| network.topology.link(link).properties.capacity.as_bps()).sum()
+}

@@ -1,0 +1,333 @@
+//! A scenario with everything looked up: names are numbers, files are read, routes are found. Runs start from it.
+
+use crate::network::{Network, host_rate_bps};
+use crate::scenario::{Pairs, Pattern, Scenario, Workload};
+use crate::sizes::Sizes;
+use crate::traffic::{Arrivals, Incast, IncastSettings, Job, Start, Traffic, Transfers, Udp, UdpFlow};
+use anabranch_fabric::PortSettings;
+use anabranch_transport::Pattern as Sending;
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed};
+use std::io;
+
+/// A scenario, ready to run any number of times.
+#[derive(Debug)]
+pub struct Plan {
+    pub(crate) scenario: Scenario,
+    pub(crate) network: Network,
+    work: Vec<Work>,
+    /// What changes when, by time.
+    pub(crate) changes: Vec<(Instant, LinkId, PortSettings)>,
+    pub(crate) probed_links: Vec<LinkId>,
+}
+
+/// A workload, looked up.
+#[derive(Clone, Debug)]
+enum Work {
+    Long { pairs: Who, size: Option<ByteCount>, start: Duration, jitter: Duration, streams: u32 },
+    Incast { client: u16, servers: Vec<u16>, block_bytes: u64 },
+    Poisson { gap: Duration, sizes: Sizes },
+    Udp { pairs: Who },
+    Trace { starts: Vec<Start> },
+}
+
+/// Whom each host sends to.
+#[derive(Clone, Debug)]
+enum Who {
+    Listed(Vec<(u16, u16)>),
+    Permutation,
+}
+
+/// A setting that cannot be, as `network.rate`, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanError {
+    /// The setting.
+    pub field: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl std::fmt::Display for PlanError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+impl std::error::Error for PlanError {}
+
+fn wrong(field: impl Into<String>, message: impl std::fmt::Display) -> PlanError {
+    PlanError { field: field.into(), message: message.to_string() }
+}
+
+impl Plan {
+    /// Looks everything up. `read` reads files that the scenario names.
+    ///
+    /// Errors: unknown hosts and links, unreadable or wrong files, more servers than hosts.
+    pub fn new(scenario: Scenario, read: &dyn Fn(&str) -> io::Result<String>) -> Result<Self, PlanError> {
+        let network = Network::new(&scenario.network, read).map_err(|e| wrong(e.field, e.message))?;
+        let mut work = Vec::new();
+        for (index, workload) in scenario.workload.iter().enumerate() {
+            work.push(look_up(&network, workload, &format!("workload[{index}]"), read)?);
+        }
+        let link =
+            |field: String, name: &str| find_link(&network, name).map_err(|message| wrong(field, message));
+        let mut changes = Vec::new();
+        for (index, change) in scenario.change.iter().enumerate() {
+            let link = link(format!("change[{index}].link"), &change.link)?;
+            let before = changes.iter().rev().find(|(_, l, _)| *l == link).map(|(_, _, settings)| settings);
+            let before: &PortSettings = before.unwrap_or_else(|| network.port_settings(link));
+            let settings = PortSettings {
+                up: change.up.unwrap_or(before.up),
+                rate: change.rate.unwrap_or(before.rate),
+                delay: change.delay.unwrap_or(before.delay),
+                loss_ppm: change.loss_ppm.unwrap_or(before.loss_ppm),
+                ..*before
+            };
+            settings.check().map_err(|error| wrong(format!("change[{index}]"), error))?;
+            let at = Instant::ZERO + change.at;
+            if changes.last().is_some_and(|(before, ..)| at < *before) {
+                return Err(wrong(format!("change[{index}].at"), "changes are listed by their times"));
+            }
+            changes.push((at, link, settings));
+        }
+        let probed = scenario.probe.iter().flat_map(|probe| probe.links.iter().enumerate());
+        let probed_links = probed
+            .map(|(index, name)| link(format!("probe.links[{index}]"), name))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { scenario, network, work, changes, probed_links })
+    }
+
+    /// The resolved scenario.
+    pub const fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+    /// The network.
+    pub const fn network(&self) -> &Network {
+        &self.network
+    }
+    /// The seed of trial `trial`.
+    pub const fn seed(&self, trial: u64) -> u64 {
+        self.scenario.seed.wrapping_add(trial)
+    }
+    /// Whether the port of `link` must be able to change, or to tell priorities apart.
+    pub(crate) fn needs_plain(&self, link: LinkId) -> bool {
+        let mut priorities = self.scenario.workload.iter().map(Workload::priority);
+        let first = priorities.next();
+        priorities.any(|p| Some(p) != first) || self.changes.iter().any(|(_, l, _)| *l == link)
+    }
+
+    /// What the hosts do in a run with this seed.
+    pub(crate) fn traffic(&self, seed: Seed) -> Traffic {
+        let jobs = self.work.iter().zip(&self.scenario.workload).enumerate();
+        let jobs =
+            jobs.map(|(number, (work, workload))| self.job(seed, number as u64, work, workload)).collect();
+        Traffic::new(self.scenario.transport.clone(), jobs)
+    }
+
+    fn job(&self, seed: Seed, number: u64, work: &Work, workload: &Workload) -> Job {
+        let hosts = self.network.hosts().len() as u16;
+        let mut random = seed.stream("workload", number);
+        let priority = workload.priority();
+        match (work, workload) {
+            (Work::Long { pairs, size, start, jitter, streams }, _) => {
+                let mut starts = Vec::new();
+                for (src, dst) in pairs.draw(hosts, &mut random) {
+                    for _ in 0..*streams {
+                        let later = Duration::from_ps(random.below(jitter.as_ps() + 1));
+                        starts.push(Start { at: Instant::ZERO + *start + later, src, dst, size: *size });
+                    }
+                }
+                Job::Transfers(Transfers::listed(starts, priority))
+            }
+            (Work::Incast { client, servers, block_bytes }, Workload::Incast(spec)) => {
+                Job::Incast(Incast::new(IncastSettings {
+                    client: *client,
+                    servers: servers.clone(),
+                    block_bytes: *block_bytes,
+                    request_bytes: spec.request.as_u64(),
+                    jitter: spec.jitter,
+                    random,
+                    rounds: spec.rounds,
+                    priority,
+                }))
+            }
+            (Work::Poisson { gap, sizes }, Workload::Poisson(spec)) => {
+                let arrivals = Arrivals { gap: *gap, sizes: sizes.clone(), hosts, left: spec.flows, random };
+                Job::Transfers(Transfers::arriving(arrivals, priority))
+            }
+            (Work::Udp { pairs }, Workload::Udp(spec)) => {
+                let pairs = pairs.draw(hosts, &mut random);
+                let flows = pairs.into_iter().enumerate().map(|(i, (src, dst))| {
+                    let random = seed.stream("udp", number << 32 | i as u64);
+                    let pattern = match (spec.on, spec.off) {
+                        (Some(on), Some(off)) => Sending::OnOff { on, off, random },
+                        _ if spec.random => Sending::Poisson { random },
+                        _ => Sending::Constant,
+                    };
+                    UdpFlow { src, dst, rate: spec.rate, size_bytes: spec.packet.as_u64() as u32, pattern }
+                });
+                let stop = spec.stop.map(|stop| Instant::ZERO + stop);
+                Job::Udp(Udp::new(flows.collect(), priority, Instant::ZERO + spec.start, stop))
+            }
+            (Work::Trace { starts }, _) => Job::Transfers(Transfers::listed(starts.clone(), priority)),
+            _ => unreachable!("work is made from its workload, one for one"),
+        }
+    }
+}
+
+impl Who {
+    fn draw(&self, hosts: u16, random: &mut anabranch_units::RandomStream) -> Vec<(u16, u16)> {
+        match self {
+            Self::Listed(pairs) => pairs.clone(),
+            // Drawn until nobody sends to itself: e tries in the mean.
+            Self::Permutation => loop {
+                let mut to: Vec<u16> = (0..hosts).collect();
+                random.shuffle(&mut to);
+                if (0..hosts).all(|host| to[usize::from(host)] != host) {
+                    return (0..hosts).zip(to).collect();
+                }
+            },
+        }
+    }
+}
+
+fn find_host(network: &Network, name: &str) -> Result<u16, String> {
+    let site = network.topology().find_site(name).map_err(|error| error.to_string())?;
+    network.host(site).ok_or_else(|| format!("`{name}` is a switch: name a host"))
+}
+
+fn find_link(network: &Network, name: &str) -> Result<LinkId, String> {
+    let topology = network.topology();
+    // Names may contain hyphens: every place to cut is tried.
+    let cuts = name.match_indices('-').filter_map(|(at, _)| {
+        let from = topology.find_site(&name[..at]).ok()?;
+        let to = topology.find_site(&name[at + 1..]).ok()?;
+        topology.links_out(from).find(|link| topology.link(*link).to == to)
+    });
+    let found = cuts.into_iter().next();
+    found.ok_or_else(|| format!("no link `{name}`: write it as FROM-TO, two sites with a link between them"))
+}
+
+fn who(network: &Network, pairs: &Pairs, field: &str) -> Result<Who, PlanError> {
+    let hosts = network.hosts().len() as u16;
+    let field = format!("{field}.pairs");
+    Ok(Who::Listed(match pairs {
+        Pairs::Named(Pattern::Permutation) => return Ok(Who::Permutation),
+        Pairs::Named(Pattern::Halves) => {
+            (0..hosts / 2).map(|host| (host, hosts - hosts / 2 + host)).collect()
+        }
+        Pairs::Stride(stride) => {
+            let stride = (stride % usize::from(hosts)) as u16;
+            if stride == 0 {
+                return Err(wrong(
+                    field,
+                    format!("a stride that {hosts} hosts divide: everyone would send to itself"),
+                ));
+            }
+            (0..hosts).map(|host| (host, (host + stride) % hosts)).collect()
+        }
+        Pairs::Listed(pairs) => {
+            let mut listed = Vec::new();
+            for (index, (from, to)) in pairs.iter().enumerate() {
+                let field = format!("{field}[{index}]");
+                let host = |name| find_host(network, name).map_err(|message| wrong(field.clone(), message));
+                let (src, dst) = (host(from)?, host(to)?);
+                if src == dst {
+                    return Err(wrong(field, format!("`{from}` would send to itself")));
+                }
+                listed.push((src, dst));
+            }
+            listed
+        }
+    }))
+}
+
+fn look_up(
+    network: &Network,
+    workload: &Workload,
+    field: &str,
+    read: &dyn Fn(&str) -> io::Result<String>,
+) -> Result<Work, PlanError> {
+    let hosts = network.hosts().len();
+    let file = |field: String, name: &str| {
+        read(name).map_err(|error| wrong(field, format!("{name}: {error}: name a file that can be read")))
+    };
+    Ok(match workload {
+        Workload::Long(long) => Work::Long {
+            pairs: who(network, &long.pairs, field)?,
+            size: long.size,
+            start: long.start,
+            jitter: long.jitter,
+            streams: long.streams,
+        },
+        Workload::Incast(incast) => {
+            let client = incast.client.as_deref().map_or(Ok(0), |name| find_host(network, name));
+            let client = client.map_err(|message| wrong(format!("{field}.client"), message))?;
+            if incast.servers >= hosts {
+                let message =
+                    format!("{}: the network has {hosts} hosts, one of them the client", incast.servers);
+                return Err(wrong(format!("{field}.servers"), message));
+            }
+            let servers = (1..=incast.servers).map(|n| ((usize::from(client) + n) % hosts) as u16).collect();
+            let block_bytes =
+                incast.block_bytes().map_err(|message| wrong(format!("{field}.block"), message))?;
+            Work::Incast { client, servers, block_bytes }
+        }
+        Workload::Poisson(poisson) => {
+            let sizes_field = || format!("{field}.sizes");
+            let sizes = match (Sizes::carried(&poisson.sizes), poisson.sizes.parse::<ByteCount>()) {
+                (Some(sizes), _) => sizes,
+                (None, Ok(size)) if size.as_u64() > 0 => Sizes::fixed(size),
+                _ => {
+                    let text = file(sizes_field(), &poisson.sizes)?;
+                    let wrong = |error| wrong(sizes_field(), format!("{}: {error}", poisson.sizes));
+                    Sizes::parse(&text).map_err(wrong)?
+                }
+            };
+            let rates = network.hosts().iter().map(|host| host_rate_bps(network, *host) as f64);
+            let per_s = poisson.load * rates.sum::<f64>() / (8.0 * sizes.mean_bytes());
+            let gap = Duration::from_ps((1e12 / per_s).round() as u64);
+            Work::Poisson { gap, sizes }
+        }
+        Workload::Udp(udp) => {
+            if BitRate::serialiser(udp.rate).is_none() {
+                return Err(wrong(format!("{field}.rate"), format!("{}: too low", udp.rate)));
+            }
+            Work::Udp { pairs: who(network, &udp.pairs, field)? }
+        }
+        Workload::Trace(trace) => {
+            let field = format!("{field}.file");
+            let text = file(field.clone(), &trace.file)?;
+            let starts = read_trace(network, &text)
+                .map_err(|message| wrong(field, format!("{}: {message}", trace.file)))?;
+            Work::Trace { starts }
+        }
+    })
+}
+
+/// The flows of a trace: CSV with the header `start_s,from,to,size_bytes`.
+fn read_trace(network: &Network, text: &str) -> Result<Vec<Start>, String> {
+    const HEADER: &str = "start_s,from,to,size_bytes";
+    let mut lines = text.lines();
+    let header = lines.next().unwrap_or_default().trim();
+    if header != HEADER {
+        return Err(format!("line 1: `{header}`: must be the header {HEADER}"));
+    }
+    let mut starts = Vec::new();
+    for (index, line) in lines.enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let at = |message: String| format!("line {}: {message}", index + 2);
+        let fields: Vec<_> = line.split(',').map(str::trim).collect();
+        let &[start, from, to, size] = fields.as_slice() else {
+            return Err(at(format!("{} fields: must be {HEADER}", fields.len())));
+        };
+        let start_s = start.parse::<f64>().ok().filter(|s| (0.0..=100_000.0).contains(s));
+        let start_s = start_s.ok_or_else(|| at(format!("start `{start}`: must be 0 to 100000 seconds")))?;
+        let size = size.parse::<u64>().ok().filter(|s| (1..=1 << 50).contains(s));
+        let size = size.ok_or_else(|| at("size: must be 1 to 2^50 bytes".to_owned()))?;
+        let (src, dst) = (find_host(network, from).map_err(at)?, find_host(network, to).map_err(at)?);
+        if src == dst {
+            return Err(at(format!("`{from}` would send to itself")));
+        }
+        let start = Instant::ZERO + Duration::from_ps((start_s * 1e12).round() as u64);
+        starts.push(Start { at: start, src, dst, size: Some(ByteCount::new(size)) });
+    }
+    Ok(starts)
+}

@@ -1,0 +1,202 @@
+//! One run: a plan and a seed, advanced until its work or its time is over.
+//!
+//! Read [`Simulation`] first.
+
+use crate::end::End;
+use crate::network::{HOSTS, Network};
+use crate::plan::Plan;
+use crate::report::Outcome;
+use crate::traffic::Traffic;
+use anabranch_fabric::{EventQueue, Fabric, Hosts, QuadHeap, Totals};
+use anabranch_units::{Duration, Instant, LinkId, Seed};
+use serde::Serialize;
+
+/// Events between two looks at whether the work is done. Fixed, so that equal runs end at the same event.
+const SLICE_EVENTS: u64 = 1 << 14;
+
+/// A run on its way.
+pub struct Simulation<'a, Q: EventQueue = QuadHeap> {
+    plan: &'a Plan,
+    seed: u64,
+    fabric: Fabric<Hosts<Traffic>, Q>,
+    /// The next of the plan's changes.
+    next_change: usize,
+    next_sample: Option<Instant>,
+    series: Vec<Sample>,
+    /// Sent bytes of each probed link, and delivered bytes of each probed flow, at the last sample.
+    before: Vec<u64>,
+}
+
+/// A value at a time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    /// When.
+    pub time_s: f64,
+    /// Which link or flow.
+    pub what: String,
+    /// What of it, with its unit.
+    pub metric: &'static str,
+    /// The value.
+    pub value: f64,
+}
+
+impl<'a, Q: EventQueue> Simulation<'a, Q> {
+    /// Trial `trial` of the plan, at its beginning.
+    pub fn new(plan: &'a Plan, trial: u64) -> Self {
+        let seed = plan.seed(trial);
+        Self::with_traffic(plan, seed, plan.traffic(Seed::new(seed)))
+    }
+
+    /// A run of the plan's network in which hosts do something else than the plan says.
+    pub fn with_traffic(plan: &'a Plan, seed: u64, traffic: Traffic) -> Self {
+        let (elements, doors, buffers) = plan.network.build(Seed::new(seed), |link| plan.needs_plain(link));
+        let first: Vec<_> = traffic.first_timers().collect();
+        let jitter = plan.scenario.network.jitter;
+        let hosts = Hosts::new(doors, traffic).with_jitter(jitter, Seed::new(seed).stream("jitter", 0));
+        let mut fabric = Fabric::new(elements, vec![hosts]).with_buffers(buffers);
+        for (at, token) in first {
+            fabric.arm(HOSTS, at, Hosts::<Traffic>::user_token(token));
+        }
+        if plan.scenario.warmup > Duration::ZERO {
+            let token = Hosts::<Traffic>::user_token(Traffic::warmup_token());
+            fabric.arm(HOSTS, Instant::ZERO + plan.scenario.warmup, token);
+        }
+        let probe = plan.scenario.probe.as_ref();
+        Self {
+            plan,
+            seed,
+            fabric,
+            next_change: 0,
+            next_sample: probe.map(|probe| Instant::ZERO + probe.interval),
+            series: Vec::new(),
+            before: Vec::new(),
+        }
+    }
+
+    /// The seed of this run.
+    pub const fn seed(&self) -> u64 {
+        self.seed
+    }
+    /// How far it has come in its own time.
+    pub const fn now(&self) -> Instant {
+        self.fabric.now()
+    }
+    /// What it has done so far.
+    pub const fn totals(&self) -> &Totals {
+        self.fabric.totals()
+    }
+    /// Packets that have come in and have neither been delivered nor dropped.
+    pub fn in_flight(&self) -> u64 {
+        self.fabric.in_flight()
+    }
+    /// Equal runs have equal hashes.
+    pub const fn event_hash(&self) -> u64 {
+        self.fabric.event_hash()
+    }
+    /// What the hosts have done.
+    pub fn traffic(&self) -> &Traffic {
+        self.fabric.nodes()[0].user()
+    }
+    pub(crate) const fn plan(&self) -> &Plan {
+        self.plan
+    }
+    pub(crate) fn hosts(&self) -> &Hosts<Traffic> {
+        &self.fabric.nodes()[0]
+    }
+    /// The fabric, to look at its ports.
+    pub const fn fabric(&self) -> &Fabric<Hosts<Traffic>, Q> {
+        &self.fabric
+    }
+    /// Packets that have come off links, all together: packet-hops.
+    pub fn packet_hops(&self) -> u64 {
+        let links = self.plan.network.topology().link_ids();
+        let hops = links.filter_map(|link| self.fabric.port_counters(Network::port(link)));
+        hops.map(|counters| counters.arrived_packets).sum()
+    }
+
+    fn end(&self) -> Instant {
+        self.plan.scenario.duration.map_or(Instant::MAX, |duration| Instant::ZERO + duration)
+    }
+
+    /// The share of the run that is done, by its time or its work, whichever is further.
+    pub fn progress(&self) -> f64 {
+        let by_time = self.plan.scenario.duration.map(|d| self.now().as_secs_f64() / d.as_secs_f64());
+        by_time.unwrap_or(0.0).max(self.traffic().progress().unwrap_or(0.0)).min(1.0)
+    }
+
+    /// Runs on for some events. False once the run is over.
+    pub fn step(&mut self) -> bool {
+        let end = self.end();
+        let change = self.plan.changes.get(self.next_change).map(|(at, ..)| *at);
+        let until = change.into_iter().chain(self.next_sample).fold(end, Instant::min);
+        if !self.fabric.advance_some(until, SLICE_EVENTS) {
+            return !self.traffic().is_done();
+        }
+        if let Some(&(at, link, settings)) =
+            self.plan.changes.get(self.next_change).filter(|(at, ..)| *at <= until)
+        {
+            self.next_change += 1;
+            self.fabric
+                .handle_port_settings(at, Network::port(link), settings)
+                .expect("a plan's changes are checked when it is made");
+        }
+        if self.next_sample.is_some_and(|at| at <= until) {
+            self.sample();
+        }
+        let is_idle = self.fabric.next_deadline().is_none() && self.next_change >= self.plan.changes.len();
+        self.fabric.now() < end && !is_idle && !self.traffic().is_done()
+    }
+
+    /// Runs to the end.
+    pub fn run(mut self) -> Outcome {
+        while self.step() {}
+        Outcome::of(self)
+    }
+
+    fn sample(&mut self) {
+        let Some(probe) = &self.plan.scenario.probe else { return };
+        let now = self.fabric.now();
+        self.next_sample = Some(now + probe.interval);
+        let time_s = now.as_secs_f64();
+        let mut place = 0;
+        let before = &mut self.before;
+        let mut rate_mbps = |bytes: u64| {
+            if place == before.len() {
+                before.push(0);
+            }
+            let new = bytes - std::mem::replace(&mut before[place], bytes);
+            place += 1;
+            new as f64 * 8.0 / 1e6 / probe.interval.as_secs_f64()
+        };
+        let mut push = |what: &str, metric, value| {
+            self.series.push(Sample { time_s, what: what.to_owned(), metric, value });
+        };
+        for (name, link) in probe.links.iter().zip(&self.plan.probed_links) {
+            let port = Network::port(*link);
+            let (queue, counters) = (self.fabric.queue(port), self.fabric.port_counters(port));
+            let ((packets, bytes), counters) = queue.zip(counters).expect("every link has a port");
+            push(name, "queue_bytes", bytes.as_u64() as f64);
+            push(name, "queue_packets", packets.into());
+            push(name, "rate_mbps", rate_mbps(counters.sent_bytes));
+        }
+        let hosts = &self.fabric.nodes()[0];
+        for (number, flow) in hosts.user().flows().iter().take(probe.flows as usize).enumerate() {
+            let name = format!("flow {number}");
+            push(&name, "goodput_mbps", rate_mbps(flow.delivered_bytes));
+            if let Some(End::Tcp(sender)) = hosts.end(flow.sender) {
+                push(&name, "cwnd_bytes", sender.window().cwnd as f64);
+                if let Some(srtt) = sender.srtt() {
+                    push(&name, "srtt_us", srtt.as_secs_f64() * 1e6);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn take_series(&mut self) -> Vec<Sample> {
+        std::mem::take(&mut self.series)
+    }
+
+    pub(crate) fn links(&self) -> impl Iterator<Item = LinkId> + use<'a, Q> {
+        self.plan.network.topology().link_ids()
+    }
+}

@@ -1,0 +1,191 @@
+//! Whether settings make sense, alone and together; what the types alone cannot say.
+
+use super::read::Wrong;
+use super::{Incast, Scenario, Udp, Workload};
+use anabranch_units::Duration;
+
+/// The longest run. An hour of a busy network is more than anyone waits for.
+const DURATION_MAX: Duration = Duration::from_secs(100_000);
+
+impl Scenario {
+    pub(super) fn check(&self) -> Result<(), Wrong> {
+        self.transport.check().map_err(|error| Wrong::new("transport", error.to_string()))?;
+        if self.workload.is_empty() {
+            return Err(Wrong::new("workload", "missing: say what the hosts do in a [[workload]]"));
+        }
+        match self.duration {
+            Some(duration) if duration > DURATION_MAX || duration == Duration::ZERO => {
+                let message = format!("{duration}: must be above 0 and at most {DURATION_MAX}");
+                return Err(Wrong::new("duration", message));
+            }
+            Some(duration) if self.warmup >= duration => {
+                let message = format!("{}: must be shorter than duration, {duration}", self.warmup);
+                return Err(Wrong::new("warmup", message));
+            }
+            None if !self.workload.iter().all(Workload::has_end) => {
+                return Err(Wrong::new("duration", "missing: a workload here has no end of its own"));
+            }
+            _ => {}
+        }
+        self.network_check()?;
+        for (index, workload) in self.workload.iter().enumerate() {
+            workload.check(&format!("workload[{index}]"))?;
+        }
+        if let Some(probe) = &self.probe
+            && probe.interval < Duration::from_ns(1)
+        {
+            return Err(Wrong::new("probe.interval", format!("{}: must be at least 1 ns", probe.interval)));
+        }
+        for (index, change) in self.change.iter().enumerate() {
+            if [change.up.is_some(), change.rate.is_some(), change.delay.is_some(), change.loss_ppm.is_some()]
+                .iter()
+                .all(|is| !is)
+            {
+                let message = "changes nothing: say up, rate, delay or loss_ppm";
+                return Err(Wrong::new(format!("change[{index}]"), message));
+            }
+        }
+        Ok(())
+    }
+
+    fn network_check(&self) -> Result<(), Wrong> {
+        let n = &self.network;
+        let given =
+            [("hosts", n.hosts), ("pairs", n.pairs), ("tors", n.tors), ("spines", n.spines), ("k", n.k)];
+        let needed: &[&str] = match n.topology.as_str() {
+            "star" => &["hosts"],
+            "dumbbell" => &["pairs"],
+            "leaf-spine" => &["tors", "spines", "hosts"],
+            "fat-tree" => &["k"],
+            _ => &[],
+        };
+        for (name, value) in given {
+            let field = format!("network.{name}");
+            match (needed.contains(&name), value) {
+                (true, None) => {
+                    let message = format!("missing: a {} needs it", n.topology);
+                    return Err(Wrong::new(field, message));
+                }
+                (false, Some(value)) => {
+                    let message = format!("{value}: a {} has no such number", n.topology);
+                    return Err(Wrong::new(field, message));
+                }
+                _ => {}
+            }
+        }
+        if n.spread.core(0, 1).is_some() && n.topology != "fat-tree" {
+            let message = format!("by destination: a {} has no cores; choose ecmp or spray", n.topology);
+            return Err(Wrong::new("network.spread", message));
+        }
+        if let Some(alpha) = n.shared_factor
+            && !(alpha > 0.0 && alpha <= 1_000.0 && n.shared_buffer.is_some())
+        {
+            let message = format!("{alpha}: must be above 0 and at most 1000, beside a shared_buffer");
+            return Err(Wrong::new("network.shared_factor", message));
+        }
+        Ok(())
+    }
+}
+
+impl Workload {
+    /// Whether it ends by itself.
+    pub(crate) const fn has_end(&self) -> bool {
+        match self {
+            Self::Long(long) => long.size.is_some(),
+            Self::Incast(_) | Self::Trace(_) => true,
+            Self::Poisson(poisson) => poisson.flows.is_some(),
+            Self::Udp(udp) => udp.stop.is_some(),
+        }
+    }
+
+    /// Strict priority of its packets.
+    pub(crate) const fn priority(&self) -> u8 {
+        match self {
+            Self::Long(w) => w.priority,
+            Self::Incast(w) => w.priority,
+            Self::Poisson(w) => w.priority,
+            Self::Udp(w) => w.priority,
+            Self::Trace(w) => w.priority,
+        }
+    }
+
+    /// Its kind, as files call it.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Long(_) => "long",
+            Self::Incast(_) => "incast",
+            Self::Poisson(_) => "poisson",
+            Self::Udp(_) => "udp",
+            Self::Trace(_) => "trace",
+        }
+    }
+
+    fn check(&self, field: &str) -> Result<(), Wrong> {
+        let within = |name: &str, value: u64, least: u64, most: u64| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(Wrong::new(format!("{field}.{name}"), format!("{value}: must be {least} to {most}")))
+        };
+        within("priority", self.priority().into(), 0, 2)?;
+        match self {
+            Self::Long(long) => {
+                within("streams", long.streams.into(), 1, 10_000)?;
+                long.size.map_or(Ok(()), |size| within("size", size.as_u64(), 1, 1 << 50))
+            }
+            Self::Incast(incast) => {
+                within("rounds", incast.rounds.into(), 1, 1_000_000)?;
+                within("servers", incast.servers as u64, 1, 65_000)?;
+                within("request", incast.request.as_u64(), 1, 1 << 20)?;
+                incast.block_bytes().map_err(|message| Wrong::new(format!("{field}.block"), message))?;
+                Ok(())
+            }
+            Self::Poisson(poisson) => {
+                if !(poisson.load > 0.0 && poisson.load < 1.0) {
+                    let message = format!("{}: must be above 0 and below 1", poisson.load);
+                    return Err(Wrong::new(format!("{field}.load"), message));
+                }
+                poisson.flows.map_or(Ok(()), |flows| within("flows", flows, 1, 100_000_000))
+            }
+            Self::Udp(udp) => {
+                within("packet", udp.packet.as_u64(), 1, 65_535)?;
+                within("rate", udp.rate.as_bps(), 1_000, 1_000_000_000_000_000)?;
+                udp.check(field)
+            }
+            Self::Trace(_) => Ok(()),
+        }
+    }
+}
+
+impl Udp {
+    fn check(&self, field: &str) -> Result<(), Wrong> {
+        if self.on.is_some() != self.off.is_some() {
+            return Err(Wrong::new(format!("{field}.on"), "on and off go together"));
+        }
+        if self.random && self.on.is_some() {
+            return Err(Wrong::new(format!("{field}.random"), "either random, or on and off"));
+        }
+        if self.stop.is_some_and(|stop| stop <= self.start) {
+            return Err(Wrong::new(format!("{field}.stop"), "must be later than start"));
+        }
+        Ok(())
+    }
+}
+
+impl Incast {
+    /// Bytes that each server sends in a round.
+    ///
+    /// Errors: not exactly one of `block` and `total`, or nothing left for a server.
+    pub(crate) fn block_bytes(&self) -> Result<u64, String> {
+        let bytes = match (self.block, self.total) {
+            (Some(block), None) => block.as_u64(),
+            (None, Some(total)) => total.as_u64() / self.servers.max(1) as u64,
+            _ => return Err("give either block or total".into()),
+        };
+        if (1..=1 << 40).contains(&bytes) {
+            Ok(bytes)
+        } else {
+            Err(format!("{bytes} bytes: must be 1 to 2^40"))
+        }
+    }
+}

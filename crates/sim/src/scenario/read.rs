@@ -1,0 +1,287 @@
+//! Reads scenarios: TOML, settings that override it, sweeps, and errors that name their place.
+
+use super::{Scenario, Workload};
+use serde::de::DeserializeOwned;
+use std::fmt;
+use toml::de::{DeArray, DeTable, DeValue};
+use toml::{Table, Value};
+
+/// The most combinations of swept values.
+const POINTS_MAX: usize = 10_000;
+
+/// One combination of swept values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// The swept settings with their values here, in the file's order.
+    pub swept: Vec<(String, Value)>,
+    /// Everything resolved.
+    pub scenario: Scenario,
+}
+
+/// Why a file is no scenario.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScenarioError {
+    /// Where: a file with its line, or the override.
+    pub place: String,
+    /// Which setting, as `network.rate`; empty for the whole.
+    pub field: String,
+    /// What is wrong, the value, what is allowed.
+    pub message: String,
+}
+
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.field.as_str() {
+            "" => write!(f, "{}: {}", self.place, self.message),
+            field => write!(f, "{}: {field}: {}", self.place, self.message),
+        }
+    }
+}
+impl std::error::Error for ScenarioError {}
+
+/// A setting that is wrong, before its place is known.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wrong {
+    pub field: String,
+    pub message: String,
+}
+
+impl Wrong {
+    pub(super) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+}
+
+/// The points of the scenario in `text`, which messages call `file`, with `sets` (`key=value`) in place of what it says.
+///
+/// Errors: the first thing wrong, with its place.
+pub fn read(file: &str, text: &str, sets: &[String]) -> Result<Vec<Point>, ScenarioError> {
+    let spanned = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let message = error.message().replace('\n', ", ");
+        ScenarioError { place: format!("{file}:{}", line_of(text, at)), field: String::new(), message }
+    })?;
+    let mut root: Table = toml::from_str(text).map_err(|error| ScenarioError {
+        place: file.to_owned(),
+        field: String::new(),
+        message: error.message().to_owned(),
+    })?;
+    let mut overridden = Vec::new();
+    for set in sets {
+        let place = || format!("--set {set}");
+        let wrong = |message: String| ScenarioError { place: place(), field: String::new(), message };
+        let (key, value) = set.split_once('=').ok_or_else(|| wrong("must be KEY=VALUE".into()))?;
+        let value = set_value(value);
+        assign(&mut root, key.trim(), value).map_err(wrong)?;
+        // What is set is not swept over.
+        if let Some(Value::Table(sweep)) = root.get_mut("sweep") {
+            sweep.retain(|swept, _| indexed(swept) != indexed(key.trim()));
+        }
+        overridden.push((indexed(key.trim()), place()));
+    }
+    let placed = |wrong: Wrong| {
+        let set = overridden
+            .iter()
+            .rev()
+            .find(|(key, _)| is_within(&wrong.field, key) || is_within(key, &wrong.field));
+        let place = match set {
+            Some((_, place)) => place.clone(),
+            None => format!("{file}:{}", line_of(text, find(spanned.get_ref(), &wrong.field))),
+        };
+        ScenarioError { place, field: wrong.field, message: wrong.message }
+    };
+    points(root).map_err(placed)
+}
+
+/// Whether setting `inner` is `outer` or lies in it.
+fn is_within(inner: &str, outer: &str) -> bool {
+    inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
+}
+
+/// What `--set` gives: TOML where it is some, else text. Units have no quotes there.
+fn set_value(text: &str) -> Value {
+    let text = text.trim();
+    match toml::from_str::<Table>(&format!("value = {text}")) {
+        Ok(mut table) => table.remove("value").unwrap_or_else(|| Value::String(text.to_owned())),
+        Err(_) => Value::String(text.to_owned()),
+    }
+}
+
+/// The parts of `workload[1].block`: names, and indices as numbers.
+fn parts(path: &str) -> impl Iterator<Item = Result<&str, usize>> {
+    path.split(['.', '[']).filter(|p| !p.is_empty()).map(|part| match part.strip_suffix(']') {
+        Some(index) => index.parse().map_err(|_| part).map_or_else(Ok, Err),
+        None => Ok(part),
+    })
+}
+
+/// Puts `value` at `path`, making tables on the way. A list of one table may go without its index.
+fn assign(root: &mut Table, path: &str, value: Value) -> Result<(), String> {
+    let steps: Vec<_> = parts(path).collect();
+    let Some((Ok(last), way)) = steps.split_last() else {
+        return Err(format!("`{path}` names no setting: write it as network.rate or workload[0].servers"));
+    };
+    let mut at = root;
+    let mut way = way.iter().peekable();
+    while let Some(step) = way.next() {
+        let Ok(name) = step else { return Err(format!("`{path}`: an index follows the name of a list")) };
+        let inner = at.entry((*name).to_owned()).or_insert_with(|| Value::Table(Table::new()));
+        let index = match way.peek() {
+            Some(Err(index)) => {
+                way.next();
+                *index
+            }
+            _ => 0,
+        };
+        at = match inner {
+            Value::Table(table) if index == 0 => table,
+            Value::Array(items) => match items.get_mut(index) {
+                Some(Value::Table(table)) => table,
+                _ => return Err(format!("`{path}`: there is no {name}[{index}]")),
+            },
+            Value::Table(_) => return Err(format!("`{path}`: there is no {name}[{index}]")),
+            _ => return Err(format!("`{path}`: {name} is no table")),
+        };
+    }
+    at.insert((*last).to_owned(), value);
+    Ok(())
+}
+
+/// Where the setting at `path` stands in the text, or what it is in if it is not there.
+fn find(root: &DeTable<'_>, path: &str) -> usize {
+    let (mut best, mut table, mut list): (_, _, Option<&DeArray<'_>>) = (0, Some(root), None);
+    // What is swept over is one key, dots and all.
+    let swept = path.strip_prefix("sweep.").map(|key| [Ok("sweep"), Ok(key)]);
+    let steps: Vec<_> = swept.map_or_else(|| parts(path).collect(), |steps| steps.to_vec());
+    for part in steps {
+        let next = match part {
+            Ok(name) => table.and_then(|table| {
+                let (key, value) = table.iter().find(|(key, _)| key.get_ref() == name)?;
+                best = key.span().start;
+                Some(value)
+            }),
+            Err(index) => match list {
+                Some(items) => items.get(index).inspect(|item| best = item.span().start),
+                // A table where a list may stand, too.
+                None => continue,
+            },
+        };
+        let Some(next) = next else { return best };
+        (table, list) = match next.get_ref() {
+            DeValue::Table(inner) => (Some(inner), None),
+            DeValue::Array(items) => (None, Some(items)),
+            _ => (None, None),
+        };
+    }
+    best
+}
+
+/// The table by value, its path prefixed to what goes wrong.
+fn typed<T: DeserializeOwned>(value: Value, prefix: &str) -> Result<T, Wrong> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let field = match (prefix, path.as_str()) {
+            (_, ".") => prefix.to_owned(),
+            ("", path) => path.to_owned(),
+            (prefix, path) => format!("{prefix}.{path}"),
+        };
+        let message = error.into_inner().to_string();
+        // What it says of the place behind that is ours to say.
+        let message = message.split("\nin `").next().unwrap_or_default().trim().replace('\n', ", ");
+        Wrong::new(field, message)
+    })
+}
+
+fn points(mut root: Table) -> Result<Vec<Point>, Wrong> {
+    let sweep = match root.remove("sweep") {
+        None => Table::new(),
+        Some(Value::Table(table)) => table,
+        Some(_) => return Err(Wrong::new("sweep", "must be a table of settings with lists of values")),
+    };
+    let mut combinations: Vec<Vec<(String, Value)>> = vec![Vec::new()];
+    for (key, values) in sweep {
+        let field = format!("sweep.{key}");
+        let values = match values {
+            Value::Array(values) if !values.is_empty() => values,
+            _ => return Err(Wrong::new(field, "must be a list of at least one value")),
+        };
+        if combinations.len() * values.len() > POINTS_MAX {
+            return Err(Wrong::new(field, format!("more than {POINTS_MAX} combinations")));
+        }
+        let longer = |one: Vec<(String, Value)>| {
+            let key = key.clone();
+            values.clone().into_iter().map(move |value| {
+                let mut one = one.clone();
+                one.push((key.clone(), value));
+                one
+            })
+        };
+        combinations = combinations.into_iter().flat_map(longer).collect();
+    }
+    let point = |swept: Vec<(String, Value)>| {
+        let mut table = root.clone();
+        for (key, value) in &swept {
+            assign(&mut table, key, value.clone())
+                .map_err(|message| Wrong::new(format!("sweep.{key}"), message))?;
+        }
+        let scenario = scenario(table).and_then(|s| s.check().map(|()| s)).map_err(|wrong| {
+            // Who sweeps finds the value in the sweep.
+            match swept.iter().find(|(key, _)| is_within(&indexed(&wrong.field), &indexed(key))) {
+                Some((key, value)) => {
+                    Wrong::new(format!("sweep.{key}"), format!("at {value}: {}", wrong.message))
+                }
+                None => wrong,
+            }
+        })?;
+        Ok(Point { swept, scenario })
+    };
+    combinations.into_iter().map(point).collect()
+}
+
+/// The path with the index that a list of one table may go without.
+fn indexed(path: &str) -> String {
+    match path.strip_prefix("workload.") {
+        Some(rest) => format!("workload[0].{rest}"),
+        None => path.to_owned(),
+    }
+}
+
+fn scenario(mut root: Table) -> Result<Scenario, Wrong> {
+    let workloads = match root.remove("workload") {
+        None => Vec::new(),
+        Some(Value::Array(items)) => items,
+        Some(one) => vec![one],
+    };
+    let mut scenario: Scenario = typed(Value::Table(root), "")?;
+    scenario.workload =
+        workloads.into_iter().enumerate().map(|(i, value)| workload(i, value)).collect::<Result<_, _>>()?;
+    Ok(scenario)
+}
+
+/// A workload by its `kind`. By hand, as serde's tagged enums forget where in the table something is wrong.
+fn workload(index: usize, value: Value) -> Result<Workload, Wrong> {
+    let field = format!("workload[{index}]");
+    let Value::Table(mut table) = value else { return Err(Wrong::new(field, "must be a table")) };
+    let known = "long, incast, poisson, udp, trace";
+    let kind = match table.remove("kind") {
+        Some(Value::String(kind)) => kind,
+        Some(other) => return Err(Wrong::new(field + ".kind", format!("{other}: must be one of {known}"))),
+        None => return Err(Wrong::new(field, format!("missing `kind`: one of {known}"))),
+    };
+    let table = Value::Table(table);
+    match kind.as_str() {
+        "long" => typed(table, &field).map(Workload::Long),
+        "incast" => typed(table, &field).map(Workload::Incast),
+        "poisson" => typed(table, &field).map(Workload::Poisson),
+        "udp" => typed(table, &field).map(Workload::Udp),
+        "trace" => typed(table, &field).map(Workload::Trace),
+        _ => Err(Wrong::new(field + ".kind", format!("`{kind}`: must be one of {known}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! What a scenario file may say, and how it is told what it may not.
+
+use super::*;
+use crate::scenario::Spread;
+use anabranch_units::{BitRate, ByteCount};
+
+const INCAST: &str = r#"
+[network]
+topology = "star"
+hosts = 33
+rate = "1 Gbit/s"
+queue = "64 KiB"
+[workload]
+kind = "incast"
+block = "256 KiB"
+servers = 4
+"#;
+
+fn one(text: &str, sets: &[&str]) -> Result<Scenario, String> {
+    let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
+    let points = read("x.toml", text, &sets).map_err(|error| error.to_string())?;
+    assert_eq!(points.len(), 1);
+    Ok(points[0].scenario.clone())
+}
+
+#[test]
+fn what_a_file_does_not_say_has_a_default_and_a_resolved_scenario_reads_back() {
+    let scenario = one(INCAST, &[]).expect("a good scenario");
+    assert_eq!(scenario.network.rate, BitRate::gbps(1));
+    assert_eq!(scenario.network.queue, ByteCount::kib(64));
+    assert_eq!((scenario.seed, scenario.network.spread), (1, Spread::Ecmp));
+    let text = toml::to_string(&scenario).expect("a scenario is a table");
+    assert_eq!(one(&text, &[]), Ok(scenario));
+}
+
+#[test]
+fn a_setting_replaces_what_the_file_says_with_or_without_quotes() {
+    let scenario = one(INCAST, &["network.rate=10 Gbit/s", "network.queue=\"1 MiB\"", "workload.servers=7"]);
+    let scenario = scenario.expect("a good scenario");
+    assert_eq!(scenario.network.rate, BitRate::gbps(10));
+    assert_eq!(scenario.network.queue, ByteCount::mib(1));
+    let Workload::Incast(incast) = &scenario.workload[0] else { panic!("an incast") };
+    assert_eq!(incast.servers, 7);
+    // Also one that the file does not have.
+    assert_eq!(one(INCAST, &["transport.sack=false"]).expect("a good scenario").transport.sack, false);
+}
+
+#[test]
+fn a_sweep_gives_every_combination_in_order_and_what_is_set_is_not_swept() {
+    let text = format!(
+        "{INCAST}[sweep]\n\"workload.servers\" = [1, 2]\n\"network.queue\" = [\"64 KiB\", \"1 MiB\"]\n"
+    );
+    let servers_and_queue = |sets: &[String]| -> Vec<_> {
+        let points = read("x.toml", &text, sets).expect("a good scenario");
+        let of = |s: &Scenario| match &s.workload[0] {
+            Workload::Incast(incast) => (incast.servers, s.network.queue.as_u64() >> 10),
+            _ => panic!("an incast"),
+        };
+        points.iter().map(|point| of(&point.scenario)).collect()
+    };
+    assert_eq!(servers_and_queue(&[]), [(1, 64), (1, 1024), (2, 64), (2, 1024)]);
+    assert_eq!(servers_and_queue(&["workload.servers=9".to_owned()]), [(9, 64), (9, 1024)]);
+    assert_eq!(servers_and_queue(&["workload[0].servers=9".to_owned()]), [(9, 64), (9, 1024)]);
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line_with_its_place_and_what_is_allowed() {
+    let replaced = |from: &str, to: &str| {
+        assert!(INCAST.contains(from), "{from}");
+        one(&INCAST.replace(from, to), &[]).expect_err("wrong")
+    };
+    for (from, to, expected) in [
+        ("hosts = 33", "hosts = ", &["x.toml:4"][..]),
+        ("hosts = 33", "hostes = 33", &["x.toml:4: network.hostes", "unknown field", "`hosts`"]),
+        ("hosts = 33", "", &["x.toml:2: network.hosts", "missing", "star"]),
+        ("hosts = 33", "hosts = 33\nk = 4", &["x.toml:5: network.k", "4", "star"]),
+        ("hosts = 33", "hosts = -3", &["x.toml:4: network.hosts", "-3"]),
+        ("1 Gbit/s", "1 Gbit", &["x.toml:5: network.rate", "1 Gbit", "Mbit/s"]),
+        ("\"64 KiB\"", "-1", &["x.toml:6: network.queue", "-1", "64 KiB"]),
+        ("incast", "outcast", &["x.toml:8: workload[0].kind", "outcast", "poisson"]),
+        ("kind = \"incast\"", "", &["x.toml:7: workload[0]", "missing `kind`"]),
+        ("servers = 4", "servers = 0", &["x.toml:10: workload[0].servers", "0", "1 to"]),
+        ("servers = 4", "", &["x.toml:7: workload[0]", "missing field `servers`"]),
+        ("servers = 4", "servers = 4\npriority = 3", &["x.toml:11: workload[0].priority", "3", "0 to 2"]),
+        ("servers = 4", "servers = 4\ntotal = 5", &["x.toml:9: workload[0].block", "either block or total"]),
+        ("[workload]", "[transport]\nmss = 0\n[workload]", &["x.toml:7: transport", "mss", "0", "1 to"]),
+        ("[workload]", "[transport]\ncontrol = \"dctcp\"\n[workload]", &["x.toml:7: transport", "ecn"]),
+        ("[workload]", "[transport]\ndelayed_ack = 5\n[workload]", &["x.toml:8: transport.delayed_ack", "5"]),
+        (
+            "topology = \"star\"",
+            "topology = \"star\"\nspread = \"d-mod-k\"",
+            &["x.toml:4: network.spread", "star"],
+        ),
+        ("[network]", "warmup = \"1 s\"\nduration = \"1 s\"\n[network]", &["x.toml:2: warmup", "shorter"]),
+    ] {
+        let said = replaced(from, to);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        for part in expected {
+            assert!(said.contains(part), "{to}: {said}");
+        }
+    }
+}
+
+#[test]
+fn an_override_that_is_wrong_is_its_own_place() {
+    let said = |set: &str| one(INCAST, &[set]).expect_err("wrong");
+    assert!(said("network.hots=3").starts_with("--set network.hots=3: network.hots: unknown field"));
+    assert!(said("workload.block=foo").starts_with("--set workload.block=foo: workload[0].block:"));
+    assert!(said("workload[3].block=1").contains("there is no workload[3]"));
+    assert!(said("network.rate").contains("KEY=VALUE"));
+    assert!(said("network.rate.x=3").contains("is no table"));
+    assert!(said("=3").contains("names no setting"));
+}
+
+#[test]
+fn a_workload_without_an_end_needs_a_duration() {
+    let text = "[network]\ntopology = \"star\"\nhosts = 4\n[workload]\nkind = \"long\"\npairs = 1\n";
+    assert!(one(text, &[]).expect_err("endless").contains("duration: missing"));
+    assert!(one(text, &["duration=1 s"]).is_ok());
+    assert!(one(text, &["workload.size=1 MB"]).is_ok());
+}
+
+#[test]
+fn a_swept_value_that_is_wrong_is_named_with_its_line() {
+    let text = format!("{INCAST}[sweep]\n\"workload.servers\" = [1, 0]\n");
+    let said = one(&text, &[]).expect_err("wrong");
+    assert!(said.starts_with("x.toml:12: sweep.workload.servers: at 0: 0: must be"), "{said}");
+    let text = format!("{INCAST}[sweep]\n\"workload.servers\" = []\n");
+    assert!(one(&text, &[]).expect_err("wrong").contains("at least one value"));
+}

@@ -1,0 +1,167 @@
+//! Flow sizes: distributions from files, and the two published ones that the project carries.
+//!
+//! A file has a header `size_bytes,cdf` and one row a point of the cumulative distribution, both columns ascending, the last
+//! at 1; between points sizes are interpolated linearly. The two carried: `web-search` (DCTCP, SIGCOMM 2010, Figure 4) and
+//! `data-mining` (VL2, SIGCOMM 2009, Figure 2), both in the packets of 1,460 bytes of PIAS's simulations (NSDI 2015).
+//! Read [`Sizes`] first.
+
+use anabranch_units::{ByteCount, RandomStream};
+
+/// The names and files of the distributions that the project carries.
+const CARRIED: [(&str, &str); 2] = [
+    ("web-search", include_str!("data/web_search.csv")),
+    ("data-mining", include_str!("data/data_mining.csv")),
+];
+
+/// A cumulative distribution of flow sizes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sizes {
+    /// Size in bytes, and the share of flows that are no larger.
+    points: Vec<(f64, f64)>,
+}
+
+/// Why a file is no distribution.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SizesError {
+    /// The first line is not the header.
+    Header(String),
+    /// A line does not hold two numbers in range.
+    Row {
+        /// Which, from 1.
+        line: usize,
+        /// What stands there.
+        text: String,
+    },
+    /// A line's size or share is below the line's before it.
+    Order {
+        /// Which, from 1.
+        line: usize,
+    },
+    /// The last share is not 1, or there is no row.
+    End,
+}
+
+impl std::fmt::Display for SizesError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Header(found) => write!(f, "line 1: `{found}`: must be the header size_bytes,cdf"),
+            Self::Row { line, text } => {
+                write!(
+                    f,
+                    "line {line}: `{text}`: must be a size of 1 to 10^15 bytes, a comma, and a share of 0 to 1"
+                )
+            }
+            Self::Order { line } => write!(f, "line {line}: sizes and shares must not fall from row to row"),
+            Self::End => write!(f, "the last row's share must be 1"),
+        }
+    }
+}
+impl std::error::Error for SizesError {}
+
+impl Sizes {
+    /// All flows of one size.
+    pub fn fixed(size: ByteCount) -> Self {
+        Self { points: vec![(size.as_u64() as f64, 1.0)] }
+    }
+
+    /// The one that the project carries under `name`.
+    pub fn carried(name: &str) -> Option<Self> {
+        let (_, text) = CARRIED.iter().find(|(n, _)| *n == name)?;
+        Some(Self::parse(text).expect("the carried files are checked by a test"))
+    }
+
+    /// Reads a file's text.
+    ///
+    /// Errors: see [`SizesError`].
+    pub fn parse(text: &str) -> Result<Self, SizesError> {
+        let mut lines = text.lines().enumerate();
+        let header = lines.next().map_or("", |(_, line)| line.trim());
+        if header != "size_bytes,cdf" {
+            return Err(SizesError::Header(header.to_owned()));
+        }
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for (index, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
+            let numbers = text.split_once(',').and_then(|(size, share)| {
+                Some((size.trim().parse::<f64>().ok()?, share.trim().parse::<f64>().ok()?))
+            });
+            let line = index + 1;
+            let Some((size, share)) =
+                numbers.filter(|(size, share)| (1.0..=1e15).contains(size) && (0.0..=1.0).contains(share))
+            else {
+                return Err(SizesError::Row { line, text: text.to_owned() });
+            };
+            if points.last().is_some_and(|(s, c)| size < *s || share < *c) {
+                return Err(SizesError::Order { line });
+            }
+            points.push((size, share));
+        }
+        match points.last() {
+            Some((_, share)) if *share == 1.0 => Ok(Self { points }),
+            _ => Err(SizesError::End),
+        }
+    }
+
+    /// The mean size in bytes.
+    pub fn mean_bytes(&self) -> f64 {
+        let (first_size, first_share) = self.points[0];
+        let between = self.points.windows(2).map(|w| (w[1].1 - w[0].1) * (w[0].0 + w[1].0) / 2.0);
+        first_size * first_share + between.sum::<f64>()
+    }
+
+    /// A draw, in whole bytes, at least 1.
+    pub fn draw(&self, random: &mut RandomStream) -> ByteCount {
+        let u = random.unit_f64();
+        let next = self.points.partition_point(|(_, share)| *share <= u).min(self.points.len() - 1);
+        let (size, share) = self.points[next];
+        let bytes = match next.checked_sub(1).map(|before| self.points[before]) {
+            Some((size_before, share_before)) if share > share_before => {
+                size_before + (size - size_before) * (u - share_before) / (share - share_before)
+            }
+            _ => size,
+        };
+        ByteCount::new((bytes.round() as u64).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_units::Seed;
+
+    #[test]
+    fn the_carried_files_are_distributions_and_draws_have_their_mean() {
+        for (name, _) in CARRIED {
+            let sizes = Sizes::carried(name).expect("carried");
+            let mut random = Seed::new(1).stream("sizes", 0);
+            let draws: Vec<f64> = (0..400_000).map(|_| sizes.draw(&mut random).as_u64() as f64).collect();
+            let mean = draws.iter().sum::<f64>() / draws.len() as f64;
+            // Heavy tails: the mean of so many draws still moves by one or two percent.
+            assert!((mean / sizes.mean_bytes() - 1.0).abs() < 0.05, "{name}: {mean} {}", sizes.mean_bytes());
+            for (size, share) in &sizes.points {
+                let below = draws.iter().filter(|d| *d <= size).count() as f64 / draws.len() as f64;
+                // Where the distribution jumps, the upper end counts.
+                assert!(below >= share - 0.01, "{name}: {size}: {below} {share}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_distribution_is_refused_with_its_line() {
+        let message = |text: &str| Sizes::parse(text).expect_err("no distribution").to_string();
+        assert!(message("bytes,cdf\n").contains("must be the header"));
+        assert!(message("size_bytes,cdf\n10,0\nx,1\n").contains("line 3"));
+        assert!(message("size_bytes,cdf\n10,0.5\n9,1\n").contains("line 3"));
+        assert!(message("size_bytes,cdf\n10,0.5\n").contains("must be 1"));
+        assert!(message("size_bytes,cdf\n").contains("must be 1"));
+        assert!(Sizes::parse("size_bytes,cdf\n10,1\n").is_ok());
+    }
+
+    #[test]
+    fn one_size_is_always_drawn() {
+        let sizes = Sizes::fixed(ByteCount::new(777));
+        let mut random = Seed::new(1).stream("sizes", 0);
+        assert!((0..100).all(|_| sizes.draw(&mut random) == ByteCount::new(777)));
+        assert_eq!(sizes.mean_bytes(), 777.0);
+    }
+}

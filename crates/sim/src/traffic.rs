@@ -1,0 +1,243 @@
+//! What hosts do: the user of all machines, which opens flows, answers requests, and keeps what is to be reported.
+//!
+//! Each workload of a scenario is a *job*; each flow belongs to one. [`Traffic`] holds both and is the only user that the
+//! fabric's hosts have, so that a job may span hosts (a barrier does). One file a kind of job.
+//! Leaves out: what is made of the figures (`report`). Read [`Traffic`], [`Flow`] and [`Job`] first.
+
+mod incast;
+mod transfers;
+mod udp;
+
+pub use incast::{Incast, Round, Settings as IncastSettings};
+pub use transfers::{Arrivals, Start, Transfers};
+pub use udp::{Udp, UdpFlow};
+
+use crate::end::{End, Report};
+use anabranch_endpoint::PeerId;
+use anabranch_fabric::{HostsCx, User};
+use anabranch_transport::{Config, Connection, Counters, Event};
+use anabranch_units::{ByteCount, Instant};
+
+/// A flow: bytes from one host to another.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// Which job it belongs to.
+    pub job: u16,
+    /// The host that sends.
+    pub src: u16,
+    /// The host that receives.
+    pub dst: u16,
+    /// How much; endless without.
+    pub size: Option<ByteCount>,
+    /// When it was opened.
+    pub started_at: Instant,
+    /// When its last byte had arrived in order.
+    pub finished_at: Option<Instant>,
+    /// Bytes that have arrived in order.
+    pub delivered_bytes: u64,
+    /// Of them, those until the end of the warm-up.
+    pub warmup_bytes: u64,
+    /// The machine that sends.
+    pub sender: PeerId,
+    /// The machine that receives.
+    pub receiver: PeerId,
+    /// What its sender had done when it was taken away; none while it is there.
+    pub sent: Option<Counters>,
+    /// Segments that arrived beyond a gap, when its receiver was taken away.
+    pub out_of_order_segments: u64,
+}
+
+/// What one workload does.
+#[derive(Debug)]
+pub enum Job {
+    /// Flows that start at their times.
+    Transfers(Transfers),
+    /// Barrier-synchronised requests.
+    Incast(Incast),
+    /// Datagrams.
+    Udp(Udp),
+}
+
+/// All that the hosts of a run do.
+#[derive(Debug)]
+pub struct Traffic {
+    jobs: Vec<Job>,
+    world: World,
+}
+
+/// What jobs share.
+#[derive(Debug)]
+pub struct World {
+    config: Config,
+    /// All flows, by the number that their packets carry.
+    flows: Vec<Flow>,
+    /// Flows with a size that are not whole yet.
+    unfinished: u64,
+}
+
+/// Timer tokens below this are a job's; this one ends the warm-up.
+const WARMUP: u32 = u32::MAX >> 1;
+
+/// Written at once to a stream without end. At 400 Gbit/s it takes 6 hours to send.
+const ENDLESS_BYTES: u64 = 1 << 50;
+
+impl World {
+    /// Opens a connection on which `src` sends to `dst`, and writes what there is to send.
+    fn open(&mut self, cx: &mut HostsCx<'_, End>, job: u16, priority: u8, start: &Start) -> u32 {
+        let flow = self.connect(cx, job, priority, start.src, start.dst, start.size);
+        let sender = self.flows[flow as usize].sender;
+        self.unfinished += u64::from(start.size.is_some());
+        write(cx, sender, start.size.map_or(ENDLESS_BYTES, ByteCount::as_u64));
+        flow
+    }
+
+    /// Opens a connection from `src`, and writes nothing.
+    fn connect(
+        &mut self,
+        cx: &mut HostsCx<'_, End>,
+        job: u16,
+        priority: u8,
+        src: u16,
+        dst: u16,
+        size: Option<ByteCount>,
+    ) -> u32 {
+        let checked = "a scenario's transport is checked before it runs";
+        let (flow, sender, receiver) = self.enter(cx, job, priority, src, dst, size);
+        cx.place(receiver, End::Tcp(Connection::listen(&self.config, sender).expect(checked)));
+        cx.place(sender, End::Tcp(Connection::connect(&self.config, receiver).expect(checked)));
+        flow
+    }
+
+    /// Makes places for the two ends of a flow, and notes it.
+    fn enter(
+        &mut self,
+        cx: &mut HostsCx<'_, End>,
+        job: u16,
+        priority: u8,
+        src: u16,
+        dst: u16,
+        size: Option<ByteCount>,
+    ) -> (u32, PeerId, PeerId) {
+        let flow = u32::try_from(self.flows.len()).expect("so many flows do not fit into memory");
+        let (sender, receiver) = (cx.reserve(src, flow, priority), cx.reserve(dst, flow, priority));
+        self.flows.push(Flow {
+            job,
+            src,
+            dst,
+            size,
+            started_at: cx.now(),
+            finished_at: None,
+            delivered_bytes: 0,
+            warmup_bytes: 0,
+            sender,
+            receiver,
+            sent: None,
+            out_of_order_segments: 0,
+        });
+        (flow, sender, receiver)
+    }
+
+    /// All flows.
+    pub fn flows(&self) -> &[Flow] {
+        &self.flows
+    }
+}
+
+/// Gives a connection more to send.
+fn write(cx: &mut HostsCx<'_, End>, id: PeerId, bytes: u64) {
+    if let Some(End::Tcp(connection)) = cx.end_mut(id) {
+        connection.write(bytes);
+    }
+}
+
+impl Traffic {
+    /// The user for these jobs. TCP is set up by `config`.
+    pub const fn new(config: Config, jobs: Vec<Job>) -> Self {
+        Self { jobs, world: World { config, flows: Vec::new(), unfinished: 0 } }
+    }
+    /// The jobs, by number.
+    pub fn jobs(&self) -> &[Job] {
+        &self.jobs
+    }
+    /// All flows that were opened, by number.
+    pub fn flows(&self) -> &[Flow] {
+        self.world.flows()
+    }
+    /// When each job wants its first timer, with its token.
+    pub fn first_timers(&self) -> impl Iterator<Item = (Instant, u32)> + '_ {
+        self.jobs.iter().enumerate().filter_map(|(number, job)| {
+            let at = match job {
+                Job::Transfers(job) => job.next_at()?,
+                Job::Incast(_) => Instant::ZERO,
+                Job::Udp(job) => job.start,
+            };
+            Some((at, number as u32))
+        })
+    }
+    /// The token of the timer that ends the warm-up.
+    pub const fn warmup_token() -> u32 {
+        WARMUP
+    }
+    /// Whether nothing is left to be done.
+    pub fn is_done(&self) -> bool {
+        self.world.unfinished == 0
+            && self.jobs.iter().all(|job| match job {
+                Job::Transfers(job) => job.is_done(),
+                Job::Incast(job) => job.is_done(),
+                Job::Udp(job) => job.is_done(),
+            })
+    }
+    /// The share of the work that is done, where that is known: of finite work only.
+    pub fn progress(&self) -> Option<f64> {
+        let shares: Option<Vec<f64>> = self
+            .jobs
+            .iter()
+            .map(|job| match job {
+                Job::Transfers(job) => job.progress(),
+                Job::Incast(job) => Some(job.progress()),
+                Job::Udp(_) => None,
+            })
+            .collect();
+        shares.filter(|s| !s.is_empty()).map(|s| s.iter().sum::<f64>() / s.len() as f64)
+    }
+}
+
+impl User for Traffic {
+    type End = End;
+
+    #[inline]
+    fn on_event(&mut self, cx: &mut HostsCx<'_, End>, end: PeerId, report: Report) {
+        let number = cx.flow(end);
+        let flow = &mut self.world.flows[number as usize];
+        let event = match report {
+            Report::Tcp(event) => event,
+            Report::Datagrams { bytes } => {
+                flow.delivered_bytes += bytes;
+                return;
+            }
+        };
+        if let (Event::Received { bytes }, true) = (event, end == flow.receiver) {
+            flow.delivered_bytes += bytes;
+        }
+        let job = flow.job;
+        match &mut self.jobs[usize::from(job)] {
+            Job::Transfers(_) => transfers::on_event(&mut self.world, cx, number, end, event),
+            Job::Incast(incast) => incast.on_event(&mut self.world, cx, number, end, event),
+            Job::Udp(_) => {}
+        }
+    }
+
+    fn on_timer(&mut self, cx: &mut HostsCx<'_, End>, token: u32) {
+        if token == WARMUP {
+            for flow in &mut self.world.flows {
+                flow.warmup_bytes = flow.delivered_bytes;
+            }
+            return;
+        }
+        match &mut self.jobs[token as usize] {
+            Job::Transfers(job) => job.on_timer(&mut self.world, cx, token as u16),
+            Job::Incast(job) => job.on_timer(&mut self.world, cx, token as u16),
+            Job::Udp(job) => job.on_timer(&mut self.world, cx, token as u16),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Flows that start at their times: long ones, those of a trace, and Poisson arrivals.
+
+use super::World;
+use crate::end::End;
+use crate::sizes::Sizes;
+use anabranch_endpoint::PeerId;
+use anabranch_fabric::HostsCx;
+use anabranch_transport::{Event, exponential};
+use anabranch_units::{ByteCount, Duration, Instant, RandomStream};
+
+/// A flow that is to start.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// When.
+    pub at: Instant,
+    /// The host that sends.
+    pub src: u16,
+    /// The host that receives, another one.
+    pub dst: u16,
+    /// How much; endless without.
+    pub size: Option<ByteCount>,
+}
+
+/// Starts that are drawn as they come.
+#[derive(Clone, Debug)]
+pub struct Arrivals {
+    /// Mean time between two.
+    pub gap: Duration,
+    /// How large they are.
+    pub sizes: Sizes,
+    /// Both ends are drawn among so many hosts, at least two.
+    pub hosts: u16,
+    /// How many are left; without an end if none.
+    pub left: Option<u64>,
+    /// What draws them.
+    pub random: RandomStream,
+}
+
+impl Arrivals {
+    fn next(&mut self, after: Instant) -> Option<Start> {
+        if let Some(left) = &mut self.left {
+            *left = left.checked_sub(1)?;
+        }
+        let at = after + exponential(self.gap, &mut self.random);
+        let src = self.random.below(self.hosts.into()) as u16;
+        let other = self.random.below(u64::from(self.hosts) - 1) as u16;
+        let dst = other + u16::from(other >= src);
+        Some(Start { at, src, dst, size: Some(self.sizes.draw(&mut self.random)) })
+    }
+}
+
+/// The job.
+#[derive(Debug)]
+pub struct Transfers {
+    priority: u8,
+    /// Those that are listed, the next one last.
+    listed: Vec<Start>,
+    arrivals: Option<Arrivals>,
+    next: Option<Start>,
+    begun: u64,
+    expected: Option<u64>,
+}
+
+impl Transfers {
+    /// Flows that start as listed, in any order.
+    pub fn listed(mut starts: Vec<Start>, priority: u8) -> Self {
+        // Equal times keep the order of the list.
+        starts.reverse();
+        starts.sort_by_key(|start| std::cmp::Reverse(start.at));
+        let is_finite = starts.iter().all(|start| start.size.is_some());
+        let expected = is_finite.then_some(starts.len() as u64);
+        let next = starts.pop();
+        Self { priority, listed: starts, arrivals: None, next, begun: 0, expected }
+    }
+
+    /// Flows that arrive at random from the beginning on.
+    pub fn arriving(mut arrivals: Arrivals, priority: u8) -> Self {
+        let expected = arrivals.left;
+        let next = arrivals.next(Instant::ZERO);
+        Self { priority, listed: Vec::new(), arrivals: Some(arrivals), next, begun: 0, expected }
+    }
+
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.next.map(|start| start.at)
+    }
+    pub(super) fn is_done(&self) -> bool {
+        self.next.is_none() && self.expected.is_some()
+    }
+    pub(super) fn progress(&self) -> Option<f64> {
+        self.expected.map(|expected| self.begun as f64 / expected.max(1) as f64)
+    }
+
+    pub(super) fn on_timer(&mut self, world: &mut World, cx: &mut HostsCx<'_, End>, job: u16) {
+        while let Some(start) = self.next.filter(|start| start.at <= cx.now()) {
+            world.open(cx, job, self.priority, &start);
+            self.begun += 1;
+            self.next = match &mut self.arrivals {
+                Some(arrivals) => arrivals.next(start.at),
+                None => self.listed.pop(),
+            };
+        }
+        if let Some(start) = self.next {
+            cx.arm(start.at, job.into());
+        }
+    }
+}
+
+/// A flow of such a job is over when its receiver has all bytes, and is forgotten when its sender knows.
+pub(super) fn on_event(world: &mut World, cx: &mut HostsCx<'_, End>, number: u32, end: PeerId, event: Event) {
+    let flow = &mut world.flows[number as usize];
+    let Some(size) = flow.size else { return };
+    if end == flow.receiver {
+        if flow.delivered_bytes >= size.as_u64() && flow.finished_at.is_none() {
+            flow.finished_at = Some(cx.now());
+            world.unfinished -= 1;
+        }
+        return;
+    }
+    let is_over = match (event, cx.end(end)) {
+        (Event::Acknowledged { .. }, Some(End::Tcp(sender))) => sender.unacknowledged_bytes() == 0,
+        // Nobody answers: it stays unfinished.
+        (Event::GivenUp, _) => true,
+        _ => false,
+    };
+    if is_over {
+        if let Some(End::Tcp(sender)) = cx.remove(flow.sender) {
+            flow.sent = Some(sender.counters());
+        }
+        if let Some(End::Tcp(receiver)) = cx.remove(flow.receiver) {
+            flow.out_of_order_segments = receiver.counters().out_of_order_segments;
+        }
+    }
+}
