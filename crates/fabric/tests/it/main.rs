@@ -394,3 +394,49 @@ fn ports_of_a_shared_buffer_drop_when_it_is_full_and_not_before() {
     fabric.advance(Instant::MAX);
     assert_eq!(fabric.totals().delivered, 8);
 }
+
+/// A draw from the exponential distribution of this mean.
+fn exponential(mean: f64, random: &mut RandomStream) -> f64 {
+    -mean * (1.0 - random.unit_f64()).ln()
+}
+
+/// Mean wait in units of the mean service time, of packets that come at random to a port with load `rho`; their sizes are
+/// all the same, or exponential.
+fn mean_wait(rho: f64, is_exponential: bool, packets: u32) -> f64 {
+    const SIZE: f64 = 10_000.0;
+    let settings = link(1_000, 0, 1 << 40);
+    let service_ps = SIZE * 8.0 * 1e12 / 1e9;
+    let random = Seed::new(1).stream("loss", 0);
+    let port = FifoPort::new(Target::node(0), settings, random).expect("settings in range");
+    let mut fabric = Fabric::<Counter>::new(vec![AnyElement::Fifo(port)], vec![Counter]);
+    let (mut gaps, mut sizes) = (Seed::new(7).stream("gaps", 0), Seed::new(7).stream("sizes", 0));
+    let mut now = Instant::ZERO;
+    for _ in 0..packets {
+        now += Duration::from_ps(exponential(service_ps / rho, &mut gaps) as u64);
+        let size = if is_exponential { exponential(SIZE, &mut sizes).round().max(1.0) } else { SIZE };
+        fabric.inject(now, PORT, packet(1, size as u32), ());
+    }
+    let wait = fabric.port_counters(PORT).expect("a port").wait_sum.mean(packets.into());
+    wait.expect("packets came").as_ps() as f64 / service_ps
+}
+
+/// Keeps nothing.
+struct Counter;
+impl Node for Counter {
+    type Body = ();
+    fn on_packet<Q: EventQueue>(&mut self, _: &mut NodeCx<'_, (), Q>, _: PacketMeta, (): ()) {}
+    fn on_timer<Q: EventQueue>(&mut self, _: &mut NodeCx<'_, (), Q>, _: u32) {}
+}
+
+/// Kleinrock, *Queueing Systems* volume 1 (1975), section 5.6 (Pollaczek and Khinchin): M/D/1 waits rho / (2 (1 - rho)) service times, M/M/1
+/// rho / (1 - rho).
+#[test]
+fn packets_that_come_at_random_wait_as_long_as_queueing_theory_says() {
+    for rho in [0.3, 0.5, 0.8] {
+        let (fixed, random) = (rho / (2.0 * (1.0 - rho)), rho / (1.0 - rho));
+        let measured = mean_wait(rho, false, 1_000_000);
+        assert!((measured / fixed - 1.0).abs() < 0.02, "M/D/1, load {rho}: {measured}, expected {fixed}");
+        let measured = mean_wait(rho, true, 1_000_000);
+        assert!((measured / random - 1.0).abs() < 0.02, "M/M/1, load {rho}: {measured}, expected {random}");
+    }
+}

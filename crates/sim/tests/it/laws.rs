@@ -1,0 +1,297 @@
+//! Laws: nothing is lost uncounted, no link is above its rate, time goes forward, equal seeds give equal runs.
+
+use super::{plan, run};
+use anabranch_fabric::{Event, EventQueue, QuadHeap};
+use anabranch_sim::{Network, Plan, Simulation, parallel};
+use anabranch_units::{BitRate, ByteCount, Instant};
+use std::collections::BTreeMap;
+
+/// Scenarios that together use every element, transport and workload.
+const SCENARIOS: [(&str, &str); 9] = [
+    (
+        "incast",
+        r#"
+        [network]
+        topology = "star"
+        hosts = 17
+        queue = "32 KiB"
+        [workload]
+        kind = "incast"
+        servers = 16
+        block = "64 KiB"
+        rounds = 3
+        jitter = "20 us"
+        "#,
+    ),
+    (
+        "cubic on a dumbbell with a link that goes down",
+        r#"
+        duration = "300 ms"
+        [network]
+        topology = "dumbbell"
+        pairs = 4
+        uplink_rate = "100 Mbit/s"
+        uplink_delay = "2 ms"
+        uplink_queue = "50 kB"
+        [transport]
+        control = "cubic"
+        [workload]
+        kind = "long"
+        pairs = "halves"
+        jitter = "10 ms"
+        [[change]]
+        at = "100 ms"
+        link = "left-right"
+        up = false
+        [[change]]
+        at = "120 ms"
+        link = "left-right"
+        up = true
+        rate = "50 Mbit/s"
+        "#,
+    ),
+    (
+        "dctcp in a leaf-spine",
+        r#"
+        duration = "20 ms"
+        [network]
+        topology = "leaf-spine"
+        tors = 3
+        spines = 2
+        hosts = 4
+        mark = "30 kB"
+        [transport]
+        control = "dctcp"
+        ecn = true
+        [workload]
+        kind = "long"
+        pairs = "permutation"
+        "#,
+    ),
+    (
+        "poisson arrivals, sprayed",
+        r#"
+        [network]
+        topology = "fat-tree"
+        k = 4
+        spread = "spray"
+        [workload]
+        kind = "poisson"
+        load = 0.5
+        sizes = "web-search"
+        flows = 60
+        "#,
+    ),
+    (
+        "a permutation over hashed paths",
+        r#"
+        duration = "20 ms"
+        [network]
+        topology = "fat-tree"
+        k = 4
+        queue = "64 KiB"
+        [workload]
+        kind = "long"
+        pairs = "permutation"
+        streams = 2
+        "#,
+    ),
+    (
+        "bursts of datagrams beside a transfer, with loss and bit errors",
+        r#"
+        duration = "100 ms"
+        [network]
+        topology = "star"
+        hosts = 4
+        rate = "100 Mbit/s"
+        queue = "20 kB"
+        queue_packets = 10
+        loss_ppm = 2000
+        bit_errors_ppt = 10000
+        [[workload]]
+        kind = "udp"
+        pairs = [["h0", "h3"], ["h1", "h3"]]
+        rate = "80 Mbit/s"
+        on = "2 ms"
+        off = "2 ms"
+        [[workload]]
+        kind = "long"
+        pairs = [["h2", "h3"]]
+        "#,
+    ),
+    (
+        "priorities and a shared buffer",
+        r#"
+        duration = "20 ms"
+        [network]
+        topology = "star"
+        hosts = 6
+        shared_buffer = "100 kB"
+        shared_factor = 1.0
+        jitter = "1 us"
+        [[workload]]
+        kind = "long"
+        pairs = [["h0", "h5"], ["h1", "h5"]]
+        priority = 0
+        [[workload]]
+        kind = "long"
+        pairs = [["h2", "h5"], ["h3", "h4"]]
+        priority = 2
+        "#,
+    ),
+    (
+        "between cities",
+        r#"
+        duration = "400 ms"
+        [network]
+        topology = "internet2"
+        rate = "20 Mbit/s"
+        queue = "100 kB"
+        jitter = "100 us"
+        [workload]
+        kind = "long"
+        pairs = [["0", "8"], ["4", "2"], ["7", "1"]]
+        "#,
+    ),
+    (
+        "without delay, jitter or handshake",
+        r#"
+        duration = "5 ms"
+        [network]
+        topology = "star"
+        hosts = 5
+        delay = "0 s"
+        jitter = "5 us"
+        [transport]
+        handshake = false
+        sack = false
+        [workload]
+        kind = "long"
+        pairs = 1
+        "#,
+    ),
+];
+
+/// The plain twin of the heap: an ordered map.
+#[derive(Default)]
+struct SortedMap {
+    events: BTreeMap<(Instant, u64), Event>,
+    seq: u64,
+}
+
+impl EventQueue for SortedMap {
+    fn push(&mut self, event: Event) {
+        self.seq += 1;
+        self.events.insert((event.at, self.seq), event);
+    }
+    fn pop_due(&mut self, limit: Instant) -> Option<Event> {
+        let first = self.events.first_entry().filter(|first| first.key().0 <= limit)?;
+        Some(first.remove())
+    }
+    fn next_at(&self) -> Option<Instant> {
+        self.events.first_key_value().map(|((at, _), _)| *at)
+    }
+    fn len(&self) -> usize {
+        self.events.len()
+    }
+}
+
+/// Runs to the end, and looks at the laws all the way.
+fn lawful<Q: EventQueue>(name: &str, plan: &Plan, trial: u64) -> u64 {
+    let mut simulation: Simulation<'_, Q> = Simulation::new(plan, trial);
+    let mut before = simulation.now();
+    loop {
+        let more = simulation.step();
+        let totals = simulation.totals();
+        assert!(simulation.now() >= before, "{name}: time goes forward");
+        before = simulation.now();
+        assert_eq!(
+            totals.injected,
+            totals.delivered + totals.drops.total() + simulation.in_flight(),
+            "{name}: sent = delivered + dropped + in flight"
+        );
+        if !more {
+            break;
+        }
+    }
+    let held = |link| simulation.fabric().port_counters(Network::port(link)).expect("a link has a port");
+    let mut dropped_at_ports = 0;
+    for link in plan.network().topology().link_ids() {
+        let counters = held(link);
+        dropped_at_ports += counters.drops.total();
+        assert!(
+            counters.sent_packets <= counters.offered_packets
+                && counters.arrived_packets <= counters.sent_packets
+        );
+        // Rates change only in one scenario, and there downwards.
+        let rate = plan.network().port_settings(link).rate;
+        let time = simulation.now() - Instant::ZERO;
+        if let Some(average) = BitRate::average(ByteCount::new(counters.sent_bytes), time) {
+            assert!(average <= rate, "{name}: {average} on a link of {rate}");
+        }
+    }
+    assert_eq!(dropped_at_ports, simulation.totals().drops.total(), "{name}: every drop has its port");
+    for flow in simulation.traffic().flows() {
+        assert!(flow.size.is_none_or(|size| flow.delivered_bytes <= size.as_u64()), "{name}");
+    }
+    assert!(simulation.totals().delivered > 100, "{name}: something happens");
+    simulation.event_hash()
+}
+
+#[test]
+fn every_scenario_obeys_the_laws_and_runs_the_same_on_either_queue() {
+    for (name, text) in SCENARIOS {
+        let plan = plan(text);
+        let heap = lawful::<QuadHeap>(name, &plan, 0);
+        assert_eq!(heap, lawful::<SortedMap>(name, &plan, 0), "{name}: the same run on either queue");
+        assert_ne!(heap, lawful::<QuadHeap>(name, &plan, 1), "{name}: another seed, another run");
+    }
+}
+
+#[test]
+fn trials_are_the_same_on_any_number_of_threads() {
+    let plan = plan(SCENARIOS[0].1);
+    let trials: Vec<u64> = (0..6).collect();
+    let hashes = |threads: usize| {
+        let mut all = vec![None; trials.len()];
+        let work = |_: usize, trial: &u64| lawful::<QuadHeap>("threads", &plan, *trial);
+        parallel(&trials, threads, work, |index, hash| {
+            all[index] = Some(hash);
+            true
+        });
+        all
+    };
+    let alone = hashes(1);
+    assert_eq!(alone, hashes(2));
+    assert_eq!(alone, hashes(6));
+}
+
+#[test]
+fn every_flow_with_a_size_arrives_whole_once() {
+    let plan = plan(SCENARIOS[3].1);
+    let outcome = run(&plan);
+    assert_eq!(outcome.workloads[0].finished, Some(60));
+    for flow in &outcome.flows {
+        assert_eq!(Some(flow.delivered_bytes), flow.size_bytes);
+        assert!(flow.fct_us.is_some_and(|fct| fct > 0.0));
+    }
+}
+
+#[test]
+fn an_incast_moves_its_blocks_in_all_its_rounds() {
+    let outcome = run(&plan(SCENARIOS[0].1));
+    let row = &outcome.workloads[0];
+    assert_eq!((row.rounds, row.flows), (Some(3), 16));
+    let delivered: u64 = outcome.flows.iter().map(|flow| flow.delivered_bytes).sum();
+    assert_eq!(delivered, 3 * 16 * 65_536);
+}
+
+#[test]
+fn a_link_that_is_down_carries_nothing_and_its_flows_go_on_when_it_is_up() {
+    let text = SCENARIOS[1].1.replace("duration = \"300 ms\"", "duration = \"600 ms\"\nwarmup = \"400 ms\"");
+    let outcome = run(&plan(&text));
+    assert!(outcome.network.dropped_otherwise > 0, "what waited was dropped");
+    let goodput = outcome.workloads[0].goodput_mbps.expect("time has passed");
+    // 50 Mbit/s from then on, less 52 bytes of headers in 1,500.
+    assert!((40.0..=48.4).contains(&goodput), "{goodput}");
+}

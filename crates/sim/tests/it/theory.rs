@@ -1,0 +1,177 @@
+//! Theory: what known formulas say of a run.
+
+use super::{plan, plan_with, run};
+
+/// Mathis, Semke, Mahdavi and Ott (1997), equation 3: MSS / RTT * C / sqrt(p). C = 1.22 holds for periodic losses; for
+/// independent ones, as here, Ott, Kemperman and Mathis (1996, *The stationary behavior of ideal TCP*) have C = 1.31.
+#[test]
+fn a_flow_under_random_loss_gets_what_mathis_says() {
+    for (loss_ppm, sack) in [(100, true), (1_000, true), (1_000, false), (3_000, true)] {
+        let text = format!(
+            r#"
+            duration = "400 s"
+            warmup = "10 s"
+            [network]
+            topology = "lossy.toml"
+            queue = "10 MB"
+            [transport]
+            delayed_ack = "off"
+            sack = {sack}
+            receive_buffer = "100 MB"
+            [workload]
+            kind = "long"
+            pairs = [["a", "b"]]
+            "#
+        );
+        let topology = format!(
+            r#"
+            [[site]]
+            name = "a"
+            [[site]]
+            name = "b"
+            [[link]]
+            from = "a"
+            to = "b"
+            capacity = "1 Gbit/s"
+            delay = "20 ms"
+            loss_ppm = {loss_ppm}
+            [[link]]
+            from = "b"
+            to = "a"
+            capacity = "1 Gbit/s"
+            delay = "20 ms"
+            "#
+        );
+        let outcome = run(&plan_with(&text, &topology));
+        let goodput = outcome.workloads[0].goodput_mbps.expect("time has passed");
+        let p = f64::from(loss_ppm) / 1e6;
+        let expected = 1_448.0 * 8.0 / 1e6 / 0.040 * 1.31 / p.sqrt();
+        // At 100 ppm some 135 losses make the figure, which alone leaves 4 % to chance.
+        let share = goodput / expected;
+        assert!(
+            (share - 1.0).abs() < 0.05,
+            "loss {loss_ppm} ppm, sack {sack}: {goodput}, expected {expected}"
+        );
+    }
+}
+
+#[test]
+fn flows_through_one_bottleneck_share_it_max_min() {
+    // One of three flows has an access of 10 of 100 Mbit/s: the others get 45 each.
+    let topology = r#"
+        [defaults]
+        capacity = "1 Gbit/s"
+        delay = "100 us"
+        queue = "1 MB"
+        [[site]]
+        name = "slow"
+        [[site]]
+        name = "a"
+        [[site]]
+        name = "b"
+        [[site]]
+        name = "to"
+        [[site]]
+        name = "left"
+        switch = true
+        [[site]]
+        name = "right"
+        switch = true
+        [[cable]]
+        between = ["slow", "left"]
+        capacity = "10 Mbit/s"
+        [[cable]]
+        between = ["a", "left"]
+        [[cable]]
+        between = ["b", "left"]
+        [[cable]]
+        between = ["left", "right"]
+        capacity = "100 Mbit/s"
+        delay = "5 ms"
+        queue = "120 kB"
+        [[cable]]
+        between = ["right", "to"]
+    "#;
+    // Of equal flows NewReno's shares wander further about the mean than Cubic's.
+    for (control, tolerance) in [("newreno", 0.10), ("cubic", 0.05)] {
+        let text = format!(
+            r#"
+            duration = "120 s"
+            warmup = "20 s"
+            [network]
+            topology = "shares.toml"
+            jitter = "100 us"
+            [transport]
+            control = "{control}"
+            [workload]
+            kind = "long"
+            pairs = [["slow", "to"], ["a", "to"], ["b", "to"]]
+            jitter = "1 s"
+            "#
+        );
+        let outcome = run(&plan_with(&text, topology));
+        // 1,448 of 1,500 bytes are data.
+        let data = 1_448.0 / 1_500.0;
+        for flow in &outcome.flows {
+            let rate = flow.delivered_bytes as f64 * 8.0 / 1e6 / (120.0 - flow.started_s);
+            let share = if flow.from == "slow" { 10.0 * data } else { 45.0 * data };
+            assert!(
+                (rate / share - 1.0).abs() < tolerance,
+                "{control}: {}: {rate}, share {share}",
+                flow.from
+            );
+        }
+    }
+}
+
+/// Alizadeh and others, *Data center TCP* (2010), section 3.3: the queue swings between Q_max = K + N and Q_max - A packets, with
+/// A = sqrt(2 N (C RTT + K)) / 2.
+#[test]
+fn the_dctcp_queue_swings_as_its_paper_says() {
+    for flows in [2u32, 10] {
+        let text = format!(
+            r#"
+            duration = "300 ms"
+            [network]
+            topology = "dumbbell"
+            pairs = {flows}
+            rate = "40 Gbit/s"
+            delay = "10 us"
+            uplink_rate = "10 Gbit/s"
+            uplink_delay = "30 us"
+            queue = "10 MB"
+            mark = 97500
+            [transport]
+            control = "dctcp"
+            ecn = true
+            delayed_ack = "off"
+            [workload]
+            kind = "long"
+            pairs = "halves"
+            jitter = "100 us"
+            [probe]
+            interval = "10 us"
+            links = ["left-right"]
+            "#
+        );
+        let outcome = run(&plan(&text));
+        let queue: Vec<f64> = outcome
+            .series
+            .iter()
+            .filter(|s| s.metric == "queue_packets" && s.time_s > 0.05)
+            .map(|s| s.value)
+            .collect();
+        let mean = queue.iter().sum::<f64>() / queue.len() as f64;
+        let (least, most) = queue.iter().fold((f64::MAX, 0.0f64), |(a, b), v| (a.min(*v), b.max(*v)));
+        let (n, k, c_rtt) = (f64::from(flows), 65.0, 10e9 * 100e-6 / 8.0 / 1_500.0);
+        let amplitude = (2.0 * n * (c_rtt + k)).sqrt() / 2.0;
+        let said = format!("{flows}: queue {least} to {most}, mean {mean}");
+        let (low, high) = (k + n - amplitude, k + n);
+        // In step, as the paper assumes, few flows are; more of them swing less and at their own times.
+        assert!((most - high).abs() <= 0.1 * high, "{said}: highest expected {high}");
+        assert!((low - 0.1 * high..=high).contains(&least), "{said}: lowest expected {low}");
+        assert!((low..=high).contains(&mean), "{said}: expected between {low} and {high}");
+        let goodput = outcome.workloads[0].goodput_mbps.expect("time has passed");
+        assert!(goodput > 0.97 * 10_000.0 * 1_448.0 / 1_500.0, "{said}: {goodput}: the link stays busy");
+    }
+}
