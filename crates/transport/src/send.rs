@@ -40,6 +40,8 @@ pub(crate) struct SendHalf {
     /// What had been sent at the last loss: duplicates below it are that loss's (RFC 6582 section 3.2, "recover").
     recover: Option<u64>,
     sacked: Ranges,
+    /// What was sent again in this recovery and has not arrived, ascending.
+    resent: Vec<Resent>,
     /// Send the first unacknowledged segment again, whatever the window.
     again: bool,
     probe: bool,
@@ -60,8 +62,6 @@ enum Repair {
     /// A loss found by duplicates, until `end` is acknowledged.
     Fast {
         end: u64,
-        /// Everything lost below was sent again (RFC 6675: HighRxt).
-        high_rxt: u64,
         /// The one segment of RFC 6675's NextSeg rule 4 was sent.
         rescued: bool,
         /// The timer was set back by a partial acknowledgement, which only the first may do.
@@ -71,6 +71,15 @@ enum Repair {
     Timeout {
         end: u64,
     },
+}
+
+/// A piece that was sent again.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Resent {
+    start: u64,
+    end: u64,
+    /// What had been sent before it: what lies beyond was sent later.
+    behind: u64,
 }
 
 /// A piece of the stream to be sent.
@@ -114,6 +123,7 @@ impl SendHalf {
             repair: Repair::Nothing,
             recover: None,
             sacked: Ranges::default(),
+            resent: Vec::new(),
             again: false,
             probe: false,
             timeouts: 0,
@@ -235,7 +245,7 @@ impl SendHalf {
                 self.repair = Repair::Nothing;
                 self.dup_acks = 0;
             }
-            Repair::Fast { partial, high_rxt, .. } => {
+            Repair::Fast { partial, .. } => {
                 restart = !std::mem::replace(partial, true) || self.sack;
                 if !self.sack {
                     // Partial acknowledgement: the next hole is sent again, and the window loses what has left.
@@ -243,7 +253,6 @@ impl SendHalf {
                     let w = &mut self.window;
                     w.cwnd = w.cwnd.saturating_sub(bytes).max(mss) + if bytes >= mss { mss } else { 0 };
                 }
-                *high_rxt = (*high_rxt).max(ack);
             }
             Repair::Timeout { .. } | Repair::Nothing => {
                 if matches!(self.repair, Repair::Timeout { end } if ack >= end) {
@@ -293,7 +302,8 @@ impl SendHalf {
         let w = &mut self.window;
         w.cwnd = w.ssthresh + if self.sack { 0 } else { u64::from(DUP_THRESHOLD) * w.mss };
         self.recover = Some(self.sent);
-        self.repair = Repair::Fast { end: self.sent, high_rxt: self.una, rescued: false, partial: false };
+        self.repair = Repair::Fast { end: self.sent, rescued: false, partial: false };
+        self.resent.clear();
         self.again = true;
         self.timer = Some(now + self.rtt.rto());
     }
@@ -309,16 +319,54 @@ impl SendHalf {
     /// Bytes that are on their way, by what was acknowledged selectively.
     ///
     /// Source: RFC 6675 section 4, SetPipe. Cost: a look at every range.
-    fn pipe(&self, high_rxt: u64) -> u64 {
+    fn pipe(&self) -> u64 {
         let highest = self.sacked.end().unwrap_or(self.una);
         let mut pipe = self.sent.saturating_sub(highest.max(self.una));
-        for (start, end) in self.sacked.holes(self.una) {
-            if !self.is_lost(start) {
-                pipe += end - start;
+        // What is lost is all that lies below some position.
+        pipe += self
+            .sacked
+            .holes(self.una)
+            .skip_while(|(start, _)| self.is_lost(*start))
+            .map(|(start, end)| end - start)
+            .sum::<u64>();
+        pipe + self.resent.iter().map(|resent| resent.end - resent.start).sum::<u64>()
+    }
+
+    /// Forgets what was sent again and has arrived, or was lost once more: data that was sent three segments after it has
+    /// arrived and it has not.
+    ///
+    /// Differs: RFC 6675 lets such a loss wait for the timer. Linux found it so (`tcp_mark_lost_retrans`) until it had RACK
+    /// (RFC 8985), which finds it by time.
+    fn review_resent(&mut self) {
+        let late = u64::from(DUP_THRESHOLD) * self.window.mss;
+        let (una, highest, sacked) = (self.una, self.sacked.end().unwrap_or(self.una), &self.sacked);
+        self.resent.retain(|resent| {
+            let has_arrived = resent.end <= una || sacked.containing(resent.start).is_some();
+            !has_arrived && highest < resent.behind + late
+        });
+    }
+
+    /// The first piece of a hole that was not sent again: of those that count as lost, or of any.
+    fn hole(&self, lost: bool) -> Option<(u64, u64)> {
+        for (from, end) in self.sacked.holes(self.una) {
+            let mut start = from;
+            for resent in self.resent.iter().filter(|resent| resent.start < end && resent.end > from) {
+                if resent.start > start {
+                    return (!lost || self.is_lost(start)).then_some((start, resent.start));
+                }
+                start = resent.end;
             }
-            pipe += high_rxt.clamp(start, end) - start;
+            if start < end {
+                return (!lost || self.is_lost(start)).then_some((start, end));
+            }
         }
-        pipe
+        None
+    }
+
+    fn note_resent(&mut self, piece: &Piece) {
+        let (start, end) = (piece.seq, piece.seq + u64::from(piece.len) + u64::from(piece.fin));
+        let at = self.resent.partition_point(|resent| resent.start < start);
+        self.resent.insert(at, Resent { start, end, behind: self.sent });
     }
 
     /// The next piece, until `None`. Counts as sent.
@@ -334,8 +382,8 @@ impl SendHalf {
         }
         if std::mem::take(&mut self.again) {
             let piece = self.piece(self.una, self.sacked.start().unwrap_or(self.sent).min(self.sent))?;
-            if let Repair::Fast { high_rxt, .. } = &mut self.repair {
-                *high_rxt = (*high_rxt).max(piece.seq + u64::from(piece.len) + u64::from(piece.fin));
+            if self.sack && matches!(self.repair, Repair::Fast { .. }) {
+                self.note_resent(&piece);
             }
             return Some(self.note_sent(now, piece));
         }
@@ -371,23 +419,23 @@ impl SendHalf {
     ///
     /// Source: RFC 6675 section 5 step C and section 4, NextSeg.
     fn poll_selective(&mut self, now: Instant) -> Option<Piece> {
-        let &Repair::Fast { high_rxt, rescued, end, .. } = &self.repair else { return None };
-        let pipe = self.pipe(high_rxt);
+        let &Repair::Fast { rescued, end, .. } = &self.repair else { return None };
+        self.review_resent();
+        let pipe = self.pipe();
         if pipe > 0 && self.window.cwnd < pipe + self.window.mss {
             return None;
         }
-        let hole = |lost: bool| {
-            let mut holes = self.sacked.holes(self.una).map(|(start, end)| (start.max(high_rxt), end));
-            holes.find(|(start, end)| start < end && (!lost || self.is_lost(*start)))
-        };
         // Rule 1: what is lost. Rule 2: what is new. Rule 3: what may be lost. Rule 4: once, the last segment.
-        let piece = if let Some((start, end)) = hole(true) {
+        let piece = if let Some((start, end)) = self.hole(true) {
             self.piece(start, end)?
         } else if let Some(new) = self.piece(self.sent, self.edge.min(self.end()).max(self.sent)) {
             new
-        } else if let Some((start, end)) = hole(false) {
+        } else if let Some((start, end)) = self.hole(false) {
             self.piece(start, end)?
-        } else if !rescued && high_rxt < end && self.sent > self.sacked.end().unwrap_or(self.una) {
+        } else if !rescued
+            && self.resent.last().is_none_or(|resent| resent.end < end)
+            && self.sent > self.sacked.end().unwrap_or(self.una)
+        {
             let last = self.sent.saturating_sub(self.window.mss).max(self.una);
             if let Repair::Fast { rescued, .. } = &mut self.repair {
                 *rescued = true;
@@ -397,11 +445,10 @@ impl SendHalf {
         } else {
             return None;
         };
-        let behind = piece.seq + u64::from(piece.len) + u64::from(piece.fin);
         if piece.seq == self.sent {
-            self.next = behind;
-        } else if let Repair::Fast { high_rxt, .. } = &mut self.repair {
-            *high_rxt = behind;
+            self.next = piece.seq + u64::from(piece.len) + u64::from(piece.fin);
+        } else {
+            self.note_resent(&piece);
         }
         Some(self.note_sent(now, piece))
     }

@@ -92,12 +92,12 @@ fn flows_through_one_bottleneck_share_it_max_min() {
         [[cable]]
         between = ["right", "to"]
     "#;
-    // Of equal flows NewReno's shares wander further about the mean than Cubic's.
-    for (control, tolerance) in [("newreno", 0.10), ("cubic", 0.05)] {
+    // Shares wander about their mean: over six seeds by up to 6 % in 120 s, and by 3 % in 600 s.
+    let tolerance = 0.04;
+    for control in ["newreno", "cubic"] {
         let text = format!(
             r#"
-            duration = "120 s"
-            warmup = "20 s"
+            duration = "300 s"
             [network]
             topology = "shares.toml"
             jitter = "100 us"
@@ -113,7 +113,7 @@ fn flows_through_one_bottleneck_share_it_max_min() {
         // 1,448 of 1,500 bytes are data.
         let data = 1_448.0 / 1_500.0;
         for flow in &outcome.flows {
-            let rate = flow.delivered_bytes as f64 * 8.0 / 1e6 / (120.0 - flow.started_s);
+            let rate = flow.delivered_bytes as f64 * 8.0 / 1e6 / (300.0 - flow.started_s);
             let share = if flow.from == "slow" { 10.0 * data } else { 45.0 * data };
             assert!(
                 (rate / share - 1.0).abs() < tolerance,

@@ -169,6 +169,29 @@ fn a_loss_is_repaired_after_three_duplicates_without_a_timeout() {
     }
 }
 
+/// A full queue often refuses the first repair, too, as others have not slowed down yet.
+#[test]
+fn a_repair_that_is_lost_is_repaired_without_a_timeout_where_acknowledgements_are_selective() {
+    let timeouts_and_end = |sack: bool| {
+        let mut copies = 0;
+        let fate = move |from: usize, segment: &Segment| {
+            let is_it = from == 0 && segment.len > 0 && segment.seq == 3_000;
+            copies += u64::from(is_it);
+            if is_it && copies <= 3 { vec![] } else { vec![DELAY] }
+        };
+        let mut net = Net::new(&Config { sack, ..config() }, fate);
+        net.ends[0].write(200_000);
+        net.run(Duration::from_secs(10));
+        assert_eq!(net.received(1), 200_000);
+        (net.ends[0].counters().timeouts, net.ms(net.data().last().expect("data was sent").0))
+    };
+    let (timeouts, end_ms) = timeouts_and_end(true);
+    assert_eq!(timeouts, 0);
+    // Without a loss it ends in the round trip at 100 ms; each of three costs one, and slow start.
+    assert!(end_ms < 400, "{end_ms}");
+    assert!(timeouts_and_end(false).0 >= 1, "RFC 6582 waits for the timer");
+}
+
 #[test]
 fn several_losses_take_newreno_a_round_trip_each_and_sack_one_for_all() {
     let when = |sack| {
