@@ -4,7 +4,9 @@
 //! command's input and output are ours and its exit code becomes ours; what `--run` programs print goes to stderr, each
 //! line with its site. Leaves out: anything about the programs that run. Read [`Args`] first, then [`run`].
 
+pub(crate) mod agent;
 mod outcome;
+mod scenario;
 mod script;
 
 use crate::run_dir::RunDir;
@@ -37,15 +39,22 @@ Examples:
   anabranch emulate b4 --rate 10Mbit/s --site 2 -- ping -c 3 '{@12}'
   anabranch emulate internet2 --run 'chicago=iperf3 -s' -- iperf3 -c '{@chicago}'
   anabranch emulate internet2 --loss 0.1% --at '2s link 0-2 down' --at '5s link 0-2 up' -- ./my-test
-  anabranch emulate butterfly         (a shell in the first site)";
+  anabranch emulate butterfly         (a shell in the first site)
+  anabranch emulate scenario.toml --set network.rate='50 Mbit/s'";
 
 /// What to emulate and what to run on it.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// A built-in topology (internet2, b4, butterfly), or a .toml or .graphml file.
-    #[arg(value_name = "TOPOLOGY")]
+    /// A built-in topology (internet2, b4, butterfly), a .toml or .graphml file; or a scenario, as `simulate` takes it.
+    #[arg(value_name = "TOPOLOGY|SCENARIO")]
     topology: String,
+    /// Of a scenario: a setting in place of the file's, as network.rate="10 Gbit/s". May be given again.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Of a scenario: runs of each combination of swept settings.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    trials: u64,
     /// Rate of links whose rate the topology does not say. Two processors carry about 26 links of 20 Mbit/s.
     #[arg(long, value_name = "RATE", default_value = "10 Mbit/s")]
     rate: BitRate,
@@ -142,6 +151,9 @@ const GRACE: StdDuration = StdDuration::from_secs(2);
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
+    if scenario::is_scenario(&args.topology) {
+        return scenario::run(args, quiet);
+    }
     let job = match check(args) {
         Ok(job) => job,
         Err(error) => {
@@ -214,6 +226,11 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
 }
 
 fn check(args: &Args) -> anyhow::Result<Job> {
+    anyhow::ensure!(
+        args.sets.is_empty() && args.trials == 1,
+        "--set and --trials are for scenarios: {} is a topology",
+        args.topology
+    );
     let mut topology = load(&args.topology, &Defaults::new(args.rate), |p| std::fs::read_to_string(p))?;
     for link in topology.link_ids() {
         let properties = topology.link_properties_mut(link);

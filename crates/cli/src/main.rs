@@ -44,6 +44,9 @@ enum Verb {
     Simulate(simulate::Args),
     /// Any program on an emulated network.
     Emulate(emulate::Args),
+    /// A host of an emulated scenario.
+    #[command(hide = true)]
+    EmulateAgent,
     /// What this machine can do, and the fix for what it cannot.
     Doctor(doctor::Args),
     /// See one file arrive at several sites of an emulated network, by one scheme after the other.
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
         Verb::Simulate(args) => simulate::run(&args, cli.quiet),
         Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),
+        Verb::EmulateAgent => emulate::agent::run(),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Demo(args) => demo::run(&args, cli.quiet),
         Verb::Experiment(noun) => experiment::run(&noun, cli.quiet),

@@ -4,11 +4,11 @@
 //! 95 % confidence intervals; JSON lines and run directories hold every trial. Ctrl-C ends it, and what was whole is shown.
 
 mod parquet;
-mod table;
+pub(crate) mod table;
 
 use crate::run_dir::RunDir;
 use anabranch_sim::scenario::{self, Point};
-use anabranch_sim::{Outcome, Plan, Simulation, parallel};
+use anabranch_sim::{Outcome, Plan, Simulation, WorkloadRow, parallel};
 use anabranch_units::Seed;
 use anyhow::ensure;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -44,11 +44,11 @@ pub struct Args {
 }
 
 /// One trial's results, beside what tells it apart.
-pub(crate) struct Trial {
-    pub(crate) point: usize,
-    pub(crate) trial: u64,
-    pub(crate) seed: u64,
-    pub(crate) outcome: Outcome,
+struct Trial {
+    point: usize,
+    trial: u64,
+    seed: u64,
+    outcome: Outcome,
 }
 
 /// A trial that cannot run: one line.
@@ -121,7 +121,12 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     let done: Vec<Trial> = done.into_iter().flatten().collect();
     if !args.json {
-        pipe.print(std::iter::once(table::of(&points, &done).to_string()));
+        let lines = done.iter().map(|trial| table::Line {
+            point: trial.point,
+            rows: trial.outcome.workloads.clone(),
+            drops: trial.outcome.network.dropped_queue_full + trial.outcome.network.dropped_otherwise,
+        });
+        pipe.print(std::iter::once(table::of(&points, &lines.collect::<Vec<_>>()).to_string()));
     }
     if interrupted.load(Ordering::Relaxed) {
         eprintln!("anabranch: interrupted: {} of {} trials were whole", done.len(), trials.len());
@@ -167,37 +172,39 @@ fn plan(args: &Args, point: &Point) -> Result<Plan, Failure> {
     })
 }
 
-/// What tells a trial apart, as the first columns of its rows.
-fn key(points: &[Point], trial: &Trial) -> Map<String, Value> {
-    let swept = &points[trial.point].swept;
+/// `row` with what tells its trial apart.
+fn keyed(point: &Point, trial: u64, seed: u64, row: &impl Serialize) -> Map<String, Value> {
     let json = |value: &toml::Value| serde_json::to_value(value).unwrap_or(Value::Null);
-    let mut row: Map<String, Value> = swept.iter().map(|(key, value)| (key.clone(), json(value))).collect();
-    row.insert("trial".into(), trial.trial.into());
-    row.insert("seed".into(), trial.seed.into());
-    row
-}
-
-/// `row` behind what tells its trial apart.
-fn keyed(points: &[Point], trial: &Trial, row: &impl Serialize) -> Map<String, Value> {
-    let mut all = key(points, trial);
+    let mut all: Map<String, Value> =
+        point.swept.iter().map(|(key, value)| (key.clone(), json(value))).collect();
+    all.insert("trial".into(), trial.into());
+    all.insert("seed".into(), seed.into());
     if let Ok(Value::Object(row)) = serde_json::to_value(row) {
         all.extend(row);
     }
     all
 }
 
-/// One row for each workload: what it got, and what the network did.
-pub(crate) fn rows<'a>(
-    points: &'a [Point],
-    trial: &'a Trial,
-) -> impl Iterator<Item = Map<String, Value>> + 'a {
-    trial.outcome.workloads.iter().map(move |workload| {
-        let mut row = keyed(points, trial, workload);
-        if let Ok(Value::Object(network)) = serde_json::to_value(&trial.outcome.network) {
+/// One row for each workload of a trial: what it got, and what the network did.
+pub(crate) fn keyed_rows(
+    point: &Point,
+    trial: u64,
+    seed: u64,
+    workloads: &[WorkloadRow],
+    network: &impl Serialize,
+) -> impl Iterator<Item = Map<String, Value>> {
+    workloads.iter().map(move |workload| {
+        let mut row = keyed(point, trial, seed, workload);
+        if let Ok(Value::Object(network)) = serde_json::to_value(network) {
             row.extend(network);
         }
         row
     })
+}
+
+fn rows(points: &[Point], trial: &Trial) -> impl Iterator<Item = Map<String, Value>> {
+    let outcome = &trial.outcome;
+    keyed_rows(&points[trial.point], trial.trial, trial.seed, &outcome.workloads, &outcome.network)
 }
 
 /// Stdout, until its reader has gone.
@@ -224,7 +231,10 @@ fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> 
     parquet::write(&run_dir, "rows", &all)?;
     let each = |of: fn(&Outcome) -> Vec<Value>| {
         let keyed = |trial: &Trial| -> Vec<_> {
-            of(&trial.outcome).iter().map(|row| keyed(points, trial, row)).collect()
+            of(&trial.outcome)
+                .iter()
+                .map(|row| keyed(&points[trial.point], trial.trial, trial.seed, row))
+                .collect()
         };
         done.iter().flat_map(keyed).collect::<Vec<_>>()
     };

@@ -90,6 +90,8 @@ pub struct EmulationOptions {
     /// The most that a TCP socket buffers in each direction (`tcp_rmem` and `tcp_wmem`); `None` leaves the kernel's
     /// default. Twice the bandwidth-delay product of the longest path is enough.
     pub tcp_buffer_bytes_max: Option<ByteCount>,
+    /// Further settings of the sites' network: a path below `/proc/sys/net`, as `ipv4/tcp_sack`, and its value.
+    pub settings: Vec<(String, String)>,
     /// Seed of the packet losses.
     pub seed: Seed,
     /// 99th percentile of the lateness above which the report does not trust the run; default 1 ms.
@@ -113,6 +115,7 @@ impl Default for EmulationOptions {
             mtu: 1500,
             congestion_control: None,
             tcp_buffer_bytes_max: None,
+            settings: Vec::new(),
             seed: Seed::new(1),
             lateness_p99_max: Duration::from_ms(1),
             elevate: true,
@@ -171,6 +174,7 @@ impl EmulationOptions {
             settings.push(("ipv4/tcp_rmem".into(), format!("4096 {} {max}", max.min(131_072)), true));
             settings.push(("ipv4/tcp_wmem".into(), format!("4096 {} {max}", max.min(16_384)), true));
         }
+        settings.extend(self.settings.iter().map(|(path, value)| (path.clone(), value.clone(), true)));
         settings
     }
 }

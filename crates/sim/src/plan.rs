@@ -107,6 +107,27 @@ impl Plan {
     pub const fn seed(&self, trial: u64) -> u64 {
         self.scenario.seed.wrapping_add(trial)
     }
+    /// What changes when, by time: a link and what its port is like from then on.
+    pub fn changes(&self) -> &[(Instant, LinkId, PortSettings)] {
+        &self.changes
+    }
+
+    /// The flows that workload `index` starts in a run with this seed, for who runs them elsewhere; none for workloads that
+    /// do not list their flows.
+    pub fn starts(&self, seed: Seed, index: usize) -> Option<Vec<Start>> {
+        match self.job(seed, index as u64, self.work.get(index)?, self.scenario.workload.get(index)?) {
+            Job::Transfers(transfers) => transfers.into_listed(),
+            Job::Incast(_) | Job::Udp(_) => None,
+        }
+    }
+    /// The hosts of incast `index`: client, then servers.
+    pub fn incast_hosts(&self, index: usize) -> Option<(u16, &[u16])> {
+        match self.work.get(index)? {
+            Work::Incast { client, servers, .. } => Some((*client, servers)),
+            _ => None,
+        }
+    }
+
     /// Whether the port of `link` must be able to change, or to tell priorities apart.
     pub(crate) fn needs_plain(&self, link: LinkId) -> bool {
         let mut priorities = self.scenario.workload.iter().map(Workload::priority);

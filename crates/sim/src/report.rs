@@ -105,6 +105,48 @@ pub struct WorkloadRow {
     pub out_of_order_segments: Option<u64>,
 }
 
+/// Flows that were whole: size in bytes, completion time in microseconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Times(pub Vec<(u64, f64)>);
+
+impl WorkloadRow {
+    /// Fills in what endless flows got: one goodput each, in Mbit/s.
+    pub fn share(&mut self, mut rates_mbps: Vec<f64>) {
+        self.fairness_share = fairness(&rates_mbps);
+        rates_mbps.sort_by(f64::total_cmp);
+        (self.flow_mbps_min, self.flow_mbps_max) = (rates_mbps.first().copied(), rates_mbps.last().copied());
+    }
+
+    /// Fills in how long flows took.
+    pub fn complete(&mut self, whole: &Times) {
+        let times = |least: u64, most: u64| {
+            let sized = whole.0.iter().filter(|(size, _)| (least..=most).contains(size));
+            let mut times: Vec<f64> = sized.map(|(_, us)| *us).collect();
+            times.sort_by(f64::total_cmp);
+            times
+        };
+        let mean = |times: &[f64]| crate::stats::mean(times).map(|mean| mean.mean);
+        let all = times(0, u64::MAX);
+        self.finished = Some(all.len() as u64);
+        self.fct_us_mean = mean(&all);
+        (self.fct_us_p50, self.fct_us_p99) = (percentile(&all, 0.5), percentile(&all, 0.99));
+        let (small, large) = (times(0, 100_000), times(10_000_000, u64::MAX));
+        (self.small_fct_us_mean, self.small_fct_us_p99) = (mean(&small), percentile(&small, 0.99));
+        self.large_fct_us_mean = mean(&large);
+    }
+
+    /// Fills in how long the rounds of an incast took, each of `round_bytes`.
+    pub fn rounds(&mut self, mut times_us: Vec<f64>, round_bytes: u64) {
+        let total_us: f64 = times_us.iter().sum();
+        let bits = (round_bytes * times_us.len() as u64) as f64 * 8.0;
+        // Bits in a microsecond are megabits in a second.
+        self.goodput_mbps = (total_us > 0.0).then(|| bits / total_us);
+        self.rounds = Some(times_us.len() as u64);
+        times_us.sort_by(f64::total_cmp);
+        (self.round_us_p50, self.round_us_max) = (percentile(&times_us, 0.5), times_us.last().copied());
+    }
+}
+
 /// What the network did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NetworkRow {
@@ -251,41 +293,17 @@ fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Count
         Job::Transfers(_) => {
             let is_endless = flows.iter().all(|(flow, _)| flow.size.is_none());
             if is_endless {
-                let mut rates: Vec<f64> =
-                    flows.iter().filter_map(|(flow, _)| mbps(bytes(flow), measured)).collect();
-                row.fairness_share = fairness(&rates);
-                rates.sort_by(f64::total_cmp);
-                (row.flow_mbps_min, row.flow_mbps_max) = (rates.first().copied(), rates.last().copied());
+                row.share(flows.iter().filter_map(|(flow, _)| mbps(bytes(flow), measured)).collect());
                 return row;
             }
-            let times = |least: u64, most: u64| {
-                let sized = flows.iter().filter(|(flow, _)| {
-                    flow.size.is_some_and(|size| (least..=most).contains(&size.as_u64()))
-                });
-                let mut times: Vec<f64> =
-                    sized.filter_map(|(flow, _)| Some(us(flow.finished_at? - flow.started_at))).collect();
-                times.sort_by(f64::total_cmp);
-                times
-            };
-            let mean = |times: &[f64]| crate::stats::mean(times).map(|mean| mean.mean);
-            let all = times(0, u64::MAX);
-            row.finished = Some(all.len() as u64);
-            row.fct_us_mean = mean(&all);
-            (row.fct_us_p50, row.fct_us_p99) = (percentile(&all, 0.5), percentile(&all, 0.99));
-            let (small, large) = (times(0, 100_000), times(10_000_000, u64::MAX));
-            (row.small_fct_us_mean, row.small_fct_us_p99) = (mean(&small), percentile(&small, 0.99));
-            row.large_fct_us_mean = mean(&large);
+            let whole = flows
+                .iter()
+                .filter_map(|(flow, _)| Some((flow.size?.as_u64(), us(flow.finished_at? - flow.started_at))));
+            row.complete(&Times(whole.collect()));
         }
         Job::Incast(incast) => {
-            let mut times: Vec<f64> =
-                incast.rounds().iter().map(|round| us(round.ended_at - round.began_at)).collect();
-            let total: f64 = times.iter().sum();
-            let bytes = (incast.round_bytes() * times.len() as u64) as f64;
-            // Bits in a microsecond are megabits in a second.
-            row.goodput_mbps = (total > 0.0).then(|| bytes * 8.0 / total);
-            row.rounds = Some(times.len() as u64);
-            times.sort_by(f64::total_cmp);
-            (row.round_us_p50, row.round_us_max) = (percentile(&times, 0.5), times.last().copied());
+            let times = incast.rounds().iter().map(|round| us(round.ended_at - round.began_at)).collect();
+            row.rounds(times, incast.round_bytes());
         }
         Job::Udp(_) => {
             let (mut sent, mut received, mut overtaken, mut delay, mut delay_max) = (0, 0, 0, 0, 0);

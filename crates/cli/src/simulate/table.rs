@@ -1,6 +1,5 @@
 //! The table that people see: a line for each point and workload, means over the trials.
 
-use super::Trial;
 use anabranch_sim::WorkloadRow;
 use anabranch_sim::scenario::Point;
 use anabranch_sim::stats::mean;
@@ -29,12 +28,22 @@ const COLUMNS: [Column; 17] = [
     ("timeouts", |w| w.timeouts.map(|n| n as f64)),
 ];
 
+/// A trial that is whole.
+pub(crate) struct Line {
+    /// Which point it is of.
+    pub(crate) point: usize,
+    /// What its workloads got.
+    pub(crate) rows: Vec<WorkloadRow>,
+    /// Packets dropped in the network.
+    pub(crate) drops: u64,
+}
+
 /// The table of all trials that are whole.
-pub(super) fn of(points: &[Point], done: &[Trial]) -> Table {
-    let workloads = done.first().map_or(0, |trial| trial.outcome.workloads.len());
+pub(crate) fn of(points: &[Point], done: &[Line]) -> Table {
+    let workloads = done.first().map_or(0, |trial| trial.rows.len());
     let used: Vec<&Column> = COLUMNS
         .iter()
-        .filter(|(_, value)| done.iter().any(|t| t.outcome.workloads.iter().any(|w| value(w).is_some())))
+        .filter(|(_, value)| done.iter().any(|t| t.rows.iter().any(|w| value(w).is_some())))
         .collect();
     let swept: Vec<&str> =
         points.first().map(|p| p.swept.iter().map(|(key, _)| key.as_str()).collect()).unwrap_or_default();
@@ -47,20 +56,16 @@ pub(super) fn of(points: &[Point], done: &[Trial]) -> Table {
     head.push("drops".into());
     table.set_header(head);
     for (index, point) in points.iter().enumerate() {
-        let trials: Vec<&Trial> = done.iter().filter(|trial| trial.point == index).collect();
+        let trials: Vec<&Line> = done.iter().filter(|trial| trial.point == index).collect();
         for number in (0..workloads).filter(|_| !trials.is_empty()) {
-            let rows: Vec<&WorkloadRow> =
-                trials.iter().filter_map(|t| t.outcome.workloads.get(number)).collect();
+            let rows: Vec<&WorkloadRow> = trials.iter().filter_map(|t| t.rows.get(number)).collect();
             let mut line: Vec<String> = point.swept.iter().map(|(_, value)| plain(value)).collect();
             line.push(rows[0].workload.to_owned());
             line.extend(
                 used.iter()
                     .map(|(_, value)| cell(&rows.iter().filter_map(|row| value(row)).collect::<Vec<_>>())),
             );
-            let drops = |t: &&Trial| {
-                (t.outcome.network.dropped_queue_full + t.outcome.network.dropped_otherwise) as f64
-            };
-            line.push(cell(&trials.iter().map(drops).collect::<Vec<_>>()));
+            line.push(cell(&trials.iter().map(|t| t.drops as f64).collect::<Vec<_>>()));
             table.add_row(line);
         }
     }

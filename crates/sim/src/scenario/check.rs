@@ -99,7 +99,7 @@ impl Workload {
     }
 
     /// Strict priority of its packets.
-    pub(crate) const fn priority(&self) -> u8 {
+    pub const fn priority(&self) -> u8 {
         match self {
             Self::Long(w) => w.priority,
             Self::Incast(w) => w.priority,
@@ -176,7 +176,7 @@ impl Incast {
     /// Bytes that each server sends in a round.
     ///
     /// Errors: not exactly one of `block` and `total`, or nothing left for a server.
-    pub(crate) fn block_bytes(&self) -> Result<u64, String> {
+    pub fn block_bytes(&self) -> Result<u64, String> {
         let bytes = match (self.block, self.total) {
             (Some(block), None) => block.as_u64(),
             (None, Some(total)) => total.as_u64() / self.servers.max(1) as u64,

@@ -80,6 +80,10 @@ impl Transfers {
         Self { priority, listed: Vec::new(), arrivals: Some(arrivals), next, begun: 0, expected }
     }
 
+    /// The starts as they will come, before any has; none if they are drawn as they come.
+    pub(crate) fn into_listed(self) -> Option<Vec<Start>> {
+        self.arrivals.is_none().then(|| self.next.into_iter().chain(self.listed.into_iter().rev()).collect())
+    }
     pub(super) fn next_at(&self) -> Option<Instant> {
         self.next.map(|start| start.at)
     }
