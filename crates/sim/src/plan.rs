@@ -167,6 +167,7 @@ impl Plan {
                     jitter: spec.jitter,
                     random,
                     rounds: spec.rounds,
+                    warmup_rounds: spec.warmup_rounds,
                     priority,
                 }))
             }

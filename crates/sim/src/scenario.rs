@@ -272,6 +272,9 @@ pub struct Incast {
     /// How often.
     #[serde(default = "twenty")]
     pub rounds: u32,
+    /// Rounds before those that count: in the first ones windows find their size.
+    #[serde(default)]
+    pub warmup_rounds: u32,
     /// Bytes of a request.
     #[serde(default = "request")]
     pub request: ByteCount,

@@ -61,6 +61,7 @@ pub(super) struct Ask {
     pub first_flow: u32,
     pub servers: Vec<(IpAddr, u16)>,
     pub rounds: u32,
+    pub warmup_rounds: u32,
     pub request_bytes: u64,
     pub block_bytes: u64,
     pub jitter_ns: u64,
@@ -175,8 +176,9 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut seen = seen.into_inner().expect("nobody panics with it");
     seen.over_ns = clock.now_ns().min(clock.end_ns);
     println!("{}", serde_json::to_string(&seen)?);
-    // Servers may wait for requests still.
     std::io::stdout().flush()?;
+    // Servers answer until all is over.
+    lines.by_ref().for_each(drop);
     std::process::exit(0)
 }
 
@@ -277,7 +279,7 @@ fn ask(task: &Ask, clock: Clock) -> std::io::Result<SeenRounds> {
                 let mut random = Seed::new(task.seed).stream("ask", index as u64);
                 let request = vec![0; task.request_bytes as usize];
                 let mut buffer = vec![0; CHUNK];
-                for _ in 0..task.rounds {
+                for _ in 0..task.rounds + task.warmup_rounds {
                     barrier.wait();
                     std::thread::sleep(Duration::from_nanos(random.below(task.jitter_ns + 1)));
                     let mut left = task.block_bytes;
@@ -296,12 +298,12 @@ fn ask(task: &Ask, clock: Clock) -> std::io::Result<SeenRounds> {
                 }
             });
         }
-        for _ in 0..task.rounds {
+        for round in 0..task.rounds + task.warmup_rounds {
             let began_ns = clock.now_ns();
             barrier.wait();
             barrier.wait();
             let ended_ns = clock.now_ns();
-            if ok.load(Relaxed) && ended_ns <= clock.end_ns {
+            if round >= task.warmup_rounds && ok.load(Relaxed) && ended_ns <= clock.end_ns {
                 rounds_ns.push((began_ns, ended_ns));
             }
         }

@@ -261,6 +261,7 @@ impl Flows {
                 let request_bytes = incast.request.as_u64();
                 let mut ask = Ask {
                     rounds: incast.rounds,
+                    warmup_rounds: incast.warmup_rounds,
                     request_bytes,
                     block_bytes,
                     jitter_ns: ns(incast.jitter),

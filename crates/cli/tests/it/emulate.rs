@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Leave to emulate, alone, if this machine can and has `programs`; else the reason is printed.
-fn stage(programs: &[&str]) -> Option<MutexGuard<'static, ()>> {
+pub(crate) fn stage(programs: &[&str]) -> Option<MutexGuard<'static, ()>> {
     static CAN: OnceLock<Option<String>> = OnceLock::new();
     let guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let why_not = CAN.get_or_init(|| {

@@ -11,6 +11,7 @@ mod failures;
 mod fill;
 mod hostile;
 mod net;
+mod simulate;
 mod together;
 
 use std::process::{Command, Output, Stdio};

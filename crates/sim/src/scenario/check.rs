@@ -135,6 +135,7 @@ impl Workload {
             }
             Self::Incast(incast) => {
                 within("rounds", incast.rounds.into(), 1, 1_000_000)?;
+                within("warmup_rounds", incast.warmup_rounds.into(), 0, 1_000_000)?;
                 within("servers", incast.servers as u64, 1, 65_000)?;
                 within("request", incast.request.as_u64(), 1, 1 << 20)?;
                 incast.block_bytes().map_err(|message| Wrong::new(format!("{field}.block"), message))?;

@@ -37,6 +37,7 @@ pub struct Incast {
     jitter: Duration,
     random: RandomStream,
     rounds_left: u32,
+    warmup_rounds_left: u32,
     servers: Vec<Server>,
     /// Servers whose connection or block is awaited.
     waiting: usize,
@@ -66,6 +67,8 @@ pub struct Settings {
     pub random: RandomStream,
     /// How often.
     pub rounds: u32,
+    /// Rounds before those, which do not count.
+    pub warmup_rounds: u32,
     /// Strict priority of all packets.
     pub priority: u8,
 }
@@ -73,8 +76,17 @@ pub struct Settings {
 impl Incast {
     /// An incast that begins with the run.
     pub fn new(settings: Settings) -> Self {
-        let Settings { client, servers, block_bytes, request_bytes, jitter, random, rounds, priority } =
-            settings;
+        let Settings {
+            client,
+            servers,
+            block_bytes,
+            request_bytes,
+            jitter,
+            random,
+            rounds,
+            warmup_rounds,
+            priority,
+        } = settings;
         let server = |host| Server { host, request_left: 0, block_left: 0 };
         Self {
             client,
@@ -83,7 +95,8 @@ impl Incast {
             request_bytes,
             jitter,
             random,
-            rounds_left: rounds,
+            rounds_left: rounds + warmup_rounds,
+            warmup_rounds_left: warmup_rounds,
             waiting: servers.len(),
             servers: servers.into_iter().map(server).collect(),
             began_at: Instant::ZERO,
@@ -94,7 +107,7 @@ impl Incast {
         }
     }
 
-    /// Rounds that are over.
+    /// Rounds that are over and count.
     pub fn rounds(&self) -> &[Round] {
         &self.rounds
     }
@@ -179,7 +192,10 @@ impl Incast {
                 }
                 self.waiting -= 1;
                 if self.waiting == 0 {
-                    self.rounds.push(Round { began_at: self.began_at, ended_at: cx.now() });
+                    match self.warmup_rounds_left.checked_sub(1) {
+                        Some(left) => self.warmup_rounds_left = left,
+                        None => self.rounds.push(Round { began_at: self.began_at, ended_at: cx.now() }),
+                    }
                 }
             }
             Event::Received { bytes } => {

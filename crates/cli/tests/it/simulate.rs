@@ -1,0 +1,165 @@
+//! `anabranch simulate`, and the same scenarios under `emulate`.
+
+use crate::{anabranch, answer, text};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// A scenario that the repository carries.
+fn carried(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name).display().to_string()
+}
+
+fn rows(args: &[&str]) -> Vec<Value> {
+    let output = answer(args);
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a JSON object a line"))
+        .collect()
+}
+
+#[test]
+fn the_first_scenario_shows_the_incast_collapse() {
+    let rows = rows(&["simulate", &carried("incast.toml"), "--json", "--trials", "3"]);
+    assert_eq!(rows.len(), 9 * 3);
+    let goodput = |servers: u64| {
+        let of = rows.iter().filter(|row| row["workload.servers"] == servers);
+        of.map(|row| row["goodput_mbps"].as_f64().expect("a rate")).sum::<f64>() / 3.0
+    };
+    assert!(goodput(1) > 900.0 && goodput(2) > 900.0, "near the line rate: {} {}", goodput(1), goodput(2));
+    // ns-3 3.44 from the same settings: 704 and 813 at 5 servers, 259 and 233 at 10, 292 and 265 at 15.
+    assert!(
+        goodput(4) > 450.0 && goodput(10) < 450.0,
+        "the knee lies between: {} {}",
+        goodput(4),
+        goodput(10)
+    );
+    for servers in [16, 32, 64] {
+        assert!(goodput(servers) < 300.0, "the floor: {servers}: {}", goodput(servers));
+    }
+}
+
+#[test]
+fn wrong_input_gets_one_line_and_exit_code_2() {
+    let incast = carried("incast.toml");
+    for (args, expected) in [
+        (&["simulate", "nowhere.toml"][..], "nowhere.toml"),
+        (&["simulate", &incast, "--set", "network.hosts=1"], "network.topology: 1 hosts: at least 2"),
+        (
+            &["simulate", &incast, "--set", "workload.servers=65"],
+            "workload[0].servers: 65: the network has 65 hosts",
+        ),
+        (&["simulate", &incast, "--set", "network.rate=1"], "network.rate"),
+        (&["simulate", &incast, "--set", "workload.client=\"hub\""], "`hub` is a switch"),
+        (&["simulate", &incast, "--trials", "0"], "0"),
+        (&["emulate", &incast, "--set", "workload.servers=2", "--", "true"], "leave out the command"),
+        (&["emulate", &incast, "--set", "network.mark=\"3 kB\""], "network.mark: only in the simulator"),
+        (
+            &["emulate", "b4", "--set", "network.hosts=3", "--", "true"],
+            "--set and --trials are for scenarios",
+        ),
+    ] {
+        let output = answer(args);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(expected), "{args:?}: {said}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_rows_on_any_number_of_jobs() {
+    let incast = carried("incast.toml");
+    let with = |jobs| rows(&["simulate", &incast, "--json", "--trials", "2", "--jobs", jobs]);
+    assert_eq!(with("1"), with("3"));
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("anabranch-simulate-{name}-{}", std::process::id()));
+    // Left from an earlier process of this number.
+    let _ = std::fs::remove_dir_all(&folder);
+    folder
+}
+
+#[test]
+fn a_run_directory_holds_everything_and_is_not_written_over() {
+    let out = folder("out");
+    let shown = out.display().to_string();
+    let dumbbell = carried("dumbbell.toml");
+    let args =
+        ["simulate", &dumbbell, "--set", "duration=6 s", "--set", "probe.interval=100 ms", "--out", &shown];
+    let output = answer(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for name in ["rows", "flows", "links", "series"] {
+        let bytes = std::fs::read(out.join(format!("{name}.parquet"))).expect(name);
+        assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"), "{name}");
+    }
+    let run: Value =
+        serde_json::from_slice(&std::fs::read(out.join("run.json")).expect("run.json")).expect("JSON");
+    assert_eq!(run["command"], "simulate");
+    assert_eq!(run["config"]["points"][1]["transport"]["control"], "cubic", "resolved, defaults included");
+    assert_eq!(std::fs::read_to_string(out.join("rows.jsonl")).expect("rows").lines().count(), 2);
+    let again = answer(&args);
+    assert!(!again.status.success() && text(&again.stderr).contains("there is something already"));
+    std::fs::remove_dir_all(&out).expect("it is there");
+}
+
+#[test]
+fn ctrl_c_shows_what_was_whole_and_says_how_much() {
+    let incast = carried("incast.toml");
+    let args = ["simulate", &incast, "--trials", "100000", "--set", "workload.rounds=1"];
+    let mut command = anabranch();
+    let child =
+        command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs still");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    assert!(text(&output.stderr).contains("interrupted:"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("goodput"), "the table of what was whole");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_without_a_word() {
+    let incast = carried("incast.toml");
+    let mut command = anabranch();
+    command.args(["-q", "simulate", &incast, "--json", "--trials", "2000", "--set", "workload.rounds=1"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+/// One scenario, two clocks: the simulator's TCP and the kernel's get the same from the same network.
+#[test]
+fn simulated_and_emulated_goodput_agree() {
+    let Some(_alone) = crate::emulate::stage(&[]) else { return };
+    let dumbbell = carried("dumbbell.toml");
+    let sets = ["--set", "duration=12 s", "--set", "warmup=4 s"];
+    let run = |verb: &str| rows(&[&[verb, &dumbbell, "--json"], &sets[..]].concat());
+    let (simulated, emulated) = (run("simulate"), run("emulate"));
+    assert_eq!((simulated.len(), emulated.len()), (2, 2));
+    for (simulated, emulated) in simulated.iter().zip(&emulated) {
+        assert_eq!(simulated["transport.control"], emulated["transport.control"]);
+        if emulated["trusted"] != true {
+            crate::skip(&format!("the machine was too busy to emulate: {}", emulated["why"]));
+            continue;
+        }
+        let rate = |row: &Value| row["goodput_mbps"].as_f64().expect("a rate");
+        let ratio = rate(simulated) / rate(emulated);
+        assert!((0.9..=1.1).contains(&ratio), "{simulated} and {emulated}");
+    }
+}
+
+#[test]
+fn an_incast_is_emulated_with_its_barrier() {
+    let Some(_alone) = crate::emulate::stage(&[]) else { return };
+    let incast = carried("incast.toml");
+    let sets = ["workload.servers=3", "workload.rounds=4", "network.hosts=4", "network.rate=\"50 Mbit/s\""];
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", *set]).collect();
+    let rows = rows(&[&["emulate", incast.as_str(), "--json"], &sets[..]].concat());
+    assert_eq!(rows[0]["rounds"], 4);
+    let goodput = rows[0]["goodput_mbps"].as_f64().expect("a rate");
+    assert!(goodput > 5.0 && goodput < 50.0, "{goodput}");
+}
