@@ -1,0 +1,215 @@
+"""Results: data frames of what ran, and the run directories that they come from.
+
+Columns are the binary's, with their units in their names: first what was swept, then ``trial`` and ``seed``. A column
+of whole numbers stays one where values are missing (``Int64``). Read `Result` first.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anabranch_lab.batches import ROWS, RUN
+
+#: What a directory that `Result.save` wrote says of itself, beside its tables.
+SWEEP = "sweep.json"
+#: Tables beside the rows, in files that end in ``.parquet``.
+TABLES = ("flows", "links", "series")
+
+
+class NoTableError(LookupError):
+    """A table was asked for that the run did not keep."""
+
+
+class Result:
+    """What a run or a sweep gave.
+
+    Attributes
+    ----------
+    rows
+        A row for each point, trial and workload.
+    about
+        What the rows depend on: ``scenario`` (TOML), ``over``, ``trials``, ``seed``, ``version``, ``commit``,
+        ``binary`` (its hash), and ``command``.
+    path
+        The run directory, if one was asked for.
+    """
+
+    def __init__(
+        self,
+        rows: pd.DataFrame,
+        tables: dict[str, pa.Table],
+        about: dict[str, Any],
+        path: Path | None = None,
+    ) -> None:
+        self.rows = rows
+        self.about = about
+        self.path = path
+        self._tables = tables
+
+    @functools.cached_property
+    def flows(self) -> pd.DataFrame:
+        """A row for each flow.
+
+        Raises
+        ------
+        NoTableError
+            The run kept none.
+        """
+        return self._table("flows")
+
+    @functools.cached_property
+    def links(self) -> pd.DataFrame:
+        """A row for each link.
+
+        Raises
+        ------
+        NoTableError
+            The run kept none.
+        """
+        return self._table("links")
+
+    @functools.cached_property
+    def series(self) -> pd.DataFrame:
+        """A row for each probed value at each time.
+
+        Raises
+        ------
+        NoTableError
+            The run kept none.
+        """
+        return self._table("series")
+
+    def _table(self, name: str) -> pd.DataFrame:
+        if name not in self._tables:
+            raise NoTableError(
+                f"this run kept no {name}: ask for `tables=True`, and for `series` give the scenario a [probe]"
+            )
+        return frame(self._tables[name])
+
+    def save(self, folder: str | Path) -> Result:
+        """Write everything into a new folder.
+
+        Parameters
+        ----------
+        folder
+            One that is not there, or is empty.
+
+        Returns
+        -------
+        Result
+            The same with that path. `read` gives it back.
+
+        Raises
+        ------
+        FileExistsError
+            Something is there.
+        """
+        folder = Path(folder)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise FileExistsError(f"{folder}: is there already: name a folder that is not")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.rows.to_parquet(folder / "rows.parquet", index=False)
+        for name, table in self._tables.items():
+            pq.write_table(table, folder / f"{name}.parquet")
+        # Last: a folder without it is a sweep that did not end.
+        (folder / SWEEP).write_text(json.dumps(self.about, indent=2) + "\n", encoding="utf-8")
+        return Result(self.rows, self._tables, self.about, folder)
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Result:
+        """Read a run directory of the binary, or one that `save` wrote.
+
+        Parameters
+        ----------
+        folder
+            The directory.
+
+        Returns
+        -------
+        Result
+            What it holds.
+
+        Raises
+        ------
+        FileNotFoundError
+            It holds no run that ended.
+        """
+        folder = Path(folder)
+        tables = {name: pq.read_table(path) for name in TABLES if (path := folder / f"{name}.parquet").is_file()}
+        if (folder / SWEEP).is_file():
+            about = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
+            return cls(pd.read_parquet(folder / "rows.parquet"), tables, about, folder)
+        if not (folder / RUN).is_file():
+            raise FileNotFoundError(f"{folder}: holds neither {RUN} nor {SWEEP}: no run that ended")
+        run = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        rows = rows_frame(parse_rows((folder / ROWS).read_bytes()), [])
+        return cls(rows, tables, facts(run), folder)
+
+    def __repr__(self) -> str:
+        return f"Result({len(self.rows)} rows, {', '.join(['rows', *self._tables])})"
+
+
+def facts(run: dict[str, Any]) -> dict[str, Any]:
+    """What a run directory's description says that a sweep repeats."""
+    return {"command": run["command"], "config": run["config"]} | {
+        name: run.get(name) for name in ("seed", "version", "commit", "machine")
+    }
+
+
+def parse_rows(data: bytes) -> list[dict[str, Any]]:
+    """Rows of a run directory, as they stand."""
+    return [json.loads(line) for line in data.splitlines() if line]
+
+
+def parse_table(data: bytes) -> pa.Table:
+    """A table of a run directory."""
+    return pq.read_table(io.BytesIO(data))
+
+
+def rows_frame(rows: Sequence[dict[str, Any]], swept: Iterable[str]) -> pd.DataFrame:
+    """Make a data frame of rows: swept settings first, then trial, seed and workload, then the rest as it comes.
+
+    Examples
+    --------
+    >>> rows_frame([{"goodput_mbps": 1.5, "trial": 0, "k": 4, "drops": None}, {"drops": 2, "trial": 1, "k": 4}], ["k"])
+       k  trial  goodput_mbps  drops
+    0  4      0           1.5   <NA>
+    1  4      1           NaN      2
+    """
+    seen: dict[str, None] = {}
+    for row in rows:
+        seen |= dict.fromkeys(row)
+    first = [name for name in (*swept, "trial", "seed", "workload") if name in seen]
+    names = [*first, *(name for name in seen if name not in first)]
+    return pd.DataFrame({name: _column([row.get(name) for row in rows]) for name in names}, columns=names)
+
+
+def _column(values: list[Any]) -> pd.Series[Any]:
+    kinds = {type(value) for value in values}
+    if kinds == {int, type(None)}:
+        return pd.Series(values, dtype="Int64")
+    if kinds and kinds <= {int, float, type(None)} and float in kinds:
+        return pd.Series(values, dtype="float64")
+    if len(kinds - {type(None)}) > 1 or dict in kinds or list in kinds:
+        return pd.Series(values, dtype="object")
+    return pd.Series(values)
+
+
+def frame(table: pa.Table) -> pd.DataFrame:
+    """Make a data frame of a Parquet table; whole numbers stay whole where some are missing."""
+
+    def series(column: pa.ChunkedArray) -> pd.Series[Any]:
+        if column.null_count and pa.types.is_integer(column.type):
+            return pd.Series(column.to_pylist(), dtype="Int64")
+        return pd.Series(column.to_pandas())
+
+    return pd.DataFrame({name: series(table.column(name)) for name in table.column_names})
