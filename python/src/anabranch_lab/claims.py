@@ -1,0 +1,574 @@
+"""Claims: what an experiment should give, with its source and tolerance, and whether ours does.
+
+A claim is a folder with ``plan.toml`` (what runs, how each value is computed, how figures are drawn) and ``expected.csv``
+(published values, ours as last recorded, tolerances, sources). Both are read strictly: a key or column that is not known
+is refused with its place. A folder with a ``run.py`` measures by itself; it is listed, not run. Read `Claim` and `check`
+first; ``docs/lab.md`` has the format.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from anabranch_lab.results import Result
+from anabranch_lab.runs import sweep
+from anabranch_lab.scenario import Scenario
+from anabranch_lab.stats import means
+
+PLAN, EXPECTED = "plan.toml", "expected.csv"
+#: The columns of ``expected.csv``.
+COLUMNS = ("metric", "published", "ours", "tolerance", "source", "note")
+
+#: One number out of the means of a column along a swept setting; ``None`` where there is none such.
+ALONG = ("first_below", "stays_below", "min_of_means", "max_of_means")
+#: One number out of a column's values.
+REDUCE = ("mean", "median", "min", "max")
+
+
+class ClaimError(ValueError):
+    """A claim's files are not as they must be; the message has the place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """What runs.
+
+    Attributes
+    ----------
+    name
+        What metrics and figures call it.
+    scenario
+        The scenario's file, beside the plan.
+    trials
+        Runs of each point, in full.
+    over
+        Values by setting, in full.
+    settings
+        Settings in place of the scenario's.
+    sample_trials, sample_over
+        The same for the sample; settings that are not in ``sample_over`` are as in full.
+    """
+
+    name: str
+    scenario: str
+    trials: int
+    over: dict[str, list[Any]]
+    settings: dict[str, Any]
+    sample_trials: int
+    sample_over: dict[str, list[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """How a value is computed from a sweep's rows.
+
+    Attributes
+    ----------
+    name
+        As in ``expected.csv``; its unit is part of it.
+    sweep
+        Whose rows.
+    column
+        Of what.
+    reduce
+        ``mean``, ``median``, ``min``, ``max`` of all values; or, with ``along``, of the means of each point:
+        ``min_of_means``, ``max_of_means``, ``first_below`` (the first value of ``along`` at which the mean is below
+        ``below``), ``stays_below`` (the first from which on all means are).
+    where
+        Only rows with these values.
+    along, below
+        See ``reduce``.
+    """
+
+    name: str
+    sweep: str
+    column: str
+    reduce: str
+    where: dict[str, Any]
+    along: str | None
+    below: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """Points of somebody else's.
+
+    Attributes
+    ----------
+    label
+        For the legend: who, and what the source is.
+    line
+        The value of the figure's ``line`` that they belong to.
+    points
+        Pairs of x and y.
+    """
+
+    label: str
+    line: Any
+    points: list[list[float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """How a picture is drawn: the means of ``y`` along ``x``, a line for each value of ``line``.
+
+    Attributes
+    ----------
+    name
+        Of its files.
+    sweep
+        Whose rows.
+    x, y, line
+        Columns.
+    title, x_label, y_label, line_label
+        For people; ``{}`` in ``line_label`` is the line's value.
+    published
+        Points beside ours.
+    """
+
+    name: str
+    sweep: str
+    x: str
+    y: str
+    line: str
+    title: str
+    x_label: str
+    y_label: str
+    line_label: str
+    published: list[Published]
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """A row of ``expected.csv``."""
+
+    metric: str
+    published: str
+    ours: str
+    tolerance: str
+    source: str
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A value that was checked, as ``anabranch-lab check`` prints it.
+
+    Attributes
+    ----------
+    claim, metric
+        Which.
+    published
+        A number, a range ``5-10``, or a bound ``<300`` or ``>900``.
+    ours
+        What was measured now; ``None`` where there is no such value.
+    tolerance
+        How far ours may lie outside: a number of the same unit, or a share of the published as ``10%``.
+    ok
+        Whether it does not.
+    note
+        Source, remarks, and where this differs from what was recorded.
+    """
+
+    claim: str
+    metric: str
+    published: str
+    ours: float | None
+    tolerance: str
+    ok: bool
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A claim, as its folder has it.
+
+    Attributes
+    ----------
+    name, title
+        What it is called, and what it says.
+    folder
+        Where it lies.
+    sweeps, metrics, figures, expected
+        Empty where it measures by itself.
+    command
+        How it measures by itself; ``None`` where this package does it.
+    """
+
+    name: str
+    title: str
+    folder: Path
+    sweeps: dict[str, Sweep]
+    metrics: list[Metric]
+    figures: list[Figure]
+    expected: dict[str, Expected]
+    command: str | None = None
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Claim:
+        """Read a claim's folder.
+
+        Parameters
+        ----------
+        folder
+            The one with its ``plan.toml``.
+
+        Returns
+        -------
+        Claim
+            What it says.
+
+        Raises
+        ------
+        ClaimError
+            Something in it is not as it must be.
+        """
+        folder = Path(folder)
+        place = f"{folder.name}/{PLAN}"
+        try:
+            plan = tomllib.loads((folder / PLAN).read_text(encoding="utf-8"))
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise ClaimError(f"{place}: {error}") from error
+        if (folder / "run.py").is_file():
+            command = f"python3 {folder.parent.name}/{folder.name}/run.py"
+            return cls(folder.name, _title(folder), folder, {}, [], [], {}, command)
+        top = _Table(plan, place)
+        name = top.text("claim")
+        if name != folder.name:
+            raise ClaimError(f"{place}: claim `{name}`: must be the folder's name, `{folder.name}`")
+        title = top.text("title")
+        sweeps = {one.name: one for one in (_sweep(table) for table in top.tables("sweep"))}
+        metrics = [_metric(table, sweeps) for table in top.tables("metric")]
+        figures = [_figure(table, sweeps) for table in top.tables("figure", needed=False)]
+        top.end()
+        expected = _read_expected(folder)
+        if [metric.name for metric in metrics] != list(expected):
+            raise ClaimError(
+                f"{folder.name}/{EXPECTED}: metrics {', '.join(expected)}: must be the plan's, in its order: "
+                f"{', '.join(metric.name for metric in metrics)}"
+            )
+        return cls(name, title, folder, sweeps, metrics, figures, expected)
+
+    def run(self, *, full: bool, **options: Any) -> dict[str, Result]:  # noqa: ANN401
+        """Run its sweeps.
+
+        Parameters
+        ----------
+        full
+            Everything rather than the sample.
+        options
+            As `anabranch_lab.sweep` has them: ``cluster``, ``binary``, ``jobs``, ``progress``.
+
+        Returns
+        -------
+        dict[str, Result]
+            Their results by name.
+        """
+        results = {}
+        for name, one in self.sweeps.items():
+            scenario = Scenario.from_file(self.folder / one.scenario).set(one.settings)
+            over = one.over if full else one.over | one.sample_over
+            results[name] = sweep(scenario, over, one.trials if full else one.sample_trials, **options)
+        return results
+
+
+def find(folder: str | Path | None = None) -> Path:
+    """Find the folder of claims: the one named, or ``experiments`` above the working directory or this package.
+
+    Raises
+    ------
+    ClaimError
+        There is none.
+    """
+    if folder is not None:
+        if not Path(folder).is_dir():
+            raise ClaimError(f"{folder}: no folder of claims")
+        return Path(folder)
+    for start in (Path.cwd(), Path(__file__).resolve().parent):
+        for above in (start, *start.parents):
+            if any((above / "experiments").glob(f"*/{PLAN}")):
+                return above / "experiments"
+    raise ClaimError("no folder `experiments` above the working directory: name one with --experiments")
+
+
+def read_all(folder: str | Path | None = None) -> dict[str, Claim]:
+    """Read all claims of a folder, in the order of their names."""
+    return {path.parent.name: Claim.read(path.parent) for path in sorted(find(folder).glob(f"*/{PLAN}"))}
+
+
+def check(claim: Claim, results: Mapping[str, Result], *, full: bool) -> list[Row]:
+    """Compare what ran with what was published.
+
+    Parameters
+    ----------
+    claim
+        The claim.
+    results
+        What `Claim.run` gave.
+    full
+        Whether that was everything.
+
+    Returns
+    -------
+    list[Row]
+        A row for each of its metrics.
+    """
+    rows = []
+    for metric in claim.metrics:
+        expected = claim.expected[metric.name]
+        ours = value(metric, results[metric.sweep].rows)
+        notes = [expected.source, expected.note]
+        if full and expected.ours and shown(ours) != expected.ours:
+            notes.append(f"recorded was {expected.ours}")
+        if not full:
+            one = claim.sweeps[metric.sweep]
+            in_full = f", in full ({one.trials}) {expected.ours}" if expected.ours else ""
+            notes.append(f"sample of {one.sample_trials} trials{in_full}")
+        ok = is_within(ours, expected.published, expected.tolerance)
+        note = "; ".join(note for note in notes if note)
+        rows.append(Row(claim.name, metric.name, expected.published, ours, expected.tolerance, ok, note))
+    return rows
+
+
+def record(claim: Claim, rows: Sequence[Row]) -> None:
+    """Write what was measured into the column ``ours`` of ``expected.csv``."""
+    measured = {row.metric: shown(row.ours) for row in rows}
+    with (claim.folder / EXPECTED).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for one in claim.expected.values():
+            writer.writerow(dataclasses.astuple(dataclasses.replace(one, ours=measured[one.metric])))
+
+
+def shown(number: float | None) -> str:
+    """A value as ``expected.csv`` has it: four digits, or ``none``.
+
+    Examples
+    --------
+    >>> shown(182.3456), shown(8), shown(None)
+    ('182.3', '8', 'none')
+    """
+    return "none" if number is None else f"{number:.4g}"
+
+
+def value(metric: Metric, rows: pd.DataFrame) -> float | None:
+    """Compute a metric from a sweep's rows.
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"servers": [1, 2, 3, 4], "goodput_mbps": [900.0, 300.0, 900.0, 200.0]})
+    >>> knee = Metric("knee_servers", "s", "goodput_mbps", "first_below", {}, "servers", 500)
+    >>> value(knee, rows), value(dataclasses.replace(knee, reduce="stays_below"), rows)
+    (2.0, 4.0)
+    """
+    for column in (*metric.where, metric.column, *([metric.along] if metric.along else [])):
+        if column not in rows:
+            raise ClaimError(f"metric {metric.name}: no column `{column}`: there are {', '.join(rows.columns)}")
+    for column, wanted in metric.where.items():
+        rows = rows[rows[column] == wanted]
+    if rows.empty:
+        raise ClaimError(f"metric {metric.name}: no row where {metric.where}")
+    if metric.along is None:
+        return float(rows[metric.column].agg(metric.reduce))
+    table = means(rows, metric.column, metric.along)
+    pairs = [(float(at), float(mean)) for at, mean in zip(table[metric.along], table["mean"], strict=True)]
+    match metric.reduce:
+        case "min_of_means":
+            return min(mean for _, mean in pairs)
+        case "max_of_means":
+            return max(mean for _, mean in pairs)
+    below = math.inf if metric.below is None else metric.below
+    found: float | None = None
+    for at, mean in pairs if metric.reduce == "first_below" else reversed(pairs):
+        if mean < below:
+            found = at
+            if metric.reduce == "first_below":
+                break
+        elif metric.reduce == "stays_below":
+            break
+    return found
+
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+
+
+def bounds(published: str) -> tuple[float, float]:
+    """Least and most of what was published.
+
+    Examples
+    --------
+    >>> bounds("989"), bounds("6-10"), bounds("<300"), bounds(">900")
+    ((989.0, 989.0), (6.0, 10.0), (-inf, 300.0), (900.0, inf))
+    """
+    if match := re.fullmatch(rf"({_NUMBER})(?:-({_NUMBER}))?", published):
+        return float(match[1]), float(match[2] or match[1])
+    if match := re.fullmatch(rf"([<>])({_NUMBER})", published):
+        return (-math.inf, float(match[2])) if match[1] == "<" else (float(match[2]), math.inf)
+    raise ValueError(f"published `{published}`: must be a number, a range as 6-10, or a bound as <300 or >900")
+
+
+def is_within(ours: float | None, published: str, tolerance: str) -> bool:
+    """Whether a value lies where it was published, or as near as the tolerance says.
+
+    Examples
+    --------
+    >>> is_within(900, "989", "10%"), is_within(880, "989", "10%"), is_within(11, "6-10", "0"), is_within(None, "5", "0")
+    (True, False, False, False)
+    """
+    low, high = bounds(published)
+    match = re.fullmatch(rf"({_NUMBER})(%?)", tolerance)
+    if not match:
+        raise ValueError(f"tolerance `{tolerance}`: must be a number of the metric's unit, or a share as 10%")
+    if ours is None:
+        return False
+    amount = float(match[1])
+    below, above = (low * amount / 100, high * amount / 100) if match[2] else (amount, amount)
+    return low - (0 if math.isinf(low) else below) <= ours <= high + (0 if math.isinf(high) else above)
+
+
+class _Table:
+    """A table of a plan whose keys are taken one by one; what is left over is refused."""
+
+    def __init__(self, table: dict[str, Any], place: str) -> None:
+        self._left = dict(table)
+        self.place = place
+
+    def wrong(self, key: str, message: str) -> ClaimError:
+        return ClaimError(f"{self.place}: {key}: {message}")
+
+    def take(self, key: str, is_good: Callable[[Any], bool], what: str, default: Any = None) -> Any:  # noqa: ANN401
+        if key not in self._left:
+            if default is not None:
+                return default
+            raise self.wrong(key, f"is missing: must be {what}")
+        taken = self._left.pop(key)
+        if not is_good(taken):
+            raise self.wrong(key, f"{taken!r}: must be {what}")
+        return taken
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return str(self.take(key, lambda v: isinstance(v, str) and bool(v), "text", default))
+
+    def count(self, key: str, default: int | None = None) -> int:
+        return int(self.take(key, lambda v: type(v) is int and v > 0, "a whole number from 1", default))
+
+    def table(self, key: str) -> dict[str, Any]:
+        return dict(self.take(key, lambda v: isinstance(v, dict), "a table", {}))
+
+    def lists(self, key: str) -> dict[str, list[Any]]:
+        def is_good(v: Any) -> bool:  # noqa: ANN401
+            return isinstance(v, dict) and all(isinstance(values, list) and values for values in v.values())
+
+        return dict(self.take(key, is_good, "a table of lists of at least one value", {}))
+
+    def tables(self, key: str, *, needed: bool = True) -> Iterator[_Table]:
+        def is_good(v: Any) -> bool:  # noqa: ANN401
+            return isinstance(v, list) and all(isinstance(inner, dict) for inner in v)
+
+        tables = self.take(key, is_good, f"tables, as [[{key}]]", None if needed else [])
+        for number, table in enumerate(tables):
+            name = table.get("name", number)
+            yield _Table(table, f"{self.place}: {key} {name}")
+
+    def end(self) -> None:
+        for key in self._left:
+            raise ClaimError(f"{self.place}: {key}: is not known here")
+
+
+def _sweep(table: _Table) -> Sweep:
+    trials, over = table.count("trials"), table.lists("over")
+    name, scenario, settings = table.text("name"), table.text("scenario"), table.table("set")
+    sample = _Table(table.table("sample"), f"{table.place}: sample")
+    sample_trials, sample_over = sample.count("trials", trials), sample.lists("over")
+    for key in sample_over:
+        if key not in over:
+            raise sample.wrong(f"over.{key}", "must be swept in full too")
+    sample.end()
+    table.end()
+    return Sweep(name, scenario, trials, over, settings, sample_trials, sample_over)
+
+
+def _of_sweep(table: _Table, sweeps: Mapping[str, Sweep]) -> str:
+    known = ", ".join(sweeps)
+    return str(table.take("sweep", lambda v: v in sweeps, f"the name of a sweep: {known}"))
+
+
+def _metric(table: _Table, sweeps: Mapping[str, Sweep]) -> Metric:
+    name, of, column, where = table.text("name"), _of_sweep(table, sweeps), table.text("column"), table.table("where")
+    along = table.text("along", "") or None
+    reduces = ALONG if along else REDUCE
+    reduce = str(table.take("reduce", lambda v: v in reduces, f"one of {', '.join(reduces)}"))
+    below = None
+    if reduce.endswith("_below"):
+        below = float(table.take("below", lambda v: type(v) in (int, float), "a number"))
+    table.end()
+    return Metric(name, of, column, reduce, where, along, below)
+
+
+def _figure(table: _Table, sweeps: Mapping[str, Sweep]) -> Figure:
+    def is_points(v: Any) -> bool:  # noqa: ANN401
+        return isinstance(v, list) and all(isinstance(p, list) and len(p) == 2 for p in v) and bool(v)
+
+    published = []
+    for one in table.tables("published", needed=False):
+        points = one.take("points", is_points, "a list of pairs")
+        line = one.take("line", lambda v: isinstance(v, str | int | float), "a value of the figure's line")
+        published.append(Published(one.text("label"), line, points))
+        one.end()
+    figure = Figure(
+        name=table.text("name"),
+        sweep=_of_sweep(table, sweeps),
+        x=table.text("x"),
+        y=table.text("y"),
+        line=table.text("line"),
+        title=table.text("title"),
+        x_label=table.text("x_label"),
+        y_label=table.text("y_label"),
+        line_label=table.text("line_label", "{}"),
+        published=published,
+    )
+    table.end()
+    return figure
+
+
+def _read_expected(folder: Path) -> dict[str, Expected]:
+    place = f"{folder.name}/{EXPECTED}"
+    try:
+        with (folder / EXPECTED).open(encoding="utf-8", newline="") as file:
+            lines = list(csv.reader(file))
+    except OSError as error:
+        raise ClaimError(f"{place}: {error}") from error
+    if not lines or tuple(lines[0]) != COLUMNS:
+        raise ClaimError(f"{place}:1: must be {','.join(COLUMNS)}")
+    expected: dict[str, Expected] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        if len(line) != len(COLUMNS):
+            raise ClaimError(f"{place}:{number}: {len(line)} values: must be {len(COLUMNS)}")
+        row = Expected(*line)
+        try:
+            is_within(None, row.published, row.tolerance)
+        except ValueError as error:
+            raise ClaimError(f"{place}:{number}: {error}") from error
+        if row.metric in expected:
+            raise ClaimError(f"{place}:{number}: metric {row.metric}: is there twice")
+        expected[row.metric] = row
+    return expected
+
+
+def _title(folder: Path) -> str:
+    """How a README's claim begins, up to where it goes into detail."""
+    try:
+        text = (folder / "README.md").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    match = re.search(r"\*\*Claim\.\*\*\s+(.*?)(?:[.:]\s| \()", text, re.DOTALL)
+    return " ".join(match[1].split()) if match else ""

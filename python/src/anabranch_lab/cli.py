@@ -1,0 +1,192 @@
+"""The command ``anabranch-lab``: list claims, run them, check them, draw them.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done and all values as published, 1 a value is not or
+something failed, 2 wrong usage, 130 interrupted. Read `main` first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from anabranch_lab import claims as claims_
+from anabranch_lab.batches import RunError, ScenarioError
+from anabranch_lab.binary import BinaryNotFoundError
+from anabranch_lab.claims import Claim, ClaimError, Row
+from anabranch_lab.results import SWEEP, Result
+
+DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says.
+
+    Parameters
+    ----------
+    arguments
+        The command line; this process's if left out.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except (ClaimError, ScenarioError, BinaryNotFoundError, FileExistsError) as error:
+        print(f"anabranch-lab: {error}", file=sys.stderr)
+        return WRONG
+    except RunError as error:
+        print(f"anabranch-lab: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("anabranch-lab: interrupted: what was whole is kept, the same command goes on there", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="anabranch-lab", description="Claims about published values: list, run, check and draw them."
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    for name, command, text in (
+        ("list", _list, "The claims there are"),
+        ("run", _run, "Run claims and keep their rows as run directories"),
+        ("check", _check, "Run claims and compare each value with what was published"),
+        ("figures", _figures, "Run claims and draw their figures beside the published points"),
+    ):
+        verb = verbs.add_parser(name, help=text, description=text)
+        verb.set_defaults(command=command)
+        verb.add_argument("claims", nargs="*", metavar="CLAIM", help="all without")
+        verb.add_argument(
+            "--experiments", metavar="DIR", help="the folder of claims; the nearest `experiments` without"
+        )
+        if name in ("list", "check"):
+            verb.add_argument("--json", action="store_true", help="one JSON object a line on stdout")
+        if name == "list":
+            continue
+        verb.add_argument("--full", action="store_true", help="everything rather than a sample")
+        verb.add_argument("--cluster", metavar="ADDRESS", help="a Dask scheduler, as tcp://host:8786, or `local`")
+        verb.add_argument("--binary", metavar="PATH", help="the anabranch binary")
+        verb.add_argument(
+            "--jobs", type=int, metavar="COUNT", help="processes at a time; as many as processors without"
+        )
+        verb.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
+        if name == "check":
+            verb.add_argument("--record", action="store_true", help="write ours into expected.csv; needs --full")
+        else:
+            verb.add_argument("--out", metavar="DIR", help="where files go")
+    return parser
+
+
+def _chosen(options: argparse.Namespace) -> list[Claim]:
+    known = claims_.read_all(options.experiments)
+    for name in options.claims:
+        if name not in known:
+            raise ClaimError(f"no claim `{name}`: there are {', '.join(known)}")
+    return [known[name] for name in options.claims or known]
+
+
+def _runnable(options: argparse.Namespace) -> list[Claim]:
+    """The chosen claims that run here; of the others the command is said."""
+    chosen = _chosen(options)
+    for claim in chosen:
+        if claim.command:
+            print(f"anabranch-lab: {claim.name} measures by itself: {claim.command}", file=sys.stderr)
+    return [claim for claim in chosen if claim.command is None]
+
+
+def _results(claim: Claim, options: argparse.Namespace) -> dict[str, Result]:
+    return claim.run(
+        full=options.full,
+        cluster=options.cluster,
+        binary=options.binary,
+        jobs=options.jobs,
+        progress=False if options.quiet else None,
+    )
+
+
+def _console() -> Console:
+    """Tables keep their shape where stdout is no terminal."""
+    return Console() if sys.stdout.isatty() else Console(width=200)
+
+
+def _list(options: argparse.Namespace) -> int:
+    chosen = _chosen(options)
+    if options.json:
+        for claim in chosen:
+            print(json.dumps({"claim": claim.name, "title": claim.title, "command": claim.command}))
+        return DONE
+    table = Table("claim", "what it says", "run by", box=None, pad_edge=False)
+    for claim in chosen:
+        table.add_row(claim.name, claim.title, claim.command or f"anabranch-lab check {claim.name}")
+    _console().print(table)
+    return DONE
+
+
+def _keep(claim: Claim, results: dict[str, Result], options: argparse.Namespace) -> Path:
+    """Write a run directory for each sweep; what this command wrote before gives way."""
+    folder = Path(options.out) if options.out else claim.folder.parent.parent / "runs" / "lab"
+    folder = folder / claim.name / ("full" if options.full else "sample")
+    for name, result in results.items():
+        if (folder / name / SWEEP).is_file():
+            shutil.rmtree(folder / name)
+        result.save(folder / name)
+        print(folder / name)
+    return folder
+
+
+def _run(options: argparse.Namespace) -> int:
+    for claim in _runnable(options):
+        _keep(claim, _results(claim, options), options)
+    return DONE
+
+
+def _figures(options: argparse.Namespace) -> int:
+    from anabranch_lab.figures import draw_claim
+
+    for claim in _runnable(options):
+        results = _results(claim, options)
+        folder = _keep(claim, results, options)
+        # The claim's own pictures are of everything.
+        for path in draw_claim(claim, results, claim.folder if options.full and not options.out else folder):
+            print(path)
+    return DONE
+
+
+def _check(options: argparse.Namespace) -> int:
+    if options.record and not options.full:
+        raise ClaimError("--record: needs --full: a sample is not what is recorded")
+    rows: list[Row] = []
+    for claim in _runnable(options):
+        checked = claims_.check(claim, _results(claim, options), full=options.full)
+        rows += checked
+        if options.json:
+            for row in checked:
+                print(json.dumps(dataclasses.asdict(row)), flush=True)
+        if options.record:
+            claims_.record(claim, checked)
+    if not options.json and rows:
+        table = Table("metric", "published", "ours", "tolerance", "ok", box=None, pad_edge=False)
+        for column in table.columns:
+            column.no_wrap, column.overflow = True, "fold"
+        for row in rows:
+            ok = "[green]yes[/]" if row.ok else "[red]no[/]"
+            table.add_row(f"{row.claim} {row.metric}", row.published, claims_.shown(row.ours), row.tolerance, ok)
+        _console().print(table)
+        good = sum(row.ok for row in rows)
+        print(f"{good} of {len(rows)} as published; notes: --json; reasons: each claim's README.md", file=sys.stderr)
+    return DONE if all(row.ok for row in rows) else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
