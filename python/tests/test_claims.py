@@ -1,0 +1,192 @@
+"""Claims: strict files, values checked on both sides of their tolerance, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from anabranch_lab import claims
+from anabranch_lab.claims import Claim, ClaimError
+from anabranch_lab.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SCENARIO = """\
+[network]
+topology = "star"
+hosts = 9
+delay = "25 us"
+queue = "64 KiB"
+[workload]
+kind = "incast"
+servers = 2
+block = "16 KiB"
+rounds = 2
+"""
+PLAN = """\
+claim = "small"
+title = "two servers are as good as one"
+[[sweep]]
+name = "servers"
+scenario = "small.toml"
+trials = 3
+[sweep.over]
+"workload.servers" = [1, 2]
+[sweep.sample]
+trials = 2
+[[metric]]
+name = "rounds_mean"
+sweep = "servers"
+column = "rounds"
+reduce = "mean"
+[[metric]]
+name = "knee_servers"
+sweep = "servers"
+column = "goodput_mbps"
+along = "workload.servers"
+reduce = "first_below"
+below = 1
+[[figure]]
+name = "goodput"
+sweep = "servers"
+x = "workload.servers"
+y = "goodput_mbps"
+line = "workload"
+title = "Small"
+x_label = "servers"
+y_label = "goodput, Mbit/s"
+[[figure.published]]
+label = "somebody"
+line = "incast"
+points = [[1, 900]]
+"""
+EXPECTED = """\
+metric,published,ours,tolerance,source,note
+rounds_mean,2,,0,the scenario,
+knee_servers,5-10,,0,nobody,there is none
+"""
+
+
+def write(folder: Path, plan: str = PLAN, expected: str = EXPECTED) -> Path:
+    claim = folder / "experiments" / "small"
+    claim.mkdir(parents=True, exist_ok=True)
+    (claim / "small.toml").write_text(SCENARIO)
+    (claim / "plan.toml").write_text(plan)
+    (claim / "expected.csv").write_text(expected)
+    return claim
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("trials = 3", "trails = 3", "small/plan.toml: sweep servers: trials: is missing"),
+        ("trials = 3", "trials = 0", "trials: 0: must be a whole number from 1"),
+        ("[sweep.sample]", "colour = 1\n[sweep.sample]", "sweep servers: over: "),
+        ("below = 1", "below = 1\nabove = 2", "metric knee_servers: above: is not known here"),
+        ('reduce = "mean"', 'reduce = "mode"', "reduce: 'mode': must be one of mean, median, min, max"),
+        ('sweep = "servers"\ncolumn = "rounds"', 'sweep = "s"\ncolumn = "rounds"', "the name of a sweep: servers"),
+        ('claim = "small"', 'claim = "big"', "must be the folder's name"),
+        ("points = [[1, 900]]", "points = [[1]]", "must be a list of pairs"),
+        ("title = ", "title ", "line 2"),
+    ],
+)
+def test_a_plan_that_is_wrong_is_refused_with_its_place(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in PLAN
+    with pytest.raises(ClaimError) as caught:
+        Claim.read(write(tmp_path, PLAN.replace(old, new, 1)))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("metric,published", "metric,expected", "small/expected.csv:1: must be metric,published,ours"),
+        ("rounds_mean,2,,0,", "rounds_mean,two,,0,", "expected.csv:2: published `two`"),
+        ("rounds_mean,2,,0,", "rounds_mean,2,,some,", "expected.csv:2: tolerance `some`"),
+        ("rounds_mean,2,,0,", "rounds_mean,2,0,", "expected.csv:2: 5 values: must be 6"),
+        ("rounds_mean,", "round_mean,", "must be the plan's, in its order"),
+        ("knee_servers,", "rounds_mean,", "expected.csv:3: metric rounds_mean: is there twice"),
+    ],
+)
+def test_expectations_that_are_wrong_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in EXPECTED
+    with pytest.raises(ClaimError) as caught:
+        Claim.read(write(tmp_path, expected=EXPECTED.replace(old, new, 1)))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ours", "published", "tolerance", "ok"),
+    [
+        (90, "100", "10%", True),
+        (89.9, "100", "10%", False),
+        (110, "100", "10%", True),
+        (110.1, "100", "10%", False),
+        (4, "5-10", "1", True),
+        (3.9, "5-10", "1", False),
+        (11.1, "5-10", "1", False),
+        (330, "<300", "10%", True),
+        (331, "<300", "10%", False),
+        (-5, "<300", "0", True),
+        (855, ">900", "5%", True),
+        (854, ">900", "5%", False),
+        (None, "<300", "10%", False),
+    ],
+)
+def test_tolerances_hold_to_their_edge(ours: float | None, published: str, tolerance: str, ok: bool) -> None:
+    assert claims.is_within(ours, published, tolerance) is ok
+
+
+def test_a_claim_is_run_checked_and_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claim = write(tmp_path)
+    folder = ["--experiments", str(claim.parent), "--quiet"]
+    assert main(["check", "small", "--json", *folder]) == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [list(row) for row in rows] == [["claim", "metric", "published", "ours", "tolerance", "ok", "note"]] * 2
+    assert [(row["ours"], row["ok"]) for row in rows] == [(2.0, True), (None, False)]
+    assert rows[0]["note"] == "the scenario; sample of 2 trials"
+
+    assert main(["check", "--record", *folder]) == 2
+    assert "needs --full" in capsys.readouterr().err
+    assert main(["check", "--full", "--record", *folder]) == 1
+    assert [one.ours for one in Claim.read(claim).expected.values()] == ["2", "none"]
+    assert "1 of 2 as published" in capsys.readouterr().err
+    write(tmp_path, expected=EXPECTED.replace("rounds_mean,2,,", "rounds_mean,2,3,"))
+    main(["check", "--full", "--json", *folder])
+    assert "recorded was 3" in capsys.readouterr().out
+
+
+def test_figures_and_run_directories_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claim = write(tmp_path)
+    arguments = ["figures", "small", "--experiments", str(claim.parent), "--quiet"]
+    assert main(arguments) == 0
+    sample = tmp_path / "runs" / "lab" / "small" / "sample"
+    assert (sample / "servers" / "sweep.json").is_file()
+    names = {"goodput.svg", "goodput-dark.svg", "goodput.png", "goodput-dark.png"}
+    assert names <= {path.name for path in sample.iterdir()}
+    first = (sample / "goodput.svg").read_bytes()
+    # Again: what was written gives way, and equal figures are equal files.
+    assert main(arguments) == 0
+    assert (sample / "goodput.svg").read_bytes() == first
+    assert main([*arguments, "--full"]) == 0
+    assert names <= {path.name for path in claim.iterdir()}
+    assert "goodput-dark.png" in capsys.readouterr().out
+
+
+def test_the_repositorys_claims_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    known = claims.read_all(ROOT / "experiments")
+    assert known["incast"].command is None
+    assert known["replicate-peers"].command == "python3 experiments/replicate-peers/run.py"
+    assert all(one.ours for one in known["incast"].expected.values())
+    assert main(["list", "--json", "--experiments", str(ROOT / "experiments")]) == 0
+    listed = [json.loads(line)["claim"] for line in capsys.readouterr().out.splitlines()]
+    assert {"incast", "codedbulk-throughput", "replicate-peers"} <= set(listed)
+
+
+def test_an_unknown_claim_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path)
+    assert main(["check", "big", "--experiments", str(tmp_path / "experiments")]) == 2
+    assert capsys.readouterr().err == "anabranch-lab: no claim `big`: there are small\n"
+    assert main(["list", "--experiments", str(tmp_path / "none")]) == 2
