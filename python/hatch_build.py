@@ -10,7 +10,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
-class CarryBinary(BuildHookInterface):
+class CarryBinary(BuildHookInterface[Any]):
     """A wheel carries ``target/release/anabranch``, or what ANABRANCH_BIN names; an editable install finds its own."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -144,7 +145,7 @@ class Result:
             It holds no run that ended.
         """
         folder = Path(folder)
-        tables = {name: pq.read_table(path) for name in TABLES if (path := folder / f"{name}.parquet").is_file()}
+        tables = {name: tidy(pq.read_table(path)) for name in TABLES if (path := folder / f"{name}.parquet").is_file()}
         if (folder / SWEEP).is_file():
             about = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
             return cls(pd.read_parquet(folder / "rows.parquet"), tables, about, folder)
@@ -172,7 +173,27 @@ def parse_rows(data: bytes) -> list[dict[str, Any]]:
 
 def parse_table(data: bytes) -> pa.Table:
     """A table of a run directory."""
-    return pq.read_table(io.BytesIO(data))
+    return tidy(pq.read_table(io.BytesIO(data)))
+
+
+def tidy(table: pa.Table) -> pa.Table:
+    """Lead with what tells rows apart, count in signed numbers, and let a column without a value have no type."""
+    table = table.select(_ordered(table.column_names, []))
+    for at, name in enumerate(table.column_names):
+        column = table.column(at)
+        if column.null_count == len(column):
+            table = table.set_column(at, name, pa.nulls(len(column)))
+        elif pa.types.is_unsigned_integer(column.type):
+            table = table.set_column(at, name, column.cast(pa.int64()))
+    return table
+
+
+def _ordered(names: Iterable[str], swept: Iterable[str]) -> list[str]:
+    """Swept settings first (their names have a dot where they are not known), then trial, seed and workload."""
+    names = list(names)
+    dotted = [name for name in names if "." in name]
+    first = [name for name in dict.fromkeys([*swept, *dotted, "trial", "seed", "workload"]) if name in names]
+    return [*first, *(name for name in names if name not in first)]
 
 
 def rows_frame(rows: Sequence[dict[str, Any]], swept: Iterable[str]) -> pd.DataFrame:
@@ -188,8 +209,7 @@ def rows_frame(rows: Sequence[dict[str, Any]], swept: Iterable[str]) -> pd.DataF
     seen: dict[str, None] = {}
     for row in rows:
         seen |= dict.fromkeys(row)
-    first = [name for name in (*swept, "trial", "seed", "workload") if name in seen]
-    names = [*first, *(name for name in seen if name not in first)]
+    names = _ordered(seen, swept)
     return pd.DataFrame({name: _column([row.get(name) for row in rows]) for name in names}, columns=names)
 
 
@@ -208,6 +228,8 @@ def frame(table: pa.Table) -> pd.DataFrame:
     """Make a data frame of a Parquet table; whole numbers stay whole where some are missing."""
 
     def series(column: pa.ChunkedArray) -> pd.Series[Any]:
+        if pa.types.is_null(column.type):
+            return pd.Series([np.nan] * len(column), dtype="float64")
         if column.null_count and pa.types.is_integer(column.type):
             return pd.Series(column.to_pylist(), dtype="Int64")
         return pd.Series(column.to_pandas())
