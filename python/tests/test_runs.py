@@ -168,6 +168,25 @@ def test_tables_are_joined_in_the_order_of_the_rows(star: lab.Scenario, tmp_path
         _ = rows_only.flows
 
 
+def test_a_sweeps_tables_are_those_of_one_call() -> None:
+    scenario = lab.Scenario(
+        {
+            "duration": "20 ms",
+            "network": {"topology": "star", "hosts": 4},
+            "workload": {"kind": "poisson", "load": 0.5, "sizes": "100 kB"},
+        }
+    )
+    over = {"workload.sizes": ["100 kB", "20 kB"]}
+    swept = lab.sweep(scenario, over, trials=12, tables=True)
+    whole = lab.run(scenario.set({"sweep": over}), trials=12)
+    pd.testing.assert_frame_equal(swept.rows, whole.rows)
+    try:
+        pd.testing.assert_frame_equal(swept.flows, whole.flows)
+        pd.testing.assert_frame_equal(swept.links, whole.links)
+    except lab.NoTableError as error:
+        pytest.skip(f"this binary writes no tables: {error}")
+
+
 def test_a_named_binary_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(lab.BinaryNotFoundError, match="cargo build --release"):
         binaries.find(tmp_path / "none")
