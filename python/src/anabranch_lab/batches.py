@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import subprocess
 import tempfile
@@ -77,10 +78,16 @@ class Batch:
         """Names the outcome: equal keys, equal outcomes, whichever sweep they belong to."""
         hasher = hashlib.blake2b(digest_size=20)
         parts = [KEY_FORMAT, self.text, *self.sets, self.seed, self.trials, self.tables, self.digest]
-        for part in [*parts, *(f"{name}\0{hashlib.blake2b(data).hexdigest()}" for name, data in self.files)]:
+        for part in [*parts, *(f"{name}\0{_hash(data)}" for name, data in self.files)]:
             encoded = str(part).encode()
             hasher.update(len(encoded).to_bytes(8, "little") + encoded)
         return hasher.hexdigest()
+
+
+@functools.lru_cache(maxsize=64)
+def _hash(data: bytes) -> str:
+    """A file's hash, once for all batches of a sweep."""
+    return hashlib.blake2b(data).hexdigest()
 
 
 class Children:

@@ -169,8 +169,11 @@ def sweep(
         raise FileExistsError(f"{out}: is there already: name a folder that is not")
     swept = scenario.swept | scenario.set({"sweep": dict(over or {})}).swept
     points = _points(swept)
+    files = tuple(scenario.files().items())
     batches = [
-        batch for point in points for batch in _batches(scenario, point, trials, tables=tables, digest=found.digest)
+        batch
+        for point in points
+        for batch in _batches(scenario, files, point, trials, tables=tables, digest=found.digest)
     ]
     store = Cache() if cache else None
     outcomes: list[Outcome | None] = [store.load(batch.key) if store else None for batch in batches]
@@ -215,8 +218,15 @@ def _points(swept: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
 
 
-def _batches(scenario: Scenario, point: dict[str, Any], trials: int, *, tables: bool, digest: str) -> Iterator[Batch]:
-    files = tuple(scenario.files().items())
+def _batches(
+    scenario: Scenario,
+    files: tuple[tuple[str, bytes], ...],
+    point: dict[str, Any],
+    trials: int,
+    *,
+    tables: bool,
+    digest: str,
+) -> Iterator[Batch]:
     # As a sweep of one value each, so that the binary checks it as one and leads its rows with it.
     one = {key: [value] for key, value in point.items()}
     sets = (*scenario.sets, f"sweep={inline(one)}") if one else scenario.sets
