@@ -190,3 +190,5 @@ def test_an_unknown_claim_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["check", "big", "--experiments", str(tmp_path / "experiments")]) == 2
     assert capsys.readouterr().err == "anabranch-lab: no claim `big`: there are small\n"
     assert main(["list", "--experiments", str(tmp_path / "none")]) == 2
+    assert main(["check", "--experiments", str(tmp_path / "experiments"), "--jobs", "0", "--quiet"]) == 2
+    assert capsys.readouterr().err.endswith("anabranch-lab: jobs 0: must be at least 1\n")

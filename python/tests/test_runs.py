@@ -42,6 +42,8 @@ def test_a_dask_cluster_gives_the_same_rows(star: lab.Scenario) -> None:
         there = lab.sweep(star, {"workload.servers": [2]}, trials=200, cluster=cluster.scheduler_address, cache=False)
         with pytest.raises(lab.ScenarioError, match=r"workload\[0\]\.servers"):
             lab.sweep(star, {"workload.servers": [1, 99]}, cluster=cluster.scheduler_address)
+    brief = lab.sweep(star, {"workload.servers": [2]}, trials=20, cluster="local", cache=False)
+    pd.testing.assert_frame_equal(brief.rows, here.rows.head(20))
     assert len(here.rows) == 200
     pd.testing.assert_frame_equal(here.rows, there.rows)
 

@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch_lab import claims as claims_
-from anabranch_lab.batches import RunError, ScenarioError
-from anabranch_lab.binary import BinaryNotFoundError
+from anabranch_lab.batches import RunError
 from anabranch_lab.claims import Claim, ClaimError, Row
 from anabranch_lab.results import SWEEP, Result
 
@@ -42,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.command(options))
-    except (ClaimError, ScenarioError, BinaryNotFoundError, FileExistsError) as error:
+    except (ValueError, FileNotFoundError, FileExistsError) as error:
+        # Claims, scenarios and the binary raise these, each with its one line.
         print(f"anabranch-lab: {error}", file=sys.stderr)
         return WRONG
     except RunError as error:
@@ -176,9 +176,10 @@ def _check(options: argparse.Namespace) -> int:
         if options.record:
             claims_.record(claim, checked)
     if not options.json and rows:
-        table = Table("metric", "published", "ours", "tolerance", "ok", box=None, pad_edge=False)
-        for column in table.columns:
-            column.no_wrap, column.overflow = True, "fold"
+        table = Table(box=None, pad_edge=False)
+        table.add_column("metric", overflow="fold")
+        for column in ("published", "ours", "tolerance", "ok"):
+            table.add_column(column, no_wrap=True, min_width=len(column))
         for row in rows:
             ok = "[green]yes[/]" if row.ok else "[red]no[/]"
             table.add_row(f"{row.claim} {row.metric}", row.published, claims_.shown(row.ours), row.tolerance, ok)

@@ -284,15 +284,18 @@ def _bar(trials: int, wanted: bool | None) -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.advance(task, count)
 
 
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _local(
     batches: Sequence[Batch], binary: binaries.Binary, jobs: int | None
 ) -> Generator[tuple[int, Outcome], None, None]:
     """Run batches as processes of this machine. The threads here only wait for them."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs {jobs}: must be at least 1")
     children = Children()
-    pool = concurrent.futures.ThreadPoolExecutor(max_workers=jobs or processors)
+    pool = concurrent.futures.ThreadPoolExecutor(max_workers=jobs or _processors())
     try:
         futures = {
             pool.submit(execute, batch, str(binary.path), 1, children): number for number, batch in enumerate(batches)
@@ -317,7 +320,10 @@ def _dask(
         raise RunError("a cluster needs Dask: pip install 'anabranch-lab[dask]'") from None
     with contextlib.ExitStack() as stack:
         if cluster == "local":
-            local = distributed.LocalCluster(threads_per_worker=1, dashboard_address=None)  # type: ignore[no-untyped-call]
+            # One process will do: its threads only wait for the binary's, and a script needs no `__main__` guard.
+            local = distributed.LocalCluster(  # type: ignore[no-untyped-call]
+                n_workers=1, threads_per_worker=_processors(), processes=False, dashboard_address=None
+            )
             cluster = stack.enter_context(local).scheduler_address
         try:
             client = stack.enter_context(distributed.Client(cluster, timeout="20s"))  # type: ignore[no-untyped-call]

@@ -66,7 +66,7 @@ class Scenario:
             self._table: dict[str, Any] = tomllib.loads(self._text)
         except (tomllib.TOMLDecodeError, TypeError) as error:
             raise ValueError(f"{name}: {error}") from error
-        self._name = name
+        self._name = Path(name).name or UNNAMED
         self._folder = Path.cwd() if folder is None else Path(folder).resolve()
         self._sets: tuple[tuple[str, Any], ...] = ()
 
