@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -47,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG
     except RunError as error:
         print(f"anabranch-lab: {error}", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:
+        # Who read our lines has had enough, as `head` does. Python flushes once more at the end, to nowhere then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
         print("anabranch-lab: interrupted: what was whole is kept, the same command goes on there", file=sys.stderr)
