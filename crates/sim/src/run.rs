@@ -27,17 +27,31 @@ pub struct Simulation<'a, Q: EventQueue = QuadHeap> {
     before: Vec<u64>,
 }
 
-/// A value at a time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// What was seen of a link or flow at a time; what does not apply is left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sample {
     /// When.
     pub time_s: f64,
-    /// Which link or flow.
+    /// Which link, as the scenario names it, or which flow.
     pub what: String,
-    /// What of it, with its unit.
-    pub metric: &'static str,
-    /// The value.
-    pub value: f64,
+    /// Bytes that waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_bytes: Option<u64>,
+    /// Packets that waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_packets: Option<u32>,
+    /// What the link sent since the sample before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_mbps: Option<f64>,
+    /// What arrived of the flow in order since the sample before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goodput_mbps: Option<f64>,
+    /// The sender's congestion window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwnd_bytes: Option<u64>,
+    /// The sender's smoothed round trip.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub srtt_us: Option<f64>,
 }
 
 impl<'a, Q: EventQueue> Simulation<'a, Q> {
@@ -168,27 +182,33 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
             place += 1;
             new as f64 * 8.0 / 1e6 / probe.interval.as_secs_f64()
         };
-        let mut push = |what: &str, metric, value| {
-            self.series.push(Sample { time_s, what: what.to_owned(), metric, value });
-        };
         for (name, link) in probe.links.iter().zip(&self.plan.probed_links) {
             let port = Network::port(*link);
             let (queue, counters) = (self.fabric.queue(port), self.fabric.port_counters(port));
             let ((packets, bytes), counters) = queue.zip(counters).expect("every link has a port");
-            push(name, "queue_bytes", bytes.as_u64() as f64);
-            push(name, "queue_packets", packets.into());
-            push(name, "rate_mbps", rate_mbps(counters.sent_bytes));
+            self.series.push(Sample {
+                time_s,
+                what: name.clone(),
+                queue_bytes: Some(bytes.as_u64()),
+                queue_packets: Some(packets),
+                rate_mbps: Some(rate_mbps(counters.sent_bytes)),
+                ..Sample::default()
+            });
         }
         let hosts = &self.fabric.nodes()[0];
         for (number, flow) in hosts.user().flows().iter().take(probe.flows as usize).enumerate() {
-            let name = format!("flow {number}");
-            push(&name, "goodput_mbps", rate_mbps(flow.delivered_bytes));
-            if let Some(End::Tcp(sender)) = hosts.end(flow.sender) {
-                push(&name, "cwnd_bytes", sender.window().cwnd as f64);
-                if let Some(srtt) = sender.srtt() {
-                    push(&name, "srtt_us", srtt.as_secs_f64() * 1e6);
-                }
-            }
+            let sender = match hosts.end(flow.sender) {
+                Some(End::Tcp(sender)) => Some(sender),
+                _ => None,
+            };
+            self.series.push(Sample {
+                time_s,
+                what: format!("flow {number}"),
+                goodput_mbps: Some(rate_mbps(flow.delivered_bytes)),
+                cwnd_bytes: sender.map(|sender| sender.window().cwnd),
+                srtt_us: sender.and_then(|sender| Some(sender.srtt()?.as_secs_f64() * 1e6)),
+                ..Sample::default()
+            });
         }
     }
 

@@ -86,8 +86,20 @@ fn a_run_directory_holds_everything_and_is_not_written_over() {
     let out = folder("out");
     let shown = out.display().to_string();
     let dumbbell = carried("dumbbell.toml");
-    let args =
-        ["simulate", &dumbbell, "--set", "duration=6 s", "--set", "probe.interval=100 ms", "--out", &shown];
+    let args = [
+        "simulate",
+        &dumbbell,
+        "--set",
+        "duration=6 s",
+        "--set",
+        "probe.interval=100 ms",
+        "--set",
+        "probe.flows=2",
+        "--set",
+        "probe.links=[\"left-right\"]",
+        "--out",
+        &shown,
+    ];
     let output = answer(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     for name in ["rows", "flows", "links", "series"] {

@@ -155,12 +155,8 @@ fn the_dctcp_queue_swings_as_its_paper_says() {
             "#
         );
         let outcome = run(&plan(&text));
-        let queue: Vec<f64> = outcome
-            .series
-            .iter()
-            .filter(|s| s.metric == "queue_packets" && s.time_s > 0.05)
-            .map(|s| s.value)
-            .collect();
+        let settled = outcome.series.iter().filter(|sample| sample.time_s > 0.05);
+        let queue: Vec<f64> = settled.filter_map(|sample| sample.queue_packets.map(f64::from)).collect();
         let mean = queue.iter().sum::<f64>() / queue.len() as f64;
         let (least, most) = queue.iter().fold((f64::MAX, 0.0f64), |(a, b), v| (a.min(*v), b.max(*v)));
         let (n, k, c_rtt) = (f64::from(flows), 65.0, 10e9 * 100e-6 / 8.0 / 1_500.0);
