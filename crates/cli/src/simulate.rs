@@ -3,6 +3,7 @@
 //! Every combination of swept settings runs `--trials` times, over as many threads as there are. What is shown are means with
 //! 95 % confidence intervals; JSON lines and run directories hold every trial. Ctrl-C ends it, and what was whole is shown.
 
+mod capture;
 mod parquet;
 pub(crate) mod table;
 
@@ -11,6 +12,7 @@ use anabranch_sim::scenario::{self, Point};
 use anabranch_sim::{Outcome, Plan, Simulation, WorkloadRow, parallel};
 use anabranch_units::Seed;
 use anyhow::ensure;
+use capture::Capture;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -38,6 +40,10 @@ pub struct Args {
     /// The run directory, with every flow, link and sample: one that is not there.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Capture what this link delivers into packets.pcapng of the run directory, for Wireshark: headers only, an interface for
+    /// each link. May be given again. Of one run: without a sweep or several trials.
+    #[arg(long = "pcap", value_name = "FROM-TO", requires = "out")]
+    captured: Vec<String>,
     /// One JSON object for each trial and workload on stdout.
     #[arg(long)]
     json: bool,
@@ -76,14 +82,27 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 
     let bar = progress(trials.len() as u64, quiet);
     let shares: Vec<AtomicU64> = trials.iter().map(|_| AtomicU64::new(0)).collect();
+    let folder = run_dir.as_ref().map(|dir| dir.path().to_owned());
     let work = |index: usize, &(point, trial): &(usize, u64)| -> Option<Result<Trial, Failure>> {
         let plan = match plan(args, &points[point]) {
             Ok(plan) => plan,
             Err(error) => return Some(Err(error)),
         };
         let mut simulation: Simulation<'_> = Simulation::new(&plan, trial);
+        let capture = folder.as_deref().filter(|_| !args.captured.is_empty());
+        let mut capture = match capture.map(|dir| Capture::new(dir, &args.captured, &plan, &mut simulation)) {
+            Some(Err(error)) => return Some(Err(format!("{error:#}"))),
+            capture => capture.and_then(Result::ok),
+        };
         let mut steps = 0u32;
-        while simulation.step() {
+        loop {
+            let more = simulation.step();
+            if let Some(Err(error)) = capture.as_mut().map(|capture| capture.take(&mut simulation)) {
+                return Some(Err(format!("{error:#}")));
+            }
+            if !more {
+                break;
+            }
             steps += 1;
             if steps.is_multiple_of(16) {
                 if interrupted.load(Ordering::Relaxed) {
@@ -93,6 +112,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 bar.set_position(shares.iter().map(|s| s.load(Ordering::Relaxed)).sum());
                 bar.set_message(format!("at {:.3} s", simulation.now().as_secs_f64()));
             }
+        }
+        if let Some(Err(error)) = capture.map(Capture::finish) {
+            return Some(Err(format!("{error:#}")));
         }
         shares[index].store(SCALE, Ordering::Relaxed);
         let seed = simulation.seed();
@@ -157,8 +179,16 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     let points = scenario::read(&shown, &text, &args.sets)?;
     // Whatever is wrong with any point is said before the first one runs.
     for point in &points {
-        plan(args, point).map_err(anyhow::Error::msg)?;
+        let plan = plan(args, point).map_err(anyhow::Error::msg)?;
+        for link in &args.captured {
+            plan.network().find_link(link).map_err(|error| anyhow::anyhow!("--pcap: {error}"))?;
+        }
     }
+    let runs = points.len() as u64 * args.trials;
+    ensure!(
+        args.captured.is_empty() || runs == 1,
+        "--pcap: {runs} runs: it captures one; leave out --trials, and --set what is swept"
+    );
     Ok(points)
 }
 

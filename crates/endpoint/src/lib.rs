@@ -13,7 +13,7 @@ pub use anabranch_units::{Duration, Instant, PeerId};
 pub use bytes::Bytes;
 
 /// A message with a known size on the wire.
-pub trait Message {
+pub trait Message: Clone {
     /// Bytes on the wire, this protocol's headers included and those below it not.
     fn wire_len(&self) -> u32;
     /// Whether queues may mark it instead of dropping it (RFC 3168: ECT).

@@ -43,8 +43,8 @@ impl<B, Q: EventQueue> NodeCx<'_, B, Q> {
 
 /// A host at the edge of the fabric. A system with several kinds supplies an enum of them.
 pub trait Node {
-    /// What its packets carry; elements never see it.
-    type Body;
+    /// What its packets carry; elements never see it. Copied only where a port is tapped.
+    type Body: Clone;
     /// A packet has arrived, and is the node's.
     fn on_packet<Q: EventQueue>(
         &mut self,
@@ -93,7 +93,6 @@ pub struct Totals {
 /// // 12 us to serialise 1,500 bytes at 1 Gbit/s, and 100 us on the wire.
 /// assert_eq!(fabric.nodes()[0].0, [(Instant::from_us(5 + 12 + 100), "hello")]);
 /// ```
-#[derive(Debug)]
 pub struct Fabric<N: Node, Q = QuadHeap> {
     now: Instant,
     elements: Vec<AnyElement>,
@@ -107,6 +106,22 @@ pub struct Fabric<N: Node, Q = QuadHeap> {
     buffers: Vec<SharedBuffer>,
     totals: Totals,
     hash: u64,
+    /// Ports whose packets are copied as they come off the wire, and the copies.
+    taps: Vec<Target>,
+    tapped: Vec<Tapped<N::Body>>,
+}
+
+/// A packet that came off the wire of a tapped port.
+#[derive(Clone, Debug)]
+pub struct Tapped<B> {
+    /// When.
+    pub at: Instant,
+    /// Whose wire.
+    pub port: Target,
+    /// What elements see of it.
+    pub meta: PacketMeta,
+    /// What it carries.
+    pub body: B,
 }
 
 impl<N: Node, Q: EventQueue> Fabric<N, Q> {
@@ -123,6 +138,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
             buffers: Vec::new(),
             totals: Totals::default(),
             hash: 0,
+            taps: Vec::new(),
+            tapped: Vec::new(),
         }
     }
 
@@ -130,6 +147,15 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     pub fn with_buffers(mut self, buffers: Vec<SharedBuffer>) -> Self {
         self.buffers = buffers;
         self
+    }
+
+    /// Copies the packets that come off the wire of `port` from now on, until they are fetched with [`Fabric::take_tapped`].
+    pub fn tap(&mut self, port: Target) {
+        self.taps.push(port);
+    }
+    /// The packets of tapped ports since the last call, in the order they came.
+    pub fn take_tapped(&mut self) -> Vec<Tapped<N::Body>> {
+        std::mem::take(&mut self.tapped)
     }
 
     /// The time up to which the fabric has run.
@@ -272,11 +298,26 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
             } else {
                 let (elements, mut cx) = self.element_cx(event.target);
                 elements[event.target.index()].on_timer(&mut cx, event.token);
+                if !self.taps.is_empty() {
+                    self.copy_tapped(event.target);
+                }
             }
             self.drain();
         }
         self.totals.events += events;
         false
+    }
+
+    /// Copies what `port` has just handed on, if it is tapped.
+    #[cold]
+    fn copy_tapped(&mut self, port: Target) {
+        if self.taps.contains(&port) {
+            let copy = |(_, p): &(Target, PacketId)| {
+                let (meta, body) = self.packets.both(*p);
+                Tapped { at: self.now, port, meta: *meta, body: body.clone() }
+            };
+            self.tapped.extend(self.ready.iter().map(copy));
+        }
     }
 
     #[inline]

@@ -27,7 +27,7 @@ pub use buffer::{BufferId, SharedBuffer};
 
 pub use element::{AnyElement, Cx, Element, Target};
 pub use event::{Event, EventQueue, QuadHeap};
-pub use fabric::{Fabric, Node, NodeCx, Totals};
+pub use fabric::{Fabric, Node, NodeCx, Tapped, Totals};
 pub use fifo_port::FifoPort;
 pub use hosts::{Envelope, Hosts, HostsCx, User};
 pub use packet::{Drop, DropCounts, Fifo, PRIORITIES, PacketId, PacketMeta, Packets};

@@ -111,6 +111,10 @@ impl<B> Packets<B> {
         self.free.push(p);
         (self.meta[p.index()], self.body[p.index()].take().expect("a packet is taken out once"))
     }
+    /// A packet that is in the fabric.
+    pub(crate) fn both(&self, p: PacketId) -> (&PacketMeta, &B) {
+        (&self.meta[p.index()], self.body[p.index()].as_ref().expect("it has not been taken out"))
+    }
     #[inline]
     pub(crate) fn meta(&self) -> &[PacketMeta] {
         &self.meta

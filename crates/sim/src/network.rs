@@ -94,6 +94,22 @@ impl Network {
         self.hosts.binary_search(&site).ok().map(|host| host as u16)
     }
 
+    /// The link that `FROM-TO` names.
+    ///
+    /// Errors: one line: no such sites, or no link between them.
+    pub fn find_link(&self, name: &str) -> Result<LinkId, String> {
+        let topology = &self.topology;
+        // Names may contain hyphens: every place to cut is tried.
+        let mut cuts = name.match_indices('-').filter_map(|(at, _)| {
+            let from = topology.find_site(&name[..at]).ok()?;
+            let to = topology.find_site(&name[at + 1..]).ok()?;
+            topology.links_out(from).find(|link| topology.link(*link).to == to)
+        });
+        cuts.next().ok_or_else(|| {
+            format!("no link `{name}`: write it as FROM-TO, two sites with a link between them")
+        })
+    }
+
     /// True where packets only come to `site` if they are for it: a host with one link, or none of whose neighbours send
     /// through it.
     fn is_leaf(&self, site: SiteId) -> bool {

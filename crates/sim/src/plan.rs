@@ -68,7 +68,7 @@ impl Plan {
             work.push(look_up(&network, workload, &format!("workload[{index}]"), read)?);
         }
         let link =
-            |field: String, name: &str| find_link(&network, name).map_err(|message| wrong(field, message));
+            |field: String, name: &str| network.find_link(name).map_err(|message| wrong(field, message));
         let mut changes = Vec::new();
         for (index, change) in scenario.change.iter().enumerate() {
             let link = link(format!("change[{index}].link"), &change.link)?;
@@ -214,18 +214,6 @@ impl Who {
 fn find_host(network: &Network, name: &str) -> Result<u16, String> {
     let site = network.topology().find_site(name).map_err(|error| error.to_string())?;
     network.host(site).ok_or_else(|| format!("`{name}` is a switch: name a host"))
-}
-
-fn find_link(network: &Network, name: &str) -> Result<LinkId, String> {
-    let topology = network.topology();
-    // Names may contain hyphens: every place to cut is tried.
-    let cuts = name.match_indices('-').filter_map(|(at, _)| {
-        let from = topology.find_site(&name[..at]).ok()?;
-        let to = topology.find_site(&name[at + 1..]).ok()?;
-        topology.links_out(from).find(|link| topology.link(*link).to == to)
-    });
-    let found = cuts.into_iter().next();
-    found.ok_or_else(|| format!("no link `{name}`: write it as FROM-TO, two sites with a link between them"))
 }
 
 fn who(network: &Network, pairs: &Pairs, field: &str) -> Result<Who, PlanError> {

@@ -2,12 +2,12 @@
 //!
 //! Read [`Simulation`] first.
 
-use crate::end::End;
+use crate::end::{End, Msg};
 use crate::network::{HOSTS, Network};
 use crate::plan::Plan;
 use crate::report::Outcome;
 use crate::traffic::Traffic;
-use anabranch_fabric::{EventQueue, Fabric, Hosts, QuadHeap, Totals};
+use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, Tapped, Totals};
 use anabranch_units::{Duration, Instant, LinkId, Seed};
 use serde::Serialize;
 
@@ -120,6 +120,15 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     /// The fabric, to look at its ports.
     pub const fn fabric(&self) -> &Fabric<Hosts<Traffic>, Q> {
         &self.fabric
+    }
+    /// Copies the packets that `link` delivers from now on.
+    pub fn tap(&mut self, link: LinkId) {
+        self.fabric.tap(Network::port(link));
+    }
+    /// The packets of tapped links since the last call, each with its link.
+    pub fn take_tapped(&mut self) -> impl Iterator<Item = (LinkId, Tapped<Envelope<Msg>>)> {
+        let links = |tapped: Tapped<Envelope<Msg>>| (LinkId(tapped.port.index() as u32), tapped);
+        self.fabric.take_tapped().into_iter().map(links)
     }
     /// Packets that have come off links, all together: packet-hops.
     pub fn packet_hops(&self) -> u64 {

@@ -117,6 +117,41 @@ fn a_run_directory_holds_everything_and_is_not_written_over() {
 }
 
 #[test]
+fn chosen_links_are_captured_packet_by_packet() {
+    let out = folder("pcap");
+    let shown = out.display().to_string();
+    let incast = carried("incast.toml");
+    let sets =
+        ["--set", "workload.servers=4", "--set", "workload.rounds=2", "--set", "workload.warmup_rounds=0"];
+    let pcap = ["--pcap", "hub-h0", "--pcap", "h0-hub", "--out", &shown, "--json"];
+    let rows = rows(&[&["simulate", incast.as_str()], &sets[..], &pcap[..]].concat());
+    let bytes = std::fs::read(out.join("packets.pcapng")).expect("the capture");
+    // Blocks of the pcapng draft, section 3.1: type, length, ..., length. Type 1 is an interface, 6 a packet.
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let (mut at, mut interfaces, mut packets) = (0, 0, 0u64);
+    while at < bytes.len() {
+        let length = word(at + 4) as usize;
+        assert_eq!(word(at + length - 4) as usize, length);
+        interfaces += u32::from(word(at) == 1);
+        packets += u64::from(word(at) == 6);
+        at += length;
+    }
+    assert_eq!(interfaces, 2);
+    // Every packet passes the client's link in one direction or the other, unless its queue was full.
+    let sent = rows[0]["injected_packets"].as_u64().expect("a count")
+        - rows[0]["dropped_queue_full"].as_u64().expect("a count");
+    let rest = rows[0]["in_flight_packets"].as_u64().expect("a count");
+    assert!(packets <= sent && packets + 2 * rest + 8 >= sent, "{packets} of {sent}, {rest} on their way");
+    std::fs::remove_dir_all(&out).expect("it is there");
+    let refused = answer(&["simulate", &incast, "--pcap", "hub-h0", "--out", &shown]);
+    assert!(
+        refused.status.code() == Some(2) && text(&refused.stderr).contains("9 runs"),
+        "{}",
+        text(&refused.stderr)
+    );
+}
+
+#[test]
 fn ctrl_c_shows_what_was_whole_and_says_how_much() {
     let incast = carried("incast.toml");
     let args = ["simulate", &incast, "--trials", "100000", "--set", "workload.rounds=1"];
