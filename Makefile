@@ -9,12 +9,16 @@ ANABRANCH := target/release/anabranch
 help: ## Show this
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: ## Install what the build needs and the machine lacks (a C compiler; clippy and rustfmt)
+setup: ## Install what is needed and the machine lacks (a C compiler, Python's venv; clippy and rustfmt)
 	@command -v cargo >/dev/null || { echo "cargo not found: install Rust with rustup (https://rustup.rs)" >&2; exit 1; }
 	@command -v cc >/dev/null || { \
 	  echo "no C compiler: installing build-essential" >&2; \
 	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && apt-get install -yq build-essential; \
 	  else sudo apt-get update -q && sudo apt-get install -yq build-essential; fi; }
+	@python3 -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "no Python venv: installing python3-venv" >&2; \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && apt-get install -yq python3-venv; \
+	  else sudo apt-get update -q && sudo apt-get install -yq python3-venv; fi; }
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 
@@ -30,6 +34,7 @@ test: setup ## Everything that continuous integration runs
 	cargo run --quiet --package xtask -- tidy
 	cargo test --workspace --no-fail-fast
 	python3 experiments/codedbulk-throughput/run.py --smoke --binary target/debug/anabranch
+	ANABRANCH_BIN=$(CURDIR)/target/debug/anabranch python/test.sh
 
 peers: build ## Ours beside BitTorrent, rsync and curl on emulated networks (hours; resumable)
 	command -v rsync curl >/dev/null || apt-get install -yq rsync curl

@@ -111,7 +111,8 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     pub fn traffic(&self) -> &Traffic {
         self.fabric.nodes()[0].user()
     }
-    pub(crate) const fn plan(&self) -> &Plan {
+    /// What it runs.
+    pub const fn plan(&self) -> &'a Plan {
         self.plan
     }
     pub(crate) fn hosts(&self) -> &Hosts<Traffic> {
