@@ -1,7 +1,7 @@
 //! A scenario with everything looked up: names are numbers, files are read, routes are found. Runs start from it.
 
 use crate::network::{Network, host_rate_bps};
-use crate::scenario::{Pairs, Pattern, Scenario, Workload};
+use crate::scenario::{Long, Pairs, Pattern, Scenario, Workload};
 use crate::sizes::Sizes;
 use crate::traffic::{Arrivals, Incast, IncastSettings, Job, Start, Traffic, Transfers, Udp, UdpFlow};
 use anabranch_fabric::PortSettings;
@@ -19,6 +19,9 @@ pub struct Plan {
     pub(crate) changes: Vec<(Instant, LinkId, PortSettings)>,
     pub(crate) probed_links: Vec<LinkId>,
 }
+
+/// The most flows that a workload opens at once. Each takes some 2 kB.
+const FLOWS_AT_ONCE_MAX: usize = 1_000_000;
 
 /// A workload, looked up.
 #[derive(Clone, Debug)]
@@ -196,6 +199,13 @@ impl Plan {
 }
 
 impl Who {
+    const fn count(&self, hosts: usize) -> usize {
+        match self {
+            Self::Listed(pairs) => pairs.len(),
+            Self::Permutation => hosts,
+        }
+    }
+
     fn draw(&self, hosts: u16, random: &mut anabranch_units::RandomStream) -> Vec<(u16, u16)> {
         match self {
             Self::Listed(pairs) => pairs.clone(),
@@ -261,13 +271,16 @@ fn look_up(
         read(name).map_err(|error| wrong(field, format!("{name}: {error}: name a file that can be read")))
     };
     Ok(match workload {
-        Workload::Long(long) => Work::Long {
-            pairs: who(network, &long.pairs, field)?,
-            size: long.size,
-            start: long.start,
-            jitter: long.jitter,
-            streams: long.streams,
-        },
+        Workload::Long(long) => {
+            let pairs = who(network, &long.pairs, field)?;
+            let flows = pairs.count(hosts) * long.streams as usize;
+            if flows > FLOWS_AT_ONCE_MAX {
+                let message = format!("{}: {flows} flows: must be at most {FLOWS_AT_ONCE_MAX}", long.streams);
+                return Err(wrong(format!("{field}.streams"), message));
+            }
+            let Long { size, start, jitter, streams, .. } = *long;
+            Work::Long { pairs, size, start, jitter, streams }
+        }
         Workload::Incast(incast) => {
             let client = incast.client.as_deref().map_or(Ok(0), |name| find_host(network, name));
             let client = client.map_err(|message| wrong(format!("{field}.client"), message))?;

@@ -7,6 +7,14 @@ use anabranch_units::Duration;
 /// The longest run. An hour of a busy network is more than anyone waits for.
 const DURATION_MAX: Duration = Duration::from_secs(100_000);
 
+/// Whether a time is one that a run can reach.
+fn time(field: &str, value: Duration) -> Result<(), Wrong> {
+    if value <= DURATION_MAX {
+        return Ok(());
+    }
+    Err(Wrong::new(field, format!("{value}: must be at most {DURATION_MAX}")))
+}
+
 impl Scenario {
     pub(super) fn check(&self) -> Result<(), Wrong> {
         self.transport.check().map_err(|error| Wrong::new("transport", error.to_string()))?;
@@ -31,12 +39,19 @@ impl Scenario {
         for (index, workload) in self.workload.iter().enumerate() {
             workload.check(&format!("workload[{index}]"))?;
         }
-        if let Some(probe) = &self.probe
-            && probe.interval < Duration::from_ns(1)
-        {
-            return Err(Wrong::new("probe.interval", format!("{}: must be at least 1 ns", probe.interval)));
+        if let Some(probe) = &self.probe {
+            if probe.interval < Duration::from_ns(1) {
+                return Err(Wrong::new(
+                    "probe.interval",
+                    format!("{}: must be at least 1 ns", probe.interval),
+                ));
+            }
+            time("probe.interval", probe.interval)?;
         }
+        time("warmup", self.warmup)?;
+        time("network.jitter", self.network.jitter)?;
         for (index, change) in self.change.iter().enumerate() {
+            time(&format!("change[{index}].at"), change.at)?;
             if [change.up.is_some(), change.rate.is_some(), change.delay.is_some(), change.loss_ppm.is_some()]
                 .iter()
                 .all(|is| !is)
@@ -128,14 +143,18 @@ impl Workload {
             Err(Wrong::new(format!("{field}.{name}"), format!("{value}: must be {least} to {most}")))
         };
         within("priority", self.priority().into(), 0, 2)?;
+        let time = |name: &str, value: Duration| time(&format!("{field}.{name}"), value);
         match self {
             Self::Long(long) => {
                 within("streams", long.streams.into(), 1, 10_000)?;
+                time("start", long.start)?;
+                time("jitter", long.jitter)?;
                 long.size.map_or(Ok(()), |size| within("size", size.as_u64(), 1, 1 << 50))
             }
             Self::Incast(incast) => {
                 within("rounds", incast.rounds.into(), 1, 1_000_000)?;
                 within("warmup_rounds", incast.warmup_rounds.into(), 0, 1_000_000)?;
+                time("jitter", incast.jitter)?;
                 within("servers", incast.servers as u64, 1, 65_000)?;
                 within("request", incast.request.as_u64(), 1, 1 << 20)?;
                 incast.block_bytes().map_err(|message| Wrong::new(format!("{field}.block"), message))?;
@@ -150,6 +169,10 @@ impl Workload {
             }
             Self::Udp(udp) => {
                 within("packet", udp.packet.as_u64(), 1, 65_535)?;
+                time("start", udp.start)?;
+                for (name, value) in [("stop", udp.stop), ("on", udp.on), ("off", udp.off)] {
+                    time(name, value.unwrap_or(Duration::ZERO))?;
+                }
                 within("rate", udp.rate.as_bps(), 1_000, 1_000_000_000_000_000)?;
                 udp.check(field)
             }

@@ -93,6 +93,24 @@ pub fn read(file: &str, text: &str, sets: &[String]) -> Result<Vec<Point>, Scena
     points(root).map_err(placed)
 }
 
+/// What the fuzz target and the replay of its corpus call: reads `bytes`, and if they are a scenario, checks that its resolved
+/// form reads back as the same, and looks everything up. Whether they were a scenario of which a run could begin.
+///
+/// Panics: where the reader is wrong.
+pub fn exercise(bytes: &[u8]) -> bool {
+    let Ok(points) =
+        std::str::from_utf8(bytes).map_err(drop).and_then(|text| read("fuzz", text, &[]).map_err(drop))
+    else {
+        return false;
+    };
+    points.into_iter().take(3).all(|point| {
+        let text = toml::to_string(&point.scenario).expect("a scenario is a table");
+        let again = read("fuzz", &text, &[]).expect("what was resolved reads back");
+        assert_eq!(again[0].scenario, point.scenario);
+        crate::Plan::new(point.scenario, &|_| Err(std::io::ErrorKind::NotFound.into())).is_ok()
+    })
+}
+
 /// Whether setting `inner` is `outer` or lies in it.
 fn is_within(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))

@@ -1,5 +1,7 @@
 //! Whole runs: laws that hold for every scenario, and theory that some must agree with.
 
+#![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
+
 mod laws;
 mod theory;
 
@@ -26,4 +28,21 @@ fn plan(text: &str) -> Plan {
 /// One run to its end.
 fn run(plan: &Plan) -> Outcome {
     Simulation::<anabranch_fabric::QuadHeap>::new(plan, 0).run()
+}
+
+/// The corpus of the fuzz target, and the scenarios that the repository carries.
+#[test]
+fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut seen = 0;
+    for folder in ["fuzz/corpus/scenario_toml", "scenarios"] {
+        for file in std::fs::read_dir(root.join(folder)).expect("it is part of the repository") {
+            let path = file.expect("it can be listed").path();
+            let is_bad = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("bad"));
+            let bytes = std::fs::read(&path).expect("it can be read");
+            assert_eq!(anabranch_sim::scenario::exercise(&bytes), !is_bad, "{}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen >= 10, "{seen}");
 }

@@ -1,0 +1,7 @@
+//! Random bytes as a scenario: never a panic, and what is resolved reads back as the same.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_sim::scenario::exercise(bytes);
+});
