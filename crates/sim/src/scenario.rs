@@ -28,6 +28,7 @@ pub use read::{Point, ScenarioError, exercise, read};
 use anabranch_transport::Config;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// One simulation, all settings resolved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,6 +60,10 @@ pub struct Scenario {
     /// What changes on the way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub change: Vec<Change>,
+    /// What else the hosts' kernels are told where the scenario is emulated: a path below `/proc/sys/net`, as
+    /// `ipv4/tcp_early_retrans`, and its value. The simulator has no kernel.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kernel: BTreeMap<String, String>,
 }
 
 const fn one() -> u64 {

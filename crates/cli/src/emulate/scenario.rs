@@ -159,6 +159,12 @@ fn settings(plan: &Plan) -> anyhow::Result<EmulationOptions> {
     }
     congestion_control(plan)?;
     let flag = |name: &str, is: bool| (format!("ipv4/{name}"), if is { "1" } else { "0" }.to_owned());
+    for path in plan.scenario().kernel.keys() {
+        let is_plain = path.starts_with("ipv4/")
+            && path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_".contains(&b));
+        ensure!(is_plain, "kernel.{path}: must be a path below /proc/sys/net, as ipv4/tcp_early_retrans");
+    }
+    let kernel = plan.scenario().kernel.iter().map(|(path, value)| (path.clone(), value.clone()));
     Ok(EmulationOptions {
         mtu: transport.mss + transport.header_bytes,
         tcp_buffer_bytes_max: Some(transport.receive_buffer.max(ByteCount::kib(64))),
@@ -167,7 +173,10 @@ fn settings(plan: &Plan) -> anyhow::Result<EmulationOptions> {
             flag("tcp_slow_start_after_idle", transport.slow_start_restart),
             // 12 bytes of each header, as the scenario has them or not.
             flag("tcp_timestamps", transport.header_bytes >= 52),
-        ],
+        ]
+        .into_iter()
+        .chain(kernel)
+        .collect(),
         ..EmulationOptions::default()
     })
 }
