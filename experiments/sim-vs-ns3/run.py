@@ -1,0 +1,484 @@
+"""Our packet simulator beside ns-3 on the same scenarios: incast, two fat-tree loads, a permutation.
+
+``run.py`` measures everything in both, writes ``measured.csv`` and draws the figures where matplotlib is installed; with
+``--resume`` it takes the rows of this ns-3 that ``measured.csv`` has. ``--smoke`` is the check of ``make test``: a small
+sample, measured in both, nothing written; it prints one line and exits 0 where ns-3 is not installed. Exit code 1 if a value
+is outside its tolerance, 2 on wrong usage.
+
+``--json`` prints one object for each value. `published` is what ns-3 gave here, `ok` is null where nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import csv
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import peer
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MEASURED = HERE / "measured.csv"
+COLUMNS = (
+    "simulator,version,scenario,queue_kib,servers,seed,goodput_mbps,round_ms_p50,timeouts,drops,delivered,packet_hops,"
+    "cpu_s,flow_goodput_mbps"
+).split(",")
+QUEUES_KIB = (64, 128)
+SERVERS = (1, 2, 5, 8, 10, 15, 20, 30, 40)
+#: Half of the link's rate: below it goodput has collapsed.
+COLLAPSED_MBPS = 500.0
+#: Simulators of the same TCP are known to differ this much on the collapsed floor.
+FLOOR_RATIO = 4.0
+#: Of counts and of medians, which chance moves little.
+TOLERANCE_SHARE = 0.01
+#: A mean over runs is compared within so many standard errors of the difference, but not closer than the share.
+STANDARD_ERRORS = 3.0
+
+Row = dict[str, Any]
+Value = dict[str, Any]
+
+
+class OursError(Exception):
+    """Our own program is missing or failed."""
+
+
+# ------------------------------------------------------------------------------------------------------------------- ours
+
+
+class Ours:
+    """Our simulator's two programs.
+
+    Parameters
+    ----------
+    binary, xtask
+        As the command line names them, if it does.
+    """
+
+    def __init__(self, binary: str | None, xtask: str | None) -> None:
+        named = binary or os.environ.get("ANABRANCH_BIN")
+        built = [ROOT / "target" / profile / "anabranch" for profile in ("release", "debug")]
+        found = [pathlib.Path(named)] if named else [file for file in built if file.is_file()]
+        if not found or not found[0].is_file():
+            raise OursError("no anabranch: `cargo build --release -p anabranch-cli`, or --binary FILE")
+        self.binary = found[0]
+        cargo = ["cargo", "run", "--quiet", "--release", "--package", "xtask", "--"]
+        self.xtask = [xtask] if xtask else cargo
+        self.version = _output([str(self.binary), "--version"]).split()[-1]
+
+    def simulate(self, file: str, trials: int, settings: dict[str, str]) -> list[Row]:
+        """Rows of `file`, one for each trial and workload."""
+        command = [str(self.binary), "simulate", str(HERE / file), "--quiet", "--json", "--trials", str(trials)]
+        for key, value in settings.items():
+            command += ["--set", f"{key}={value}"]
+        return [json.loads(line) for line in _output(command).splitlines()]
+
+    def bench(self, scenario: str) -> Row:
+        """The row of ``bench sim``."""
+        return json.loads(_output([*self.xtask, "bench", "sim", scenario, "--json", "--runs", "1"]))
+
+
+def _output(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    except OSError as error:
+        raise OursError(f"{command[0]}: {error}") from None
+    if done.returncode != 0:
+        raise OursError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+# -------------------------------------------------------------------------------------------------------------- measuring
+
+
+class Both:
+    """Runs the same scenario in both simulators, and has the rows.
+
+    Parameters
+    ----------
+    ours, ns3
+        The programs.
+    kept
+        Rows of earlier runs, of which those of this ns-3 are not measured again.
+    """
+
+    def __init__(self, ours: Ours, ns3: peer.Ns3, kept: Iterable[Row] = ()) -> None:
+        self.ours, self.ns3 = ours, ns3
+        self.rows: list[Row] = []
+        self.kept = {_key(row): row for row in kept if (row["simulator"], row["version"]) == ("ns-3", ns3.version)}
+
+    def incast(self, points: Sequence[tuple[int, int]], seeds: int, trials: int, rounds: tuple[int, int], jobs: int) -> None:
+        """Points are (KiB of queue, servers), rounds are (warm-up, counted)."""
+        asked = [
+            {"scenario": "incast", "queue_kib": queue, "servers": servers, "seed": seed}
+            for seed in range(1, seeds + 1)
+            for queue, servers in points
+        ]
+
+        def run(cell: Row) -> Row:
+            options = {"servers": cell["servers"], "queue_bytes": cell["queue_kib"] * 1024, "seed": cell["seed"]}
+            return self.ns3.run("incast", **options, warmup_rounds=rounds[0], rounds=rounds[1])
+
+        self._peer(asked, run, jobs)
+        for queue, servers in points:
+            settings = {
+                "network.queue": f'"{queue} KiB"',
+                "workload.servers": str(servers),
+                "workload.warmup_rounds": str(rounds[0]),
+                "workload.rounds": str(rounds[1]),
+            }
+            for row in self.ours.simulate("incast.toml", trials, settings):
+                self._add(
+                    {
+                        **{"scenario": "incast", "queue_kib": queue, "servers": servers, "seed": row["seed"]},
+                        "goodput_mbps": round(row["goodput_mbps"], 2),
+                        "round_ms_p50": round(row["round_us_p50"] / 1e3, 3),
+                        "timeouts": row["timeouts"],
+                        "drops": row["dropped_queue_full"],
+                        "packet_hops": row["packet_hops"],
+                    }
+                )
+
+    def permutation(self, seeds: int, trials: int, duration_ms: int, jobs: int) -> None:
+        """Both with starts of their own drawing: seeds are not the same in both."""
+        asked = [{"scenario": "permutation", "queue_kib": 64, "seed": seed} for seed in range(1, seeds + 1)]
+        pairs = ",".join(f"{src}-{dst}" for src, dst in listed_pairs())
+
+        def run(cell: Row) -> Row:
+            found = self.ns3.run("permutation", seed=cell["seed"], duration_ms=duration_ms, pairs=pairs)
+            return {**found, "goodput_mbps": round(sum(found["flow_goodput_mbps"]), 3)}
+
+        self._peer(asked, run, jobs)
+        by_seed: dict[int, list[Row]] = {}
+        for row in self.ours.simulate("permutation.toml", trials, {"duration": f'"{duration_ms} ms"'}):
+            by_seed.setdefault(row["seed"], []).append(row)
+        for seed, flows in by_seed.items():
+            goodput_mbps = [round(flow["goodput_mbps"], 3) for flow in flows]
+            self._add(
+                {
+                    **{"scenario": "permutation", "queue_kib": 64, "seed": seed},
+                    "goodput_mbps": round(sum(goodput_mbps), 3),
+                    "timeouts": sum(flow["timeouts"] for flow in flows),
+                    "drops": flows[0]["dropped_queue_full"],
+                    "packet_hops": flows[0]["packet_hops"],
+                    "flow_goodput_mbps": goodput_mbps,
+                }
+            )
+
+    def fat_tree(self, name: str, k: int) -> None:
+        """`name` in ns-3 and, right after, in ours, so that both have the same machine; never from kept rows."""
+        scenario = name if k == 8 else f"{name}@{k}"
+        found = self.ns3.run(name, k=k)
+        del found["flow_goodput_mbps"]
+        self.rows.append({"simulator": "ns-3", "version": self.ns3.version, "scenario": scenario, **found})
+        row = self.ours.bench(scenario)
+        self._add({"scenario": scenario, **{key: row[key] for key in ("drops", "delivered", "packet_hops")}})
+        self.rows[-1]["cpu_s"] = round(row["cpu_s"], 3)
+
+    def _add(self, row: Row) -> None:
+        self.rows.append({"simulator": "anabranch", "version": self.ours.version, **row})
+
+    def _peer(self, asked: list[Row], run: Callable[[Row], Row], jobs: int) -> None:
+        whose = {"simulator": "ns-3", "version": self.ns3.version}
+        missing = [cell for cell in asked if _key({**whose, **cell}) not in self.kept]
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            found = dict(zip(map(_key, missing), pool.map(run, missing), strict=True))
+        for cell in asked:
+            row = {**whose, **cell}
+            self.rows.append(self.kept[_key(row)] if _key(row) in self.kept else {**row, **found[_key(cell)]})
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return tuple(str(row.get(key, "")) for key in ("scenario", "queue_kib", "servers", "seed"))
+
+
+def listed_pairs() -> list[tuple[int, int]]:
+    """The permutation's (source, destination), by number.
+
+    Examples
+    --------
+    >>> listed_pairs()[0], len(listed_pairs())
+    ((0, 5), 16)
+    """
+    workloads = tomllib.loads((HERE / "permutation.toml").read_text())["workload"]
+    pairs = [pair for workload in workloads for pair in workload["pairs"]]
+    return [(int(src.removeprefix("h")), int(dst.removeprefix("h"))) for src, dst in pairs]
+
+
+def read_rows() -> list[Row]:
+    """The committed rows, numbers as numbers; none where there is no file."""
+    if not MEASURED.exists():
+        return []
+    with MEASURED.open(newline="") as file:
+        rows = []
+        for text in csv.DictReader(file):
+            row: Row = {key: value for key, value in text.items() if value != ""}
+            for key in set(row) - {"simulator", "version", "scenario", "flow_goodput_mbps"}:
+                row[key] = float(row[key]) if "." in row[key] else int(row[key])
+            if "flow_goodput_mbps" in row:
+                row["flow_goodput_mbps"] = [float(word) for word in row["flow_goodput_mbps"].split()]
+            rows.append(row)
+    return rows
+
+
+def write_rows(rows: Iterable[Row]) -> None:
+    """Writes ``measured.csv`` whole."""
+    partial = MEASURED.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="raise")
+        writer.writeheader()
+        for row in rows:
+            flows = row.get("flow_goodput_mbps")
+            writer.writerow({**row, "flow_goodput_mbps": " ".join(map(str, flows)) if flows else ""})
+    partial.rename(MEASURED)
+
+
+# -------------------------------------------------------------------------------------------------------------- comparing
+
+
+def value(metric: str, ns3: float, ours: float, within: float | None = None, tolerance: str = "-", note: str = "") -> Value:
+    """One value; claimed to differ by `within` at most, if that is given."""
+    return {
+        "claim": "sim-vs-ns3",
+        "metric": metric,
+        "published": round(ns3, 3),
+        "ours": round(ours, 3),
+        "tolerance": tolerance,
+        "ok": None if within is None else abs(ours - ns3) <= within,
+        "note": note,
+    }
+
+
+def share(metric: str, ns3: float, ours: float, note: str = "") -> Value:
+    """A count or median, compared by share."""
+    return value(metric, ns3, ours, TOLERANCE_SHARE * ns3, f"{TOLERANCE_SHARE:.0%}", note)
+
+
+def means(metric: str, ns3: Sequence[float], ours: Sequence[float]) -> Value:
+    """Means over runs, compared by the spread of the runs.
+
+    Examples
+    --------
+    >>> means("m", [100.0, 100.0], [100.5, 100.5])["ok"], means("m", [100.0, 100.0], [102.0, 102.0])["ok"]
+    (True, False)
+    """
+    error = math.sqrt(sum(statistics.variance(of) / len(of) if len(of) > 1 else 0.0 for of in (ns3, ours)))
+    mean = statistics.fmean(ns3)
+    within = max(STANDARD_ERRORS * error, TOLERANCE_SHARE * mean)
+    note = f"{len(ns3)} runs from {min(ns3):.0f} to {max(ns3):.0f}; ours {len(ours)}, {min(ours):.0f} to {max(ours):.0f}"
+    return value(metric, mean, statistics.fmean(ours), within, f"{within:.0f} (3 standard errors, 1 % at least)", note)
+
+
+def knee(goodput_mbps: dict[int, float]) -> float:
+    """The first number of servers from which on goodput stays below half of the link; infinite if it never does.
+
+    Examples
+    --------
+    >>> knee({1: 900.0, 2: 400.0, 5: 800.0, 8: 300.0, 10: 200.0})
+    8
+    """
+    low: float = math.inf
+    for servers in sorted(goodput_mbps, reverse=True):
+        if goodput_mbps[servers] >= COLLAPSED_MBPS:
+            break
+        low = servers
+    return low
+
+
+def runs(rows: Iterable[Row], column: str, **where: object) -> list[Any]:
+    """What `column` is in the rows that have these values."""
+    return [row[column] for row in rows if all(row.get(key) == given for key, given in where.items())]
+
+
+def incast_values(rows: list[Row], rounds_all: int) -> list[Value]:
+    """For each queue: the knee, goodput before it, the floor after it, rounds and timeouts."""
+    found = []
+    for queue in sorted({row["queue_kib"] for row in rows if row["scenario"] == "incast"}):
+        servers = sorted({row["servers"] for row in rows if row["scenario"] == "incast" and row["queue_kib"] == queue})
+
+        def of(simulator: str, column: str, count: int, queue: int = queue) -> list[float]:
+            return runs(rows, column, simulator=simulator, scenario="incast", queue_kib=queue, servers=count)
+
+        curves = {
+            simulator: {count: statistics.fmean(of(simulator, "goodput_mbps", count)) for count in servers}
+            for simulator in ("ns-3", "anabranch")
+        }
+        theirs, mine = knee(curves["ns-3"]), knee(curves["anabranch"])
+        name = f"incast.{queue}kib"
+        step = {count: place for place, count in enumerate([*servers, math.inf])}
+        steps = abs(step[theirs] - step[mine])
+        row = value(f"{name}.knee_servers", theirs, mine, None, f"one step of {'-'.join(map(str, servers))}")
+        found.append({**row, "ok": steps <= 1})
+        for count in servers:
+            metric = f"{name}.{count}_servers"
+            goodput = of("ns-3", "goodput_mbps", count), of("anabranch", "goodput_mbps", count)
+            if count < min(theirs, mine):
+                found.append(means(f"{metric}.goodput_mbps", *goodput))
+            elif count >= max(theirs, mine):
+                ratio = curves["anabranch"][count] / curves["ns-3"][count]
+                row = value(f"{metric}.goodput_mbps", *map(statistics.fmean, goodput), None, f"{FLOOR_RATIO:.0f} times")
+                within = 1 / FLOOR_RATIO <= ratio <= FLOOR_RATIO
+                found.append({**row, "ok": within, "note": f"the floor: ratio {ratio:.2f}"})
+            else:
+                row = value(f"{metric}.goodput_mbps", *map(statistics.fmean, goodput), note="between the two knees")
+                found.append(row)
+            if count <= 10:
+                medians = [statistics.median(of(s, "round_ms_p50", count)) for s in ("ns-3", "anabranch")]
+                found.append(share(f"{metric}.round_ms_p50", *medians))
+            timeouts = [statistics.fmean(of(s, "timeouts", count)) * 100 / rounds_all for s in ("ns-3", "anabranch")]
+            found.append(value(f"{metric}.timeouts_per_100_rounds", *timeouts, note="reported, not claimed"))
+    return found
+
+
+def fat_tree_values(rows: list[Row]) -> list[Value]:
+    """Work done, and the speed of doing it."""
+    found = []
+    for scenario in sorted({row["scenario"] for row in rows} - {"incast", "permutation"}, reverse=True):
+        (theirs,) = (row for row in rows if row["scenario"] == scenario and row["simulator"] == "ns-3")
+        (mine,) = (row for row in rows if row["scenario"] == scenario and row["simulator"] == "anabranch")
+        found += [share(f"{scenario}.{key}", theirs[key], mine[key]) for key in ("delivered", "packet_hops")]
+        is_capped = scenario.startswith("NB5")
+        none = (0.0, "none in either") if is_capped else (None, "-")
+        found.append(value(f"{scenario}.drops", theirs["drops"], mine["drops"], *none))
+        speed = [row["packet_hops"] / row["cpu_s"] for row in (theirs, mine)]
+        note = f"{speed[1] / speed[0]:.0f} times, ns-3 as distributed: logging and asserts compiled in"
+        found.append(value(f"{scenario}.hops_per_cpu_s", *map(round, speed), note=note))
+    return found
+
+
+def sorted_means(flows: Sequence[Sequence[float]]) -> list[float]:
+    """Each run's flows sorted, then the mean of each rank.
+
+    Examples
+    --------
+    >>> sorted_means([[3.0, 1.0], [1.0, 5.0]])
+    [1.0, 4.0]
+    """
+    return [statistics.fmean(rank) for rank in zip(*map(sorted, flows), strict=True)]
+
+
+def permutation_values(rows: list[Row]) -> list[Value]:
+    """The aggregate, and how far the sorted curves lie apart."""
+    goodput = [runs(rows, "goodput_mbps", simulator=s, scenario="permutation") for s in ("ns-3", "anabranch")]
+    flows = [runs(rows, "flow_goodput_mbps", simulator=s, scenario="permutation") for s in ("ns-3", "anabranch")]
+    theirs, mine = map(sorted_means, flows)
+    ends = [value(f"permutation.{which}_flow_mbps", theirs[at], mine[at]) for which, at in (("slowest", 0), ("fastest", -1))]
+    apart = statistics.fmean(abs(a - b) for a, b in zip(theirs, mine, strict=True))
+    note = f"sorted curves {apart:.0f} Mbit/s apart in the mean over ranks"
+    ends[0]["note"] = note
+    return [means("permutation.aggregate_mbps", *goodput), *ends]
+
+
+def draw(rows: list[Row]) -> None:
+    """Draws both curves of each comparison."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        print("no figures: matplotlib is not installed", file=sys.stderr)
+        return
+    matplotlib.rcParams["svg.hashsalt"] = "sim-vs-ns3"
+    looks = {"ns-3": ("C1", "s--"), "anabranch": ("C0", "o-")}
+    picture, axes = pyplot.subplots(1, len(QUEUES_KIB), figsize=(10, 3.8), sharey=True)
+    for axis, queue in zip(axes, QUEUES_KIB, strict=True):
+        for simulator, (colour, look) in looks.items():
+            here = {"simulator": simulator, "scenario": "incast", "queue_kib": queue}
+            points = [runs(rows, "goodput_mbps", **here, servers=count) for count in SERVERS]
+            axis.plot(SERVERS, list(map(statistics.fmean, points)), look, color=colour, markersize=4, label=simulator)
+            axis.fill_between(SERVERS, list(map(min, points)), list(map(max, points)), color=colour, alpha=0.15)
+        axis.axhline(COLLAPSED_MBPS, color="0.6", linewidth=0.8)
+        axis.set_title(f"{queue} KiB a port", fontsize=10)
+        axis.set_xlabel("servers that answer at once")
+        axis.set_ylim(0, 1000)
+    axes[0].set_ylabel("goodput, Mbit/s")
+    axes[1].legend(title="mean; band: least to most")
+    _save(pyplot, picture, "incast")
+    picture, axis = pyplot.subplots(figsize=(6, 3.8))
+    for simulator, (colour, look) in looks.items():
+        flows = [sorted(of) for of in runs(rows, "flow_goodput_mbps", simulator=simulator, scenario="permutation")]
+        ranks = range(1, len(flows[0]) + 1)
+        axis.plot(ranks, sorted_means(flows), look, color=colour, markersize=4, label=simulator)
+        bands = list(zip(*flows, strict=True))
+        axis.fill_between(ranks, list(map(min, bands)), list(map(max, bands)), color=colour, alpha=0.15)
+    axis.set_xlabel("flow, by its goodput")
+    axis.set_ylabel("goodput, Mbit/s")
+    axis.legend(title="mean; band: least to most")
+    _save(pyplot, picture, "permutation")
+
+
+def _save(pyplot: Any, picture: Any, name: str) -> None:
+    picture.tight_layout()
+    picture.savefig(HERE / f"{name}.svg", metadata={"Date": None})
+    pyplot.close(picture)
+
+
+def show(values: list[Value], as_json: bool) -> None:
+    """Prints all values."""
+    if as_json:
+        for row in values:
+            # JSON has no infinity; a knee that is not there is null.
+            print(json.dumps({key: None if at == math.inf else at for key, at in row.items()}))
+        return
+    print(f"{'metric':46} {'ns-3':>11} {'ours':>11}  ok   tolerance; note")
+    for row in values:
+        ok = {None: "-", True: "yes", False: "NO"}[row["ok"]]
+        why = "; ".join(word for word in (row["tolerance"], row["note"]) if word not in ("", "-"))
+        print(f"{row['metric']:46} {row['published']:>11.10g} {row['ours']:>11.10g}  {ok:4} {why}")
+
+
+def main() -> int:
+    """Runs what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--smoke", action="store_true", help="a sample; skipped where ns-3 is not installed")
+    parser.add_argument("--json", action="store_true", help="one object for each value")
+    parser.add_argument("--resume", action="store_true", help="take this ns-3's rows from measured.csv where it has them")
+    parser.add_argument("--seeds", type=int, default=4, help="runs of ns-3 at each point (ours: 20)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs of ns-3 at a time, where time is not measured")
+    parser.add_argument("--ns3", default=os.environ.get("NS3_PREFIX"), metavar="DIR", help="folder with ns-3's include and lib")
+    parser.add_argument("--binary", metavar="FILE", help="anabranch; else ANABRANCH_BIN, else target/release or debug")
+    parser.add_argument("--xtask", metavar="FILE", help="a built xtask; else cargo builds it")
+    given = parser.parse_args()
+    ns3 = peer.find(given.ns3)
+    if ns3 is None:
+        print(f"skipped: 1 (ns-3 is not installed: {peer.INSTALL})")
+        return 0 if given.smoke else 2
+    try:
+        both = Both(Ours(given.binary, given.xtask), ns3, read_rows() if given.resume and not given.smoke else ())
+        if given.smoke:
+            both.incast([(64, servers) for servers in (1, 5, 10, 20)], 1, 4, (10, 20), given.jobs)
+            both.fat_tree("NB5", 4)
+            both.permutation(2, 4, 50, given.jobs)
+            rounds_all = 30
+        else:
+            points = [(queue, servers) for queue in QUEUES_KIB for servers in SERVERS]
+            both.fat_tree("NB5", 8)
+            both.fat_tree("HASH10", 8)
+            both.incast(points, given.seeds, 20, (10, 100), given.jobs)
+            both.permutation(given.seeds, 20, 1000, given.jobs)
+            rounds_all = 110
+    except (OursError, peer.Ns3Error) as error:
+        print(error, file=sys.stderr)
+        return 1
+    if not given.smoke:
+        write_rows(both.rows)
+        draw(both.rows)
+    values = [*fat_tree_values(both.rows), *incast_values(both.rows, rounds_all), *permutation_values(both.rows)]
+    if not given.json:
+        print(f"anabranch {both.ours.version} beside ns-3 {ns3.version}")
+    show(values, given.json)
+    return 1 if any(row["ok"] is False for row in values) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
