@@ -20,8 +20,6 @@ SOURCE = HERE / "scenarios.cpp"
 #: Ignored by git; programs are kept there by content.
 BUILD = HERE.parents[1] / "target" / "sim-vs-ns3"
 MODULES = ("internet", "network", "core")
-#: The version that the committed rows are of.
-VERSION = "3.44"
 INSTALL = (
     "`pip install --no-deps ns3==3.44.post0` (Linux on x86-64, no root) or `apt-get install libns3-dev`, and g++; "
     "elsewhere, --ns3 DIR or NS3_PREFIX names the folder that holds its include and lib"
@@ -100,7 +98,8 @@ class Ns3:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         if done.returncode != 0:
             raise Ns3Error(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
-        return json.loads(done.stdout)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
 
 
 def digest(more: str = "") -> str:
@@ -115,7 +114,7 @@ def find(given: str | None = None) -> Ns3 | None:
     """
     places = [pathlib.Path(given).resolve()] if given else []
     if given:
-        places += sorted(places[0].glob("lib/python3*/site-packages/ns3")) + [places[0] / "ns3"]
+        places += [*places[0].glob("lib/python3*/site-packages/ns3"), places[0] / "ns3"]
     else:
         spec = importlib.util.find_spec("ns3")  # finds the package without importing it
         if spec is not None and spec.submodule_search_locations:

@@ -2,8 +2,8 @@
 
 ``run.py`` measures everything in both, writes ``measured.csv`` and draws the figures where matplotlib is installed; with
 ``--resume`` it takes the rows of this ns-3 that ``measured.csv`` has. ``--smoke`` is the check of ``make test``: a small
-sample, measured in both, nothing written; it prints one line and exits 0 where ns-3 is not installed. Exit code 1 if a value
-is outside its tolerance, 2 on wrong usage.
+sample, measured in both, nothing written; it prints one line and exits 0 where ns-3 is not installed. Exit code 1 if a
+value is outside its tolerance, 2 on wrong usage.
 
 ``--json`` prints one object for each value. `published` is what ns-3 gave here, `ok` is null where nothing is claimed.
 """
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import peer
 
@@ -30,11 +30,20 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MEASURED = HERE / "measured.csv"
 COLUMNS = (
-    "simulator,version,scenario,queue_kib,servers,seed,goodput_mbps,round_ms_p50,timeouts,drops,delivered,packet_hops,"
-    "cpu_s,flow_goodput_mbps"
-).split(",")
+    *("simulator", "version", "scenario", "queue_kib", "servers", "seed"),
+    *("goodput_mbps", "round_ms_p50", "timeouts", "drops", "delivered", "packet_hops", "cpu_s", "flow_goodput_mbps"),
+)
 QUEUES_KIB = (64, 128)
 SERVERS = (1, 2, 5, 8, 10, 15, 20, 30, 40)
+#: Up to so many servers a run without a timeout is not rare.
+FEW_SERVERS = 10
+#: Runs of ns-3 with more servers, and of the permutation.
+FLOOR_SEEDS = 2
+PERMUTATION_SEEDS = 3
+#: Whether each has selective acknowledgements and a slow start that ends at `SSTHRESH_PACKETS`, not at the first loss.
+PERMUTATIONS = {"permutation": False, "permutation_sack": True}
+SSTHRESH_PACKETS = 20
+MSS_BYTES = 1_460
 #: Half of the link's rate: below it goodput has collapsed.
 COLLAPSED_MBPS = 500.0
 #: Simulators of the same TCP are known to differ this much on the collapsed floor.
@@ -45,6 +54,8 @@ TOLERANCE_SHARE = 0.01
 STANDARD_ERRORS = 3.0
 
 Row = dict[str, Any]
+Point = tuple[int, int, int]
+T = TypeVar("T")
 Value = dict[str, Any]
 
 
@@ -84,7 +95,8 @@ class Ours:
 
     def bench(self, scenario: str) -> Row:
         """The row of ``bench sim``."""
-        return json.loads(_output([*self.xtask, "bench", "sim", scenario, "--json", "--runs", "1"]))
+        row: Row = json.loads(_output([*self.xtask, "bench", "sim", scenario, "--json", "--runs", "1"]))
+        return row
 
 
 def _output(command: Sequence[str]) -> str:
@@ -116,12 +128,12 @@ class Both:
         self.rows: list[Row] = []
         self.kept = {_key(row): row for row in kept if (row["simulator"], row["version"]) == ("ns-3", ns3.version)}
 
-    def incast(self, points: Sequence[tuple[int, int]], seeds: int, trials: int, rounds: tuple[int, int], jobs: int) -> None:
-        """Points are (KiB of queue, servers), rounds are (warm-up, counted)."""
+    def incast(self, points: Sequence[Point], trials: int, rounds: tuple[int, int], jobs: int) -> None:
+        """Points are (KiB of queue, servers, seeds of ns-3), rounds are (warm-up, counted)."""
         asked = [
             {"scenario": "incast", "queue_kib": queue, "servers": servers, "seed": seed}
+            for queue, servers, seeds in points
             for seed in range(1, seeds + 1)
-            for queue, servers in points
         ]
 
         def run(cell: Row) -> Row:
@@ -129,7 +141,7 @@ class Both:
             return self.ns3.run("incast", **options, warmup_rounds=rounds[0], rounds=rounds[1])
 
         self._peer(asked, run, jobs)
-        for queue, servers in points:
+        for queue, servers, _ in points:
             settings = {
                 "network.queue": f'"{queue} KiB"',
                 "workload.servers": str(servers),
@@ -148,24 +160,30 @@ class Both:
                     }
                 )
 
-    def permutation(self, seeds: int, trials: int, duration_ms: int, jobs: int) -> None:
-        """Both with starts of their own drawing: seeds are not the same in both."""
-        asked = [{"scenario": "permutation", "queue_kib": 64, "seed": seed} for seed in range(1, seeds + 1)]
+    def permutation(self, scenario: str, seeds: int, trials: int, duration_ms: int, jobs: int) -> None:
+        """One of `PERMUTATIONS`; both with starts of their own drawing, so seeds do not mean the same."""
+        sack = PERMUTATIONS[scenario]
+        asked = [{"scenario": scenario, "queue_kib": 64, "seed": seed} for seed in range(1, seeds + 1)]
         pairs = ",".join(f"{src}-{dst}" for src, dst in listed_pairs())
 
         def run(cell: Row) -> Row:
-            found = self.ns3.run("permutation", seed=cell["seed"], duration_ms=duration_ms, pairs=pairs)
+            options = {"duration_ms": duration_ms, "pairs": pairs, "sack": int(sack)}
+            options["initial_ssthresh_packets"] = SSTHRESH_PACKETS if sack else 0
+            found = self.ns3.run("permutation", seed=cell["seed"], **options)
             return {**found, "goodput_mbps": round(sum(found["flow_goodput_mbps"]), 3)}
 
         self._peer(asked, run, jobs)
         by_seed: dict[int, list[Row]] = {}
-        for row in self.ours.simulate("permutation.toml", trials, {"duration": f'"{duration_ms} ms"'}):
+        settings = {"duration": f'"{duration_ms} ms"'}
+        if sack:
+            settings |= {"transport.sack": "true", "transport.initial_ssthresh": str(SSTHRESH_PACKETS * MSS_BYTES)}
+        for row in self.ours.simulate("permutation.toml", trials, settings):
             by_seed.setdefault(row["seed"], []).append(row)
         for seed, flows in by_seed.items():
             goodput_mbps = [round(flow["goodput_mbps"], 3) for flow in flows]
             self._add(
                 {
-                    **{"scenario": "permutation", "queue_kib": 64, "seed": seed},
+                    **{"scenario": scenario, "queue_kib": 64, "seed": seed},
                     "goodput_mbps": round(sum(goodput_mbps), 3),
                     "timeouts": sum(flow["timeouts"] for flow in flows),
                     "drops": flows[0]["dropped_queue_full"],
@@ -245,8 +263,17 @@ def write_rows(rows: Iterable[Row]) -> None:
 # -------------------------------------------------------------------------------------------------------------- comparing
 
 
-def value(metric: str, ns3: float, ours: float, within: float | None = None, tolerance: str = "-", note: str = "") -> Value:
-    """One value; claimed to differ by `within` at most, if that is given."""
+Pair = tuple[float, float]
+
+
+def pair_map(of: Callable[[str], T]) -> tuple[T, T]:
+    """What `of` gives for ns-3 and for ours."""
+    return of("ns-3"), of("anabranch")
+
+
+def value(metric: str, pair: Pair, within: float | None = None, tolerance: str = "-", note: str = "") -> Value:
+    """One value of ns-3 and of ours; claimed to differ by `within` at most, if that is given."""
+    ns3, ours = pair
     return {
         "claim": "sim-vs-ns3",
         "metric": metric,
@@ -258,9 +285,9 @@ def value(metric: str, ns3: float, ours: float, within: float | None = None, tol
     }
 
 
-def share(metric: str, ns3: float, ours: float, note: str = "") -> Value:
+def share(metric: str, pair: Pair) -> Value:
     """A count or median, compared by share."""
-    return value(metric, ns3, ours, TOLERANCE_SHARE * ns3, f"{TOLERANCE_SHARE:.0%}", note)
+    return value(metric, pair, TOLERANCE_SHARE * pair[0], f"{TOLERANCE_SHARE:.0%}")
 
 
 def means(metric: str, ns3: Sequence[float], ours: Sequence[float]) -> Value:
@@ -275,7 +302,7 @@ def means(metric: str, ns3: Sequence[float], ours: Sequence[float]) -> Value:
     mean = statistics.fmean(ns3)
     within = max(STANDARD_ERRORS * error, TOLERANCE_SHARE * mean)
     note = f"{len(ns3)} runs from {min(ns3):.0f} to {max(ns3):.0f}; ours {len(ours)}, {min(ours):.0f} to {max(ours):.0f}"
-    return value(metric, mean, statistics.fmean(ours), within, f"{within:.0f} (3 standard errors, 1 % at least)", note)
+    return value(metric, (mean, statistics.fmean(ours)), within, f"{within:.0f} (3 standard errors, 1 % at least)", note)
 
 
 def knee(goodput_mbps: dict[int, float]) -> float:
@@ -301,57 +328,56 @@ def runs(rows: Iterable[Row], column: str, **where: object) -> list[Any]:
 
 def incast_values(rows: list[Row], rounds_all: int) -> list[Value]:
     """For each queue: the knee, goodput before it, the floor after it, rounds and timeouts."""
-    found = []
-    for queue in sorted({row["queue_kib"] for row in rows if row["scenario"] == "incast"}):
-        servers = sorted({row["servers"] for row in rows if row["scenario"] == "incast" and row["queue_kib"] == queue})
+    rows = [row for row in rows if row["scenario"] == "incast"]
+    queues = sorted({row["queue_kib"] for row in rows})
+    return [one for queue in queues for one in _queue_values(rows, queue, rounds_all)]
 
-        def of(simulator: str, column: str, count: int, queue: int = queue) -> list[float]:
-            return runs(rows, column, simulator=simulator, scenario="incast", queue_kib=queue, servers=count)
 
-        curves = {
-            simulator: {count: statistics.fmean(of(simulator, "goodput_mbps", count)) for count in servers}
-            for simulator in ("ns-3", "anabranch")
-        }
-        theirs, mine = knee(curves["ns-3"]), knee(curves["anabranch"])
-        name = f"incast.{queue}kib"
-        step = {count: place for place, count in enumerate([*servers, math.inf])}
-        steps = abs(step[theirs] - step[mine])
-        row = value(f"{name}.knee_servers", theirs, mine, None, f"one step of {'-'.join(map(str, servers))}")
-        found.append({**row, "ok": steps <= 1})
-        for count in servers:
-            metric = f"{name}.{count}_servers"
-            goodput = of("ns-3", "goodput_mbps", count), of("anabranch", "goodput_mbps", count)
-            if count < min(theirs, mine):
-                found.append(means(f"{metric}.goodput_mbps", *goodput))
-            elif count >= max(theirs, mine):
-                ratio = curves["anabranch"][count] / curves["ns-3"][count]
-                row = value(f"{metric}.goodput_mbps", *map(statistics.fmean, goodput), None, f"{FLOOR_RATIO:.0f} times")
-                within = 1 / FLOOR_RATIO <= ratio <= FLOOR_RATIO
-                found.append({**row, "ok": within, "note": f"the floor: ratio {ratio:.2f}"})
-            else:
-                row = value(f"{metric}.goodput_mbps", *map(statistics.fmean, goodput), note="between the two knees")
-                found.append(row)
-            if count <= 10:
-                medians = [statistics.median(of(s, "round_ms_p50", count)) for s in ("ns-3", "anabranch")]
-                found.append(share(f"{metric}.round_ms_p50", *medians))
-            timeouts = [statistics.fmean(of(s, "timeouts", count)) * 100 / rounds_all for s in ("ns-3", "anabranch")]
-            found.append(value(f"{metric}.timeouts_per_100_rounds", *timeouts, note="reported, not claimed"))
+def _queue_values(rows: list[Row], queue: int, rounds_all: int) -> list[Value]:
+    servers = sorted(set(runs(rows, "servers", queue_kib=queue)))
+
+    def at(column: str, count: int) -> tuple[list[float], list[float]]:
+        return pair_map(lambda s: runs(rows, column, simulator=s, queue_kib=queue, servers=count))
+
+    goodput = {count: at("goodput_mbps", count) for count in servers}
+    curves = [{count: statistics.fmean(pair[which]) for count, pair in goodput.items()} for which in (0, 1)]
+    knees = knee(curves[0]), knee(curves[1])
+    step = {count: place for place, count in enumerate([*servers, math.inf])}
+    name = f"incast.{queue}kib"
+    row = value(f"{name}.knee_servers", knees, None, f"one step of {'-'.join(map(str, servers))}")
+    found = [{**row, "ok": abs(step[knees[0]] - step[knees[1]]) <= 1}]
+    for count in servers:
+        metric = f"{name}.{count}_servers"
+        pair = curves[0][count], curves[1][count]
+        if count < min(knees):
+            found.append(means(f"{metric}.goodput_mbps", *goodput[count]))
+        elif count >= max(knees):
+            note = f"the floor: ratio {pair[1] / pair[0]:.2f}"
+            row = value(f"{metric}.goodput_mbps", pair, None, f"{FLOOR_RATIO:.0f} times", note)
+            found.append({**row, "ok": 1 / FLOOR_RATIO <= pair[1] / pair[0] <= FLOOR_RATIO})
+        else:
+            found.append(value(f"{metric}.goodput_mbps", pair, note="between the two knees"))
+        if count <= FEW_SERVERS:
+            medians = [statistics.median(of) for of in at("round_ms_p50", count)]
+            found.append(share(f"{metric}.round_ms_p50", (medians[0], medians[1])))
+        timeouts = [statistics.fmean(of) * 100 / rounds_all for of in at("timeouts", count)]
+        note = "reported, not claimed"
+        found.append(value(f"{metric}.timeouts_per_100_rounds", (timeouts[0], timeouts[1]), note=note))
     return found
 
 
 def fat_tree_values(rows: list[Row]) -> list[Value]:
     """Work done, and the speed of doing it."""
     found = []
-    for scenario in sorted({row["scenario"] for row in rows} - {"incast", "permutation"}, reverse=True):
-        (theirs,) = (row for row in rows if row["scenario"] == scenario and row["simulator"] == "ns-3")
-        (mine,) = (row for row in rows if row["scenario"] == scenario and row["simulator"] == "anabranch")
-        found += [share(f"{scenario}.{key}", theirs[key], mine[key]) for key in ("delivered", "packet_hops")]
-        is_capped = scenario.startswith("NB5")
-        none = (0.0, "none in either") if is_capped else (None, "-")
-        found.append(value(f"{scenario}.drops", theirs["drops"], mine["drops"], *none))
-        speed = [row["packet_hops"] / row["cpu_s"] for row in (theirs, mine)]
+    for scenario in sorted({row["scenario"] for row in rows} - {"incast", *PERMUTATIONS}, reverse=True):
+        here = [row for row in rows if row["scenario"] == scenario]
+        theirs, mine = sorted(here, key=lambda row: row["simulator"], reverse=True)
+        found += [share(f"{scenario}.{key}", (theirs[key], mine[key])) for key in ("delivered", "packet_hops")]
+        within, tolerance = (0.0, "none in either") if scenario.startswith("NB5") else (None, "-")
+        found.append(value(f"{scenario}.drops", (theirs["drops"], mine["drops"]), within, tolerance))
+        speed = round(theirs["packet_hops"] / theirs["cpu_s"]), round(mine["packet_hops"] / mine["cpu_s"])
         note = f"{speed[1] / speed[0]:.0f} times, ns-3 as distributed: logging and asserts compiled in"
-        found.append(value(f"{scenario}.hops_per_cpu_s", *map(round, speed), note=note))
+        found.append(value(f"{scenario}.hops_per_cpu_s", speed, note=note))
     return found
 
 
@@ -368,14 +394,22 @@ def sorted_means(flows: Sequence[Sequence[float]]) -> list[float]:
 
 def permutation_values(rows: list[Row]) -> list[Value]:
     """The aggregate, and how far the sorted curves lie apart."""
-    goodput = [runs(rows, "goodput_mbps", simulator=s, scenario="permutation") for s in ("ns-3", "anabranch")]
-    flows = [runs(rows, "flow_goodput_mbps", simulator=s, scenario="permutation") for s in ("ns-3", "anabranch")]
-    theirs, mine = map(sorted_means, flows)
-    ends = [value(f"permutation.{which}_flow_mbps", theirs[at], mine[at]) for which, at in (("slowest", 0), ("fastest", -1))]
-    apart = statistics.fmean(abs(a - b) for a, b in zip(theirs, mine, strict=True))
-    note = f"sorted curves {apart:.0f} Mbit/s apart in the mean over ranks"
-    ends[0]["note"] = note
-    return [means("permutation.aggregate_mbps", *goodput), *ends]
+    found = []
+    for scenario in [name for name in PERMUTATIONS if runs(rows, "seed", scenario=name)]:
+        goodput, flows, timeouts = (
+            [runs(rows, column, simulator=s, scenario=scenario) for s in ("ns-3", "anabranch")]
+            for column in ("goodput_mbps", "flow_goodput_mbps", "timeouts")
+        )
+        curves = sorted_means(flows[0]), sorted_means(flows[1])
+        lost = statistics.fmean(timeouts[0]), statistics.fmean(timeouts[1])
+        apart = statistics.fmean(abs(a - b) for a, b in zip(*curves, strict=True))
+        found.append(means(f"{scenario}.aggregate_mbps", *goodput))
+        found.append(value(f"{scenario}.slowest_flow_mbps", (curves[0][0], curves[1][0]), note="mean over runs"))
+        found.append(value(f"{scenario}.fastest_flow_mbps", (curves[0][-1], curves[1][-1]), note="mean over runs"))
+        note = "mean over ranks of the difference, where 0 is the same curve"
+        found.append(value(f"{scenario}.sorted_curves_apart_mbps", (0.0, apart), note=note))
+        found.append(value(f"{scenario}.timeouts", lost, note="of a run; reported, not claimed"))
+    return found
 
 
 def draw(rows: list[Row]) -> None:
@@ -403,24 +437,24 @@ def draw(rows: list[Row]) -> None:
         axis.set_ylim(0, 1000)
     axes[0].set_ylabel("goodput, Mbit/s")
     axes[1].legend(title="mean; band: least to most")
-    _save(pyplot, picture, "incast")
-    picture, axis = pyplot.subplots(figsize=(6, 3.8))
-    for simulator, (colour, look) in looks.items():
-        flows = [sorted(of) for of in runs(rows, "flow_goodput_mbps", simulator=simulator, scenario="permutation")]
-        ranks = range(1, len(flows[0]) + 1)
-        axis.plot(ranks, sorted_means(flows), look, color=colour, markersize=4, label=simulator)
-        bands = list(zip(*flows, strict=True))
-        axis.fill_between(ranks, list(map(min, bands)), list(map(max, bands)), color=colour, alpha=0.15)
-    axis.set_xlabel("flow, by its goodput")
-    axis.set_ylabel("goodput, Mbit/s")
-    axis.legend(title="mean; band: least to most")
-    _save(pyplot, picture, "permutation")
-
-
-def _save(pyplot: Any, picture: Any, name: str) -> None:
     picture.tight_layout()
-    picture.savefig(HERE / f"{name}.svg", metadata={"Date": None})
-    pyplot.close(picture)
+    picture.savefig(HERE / "incast.svg", metadata={"Date": None})
+    picture, axes = pyplot.subplots(1, len(PERMUTATIONS), figsize=(10, 3.8), sharey=True)
+    for axis, (scenario, sack) in zip(axes, PERMUTATIONS.items(), strict=True):
+        for simulator, (colour, look) in looks.items():
+            flows = [sorted(of) for of in runs(rows, "flow_goodput_mbps", simulator=simulator, scenario=scenario)]
+            ranks = range(1, len(flows[0]) + 1)
+            axis.plot(ranks, sorted_means(flows), look, color=colour, markersize=4, label=simulator)
+            bands = list(zip(*flows, strict=True))
+            axis.fill_between(ranks, list(map(min, bands)), list(map(max, bands)), color=colour, alpha=0.15)
+        end = f"slow start to {SSTHRESH_PACKETS} packets" if sack else "slow start to the first loss"
+        axis.set_title(("SACK, " if sack else "no SACK, ") + end, fontsize=10)
+        axis.set_xlabel("flow, by its goodput")
+        axis.set_ylim(0, 1000)
+    axes[0].set_ylabel("goodput, Mbit/s")
+    axes[1].legend(title="mean; band: least to most")
+    picture.tight_layout()
+    picture.savefig(HERE / "permutation.svg", metadata={"Date": None})
 
 
 def show(values: list[Value], as_json: bool) -> None:
@@ -443,9 +477,10 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="a sample; skipped where ns-3 is not installed")
     parser.add_argument("--json", action="store_true", help="one object for each value")
     parser.add_argument("--resume", action="store_true", help="take this ns-3's rows from measured.csv where it has them")
-    parser.add_argument("--seeds", type=int, default=4, help="runs of ns-3 at each point (ours: 20)")
+    parser.add_argument("--seeds", type=int, default=8, help="runs of ns-3 at up to 10 servers (ours: 20)")
     parser.add_argument("--jobs", type=int, default=2, help="runs of ns-3 at a time, where time is not measured")
-    parser.add_argument("--ns3", default=os.environ.get("NS3_PREFIX"), metavar="DIR", help="folder with ns-3's include and lib")
+    prefix = os.environ.get("NS3_PREFIX")
+    parser.add_argument("--ns3", default=prefix, metavar="DIR", help="folder with ns-3's include and lib")
     parser.add_argument("--binary", metavar="FILE", help="anabranch; else ANABRANCH_BIN, else target/release or debug")
     parser.add_argument("--xtask", metavar="FILE", help="a built xtask; else cargo builds it")
     given = parser.parse_args()
@@ -456,16 +491,18 @@ def main() -> int:
     try:
         both = Both(Ours(given.binary, given.xtask), ns3, read_rows() if given.resume and not given.smoke else ())
         if given.smoke:
-            both.incast([(64, servers) for servers in (1, 5, 10, 20)], 1, 4, (10, 20), given.jobs)
+            both.incast([(64, servers, 1) for servers in (1, 5, 10, 20)], 4, (10, 20), given.jobs)
             both.fat_tree("NB5", 4)
-            both.permutation(2, 4, 50, given.jobs)
+            both.permutation("permutation_sack", 2, 4, 50, given.jobs)
             rounds_all = 30
         else:
-            points = [(queue, servers) for queue in QUEUES_KIB for servers in SERVERS]
+            # With more servers runs differ little and take long.
+            points = [(queue, n, given.seeds if n <= FEW_SERVERS else FLOOR_SEEDS) for queue in QUEUES_KIB for n in SERVERS]
             both.fat_tree("NB5", 8)
             both.fat_tree("HASH10", 8)
-            both.incast(points, given.seeds, 20, (10, 100), given.jobs)
-            both.permutation(given.seeds, 20, 1000, given.jobs)
+            both.incast(points, 20, (10, 100), given.jobs)
+            for scenario in PERMUTATIONS:
+                both.permutation(scenario, PERMUTATION_SEEDS, 20, 1000, given.jobs)
             rounds_all = 110
     except (OursError, peer.Ns3Error) as error:
         print(error, file=sys.stderr)

@@ -66,6 +66,7 @@ double cpu_s() {
 struct Parameters {
     std::string scenario;
     uint64_t seed = 1;
+    bool sack = false;
     uint64_t rate_bps = 1'000'000'000;
     int64_t delay_ns = 25'000;
     uint32_t queue_bytes = 65'536;
@@ -114,7 +115,7 @@ void set_tcp_defaults(const Parameters& p) {
     set("ns3::TcpL4Protocol::SocketType", TypeIdValue(CountingNewReno::GetTypeId()));
     // RFC 6582. ns-3's default is proportional rate reduction.
     set("ns3::TcpL4Protocol::RecoveryType", TypeIdValue(TypeId::LookupByName("ns3::TcpClassicRecovery")));
-    set("ns3::TcpSocketBase::Sack", BooleanValue(false));
+    set("ns3::TcpSocketBase::Sack", BooleanValue(p.sack));
     set("ns3::TcpSocketBase::Timestamp", BooleanValue(false));
     set("ns3::TcpSocketBase::WindowScaling", BooleanValue(true));
     set("ns3::TcpSocketBase::LimitedTransmit", BooleanValue(true));
@@ -657,6 +658,8 @@ int main(int argc, char** argv) {
     CommandLine line;
     line.AddValue("scenario", "incast, NB5, HASH10 or permutation", p.scenario);
     line.AddValue("seed", "of the jitters", p.seed);
+    line.AddValue("sack", "selective acknowledgements", p.sack);
+    line.AddValue("initial_ssthresh_packets", "permutation: where slow start ends (0: at a loss)", p.initial_ssthresh_packets);
     line.AddValue("queue_bytes", "incast, permutation: drop-tail limit of a switch's port", p.queue_bytes);
     line.AddValue("servers", "incast: servers", p.servers);
     line.AddValue("rounds", "incast: rounds that count", p.rounds);
