@@ -215,7 +215,14 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_ends_all_processes(cache: Path) -> None:
-    program = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    # Whoever runs the tests in the background may have it ignored, which programs inherit.
+    program = subprocess.Popen(
+        [sys.executable, "-c", SLOW],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
