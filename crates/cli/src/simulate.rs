@@ -9,7 +9,7 @@ pub(crate) mod table;
 
 use crate::run_dir::RunDir;
 use anabranch_sim::scenario::{self, Point};
-use anabranch_sim::{Outcome, Plan, Simulation, WorkloadRow, parallel};
+use anabranch_sim::{Outcome, Plan, PlanError, Simulation, WorkloadRow, parallel};
 use anabranch_units::Seed;
 use anyhow::ensure;
 use capture::Capture;
@@ -86,7 +86,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let work = |index: usize, &(point, trial): &(usize, u64)| -> Option<Result<Trial, Failure>> {
         let plan = match plan(args, &points[point]) {
             Ok(plan) => plan,
-            Err(error) => return Some(Err(error)),
+            Err(error) => return Some(Err(error.to_string())),
         };
         let mut simulation: Simulation<'_> = Simulation::new(&plan, trial);
         let capture = folder.as_deref().filter(|_| !args.captured.is_empty());
@@ -118,7 +118,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         shares[index].store(SCALE, Ordering::Relaxed);
         let seed = simulation.seed();
-        Some(Ok(Trial { point, trial, seed, outcome: simulation.run() }))
+        Some(Ok(Trial { point, trial, seed, outcome: simulation.finish() }))
     };
     let mut done: Vec<Option<Trial>> = trials.iter().map(|_| None).collect();
     let (mut failure, mut printed, mut pipe) = (None, 0, Pipe::default());
@@ -179,7 +179,11 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     let points = scenario::read(&shown, &text, &args.sets)?;
     // Whatever is wrong with any point is said before the first one runs.
     for point in &points {
-        let plan = plan(args, point).map_err(anyhow::Error::msg)?;
+        let plan = plan(args, point).map_err(|error| {
+            let swept: String =
+                point.swept.iter().map(|(key, value)| format!(" (at {key} = {value})")).collect();
+            anyhow::anyhow!("{}: {error}{swept}", scenario::place(&shown, &text, &args.sets, &error.field))
+        })?;
         for link in &args.captured {
             plan.network().find_link(link).map_err(|error| anyhow::anyhow!("--pcap: {error}"))?;
         }
@@ -193,13 +197,9 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
 }
 
 /// Files that a scenario names lie beside it.
-fn plan(args: &Args, point: &Point) -> Result<Plan, Failure> {
+fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = args.scenario.parent().map(PathBuf::from).unwrap_or_default();
-    let plan = Plan::new(point.scenario.clone(), &|name| std::fs::read_to_string(folder.join(name)));
-    plan.map_err(|error| {
-        let swept: String = point.swept.iter().map(|(key, value)| format!(", at {key} = {value}")).collect();
-        format!("{}{swept}: {error}", args.scenario.display())
-    })
+    Plan::new(point.scenario.clone(), &|name| std::fs::read_to_string(folder.join(name)))
 }
 
 /// `row` with what tells its trial apart.

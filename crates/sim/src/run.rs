@@ -174,6 +174,11 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     /// Runs to the end.
     pub fn run(mut self) -> Outcome {
         while self.step() {}
+        self.finish()
+    }
+
+    /// What it has given so far, which is all once [`Self::step`] has said that it is over.
+    pub fn finish(self) -> Outcome {
         Outcome::of(self)
     }
 

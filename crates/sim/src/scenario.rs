@@ -23,7 +23,7 @@
 mod check;
 mod read;
 
-pub use read::{Point, ScenarioError, exercise, read};
+pub use read::{Point, ScenarioError, exercise, place, read};
 
 use anabranch_transport::Config;
 use anabranch_units::{BitRate, ByteCount, Duration};

@@ -130,7 +130,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the authors measured with htsim and ns-3 on 128 hosts, and what we want.
+/// Whether the work is the peers', and the speed what we want: on 128 hosts htsim and ns-3 deliver what stands here.
 fn check(row: &Row) -> Vec<String> {
     let mut missed = Vec::new();
     let mut expect = |good: bool, what: String| {

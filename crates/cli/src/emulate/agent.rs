@@ -185,7 +185,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 /// Takes in one flow until it is whole or time is up. The sender's first 8 bytes say when it began.
 fn receive(task: &Incoming, listener: &TcpListener, clock: Clock) -> SeenFlow {
     let mut seen = SeenFlow { flow: task.flow, ..SeenFlow::default() };
-    let Ok((mut stream, _)) = listener.accept() else { return seen };
+    let Some(mut stream) = accept(listener, clock) else { return seen };
     let mut buffer = vec![0; CHUNK];
     let mut is_warm = false;
     loop {
@@ -217,6 +217,18 @@ fn receive(task: &Incoming, listener: &TcpListener, clock: Clock) -> SeenFlow {
             Err(_) => {}
         }
     }
+}
+
+/// The connection that comes before time is up: its sender may not get through.
+fn accept(listener: &TcpListener, clock: Clock) -> Option<TcpStream> {
+    listener.set_nonblocking(true).ok()?;
+    while !clock.is_over() {
+        match listener.accept() {
+            Ok((stream, _)) => return stream.set_nonblocking(false).ok().map(|()| stream),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    None
 }
 
 /// Sends one flow from its start until it is out or time is up.

@@ -10,7 +10,7 @@ use crate::run_dir::RunDir;
 use crate::simulate::{keyed_rows, table};
 use anabranch_emu::{Emulation, EmulationOptions, Report};
 use anabranch_sim::scenario::{self, Point, Scenario, Spread, Workload};
-use anabranch_sim::{Plan, Times, WorkloadRow};
+use anabranch_sim::{Plan, PlanError, Times, WorkloadRow};
 use anabranch_transport::Control;
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, Seed};
 use anyhow::{Context as _, bail, ensure};
@@ -117,17 +117,19 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     let text = std::fs::read_to_string(&args.topology).with_context(|| args.topology.clone())?;
     let points = scenario::read(&args.topology, &text, &args.sets)?;
     for point in &points {
-        let plan = plan(args, point)?;
+        let plan = plan(args, point).map_err(|error| {
+            let place = scenario::place(&args.topology, &text, &args.sets, &error.field);
+            anyhow::anyhow!("{place}: {error}")
+        })?;
         settings(&plan).with_context(|| args.topology.clone())?;
     }
     Ok(points)
 }
 
 /// Files that a scenario names lie beside it.
-fn plan(args: &Args, point: &Point) -> anyhow::Result<Plan> {
+fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = Path::new(&args.topology).parent().map(Path::to_path_buf).unwrap_or_default();
-    let plan = Plan::new(point.scenario.clone(), &|name| std::fs::read_to_string(folder.join(name)));
-    plan.with_context(|| args.topology.clone())
+    Plan::new(point.scenario.clone(), &|name| std::fs::read_to_string(folder.join(name)))
 }
 
 /// What the sites' TCP is set to.
@@ -209,7 +211,7 @@ fn emulate(
     }
     let options = EmulationOptions { seed, lateness_p99_max: args.lateness_bound, ..settings(plan)? };
     let emulation = Emulation::start(&topology, options)?;
-    let flows = Flows::new(plan, seed, &emulation)?;
+    let flows = Flows::new(plan, trial, &emulation)?;
     let mut agents = Vec::new();
     for (site, task) in flows.tasks {
         agents.push(Agent::start(&emulation, anabranch_units::SiteId(site), &task)?);
@@ -245,8 +247,8 @@ struct Flows {
 }
 
 impl Flows {
-    fn new(plan: &Plan, seed: Seed, emulation: &Emulation) -> anyhow::Result<Self> {
-        let scenario = plan.scenario();
+    fn new(plan: &Plan, trial: u64, emulation: &Emulation) -> anyhow::Result<Self> {
+        let (scenario, seed) = (plan.scenario(), Seed::new(plan.seed(trial)));
         let mut new = Self { of_workload: Vec::new(), tasks: BTreeMap::new() };
         let site = |host: u16| plan.network().hosts()[usize::from(host)];
         let mut flow = 0;
@@ -274,7 +276,7 @@ impl Flows {
                     request_bytes,
                     block_bytes,
                     jitter_ns: ns(incast.jitter),
-                    seed: plan.seed(0),
+                    seed: plan.seed(trial),
                     first_flow: flow,
                     ..Ask::default()
                 };

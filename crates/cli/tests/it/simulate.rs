@@ -52,6 +52,10 @@ fn wrong_input_gets_one_line_and_exit_code_2() {
         ),
         (&["simulate", &incast, "--set", "network.rate=1"], "network.rate"),
         (&["simulate", &incast, "--set", "workload.client=\"hub\""], "`hub` is a switch"),
+        (
+            &["simulate", &incast, "--set", "network.hosts=60"],
+            "incast.toml:4: workload[0].servers: 64: the network has 60",
+        ),
         (&["simulate", &incast, "--trials", "0"], "0"),
         (&["emulate", &incast, "--set", "workload.servers=2", "--", "true"], "leave out the command"),
         (&["emulate", &incast, "--set", "network.mark=\"3 kB\""], "network.mark: only in the simulator"),

@@ -56,7 +56,7 @@ impl Wrong {
 ///
 /// Errors: the first thing wrong, with its place.
 pub fn read(file: &str, text: &str, sets: &[String]) -> Result<Vec<Point>, ScenarioError> {
-    let spanned = DeTable::parse(text).map_err(|error| {
+    DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         let message = error.message().replace('\n', ", ");
         ScenarioError { place: format!("{file}:{}", line_of(text, at)), field: String::new(), message }
@@ -66,31 +66,39 @@ pub fn read(file: &str, text: &str, sets: &[String]) -> Result<Vec<Point>, Scena
         field: String::new(),
         message: error.message().to_owned(),
     })?;
-    let mut overridden = Vec::new();
     for set in sets {
-        let place = || format!("--set {set}");
-        let wrong = |message: String| ScenarioError { place: place(), field: String::new(), message };
+        let wrong = |message: String| ScenarioError { place: set_place(set), field: String::new(), message };
         let (key, value) = set.split_once('=').ok_or_else(|| wrong("must be KEY=VALUE".into()))?;
-        let value = set_value(value);
-        assign(&mut root, key.trim(), value).map_err(wrong)?;
+        assign(&mut root, key.trim(), set_value(value)).map_err(wrong)?;
         // What is set is not swept over.
         if let Some(Value::Table(sweep)) = root.get_mut("sweep") {
             sweep.retain(|swept, _| indexed(swept) != indexed(key.trim()));
         }
-        overridden.push((indexed(key.trim()), place()));
     }
-    let placed = |wrong: Wrong| {
-        let set = overridden
-            .iter()
-            .rev()
-            .find(|(key, _)| is_within(&wrong.field, key) || is_within(key, &wrong.field));
-        let place = match set {
-            Some((_, place)) => place.clone(),
-            None => format!("{file}:{}", line_of(text, find(spanned.get_ref(), &wrong.field))),
-        };
+    points(root).map_err(|wrong| {
+        let place = place(file, text, sets, &wrong.field);
         ScenarioError { place, field: wrong.field, message: wrong.message }
+    })
+}
+
+/// Where the setting `field` of a scenario was said: the override, or `file` with the line, as in `incast.toml:7`.
+///
+/// For what goes wrong with a setting after [`read`] has taken it: arguments are those of `read`.
+pub fn place(file: &str, text: &str, sets: &[String], field: &str) -> String {
+    let of_field = indexed(field);
+    let is_it = |set: &&String| {
+        let key = set.split_once('=').map(|(key, _)| indexed(key.trim()));
+        key.is_some_and(|key| is_within(&of_field, &key) || is_within(&key, &of_field))
     };
-    points(root).map_err(placed)
+    match (sets.iter().rev().find(is_it), DeTable::parse(text)) {
+        (Some(set), _) => set_place(set),
+        (None, Ok(table)) => format!("{file}:{}", line_of(text, find(table.get_ref(), field))),
+        (None, Err(_)) => file.to_owned(),
+    }
+}
+
+fn set_place(set: &str) -> String {
+    format!("--set {set}")
 }
 
 /// What the fuzz target and the replay of its corpus call: reads `bytes`, and if they are a scenario, checks that its resolved
