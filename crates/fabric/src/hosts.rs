@@ -49,6 +49,8 @@ struct Place<E: Endpoint> {
     priority: u8,
     is_touched: bool,
     flow: u32,
+    /// Where its packets go.
+    door: Target,
     /// When the event that counts goes off; others that were armed before are stale.
     armed_at: Option<Instant>,
     endpoint: Option<E>,
@@ -60,6 +62,8 @@ struct Place<E: Endpoint> {
 struct Ends<E: Endpoint> {
     places: Vec<Place<E>>,
     free: Vec<PeerId>,
+    /// Where each host's packets go, by host.
+    doors: Vec<Target>,
     /// Machines that were given work and not polled since.
     touched: Vec<PeerId>,
 }
@@ -87,11 +91,16 @@ impl<E: Endpoint> HostsCx<'_, E> {
     /// Makes a place for a machine on `host`, so that others can name it before it is there. Its packets belong to `flow` and
     /// have `priority`; a packet of another flow that comes is a stray, for whoever stood at this place before.
     pub fn reserve(&mut self, host: u16, flow: u32, priority: u8) -> PeerId {
+        self.reserve_via(self.ends.doors[usize::from(host)], host, flow, priority)
+    }
+    /// The same for a machine whose packets leave by a way of their own: `door` is the port of one of its host's links.
+    pub fn reserve_via(&mut self, door: Target, host: u16, flow: u32, priority: u8) -> PeerId {
         let place = Place {
             host,
             priority,
             is_touched: false,
             flow,
+            door,
             armed_at: None,
             endpoint: None,
             held: VecDeque::new(),
@@ -151,8 +160,6 @@ const USER: u32 = 1 << 31;
 /// this node.
 pub struct Hosts<U: User> {
     ends: Ends<U::End>,
-    /// Where each host's packets go, by host.
-    doors: Vec<Target>,
     user: U,
     timers: Vec<(Instant, u32)>,
     strays: u64,
@@ -160,10 +167,11 @@ pub struct Hosts<U: User> {
 }
 
 impl<U: User> Hosts<U> {
-    /// Hosts without machines. The packets that host `h` sends go to `doors[h]`: its port, or its site's switch.
+    /// Hosts without machines. The packets that host `h` sends go to `doors[h]`, its port or its site's switch, unless a
+    /// machine has a way of its own.
     pub const fn new(doors: Vec<Target>, user: U) -> Self {
-        let ends = Ends { places: Vec::new(), free: Vec::new(), touched: Vec::new() };
-        Self { ends, doors, user, timers: Vec::new(), strays: 0, jitter: None }
+        let ends = Ends { places: Vec::new(), free: Vec::new(), doors, touched: Vec::new() };
+        Self { ends, user, timers: Vec::new(), strays: 0, jitter: None }
     }
     /// The same hosts, which take a random time up to `max` to send each packet, in order.
     ///
@@ -277,7 +285,7 @@ impl<U: User> Hosts<U> {
         let (here, there) = (&self.ends.places[from.index()], &self.ends.places[to.index()]);
         let mut meta = PacketMeta::new(here.host, there.host, msg.wire_len());
         (meta.flow, meta.priority, meta.ecn_ect) = (here.flow, here.priority, msg.is_ect());
-        cx.send(self.doors[usize::from(here.host)], meta, Envelope { from, to, msg });
+        cx.send(here.door, meta, Envelope { from, to, msg });
     }
 }
 

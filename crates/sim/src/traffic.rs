@@ -14,7 +14,7 @@ pub use udp::{Udp, UdpFlow};
 
 use crate::end::{End, Report};
 use anabranch_endpoint::PeerId;
-use anabranch_fabric::{HostsCx, User};
+use anabranch_fabric::{HostsCx, Target, User};
 use anabranch_transport::{Config, Connection, Counters, Event};
 use anabranch_units::{ByteCount, Instant};
 
@@ -81,45 +81,48 @@ const WARMUP: u32 = u32::MAX >> 1;
 /// Written at once to a stream without end. At 400 Gbit/s it takes 6 hours to send.
 const ENDLESS_BYTES: u64 = 1 << 50;
 
+/// A flow that is to be opened.
+#[derive(Copy, Clone, Debug)]
+struct Opening {
+    job: u16,
+    priority: u8,
+    src: u16,
+    dst: u16,
+    size: Option<ByteCount>,
+    /// The ports by which it leaves its ends, where they are not what the network chooses.
+    doors: Option<(Target, Target)>,
+}
+
 impl World {
     /// Opens a connection on which `src` sends to `dst`, and writes what there is to send.
     fn open(&mut self, cx: &mut HostsCx<'_, End>, job: u16, priority: u8, start: &Start) -> u32 {
-        let flow = self.connect(cx, job, priority, start.src, start.dst, start.size);
+        let Start { src, dst, size, .. } = *start;
+        let flow = self.connect(cx, &Opening { job, priority, src, dst, size, doors: None });
         let sender = self.flows[flow as usize].sender;
-        self.unfinished += u64::from(start.size.is_some());
-        write(cx, sender, start.size.map_or(ENDLESS_BYTES, ByteCount::as_u64));
+        self.unfinished += u64::from(size.is_some());
+        write(cx, sender, size.map_or(ENDLESS_BYTES, ByteCount::as_u64));
         flow
     }
 
     /// Opens a connection from `src`, and writes nothing.
-    fn connect(
-        &mut self,
-        cx: &mut HostsCx<'_, End>,
-        job: u16,
-        priority: u8,
-        src: u16,
-        dst: u16,
-        size: Option<ByteCount>,
-    ) -> u32 {
+    fn connect(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> u32 {
         let checked = "a scenario's transport is checked before it runs";
-        let (flow, sender, receiver) = self.enter(cx, job, priority, src, dst, size);
+        let (flow, sender, receiver) = self.enter(cx, opening);
         cx.place(receiver, End::Tcp(Connection::listen(&self.config, sender).expect(checked)));
         cx.place(sender, End::Tcp(Connection::connect(&self.config, receiver).expect(checked)));
         flow
     }
 
     /// Makes places for the two ends of a flow, and notes it.
-    fn enter(
-        &mut self,
-        cx: &mut HostsCx<'_, End>,
-        job: u16,
-        priority: u8,
-        src: u16,
-        dst: u16,
-        size: Option<ByteCount>,
-    ) -> (u32, PeerId, PeerId) {
+    fn enter(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> (u32, PeerId, PeerId) {
+        let Opening { job, priority, src, dst, size, doors } = *opening;
         let flow = u32::try_from(self.flows.len()).expect("so many flows do not fit into memory");
-        let (sender, receiver) = (cx.reserve(src, flow, priority), cx.reserve(dst, flow, priority));
+        let (sender, receiver) = match doors {
+            None => (cx.reserve(src, flow, priority), cx.reserve(dst, flow, priority)),
+            Some((there, back)) => {
+                (cx.reserve_via(there, src, flow, priority), cx.reserve_via(back, dst, flow, priority))
+            }
+        };
         self.flows.push(Flow {
             job,
             src,

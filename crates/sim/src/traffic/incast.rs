@@ -3,7 +3,7 @@
 //! Source: LTTP section II-B (and Phanishayee and others, FAST 2008). Connections are made before the first round and kept;
 //! requests and blocks travel on the same connection.
 
-use super::{World, write};
+use super::{Opening, World, write};
 use crate::end::End;
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::HostsCx;
@@ -139,7 +139,8 @@ impl Incast {
     fn open(&mut self, world: &mut World, cx: &mut HostsCx<'_, End>, job: u16) {
         self.first_flow = world.flows.len() as u32;
         for server in &self.servers {
-            let flow = world.connect(cx, job, self.priority, self.client, server.host, None);
+            let (priority, src, dst) = (self.priority, self.client, server.host);
+            let flow = world.connect(cx, &Opening { job, priority, src, dst, size: None, doors: None });
             // The client connects, but what counts is the data that flows to it.
             let flow = &mut world.flows[flow as usize];
             std::mem::swap(&mut flow.sender, &mut flow.receiver);

@@ -1,6 +1,6 @@
 //! Datagrams at a constant rate, at random, or in bursts.
 
-use super::World;
+use super::{Opening, World};
 use crate::end::{End, UdpSink};
 use anabranch_fabric::HostsCx;
 use anabranch_transport::{Pattern, UdpSource};
@@ -48,7 +48,9 @@ impl Udp {
             return;
         }
         for flow in &self.flows {
-            let (_, sender, receiver) = world.enter(cx, job, self.priority, flow.src, flow.dst, None);
+            let UdpFlow { src, dst, .. } = *flow;
+            let opening = Opening { job, priority: self.priority, src, dst, size: None, doors: None };
+            let (_, sender, receiver) = world.enter(cx, &opening);
             let pattern = flow.pattern.clone();
             let source = UdpSource::new(receiver, flow.rate, flow.size_bytes, pattern, cx.now(), self.stop)
                 .expect("a scenario's rates and sizes are checked before it runs");
