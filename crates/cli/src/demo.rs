@@ -6,7 +6,7 @@
 
 use crate::network::{self, TopologyArgs};
 use crate::run_dir::RunDir;
-use crate::stage::{Stage, make_file, make_keys, with_ways_back};
+use crate::stage::{Stage, make_file, make_keys};
 use anabranch_emu::{Emulation, EmulationOptions, Report};
 use anabranch_graph::Topology;
 use anabranch_replicate::control::FileHash;
@@ -262,7 +262,7 @@ impl Show<'_> {
         stage.make_folders()?;
         std::fs::hard_link(self.file, stage.site_folder(self.source).join("file.bin"))?;
         let options = EmulationOptions::default();
-        let emulation = Emulation::start(&with_ways_back(self.topology)?, options)?;
+        let emulation = Emulation::start(&self.topology.with_ways_back()?, options)?;
         let daemons = stage.start_daemons(&emulation)?;
         let bar = ProgressBar::new(self.args.size.as_u64());
         if quiet {

@@ -143,21 +143,6 @@ impl Stage<'_> {
     }
 }
 
-/// The topology as it is wired: where a link is one-way, acknowledgements and control messages get a way back of the same
-/// kind. No plan knows of these links; their ids follow the others.
-///
-/// Errors: more links than a topology may have.
-pub fn with_ways_back(topology: &Topology) -> anyhow::Result<Topology> {
-    let mut wired = topology.clone();
-    for link in topology.links() {
-        let back = |l: &anabranch_graph::Link| l.from == link.to && l.to == link.from;
-        if !wired.links().iter().any(back) {
-            wired.add_link(link.to, link.from, link.properties.clone())?;
-        }
-    }
-    Ok(wired)
-}
-
 /// Makes the keys of all sites and of an operator called `operator`.
 ///
 /// Errors: the system's.

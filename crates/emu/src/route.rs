@@ -33,22 +33,6 @@ struct LinkEnds {
     opposite: Option<LinkId>,
 }
 
-/// The other direction of each link's cable: the first link back for the first link there, and so on.
-fn opposites(topology: &Topology) -> Vec<Option<LinkId>> {
-    let links = topology.links();
-    let between = |from, to| {
-        topology.link_ids().filter(move |&l| links[l.index()].from == from && links[l.index()].to == to)
-    };
-    topology
-        .link_ids()
-        .map(|l| {
-            let (from, to) = (topology.link(l).from, topology.link(l).to);
-            let rank = between(from, to).position(|other| other == l).expect("a link joins its own ends");
-            between(to, from).nth(rank)
-        })
-        .collect()
-}
-
 /// The link on which each site sends towards `to`: the first of the path of least delay, of fewest hops where delays
 /// tie, of the lowest id where hops tie too. `None` for `to` itself and for sites that cannot reach it.
 pub(crate) fn next_hops(topology: &Topology, to: SiteId) -> Vec<Option<LinkId>> {
@@ -87,7 +71,7 @@ impl Routes {
         Self {
             base: u32::from(base),
             sites: topology.sites().len(),
-            links: topology.links().iter().zip(opposites(topology)).map(ends).collect(),
+            links: topology.links().iter().zip(topology.opposites()).map(ends).collect(),
         }
     }
 

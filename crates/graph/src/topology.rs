@@ -303,6 +303,32 @@ impl Topology {
         let there = self.add_link(a, b, properties.clone())?;
         Ok((there, self.add_link(b, a, properties)?))
     }
+
+    /// The other direction of each link's cable: the first link back for the first link there, and so on.
+    pub fn opposites(&self) -> Vec<Option<LinkId>> {
+        let between = |from, to| self.links_out(from).filter(move |l| self.link(*l).to == to);
+        let opposite = |l: LinkId| {
+            let Link { from, to, .. } = *self.link(l);
+            let rank = between(from, to).position(|other| other == l).expect("a link joins its own ends");
+            between(to, from).nth(rank)
+        };
+        self.link_ids().map(opposite).collect()
+    }
+
+    /// The same network where each one-way link has a way back of the same kind, for acknowledgements and control messages.
+    /// The ids of these links follow the others'.
+    ///
+    /// Errors: more links than a topology may have.
+    pub fn with_ways_back(&self) -> Result<Self, TopologyError> {
+        let mut wired = self.clone();
+        for link in &self.links {
+            let is_back = |l: &Link| l.from == link.to && l.to == link.from;
+            if !wired.links.iter().any(is_back) {
+                wired.add_link(link.to, link.from, link.properties.clone())?;
+            }
+        }
+        Ok(wired)
+    }
 }
 
 #[cfg(test)]
