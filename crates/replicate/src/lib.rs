@@ -8,15 +8,16 @@
 //! file that all flows of a coded group carry together; a *stream* is one of the symbols of a generation (coded) or
 //! one tree's share of the file (routed); a *sink* is where a destination puts a file together again.
 //!
-//! Entry points: [`plan`] decides, its [`plan::Plan`] says what each site does; [`coordinator`] sees a transfer through,
-//! whatever breaks; a [`site::Site`] is one site's machine for one attempt; [`control`] is what controller and sites say
-//! to each other; [`msg`] is what travels on a flow; [`draw`] makes pictures.
+//! Entry points: [`plan`] decides; [`program::programs`] makes of a [`plan::Plan`] what each site is to do;
+//! [`coordinator`] sees a transfer through, whatever breaks; a [`site::Site`] is one site's machine for one attempt;
+//! [`control`] is what controller and sites say to each other; [`msg`] is what travels on a flow; [`draw`] makes pictures.
 
 pub mod control;
 pub mod coordinator;
 pub mod draw;
 pub mod msg;
 pub mod plan;
+pub mod program;
 mod receiver;
 mod relay;
 mod sender;

@@ -1,15 +1,16 @@
-//! From a plan to what each site does: whether the plan can be used here and now, and the sites' programs.
+//! Installs a plan: whether it can be used here and now, and who is told what.
 //!
-//! Leaves out: how the plan was made.
+//! Leaves out: how the plan was made, and the programs themselves ([`crate::program`]).
 
 use super::{Context, Phase, Running, SinkState, Transfer};
-use crate::control::{Attempt, ByteRange, GroupProgram, Incoming, Outgoing, SinkProgram};
+use crate::control::Attempt;
 use crate::coordinator::together::ceiling;
 use crate::coordinator::{
-    BitRate, Command, EventKind, FlowId, HopSettings, LinkId, Plan, Priority, Run, SiteId, SiteProgram,
-    TransferId, ranges,
+    BitRate, Command, EventKind, FlowId, HopSettings, LinkId, Plan, Run, SiteId, SiteProgram, TransferId,
+    ranges,
 };
 use crate::plan::{Input, Mode};
+use crate::program::{self, Attempted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 impl Transfer {
@@ -84,118 +85,30 @@ impl Transfer {
         length: u64,
         ceiling: Option<BitRate>,
     ) -> BTreeMap<SiteId, SiteProgram> {
-        let have =
-            |site: SiteId| self.destinations.iter().find(|d| d.site == site).map_or(&[][..], |d| &d.have);
-        let groups: Vec<GroupProgram> = plan
-            .groups
-            .iter()
-            .enumerate()
-            .map(|(index, g)| {
-                // Where a term is delayed, generations mix: at least one of zeros makes all symbols equally long.
-                let delayed = plan
-                    .flows
-                    .iter()
-                    .any(|f| usize::from(f.group) == index && f.terms.iter().any(|t| t.delayed));
-                // What fills carries the same as the filled group.
-                let of = g.fills.map_or(g, |f| &plan.groups[usize::from(f)]);
-                let wanted: Vec<ByteRange> =
-                    of.sinks.iter().flat_map(|s| ranges::missing(have(s.site), length)).collect();
-                let fillers = || plan.groups.iter().filter(|f| f.fills == Some(index as u16));
-                let filled = |site: SiteId| fillers().any(|f| f.sinks.iter().any(|s| s.site == site));
-                GroupProgram {
-                    streams: g.streams,
-                    mode: g.mode,
-                    work: ranges::normal(&wanted, length),
-                    flush: g
-                        .sinks
-                        .iter()
-                        .filter_map(|s| s.decode.as_ref())
-                        .map(|d| d.lookahead)
-                        .max()
-                        .unwrap_or(0)
-                        .max(u16::from(delayed)),
-                    fills: g.fills,
-                    filled: !g.sinks.is_empty() && g.sinks.iter().all(|s| filled(s.site)),
-                }
-            })
-            .collect();
-        let sent = ceiling.map(|rate| source_rate(plan, rate));
-        let blank = |site: SiteId| SiteProgram {
+        let destination = |site: SiteId| self.destinations.iter().find(|d| d.site == site);
+        let held = ceiling.map(|rate| program::source_rate(plan, rate));
+        let attempted = Attempted {
             run,
-            site,
             length,
+            source_path: &self.request.source_path,
+            path: &|site| {
+                destination(site).expect("usable() refuses a sink that is no destination").path.clone()
+            },
+            missing: &|site| ranges::missing(destination(site).map_or(&[][..], |d| &d.have), length),
             symbol_bytes: self.request.symbol_bytes,
             buffer_packets: self.request.buffer_packets,
-            groups: groups.clone(),
-            source_path: (site == self.request.source).then(|| self.request.source_path.clone()),
-            incoming: Vec::new(),
-            outgoing: Vec::new(),
-            sinks: Vec::new(),
-            store_and_forward: plan.store_and_forward,
-            bandwidth_limit: self.request.bandwidth_limit.into_iter().chain(sent).min(),
+            bandwidth_limit: self.request.bandwidth_limit.into_iter().chain(held).min(),
+            hop: &|link| self.hop(link).clone(),
+            address: &|site, link| {
+                let address = cx.sites[site.index()].addresses.get(&link);
+                address.expect("usable() refuses a link without address").clone()
+            },
         };
-        let mut programs = BTreeMap::from([(self.request.source, blank(self.request.source))]);
-        for (index, flow) in plan.flows.iter().enumerate() {
-            let (id, link) = (FlowId(index as u32), cx.topology.link(flow.link));
-            let mut hop = self.hop(flow.link).clone();
-            if plan.fills(flow) {
-                hop = HopSettings { stripes: 1, priority: Priority::Fill, ..hop };
-            }
-            programs.entry(link.to).or_insert_with(|| blank(link.to)).incoming.push(Incoming {
-                flow: id,
-                group: flow.group,
-                from: link.from,
-                from_name: cx.name(link.from).to_owned(),
-                link: flow.link,
-                stripes: hop.stripes,
-            });
-            let address = cx.sites[link.to.index()].addresses.get(&flow.link);
-            programs.entry(link.from).or_insert_with(|| blank(link.from)).outgoing.push(Outgoing {
-                flow: id,
-                group: flow.group,
-                to: link.to,
-                to_name: cx.name(link.to).to_owned(),
-                link: flow.link,
-                address: address.expect("usable() refuses a link without address").clone(),
-                terms: flow.terms.clone(),
-                hop,
-            });
-        }
-        for (index, group) in plan.groups.iter().enumerate() {
-            for sink in &group.sinks {
-                let path = self.destinations.iter().find(|d| d.site == sink.site).map(|d| d.path.clone());
-                programs.entry(sink.site).or_insert_with(|| blank(sink.site)).sinks.push(SinkProgram {
-                    group: index as u16,
-                    inputs: sink.inputs.clone(),
-                    decode: sink.decode.clone(),
-                    path: path.expect("usable() refuses a sink that is no destination"),
-                });
-            }
-        }
-        programs
+        program::programs(cx.topology, plan, &attempted)
     }
 
     fn hop(&self, link: LinkId) -> &HopSettings {
         self.request.hop_overrides.iter().find(|h| h.link == link).map_or(&self.request.hop, |h| &h.hop)
-    }
-}
-
-/// What the source of a plan of one group sends, as its pace counts it, while the file goes at `rate`: a piece of a routed
-/// group once, one of a coded group as often as its symbols leave.
-fn source_rate(plan: &Plan, rate: BitRate) -> BitRate {
-    let mut bulk = plan.groups.iter().filter(|g| g.fills.is_none());
-    let (Some(group), None) = (bulk.next(), bulk.next()) else { return rate };
-    match group.mode {
-        Mode::Routed => rate,
-        Mode::Coded => {
-            let streams = |f: &crate::plan::Flow| {
-                f.terms.iter().filter(|t| matches!(t.input, Input::Stream(_))).count() as u64
-            };
-            BitRate::bps(
-                rate.as_bps() * plan.flows.iter().filter(|f| !plan.fills(f)).map(streams).sum::<u64>()
-                    / u64::from(group.streams),
-            )
-        }
     }
 }
 
