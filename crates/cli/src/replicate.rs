@@ -6,8 +6,10 @@ pub mod partial;
 pub mod plan;
 pub mod relay;
 pub mod runner;
+pub mod schemes;
 pub mod send;
 pub mod service;
+pub mod simulated;
 mod spool;
 pub mod status;
 

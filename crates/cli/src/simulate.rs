@@ -5,6 +5,7 @@
 
 mod capture;
 mod parquet;
+pub(crate) mod systems;
 pub(crate) mod table;
 
 use crate::run_dir::RunDir;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use systems::Family;
 
 /// What to simulate.
 #[derive(clap::Args)]
@@ -88,7 +90,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             Ok(plan) => plan,
             Err(error) => return Some(Err(error.to_string())),
         };
-        let mut simulation: Simulation<'_> = Simulation::new(&plan, trial);
+        let mut simulation: Simulation<'_> = match Simulation::new(&plan, trial) {
+            Ok(simulation) => simulation,
+            Err(error) => return Some(Err(error.to_string())),
+        };
         let capture = folder.as_deref().filter(|_| !args.captured.is_empty());
         let mut capture = match capture.map(|dir| Capture::new(dir, &args.captured, &plan, &mut simulation)) {
             Some(Err(error)) => return Some(Err(format!("{error:#}"))),
@@ -199,7 +204,8 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
 /// Files that a scenario names lie beside it.
 fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = args.scenario.parent().map(PathBuf::from).unwrap_or_default();
-    Plan::new(point.scenario.clone(), &|name| std::fs::read_to_string(folder.join(name)))
+    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    Plan::with_systems(point.scenario.clone(), &read, &Family)
 }
 
 /// `row` with what tells its trial apart.

@@ -18,6 +18,7 @@ mod run;
 pub mod scenario;
 mod sizes;
 pub mod stats;
+pub mod system;
 pub mod traffic;
 mod trials;
 

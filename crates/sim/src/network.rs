@@ -9,7 +9,7 @@ use anabranch_fabric::{
     AnyElement, BufferId, FifoPort, Policy, Port, PortError, PortSettings, SharedBuffer, Switch, Target,
 };
 use anabranch_graph::file::{Defaults, load};
-use anabranch_graph::{LinkProperties, Routes, Topology, datacentre};
+use anabranch_graph::{LinkProperties, Routes, Topology, TopologyError, datacentre};
 use anabranch_units::{LinkId, Seed, SiteId};
 
 /// The node that all hosts stand in.
@@ -18,7 +18,10 @@ pub(crate) const HOSTS: Target = Target::node(0);
 /// A network, ready to be built for one run after the other.
 #[derive(Debug)]
 pub struct Network {
+    /// As it is wired, ways back included.
     topology: Topology,
+    /// As it is named, if that is not the same.
+    named: Option<Topology>,
     /// Hosts by number.
     hosts: Vec<SiteId>,
     routes: Routes,
@@ -46,6 +49,12 @@ impl Network {
     ) -> Result<Self, NetworkError> {
         let wrong = |field, message: String| NetworkError { field, message };
         let topology = topology(spec, read).map_err(|message| wrong("network.topology", message))?;
+        let wrong_links = |error: TopologyError| wrong("network.ways_back", error.to_string());
+        let wired = spec.ways_back.then(|| topology.with_ways_back()).transpose().map_err(wrong_links)?;
+        let (topology, named) = match wired {
+            Some(wired) => (wired, Some(topology)),
+            None => (topology, None),
+        };
         let hosts: Vec<_> = topology.site_ids().filter(|s| !topology.site(*s).is_switch).collect();
         if hosts.len() < 2 {
             return Err(wrong("network.topology", format!("{} hosts: at least 2 are needed", hosts.len())));
@@ -70,12 +79,16 @@ impl Network {
         let routes = Routes::shortest(&topology, &lengths, &hosts);
         let alpha_milli = spec.shared_factor.map(|alpha| (alpha * 1_000.0).round() as u32);
         let shared = spec.shared_buffer.map(|bytes| SharedBuffer::new(bytes, alpha_milli));
-        Ok(Self { topology, hosts, routes, ports, spread: spec.spread, shared })
+        Ok(Self { topology, named, hosts, routes, ports, spread: spec.spread, shared })
     }
 
-    /// Its sites and links.
+    /// Its sites and links, as they are wired.
     pub const fn topology(&self) -> &Topology {
         &self.topology
+    }
+    /// The same without links that are only ways back: what systems plan with. Their ids follow these.
+    pub fn named_topology(&self) -> &Topology {
+        self.named.as_ref().unwrap_or(&self.topology)
     }
     /// Its hosts, by number.
     pub fn hosts(&self) -> &[SiteId] {
@@ -92,6 +105,20 @@ impl Network {
     /// The number of the host at `site`; none for a switch.
     pub fn host(&self, site: SiteId) -> Option<u16> {
         self.hosts.binary_search(&site).ok().map(|host| host as u16)
+    }
+
+    /// Links between two hosts; 0 where there is no way.
+    pub(crate) fn hops(&self, src: u16, dst: u16) -> u64 {
+        let (mut at, end, mut hops) = (self.hosts[usize::from(src)], self.hosts[usize::from(dst)], 0);
+        while at != end {
+            let Some(link) = self.routes.next(at, end).first() else { return 0 };
+            (at, hops) = (self.topology.link(*link).to, hops + 1);
+        }
+        hops
+    }
+    /// Whether packets find a way from one host to another.
+    pub fn is_reachable(&self, src: u16, dst: u16) -> bool {
+        src == dst || self.hops(src, dst) > 0
     }
 
     /// The link that `FROM-TO` names.

@@ -3,6 +3,7 @@
 use crate::network::{Network, host_rate_bps};
 use crate::scenario::{Long, Pairs, Pattern, Scenario, Workload};
 use crate::sizes::Sizes;
+use crate::system::{NoSystems, SystemPlan, Systems};
 use crate::traffic::{Arrivals, Incast, IncastSettings, Job, Start, Traffic, Transfers, Udp, UdpFlow};
 use anabranch_fabric::PortSettings;
 use anabranch_transport::Pattern as Sending;
@@ -24,13 +25,14 @@ pub struct Plan {
 const FLOWS_AT_ONCE_MAX: usize = 1_000_000;
 
 /// A workload, looked up.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Work {
     Long { pairs: Who, size: Option<ByteCount>, start: Duration, jitter: Duration, streams: u32 },
     Incast { client: u16, servers: Vec<u16>, block_bytes: u64 },
     Poisson { gap: Duration, sizes: Sizes },
-    Udp { pairs: Who },
+    Udp { pairs: Who, rate: BitRate },
     Trace { starts: Vec<Start> },
+    System(Box<dyn SystemPlan>),
 }
 
 /// Whom each host sends to.
@@ -63,12 +65,31 @@ fn wrong(field: impl Into<String>, message: impl std::fmt::Display) -> PlanError
 impl Plan {
     /// Looks everything up. `read` reads files that the scenario names.
     ///
-    /// Errors: unknown hosts and links, unreadable or wrong files, more servers than hosts.
+    /// Errors: unknown hosts and links, unreadable or wrong files, more servers than hosts, a system's workload.
     pub fn new(scenario: Scenario, read: &dyn Fn(&str) -> io::Result<String>) -> Result<Self, PlanError> {
+        Self::with_systems(scenario, read, &NoSystems)
+    }
+
+    /// The same where workloads may be those of `systems`.
+    ///
+    /// Errors: those of [`Self::new`], and what a system finds wrong with its workload.
+    pub fn with_systems(
+        scenario: Scenario,
+        read: &dyn Fn(&str) -> io::Result<String>,
+        systems: &dyn Systems,
+    ) -> Result<Self, PlanError> {
         let network = Network::new(&scenario.network, read).map_err(|e| wrong(e.field, e.message))?;
         let mut work = Vec::new();
         for (index, workload) in scenario.workload.iter().enumerate() {
-            work.push(look_up(&network, workload, &format!("workload[{index}]"), read)?);
+            let field = format!("workload[{index}]");
+            work.push(match workload {
+                Workload::System(system) => Work::System(systems.plan(system, &network, &field)?),
+                _ => look_up(&network, workload, &field, read)?,
+            });
+        }
+        let is_endless = |work: &Work| matches!(work, Work::System(system) if !system.has_end());
+        if scenario.duration.is_none() && work.iter().any(is_endless) {
+            return Err(wrong("duration", "missing: a workload here has no end of its own"));
         }
         let link =
             |field: String, name: &str| network.find_link(name).map_err(|message| wrong(field, message));
@@ -119,8 +140,8 @@ impl Plan {
     /// do not list their flows.
     pub fn starts(&self, seed: Seed, index: usize) -> Option<Vec<Start>> {
         match self.job(seed, index as u64, self.work.get(index)?, self.scenario.workload.get(index)?) {
-            Job::Transfers(transfers) => transfers.into_listed(),
-            Job::Incast(_) | Job::Udp(_) => None,
+            Ok(Job::Transfers(transfers)) => transfers.into_listed(),
+            _ => None,
         }
     }
     /// The hosts of incast `index`: client, then servers.
@@ -133,24 +154,31 @@ impl Plan {
 
     /// Whether the port of `link` must be able to change, or to tell priorities apart.
     pub(crate) fn needs_plain(&self, link: LinkId) -> bool {
-        let mut priorities = self.scenario.workload.iter().map(Workload::priority);
+        let own = self.scenario.workload.iter().filter_map(Workload::priority);
+        let systems = self.work.iter().filter_map(|work| match work {
+            Work::System(system) => Some(system.priorities()),
+            _ => None,
+        });
+        let mut priorities = own.chain(systems.flatten().copied());
         let first = priorities.next();
         priorities.any(|p| Some(p) != first) || self.changes.iter().any(|(_, l, _)| *l == link)
     }
 
     /// What the hosts do in a run with this seed.
-    pub(crate) fn traffic(&self, seed: Seed) -> Traffic {
+    ///
+    /// Errors: what a system finds impossible only when it has drawn.
+    pub(crate) fn traffic(&self, seed: Seed) -> Result<Traffic, PlanError> {
         let jobs = self.work.iter().zip(&self.scenario.workload).enumerate();
-        let jobs =
-            jobs.map(|(number, (work, workload))| self.job(seed, number as u64, work, workload)).collect();
-        Traffic::new(self.scenario.transport.clone(), jobs)
+        let jobs = jobs.map(|(number, (work, workload))| self.job(seed, number as u64, work, workload));
+        Ok(Traffic::new(self.scenario.transport.clone(), jobs.collect::<Result<_, _>>()?))
     }
 
-    fn job(&self, seed: Seed, number: u64, work: &Work, workload: &Workload) -> Job {
+    fn job(&self, seed: Seed, number: u64, work: &Work, workload: &Workload) -> Result<Job, PlanError> {
         let hosts = self.network.hosts().len() as u16;
         let mut random = seed.stream("workload", number);
-        let priority = workload.priority();
-        match (work, workload) {
+        let priority = workload.priority().unwrap_or_default();
+        Ok(match (work, workload) {
+            (Work::System(system), _) => Job::App(system.app(&self.network, seed)?),
             (Work::Long { pairs, size, start, jitter, streams }, _) => {
                 let mut starts = Vec::new();
                 for (src, dst) in pairs.draw(hosts, &mut random) {
@@ -178,23 +206,23 @@ impl Plan {
                 let arrivals = Arrivals { gap: *gap, sizes: sizes.clone(), hosts, left: spec.flows, random };
                 Job::Transfers(Transfers::arriving(arrivals, priority))
             }
-            (Work::Udp { pairs }, Workload::Udp(spec)) => {
+            (Work::Udp { pairs, rate }, Workload::Udp(spec)) => {
                 let pairs = pairs.draw(hosts, &mut random);
                 let flows = pairs.into_iter().enumerate().map(|(i, (src, dst))| {
                     let random = seed.stream("udp", number << 32 | i as u64);
                     let pattern = match (spec.on, spec.off) {
                         (Some(on), Some(off)) => Sending::OnOff { on, off, random },
-                        _ if spec.random => Sending::Poisson { random },
+                        _ if spec.random => Sending::Poisson { batch: spec.batch, random },
                         _ => Sending::Constant,
                     };
-                    UdpFlow { src, dst, rate: spec.rate, size_bytes: spec.packet.as_u64() as u32, pattern }
+                    UdpFlow { src, dst, rate: *rate, size_bytes: spec.packet.as_u64() as u32, pattern }
                 });
                 let stop = spec.stop.map(|stop| Instant::ZERO + stop);
                 Job::Udp(Udp::new(flows.collect(), priority, Instant::ZERO + spec.start, stop))
             }
             (Work::Trace { starts }, _) => Job::Transfers(Transfers::listed(starts.clone(), priority)),
             _ => unreachable!("work is made from its workload, one for one"),
-        }
+        })
     }
 }
 
@@ -231,6 +259,10 @@ fn who(network: &Network, pairs: &Pairs, field: &str) -> Result<Who, PlanError> 
     let field = format!("{field}.pairs");
     Ok(Who::Listed(match pairs {
         Pairs::Named(Pattern::Permutation) => return Ok(Who::Permutation),
+        Pairs::Named(Pattern::All) => {
+            let others = |src: u16| (0..hosts).filter(move |dst| *dst != src).map(move |dst| (src, dst));
+            (0..hosts).flat_map(others).collect()
+        }
         Pairs::Named(Pattern::Halves) => {
             (0..hosts / 2).map(|host| (host, hosts - hosts / 2 + host)).collect()
         }
@@ -258,6 +290,22 @@ fn who(network: &Network, pairs: &Pairs, field: &str) -> Result<Who, PlanError> 
             listed
         }
     }))
+}
+
+/// What each pair sends so that `load` of the links' rates is taken, in the mean over all links.
+fn pair_rate(network: &Network, pairs: &Who, load: f64) -> BitRate {
+    let capacity: u64 = network.topology().links().iter().map(|l| l.properties.capacity.as_bps()).sum();
+    let hosts = network.hosts().len() as u16;
+    let hops: u64 = match pairs {
+        Who::Listed(pairs) => pairs.iter().map(|(src, dst)| network.hops(*src, *dst)).sum(),
+        // Which one is drawn later: each pair is as likely, hosts of them at a time.
+        Who::Permutation => {
+            let all = (0..hosts).flat_map(|src| (0..hosts).map(move |dst| (src, dst)));
+            let sum: u64 = all.filter(|(src, dst)| src != dst).map(|(src, dst)| network.hops(src, dst)).sum();
+            sum / (u64::from(hosts) - 1)
+        }
+    };
+    BitRate::bps((load * capacity as f64 / hops.max(1) as f64) as u64)
 }
 
 fn look_up(
@@ -311,10 +359,15 @@ fn look_up(
             Work::Poisson { gap, sizes }
         }
         Workload::Udp(udp) => {
-            if BitRate::serialiser(udp.rate).is_none() {
-                return Err(wrong(format!("{field}.rate"), format!("{}: too low", udp.rate)));
+            let pairs = who(network, &udp.pairs, field)?;
+            let (name, rate) = match (udp.rate, udp.load) {
+                (Some(rate), _) => ("rate", rate),
+                (None, load) => ("load", pair_rate(network, &pairs, load.unwrap_or_default())),
+            };
+            if BitRate::serialiser(rate).is_none() {
+                return Err(wrong(format!("{field}.{name}"), format!("{rate} for each pair: too low")));
             }
-            Work::Udp { pairs: who(network, &udp.pairs, field)? }
+            Work::Udp { pairs, rate }
         }
         Workload::Trace(trace) => {
             let field = format!("{field}.file");
@@ -323,6 +376,7 @@ fn look_up(
                 .map_err(|message| wrong(field, format!("{}: {message}", trace.file)))?;
             Work::Trace { starts }
         }
+        Workload::System(_) => unreachable!("systems look up their own"),
     })
 }
 

@@ -11,6 +11,7 @@ use anabranch_fabric::{Drop, EventQueue};
 use anabranch_transport::Counters;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What a run gave.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +32,7 @@ pub struct Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct WorkloadRow {
     /// Which kind of workload.
-    pub workload: &'static str,
+    pub workload: String,
     /// Bytes that arrived in order, after the warm-up, over the time from there to the end (incast: in all rounds, over the
     /// time of the rounds).
     pub goodput_mbps: Option<f64>,
@@ -103,6 +104,9 @@ pub struct WorkloadRow {
     /// Segments that arrived beyond a gap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_order_segments: Option<u64>,
+    /// What a system has to say besides, by column.
+    #[serde(flatten)]
+    pub more: BTreeMap<&'static str, f64>,
 }
 
 /// Flows that were whole: size in bytes, completion time in microseconds.
@@ -238,7 +242,7 @@ impl Outcome {
         for (number, job) in s.traffic().jobs().iter().enumerate() {
             let of_job = all.iter().zip(&counted).filter(|(flow, _)| usize::from(flow.job) == number);
             let mut row = row(s, job, &of_job.collect::<Vec<_>>());
-            row.workload = s.plan().scenario.workload[number].kind();
+            row.workload = s.plan().scenario.workload[number].kind().to_owned();
             workloads.push(row);
         }
         let name = |host: u16| {
@@ -323,6 +327,7 @@ fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Count
             row.delay_us_mean = (received > 0).then(|| delay as f64 / received as f64 / 1e6);
             row.delay_us_max = (received > 0).then_some(delay_max as f64 / 1e6);
         }
+        Job::App(app) => app.report(measured, &mut row),
     }
     row
 }

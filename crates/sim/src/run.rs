@@ -4,7 +4,7 @@
 
 use crate::end::{End, Msg};
 use crate::network::{HOSTS, Network};
-use crate::plan::Plan;
+use crate::plan::{Plan, PlanError};
 use crate::report::Outcome;
 use crate::traffic::Traffic;
 use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, Tapped, Totals};
@@ -56,9 +56,11 @@ pub struct Sample {
 
 impl<'a, Q: EventQueue> Simulation<'a, Q> {
     /// Trial `trial` of the plan, at its beginning.
-    pub fn new(plan: &'a Plan, trial: u64) -> Self {
+    ///
+    /// Errors: what a system finds impossible only when it has drawn.
+    pub fn new(plan: &'a Plan, trial: u64) -> Result<Self, PlanError> {
         let seed = plan.seed(trial);
-        Self::with_traffic(plan, seed, plan.traffic(Seed::new(seed)))
+        Ok(Self::with_traffic(plan, seed, plan.traffic(Seed::new(seed))?))
     }
 
     /// A run of the plan's network in which hosts do something else than the plan says.

@@ -116,6 +116,9 @@ pub struct NetworkSpec {
     /// With a shared buffer: no queue holds more than so many times what is free of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_factor: Option<f64>,
+    /// Whether a one-way link gets a way back of the same kind, for acknowledgements: systems do not plan with it.
+    #[serde(default)]
+    pub ways_back: bool,
     /// Packets lost by chance on every link, parts per million.
     #[serde(default)]
     pub loss_ppm: u32,
@@ -204,14 +207,26 @@ pub enum Workload {
     Udp(Udp),
     /// Flows as a file lists them.
     Trace(Trace),
+    /// What a system's machines do; which kinds there are says [`crate::system::KINDS`].
+    #[serde(untagged)]
+    System(System),
+}
+
+/// See [`Workload::System`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct System {
+    /// Which system.
+    pub kind: String,
+    /// Its settings, as they were written: the system reads them.
+    #[serde(flatten)]
+    pub settings: toml::Table,
 }
 
 /// Whom each host sends to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Pairs {
-    /// `permutation`: a random one, in which nobody sends to itself. `halves`: host i of the first half to host i of the
-    /// second.
+    /// `permutation`, `halves` or `all`.
     Named(Pattern),
     /// Host i to host (i + n) mod hosts.
     Stride(usize),
@@ -227,13 +242,15 @@ pub enum Pattern {
     Permutation,
     /// Host i of the first half to host i of the second.
     Halves,
+    /// Every host to every other.
+    All,
 }
 
 /// See [`Workload::Long`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Long {
-    /// Who sends to whom: `"permutation"`, `"halves"`, a stride, or `[["h0", "h1"], …]`.
+    /// Who sends to whom: `"permutation"`, `"halves"`, `"all"`, a stride, or `[["h0", "h1"], …]`.
     pub pairs: Pairs,
     /// Bytes that each stream has; endless without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -321,7 +338,12 @@ pub struct Udp {
     /// Who sends to whom, as for `long`.
     pub pairs: Pairs,
     /// Bits on the wire in a second, while it sends.
-    pub rate: BitRate,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<BitRate>,
+    /// In place of the rate: every pair sends so much that this share of the links' rates is taken, in the mean over all
+    /// links of the network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<f64>,
     /// Bytes of a datagram on the wire.
     #[serde(default = "mtu")]
     pub packet: ByteCount,
@@ -340,6 +362,9 @@ pub struct Udp {
     /// Whether datagrams come at random, as a Poisson process of this mean rate, rather than evenly.
     #[serde(default)]
     pub random: bool,
+    /// With `random`: datagrams that leave back to back.
+    #[serde(default = "one_stream")]
+    pub batch: u32,
     /// Strict priority of their packets, 0 first.
     #[serde(default = "middle")]
     pub priority: u8,

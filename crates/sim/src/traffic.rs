@@ -1,13 +1,15 @@
 //! What hosts do: the user of all machines, which opens flows, answers requests, and keeps what is to be reported.
 //!
 //! Each workload of a scenario is a *job*; each flow belongs to one. [`Traffic`] holds both and is the only user that the
-//! fabric's hosts have, so that a job may span hosts (a barrier does). One file a kind of job.
+//! fabric's hosts have, so that a job may span hosts (a barrier does). One file a kind of job; `app` is the one for systems.
 //! Leaves out: what is made of the figures (`report`). Read [`Traffic`], [`Flow`] and [`Job`] first.
 
+mod app;
 mod incast;
 mod transfers;
 mod udp;
 
+pub use app::{App, AppCx, Side, StreamEvent, StreamSpec};
 pub use incast::{Incast, Round, Settings as IncastSettings};
 pub use transfers::{Arrivals, Start, Transfers};
 pub use udp::{Udp, UdpFlow};
@@ -56,6 +58,8 @@ pub enum Job {
     Incast(Incast),
     /// Datagrams.
     Udp(Udp),
+    /// A system's machines.
+    App(Box<dyn App>),
 }
 
 /// All that the hosts of a run do.
@@ -89,15 +93,15 @@ struct Opening {
     src: u16,
     dst: u16,
     size: Option<ByteCount>,
-    /// The ports by which it leaves its ends, where they are not what the network chooses.
-    doors: Option<(Target, Target)>,
+    /// The ports by which packets leave its two ends, where that is not what the network chooses.
+    doors: [Option<Target>; 2],
 }
 
 impl World {
     /// Opens a connection on which `src` sends to `dst`, and writes what there is to send.
     fn open(&mut self, cx: &mut HostsCx<'_, End>, job: u16, priority: u8, start: &Start) -> u32 {
         let Start { src, dst, size, .. } = *start;
-        let flow = self.connect(cx, &Opening { job, priority, src, dst, size, doors: None });
+        let flow = self.connect(cx, &Opening { job, priority, src, dst, size, doors: [None; 2] });
         let sender = self.flows[flow as usize].sender;
         self.unfinished += u64::from(size.is_some());
         write(cx, sender, size.map_or(ENDLESS_BYTES, ByteCount::as_u64));
@@ -113,16 +117,23 @@ impl World {
         flow
     }
 
+    /// The same, where what arrives waits until it is read.
+    fn connect_unread(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> u32 {
+        let reads_at_once = std::mem::replace(&mut self.config.reads_at_once, false);
+        let flow = self.connect(cx, opening);
+        self.config.reads_at_once = reads_at_once;
+        flow
+    }
+
     /// Makes places for the two ends of a flow, and notes it.
     fn enter(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> (u32, PeerId, PeerId) {
         let Opening { job, priority, src, dst, size, doors } = *opening;
         let flow = u32::try_from(self.flows.len()).expect("so many flows do not fit into memory");
-        let (sender, receiver) = match doors {
-            None => (cx.reserve(src, flow, priority), cx.reserve(dst, flow, priority)),
-            Some((there, back)) => {
-                (cx.reserve_via(there, src, flow, priority), cx.reserve_via(back, dst, flow, priority))
-            }
+        let mut reserve = |door: Option<Target>, host| match door {
+            None => cx.reserve(host, flow, priority),
+            Some(door) => cx.reserve_via(door, host, flow, priority),
         };
+        let (sender, receiver) = (reserve(doors[0], src), reserve(doors[1], dst));
         self.flows.push(Flow {
             job,
             src,
@@ -173,6 +184,7 @@ impl Traffic {
                 Job::Transfers(job) => job.next_at()?,
                 Job::Incast(_) => Instant::ZERO,
                 Job::Udp(job) => job.start,
+                Job::App(_) => Instant::ZERO,
             };
             Some((at, number as u32))
         })
@@ -188,6 +200,7 @@ impl Traffic {
                 Job::Transfers(job) => job.is_done(),
                 Job::Incast(job) => job.is_done(),
                 Job::Udp(job) => job.is_done(),
+                Job::App(job) => job.is_done(),
             })
     }
     /// The share of the work that is done, where that is known: of finite work only.
@@ -199,6 +212,7 @@ impl Traffic {
                 Job::Transfers(job) => job.progress(),
                 Job::Incast(job) => Some(job.progress()),
                 Job::Udp(_) => None,
+                Job::App(job) => job.progress(),
             })
             .collect();
         shares.filter(|s| !s.is_empty()).map(|s| s.iter().sum::<f64>() / s.len() as f64)
@@ -227,6 +241,13 @@ impl User for Traffic {
             Job::Transfers(_) => transfers::on_event(&mut self.world, cx, number, end, event),
             Job::Incast(incast) => incast.on_event(&mut self.world, cx, number, end, event),
             Job::Udp(_) => {}
+            Job::App(app) => {
+                let side = if end == flow.sender { Side::Opener } else { Side::Acceptor };
+                if let Some(event) = app::stream_event(event) {
+                    let mut cx = AppCx { world: &mut self.world, cx, job };
+                    app.on_stream(&mut cx, number, side, event);
+                }
+            }
         }
     }
 
@@ -235,12 +256,27 @@ impl User for Traffic {
             for flow in &mut self.world.flows {
                 flow.warmup_bytes = flow.delivered_bytes;
             }
+            for job in &mut self.jobs {
+                if let Job::App(app) = job {
+                    app.end_warmup();
+                }
+            }
             return;
         }
-        match &mut self.jobs[token as usize] {
-            Job::Transfers(job) => job.on_timer(&mut self.world, cx, token as u16),
-            Job::Incast(job) => job.on_timer(&mut self.world, cx, token as u16),
-            Job::Udp(job) => job.on_timer(&mut self.world, cx, token as u16),
+        // An app's own tokens stand above the job's number.
+        let (job, own) = (token as u16, (token >> 16) as u16);
+        let number = job;
+        match &mut self.jobs[usize::from(job)] {
+            Job::Transfers(job) => job.on_timer(&mut self.world, cx, number),
+            Job::Incast(job) => job.on_timer(&mut self.world, cx, number),
+            Job::Udp(job) => job.on_timer(&mut self.world, cx, number),
+            Job::App(app) => {
+                let mut cx = AppCx { world: &mut self.world, cx, job };
+                match own.checked_sub(1) {
+                    None => app.start(&mut cx),
+                    Some(token) => app.on_timer(&mut cx, token),
+                }
+            }
         }
     }
 }

@@ -28,8 +28,11 @@ impl Message for Datagram {
 pub enum Pattern {
     /// Without a pause.
     Constant,
-    /// At random: gaps are drawn from the exponential distribution with the rate's mean (a Poisson process).
+    /// At random, a batch at a time: gaps are drawn from the exponential distribution with the rate's mean (a Poisson
+    /// process).
     Poisson {
+        /// Datagrams that leave back to back, at least 1.
+        batch: u32,
         /// What draws them.
         random: RandomStream,
     },
@@ -60,7 +63,7 @@ pub struct UdpSource {
 
 impl UdpSource {
     /// A source that sends `rate` (while it sends) from `start` on, until `stop_at` if there is one. `None` for a rate that
-    /// is too low or too high to be kept ([`BitRate::serialiser`]), or a size of zero.
+    /// is too low or too high to be kept ([`BitRate::serialiser`]), or a size or batch of zero.
     pub fn new(
         peer: PeerId,
         rate: BitRate,
@@ -69,7 +72,8 @@ impl UdpSource {
         start: Instant,
         stop_at: Option<Instant>,
     ) -> Option<Self> {
-        let gap = rate.serialiser().filter(|_| size_bytes > 0)?;
+        let has_batch = !matches!(pattern, Pattern::Poisson { batch: 0, .. });
+        let gap = rate.serialiser().filter(|_| size_bytes > 0 && has_batch)?;
         let mut new =
             Self { peer, size_bytes, gap, pattern, next_at: start, burst_until: None, stop_at, number: 0 };
         new.begin_burst(start);
@@ -114,7 +118,8 @@ impl Endpoint for UdpSource {
         self.number += 1;
         let gap = self.gap.time(self.size_bytes);
         self.next_at += match &mut self.pattern {
-            Pattern::Poisson { random } => exponential(gap, random),
+            Pattern::Poisson { batch, .. } if !self.number.is_multiple_of((*batch).into()) => Duration::ZERO,
+            Pattern::Poisson { batch, random } => exponential(gap * u64::from(*batch), random),
             Pattern::Constant | Pattern::OnOff { .. } => gap,
         };
         if let Some(until) = self.burst_until.filter(|until| self.next_at >= *until)
@@ -175,6 +180,20 @@ mod tests {
         // A third of the time, with some 3,300 bursts: two percent is more than three standard deviations.
         let share = all.len() as f64 / (1_000 * seconds) as f64;
         assert!((0.31..0.37).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn batches_leave_together_and_keep_the_rate() {
+        let pattern = Pattern::Poisson { batch: 8, random: Seed::new(1).stream("poisson", 0) };
+        let mut source = UdpSource::new(PeerId(1), BitRate::mbps(8), 1_000, pattern, Instant::ZERO, None)
+            .expect("a good rate");
+        let seconds = 100;
+        let all = sent(&mut source, Instant::ZERO + Duration::from_secs(seconds));
+        assert!(all.chunks_exact(8).all(|batch| batch[0].sent_at == batch[7].sent_at));
+        assert!(all.windows(9).all(|w| w[0].sent_at < w[8].sent_at));
+        // 12,500 batches: three percent is more than three standard deviations.
+        let share = all.len() as f64 / (1_000 * seconds) as f64;
+        assert!((0.97..1.03).contains(&share), "{share}");
     }
 
     #[test]

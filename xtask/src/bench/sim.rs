@@ -263,7 +263,7 @@ fn measure_idle() -> anyhow::Result<Row> {
     let network = "[network]\ntopology = \"star\"\nhosts = 1025\nqueue = \"64 MiB\"\n";
     let point = read("IDLE", &format!("{network}{}", incast.repeat(CLIENTS as usize)), &[])?.remove(0);
     let plan = Plan::new(point.scenario, &|_| Err(std::io::ErrorKind::NotFound.into()))?;
-    let simulation: Simulation<'_> = Simulation::new(&plan, 0);
+    let simulation: Simulation<'_> = Simulation::new(&plan, 0)?;
     let before = peak_bytes()?;
     let row =
         timed("IDLE", simulation, |s| s.traffic().flows().iter().map(|flow| flow.delivered_bytes).sum())?;

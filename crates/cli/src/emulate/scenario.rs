@@ -157,7 +157,7 @@ fn settings(plan: &Plan) -> anyhow::Result<EmulationOptions> {
             "workload[{index}].kind: {}: only long, incast and trace can be emulated",
             workload.kind()
         );
-        only(workload.priority() != 1, &format!("workload[{index}].priority"))?;
+        only(workload.priority() != Some(1), &format!("workload[{index}].priority"))?;
     }
     congestion_control(plan)?;
     let flag = |name: &str, is: bool| (format!("ipv4/{name}"), if is { "1" } else { "0" }.to_owned());
@@ -405,8 +405,11 @@ fn rows(plan: &Plan, of_workload: &[Vec<(u32, Option<ByteCount>)>], seen: &[Seen
     let one = |(index, workload): (usize, &Workload)| {
         let flows = &of_workload[index];
         let of = |number: u32| seen.iter().flat_map(|s| &s.flows).find(|f| f.flow == number);
-        let mut row =
-            WorkloadRow { workload: workload.kind(), flows: flows.len() as u64, ..WorkloadRow::default() };
+        let mut row = WorkloadRow {
+            workload: workload.kind().to_owned(),
+            flows: flows.len() as u64,
+            ..WorkloadRow::default()
+        };
         if let Workload::Incast(_) = workload {
             let first = flows.first().map(|(number, _)| *number);
             let asked = seen.iter().flat_map(|s| &s.asked).find(|a| Some(a.first_flow) == first);

@@ -14,14 +14,13 @@
 
 use super::interactive::{Interactive, Totals};
 use crate::network::TopologyArgs;
+use crate::replicate::schemes::{Drawn, JOINT, ceilings, plans};
 use crate::run_dir::RunDir;
 use crate::stage::{Stage, make_file, make_keys};
 use anabranch_emu::{Emulation, EmulationOptions, LinkCounters, Report};
 use anabranch_graph::Topology;
 use anabranch_replicate::plan::survey::concurrent;
-use anabranch_replicate::plan::{
-    JointRequest, Plan, Planner, Request, Scheme, share_flows, share_flows_under, share_links, together,
-};
+use anabranch_replicate::plan::{Scheme, share_flows, share_flows_under, share_links};
 use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
 use anyhow::{Context as _, bail, ensure};
 use std::collections::BTreeMap;
@@ -182,13 +181,6 @@ struct Measured {
     queue_drops: u64,
 }
 
-/// One transfer of the draw.
-#[derive(Clone, Debug)]
-struct Drawn {
-    source: SiteId,
-    destinations: Vec<SiteId>,
-}
-
 fn draw(topology: &Topology, args: &Args) -> anyhow::Result<Vec<Drawn>> {
     let (count, most) = (topology.sites().len(), topology.sites().len() - 1);
     ensure!(
@@ -206,30 +198,6 @@ fn draw(topology: &Topology, args: &Args) -> anyhow::Result<Vec<Drawn>> {
     ensure!((0.0..0.9).contains(&args.load), "--load {}: 0 to 0.9", args.load);
     let drawn = concurrent(topology, Seed::new(args.seed), args.concurrent, args.destinations);
     Ok(drawn.into_iter().map(|(source, destinations)| Drawn { source, destinations }).collect())
-}
-
-/// `auto`, with a controller that plans all transfers together.
-const JOINT: &str = "joint";
-
-/// The plans of all, and of each how many flows code.
-fn plans(topology: &Topology, drawn: &[Drawn], scheme: &str) -> anyhow::Result<(Vec<Plan>, Vec<usize>)> {
-    if scheme != JOINT {
-        return drawn.iter().map(|d| plan(topology, d, scheme)).collect();
-    }
-    let ask = |d: &Drawn| Request::new(topology, d.source, d.destinations.clone());
-    let requests: Vec<JointRequest<'_>> =
-        drawn.iter().map(|d| JointRequest { request: ask(d), scheme: None }).collect();
-    Ok(together(&requests, &[])?.into_iter().map(|p| (p.plan, p.figures.coding_flows)).collect())
-}
-
-/// A transfer's plan, with what its planner knows.
-fn plan(topology: &Topology, drawn: &Drawn, scheme: &str) -> anyhow::Result<(Plan, usize)> {
-    let planner = Planner::new(Request::new(topology, drawn.source, drawn.destinations.clone()))?;
-    let planned = match scheme {
-        "auto" => planner.auto()?.chosen,
-        _ => planner.plan(scheme.parse::<Scheme>()?)?,
-    };
-    Ok((planned.plan, planned.figures.coding_flows))
 }
 
 /// Runs it.
@@ -313,8 +281,8 @@ fn predict(
         .map(|(l, busy)| l.properties.capacity.as_bps().saturating_sub(busy.as_bps()))
         .collect();
     let (plans, coding) = plans(topology, drawn, scheme)?;
-    let ceilings: Vec<Option<BitRate>> = plans.iter().map(|p| (scheme == JOINT).then_some(p.rate)).collect();
-    let (whole, flows) = (share_links(&left, &plans), share_flows_under(&left, &plans, &ceilings));
+    let flows = share_flows_under(&left, &plans, &ceilings(&plans, scheme));
+    let whole = share_links(&left, &plans);
     let transfers: Vec<TransferRow> = (0..drawn.len())
         .map(|i| TransferRow {
             source: drawn[i].source.0,

@@ -106,6 +106,8 @@ impl Workload {
     /// Whether it ends by itself.
     pub(crate) const fn has_end(&self) -> bool {
         match self {
+            // What its plan says, where it has one.
+            Self::System(_) => true,
             Self::Long(long) => long.size.is_some(),
             Self::Incast(_) | Self::Trace(_) => true,
             Self::Poisson(poisson) => poisson.flows.is_some(),
@@ -113,20 +115,22 @@ impl Workload {
         }
     }
 
-    /// Strict priority of its packets.
-    pub const fn priority(&self) -> u8 {
-        match self {
+    /// Strict priority of its packets; a system's are its own.
+    pub const fn priority(&self) -> Option<u8> {
+        Some(match self {
+            Self::System(_) => return None,
             Self::Long(w) => w.priority,
             Self::Incast(w) => w.priority,
             Self::Poisson(w) => w.priority,
             Self::Udp(w) => w.priority,
             Self::Trace(w) => w.priority,
-        }
+        })
     }
 
     /// Its kind, as files call it.
-    pub const fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &str {
         match self {
+            Self::System(system) => &system.kind,
             Self::Long(_) => "long",
             Self::Incast(_) => "incast",
             Self::Poisson(_) => "poisson",
@@ -142,7 +146,9 @@ impl Workload {
             }
             Err(Wrong::new(format!("{field}.{name}"), format!("{value}: must be {least} to {most}")))
         };
-        within("priority", self.priority().into(), 0, 2)?;
+        if let Some(priority) = self.priority() {
+            within("priority", priority.into(), 0, 2)?;
+        }
         let time = |name: &str, value: Duration| time(&format!("{field}.{name}"), value);
         match self {
             Self::Long(long) => {
@@ -173,10 +179,13 @@ impl Workload {
                 for (name, value) in [("stop", udp.stop), ("on", udp.on), ("off", udp.off)] {
                     time(name, value.unwrap_or(Duration::ZERO))?;
                 }
-                within("rate", udp.rate.as_bps(), 1_000, 1_000_000_000_000_000)?;
+                within("batch", udp.batch.into(), 1, 10_000)?;
+                if let Some(rate) = udp.rate {
+                    within("rate", rate.as_bps(), 1_000, 1_000_000_000_000_000)?;
+                }
                 udp.check(field)
             }
-            Self::Trace(_) => Ok(()),
+            Self::Trace(_) | Self::System(_) => Ok(()),
         }
     }
 }
@@ -188,6 +197,17 @@ impl Udp {
         }
         if self.random && self.on.is_some() {
             return Err(Wrong::new(format!("{field}.random"), "either random, or on and off"));
+        }
+        if self.batch > 1 && !self.random {
+            return Err(Wrong::new(format!("{field}.batch"), "only with random = true"));
+        }
+        match (self.rate, self.load) {
+            (None, Some(load)) if !(load > 0.0 && load < 1.0) => {
+                let message = format!("{load}: must be above 0 and below 1");
+                return Err(Wrong::new(format!("{field}.load"), message));
+            }
+            (Some(_), None) | (None, Some(_)) => {}
+            _ => return Err(Wrong::new(format!("{field}.rate"), "give either rate or load")),
         }
         if self.stop.is_some_and(|stop| stop <= self.start) {
             return Err(Wrong::new(format!("{field}.stop"), "must be later than start"));

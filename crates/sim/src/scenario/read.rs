@@ -1,6 +1,7 @@
 //! Reads scenarios: TOML, settings that override it, sweeps, and errors that name their place.
 
-use super::{Scenario, Workload};
+use super::{Scenario, System, Workload};
+use crate::system;
 use serde::de::DeserializeOwned;
 use std::fmt;
 use toml::de::{DeArray, DeTable, DeValue};
@@ -292,12 +293,17 @@ fn scenario(mut root: Table) -> Result<Scenario, Wrong> {
 fn workload(index: usize, value: Value) -> Result<Workload, Wrong> {
     let field = format!("workload[{index}]");
     let Value::Table(mut table) = value else { return Err(Wrong::new(field, "must be a table")) };
-    let known = "long, incast, poisson, udp, trace";
+    let known = || ["long, incast, poisson, udp, trace", &system::KINDS.join(", ")].join(", ");
     let kind = match table.remove("kind") {
         Some(Value::String(kind)) => kind,
-        Some(other) => return Err(Wrong::new(field + ".kind", format!("{other}: must be one of {known}"))),
-        None => return Err(Wrong::new(field, format!("missing `kind`: one of {known}"))),
+        Some(other) => {
+            return Err(Wrong::new(field + ".kind", format!("{other}: must be one of {}", known())));
+        }
+        None => return Err(Wrong::new(field, format!("missing `kind`: one of {}", known()))),
     };
+    if system::KINDS.contains(&kind.as_str()) {
+        return Ok(Workload::System(System { kind, settings: table }));
+    }
     let table = Value::Table(table);
     match kind.as_str() {
         "long" => typed(table, &field).map(Workload::Long),
@@ -305,7 +311,7 @@ fn workload(index: usize, value: Value) -> Result<Workload, Wrong> {
         "poisson" => typed(table, &field).map(Workload::Poisson),
         "udp" => typed(table, &field).map(Workload::Udp),
         "trace" => typed(table, &field).map(Workload::Trace),
-        _ => Err(Wrong::new(field + ".kind", format!("`{kind}`: must be one of {known}"))),
+        _ => Err(Wrong::new(field + ".kind", format!("`{kind}`: must be one of {}", known()))),
     }
 }
 

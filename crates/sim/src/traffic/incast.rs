@@ -140,7 +140,7 @@ impl Incast {
         self.first_flow = world.flows.len() as u32;
         for server in &self.servers {
             let (priority, src, dst) = (self.priority, self.client, server.host);
-            let flow = world.connect(cx, &Opening { job, priority, src, dst, size: None, doors: None });
+            let flow = world.connect(cx, &Opening { job, priority, src, dst, size: None, doors: [None; 2] });
             // The client connects, but what counts is the data that flows to it.
             let flow = &mut world.flows[flow as usize];
             std::mem::swap(&mut flow.sender, &mut flow.receiver);

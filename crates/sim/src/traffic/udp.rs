@@ -49,7 +49,7 @@ impl Udp {
         }
         for flow in &self.flows {
             let UdpFlow { src, dst, .. } = *flow;
-            let opening = Opening { job, priority: self.priority, src, dst, size: None, doors: None };
+            let opening = Opening { job, priority: self.priority, src, dst, size: None, doors: [None; 2] };
             let (_, sender, receiver) = world.enter(cx, &opening);
             let pattern = flow.pattern.clone();
             let source = UdpSource::new(receiver, flow.rate, flow.size_bytes, pattern, cx.now(), self.stop)

@@ -198,7 +198,7 @@ impl EventQueue for SortedMap {
 
 /// Runs to the end, and looks at the laws all the way.
 fn lawful<Q: EventQueue>(name: &str, plan: &Plan, trial: u64) -> u64 {
-    let mut simulation: Simulation<'_, Q> = Simulation::new(plan, trial);
+    let mut simulation: Simulation<'_, Q> = Simulation::new(plan, trial).expect("nothing is drawn");
     let mut before = simulation.now();
     loop {
         let more = simulation.step();

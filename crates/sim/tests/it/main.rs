@@ -27,7 +27,7 @@ fn plan(text: &str) -> Plan {
 
 /// One run to its end.
 fn run(plan: &Plan) -> Outcome {
-    Simulation::<anabranch_fabric::QuadHeap>::new(plan, 0).run()
+    Simulation::<anabranch_fabric::QuadHeap>::new(plan, 0).expect("nothing is drawn").run()
 }
 
 /// The corpus of the fuzz target, and the scenarios that the repository carries.

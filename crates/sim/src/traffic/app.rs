@@ -1,0 +1,133 @@
+//! A system on the hosts of a run: its machines keep what they say, this room carries it over streams.
+//!
+//! A stream is a TCP connection between two hosts, set up as the scenario's transport is, with what arrives left in the
+//! receive buffer until it is read: whoever reads late closes the window. Streams carry lengths; an [`App`] knows by order
+//! what they mean. Leaves out: which systems there are (`system`). Read [`App`] and [`AppCx`] first.
+
+use super::{Opening, World};
+use crate::end::End;
+use crate::network::Network;
+use crate::report::WorkloadRow;
+use anabranch_endpoint::PeerId;
+use anabranch_fabric::HostsCx;
+use anabranch_transport::Event;
+use anabranch_units::{Duration, Instant, LinkId};
+
+/// What a system does on the hosts of one run.
+pub trait App: std::fmt::Debug + Send {
+    /// The run begins.
+    fn start(&mut self, cx: &mut AppCx<'_, '_>);
+    /// A stream reports something of its end at `side`.
+    fn on_stream(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, side: Side, event: StreamEvent);
+    /// A timer that was armed goes off.
+    fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, token: u16);
+    /// The warm-up is over: what is measured is measured from here on.
+    fn end_warmup(&mut self);
+    /// Whether nothing is left to be done.
+    fn is_done(&self) -> bool;
+    /// The share of the work that is done, where its end is known.
+    fn progress(&self) -> Option<f64>;
+    /// What it got in the `measured` time since the warm-up. Sums over its streams are filled in already.
+    fn report(&self, measured: Duration, row: &mut WorkloadRow);
+}
+
+/// One end of a stream.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Who opened it.
+    Opener,
+    /// Who was asked.
+    Acceptor,
+}
+
+/// What a stream reports.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum StreamEvent {
+    /// Both ends are there.
+    Connected,
+    /// So many bytes more wait to be read.
+    Arrived {
+        /// How many.
+        bytes: u64,
+    },
+    /// The other end has taken in more, so there is room to write.
+    Acknowledged,
+    /// The other end was silent for too long.
+    GivenUp,
+}
+
+/// A stream that is to be opened.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct StreamSpec {
+    /// The host that opens it.
+    pub from: u16,
+    /// The host that is asked, another one.
+    pub to: u16,
+    /// The links that its packets take there and back, each between these hosts; what the network chooses without.
+    pub links: [Option<LinkId>; 2],
+    /// Strict priority of its packets, 0 first.
+    pub priority: u8,
+}
+
+/// What an [`App`] may do while it is told something.
+pub struct AppCx<'a, 'b> {
+    pub(super) world: &'a mut World,
+    pub(super) cx: &'a mut HostsCx<'b, End>,
+    pub(super) job: u16,
+}
+
+impl AppCx<'_, '_> {
+    /// The run's time.
+    pub const fn now(&self) -> Instant {
+        self.cx.now()
+    }
+    /// Opens a stream, and says its number: streams are numbered in the order in which a run opens them.
+    pub fn open(&mut self, spec: &StreamSpec) -> u32 {
+        let StreamSpec { from: src, to: dst, links, priority } = *spec;
+        let doors = links.map(|link| link.map(Network::port));
+        self.world.connect_unread(self.cx, &Opening { job: self.job, priority, src, dst, size: None, doors })
+    }
+    fn end(&self, stream: u32, side: Side) -> PeerId {
+        let flow = &self.world.flows[stream as usize];
+        match side {
+            Side::Opener => flow.sender,
+            Side::Acceptor => flow.receiver,
+        }
+    }
+    /// Gives the end at `side` so many bytes more to send.
+    pub fn write(&mut self, stream: u32, side: Side, bytes: u64) {
+        super::write(self.cx, self.end(stream, side), bytes);
+    }
+    /// Takes so many bytes out of what has arrived at `side`.
+    pub fn read(&mut self, stream: u32, side: Side, bytes: u64) {
+        if let Some(End::Tcp(connection)) = self.cx.end_mut(self.end(stream, side)) {
+            connection.read(bytes);
+        }
+    }
+    /// Bytes that were written at `side` and that the other end has not acknowledged: what a send buffer holds.
+    pub fn unacknowledged_bytes(&self, stream: u32, side: Side) -> u64 {
+        match self.cx.end(self.end(stream, side)) {
+            Some(End::Tcp(connection)) => connection.unacknowledged_bytes(),
+            _ => 0,
+        }
+    }
+    /// Asks for `on_timer(token)` at `at`, which is not before now.
+    ///
+    /// Panics: in a debug build, for a token of 2^14 or more.
+    pub fn arm(&mut self, at: Instant, token: u16) {
+        debug_assert!(token < 1 << 14, "tokens are 14 bits wide");
+        // 0 is the start.
+        self.cx.arm(at, (u32::from(token) + 1) << 16 | u32::from(self.job));
+    }
+}
+
+/// What a connection's event means for who uses its stream.
+pub(super) const fn stream_event(event: Event) -> Option<StreamEvent> {
+    match event {
+        Event::Connected => Some(StreamEvent::Connected),
+        Event::Received { bytes } => Some(StreamEvent::Arrived { bytes }),
+        Event::Acknowledged { .. } => Some(StreamEvent::Acknowledged),
+        Event::GivenUp => Some(StreamEvent::GivenUp),
+        _ => None,
+    }
+}
