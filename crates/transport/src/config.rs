@@ -30,6 +30,10 @@ pub struct Config {
     pub initial_window_segments: u32,
     /// Where slow start ends at first; without one, at the first loss.
     pub initial_ssthresh: Option<ByteCount>,
+    /// Whether the first slow start ends when round trips grow longer (HyStart++, RFC 9406). Where it is not said, with Cubic
+    /// only (RFC 9438 section 4.10).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hystart: Option<bool>,
     /// The most that the congestion window grows to.
     pub cwnd_max: Option<ByteCount>,
     /// Whether selective acknowledgements are sent and used.
@@ -84,6 +88,7 @@ impl Default for Config {
             control: Control::NewReno,
             initial_window_segments: 10,
             initial_ssthresh: None,
+            hystart: None,
             cwnd_max: None,
             sack: true,
             ecn: false,
@@ -130,6 +135,11 @@ impl std::fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
+    /// Whether the first slow start may end by round trips.
+    pub(crate) fn has_hystart(&self) -> bool {
+        self.hystart.unwrap_or(self.control == Control::Cubic)
+    }
+
     /// Whether a connection can have these settings.
     ///
     /// Errors: see [`ConfigError`].

@@ -1,13 +1,14 @@
 //! Congestion control: how the window grows and what loss and marks do to it.
 //!
-//! One file for each; [`Congestion`] dispatches by `match`. What is the same for all stands here: slow start, and what a
-//! timeout does. When a loss counts, and what is sent again, is the sender's (`send`).
+//! One file for each; [`Congestion`] dispatches by `match`. What is the same for all stands here: slow start (whose end
+//! `hystart` may see coming), and what a timeout does. When a loss counts, and what is sent again, is the sender's (`send`).
 
-pub mod cubic;
-pub mod dctcp;
-pub mod newreno;
+mod cubic;
+mod dctcp;
+mod hystart;
+mod newreno;
 
-use crate::config::Control;
+use crate::config::{Config, Control};
 use anabranch_units::{Duration, Instant};
 
 /// The congestion window. All in bytes.
@@ -50,36 +51,44 @@ pub struct Ack {
     pub sent: u64,
     /// The smoothed round trip, once known.
     pub srtt: Option<Duration>,
+    /// The round trip that this acknowledgement measured, if it did.
+    pub rtt: Option<Duration>,
     /// Whether the window is what kept the sender back. Only then it grows (RFC 9438 section 5.8, RFC 7661).
     pub limited: bool,
 }
 
 /// A congestion control with its state.
 #[derive(Clone, Debug)]
-pub enum Congestion {
-    /// See [`newreno::NewReno`].
+pub struct Congestion {
+    avoidance: Avoidance,
+    /// Until the first slow start is over, where it ends by round trips.
+    hystart: Option<Box<hystart::HyStart>>,
+}
+
+/// What a window does beyond slow start.
+#[derive(Clone, Debug)]
+enum Avoidance {
     NewReno(newreno::NewReno),
-    /// See [`cubic::Cubic`].
     Cubic(cubic::Cubic),
-    /// See [`dctcp::Dctcp`].
     Dctcp(dctcp::Dctcp),
 }
 
 impl Congestion {
-    /// The one called `control`, at the beginning of a connection.
-    pub fn new(control: Control) -> Self {
-        match control {
-            Control::NewReno => Self::NewReno(newreno::NewReno::default()),
-            Control::Cubic => Self::Cubic(cubic::Cubic::default()),
-            Control::Dctcp => Self::Dctcp(dctcp::Dctcp::default()),
-        }
+    /// The one that `config` names, at the beginning of a connection.
+    pub fn new(config: &Config) -> Self {
+        let avoidance = match config.control {
+            Control::NewReno => Avoidance::NewReno(newreno::NewReno::default()),
+            Control::Cubic => Avoidance::Cubic(cubic::Cubic::default()),
+            Control::Dctcp => Avoidance::Dctcp(dctcp::Dctcp::default()),
+        };
+        Self { avoidance, hystart: config.has_hystart().then(Box::default) }
     }
 
     /// New data was acknowledged outside of a recovery.
     ///
     /// Source: slow start is RFC 5681 equation 2, `cwnd += min(N, SMSS)`.
     pub fn handle_ack(&mut self, now: Instant, w: &mut Window, ack: &Ack) {
-        if let Self::Dctcp(control) = self {
+        if let Avoidance::Dctcp(control) = &mut self.avoidance {
             control.note(ack);
         }
         if !ack.limited {
@@ -87,29 +96,33 @@ impl Congestion {
         }
         if w.is_slow_start() {
             // Growth ends at the threshold: the rest of the acknowledgement belongs to what follows.
-            return w.grow(ack.bytes.min(w.mss).min(w.ssthresh - w.cwnd));
+            let bytes = ack.bytes.min(w.mss).min(w.ssthresh - w.cwnd);
+            let bytes = self.hystart.as_mut().map_or(bytes, |hystart| hystart.growth(w, ack, bytes));
+            return w.grow(bytes);
         }
-        match self {
-            Self::NewReno(control) => control.avoid(w, ack),
-            Self::Cubic(control) => control.avoid(now, w, ack),
-            Self::Dctcp(control) => control.reno.avoid(w, ack),
+        match &mut self.avoidance {
+            Avoidance::NewReno(control) => control.avoid(w, ack),
+            Avoidance::Cubic(control) => control.avoid(now, w, ack),
+            Avoidance::Dctcp(control) => control.reno.avoid(w, ack),
         }
     }
 
     /// A loss was found by what was acknowledged; `flight` bytes were on their way. Sets `ssthresh` only.
     pub fn handle_loss(&mut self, w: &mut Window, flight: u64) {
-        match self {
-            Self::NewReno(control) => control.back_off(w, flight),
-            Self::Cubic(control) => control.back_off(w, flight),
+        // RFC 9406 section 4.3: only for the first slow start.
+        self.hystart = None;
+        match &mut self.avoidance {
+            Avoidance::NewReno(control) => control.back_off(w, flight),
+            Avoidance::Cubic(control) => control.back_off(w, flight),
             // RFC 8257 section 3.5: as a conventional TCP.
-            Self::Dctcp(control) => control.reno.back_off(w, flight),
+            Avoidance::Dctcp(control) => control.reno.back_off(w, flight),
         }
     }
 
     /// Marks were echoed; at most once for a window of data. Sets the window.
     pub fn handle_marks(&mut self, w: &mut Window, flight: u64) {
-        match self {
-            Self::Dctcp(control) => control.back_off(w),
+        match &mut self.avoidance {
+            Avoidance::Dctcp(control) => control.back_off(w),
             _ => {
                 // RFC 3168 section 6.1.2: as for a loss, but nothing is sent again.
                 self.handle_loss(w, flight);
@@ -123,17 +136,19 @@ impl Congestion {
         if is_first {
             self.handle_loss(w, flight);
         }
-        if let Self::Cubic(control) = self {
-            control.forget_epoch();
-        }
+        self.forget_epoch();
         w.cwnd = w.mss;
     }
 
     /// The connection was idle for long (RFC 5681 section 4.1).
     pub fn handle_idle(&mut self, w: &mut Window, initial: u64) {
-        if let Self::Cubic(control) = self {
+        self.forget_epoch();
+        w.cwnd = w.cwnd.min(initial);
+    }
+
+    fn forget_epoch(&mut self) {
+        if let Avoidance::Cubic(control) = &mut self.avoidance {
             control.forget_epoch();
         }
-        w.cwnd = w.cwnd.min(initial);
     }
 }

@@ -7,7 +7,7 @@
 //! acknowledged nor found lost; an *episode* is one recovery from loss.
 //!
 //! Sources: RFC 9293 (TCP), 5681 and 6582 (NewReno), 2018 and 6675 (SACK), 6298 (retransmission timer), 7323 (timestamps),
-//! 3042 (limited transmit), 6928 (initial window), 9438 (Cubic), 8257 (DCTCP), 3168 (ECN). Each file cites its sections and
+//! 3042 (limited transmit), 6928 (initial window), 9438 (Cubic), 9406 (HyStart++), 8257 (DCTCP), 3168 (ECN). Each file cites its sections and
 //! marks where it differs.
 //!
 //! Invariants: nothing is sent beyond the peer's window, probes apart, or beyond the congestion window, limited

@@ -106,7 +106,7 @@ impl SendHalf {
         let cwnd_max = config.cwnd_max.map_or(1 << 40, |c| c.as_u64());
         let ssthresh = config.initial_ssthresh.map_or(u64::MAX >> 1, |s| s.as_u64());
         Self {
-            control: Congestion::new(config.control),
+            control: Congestion::new(config),
             window: Window { cwnd: initial_window.min(cwnd_max), ssthresh, mss, cwnd_max },
             rtt: RttEstimator::new(config.rto_initial, config.rto_min, config.rto_max),
             sack: config.sack,
@@ -268,6 +268,7 @@ impl SendHalf {
                     una: self.una,
                     sent: self.sent,
                     srtt: self.rtt.srtt(),
+                    rtt: segment.echo.map(|sent_at| now.saturating_since(sent_at)),
                     limited: used >= w.cwnd,
                 };
                 self.control.handle_ack(now, &mut self.window, &ack);

@@ -1,8 +1,7 @@
 //! Cubic (RFC 9438): the window follows a cubic curve of the time since the last loss.
 //!
 //! In integers: bytes, and milliseconds of time since the epoch; one division rounds down for each acknowledgement.
-//! Differs: no HyStart++ (RFC 9406): slow start ends at a loss or at `ssthresh`. No reaction to spurious losses (section
-//! 4.9).
+//! Differs: no reaction to spurious losses (section 4.9).
 
 use super::{Ack, Window};
 use anabranch_units::{Duration, Instant};
@@ -112,7 +111,7 @@ fn cube_root(n: u128) -> u64 {
 mod tests {
     use super::super::Congestion;
     use super::*;
-    use crate::config::Control;
+    use crate::config::{Config, Control};
 
     const MSS: u64 = 1_000;
 
@@ -127,7 +126,15 @@ mod tests {
             let segments = w.cwnd / MSS;
             for i in 0..segments {
                 let at = now + Duration::from_ps(rtt.as_ps() / segments * i);
-                let ack = Ack { bytes: MSS, marked: false, una: 0, sent: 0, srtt: Some(rtt), limited: true };
+                let ack = Ack {
+                    bytes: MSS,
+                    marked: false,
+                    una: 0,
+                    sent: 0,
+                    srtt: Some(rtt),
+                    rtt: Some(rtt),
+                    limited: true,
+                };
                 control.avoid(at, w, &ack);
             }
             now += rtt;
@@ -184,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_timeout_begins_a_new_curve() {
-        let mut control = Congestion::new(Control::Cubic);
+        let mut control = Congestion::new(&Config { control: Control::Cubic, ..Config::default() });
         let mut w = window(100);
         control.handle_timeout(&mut w, 100 * MSS, true);
         assert_eq!((w.cwnd, w.ssthresh), (MSS, 70 * MSS));

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     fn ack(una: u64, marked: bool) -> Ack {
-        Ack { bytes: 1_000, marked, una, sent: una + 10_000, srtt: None, limited: true }
+        Ack { bytes: 1_000, marked, una, sent: una + 10_000, srtt: None, rtt: None, limited: true }
     }
     fn window() -> Window {
         Window { cwnd: 100_000, ssthresh: 0, mss: 1_000, cwnd_max: 1 << 40 }

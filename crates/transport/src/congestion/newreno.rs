@@ -34,11 +34,11 @@ impl NewReno {
 mod tests {
     use super::super::Congestion;
     use super::*;
-    use crate::config::Control;
+    use crate::config::{Config, Control};
     use anabranch_units::Instant;
 
     fn ack(bytes: u64) -> Ack {
-        Ack { bytes, marked: false, una: 0, sent: 0, srtt: None, limited: true }
+        Ack { bytes, marked: false, una: 0, sent: 0, srtt: None, rtt: None, limited: true }
     }
     fn window(cwnd: u64, ssthresh: u64) -> Window {
         Window { cwnd, ssthresh, mss: 1_000, cwnd_max: 1 << 30 }
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn slow_start_grows_by_what_is_acknowledged_but_at_most_a_segment() {
-        let mut control = Congestion::new(Control::NewReno);
+        let mut control = Congestion::new(&Config { control: Control::NewReno, ..Config::default() });
         let mut w = window(2_000, 10_000);
         control.handle_ack(Instant::ZERO, &mut w, &ack(1_000));
         assert_eq!(w.cwnd, 3_000);
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn congestion_avoidance_grows_by_a_segment_for_each_window() {
-        let mut control = Congestion::new(Control::NewReno);
+        let mut control = Congestion::new(&Config { control: Control::NewReno, ..Config::default() });
         let mut w = window(4_000, 4_000);
         for expected in [4_000, 4_000, 4_000, 5_000, 5_000] {
             control.handle_ack(Instant::ZERO, &mut w, &ack(1_000));
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_window_that_is_not_used_does_not_grow() {
-        let mut control = Congestion::new(Control::NewReno);
+        let mut control = Congestion::new(&Config { control: Control::NewReno, ..Config::default() });
         let mut w = window(2_000, 10_000);
         control.handle_ack(Instant::ZERO, &mut w, &Ack { limited: false, ..ack(1_000) });
         assert_eq!(w.cwnd, 2_000);
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn loss_halves_what_was_on_its_way_down_to_two_segments() {
-        let mut control = Congestion::new(Control::NewReno);
+        let mut control = Congestion::new(&Config { control: Control::NewReno, ..Config::default() });
         let mut w = window(20_000, 1 << 30);
         control.handle_loss(&mut w, 16_000);
         assert_eq!(w.ssthresh, 8_000);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_timeout_leaves_one_segment_and_only_the_first_in_a_row_moves_the_threshold() {
-        let mut control = Congestion::new(Control::NewReno);
+        let mut control = Congestion::new(&Config { control: Control::NewReno, ..Config::default() });
         let mut w = window(20_000, 1 << 30);
         control.handle_timeout(&mut w, 16_000, true);
         assert_eq!((w.cwnd, w.ssthresh), (1_000, 8_000));

@@ -1,0 +1,153 @@
+//! HyStart++ (RFC 9406): slow start ends when round trips grow longer, before a queue overflows.
+//!
+//! Round trips are compared from round to round, a round being the time in which a window is acknowledged. Where one is
+//! longer, the window grows a quarter as fast for up to five rounds (*conservative slow start*), and then slow start is over;
+//! unless the round trips grow short again, which shows that they had grown for another reason.
+//!
+//! Differs: L is 1 segment whether or not data is paced (section 4.3 allows 8 with pacing).
+
+use super::{Ack, Window};
+use anabranch_units::Duration;
+
+/// Section 4.3.
+const MIN_RTT_THRESH: Duration = Duration::from_ms(4);
+const MAX_RTT_THRESH: Duration = Duration::from_ms(16);
+const MIN_RTT_DIVISOR: u64 = 8;
+const N_RTT_SAMPLE: u32 = 8;
+const CSS_GROWTH_DIVISOR: u64 = 4;
+const CSS_ROUNDS: u32 = 5;
+
+/// The first slow start of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct HyStart {
+    /// The round is over when this position is acknowledged.
+    round_end: u64,
+    last_round_min: Option<Duration>,
+    round_min: Option<Duration>,
+    samples: u32,
+    conservative: Option<Conservative>,
+}
+
+/// Conservative slow start.
+#[derive(Clone, Debug)]
+struct Conservative {
+    /// The least round trip when it began.
+    baseline: Duration,
+    /// Rounds of it that are over.
+    rounds: u32,
+    /// Bytes by which the window is yet to grow, times the divisor.
+    credit: u64,
+}
+
+impl HyStart {
+    /// By how much the window grows for an acknowledgement that slow start would let it grow by `bytes`; sets `ssthresh` where
+    /// slow start is over.
+    ///
+    /// Source: section 4.2.
+    pub(super) fn growth(&mut self, w: &mut Window, ack: &Ack, bytes: u64) -> u64 {
+        if ack.una >= self.round_end {
+            self.end_round(w, ack);
+        }
+        if let Some(rtt) = ack.rtt {
+            self.round_min = Some(self.round_min.map_or(rtt, |min| min.min(rtt)));
+            self.samples += 1;
+        }
+        if let (true, Some(now), Some(last)) =
+            (self.samples >= N_RTT_SAMPLE, self.round_min, self.last_round_min)
+        {
+            match &self.conservative {
+                None => {
+                    let eighth = Duration::from_ps(last.as_ps() / MIN_RTT_DIVISOR);
+                    let thresh = eighth.clamp(MIN_RTT_THRESH, MAX_RTT_THRESH);
+                    if now >= last + thresh {
+                        self.conservative = Some(Conservative { baseline: now, rounds: 0, credit: 0 });
+                    }
+                }
+                Some(css) if now < css.baseline => self.conservative = None,
+                Some(_) => {}
+            }
+        }
+        let Some(css) = &mut self.conservative else { return bytes };
+        css.credit += bytes;
+        let grown = css.credit / CSS_GROWTH_DIVISOR;
+        css.credit %= CSS_GROWTH_DIVISOR;
+        grown
+    }
+
+    fn end_round(&mut self, w: &mut Window, ack: &Ack) {
+        self.round_end = ack.sent;
+        (self.last_round_min, self.round_min, self.samples) = (self.round_min, None, 0);
+        if let Some(css) = &mut self.conservative {
+            css.rounds += 1;
+            if css.rounds >= CSS_ROUNDS {
+                w.ssthresh = w.cwnd;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Congestion;
+    use super::*;
+    use crate::config::{Config, Control};
+    use anabranch_units::Instant;
+
+    const MSS: u64 = 1_000;
+
+    /// Rounds of slow start in which the least round trip is as given; the window in segments after each.
+    fn run(rounds_ms: &[u64]) -> (Vec<u64>, Window) {
+        let config = Config { control: Control::Cubic, ..Config::default() };
+        let mut control = Congestion::new(&config);
+        let mut w = Window { cwnd: 10 * MSS, ssthresh: u64::MAX >> 1, mss: MSS, cwnd_max: 1 << 40 };
+        let (mut una, mut after) = (0, Vec::new());
+        for rtt in rounds_ms {
+            for _ in 0..w.cwnd / MSS {
+                una += MSS;
+                let rtt = Some(Duration::from_ms(*rtt));
+                let sent = una + w.cwnd;
+                let ack = Ack { bytes: MSS, marked: false, una, sent, srtt: rtt, rtt, limited: true };
+                control.handle_ack(Instant::ZERO, &mut w, &ack);
+            }
+            after.push(w.cwnd / MSS);
+        }
+        (after, w)
+    }
+
+    #[test]
+    fn the_window_doubles_while_round_trips_stay_as_they_are() {
+        let (after, w) = run(&[40, 40, 44, 44]);
+        assert_eq!(after, [20, 40, 80, 160], "44 ms are not an eighth more than 40");
+        assert!(w.is_slow_start());
+    }
+
+    #[test]
+    fn longer_round_trips_slow_it_down_and_five_rounds_later_slow_start_is_over() {
+        let (after, w) = run(&[40, 40, 46, 47, 48, 49, 50, 51, 52]);
+        // From the eighth sample of the third round on, a quarter as fast.
+        assert_eq!(after[2], 55);
+        assert!(
+            after.windows(2).skip(2).take(4).all(|w| (1.2..1.3).contains(&(w[1] as f64 / w[0] as f64))),
+            "{after:?}"
+        );
+        assert!(!w.is_slow_start());
+        assert!(after[8] <= after[7] + 2, "congestion avoidance: {after:?}");
+    }
+
+    #[test]
+    fn round_trips_that_grow_short_again_let_it_go_on() {
+        let (after, w) = run(&[40, 40, 46, 41, 41, 41]);
+        assert!(w.is_slow_start());
+        assert!(after[5] as f64 > 1.8 * after[4] as f64, "{after:?}");
+    }
+
+    #[test]
+    fn short_round_trips_need_four_milliseconds_more_and_long_ones_sixteen() {
+        let (after, _) = run(&[8, 8, 11, 11]);
+        assert_eq!(after[3], 160);
+        let (after, _) = run(&[8, 8, 12]);
+        assert!(after[2] < 80);
+        let (after, _) = run(&[400, 400, 416]);
+        assert!(after[2] < 80);
+    }
+}
