@@ -87,6 +87,8 @@ class Metric:
         Only rows with these values.
     along, below
         See ``reduce``.
+    against
+        With ``along``: each mean is divided by that of the rows that have these values in place of ``where``'s.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Metric:
     where: dict[str, Any]
     along: str | None
     below: float | None
+    against: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +130,8 @@ class Figure:
         Of its files.
     sweep
         Whose rows.
+    where
+        Only rows with these values.
     x, y, line
         Columns.
     title, x_label, y_label, line_label
@@ -137,6 +142,7 @@ class Figure:
 
     name: str
     sweep: str
+    where: dict[str, Any]
     x: str
     y: str
     line: str
@@ -360,6 +366,19 @@ def shown(number: float | None) -> str:
     return "none" if number is None else f"{number:.4g}"
 
 
+def where(rows: pd.DataFrame, wanted: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows that have these values."""
+    for column, one in wanted.items():
+        rows = rows[rows[column] == one]
+    return rows
+
+
+def _along(rows: pd.DataFrame, metric: Metric) -> list[tuple[float, float]]:
+    assert metric.along is not None
+    table = means(rows, metric.column, metric.along)
+    return [(float(at), float(mean)) for at, mean in zip(table[metric.along], table["mean"], strict=True)]
+
+
 def value(metric: Metric, rows: pd.DataFrame) -> float | None:
     """Compute a metric from a sweep's rows.
 
@@ -369,18 +388,25 @@ def value(metric: Metric, rows: pd.DataFrame) -> float | None:
     >>> knee = Metric("knee_servers", "s", "goodput_mbps", "first_below", {}, "servers", 500)
     >>> value(knee, rows), value(dataclasses.replace(knee, reduce="stays_below"), rows)
     (2.0, 4.0)
+    >>> rows = pd.DataFrame({"load": [1, 2, 1, 2], "scheme": ["a", "a", "b", "b"], "goodput_mbps": [6.0, 5.0, 3.0, 2.0]})
+    >>> gain = Metric("gain", "s", "goodput_mbps", "max_of_means", {"scheme": "a"}, "load", None, {"scheme": "b"})
+    >>> value(gain, rows)
+    2.5
     """
-    for column in (*metric.where, metric.column, *([metric.along] if metric.along else [])):
+    for column in (*metric.where, *metric.against, metric.column, *([metric.along] if metric.along else [])):
         if column not in rows:
             raise ClaimError(f"metric {metric.name}: no column `{column}`: there are {', '.join(rows.columns)}")
-    for column, wanted in metric.where.items():
-        rows = rows[rows[column] == wanted]
-    if rows.empty:
+    ours = where(rows, metric.where)
+    if ours.empty:
         raise ClaimError(f"metric {metric.name}: no row where {metric.where}")
     if metric.along is None:
-        return float(rows[metric.column].agg(metric.reduce))
-    table = means(rows, metric.column, metric.along)
-    pairs = [(float(at), float(mean)) for at, mean in zip(table[metric.along], table["mean"], strict=True)]
+        return float(ours[metric.column].agg(metric.reduce))
+    pairs = _along(ours, metric)
+    if metric.against:
+        others = dict(_along(where(rows, {**metric.where, **metric.against}), metric))
+        if missing := [at for at, _ in pairs if not others.get(at)]:
+            raise ClaimError(f"metric {metric.name}: nothing at {metric.along} = {missing[0]:g} to divide by")
+        pairs = [(at, mean / others[at]) for at, mean in pairs]
     match metric.reduce:
         case "min_of_means":
             return min(mean for _, mean in pairs)
@@ -505,13 +531,14 @@ def _of_sweep(table: _Table, sweeps: Mapping[str, Sweep]) -> str:
 def _metric(table: _Table, sweeps: Mapping[str, Sweep]) -> Metric:
     name, of, column, where = table.text("name"), _of_sweep(table, sweeps), table.text("column"), table.table("where")
     along = table.text("along", "") or None
+    against = table.table("against") if along else {}
     reduces = ALONG if along else REDUCE
     reduce = str(table.take("reduce", lambda v: v in reduces, f"one of {', '.join(reduces)}"))
     below = None
     if reduce.endswith("_below"):
         below = float(table.take("below", lambda v: type(v) in (int, float), "a number"))
     table.end()
-    return Metric(name, of, column, reduce, where, along, below)
+    return Metric(name, of, column, reduce, where, along, below, against)
 
 
 def _figure(table: _Table, sweeps: Mapping[str, Sweep]) -> Figure:
@@ -527,6 +554,7 @@ def _figure(table: _Table, sweeps: Mapping[str, Sweep]) -> Figure:
     figure = Figure(
         name=table.text("name"),
         sweep=_of_sweep(table, sweeps),
+        where=table.table("where"),
         x=table.text("x"),
         y=table.text("y"),
         line=table.text("line"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
 
-from anabranch_lab.claims import Claim, Published
+from anabranch_lab.claims import Claim, Published, where
 from anabranch_lab.results import Result
 from anabranch_lab.stats import means
 
@@ -167,7 +167,7 @@ def draw_claim(claim: Claim, results: Mapping[str, Result], folder: Path) -> lis
         result = results[figure.sweep]
         for theme in THEMES:
             canvas = draw(
-                result.rows,
+                where(result.rows, figure.where),
                 figure.x,
                 figure.y,
                 figure.line,
