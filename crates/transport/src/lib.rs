@@ -20,6 +20,7 @@
 mod config;
 mod congestion;
 mod connection;
+mod ranges;
 mod receive;
 mod rtt;
 mod segment;

@@ -7,6 +7,7 @@
 
 use crate::config::Config;
 use crate::congestion::{Ack, Congestion, Window};
+use crate::ranges::Ranges;
 use crate::rtt::RttEstimator;
 use crate::segment::Segment;
 use anabranch_units::{Duration, Instant};
@@ -320,11 +321,11 @@ impl SendHalf {
     fn lost_edge(&self) -> u64 {
         let enough = u64::from(DUP_THRESHOLD - 1) * self.window.mss;
         let (mut ranges, mut bytes) = (0, 0);
-        let is_enough = |&&(start, end): &&(u64, u64)| {
+        let is_enough = |&(start, end): &(u64, u64)| {
             (ranges, bytes) = (ranges + 1, bytes + (end - start));
             ranges >= DUP_THRESHOLD || bytes > enough
         };
-        self.sacked.ranges.iter().rev().find(is_enough).map_or(0, |(start, _)| *start)
+        self.sacked.iter().rev().find(is_enough).map_or(0, |(start, _)| start)
     }
 
     /// Bytes that are on their way, by what was acknowledged selectively.
@@ -528,58 +529,5 @@ impl SendHalf {
     /// Whether to say that the window was reduced, once.
     pub(crate) fn take_cwr(&mut self) -> bool {
         std::mem::take(&mut self.say_cwr)
-    }
-}
-
-/// Disjoint ranges of positions, ascending.
-#[derive(Clone, Debug, Default)]
-struct Ranges {
-    ranges: Vec<(u64, u64)>,
-    total: u64,
-}
-
-impl Ranges {
-    fn insert(&mut self, mut start: u64, mut end: u64) {
-        let first = self.ranges.partition_point(|(_, e)| *e < start);
-        let last = self.ranges.partition_point(|(s, _)| *s <= end);
-        for (s, e) in self.ranges.drain(first..last) {
-            (start, end) = (start.min(s), end.max(e));
-            self.total -= e - s;
-        }
-        self.ranges.insert(first, (start, end));
-        self.total += end - start;
-    }
-    fn forget_below(&mut self, position: u64) {
-        let gone = self.ranges.partition_point(|(_, e)| *e <= position);
-        self.total -= self.ranges.drain(..gone).map(|(s, e)| e - s).sum::<u64>();
-        if let Some((start, _)) = self.ranges.first_mut().filter(|(s, _)| *s < position) {
-            self.total -= position - *start;
-            *start = position;
-        }
-    }
-    fn total(&self) -> u64 {
-        self.total
-    }
-    fn start(&self) -> Option<u64> {
-        self.ranges.first().map(|(start, _)| *start)
-    }
-    fn end(&self) -> Option<u64> {
-        self.ranges.last().map(|(_, end)| *end)
-    }
-    fn containing(&self, position: u64) -> Option<(u64, u64)> {
-        let at = self.ranges.partition_point(|(_, end)| *end <= position);
-        self.ranges.get(at).copied().filter(|(start, _)| *start <= position)
-    }
-    /// How many ranges, and bytes in them, lie beyond `position`.
-    fn beyond(&self, position: u64) -> (usize, u64) {
-        let at = self.ranges.partition_point(|(start, _)| *start <= position);
-        let rest = &self.ranges[at..];
-        (rest.len(), rest.iter().map(|(s, e)| e - s).sum())
-    }
-    /// The gaps from `from` to the last range.
-    fn holes(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let ranges = &self.ranges[self.ranges.partition_point(|(_, end)| *end <= from)..];
-        let starts = std::iter::once(from).chain(ranges.iter().map(|(_, end)| *end));
-        starts.zip(ranges.iter().map(|(start, _)| *start)).filter(|(start, end)| start < end)
     }
 }
