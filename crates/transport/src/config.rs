@@ -38,6 +38,10 @@ pub struct Config {
     pub cwnd_max: Option<ByteCount>,
     /// Whether selective acknowledgements are sent and used.
     pub sack: bool,
+    /// Whether losses are found by time, and the loss of a tail by a probe (RFC 8985: RACK and TLP). Needs [`Config::sack`].
+    ///
+    /// Differs: off unless asked for, so that what was measured without stays; Linux has both on.
+    pub rack: bool,
     /// Whether segments may be marked by queues.
     pub ecn: bool,
     /// How long an acknowledgement may wait for a second segment; none waits without one. In text `off`.
@@ -91,6 +95,7 @@ impl Default for Config {
             hystart: None,
             cwnd_max: None,
             sack: true,
+            rack: false,
             ecn: false,
             delayed_ack: Some(Duration::from_ms(40)),
             rto_min: Duration::from_ms(200),
@@ -120,6 +125,8 @@ pub enum ConfigError {
     },
     /// DCTCP without marks to go by.
     DctcpWithoutEcn,
+    /// Loss detection by time without what it goes by.
+    RackWithoutSack,
 }
 
 impl std::fmt::Display for ConfigError {
@@ -129,6 +136,9 @@ impl std::fmt::Display for ConfigError {
                 write!(f, "{what} {value}: must be {least} to {most}")
             }
             Self::DctcpWithoutEcn => write!(f, "control dctcp: goes by ECN marks, so set ecn = true"),
+            Self::RackWithoutSack => {
+                write!(f, "rack true: goes by selective acknowledgements, so set sack = true")
+            }
         }
     }
 }
@@ -175,6 +185,9 @@ impl Config {
         }
         if self.control == Control::Dctcp && !self.ecn {
             return Err(ConfigError::DctcpWithoutEcn);
+        }
+        if self.rack && !self.sack {
+            return Err(ConfigError::RackWithoutSack);
         }
         Ok(())
     }

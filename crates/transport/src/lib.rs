@@ -7,11 +7,11 @@
 //! acknowledged nor found lost; an *episode* is one recovery from loss.
 //!
 //! Sources: RFC 9293 (TCP), 5681 and 6582 (NewReno), 2018 and 6675 (SACK), 6298 (retransmission timer), 7323 (timestamps),
-//! 3042 (limited transmit), 6928 (initial window), 9438 (Cubic), 9406 (HyStart++), 8257 (DCTCP), 3168 (ECN). Each file cites its sections and
-//! marks where it differs.
+//! 8985 (RACK and TLP), 2883 (DSACK), 3042 (limited transmit), 6928 (initial window), 9438 (Cubic), 9406 (HyStart++), 8257
+//! (DCTCP), 3168 (ECN). Each file cites its sections and marks where it differs.
 //!
 //! Invariants: nothing is sent beyond the peer's window, probes apart, or beyond the congestion window, limited
-//! transmit and the first segment of a repair apart;
+//! transmit, loss probes and the first segment of a repair apart;
 //! what is delivered is delivered once and in order; every loss is repaired or the connection is given up with an event.
 //!
 //! Leaves out: packets and links (`fabric`), and real sockets (`net`; there the kernel's TCP is used). Read [`Connection`],
@@ -20,6 +20,7 @@
 mod config;
 mod congestion;
 mod connection;
+mod rack;
 mod ranges;
 mod receive;
 mod rtt;

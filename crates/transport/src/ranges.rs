@@ -26,6 +26,22 @@ impl Ranges {
             *start = position;
         }
     }
+    /// Takes out what lies from `start` to `end`.
+    pub(crate) fn remove(&mut self, start: u64, end: u64) {
+        let first = self.ranges.partition_point(|(_, e)| *e <= start);
+        let last = self.ranges.partition_point(|(s, _)| *s < end);
+        if first >= last {
+            return;
+        }
+        let (from, to) = (self.ranges[first].0, self.ranges[last - 1].1);
+        let left = [(from, start), (end, to)].into_iter().filter(|(s, e)| s < e);
+        let gone: u64 = self.ranges[first..last].iter().map(|(s, e)| e - s).sum();
+        self.total = self.total - gone + left.clone().map(|(s, e)| e - s).sum::<u64>();
+        self.ranges.splice(first..last, left);
+    }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
@@ -38,6 +54,26 @@ impl Ranges {
     pub(crate) fn containing(&self, position: u64) -> Option<(u64, u64)> {
         let at = self.ranges.partition_point(|(_, end)| *end <= position);
         self.ranges.get(at).copied().filter(|(start, _)| *start <= position)
+    }
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().copied()
+    }
+    pub(crate) fn first(&self) -> Option<(u64, u64)> {
+        self.ranges.first().copied()
+    }
+    /// Whether all from `start` to `end` is in it.
+    pub(crate) fn covers(&self, start: u64, end: u64) -> bool {
+        self.containing(start).is_some_and(|(_, behind)| behind >= end)
+    }
+    /// What from `start` to `end` is not in it.
+    pub(crate) fn gaps(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let first = self.ranges.partition_point(|(_, e)| *e <= start);
+        let last = self.ranges.partition_point(|(s, _)| *s < end).max(first);
+        let inside = &self.ranges[first..last];
+        let starts = std::iter::once(start).chain(inside.iter().map(|(_, e)| *e));
+        let ends = inside.iter().map(|(s, _)| *s).chain(std::iter::once(end));
+        starts.zip(ends).filter(|(s, e)| s < e)
     }
     /// How many ranges, and bytes in them, lie beyond `position`.
     pub(crate) fn beyond(&self, position: u64) -> (usize, u64) {
@@ -54,5 +90,36 @@ impl Ranges {
     /// The ranges, ascending.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_set_of_ranges_is_a_set_of_positions(
+            steps in prop::collection::vec((any::<bool>(), 0u64..60, 1u64..20), 0..40), from in 0u64..60, len in 1u64..30,
+        ) {
+            let (mut ranges, mut plain) = (Ranges::default(), std::collections::BTreeSet::new());
+            for (insert, start, len) in steps {
+                if insert {
+                    ranges.insert(start, start + len);
+                    plain.extend(start..start + len);
+                } else {
+                    ranges.remove(start, start + len);
+                    plain.retain(|p| !(start..start + len).contains(p));
+                }
+                prop_assert_eq!(ranges.total(), plain.len() as u64);
+                prop_assert_eq!(ranges.start(), plain.first().copied());
+                prop_assert_eq!(ranges.end(), plain.last().map(|p| p + 1));
+            }
+            let missing: Vec<u64> = (from..from + len).filter(|p| !plain.contains(p)).collect();
+            let gaps: Vec<u64> = ranges.gaps(from, from + len).flat_map(|(s, e)| s..e).collect();
+            prop_assert_eq!(ranges.covers(from, from + len), missing.is_empty());
+            prop_assert_eq!(gaps, missing);
+        }
     }
 }

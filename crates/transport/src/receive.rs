@@ -36,6 +36,9 @@ pub(crate) struct ReceiveHalf {
     /// Congestion marks to be echoed: until CWR (RFC 3168), or as the last segment had it (RFC 8257).
     ece: bool,
     out_of_order_total: u64,
+    /// Whether to say what came twice (RFC 2883), and what last did.
+    says_repeats: bool,
+    repeat: Option<(u64, u64)>,
 }
 
 /// What a segment's data did.
@@ -67,6 +70,8 @@ impl ReceiveHalf {
             echo: None,
             ece: false,
             out_of_order_total: 0,
+            says_repeats: config.rack,
+            repeat: None,
         }
     }
 
@@ -101,6 +106,9 @@ impl ReceiveHalf {
         if start >= end {
             // Seen before, or beyond the window (a probe): say at once where things stand (RFC 9293 section 3.10.7.4).
             self.ack_now = true;
+            if self.says_repeats && segment.seq < segment.end().min(self.next) {
+                self.repeat = Some((segment.seq, segment.end().min(self.next)));
+            }
             return taken;
         }
         if segment.fin && end == segment.end() {
@@ -185,6 +193,8 @@ impl ReceiveHalf {
         segment.ece = self.ece;
         segment.echo = self.echo;
         if sack {
+            // What came twice goes first (RFC 2883 section 4).
+            self.repeat.take().into_iter().for_each(|(start, end)| segment.sack.push(start, end));
             self.beyond.iter().for_each(|(start, end)| segment.sack.push(*start, *end));
         }
         (self.unacked, self.ack_at, self.ack_now) = (0, None, false);

@@ -26,7 +26,7 @@ impl SackBlocks {
         }
     }
     /// The blocks.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + Clone + '_ {
         self.blocks[..usize::from(self.count)].iter().copied()
     }
     /// True without a block.

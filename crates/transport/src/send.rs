@@ -1,12 +1,14 @@
 //! The sending half of a connection: what may be sent when, what is lost, and what is sent again.
 //!
-//! Two ways to repair a loss: NewReno (RFC 6582) where acknowledgements are cumulative only, and RFC 6675 where they are
-//! selective. After a timeout both begin again at the first byte that is not acknowledged, and pass over what is.
+//! Three ways to repair a loss: NewReno (RFC 6582) where acknowledgements are cumulative only, and where they are selective
+//! RFC 6675, or RFC 8985 by time (`rack`). After a timeout the first two begin again at the first byte that is not
+//! acknowledged, and pass over what is; the third sends again what it takes for lost.
 //!
 //! Leaves out: segments (`connection` makes them), how the window moves (`congestion`).
 
 use crate::config::Config;
 use crate::congestion::{Ack, Congestion, Window};
+use crate::rack::{Rack, View};
 use crate::ranges::Ranges;
 use crate::rtt::RttEstimator;
 use crate::segment::Segment;
@@ -45,9 +47,15 @@ pub(crate) struct SendHalf {
     resent: Vec<Resent>,
     /// Send the first unacknowledged segment again, whatever the window.
     again: bool,
+    /// Send a probe of the peer's window.
     probe: bool,
+    /// Send a probe of what is lost (RFC 8985 section 7.3).
+    loss_probe: bool,
     timeouts: u32,
+    /// The retransmission timer, or that of a closed window's probes.
     timer: Option<Instant>,
+    /// Loss detection by time, where it is set.
+    rack: Option<Box<Rack>>,
     last_sent_at: Option<Instant>,
     /// Marks echoed below this position belong to a reaction that was made.
     marks_seen: u64,
@@ -127,8 +135,10 @@ impl SendHalf {
             resent: Vec::new(),
             again: false,
             probe: false,
+            loss_probe: false,
             timeouts: 0,
             timer: None,
+            rack: config.rack.then(|| Box::new(Rack::new(config.delayed_ack.unwrap_or(Duration::ZERO)))),
             last_sent_at: None,
             marks_seen: 0,
             say_cwr: false,
@@ -160,8 +170,12 @@ impl SendHalf {
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
+    /// When to call [`Self::handle_timeout`]: the first of three timers, for retransmission, reordering and loss probes.
     pub(crate) fn timer(&self) -> Option<Instant> {
-        self.timer
+        match self.rack.as_ref().and_then(|rack| rack.timer()) {
+            None => self.timer,
+            Some(at) => Some(self.timer.map_or(at, |timer| timer.min(at))),
+        }
     }
     /// The peer takes data up to `window` now.
     pub(crate) fn open(&mut self, window: u64) {
@@ -193,14 +207,26 @@ impl SendHalf {
         let edge = ack + segment.window;
         let moved = edge > self.edge;
         self.edge = self.edge.max(edge);
+        if let Some(rack) = &mut self.rack {
+            let blocks = news_of(segment, self.una, self.sent);
+            rack.handle_ack(now, ack, segment.echo, blocks, &self.sacked);
+        }
         let news = self.sack && self.note_sack(segment);
         let bytes = ack - self.una;
         let mut acked =
             Acked { bytes: bytes.min(self.written - self.una.min(self.written)), finished: false };
         if bytes > 0 {
             self.handle_new_ack(now, segment, ack, bytes);
-        } else if self.flight() > 0 && segment.len == 0 && !segment.fin && (news || !moved && !self.sack) {
+        } else if self.rack.is_none()
+            && self.flight() > 0
+            && segment.len == 0
+            && !segment.fin
+            && (news || !moved && !self.sack)
+        {
             self.handle_duplicate(now);
+        }
+        if self.rack.is_some() {
+            self.handle_ack_by_time(now, segment, bytes, moved);
         }
         if segment.ece && self.una > self.marks_seen && self.repair == Repair::Nothing {
             let flight = self.flight();
@@ -217,11 +243,52 @@ impl SendHalf {
 
     fn note_sack(&mut self, segment: &Segment) -> bool {
         let before = self.sacked.total();
-        for (start, end) in segment.sack.iter().filter(|(start, end)| *start > self.una && end <= &self.sent)
-        {
-            self.sacked.insert(start, end);
-        }
+        news_of(segment, self.una, self.sent).for_each(|(start, end)| self.sacked.insert(start, end));
         self.sacked.total() > before
+    }
+
+    /// Looks by time for what is lost, once the scoreboard is up to date.
+    ///
+    /// Source: RFC 8985 sections 6.2 step 5, 7.2 and 7.4.2.
+    fn handle_ack_by_time(&mut self, now: Instant, segment: &Segment, bytes: u64, moved: bool) {
+        let is_duplicate = bytes == 0 && segment.len == 0 && !segment.fin && !moved;
+        let (una, flight) = (self.una, self.flight() + bytes);
+        let Some(rack) = &mut self.rack else { return };
+        if rack.handle_probe_ack(una, segment, is_duplicate) && self.repair == Repair::Nothing {
+            // There was a loss, and it is repaired: what is left is to slow down.
+            self.control.handle_loss(&mut self.window, flight);
+            self.window.cwnd = self.window.ssthresh;
+        }
+        self.detect(now);
+        #[cfg(test)]
+        assert!(self.rack.as_ref().is_none_or(|rack| rack.is_whole(self.una, self.sent, &self.sacked)));
+        if bytes > 0 || !self.sacked.is_empty() {
+            self.mind_loss_probe(now);
+        }
+    }
+
+    /// Finds what is lost by now, and begins to repair it.
+    fn detect(&mut self, now: Instant) {
+        let view = View {
+            sacked: &self.sacked,
+            srtt: self.rtt.srtt(),
+            is_repairing: self.repair != Repair::Nothing,
+            dup_bytes: u64::from(DUP_THRESHOLD - 1) * self.window.mss + 1,
+        };
+        let found = self.rack.as_mut().is_some_and(|rack| rack.detect(now, &view));
+        if found && self.repair == Repair::Nothing {
+            self.enter_recovery(now);
+        }
+    }
+
+    /// Sets the timer of the loss probe.
+    ///
+    /// Source: RFC 8985 section 7.2: not in a recovery, and not with anything acknowledged beyond a gap.
+    fn mind_loss_probe(&mut self, now: Instant) {
+        let is_due = self.repair == Repair::Nothing && self.sacked.is_empty() && self.flight() > 0;
+        if let Some(rack) = &mut self.rack {
+            rack.mind_probe(now, is_due, self.rtt.srtt(), self.timer);
+        }
     }
 
     fn handle_new_ack(&mut self, now: Instant, segment: &Segment, ack: u64, bytes: u64) {
@@ -306,6 +373,9 @@ impl SendHalf {
         self.recover = Some(self.sent);
         self.repair = Repair::Fast { end: self.sent, rescued: false, partial: false };
         self.resent.clear();
+        if let Some(rack) = &mut self.rack {
+            rack.forget_probe();
+        }
         self.again = true;
         self.timer = Some(now + self.rtt.rto());
     }
@@ -395,6 +465,9 @@ impl SendHalf {
                 is_retransmission: true,
             });
         }
+        if self.rack.is_some() {
+            return self.poll_by_time(now);
+        }
         if std::mem::take(&mut self.again) {
             let piece = self.piece(self.una, self.sacked.start().unwrap_or(self.sent).min(self.sent))?;
             if self.sack && matches!(self.repair, Repair::Fast { .. }) {
@@ -468,6 +541,53 @@ impl SendHalf {
         Some(self.note_sent(now, piece))
     }
 
+    /// What is sent next where losses are found by time: what is lost, then what is new.
+    ///
+    /// Source: RFC 8985 sections 6.2 and 7.3; what is on its way is RFC 6675's pipe.
+    fn poll_by_time(&mut self, now: Instant) -> Option<Piece> {
+        if self.slow_start_restart && self.flight() == 0 {
+            self.note_idle(now);
+        }
+        let rack = self.rack.as_ref()?;
+        let (new_end, mss) = (self.edge.min(self.end()).max(self.sent), self.window.mss);
+        if std::mem::take(&mut self.loss_probe) {
+            let again = || rack.last().and_then(|(start, end)| self.piece(start, end));
+            let piece = self.piece(self.sent, new_end).or_else(again)?;
+            let piece = self.note_sent_by_time(now, piece);
+            if let Some(rack) = &mut self.rack {
+                rack.note_probe(self.sent, piece.is_retransmission);
+            }
+            return Some(piece);
+        }
+        let pipe = self.flight() - self.sacked.total() - rack.lost_bytes();
+        if let Some((start, end)) = rack.first_lost() {
+            let may = std::mem::take(&mut self.again) || pipe == 0 || pipe + mss <= self.window.cwnd;
+            let piece = self.piece(start, end).filter(|_| may)?;
+            return Some(self.note_sent_by_time(now, piece));
+        }
+        self.again = false;
+        let may = self.sent + self.window.cwnd.saturating_sub(pipe);
+        let piece = self.piece(self.sent, may.min(new_end))?;
+        let is_cut = u64::from(piece.len) < mss.min(self.written.saturating_sub(self.sent));
+        // As without RACK (RFC 1122 section 4.2.3.4).
+        if is_cut && self.flight() > 0 {
+            return None;
+        }
+        let piece = self.note_sent_by_time(now, piece);
+        self.mind_loss_probe(now);
+        Some(piece)
+    }
+
+    fn note_sent_by_time(&mut self, now: Instant, piece: Piece) -> Piece {
+        let end = piece.seq + u64::from(piece.len) + u64::from(piece.fin);
+        if let Some(rack) = &mut self.rack {
+            rack.note_sent(now, piece.seq, end, piece.is_retransmission);
+        }
+        let piece = self.note_sent(now, piece);
+        self.next = self.sent;
+        piece
+    }
+
     /// The segment from `seq` to `end` at most; none where that is empty.
     fn piece(&self, seq: u64, end: u64) -> Option<Piece> {
         let len = (end.min(self.written).saturating_sub(seq)).min(self.window.mss);
@@ -501,8 +621,25 @@ impl SendHalf {
         }
     }
 
-    /// The timer has gone off. False if the connection is to be given up.
+    /// A timer has gone off. False if the connection is to be given up.
+    ///
+    /// Source: RFC 8985 section 8 for what a look for losses and a probe do to the retransmission timer.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
+        if self.rack.as_ref().is_some_and(|rack| rack.must_detect(now)) {
+            self.detect(now);
+        }
+        if self.rack.as_mut().is_some_and(|rack| rack.take_probe(now)) {
+            self.loss_probe = true;
+            self.timer = Some(now + self.rtt.rto());
+        }
+        match self.timer {
+            Some(at) if at <= now => self.handle_rto(now),
+            _ => true,
+        }
+    }
+
+    /// The retransmission timer has gone off. False if the connection is to be given up.
+    fn handle_rto(&mut self, now: Instant) -> bool {
         self.rtt.back_off();
         self.timer = Some(now + self.rtt.rto());
         if self.flight() == 0 && self.una == self.sent {
@@ -523,6 +660,11 @@ impl SendHalf {
         self.recover = Some(self.sent);
         self.repair = Repair::Timeout { end: self.sent };
         (self.next, self.dup_acks, self.again) = (self.una, 0, false);
+        if let Some(rack) = &mut self.rack {
+            let (sacked, srtt) = (&self.sacked, self.rtt.srtt());
+            rack.handle_timeout(now, self.una, &View { sacked, srtt, is_repairing: true, dup_bytes: 0 });
+            (self.next, self.again, self.loss_probe) = (self.sent, true, false);
+        }
         true
     }
 
@@ -530,4 +672,9 @@ impl SendHalf {
     pub(crate) fn take_cwr(&mut self) -> bool {
         std::mem::take(&mut self.say_cwr)
     }
+}
+
+/// What a segment acknowledges beyond a gap.
+fn news_of(segment: &Segment, una: u64, sent: u64) -> impl Iterator<Item = (u64, u64)> + Clone + '_ {
+    segment.sack.iter().filter(move |(start, end)| *start > una && *end <= sent)
 }

@@ -305,6 +305,204 @@ fn marks_halve_the_window_once_for_each_window_of_data() {
     assert!(!last.2.ece, "no echo after the sender has said that it slowed down");
 }
 
+fn by_time() -> Config {
+    Config { rack: true, ..config() }
+}
+
+/// Delivers as `fate` says for A's data segments, by position and by how often each was sent; all else after [`DELAY`].
+fn by_copy(mut fate: impl FnMut(u64, usize) -> Fate) -> impl FnMut(usize, &Segment) -> Fate {
+    let mut copies = std::collections::BTreeMap::new();
+    move |from, segment| {
+        if from != 0 || segment.len == 0 {
+            return vec![DELAY];
+        }
+        let copy = copies.entry(segment.seq).or_insert(0);
+        *copy += 1;
+        fate(segment.seq, *copy - 1)
+    }
+}
+
+/// When the segment at a position left, in milliseconds, first and again.
+fn times<F: FnMut(usize, &Segment) -> Fate>(net: &Net<F>, position: u64) -> Vec<u64> {
+    net.data().into_iter().filter(|(_, seq)| *seq == position).map(|(at, _)| net.ms(at)).collect()
+}
+
+#[test]
+fn the_loss_of_a_tail_is_repaired_by_a_probe_after_two_round_trips() {
+    let mut net = Net::new(&by_time(), losing(&[4]));
+    net.ends[0].write(5_000);
+    net.run(Duration::from_secs(10));
+    assert_eq!(net.received(1), 5_000);
+    // The last acknowledgement came at 40 ms; without RACK it takes until 240 ms.
+    assert_eq!(times(&net, 4_000), [20, 80]);
+    let counters = net.ends[0].counters();
+    assert_eq!((counters.timeouts, counters.fast_recoveries, counters.retransmitted_segments), (0, 0, 1));
+}
+
+#[test]
+fn of_a_tail_of_several_the_probe_repairs_the_last_and_shows_the_others() {
+    let mut net = Net::new(&by_time(), losing(&[2, 3, 4]));
+    net.ends[0].write(5_000);
+    net.run(Duration::from_secs(10));
+    assert_eq!(net.received(1), 5_000);
+    // At 100 ms the probe is acknowledged beyond a gap, and all that was sent before it has had its time.
+    assert_eq!([2_000, 3_000, 4_000].map(|seq| times(&net, seq)[1]), [100, 100, 80]);
+    let counters = net.ends[0].counters();
+    assert_eq!((counters.timeouts, counters.fast_recoveries), (0, 1));
+}
+
+#[test]
+fn a_probe_sends_what_is_new_where_the_peer_takes_it() {
+    // The window is full, and all of it is lost.
+    let fate = by_copy(|seq, copy| if seq < 10_000 && copy == 0 { vec![] } else { vec![DELAY] });
+    let mut net = Net::new(&by_time(), fate);
+    net.ends[0].write(12_000);
+    net.run(Duration::from_ms(79));
+    assert_eq!(net.data().len(), 11);
+    assert_eq!(times(&net, 10_000), [60]);
+    net.run(Duration::from_secs(10));
+    assert_eq!(net.received(1), 12_000);
+    assert_eq!(net.ends[0].counters().timeouts, 0);
+}
+
+#[test]
+fn a_probe_of_a_lone_segment_waits_for_a_delayed_acknowledgement_too() {
+    let lose = |seq, copy| if seq == 0 && copy == 0 { vec![] } else { vec![DELAY] };
+    let when = |delayed_ack, segments: u64| {
+        let mut net = Net::new(&Config { delayed_ack, ..by_time() }, by_copy(lose));
+        net.ends[0].write(segments * 1_000);
+        net.run(Duration::from_secs(10));
+        net.data().get(segments as usize).map(|(at, _)| net.ms(*at))
+    };
+    assert_eq!(when(None, 1), Some(60));
+    assert_eq!(when(Some(Duration::from_ms(40)), 1), Some(100));
+    // The timeout is 200 ms: no probe comes after it.
+    assert_eq!(when(Some(Duration::from_ms(500)), 1), Some(220));
+}
+
+#[test]
+fn there_is_one_probe_and_then_the_timer() {
+    let mut net = Net::new(&by_time(), by_copy(|_, copy| if copy < 2 { vec![] } else { vec![DELAY] }));
+    net.ends[0].write(2_000);
+    net.run(Duration::from_secs(10));
+    assert_eq!(net.received(1), 2_000);
+    // Two round trips after the data the probe; a timeout after the probe the first segment, and by what that tells the other.
+    assert_eq!(
+        (times(&net, 1_000)[..2].to_vec(), times(&net, 0)[..2].to_vec()),
+        (vec![20, 60], vec![20, 260])
+    );
+    assert_eq!(net.data().iter().filter(|(at, _)| net.ms(*at) < 260).count(), 3);
+}
+
+#[test]
+fn a_probe_that_arrives_twice_leaves_the_window_and_one_that_repairs_a_loss_reduces_it() {
+    let window = |is_lost: bool| {
+        let late = Duration::from_ms(70);
+        let fate = by_copy(move |seq, copy| match (seq, copy) {
+            (4_000, 0) if is_lost => vec![],
+            (4_000, 0) => vec![late],
+            _ => vec![DELAY],
+        });
+        let mut net = Net::new(&by_time(), fate);
+        net.ends[0].write(5_000);
+        net.run(Duration::from_ms(150));
+        assert_eq!(times(&net, 4_000), [20, 80]);
+        net.ends[0].write(1_000);
+        net.run(Duration::from_secs(1));
+        assert_eq!(net.received(1), 6_000);
+        net.ends[0].window().cwnd
+    };
+    // Ten segments, and what slow start adds where less than half of them is in use: nothing.
+    assert!(window(false) >= 10_000);
+    assert_eq!(window(true), 2_000);
+}
+
+#[test]
+fn a_repair_that_is_lost_is_found_by_time() {
+    let lose = |seq, copy| if seq == 3_000 && copy < 3 { vec![] } else { vec![DELAY] };
+    let mut net = Net::new(&by_time(), by_copy(lose));
+    net.ends[0].write(200_000);
+    net.run(Duration::from_secs(10));
+    assert_eq!(net.received(1), 200_000);
+    // Each is missed when what was sent after it is acknowledged, a round trip later.
+    assert_eq!(times(&net, 3_000), [20, 40, 60, 80]);
+    let counters = net.ends[0].counters();
+    assert_eq!((counters.timeouts, counters.fast_recoveries, counters.retransmitted_segments), (0, 1, 3));
+}
+
+#[test]
+fn reordering_within_the_window_sends_nothing_again_and_beyond_it_does() {
+    let again = |late_ms: u64, segments: u64| {
+        let fate = by_copy(move |seq, copy| {
+            vec![if seq == 1_000 && copy == 0 { Duration::from_ms(10 + late_ms) } else { DELAY }]
+        });
+        let mut net = Net::new(&by_time(), fate);
+        net.ends[0].write(segments * 1_000);
+        net.run(Duration::from_secs(10));
+        assert_eq!(net.received(1), segments * 1_000);
+        net.ends[0].counters().retransmitted_segments
+    };
+    // A quarter of 20 ms, as long as fewer than three segments overtake.
+    assert_eq!((again(4, 3), again(6, 3)), (0, 1));
+    assert_eq!(again(4, 6), 1, "three that overtake are a loss, as long as no reordering was seen");
+    // Once it was seen, any number may overtake.
+    let fate =
+        by_copy(|seq, copy| vec![Duration::from_ms(if seq % 3_000 == 1_000 && copy == 0 { 14 } else { 10 })]);
+    let mut net = Net::new(&Config { initial_window_segments: 3, ..by_time() }, fate);
+    net.ends[0].write(60_000);
+    net.run(Duration::from_secs(10));
+    assert_eq!((net.received(1), net.ends[0].counters().retransmitted_segments), (60_000, 0));
+}
+
+#[test]
+fn what_is_lost_before_its_end_needs_no_three_duplicates() {
+    // One segment follows the lost one: no third duplicate will come.
+    let mut net = Net::new(&by_time(), losing(&[3]));
+    net.ends[0].write(5_000);
+    net.run(Duration::from_secs(10));
+    assert_eq!(times(&net, 3_000), [20, 45]);
+    assert_eq!(net.ends[0].counters().fast_recoveries, 1);
+}
+
+#[test]
+fn the_timer_repairs_the_loss_of_everything() {
+    let mut net = Net::new(&by_time(), by_copy(|_, copy| if copy < 2 { vec![] } else { vec![DELAY] }));
+    net.ends[0].write(30_000);
+    net.run(Duration::from_secs(60));
+    assert_eq!(net.received(1), 30_000);
+    let counters = net.ends[0].counters();
+    assert!(counters.timeouts >= 1);
+    let mut deaf =
+        Net::new(&Config { timeouts_max: 3, ..by_time() }, |from, s: &Segment| match (from, s.len) {
+            (0, 1..) => vec![],
+            _ => vec![DELAY],
+        });
+    deaf.ends[0].write(1_000);
+    deaf.run(Duration::from_secs(100));
+    // The probe at 60 ms, from where on the timer doubles.
+    assert_eq!(times(&deaf, 0), [20, 60, 260, 660, 1_460]);
+    assert_eq!(deaf.ends[0].state(), State::GivenUp);
+}
+
+#[test]
+fn without_loss_nothing_is_sent_twice_and_no_window_differs() {
+    let run = |config: &Config| {
+        let mut net = Net::new(config, reliable);
+        net.ends[0].write(300_000);
+        net.ends[0].close();
+        net.ends[1].close();
+        assert!(net.run(Duration::from_secs(10)));
+        (net.data(), net.ends[0].window().cwnd)
+    };
+    assert_eq!(run(&by_time()), run(&config()));
+}
+
+#[test]
+fn loss_detection_by_time_needs_selective_acknowledgements() {
+    let refused = Config { sack: false, ..by_time() }.check().expect_err("it goes by them");
+    assert_eq!(refused.to_string(), "rack true: goes by selective acknowledgements, so set sack = true");
+}
+
 /// Loss, copies and reordering, drawn at random.
 fn rough(mut random: RandomStream, loss_ppm: u32) -> impl FnMut(usize, &Segment) -> Fate {
     move |_, _| {
@@ -324,11 +522,12 @@ proptest! {
     #[test]
     fn whatever_the_wire_does_the_stream_arrives_once_and_in_order(
         seed: u64, loss_ppm in 0u32..250_000, bytes in 0u64..200_000, sack: bool, delayed: bool,
-        which in 0usize..3, buffer in 2_000u64..100_000,
+        rack: bool, which in 0usize..3, buffer in 2_000u64..100_000,
     ) {
         let control = [Control::NewReno, Control::Cubic, Control::Dctcp][which];
         let config = Config {
             sack,
+            rack: rack && sack,
             control,
             ecn: control == Control::Dctcp,
             delayed_ack: delayed.then_some(Duration::from_ms(40)),

@@ -1,0 +1,348 @@
+//! Loss detection by time (RFC 8985): RACK says what is lost, TLP asks where nothing else would tell.
+//!
+//! RACK knows when each segment was sent. One that was sent before the segment that arrived last, and that had a round trip
+//! and the reordering window to be acknowledged since, is lost, whether it was sent once or again. TLP sends one segment more
+//! where nothing was acknowledged for two round trips, so that the loss of a tail is seen long before the timeout.
+//!
+//! Invariant: each position that was sent is acknowledged, cumulatively or selectively, or lies in one entry of `first` or
+//! `again`, or in `lost`.
+//!
+//! Differs: the least round trip is that of the whole connection, where section 6.2 step 1 takes that of some minutes. The
+//! reordering window is not adapted by DSACK (step 4), which ends a probe's episode only. The reordering timer is that of the
+//! first segment to be due, where step 5 takes the last one's. That a segment which is found lost arrives before it is sent
+//! again is not taken for reordering (step 3).
+//!
+//! Leaves out: what a loss does to the window, and what is sent when (`send`). Read [`Rack`] first.
+
+use crate::ranges::Ranges;
+use crate::segment::Segment;
+use anabranch_units::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// How long to wait for an acknowledgement before the first round trip is known (section 7.2).
+const PTO_INITIAL: Duration = Duration::from_secs(1);
+
+/// A segment that is on its way.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Sent {
+    start: u64,
+    end: u64,
+    at: Instant,
+}
+
+impl Sent {
+    /// What orders segments by when they were sent (section 6.2 step 2, RACK_sent_after).
+    const fn order(&self) -> (Instant, u64) {
+        (self.at, self.end)
+    }
+}
+
+/// A loss probe whose fate is not known.
+#[derive(Copy, Clone, Debug)]
+struct Probe {
+    /// What had been sent with it.
+    end: u64,
+    is_retransmission: bool,
+}
+
+/// What is known of a sender's segments by time.
+#[derive(Clone, Debug)]
+pub(crate) struct Rack {
+    /// Sent once; ascending in position as in time. Some may have been acknowledged selectively.
+    first: VecDeque<Sent>,
+    /// Sent again, in the order of sending.
+    again: Vec<Sent>,
+    /// Found lost, and not sent again since.
+    lost: Ranges,
+    /// The segment that was sent last of those that arrived, and how long it took (RACK.xmit_ts, RACK.end_seq, RACK.rtt).
+    newest: Option<(Instant, u64)>,
+    rtt: Duration,
+    rtt_min: Option<Duration>,
+    /// The highest position that arrived (RACK.fack).
+    highest: u64,
+    reordering_seen: bool,
+    reorder_at: Option<Instant>,
+    probe_at: Option<Instant>,
+    probe: Option<Probe>,
+    /// A round trip was measured since the last probe.
+    is_sampled: bool,
+    /// How long the peer may keep an acknowledgement back (TLP.max_ack_delay).
+    ack_delay_max: Duration,
+}
+
+/// What a sender knows beside its segments, for a look at what is lost.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) sacked: &'a Ranges,
+    pub(crate) srtt: Option<Duration>,
+    /// A loss is being repaired.
+    pub(crate) is_repairing: bool,
+    /// Bytes beyond a gap that are as good as DupThresh segments.
+    pub(crate) dup_bytes: u64,
+}
+
+impl Rack {
+    pub(crate) fn new(ack_delay_max: Duration) -> Self {
+        Self {
+            first: VecDeque::new(),
+            again: Vec::new(),
+            lost: Ranges::default(),
+            newest: None,
+            rtt: Duration::ZERO,
+            rtt_min: None,
+            highest: 0,
+            reordering_seen: false,
+            reorder_at: None,
+            probe_at: None,
+            probe: None,
+            is_sampled: true,
+            ack_delay_max,
+        }
+    }
+
+    /// Whether the module's invariant holds.
+    #[cfg(test)]
+    pub(crate) fn is_whole(&self, una: u64, sent: u64, sacked: &Ranges) -> bool {
+        let mut all = sacked.clone();
+        let mut bytes = sacked.total() + self.lost.total();
+        for entry in self.first.iter().chain(&self.again) {
+            bytes += sacked.gaps(entry.start, entry.end).map(|(s, e)| e - s).sum::<u64>();
+            all.insert(entry.start, entry.end);
+        }
+        self.lost.iter().for_each(|(start, end)| all.insert(start, end));
+        all.forget_below(una);
+        bytes == sent - una && all.total() == sent - una
+    }
+    /// Bytes that are lost and were not sent again.
+    pub(crate) fn lost_bytes(&self) -> u64 {
+        self.lost.total()
+    }
+    /// The first piece that is to be sent again.
+    pub(crate) fn first_lost(&self) -> Option<(u64, u64)> {
+        self.lost.first()
+    }
+    /// When to look for losses again, or to probe, whichever is first (section 8).
+    pub(crate) fn timer(&self) -> Option<Instant> {
+        [self.reorder_at, self.probe_at].into_iter().flatten().min()
+    }
+
+    /// The piece from `start` to `end` leaves now.
+    ///
+    /// Source: section 6.1.
+    pub(crate) fn note_sent(&mut self, now: Instant, start: u64, end: u64, is_retransmission: bool) {
+        let sent = Sent { start, end, at: now };
+        if !is_retransmission {
+            return self.first.push_back(sent);
+        }
+        self.lost.remove(start, end);
+        // A probe goes again without having been lost.
+        if self.first.back().is_some_and(|last| last.start == start) {
+            self.first.pop_back();
+        }
+        self.again.retain(|old| old.start != start);
+        self.again.push(sent);
+    }
+
+    /// The last segment that was sent, which a probe sends again.
+    pub(crate) fn last(&self) -> Option<(u64, u64)> {
+        let last = self.first.back().into_iter().chain(&self.again).max_by_key(|sent| sent.end);
+        last.map(|sent| (sent.start, sent.end))
+    }
+
+    /// Takes in what a segment acknowledges, before `sacked` knows of it. `blocks` are those that are news to it.
+    ///
+    /// Source: section 6.2 steps 1 to 3.
+    pub(crate) fn handle_ack(
+        &mut self,
+        now: Instant,
+        ack: u64,
+        echo: Option<Instant>,
+        blocks: impl Iterator<Item = (u64, u64)> + Clone,
+        sacked: &Ranges,
+    ) {
+        let mut newest: Option<Sent> = None;
+        while let Some(&sent) = self.first.front().filter(|sent| sent.end <= ack) {
+            self.first.pop_front();
+            self.reordering_seen |= sent.end < self.highest && !sacked.covers(sent.start, sent.end);
+            newest = Some(sent);
+        }
+        if let Some(sent) = self.first.front_mut() {
+            sent.start = sent.start.max(ack);
+        }
+        for (start, end) in blocks.clone() {
+            // The last that a block holds is the last to have been sent.
+            let behind = self.first.partition_point(|sent| sent.end <= end);
+            let last = behind.checked_sub(1).map(|last| self.first[last]).filter(|sent| sent.start >= start);
+            newest = newest.into_iter().chain(last).max_by_key(Sent::order);
+            for (from, _) in sacked.gaps(start, end) {
+                let sent = self.first.get(self.first.partition_point(|sent| sent.end <= from));
+                self.reordering_seen |= sent.is_some_and(|sent| sent.end <= end && sent.end < self.highest);
+            }
+        }
+        if let Some(sent) = newest {
+            self.note_arrived(now, &sent);
+        }
+        let (mut again, lost) = (std::mem::take(&mut self.again), &mut self.lost);
+        lost.forget_below(ack);
+        blocks.clone().for_each(|(start, end)| lost.remove(start, end));
+        let highest = blocks.clone().map(|(_, end)| end).chain([ack]).max().unwrap_or(ack);
+        again.retain(|sent| {
+            let has_arrived =
+                sent.end <= ack || blocks.clone().any(|(start, end)| start <= sent.start && sent.end <= end);
+            // It may be the first copy that is acknowledged (step 2). Beyond a gap the echo is that of what lies before it.
+            let is_its_own = (sent.end > ack || echo.is_some_and(|echo| echo >= sent.at))
+                && self.rtt_min.is_none_or(|least| now.saturating_since(sent.at) >= least);
+            if has_arrived && is_its_own {
+                self.note_arrived(now, sent);
+            }
+            !has_arrived
+        });
+        self.again = again;
+        self.again.iter_mut().for_each(|sent| sent.start = sent.start.max(ack));
+        self.highest = self.highest.max(highest);
+    }
+
+    fn note_arrived(&mut self, now: Instant, sent: &Sent) {
+        let rtt = now.saturating_since(sent.at);
+        self.rtt_min = Some(self.rtt_min.map_or(rtt, |least| least.min(rtt)));
+        self.is_sampled = true;
+        if self.newest.is_none_or(|newest| sent.order() > newest) {
+            (self.newest, self.rtt) = (Some(sent.order()), rtt);
+        }
+    }
+
+    /// The reordering window.
+    ///
+    /// Source: section 6.2 step 4.
+    fn reorder_window(&self, view: &View<'_>) -> Duration {
+        if !self.reordering_seen && (view.is_repairing || view.sacked.total() >= view.dup_bytes) {
+            return Duration::ZERO;
+        }
+        let quarter = Duration::from_ps(self.rtt_min.unwrap_or(Duration::ZERO).as_ps() / 4);
+        view.srtt.map_or(quarter, |srtt| srtt.min(quarter))
+    }
+
+    /// Looks for what is lost by now, and sets the reordering timer. True if there is more than there was.
+    ///
+    /// Source: section 6.2 step 5. Cost: a look at each segment that was sent again; those that were sent once are looked at
+    /// once.
+    pub(crate) fn detect(&mut self, now: Instant, view: &View<'_>) -> bool {
+        self.reorder_at = None;
+        let Some(newest) = self.newest else { return false };
+        let late = self.rtt + self.reorder_window(view);
+        let lost_before = self.lost.total();
+        let (first, again, lost) = (&mut self.first, &mut self.again, &mut self.lost);
+        let mut wait: Option<Instant> = None;
+        while let Some(sent) = first.front() {
+            if !view.sacked.covers(sent.start, sent.end) {
+                if sent.order() > newest {
+                    break;
+                }
+                if sent.at + late > now {
+                    wait = Some(sent.at + late);
+                    break;
+                }
+                mark_lost(lost, sent, view.sacked);
+            }
+            first.pop_front();
+        }
+        again.retain(|sent| {
+            if view.sacked.covers(sent.start, sent.end) {
+                return false;
+            }
+            let due = sent.at + late;
+            let is_waiting = sent.order() > newest || due > now;
+            if !is_waiting {
+                mark_lost(lost, sent, view.sacked);
+            } else if sent.order() <= newest {
+                wait = Some(wait.map_or(due, |at| at.min(due)));
+            }
+            is_waiting
+        });
+        self.reorder_at = wait;
+        self.lost.total() > lost_before
+    }
+
+    /// The retransmission timer has gone off: the first segment is lost, and all that had its time.
+    ///
+    /// Source: section 6.3.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, una: u64, view: &View<'_>) {
+        let late = self.rtt + self.reorder_window(view);
+        let is_lost = |sent: &Sent| sent.start <= una || sent.at + late <= now;
+        while let Some(sent) = self.first.front().filter(|sent| is_lost(sent)) {
+            mark_lost(&mut self.lost, sent, view.sacked);
+            self.first.pop_front();
+        }
+        let lost = &mut self.lost;
+        self.again.retain(|sent| {
+            let is_lost = is_lost(sent);
+            if is_lost {
+                mark_lost(lost, sent, view.sacked);
+            }
+            !is_lost
+        });
+        self.reorder_at = None;
+        self.forget_probe();
+    }
+
+    /// True once when a probe is due.
+    pub(crate) fn take_probe(&mut self, now: Instant) -> bool {
+        self.probe_at.take_if(|at| *at <= now).is_some()
+    }
+    /// True if it is time to look for losses.
+    pub(crate) fn must_detect(&self, now: Instant) -> bool {
+        self.reorder_at.is_some_and(|at| at <= now)
+    }
+
+    /// Sets the probe timer, or stops it where nothing is to be probed.
+    ///
+    /// Source: section 7.2, TLP_calc_PTO. `rto_at` is when the retransmission timer goes off.
+    pub(crate) fn mind_probe(
+        &mut self,
+        now: Instant,
+        is_due: bool,
+        srtt: Option<Duration>,
+        rto_at: Option<Instant>,
+    ) {
+        let is_one = self.first.len() + self.again.len() == 1;
+        self.probe_at = (is_due && self.probe.is_none() && self.is_sampled).then(|| {
+            let wait = match srtt {
+                None => PTO_INITIAL,
+                Some(srtt) if is_one => srtt + srtt + self.ack_delay_max,
+                Some(srtt) => srtt + srtt,
+            };
+            rto_at.map_or(now + wait, |rto_at| rto_at.min(now + wait))
+        });
+    }
+
+    /// A probe leaves, with which `end` is all that was sent.
+    ///
+    /// Source: section 7.3.
+    pub(crate) fn note_probe(&mut self, end: u64, is_retransmission: bool) {
+        self.probe = Some(Probe { end, is_retransmission });
+        (self.probe_at, self.is_sampled) = (None, false);
+    }
+
+    /// The episode of a probe is over: another repair has begun (section 7.1).
+    pub(crate) fn forget_probe(&mut self) {
+        (self.probe, self.probe_at) = (None, None);
+    }
+
+    /// Whether an acknowledgement shows that a probe has repaired a loss.
+    ///
+    /// Source: section 7.4.2.
+    pub(crate) fn handle_probe_ack(&mut self, ack: u64, segment: &Segment, is_duplicate: bool) -> bool {
+        let Some(probe) = self.probe.filter(|probe| ack >= probe.end) else { return false };
+        // Both copies arrived.
+        let was_there = segment.sack.iter().any(|(_, end)| end == probe.end)
+            || is_duplicate && ack == probe.end && segment.sack.is_empty();
+        if !probe.is_retransmission || was_there || ack > probe.end {
+            self.probe = None;
+        }
+        probe.is_retransmission && !was_there && ack > probe.end
+    }
+}
+
+fn mark_lost(lost: &mut Ranges, sent: &Sent, sacked: &Ranges) {
+    sacked.gaps(sent.start, sent.end).for_each(|(start, end)| lost.insert(start, end));
+}
