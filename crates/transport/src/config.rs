@@ -47,6 +47,11 @@ pub struct Config {
     /// How long an acknowledgement may wait for a second segment; none waits without one. In text `off`.
     #[serde(with = "off_or_duration")]
     pub delayed_ack: Option<Duration>,
+    /// How many acknowledgements do not wait when a connection is new, was idle, or has a gap, unless it is in conversation;
+    /// 0: none.
+    ///
+    /// Source: what Linux calls quick acknowledgements (net/ipv4/tcp_input.c), of which it sends up to 16.
+    pub quick_ack: u32,
     /// The least retransmission timeout.
     ///
     /// Differs: RFC 6298 section 2.4 says 1 s; Linux 200 ms.
@@ -98,6 +103,7 @@ impl Default for Config {
             rack: false,
             ecn: false,
             delayed_ack: Some(Duration::from_ms(40)),
+            quick_ack: 0,
             rto_min: Duration::from_ms(200),
             rto_initial: Duration::from_secs(1),
             rto_max: Duration::from_secs(60),
@@ -183,6 +189,7 @@ impl Config {
             // RFC 5681 section 4.2: at most 500 ms.
             between("delayed acknowledgement in ns", ns(wait), 1, 500_000_000)?;
         }
+        between("quick acknowledgements", self.quick_ack.into(), 0, 1_000)?;
         if self.control == Control::Dctcp && !self.ecn {
             return Err(ConfigError::DctcpWithoutEcn);
         }

@@ -352,6 +352,9 @@ impl Endpoint for Connection {
         {
             self.sent_segments += 1;
             self.retransmitted_segments += u64::from(is_retransmission);
+            if !is_retransmission {
+                self.receive.note_data_sent(now);
+            }
             let mut segment = self.segment(now);
             (segment.seq, segment.len, segment.fin) = (seq, len, fin);
             segment.cwr = !is_retransmission && self.ecn && self.send.take_cwr();

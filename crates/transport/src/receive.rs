@@ -39,6 +39,38 @@ pub(crate) struct ReceiveHalf {
     /// Whether to say what came twice (RFC 2883), and what last did.
     says_repeats: bool,
     repeat: Option<(u64, u64)>,
+    quick: Option<Box<QuickAck>>,
+}
+
+/// When acknowledgements do not wait though they may.
+///
+/// Source: Linux, net/ipv4/tcp_input.c, `tcp_event_data_recv` and `tcp_enter_quickack_mode`: so many are sent at once when a
+/// connection is new, was idle, or has a gap, so that a window in slow start grows as fast as it can. Whoever sends data soon
+/// after it received some is in conversation ("pingpong mode"), where acknowledgements travel with the answer; until a gap.
+/// Differs: idle is a pause of the least retransmission timeout, where Linux takes the current one; the time to wait does not
+/// adapt; what a user reads early is not acknowledged early.
+#[derive(Clone, Debug)]
+struct QuickAck {
+    most: u32,
+    left: u32,
+    in_conversation: bool,
+    last_at: Option<Instant>,
+    idle: Duration,
+}
+
+impl QuickAck {
+    fn note_data(&mut self, now: Instant) {
+        if self.last_at.is_none_or(|at| now.saturating_since(at) > self.idle) {
+            self.left = self.most;
+        }
+        self.last_at = Some(now);
+    }
+    fn note_gap(&mut self) {
+        (self.left, self.in_conversation) = (self.most, false);
+    }
+    fn is_on(&self) -> bool {
+        self.left > 0 && !self.in_conversation
+    }
 }
 
 /// What a segment's data did.
@@ -72,6 +104,10 @@ impl ReceiveHalf {
             out_of_order_total: 0,
             says_repeats: config.rack,
             repeat: None,
+            quick: (config.quick_ack > 0).then(|| {
+                let (most, idle) = (config.quick_ack, config.rto_min);
+                Box::new(QuickAck { most, left: 0, in_conversation: false, last_at: None, idle })
+            }),
         }
     }
 
@@ -99,6 +135,9 @@ impl ReceiveHalf {
         }
         let (start, end) =
             (segment.seq.max(self.next), segment.end().min(self.edge + u64::from(segment.fin)));
+        if let Some(quick) = &mut self.quick {
+            quick.note_data(now);
+        }
         if segment.seq <= self.next {
             // The echo is that of the segment that moves the edge, or of the first of those that wait.
             self.echo = Some(self.echo.filter(|_| self.unacked > 0).unwrap_or(segment.sent_at));
@@ -106,6 +145,7 @@ impl ReceiveHalf {
         if start >= end {
             // Seen before, or beyond the window (a probe): say at once where things stand (RFC 9293 section 3.10.7.4).
             self.ack_now = true;
+            self.note_gap();
             if self.says_repeats && segment.seq < segment.end().min(self.next) {
                 self.repeat = Some((segment.seq, segment.end().min(self.next)));
             }
@@ -118,6 +158,7 @@ impl ReceiveHalf {
             self.keep(start, end);
             self.out_of_order_total += 1;
             self.ack_now = true;
+            self.note_gap();
             return taken;
         }
         let (before, had_gap) = (self.next, !self.beyond.is_empty());
@@ -136,13 +177,29 @@ impl ReceiveHalf {
         }
         // RFC 5681 section 4.2: every second full segment, at once where a gap closes, else within the delay.
         self.unacked += 1;
+        let is_quick = self.quick.as_ref().is_some_and(|quick| quick.is_on());
         match self.delayed_ack {
-            Some(wait) if self.unacked < 2 && !had_gap && !taken.ended => {
+            Some(wait) if self.unacked < 2 && !had_gap && !taken.ended && !is_quick => {
                 self.ack_at.get_or_insert(now + wait);
             }
             _ => self.ack_now = true,
         }
         taken
+    }
+
+    fn note_gap(&mut self) {
+        if let Some(quick) = &mut self.quick {
+            quick.note_gap();
+        }
+    }
+
+    /// The user's own data leaves now.
+    pub(crate) fn note_data_sent(&mut self, now: Instant) {
+        if let (Some(quick), Some(wait)) = (&mut self.quick, self.delayed_ack)
+            && quick.last_at.is_some_and(|at| now.saturating_since(at) < wait)
+        {
+            quick.in_conversation = true;
+        }
     }
 
     fn keep(&mut self, mut start: u64, mut end: u64) {
@@ -198,6 +255,9 @@ impl ReceiveHalf {
             self.beyond.iter().for_each(|(start, end)| segment.sack.push(*start, *end));
         }
         (self.unacked, self.ack_at, self.ack_now) = (0, None, false);
+        if let Some(quick) = &mut self.quick {
+            quick.left = quick.left.saturating_sub(1);
+        }
     }
 
     /// Bytes that wait to be read.

@@ -503,6 +503,29 @@ fn loss_detection_by_time_needs_selective_acknowledgements() {
     assert_eq!(refused.to_string(), "rack true: goes by selective acknowledgements, so set sack = true");
 }
 
+#[test]
+fn a_new_connection_acknowledges_at_once_for_a_while_where_it_is_so_set() {
+    let delayed_ack = Some(Duration::from_ms(40));
+    let mut net = Net::new(&Config { delayed_ack, quick_ack: 3, ..config() }, reliable);
+    net.ends[0].write(7_000);
+    net.run(Duration::from_secs(1));
+    let acks = |net: &Net<_>| -> Vec<_> {
+        let of_b = net.log.iter().filter(|(_, from, s)| *from == 1 && !s.syn && s.len == 0);
+        of_b.map(|(at, _, s)| (net.ms(*at), s.ack.unwrap_or(0) / 1_000)).collect()
+    };
+    // Three at once, then every second.
+    assert_eq!(acks(&net), [(30, 1), (30, 2), (30, 3), (30, 5), (30, 7)]);
+    // After a pause again; not in conversation.
+    net.ends[0].write(1_000);
+    net.run(Duration::from_ms(1_020));
+    assert_eq!(acks(&net).last(), Some(&(1_010, 8)));
+    net.ends[1].write(100);
+    net.run(Duration::from_ms(1_040));
+    net.ends[0].write(1_000);
+    net.run(Duration::from_secs(2));
+    assert_eq!(acks(&net).last(), Some(&(1_090, 9)));
+}
+
 /// Loss, copies and reordering, drawn at random.
 fn rough(mut random: RandomStream, loss_ppm: u32) -> impl FnMut(usize, &Segment) -> Fate {
     move |_, _| {
@@ -522,12 +545,13 @@ proptest! {
     #[test]
     fn whatever_the_wire_does_the_stream_arrives_once_and_in_order(
         seed: u64, loss_ppm in 0u32..250_000, bytes in 0u64..200_000, sack: bool, delayed: bool,
-        rack: bool, which in 0usize..3, buffer in 2_000u64..100_000,
+        rack: bool, quick_ack in 0u32..20, which in 0usize..3, buffer in 2_000u64..100_000,
     ) {
         let control = [Control::NewReno, Control::Cubic, Control::Dctcp][which];
         let config = Config {
             sack,
             rack: rack && sack,
+            quick_ack,
             control,
             ecn: control == Control::Dctcp,
             delayed_ack: delayed.then_some(Duration::from_ms(40)),
