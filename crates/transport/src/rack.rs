@@ -63,6 +63,8 @@ pub(crate) struct Rack {
     reordering_seen: bool,
     reorder_at: Option<Instant>,
     probe_at: Option<Instant>,
+    /// Send a probe (section 7.3).
+    must_probe: bool,
     probe: Option<Probe>,
     /// A round trip was measured since the last probe.
     is_sampled: bool,
@@ -94,6 +96,7 @@ impl Rack {
             reordering_seen: false,
             reorder_at: None,
             probe_at: None,
+            must_probe: false,
             probe: None,
             is_sampled: true,
             ack_delay_max,
@@ -285,9 +288,14 @@ impl Rack {
         self.forget_probe();
     }
 
-    /// True once when a probe is due.
-    pub(crate) fn take_probe(&mut self, now: Instant) -> bool {
-        self.probe_at.take_if(|at| *at <= now).is_some()
+    /// True if the probe timer has gone off; [`Self::take_probe`] then asks for a probe.
+    pub(crate) fn is_probe_due(&mut self, now: Instant) -> bool {
+        self.must_probe |= self.probe_at.take_if(|at| *at <= now).is_some();
+        self.must_probe
+    }
+    /// True once where a probe is to be sent.
+    pub(crate) fn take_probe(&mut self) -> bool {
+        std::mem::take(&mut self.must_probe)
     }
     /// True if it is time to look for losses.
     pub(crate) fn must_detect(&self, now: Instant) -> bool {
@@ -325,7 +333,7 @@ impl Rack {
 
     /// The episode of a probe is over: another repair has begun (section 7.1).
     pub(crate) fn forget_probe(&mut self) {
-        (self.probe, self.probe_at) = (None, None);
+        (self.probe, self.probe_at, self.must_probe) = (None, None, false);
     }
 
     /// Whether an acknowledgement shows that a probe has repaired a loss.

@@ -36,10 +36,17 @@ pub(crate) struct ReceiveHalf {
     /// Congestion marks to be echoed: until CWR (RFC 3168), or as the last segment had it (RFC 8257).
     ece: bool,
     out_of_order_total: u64,
+    /// None where the settings ask for nothing of it, as a flow is to be small.
+    extras: Option<Box<Extras>>,
+}
+
+/// What not every receiver does.
+#[derive(Clone, Debug)]
+struct Extras {
     /// Whether to say what came twice (RFC 2883), and what last did.
     says_repeats: bool,
     repeat: Option<(u64, u64)>,
-    quick: Option<Box<QuickAck>>,
+    quick: QuickAck,
 }
 
 /// When acknowledgements do not wait though they may.
@@ -102,11 +109,10 @@ impl ReceiveHalf {
             echo: None,
             ece: false,
             out_of_order_total: 0,
-            says_repeats: config.rack,
-            repeat: None,
-            quick: (config.quick_ack > 0).then(|| {
+            extras: (config.rack || config.quick_ack > 0).then(|| {
                 let (most, idle) = (config.quick_ack, config.rto_min);
-                Box::new(QuickAck { most, left: 0, in_conversation: false, last_at: None, idle })
+                let quick = QuickAck { most, left: 0, in_conversation: false, last_at: None, idle };
+                Box::new(Extras { says_repeats: config.rack, repeat: None, quick })
             }),
         }
     }
@@ -135,8 +141,8 @@ impl ReceiveHalf {
         }
         let (start, end) =
             (segment.seq.max(self.next), segment.end().min(self.edge + u64::from(segment.fin)));
-        if let Some(quick) = &mut self.quick {
-            quick.note_data(now);
+        if let Some(extras) = &mut self.extras {
+            extras.quick.note_data(now);
         }
         if segment.seq <= self.next {
             // The echo is that of the segment that moves the edge, or of the first of those that wait.
@@ -145,9 +151,10 @@ impl ReceiveHalf {
         if start >= end {
             // Seen before, or beyond the window (a probe): say at once where things stand (RFC 9293 section 3.10.7.4).
             self.ack_now = true;
-            self.note_gap();
-            if self.says_repeats && segment.seq < segment.end().min(self.next) {
-                self.repeat = Some((segment.seq, segment.end().min(self.next)));
+            if let Some(extras) = &mut self.extras {
+                extras.quick.note_gap();
+                let there = (segment.seq, segment.end().min(self.next));
+                extras.repeat = Some(there).filter(|(from, to)| extras.says_repeats && from < to);
             }
             return taken;
         }
@@ -158,7 +165,9 @@ impl ReceiveHalf {
             self.keep(start, end);
             self.out_of_order_total += 1;
             self.ack_now = true;
-            self.note_gap();
+            if let Some(extras) = &mut self.extras {
+                extras.quick.note_gap();
+            }
             return taken;
         }
         let (before, had_gap) = (self.next, !self.beyond.is_empty());
@@ -177,7 +186,7 @@ impl ReceiveHalf {
         }
         // RFC 5681 section 4.2: every second full segment, at once where a gap closes, else within the delay.
         self.unacked += 1;
-        let is_quick = self.quick.as_ref().is_some_and(|quick| quick.is_on());
+        let is_quick = self.extras.as_ref().is_some_and(|extras| extras.quick.is_on());
         match self.delayed_ack {
             Some(wait) if self.unacked < 2 && !had_gap && !taken.ended && !is_quick => {
                 self.ack_at.get_or_insert(now + wait);
@@ -187,18 +196,11 @@ impl ReceiveHalf {
         taken
     }
 
-    fn note_gap(&mut self) {
-        if let Some(quick) = &mut self.quick {
-            quick.note_gap();
-        }
-    }
-
     /// The user's own data leaves now.
     pub(crate) fn note_data_sent(&mut self, now: Instant) {
-        if let (Some(quick), Some(wait)) = (&mut self.quick, self.delayed_ack)
-            && quick.last_at.is_some_and(|at| now.saturating_since(at) < wait)
-        {
-            quick.in_conversation = true;
+        if let (Some(extras), Some(wait)) = (&mut self.extras, self.delayed_ack) {
+            extras.quick.in_conversation |=
+                extras.quick.last_at.is_some_and(|at| now.saturating_since(at) < wait);
         }
     }
 
@@ -251,12 +253,13 @@ impl ReceiveHalf {
         segment.echo = self.echo;
         if sack {
             // What came twice goes first (RFC 2883 section 4).
-            self.repeat.take().into_iter().for_each(|(start, end)| segment.sack.push(start, end));
+            let repeat = self.extras.as_mut().and_then(|extras| extras.repeat.take());
+            repeat.into_iter().for_each(|(start, end)| segment.sack.push(start, end));
             self.beyond.iter().for_each(|(start, end)| segment.sack.push(*start, *end));
         }
         (self.unacked, self.ack_at, self.ack_now) = (0, None, false);
-        if let Some(quick) = &mut self.quick {
-            quick.left = quick.left.saturating_sub(1);
+        if let Some(extras) = &mut self.extras {
+            extras.quick.left = extras.quick.left.saturating_sub(1);
         }
     }
 

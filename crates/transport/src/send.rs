@@ -49,8 +49,6 @@ pub(crate) struct SendHalf {
     again: bool,
     /// Send a probe of the peer's window.
     probe: bool,
-    /// Send a probe of what is lost (RFC 8985 section 7.3).
-    loss_probe: bool,
     timeouts: u32,
     /// The retransmission timer, or that of a closed window's probes.
     timer: Option<Instant>,
@@ -135,7 +133,6 @@ impl SendHalf {
             resent: Vec::new(),
             again: false,
             probe: false,
-            loss_probe: false,
             timeouts: 0,
             timer: None,
             rack: config.rack.then(|| Box::new(Rack::new(config.delayed_ack.unwrap_or(Duration::ZERO)))),
@@ -548,9 +545,10 @@ impl SendHalf {
         if self.slow_start_restart && self.flight() == 0 {
             self.note_idle(now);
         }
+        let must_probe = self.rack.as_mut()?.take_probe();
         let rack = self.rack.as_ref()?;
         let (new_end, mss) = (self.edge.min(self.end()).max(self.sent), self.window.mss);
-        if std::mem::take(&mut self.loss_probe) {
+        if must_probe {
             let again = || rack.last().and_then(|(start, end)| self.piece(start, end));
             let piece = self.piece(self.sent, new_end).or_else(again)?;
             let piece = self.note_sent_by_time(now, piece);
@@ -569,7 +567,7 @@ impl SendHalf {
         let may = self.sent + self.window.cwnd.saturating_sub(pipe);
         let piece = self.piece(self.sent, may.min(new_end))?;
         let is_cut = u64::from(piece.len) < mss.min(self.written.saturating_sub(self.sent));
-        // As without RACK (RFC 1122 section 4.2.3.4).
+        // A segment cut short by the window waits for more of it, as it does without RACK (RFC 1122 section 4.2.3.4).
         if is_cut && self.flight() > 0 {
             return None;
         }
@@ -628,8 +626,7 @@ impl SendHalf {
         if self.rack.as_ref().is_some_and(|rack| rack.must_detect(now)) {
             self.detect(now);
         }
-        if self.rack.as_mut().is_some_and(|rack| rack.take_probe(now)) {
-            self.loss_probe = true;
+        if self.rack.as_mut().is_some_and(|rack| rack.is_probe_due(now)) {
             self.timer = Some(now + self.rtt.rto());
         }
         match self.timer {
@@ -663,7 +660,7 @@ impl SendHalf {
         if let Some(rack) = &mut self.rack {
             let (sacked, srtt) = (&self.sacked, self.rtt.srtt());
             rack.handle_timeout(now, self.una, &View { sacked, srtt, is_repairing: true, dup_bytes: 0 });
-            (self.next, self.again, self.loss_probe) = (self.sent, true, false);
+            (self.next, self.again) = (self.sent, true);
         }
         true
     }
