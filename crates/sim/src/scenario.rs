@@ -138,7 +138,8 @@ pub struct NetworkSpec {
     #[serde(default)]
     pub spread: Spread,
     /// Each packet leaves its host up to so much later, by chance and in order. The time of a packet at the bottleneck keeps
-    /// flows from falling into step (see [`anabranch_fabric::Hosts::with_jitter`]).
+    /// flows from falling into step (see [`anabranch_fabric::Hosts::with_jitter`]). Of the simulator: emulated hosts are
+    /// irregular of themselves.
     #[serde(default)]
     pub jitter: Duration,
 }

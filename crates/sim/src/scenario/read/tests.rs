@@ -85,6 +85,11 @@ fn what_is_wrong_is_said_in_one_line_with_its_place_and_what_is_allowed() {
         ("servers = 4", "servers = 4\ntotal = 5", &["x.toml:9: workload[0].block", "either block or total"]),
         ("[workload]", "[transport]\nmss = 0\n[workload]", &["x.toml:7: transport", "mss", "0", "1 to"]),
         ("[workload]", "[transport]\ncontrol = \"dctcp\"\n[workload]", &["x.toml:7: transport", "ecn"]),
+        (
+            "[workload]",
+            "[transport]\nsack = false\nrack = true\n[workload]",
+            &["x.toml:7: transport", "rack", "sack"],
+        ),
         ("[workload]", "[transport]\ndelayed_ack = 5\n[workload]", &["x.toml:8: transport.delayed_ack", "5"]),
         (
             "topology = \"star\"",
