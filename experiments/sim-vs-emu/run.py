@@ -22,10 +22,7 @@ SCENARIOS = ("dumbbell", "shallow", "lossy", "incast")
 TOLERANCE = 0.10
 TRIES = 3
 #: Where the two are known to differ and why; see README.md.
-NOTES = {
-    **{f"incast, servers {servers}": "Linux has TLP, RACK and quick acknowledgements" for servers in (2, 4, 12)},
-    "lossy, control cubic": "single runs differ by a fifth",
-}
+NOTES = {"lossy, control cubic": "single runs differ by a fifth"}
 
 
 def binary(given: str | None) -> str:
