@@ -55,8 +55,7 @@ impl Ranges {
         let at = self.ranges.partition_point(|(_, end)| *end <= position);
         self.ranges.get(at).copied().filter(|(start, _)| *start <= position)
     }
-    #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().copied()
     }
     pub(crate) fn first(&self) -> Option<(u64, u64)> {
@@ -86,10 +85,6 @@ impl Ranges {
         let ranges = &self.ranges[self.ranges.partition_point(|(_, end)| *end <= from)..];
         let starts = std::iter::once(from).chain(ranges.iter().map(|(_, end)| *end));
         starts.zip(ranges.iter().map(|(start, _)| *start)).filter(|(start, end)| start < end)
-    }
-    /// The ranges, ascending.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
-        self.ranges.iter().copied()
     }
 }
 
