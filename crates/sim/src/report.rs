@@ -104,7 +104,7 @@ pub struct WorkloadRow {
     /// Segments that arrived beyond a gap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_order_segments: Option<u64>,
-    /// What a system has to say besides, by column.
+    /// What a system has to say besides, by column, with its unit in the name.
     #[serde(flatten)]
     pub more: BTreeMap<&'static str, f64>,
 }

@@ -545,7 +545,6 @@ impl App for Replication {
             });
             row.complete(&Times(whole.collect()));
         }
-        row.more.insert("transfers", self.transfers.len() as f64);
         row.more.insert("planned_mbps", self.planned.as_mbps_f64());
     }
 }

@@ -41,6 +41,31 @@ fn the_first_scenario_shows_the_incast_collapse() {
 }
 
 #[test]
+fn a_system_runs_like_any_workload_and_leaves_a_run_directory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("run").display().to_string();
+    let replicate = carried("replicate.toml");
+    let short =
+        ["--set", "network.rate=20 Mbit/s", "--set", "duration=5 s", "--set", "warmup=2 s", "--quiet"];
+    let rows = rows(&[&["simulate", &replicate, "--json", "--out", &out], &short[..]].concat());
+    assert_eq!(rows.len(), 3 * 2, "three schemes, two workloads");
+    for row in rows.iter().filter(|row| row["workload"] == "replicate") {
+        assert!(row["goodput_mbps"].as_f64().is_some_and(|mbps| mbps > 5.0), "{row}");
+        assert!(row["planned_mbps"].as_f64().is_some_and(|mbps| mbps > 40.0), "{row}");
+    }
+    assert!(Path::new(&out).join("rows.parquet").exists());
+    let refused = answer(&["simulate", &replicate, "--set", "workload[0].scheme=fast"]);
+    let said = text(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(2) && said.contains("workload[0].scheme: no scheme `fast`"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let refused = answer(&["emulate", &replicate]);
+    assert!(text(&refused.stderr).contains("only `anabranch simulate` runs it"), "{}", text(&refused.stderr));
+}
+
+#[test]
 fn wrong_input_gets_one_line_and_exit_code_2() {
     let incast = carried("incast.toml");
     for (args, expected) in [

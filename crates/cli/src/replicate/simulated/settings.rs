@@ -76,7 +76,7 @@ impl Settings {
             if (least..=most).contains(&value) { Ok(()) } else { Err((name, message)) }
         };
         if self.scheme != JOINT && self.scheme != "auto" {
-            self.scheme.parse::<Scheme>().map_err(|error| ("scheme", error.to_string()))?;
+            self.scheme.parse::<Scheme>().map_err(|error| ("scheme", format!("{error}, auto or joint")))?;
         }
         within("symbol", self.symbol.as_u64(), 1, SYMBOL_BYTES_MAX.into())?;
         within("buffer_packets", self.buffer_packets.into(), 1, 4_096)?;

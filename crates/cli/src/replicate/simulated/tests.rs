@@ -94,7 +94,7 @@ fn equal_runs_are_equal_and_other_seeds_draw_others() {
     };
     assert_eq!(drawn(1, "auto"), drawn(1, "auto"));
     assert_ne!(drawn(1, "auto").network.event_hash, drawn(2, "auto").network.event_hash);
-    assert_eq!(drawn(1, "joint").workloads[0].more["transfers"], 3.0);
+    assert!(drawn(1, "joint").workloads[0].goodput_mbps.is_some_and(|mbps| mbps > 5.0));
 }
 
 #[test]
