@@ -3,6 +3,7 @@
 use anabranch_endpoint::{Endpoint, Message, PeerId, Transmit};
 use anabranch_transport::{Connection, Datagram, Event, Segment, UdpSource};
 use anabranch_units::Instant;
+use serde::{Deserialize, Serialize};
 
 /// A machine at one end of a flow.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub enum Report {
 }
 
 /// Receives datagrams, and keeps count of what arrives and how late and out of order.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct UdpSink {
     /// Datagrams that have arrived.
     pub received: u64,
@@ -134,7 +135,8 @@ impl Endpoint for End {
 }
 
 impl UdpSink {
-    fn handle(&mut self, now: Instant, datagram: &Datagram) {
+    /// Counts one that has arrived.
+    pub fn handle(&mut self, now: Instant, datagram: &Datagram) {
         let delay = now.saturating_since(datagram.sent_at);
         self.received += 1;
         self.untold_bytes += u64::from(datagram.size_bytes);

@@ -145,6 +145,25 @@ impl Network {
                 || self.topology.sites().iter().any(|site| site.is_switch))
     }
 
+    /// For who builds it elsewhere: the links over which `site` sends towards each site, none towards itself and switches,
+    /// and how it chooses among several.
+    pub fn switching(&self, site: SiteId, seed: Seed) -> (Vec<Vec<LinkId>>, Policy) {
+        let next = |dst| match self.host(dst) {
+            Some(_) if dst != site => self.next(site, dst).to_vec(),
+            _ => Vec::new(),
+        };
+        (self.topology.site_ids().map(next).collect(), self.policy(site, seed))
+    }
+
+    fn policy(&self, site: SiteId, seed: Seed) -> Policy {
+        match self.spread {
+            Spread::Ecmp | Spread::DModK | Spread::DHash => {
+                Policy::Ecmp(Ecmp::new(seed.stream("ecmp", site.0.into()).next_u64()))
+            }
+            Spread::Spray => Policy::Spray(Spray::new(seed.stream("spray", site.0.into()))),
+        }
+    }
+
     /// The links that lead from `site` to `dst`: of several the one that the destination decides on, where it does.
     fn next(&self, site: SiteId, dst: SiteId) -> &[LinkId] {
         let next = self.routes.next(site, dst);
@@ -201,13 +220,7 @@ impl Network {
                 _ => self.next(site, *dst).iter().map(|link| Self::port(*link)).collect(),
             };
             let groups: Vec<Vec<Target>> = self.hosts.iter().map(next).collect();
-            let policy = match self.spread {
-                Spread::Ecmp | Spread::DModK | Spread::DHash => {
-                    Policy::Ecmp(Ecmp::new(seed.stream("ecmp", site.0.into()).next_u64()))
-                }
-                Spread::Spray => Policy::Spray(Spray::new(seed.stream("spray", site.0.into()))),
-            };
-            elements.push(AnyElement::Switch(Switch::with_groups(&groups, policy)));
+            elements.push(AnyElement::Switch(Switch::with_groups(&groups, self.policy(site, seed))));
         }
         let buffers = self.shared.iter().flat_map(|buffer| vec![buffer.clone(); is_leaf.len()]).collect();
         (elements, doors, buffers)

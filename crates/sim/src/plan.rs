@@ -4,9 +4,10 @@ use crate::network::{Network, host_rate_bps};
 use crate::scenario::{Long, Pairs, Pattern, Scenario, Workload};
 use crate::sizes::Sizes;
 use crate::system::{NoSystems, SystemPlan, Systems};
-use crate::traffic::{Arrivals, Incast, IncastSettings, Job, Start, Traffic, Transfers, Udp, UdpFlow};
+use crate::traffic::{
+    Arrivals, Incast, IncastSettings, Job, Sending, Start, Traffic, Transfers, Udp, UdpFlow,
+};
 use anabranch_fabric::PortSettings;
-use anabranch_transport::Pattern as Sending;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed};
 use std::io;
 
@@ -136,11 +137,18 @@ impl Plan {
         &self.changes
     }
 
-    /// The flows that workload `index` starts in a run with this seed, for who runs them elsewhere; none for workloads that
-    /// do not list their flows.
-    pub fn starts(&self, seed: Seed, index: usize) -> Option<Vec<Start>> {
+    /// The flows that workload `index` starts in a run with this seed, by time, for who runs them elsewhere; `None` for
+    /// workloads that start their flows otherwise. Where neither the workload nor its list has an end, nor has this.
+    pub fn starts(&self, seed: Seed, index: usize) -> Option<impl Iterator<Item = Start>> {
         match self.job(seed, index as u64, self.work.get(index)?, self.scenario.workload.get(index)?) {
-            Ok(Job::Transfers(transfers)) => transfers.into_listed(),
+            Ok(Job::Transfers(transfers)) => Some(transfers.into_starts()),
+            _ => None,
+        }
+    }
+    /// The sources of UDP workload `index` in a run with this seed; `None` for other workloads.
+    pub fn udp_flows(&self, seed: Seed, index: usize) -> Option<Vec<UdpFlow>> {
+        match self.job(seed, index as u64, self.work.get(index)?, self.scenario.workload.get(index)?) {
+            Ok(Job::Udp(udp)) => Some(udp.into_flows()),
             _ => None,
         }
     }
@@ -208,14 +216,19 @@ impl Plan {
             }
             (Work::Udp { pairs, rate }, Workload::Udp(spec)) => {
                 let pairs = pairs.draw(hosts, &mut random);
-                let flows = pairs.into_iter().enumerate().map(|(i, (src, dst))| {
-                    let random = seed.stream("udp", number << 32 | i as u64);
-                    let pattern = match (spec.on, spec.off) {
-                        (Some(on), Some(off)) => Sending::OnOff { on, off, random },
-                        _ if spec.random => Sending::Poisson { batch: spec.batch, random },
-                        _ => Sending::Constant,
-                    };
-                    UdpFlow { src, dst, rate: *rate, size_bytes: spec.packet.as_u64() as u32, pattern }
+                let sending = match (spec.on, spec.off) {
+                    (Some(on), Some(off)) => Sending::OnOff { on, off },
+                    _ if spec.random => Sending::Random { batch: spec.batch },
+                    _ => Sending::Constant,
+                };
+                let flows = pairs.into_iter().enumerate().map(|(i, (src, dst))| UdpFlow {
+                    src,
+                    dst,
+                    rate: *rate,
+                    size_bytes: spec.packet.as_u64() as u32,
+                    sending,
+                    seed,
+                    stream: number << 32 | i as u64,
                 });
                 let stop = spec.stop.map(|stop| Instant::ZERO + stop);
                 Job::Udp(Udp::new(flows.collect(), priority, Instant::ZERO + spec.start, stop))

@@ -2,7 +2,7 @@
 //!
 //! Columns carry their units; what does not apply is left out. Read [`Outcome`] first.
 
-use crate::end::End;
+use crate::end::{End, UdpSink};
 use crate::network::Network;
 use crate::run::{Sample, Simulation};
 use crate::stats::{fairness, percentile};
@@ -137,6 +137,21 @@ impl WorkloadRow {
         let (small, large) = (times(0, 100_000), times(10_000_000, u64::MAX));
         (self.small_fct_us_mean, self.small_fct_us_p99) = (mean(&small), percentile(&small, 0.99));
         self.large_fct_us_mean = mean(&large);
+    }
+
+    /// Fills in what became of datagrams: how many were sent, and what their receivers counted.
+    pub fn datagrams<'a>(&mut self, sent: u64, sinks: impl Iterator<Item = &'a UdpSink>) {
+        let (mut received, mut overtaken, mut delay, mut delay_max) = (0, 0, 0, 0);
+        for sink in sinks {
+            received += sink.received;
+            overtaken += sink.overtaken;
+            delay += sink.delay_sum_ps;
+            delay_max = delay_max.max(sink.delay_max_ps);
+        }
+        (self.sent_packets, self.received_packets) = (Some(sent), Some(received));
+        self.overtaken_packets = Some(overtaken);
+        self.delay_us_mean = (received > 0).then(|| delay as f64 / received as f64 / 1e6);
+        self.delay_us_max = (received > 0).then_some(delay_max as f64 / 1e6);
     }
 
     /// Fills in how long the rounds of an incast took, each of `round_bytes`.
@@ -310,22 +325,15 @@ fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Count
             row.rounds(times, incast.round_bytes());
         }
         Job::Udp(_) => {
-            let (mut sent, mut received, mut overtaken, mut delay, mut delay_max) = (0, 0, 0, 0, 0);
-            for (flow, _) in flows {
-                if let Some(End::UdpSource(source)) = s.hosts().end(flow.sender) {
-                    sent += source.sent();
-                }
-                if let Some(End::UdpSink(sink)) = s.hosts().end(flow.receiver) {
-                    received += sink.received;
-                    overtaken += sink.overtaken;
-                    delay += sink.delay_sum_ps;
-                    delay_max = delay_max.max(sink.delay_max_ps);
-                }
-            }
-            (row.sent_packets, row.received_packets) = (Some(sent), Some(received));
-            row.overtaken_packets = Some(overtaken);
-            row.delay_us_mean = (received > 0).then(|| delay as f64 / received as f64 / 1e6);
-            row.delay_us_max = (received > 0).then_some(delay_max as f64 / 1e6);
+            let sent = flows.iter().map(|(flow, _)| match s.hosts().end(flow.sender) {
+                Some(End::UdpSource(source)) => source.sent(),
+                _ => 0,
+            });
+            let sinks = flows.iter().filter_map(|(flow, _)| match s.hosts().end(flow.receiver) {
+                Some(End::UdpSink(sink)) => Some(sink),
+                _ => None,
+            });
+            row.datagrams(sent.sum(), sinks);
         }
         Job::App(app) => app.report(measured, &mut row),
     }

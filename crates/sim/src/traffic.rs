@@ -12,7 +12,7 @@ mod udp;
 pub use app::{App, AppCx, Side, StreamEvent, StreamSpec};
 pub use incast::{Incast, Round, Settings as IncastSettings};
 pub use transfers::{Arrivals, Start, Transfers};
-pub use udp::{Udp, UdpFlow};
+pub use udp::{Sending, Udp, UdpFlow};
 
 use crate::end::{End, Report};
 use anabranch_endpoint::PeerId;

@@ -80,9 +80,10 @@ impl Transfers {
         Self { priority, listed: Vec::new(), arrivals: Some(arrivals), next, begun: 0, expected }
     }
 
-    /// The starts as they will come, before any has; none if they are drawn as they come.
-    pub(crate) fn into_listed(self) -> Option<Vec<Start>> {
-        self.arrivals.is_none().then(|| self.next.into_iter().chain(self.listed.into_iter().rev()).collect())
+    /// The starts as they will come, before any has.
+    pub(crate) fn into_starts(self) -> impl Iterator<Item = Start> {
+        let Self { next, mut listed, mut arrivals, .. } = self;
+        std::iter::successors(next, move |start| following(&mut arrivals, &mut listed, start.at))
     }
     pub(super) fn next_at(&self) -> Option<Instant> {
         self.next.map(|start| start.at)
@@ -98,14 +99,19 @@ impl Transfers {
         while let Some(start) = self.next.filter(|start| start.at <= cx.now()) {
             world.open(cx, job, self.priority, &start);
             self.begun += 1;
-            self.next = match &mut self.arrivals {
-                Some(arrivals) => arrivals.next(start.at),
-                None => self.listed.pop(),
-            };
+            self.next = following(&mut self.arrivals, &mut self.listed, start.at);
         }
         if let Some(start) = self.next {
             cx.arm(start.at, job.into());
         }
+    }
+}
+
+/// The start that comes after one at `at`.
+fn following(arrivals: &mut Option<Arrivals>, listed: &mut Vec<Start>, at: Instant) -> Option<Start> {
+    match arrivals {
+        Some(arrivals) => arrivals.next(at),
+        None => listed.pop(),
     }
 }
 

@@ -1,9 +1,10 @@
 //! Laws: nothing is lost uncounted, no link is above its rate, time goes forward, equal seeds give equal runs.
 
 use super::{plan, run};
+use anabranch_endpoint::{Endpoint as _, PeerId};
 use anabranch_fabric::{Event, EventQueue, QuadHeap};
 use anabranch_sim::{Network, Plan, Simulation, parallel};
-use anabranch_units::{BitRate, ByteCount, Instant};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use std::collections::BTreeMap;
 
 /// Scenarios that together use every element, transport and workload.
@@ -275,6 +276,60 @@ fn every_flow_with_a_size_arrives_whole_once() {
         assert_eq!(Some(flow.delivered_bytes), flow.size_bytes);
         assert!(flow.fct_us.is_some_and(|fct| fct > 0.0));
     }
+}
+
+/// Who runs a scenario elsewhere starts the same flows and sends the same datagrams.
+#[test]
+fn a_plan_lists_the_flows_that_a_run_opens_and_the_datagrams_that_it_sends() {
+    let plan = plan(
+        r#"
+        duration = "300 ms"
+        [network]
+        topology = "star"
+        hosts = 5
+        [[workload]]
+        kind = "poisson"
+        load = 0.3
+        sizes = "40 kB"
+        [[workload]]
+        kind = "udp"
+        pairs = "permutation"
+        rate = "20 Mbit/s"
+        on = "5 ms"
+        off = "3 ms"
+        start = "10 ms"
+        [[workload]]
+        kind = "incast"
+        servers = 2
+        block = "1 kB"
+        "#,
+    );
+    let (outcome, seed) = (run(&plan), Seed::new(plan.seed(0)));
+    let end = Instant::ZERO + plan.scenario().duration.expect("it stands there");
+    let listed: Vec<_> =
+        plan.starts(seed, 0).expect("a workload of flows").take_while(|start| start.at < end).collect();
+    let opened: Vec<_> = outcome.flows.iter().filter(|flow| flow.workload_index == 0).collect();
+    assert!(listed.len() > 500, "{}", listed.len());
+    assert_eq!(listed.len(), opened.len());
+    for (start, flow) in listed.iter().zip(opened) {
+        assert_eq!(start.at.as_secs_f64(), flow.started_s);
+        assert_eq!(
+            (start.size.map(ByteCount::as_u64), format!("h{}", start.dst)),
+            (flow.size_bytes, flow.to.clone())
+        );
+    }
+    let sent = plan.udp_flows(seed, 1).expect("a workload of datagrams").into_iter().map(|flow| {
+        let start = Instant::ZERO + Duration::from_ms(10);
+        let mut source = flow.source(PeerId(0), start, Some(end)).expect("a good rate");
+        while let Some(at) = source.poll_timeout() {
+            source.poll_transmit(at);
+        }
+        source.sent()
+    });
+    assert_eq!(Some(sent.sum()), outcome.workloads[1].sent_packets);
+    assert!(
+        plan.starts(seed, 1).is_none() && plan.starts(seed, 2).is_none() && plan.udp_flows(seed, 0).is_none()
+    );
 }
 
 #[test]
