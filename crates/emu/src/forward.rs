@@ -17,7 +17,7 @@ use anabranch_units::{Instant, LinkId, SiteId};
 
 use crate::lateness::{Histogram, Scheduling};
 use crate::route::{self, Routes};
-use crate::{LinkCounters, LinkState, sys};
+use crate::{LinkCounters, LinkState, Switching, elevate, sys};
 
 /// What the forwarder is asked to do between packets.
 pub(crate) enum Request {
@@ -44,7 +44,7 @@ pub(crate) struct Figures {
 pub(crate) struct Setup {
     pub routes: Routes,
     pub tuns: Vec<OwnedFd>,
-    pub tables: Vec<Vec<Option<LinkId>>>,
+    pub switching: Vec<Switching>,
     pub ports: Vec<Port>,
     pub bell: std::sync::Arc<OwnedFd>,
     pub requests: Receiver<Request>,
@@ -81,9 +81,12 @@ impl Node for SiteNode {
     fn on_packet<Q: EventQueue>(
         &mut self,
         cx: &mut NodeCx<'_, Vec<u8>, Q>,
-        _: PacketMeta,
+        meta: PacketMeta,
         mut body: Vec<u8>,
     ) {
+        if meta.ecn_ce {
+            route::mark_ce(&mut body);
+        }
         let mut delivery = self.delivery.borrow_mut();
         let delivery = &mut *delivery;
         match sys::write_packet(self.tun, &body) {
@@ -128,13 +131,9 @@ impl Forwarder {
         let nodes =
             setup.tuns.iter().map(|tun| SiteNode { tun: tun.as_raw_fd(), delivery: delivery.clone() });
         let nodes = nodes.collect();
-        let fabric = Fabric::new(elements(&setup.tables, std::mem::take(&mut setup.ports)), nodes);
+        let fabric = Fabric::new(elements(&setup.switching, std::mem::take(&mut setup.ports)), nodes);
         sys::wake_on_time();
-        let scheduling = match setup.elevate {
-            true if sys::schedule_real_time().is_ok() => Scheduling::RealTime,
-            true if sys::set_nice(-20).is_ok() => Scheduling::Nice,
-            _ => Scheduling::Ordinary,
-        };
+        let scheduling = if setup.elevate { elevate() } else { Scheduling::Ordinary };
         let second = (started.elapsed(), sys::thread_cpu_time());
         let mut forwarder = Self { fabric, setup, delivery, started, scheduling, second, cpu_share_max: 0.0 };
         forwarder.forward();
@@ -244,19 +243,17 @@ impl Forwarder {
 }
 
 /// Ports, then switches, as [`route::port`] and [`route::switch`] number them.
-fn elements(tables: &[Vec<Option<LinkId>>], ports: Vec<Port>) -> Vec<AnyElement> {
-    let switch = |site: usize| {
-        let next = |to: usize| match tables.get(to)?.get(site)? {
-            _ if to == site => Some(Target::node(site as u32)),
-            next => next.map(route::port),
+fn elements(switching: &[Switching], ports: Vec<Port>) -> Vec<AnyElement> {
+    let switch = |(site, known): (usize, &Switching)| {
+        let next = |(to, links): (usize, &Vec<LinkId>)| match to == site {
+            true => vec![Target::node(site as u32)],
+            false => links.iter().map(|link| route::port(*link)).collect(),
         };
-        AnyElement::Switch(Switch::new((0..tables.len()).map(next).collect()))
+        let groups: Vec<_> = known.next.iter().enumerate().map(next).collect();
+        AnyElement::Switch(Switch::with_groups(&groups, known.policy.clone()))
     };
-    ports
-        .into_iter()
-        .map(|port| AnyElement::Port(Box::new(port)))
-        .chain((0..tables.len()).map(switch))
-        .collect()
+    let ports = ports.into_iter().map(|port| AnyElement::Port(Box::new(port)));
+    ports.chain(switching.iter().enumerate().map(switch)).collect()
 }
 
 /// Closes devices side by side: the kernel takes 20 ms for each, and spends them waiting.

@@ -13,15 +13,22 @@ const BUCKETS: usize = 40 << SUB_BITS;
 /// Counts of lengths of time in buckets that grow with the value.
 ///
 /// Units: nanoseconds; above 2^40 ns (18 minutes) all count as that.
-#[derive(Clone, Debug)]
-pub(crate) struct Histogram {
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Histogram {
     counts: Vec<u64>,
     total: u64,
     max_ns: u64,
 }
 
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Histogram {
-    pub(crate) fn new() -> Self {
+    /// One that has counted nothing.
+    pub fn new() -> Self {
         Self { counts: vec![0; BUCKETS], total: 0, max_ns: 0 }
     }
 
@@ -41,20 +48,29 @@ impl Histogram {
         (((bucket - shift * sub + 1) as u64) << shift) - 1
     }
 
+    /// Counts one.
     #[inline]
-    pub(crate) fn record(&mut self, ns: u64) {
+    pub fn record(&mut self, ns: u64) {
         self.counts[Self::bucket(ns)] += 1;
         self.total += 1;
         self.max_ns = self.max_ns.max(ns);
     }
 
-    pub(crate) fn total(&self) -> u64 {
+    /// Counts what `other` has counted as well.
+    pub fn merge(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
+        self.total += other.total;
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// How many it has counted.
+    pub fn total(&self) -> u64 {
         self.total
     }
 
     /// The value that `share` of all are at or below, in microseconds, rounded up to the end of its bucket; zero if
     /// there are none.
-    pub(crate) fn quantile_us(&self, share: f64) -> f64 {
+    pub fn quantile_us(&self, share: f64) -> f64 {
         let rank = (self.total as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (bucket, count) in self.counts.iter().enumerate() {
@@ -66,7 +82,8 @@ impl Histogram {
         self.max_us()
     }
 
-    pub(crate) fn max_us(&self) -> f64 {
+    /// The longest, in microseconds; zero if there are none.
+    pub fn max_us(&self) -> f64 {
         self.max_ns as f64 / 1e3
     }
 }
@@ -187,6 +204,16 @@ mod tests {
             assert!(got >= expected && got <= expected * 1.04, "{share}: {got}");
         }
         assert_eq!((h.max_us(), h.quantile_us(1.0)), (100_000.0, 100_000.0));
+    }
+
+    #[test]
+    fn merged_histograms_count_as_one() {
+        let (mut odd, mut even, mut all) = (Histogram::new(), Histogram::new(), Histogram::new());
+        (1..=10_000).for_each(|ns| [&mut even, &mut odd][ns as usize % 2].record(ns));
+        (1..=10_000).for_each(|ns| all.record(ns));
+        odd.merge(&even);
+        assert_eq!((odd.total(), odd.quantile_us(0.9)), (all.total(), all.quantile_us(0.9)));
+        assert_eq!(odd.max_us(), 10.0);
     }
 
     #[test]

@@ -14,14 +14,16 @@
 //! - **Priorities** go by DSCP: 40 and above (EF, CS6, CS7) first, 1 (LE) and 8 (CS1) last, the rest between. Each
 //!   priority has a queue of its own, of the link's queue size: that which the topology states, else what the link
 //!   sends in 100 ms, but at least 64 KiB ([`default_queue`]).
+//! - **Marks.** A port with a threshold ([`EmulationOptions::ports`]) marks packets that may be (ECN, RFC 3168), in their IP
+//!   header.
 //! - **Cleaning up.** Namespaces have no names, so they vanish with their last process. A helper process kills what
 //!   runs in them when the emulation is dropped or its process dies, by whatever signal.
 //! - **Privileges.** Root, or a user namespace where the machine allows one; [`doctor`] and the errors say what is
 //!   missing.
 //! - **Honesty.** [`Emulation::report`] says how late packets were, and whether figures can be trusted.
 //!
-//! Leaves out: TTL (it does not fall on the way), ICMP errors, ECN marks, routes that change, IPv6, and programs on
-//! other machines. Linux only. Read [`Emulation`], [`EmulationOptions`] and [`Report`] first.
+//! Leaves out: TTL (it does not fall on the way), ICMP errors, routes that change, IPv6, and programs on other machines.
+//! Linux only. Read [`Emulation`], [`EmulationOptions`] and [`Report`] first.
 //!
 //! ```no_run
 //! use anabranch_emu::{Emulation, EmulationOptions};
@@ -60,7 +62,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use anabranch_fabric::{Drop as DropReason, Port, PortSettings};
+use anabranch_fabric::switch::ecmp::Ecmp;
+use anabranch_fabric::{Drop as DropReason, Policy, Port, PortSettings};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, Seed, SiteId};
 
@@ -71,7 +74,7 @@ use crate::route::Routes;
 pub use build::Isolation;
 pub use doctor::{Finding, doctor};
 pub use error::{BuildFailure, BuildStep, EmuError};
-pub use lateness::{Report, Scheduling};
+pub use lateness::{Histogram, Report, Scheduling};
 pub use route::{LINKS_MAX, SITES_MAX};
 
 /// How a network is emulated. [`EmulationOptions::default`] suits most uses.
@@ -92,6 +95,10 @@ pub struct EmulationOptions {
     pub tcp_buffer_bytes_max: Option<ByteCount>,
     /// Further settings of the sites' network: a path below `/proc/sys/net`, as `ipv4/tcp_sack`, and its value.
     pub settings: Vec<(String, String)>,
+    /// What each link's port is like, by link, in place of what the topology says; default none.
+    pub ports: Option<Vec<PortSettings>>,
+    /// What each site knows of the ways, by site; `None`, the default, is one path of least delay to each.
+    pub switching: Option<Vec<Switching>>,
     /// Seed of the packet losses.
     pub seed: Seed,
     /// 99th percentile of the lateness above which the report does not trust the run; default 1 ms.
@@ -107,6 +114,27 @@ pub struct EmulationOptions {
     pub coalesce: Duration,
 }
 
+/// Puts the calling thread ahead of ordinary ones as far as it is permitted (CAP_SYS_NICE): for threads that are to be on time
+/// and have little to do. Gives how it is scheduled from now on.
+pub fn elevate() -> Scheduling {
+    if sys::schedule_real_time().is_ok() {
+        Scheduling::RealTime
+    } else if sys::set_nice(-20).is_ok() {
+        Scheduling::Nice
+    } else {
+        Scheduling::Ordinary
+    }
+}
+
+/// What a site that forwards knows of the ways.
+#[derive(Clone, Debug)]
+pub struct Switching {
+    /// By destination: the links that lead there; none is no way.
+    pub next: Vec<Vec<LinkId>>,
+    /// How one is chosen among several. Flows are told apart by addresses and ports.
+    pub policy: Policy,
+}
+
 impl Default for EmulationOptions {
     fn default() -> Self {
         Self {
@@ -116,6 +144,8 @@ impl Default for EmulationOptions {
             congestion_control: None,
             tcp_buffer_bytes_max: None,
             settings: Vec::new(),
+            ports: None,
+            switching: None,
             seed: Seed::new(1),
             lateness_p99_max: Duration::from_ms(1),
             elevate: true,
@@ -219,8 +249,12 @@ pub struct LinkCounters {
     pub dropped_queue_full: u64,
     /// Packets that it lost at random.
     pub dropped_loss: u64,
+    /// Packets of which it damaged a bit.
+    pub dropped_bit_error: u64,
     /// Packets dropped since it was down.
     pub dropped_link_down: u64,
+    /// Packets that it marked (ECN).
+    pub marked_packets: u64,
     /// Bytes that wait for it now.
     pub queue_bytes: u64,
 }
@@ -237,7 +271,9 @@ impl LinkCounters {
             arrived_bytes: counters.arrived_bytes,
             dropped_queue_full: counters.drops.of(DropReason::QueueFull),
             dropped_loss: counters.drops.of(DropReason::Loss),
+            dropped_bit_error: counters.drops.of(DropReason::BitError),
             dropped_link_down: counters.drops.of(DropReason::LinkDown),
+            marked_packets: counters.marked_packets,
             queue_bytes: port.queue_bytes().as_u64(),
         }
     }
@@ -286,6 +322,7 @@ impl Emulation {
     ///
     /// Errors: too large a topology or none, options or link properties out of range, and, with what is missing and how
     /// to get it, a machine that does not allow the namespaces or devices.
+    /// Panics: if options by link or by site are not one for each.
     /// Cost: about 4 ms per site. The process forks a helper that stays, so start before filling much memory.
     pub fn start(topology: &Topology, options: EmulationOptions) -> Result<Self, EmuError> {
         options.check()?;
@@ -296,8 +333,11 @@ impl Emulation {
         if topology.sites().is_empty() {
             return Err(EmuError::Size { what: "sites", got: 0, limit: SITES_MAX });
         }
+        let is_one_each = options.ports.as_ref().is_none_or(|ports| ports.len() == topology.links().len())
+            && options.switching.as_ref().is_none_or(|known| known.len() == topology.sites().len());
+        assert!(is_one_each, "ports are given by link and ways by site");
         let routes = Routes::new(topology, options.base);
-        let ports = ports(topology, options.seed)?;
+        let ports = ports(topology, options.ports.as_deref(), options.seed)?;
         let plan = BuildPlan {
             sites: topology
                 .site_ids()
@@ -343,7 +383,7 @@ impl Emulation {
         let setup = Setup {
             routes: routes.clone(),
             tuns,
-            tables: topology.site_ids().map(|to| route::next_hops(topology, to)).collect(),
+            switching: options.switching.unwrap_or_else(|| least_delay(topology)),
             ports,
             bell: bell.clone(),
             requests: received,
@@ -620,14 +660,27 @@ impl EmulationHandle {
     }
 }
 
-fn ports(topology: &Topology, seed: Seed) -> Result<Vec<Port>, EmuError> {
+/// One path of least delay to each site.
+fn least_delay(topology: &Topology) -> Vec<Switching> {
+    let tables: Vec<_> = topology.site_ids().map(|to| route::next_hops(topology, to)).collect();
+    let of = |site: SiteId| Switching {
+        next: tables.iter().map(|next| next[site.index()].into_iter().collect()).collect(),
+        policy: Policy::Ecmp(Ecmp::new(0)),
+    };
+    topology.site_ids().map(of).collect()
+}
+
+fn ports(topology: &Topology, given: Option<&[PortSettings]>, seed: Seed) -> Result<Vec<Port>, EmuError> {
     let port = |link: LinkId| {
         let properties = &topology.link(link).properties;
         let queue = properties.queue.unwrap_or_else(|| default_queue(properties.capacity));
-        let settings = PortSettings {
-            loss_ppm: properties.loss_ppm,
-            ..PortSettings::new(properties.capacity, properties.delay, queue)
-        };
+        let settings = given.map_or_else(
+            || PortSettings {
+                loss_ppm: properties.loss_ppm,
+                ..PortSettings::new(properties.capacity, properties.delay, queue)
+            },
+            |given| given[link.index()],
+        );
         let peer = route::switch(topology.link(link).to, topology.links().len());
         let stream = seed.stream("loss", u64::from(link.0));
         Port::new(peer, settings, stream).map_err(|error| EmuError::Link { link, error })

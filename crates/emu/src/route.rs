@@ -122,7 +122,10 @@ impl Routes {
         } else {
             return unknown;
         };
-        (first, PacketMeta::new(site.0, to.0, size).with_priority(priority(header.dscp)))
+        let mut meta =
+            PacketMeta::new(site.0, to.0, size).with_priority(priority(header.dscp)).with_flow(header.ports);
+        (meta.ecn_ect, meta.ecn_ce) = (header.ecn != 0, header.ecn == CE);
+        (first, meta)
     }
 }
 
@@ -145,10 +148,31 @@ pub(crate) fn priority(dscp: u8) -> u8 {
     }
 }
 
+/// The ECN field of a packet that met congestion (RFC 3168, section 5). 0 is a packet that cannot say so.
+const CE: u8 = 3;
+
+/// Writes into an IPv4 header that the packet met congestion, and amends the header's checksum (RFC 1624, equation 3).
+pub(crate) fn mark_ce(packet: &mut [u8]) {
+    let Some(header) = packet.first_chunk_mut::<20>() else { return };
+    let before = u16::from_be_bytes([header[0], header[1]]);
+    header[1] |= CE;
+    let after = u16::from_be_bytes([header[0], header[1]]);
+    let checksum = u16::from_be_bytes([header[10], header[11]]);
+    let mut sum = u32::from(!checksum) + u32::from(!before) + u32::from(after);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}
+
 struct Ipv4Header {
     dscp: u8,
+    ecn: u8,
     src: u32,
     dst: u32,
+    /// Source and destination port of TCP and UDP, which with the addresses tell flows apart; 0 for others and for fragments,
+    /// of which only the first has them.
+    ports: u32,
 }
 
 impl Ipv4Header {
@@ -156,7 +180,12 @@ impl Ipv4Header {
     fn parse(packet: &[u8]) -> Option<Self> {
         let header: &[u8; 20] = packet.first_chunk()?;
         let word = |i: usize| u32::from_be_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
-        (header[0] >> 4 == 4).then(|| Self { dscp: header[1] >> 2, src: word(12), dst: word(16) })
+        let is_whole = word(4) & 0x3fff == 0;
+        let has_ports = is_whole && [6, 17].contains(&header[9]);
+        let ports = packet.get(usize::from(header[0] & 15) * 4..).and_then(|rest| rest.first_chunk());
+        let ports = ports.filter(|_| has_ports).map_or(0, |ports| u32::from_be_bytes(*ports));
+        let (dscp, ecn) = (header[1] >> 2, header[1] & CE);
+        (header[0] >> 4 == 4).then(|| Self { dscp, ecn, src: word(12), dst: word(16), ports })
     }
 }
 
@@ -227,6 +256,61 @@ mod tests {
         for (dscp, expected) in [(46, 0), (48, 0), (56, 0), (40, 0), (39, 1), (0, 1), (10, 1), (1, 2), (8, 2)]
         {
             assert_eq!(priority(dscp), expected, "dscp {dscp}");
+        }
+    }
+
+    /// The one's complement sum of a whole header is all ones (RFC 791, section 3.1).
+    fn has_good_checksum(packet: &[u8]) -> bool {
+        let words = packet[..20].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
+        let sum: u32 = words.sum();
+        (sum & 0xffff) + (sum >> 16) == 0xffff
+    }
+
+    proptest! {
+        #[test]
+        fn a_mark_keeps_the_checksum_good(mut bytes in prop::array::uniform20(any::<u8>())) {
+            bytes[10..12].fill(0);
+            let sum: u32 = bytes.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+            let sum = (sum & 0xffff) + (sum >> 16);
+            bytes[10..12].copy_from_slice(&(!((sum & 0xffff) as u16 + (sum >> 16) as u16)).to_be_bytes());
+            prop_assume!(has_good_checksum(&bytes));
+            let before = bytes;
+            mark_ce(&mut bytes);
+            prop_assert!(has_good_checksum(&bytes));
+            prop_assert_eq!(bytes[1], before[1] | CE);
+            prop_assert_eq!((&bytes[2..10], &bytes[12..]), (&before[2..10], &before[12..]));
+        }
+    }
+
+    #[test]
+    fn flows_are_told_apart_by_ports_and_fragments_are_not() {
+        let (_, routes) = triangle();
+        let (a, b) = (routes.site_address(SiteId(0)), routes.site_address(SiteId(1)));
+        let mut tcp = packet(a, b, 0);
+        tcp[9] = 6;
+        tcp[20..24].copy_from_slice(&[1, 2, 3, 4]);
+        assert_eq!(routes.ingress(SiteId(0), &tcp).1.flow, 0x0102_0304);
+        for (at, value) in [(6, 0x20), (7, 1), (9, 1)] {
+            let mut other = tcp.clone();
+            other[at] = value;
+            assert_eq!(routes.ingress(SiteId(0), &other).1.flow, 0, "byte {at}");
+        }
+        // More words of header than there are bytes.
+        tcp[0] = 0x4f;
+        assert_eq!(routes.ingress(SiteId(0), &tcp).1.flow, 0);
+    }
+
+    #[test]
+    fn what_may_be_marked_and_what_is_follow_the_ecn_field() {
+        let (_, routes) = triangle();
+        for (ecn, expected) in
+            [(0, (false, false)), (1, (true, false)), (2, (true, false)), (3, (true, true))]
+        {
+            let mut bytes = packet(routes.site_address(SiteId(0)), routes.site_address(SiteId(1)), 46);
+            bytes[1] |= ecn;
+            let (_, meta) = routes.ingress(SiteId(0), &bytes);
+            assert_eq!((meta.ecn_ect, meta.ecn_ce), expected, "{ecn}");
+            assert_eq!(meta.priority, 0);
         }
     }
 

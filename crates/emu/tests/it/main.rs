@@ -12,6 +12,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration as StdDuration, Instant as WallInstant};
 
 use anabranch_emu::*;
+use anabranch_fabric::switch::ecmp::Ecmp;
+use anabranch_fabric::{Policy, PortSettings};
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
 
@@ -73,7 +75,10 @@ fn udp(emulation: &Emulation, site: SiteId, address: IpAddr, port: u16) -> UdpSo
 }
 
 fn set_dscp(socket: &impl std::os::fd::AsRawFd, dscp: i32) {
-    let tos = dscp << 2;
+    set_tos(socket, dscp << 2);
+}
+
+fn set_tos(socket: &impl std::os::fd::AsRawFd, tos: i32) {
     // SAFETY: the option is one int, passed with its size.
     let result = unsafe {
         libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_TOS, (&raw const tos).cast(), 4)
@@ -316,6 +321,72 @@ fn a_link_address_is_reached_over_its_link_and_a_site_over_the_least_delay() {
 
 /// Runs in a process of its own, started by the test below: builds a network, starts a program that puts itself in the
 /// background, prints what is there, and waits to be killed.
+/// Ten datagrams at once on a link that takes 40 ms for each: the first is sent, six find at most 5 kB before them.
+#[test]
+fn a_port_marks_what_may_be_marked_and_the_kernel_takes_it() {
+    let _alone = alone();
+    let topology = pair(BitRate::bps(200_000), Duration::ZERO);
+    let marking = PortSettings {
+        mark_bytes: Some(ByteCount::new(5_000)),
+        ..PortSettings::new(BitRate::bps(200_000), Duration::ZERO, ByteCount::kib(64))
+    };
+    let options = EmulationOptions { ports: Some(vec![marking; 2]), ..EmulationOptions::default() };
+    let Some(emulation) = start(&topology, options) else { return };
+    let (to, from) = (emulation.site_address(B), emulation.site_address(A));
+    let (sender, receiver) = (udp(&emulation, A, from, 0), udp(&emulation, B, to, 9));
+    let marked = || emulation.counters().expect("running")[THERE.index()].marked_packets;
+    // ECT(0), and a packet that may not be marked (RFC 3168, section 5).
+    for (ecn, expected) in [(0b10, 1..=3), (0b00, 0..=0)] {
+        set_tos(&sender, ecn);
+        let before = marked();
+        for _ in 0..10 {
+            sender.send_to(&[0; 972], (to, 9)).expect("sent");
+        }
+        // One whose header is wrong would not pass the kernel.
+        for _ in 0..10 {
+            receiver.recv(&mut [0; 1_000]).expect("all arrive");
+        }
+        let got = marked() - before;
+        // Fewer than three where this thread was held up for longer than 40 ms.
+        assert!(expected.contains(&got), "{ecn}: {got}");
+    }
+}
+
+#[test]
+fn flows_spread_over_equal_paths_and_each_keeps_to_its_own() {
+    let _alone = alone();
+    let mut topology = Topology::new("diamond");
+    let sites = ["a", "b", "left", "right"].map(|name| topology.add_site(name, None).expect("names differ"));
+    let properties = LinkProperties::new(BitRate::mbps(10), Duration::from_ms(1));
+    for (from, to) in [(0, 2), (0, 3), (2, 1), (3, 1)] {
+        topology.add_cable(sites[from], sites[to], properties.clone()).expect("a good cable");
+    }
+    let routes = anabranch_graph::Routes::shortest(&topology, &[1; 8], &sites);
+    let switching = topology.site_ids().map(|site| Switching {
+        next: topology.site_ids().map(|dst| routes.next(site, dst).to_vec()).collect(),
+        policy: Policy::Ecmp(Ecmp::new(u64::from(site.0))),
+    });
+    let options = EmulationOptions { switching: Some(switching.collect()), ..EmulationOptions::default() };
+    let Some(emulation) = start(&topology, options) else { return };
+    let (to, from) = (emulation.site_address(B), emulation.site_address(A));
+    let receiver = udp(&emulation, B, to, 9);
+    receiver.set_read_timeout(Some(StdDuration::from_secs(2))).expect("not zero");
+    let mut over_left = 0;
+    let sent_left = || emulation.counters().expect("running")[0].sent_packets;
+    for _ in 0..40 {
+        let (sender, before) = (udp(&emulation, A, from, 0), sent_left());
+        for _ in 0..3 {
+            sender.send_to(&[0; 10], (to, 9)).expect("sent");
+            receiver.recv(&mut [0; 10]).expect("it arrives");
+        }
+        let sent = sent_left() - before;
+        assert!(sent == 0 || sent == 3, "a flow on two paths: {sent} of 3");
+        over_left += sent / 3;
+    }
+    // A binomial of 40 at one half: five standard deviations are 16.
+    assert!((4..=36).contains(&over_left), "{over_left} of 40");
+}
+
 #[test]
 fn child_of_the_kill_test() {
     if std::env::var_os("ANABRANCH_EMU_KILL_TEST").is_none() {
