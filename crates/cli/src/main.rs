@@ -13,6 +13,7 @@ mod doctor;
 mod emulate;
 mod experiment;
 mod network;
+mod pipe;
 mod replicate;
 mod run_dir;
 mod simulate;

@@ -8,6 +8,7 @@ mod parquet;
 pub(crate) mod systems;
 pub(crate) mod table;
 
+use crate::pipe::Pipe;
 use crate::run_dir::RunDir;
 use anabranch_sim::scenario::{self, Point};
 use anabranch_sim::{Outcome, Plan, PlanError, Simulation, WorkloadRow, parallel};
@@ -17,7 +18,6 @@ use capture::Capture;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -241,21 +241,6 @@ pub(crate) fn keyed_rows(
 fn rows(points: &[Point], trial: &Trial) -> impl Iterator<Item = Map<String, Value>> {
     let outcome = &trial.outcome;
     keyed_rows(&points[trial.point], trial.trial, trial.seed, &outcome.workloads, &outcome.network)
-}
-
-/// Stdout, until its reader has gone.
-#[derive(Default)]
-struct Pipe {
-    is_closed: bool,
-}
-
-impl Pipe {
-    fn print(&mut self, lines: impl Iterator<Item = String>) {
-        let mut out = std::io::stdout().lock();
-        for line in lines {
-            self.is_closed = self.is_closed || writeln!(out, "{line}").is_err();
-        }
-    }
 }
 
 fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> anyhow::Result<()> {
