@@ -1,31 +1,30 @@
 //! A scenario under real kernels: the same file as `simulate`, its hosts in network namespaces, its flows over the kernel's
-//! TCP, the same ports in between under the real clock.
+//! TCP and UDP, the same ports in between under the real clock.
 //!
-//! What the kernel decides for itself is said beside the results, and what cannot be set is refused. Leaves out: Poisson and
-//! UDP workloads, marks, shared buffers, paths other than the shortest. Read [`run`] first.
+//! The plan lists the flows, so that both clocks start the same ones at the same times. What the kernel decides for itself is
+//! said beside the results, and what cannot be set is refused. Leaves out: shared buffers, a jitter of hosts (they have their
+//! own). Read [`run`] first.
 
 use super::Args;
-use super::agent::{Ask, Incoming, Outgoing, Seen, Serve, Task, monotonic_ns};
+use super::agent::{self, Ask, Incoming, Outgoing, Seen, Serve, Source, Task, monotonic_ns};
+use crate::pipe::Pipe;
 use crate::run_dir::RunDir;
 use crate::simulate::{keyed_rows, table};
-use anabranch_emu::{Emulation, EmulationOptions, Report};
-use anabranch_sim::scenario::{self, Point, Scenario, Spread, Workload};
+use anabranch_emu::{Emulation, EmulationOptions, Histogram, Report, Switching};
+use anabranch_sim::scenario::{self, Point, Scenario, Workload};
 use anabranch_sim::{Plan, PlanError, Times, WorkloadRow};
 use anabranch_transport::Control;
-use anabranch_units::{BitRate, ByteCount, Duration, LinkId, Seed};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
 use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The first port that flows are taken in at; each flow has its own.
-const PORT_FIRST: u16 = 20_000;
-/// Most flows of a run: each is two threads.
-const FLOWS_MAX: usize = 500;
 /// How long a run without a duration may take.
 const TIME_MAX: Duration = Duration::from_secs(600);
 /// Between the word to go and the first flow.
@@ -37,7 +36,16 @@ struct Emulated {
     congestion_control: String,
     dropped_queue_full: u64,
     dropped_otherwise: u64,
+    marked_packets: u64,
     lateness_us_p99: f64,
+    /// How much later than they were due flows began; none without flows of TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_lateness_us_p99: Option<f64>,
+    /// How much later than they were due datagrams were sent; none without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    datagram_lateness_us_p99: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    datagram_lateness_us_max: Option<f64>,
     trusted: bool,
     why: Vec<String>,
 }
@@ -65,7 +73,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone())?;
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
-    let mut done: Vec<table::Line> = Vec::new();
+    let (mut done, mut pipe): (Vec<table::Line>, _) = (Vec::new(), Pipe::default());
     let mut trusted = true;
     for (index, point) in points.iter().enumerate() {
         for trial in 0..args.trials {
@@ -86,7 +94,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             }
             for row in keyed_rows(point, trial, plan.seed(trial), &rows, &emulated) {
                 if args.json {
-                    println!("{}", serde_json::Value::Object(row.clone()));
+                    pipe.print(std::iter::once(serde_json::Value::Object(row.clone()).to_string()));
                 }
                 if let Some(record) = &mut record {
                     record.row(&row)?;
@@ -97,10 +105,13 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             }
             let drops = emulated.dropped_queue_full + emulated.dropped_otherwise;
             done.push(table::Line { point: index, rows, drops });
+            if pipe.is_closed {
+                return Ok(ExitCode::SUCCESS);
+            }
         }
     }
     if !args.json {
-        println!("{}", table::of(&points, &done));
+        pipe.print(std::iter::once(table::of(&points, &done).to_string()));
     }
     if let Some(record) = record {
         let (command, config) = crate::arguments();
@@ -122,6 +133,10 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
             anyhow::anyhow!("{place}: {error}")
         })?;
         settings(&plan).with_context(|| args.topology.clone())?;
+        for trial in 0..args.trials {
+            Flows::new(&plan, trial, &|_| Ipv4Addr::UNSPECIFIED.into())
+                .with_context(|| args.topology.clone())?;
+        }
     }
     Ok(points)
 }
@@ -141,23 +156,24 @@ fn settings(plan: &Plan) -> anyhow::Result<EmulationOptions> {
         ensure!(!is_set, "{name}: only in the simulator: leave it out to emulate");
         anyhow::Ok(())
     };
-    only(network.mark.is_some(), "network.mark")?;
-    only(network.queue_packets.is_some(), "network.queue_packets")?;
     only(network.shared_buffer.is_some(), "network.shared_buffer")?;
-    only(network.bit_errors_ppt > 0, "network.bit_errors_ppt")?;
-    only(network.spread != Spread::Ecmp, "network.spread")?;
+    only(network.jitter > Duration::ZERO, "network.jitter")?;
     only(transport.cwnd_max.is_some(), "transport.cwnd_max")?;
     only(transport.initial_ssthresh.is_some(), "transport.initial_ssthresh")?;
     only(transport.initial_window_segments != 10, "transport.initial_window_segments")?;
     only(transport.rto_min != Duration::from_ms(200), "transport.rto_min")?;
     only(!transport.handshake, "transport.handshake")?;
+    let mtu = transport.mss + transport.header_bytes;
     for (index, workload) in workload.iter().enumerate() {
-        ensure!(
-            matches!(workload, Workload::Long(_) | Workload::Incast(_) | Workload::Trace(_)),
-            "workload[{index}].kind: {}: only long, incast and trace can be emulated",
-            workload.kind()
-        );
-        only(workload.priority() != Some(1), &format!("workload[{index}].priority"))?;
+        if let Workload::Udp(udp) = workload {
+            let (least, most) = (agent::DATAGRAM_BYTES_MIN, mtu);
+            ensure!(
+                (u64::from(least)..=u64::from(most)).contains(&udp.packet.as_u64()),
+                "workload[{index}].packet: {}: must be {least} to {most} bytes to emulate: it holds headers and a stamp of {least} \
+                 bytes, and the most is transport.mss and transport.header_bytes together",
+                udp.packet
+            );
+        }
     }
     congestion_control(plan)?;
     let flag = |name: &str, is: bool| (format!("ipv4/{name}"), if is { "1" } else { "0" }.to_owned());
@@ -166,12 +182,16 @@ fn settings(plan: &Plan) -> anyhow::Result<EmulationOptions> {
             && path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_".contains(&b));
         ensure!(is_plain, "kernel.{path}: must be a path below /proc/sys/net, as ipv4/tcp_early_retrans");
     }
+    let links = plan.network().topology().link_ids();
+    let ports = links.map(|link| *plan.network().port_settings(link));
     let kernel = plan.scenario().kernel.iter().map(|(path, value)| (path.clone(), value.clone()));
     Ok(EmulationOptions {
-        mtu: transport.mss + transport.header_bytes,
+        mtu,
+        ports: Some(ports.collect()),
         tcp_buffer_bytes_max: Some(transport.receive_buffer.max(ByteCount::kib(64))),
         settings: vec![
             flag("tcp_sack", transport.sack),
+            flag("tcp_ecn", transport.ecn),
             flag("tcp_slow_start_after_idle", transport.slow_start_restart),
             // 12 bytes of each header, as the scenario has them or not.
             flag("tcp_timestamps", transport.header_bytes >= 52),
@@ -189,9 +209,8 @@ fn congestion_control(plan: &Plan) -> anyhow::Result<&'static str> {
     match plan.scenario().transport.control {
         Control::NewReno => Ok("reno"),
         Control::Cubic => Ok("cubic"),
-        _ => {
-            bail!("transport.control: only newreno and cubic can be emulated, as the kernel's reno and cubic")
-        }
+        Control::Dctcp => Ok("dctcp"),
+        _ => bail!("transport.control: only newreno, cubic and dctcp can be emulated, by the kernel's own"),
     }
 }
 
@@ -203,18 +222,22 @@ fn emulate(
     interrupted: &AtomicBool,
 ) -> anyhow::Result<(Vec<WorkloadRow>, Report, Emulated)> {
     let seed = Seed::new(plan.seed(trial));
-    let mut topology = plan.network().topology().clone();
-    for link in topology.link_ids() {
-        let port = *plan.network().port_settings(link);
-        let properties = topology.link_properties_mut(link);
-        (properties.queue, properties.loss_ppm) = (Some(port.queue_bytes_max), port.loss_ppm);
-    }
-    let options = EmulationOptions { seed, lateness_p99_max: args.lateness_bound, ..settings(plan)? };
-    let emulation = Emulation::start(&topology, options)?;
-    let flows = Flows::new(plan, trial, &emulation)?;
+    let topology = plan.network().topology();
+    let switching = topology.site_ids().map(|site| {
+        let (next, policy) = plan.network().switching(site, seed);
+        Switching { next, policy }
+    });
+    let options = EmulationOptions {
+        seed,
+        switching: Some(switching.collect()),
+        lateness_p99_max: args.lateness_bound,
+        ..settings(plan)?
+    };
+    let emulation = Emulation::start(topology, options)?;
+    let flows = Flows::new(plan, trial, &|site| emulation.site_address(site))?;
     let mut agents = Vec::new();
     for (site, task) in flows.tasks {
-        agents.push(Agent::start(&emulation, anabranch_units::SiteId(site), &task)?);
+        agents.push(Agent::start(&emulation, SiteId(site), &task)?);
     }
     for agent in &mut agents {
         agent.expect("ready")?;
@@ -223,19 +246,60 @@ fn emulate(
     for agent in &mut agents {
         agent.tell(&begin_ns.to_string())?;
     }
-    let ended = watch(plan, &emulation, &mut agents, begin_ns, interrupted)?;
-    let report = emulation.report()?;
+    let seen = watch(plan, &emulation, &mut agents, begin_ns, interrupted)?;
+    let mut report = emulation.report()?;
+    report.why.extend(distrust(&seen, args.lateness_bound));
+    report.trusted = report.why.is_empty();
     let counters = emulation.counters()?;
     let emulated = Emulated {
         congestion_control: congestion_control(plan)?.to_owned(),
         dropped_queue_full: counters.iter().map(|c| c.dropped_queue_full).sum(),
-        dropped_otherwise: counters.iter().map(|c| c.dropped_loss + c.dropped_link_down).sum(),
+        dropped_otherwise: counters
+            .iter()
+            .map(|c| c.dropped_loss + c.dropped_bit_error + c.dropped_link_down)
+            .sum(),
+        marked_packets: counters.iter().map(|c| c.marked_packets).sum(),
         lateness_us_p99: report.lateness_us_p99,
+        start_lateness_us_p99: has(&seen.starts_late).map(|late| late.quantile_us(0.99)),
+        datagram_lateness_us_p99: has(&seen.datagrams_late).map(|late| late.quantile_us(0.99)),
+        datagram_lateness_us_max: has(&seen.datagrams_late).map(Histogram::max_us),
         trusted: report.trusted,
         why: report.why.clone(),
     };
-    let rows = rows(plan, &flows.of_workload, &ended);
+    let rows = rows(plan, &flows.of_workload, &seen);
     Ok((rows, report, emulated))
+}
+
+fn has(late: &Histogram) -> Option<&Histogram> {
+    Some(late).filter(|late| late.total() > 0)
+}
+
+/// What of the hosts' programs speaks against a run: they were later than `bound`, lost datagrams, or failed.
+fn distrust(seen: &Seen, bound: Duration) -> Vec<String> {
+    let bound_us = bound.as_secs_f64() * 1e6;
+    let late = |late: &Histogram, what: &str, remedy: &str| {
+        let p99 = late.quantile_us(0.99);
+        let is_late = p99 > bound_us;
+        is_late.then(|| format!("1 % of the {what} {p99:.0} us late (bound {bound_us:.0} us): {remedy}"))
+    };
+    let findings = [
+        late(&seen.starts_late, "flows began more than", "free a processor"),
+        late(
+            &seen.datagrams_late,
+            "datagrams were sent more than",
+            "lower workload.rate or free a processor",
+        ),
+        (seen.unread_datagrams > 0).then(|| {
+            format!(
+                "{} datagrams arrived and were not read in time: lower workload.rate",
+                seen.unread_datagrams
+            )
+        }),
+        seen.failure
+            .as_ref()
+            .map(|first| format!("{} refusals by the hosts' kernels, the first: {first}", seen.failed)),
+    ];
+    findings.into_iter().flatten().collect()
 }
 
 /// Which flows there are, and what each site has to do for them.
@@ -244,28 +308,37 @@ struct Flows {
     of_workload: Vec<Vec<(u32, Option<ByteCount>)>>,
     /// By site.
     tasks: BTreeMap<u16, Task>,
+    /// What all tasks begin as.
+    timing: Task,
 }
 
 impl Flows {
-    fn new(plan: &Plan, trial: u64, emulation: &Emulation) -> anyhow::Result<Self> {
+    /// Errors: more than can be emulated, or later.
+    fn new(plan: &Plan, trial: u64, address: &dyn Fn(SiteId) -> IpAddr) -> anyhow::Result<Self> {
         let (scenario, seed) = (plan.scenario(), Seed::new(plan.seed(trial)));
-        let mut new = Self { of_workload: Vec::new(), tasks: BTreeMap::new() };
         let site = |host: u16| plan.network().hosts()[usize::from(host)];
         let mut flow = 0;
         let ns = |duration: Duration| duration.as_ns();
+        let end = Instant::ZERO + scenario.duration.unwrap_or(TIME_MAX);
         let timing = Task {
-            duration_ns: ns(scenario.duration.unwrap_or(TIME_MAX)),
+            duration_ns: end.as_ns(),
             warmup_ns: ns(scenario.warmup),
             congestion_control: congestion_control(plan)?.to_owned(),
             ..Task::default()
         };
-        let take = |flow: &mut u32| {
-            *flow += 1;
-            ensure!(*flow as usize <= FLOWS_MAX, "more than {FLOWS_MAX} flows: too many to emulate");
-            Ok((*flow - 1, PORT_FIRST + (*flow - 1) as u16))
+        let mut new = Self { of_workload: Vec::new(), tasks: BTreeMap::new(), timing };
+        let mut take = |index: usize| {
+            let most = agent::FLOWS_MAX;
+            flow += 1;
+            ensure!(
+                flow <= most,
+                "workload[{index}]: more than {most} flows: too many to emulate: ask for fewer"
+            );
+            Ok(flow - 1)
         };
         for (index, workload) in scenario.workload.iter().enumerate() {
             let mut numbers = Vec::new();
+            let priority = workload.priority().unwrap_or_default();
             if let (Workload::Incast(incast), Some((client, servers))) = (workload, plan.incast_hosts(index))
             {
                 let block_bytes = incast.block_bytes().map_err(anyhow::Error::msg)?;
@@ -277,33 +350,63 @@ impl Flows {
                     block_bytes,
                     jitter_ns: ns(incast.jitter),
                     seed: plan.seed(trial),
-                    first_flow: flow,
+                    priority,
                     ..Ask::default()
                 };
                 for server in servers {
-                    let (number, port) = take(&mut flow)?;
+                    let number = take(index)?;
                     numbers.push((number, None));
-                    let serve = Serve { port, request_bytes, block_bytes };
-                    new.tasks.entry(site(*server).0).or_insert_with(|| timing.clone()).serve.push(serve);
-                    ask.servers.push((emulation.site_address(site(*server)), port));
+                    let port = agent::port(number);
+                    new.task(site(*server)).serve.push(Serve { port, priority, request_bytes, block_bytes });
+                    ask.servers.push((address(site(*server)), port));
                 }
-                new.tasks.entry(site(client).0).or_insert_with(|| timing.clone()).ask.push(ask);
+                ask.first_flow = numbers.first().map_or(0, |(number, _)| *number);
+                new.task(site(client)).ask.push(ask);
+            } else if let (Workload::Udp(spec), Some(flows)) = (workload, plan.udp_flows(seed, index)) {
+                for udp in flows {
+                    let flow = take(index)?;
+                    numbers.push((flow, None));
+                    let (src, dst) = (site(udp.src), site(udp.dst));
+                    let (start_ns, stop_ns) = (ns(spec.start), spec.stop.map(ns));
+                    new.task(dst).sinks.push(flow);
+                    new.task(src).sources.push(Source {
+                        flow,
+                        to: address(dst),
+                        priority,
+                        start_ns,
+                        stop_ns,
+                        udp,
+                    });
+                }
             } else {
-                for start in plan.starts(seed, index).context("a workload that lists its flows")? {
-                    let (number, port) = take(&mut flow)?;
-                    numbers.push((number, start.size));
+                let starts = plan.starts(seed, index).with_context(|| {
+                    format!("workload[{index}].kind: {}: only in the simulator", workload.kind())
+                })?;
+                for start in starts {
+                    if start.at >= end {
+                        let is_asked = scenario.duration.is_some();
+                        ensure!(
+                            is_asked,
+                            "workload[{index}]: a flow begins later than {TIME_MAX}: too long to emulate"
+                        );
+                        break;
+                    }
+                    let flow = take(index)?;
+                    numbers.push((flow, start.size));
                     let size_bytes = start.size.map(ByteCount::as_u64);
                     let (src, dst) = (site(start.src), site(start.dst));
-                    let incoming = Incoming { flow: number, port, size_bytes };
-                    new.tasks.entry(dst.0).or_insert_with(|| timing.clone()).incoming.push(incoming);
-                    let to = (emulation.site_address(dst), port);
-                    let outgoing = Outgoing { flow: number, to, start_ns: start.at.as_ns(), size_bytes };
-                    new.tasks.entry(src.0).or_insert_with(|| timing.clone()).outgoing.push(outgoing);
+                    new.task(dst).incoming.push(Incoming { flow, size_bytes });
+                    let (to, start_ns) = (address(dst), start.at.as_ns());
+                    new.task(src).outgoing.push(Outgoing { flow, to, priority, start_ns, size_bytes });
                 }
             }
             new.of_workload.push(numbers);
         }
         Ok(new)
+    }
+
+    fn task(&mut self, site: SiteId) -> &mut Task {
+        self.tasks.entry(site.0).or_insert_with(|| self.timing.clone())
     }
 }
 
@@ -359,7 +462,7 @@ fn watch(
     agents: &mut [Agent],
     begin_ns: u64,
     interrupted: &AtomicBool,
-) -> anyhow::Result<Vec<Seen>> {
+) -> anyhow::Result<Seen> {
     let over = AtomicBool::new(false);
     let handle = emulation.handle();
     std::thread::scope(|scope| {
@@ -384,51 +487,65 @@ fn watch(
             Ok::<_, anabranch_emu::EmuError>(())
         });
         // The agents themselves end in time; Ctrl-C reaches them as it does us, and their output then ends.
-        let seen: anyhow::Result<Vec<Seen>> =
-            agents.iter_mut().map(|agent| Ok(serde_json::from_str(&agent.line()?)?)).collect();
+        let mut gather = || {
+            agents.iter_mut().try_for_each(|agent| agent.expect("done"))?;
+            agents.iter_mut().try_for_each(|agent| agent.tell("all are"))?;
+            let mut seen = Seen::default();
+            for agent in agents.iter_mut() {
+                seen.merge(serde_json::from_str(&agent.line()?)?);
+            }
+            anyhow::Ok(seen)
+        };
+        let seen = gather();
         over.store(true, Ordering::Relaxed);
         changing.join().expect("it does not panic")?;
         match seen {
-            Err(_) if interrupted.load(Ordering::Relaxed) => Ok(Vec::new()),
+            Err(_) if interrupted.load(Ordering::Relaxed) => Ok(Seen::default()),
             seen => seen,
         }
     })
 }
 
 /// What the workloads got, by what the hosts saw.
-fn rows(plan: &Plan, of_workload: &[Vec<(u32, Option<ByteCount>)>], seen: &[Seen]) -> Vec<WorkloadRow> {
+fn rows(plan: &Plan, of_workload: &[Vec<(u32, Option<ByteCount>)>], seen: &Seen) -> Vec<WorkloadRow> {
     let scenario = plan.scenario();
     let us = |ns: u64| ns as f64 / 1e3;
-    let over_ns = seen.iter().map(|s| s.over_ns).max().unwrap_or_default();
-    let measured = Duration::from_ns(over_ns.saturating_sub(scenario.warmup.as_ns()));
+    let measured = Duration::from_ns(seen.over_ns.saturating_sub(scenario.warmup.as_ns()));
     let mbps = |bytes| BitRate::average(ByteCount::new(bytes), measured).map(BitRate::as_mbps_f64);
     let one = |(index, workload): (usize, &Workload)| {
         let flows = &of_workload[index];
-        let of = |number: u32| seen.iter().flat_map(|s| &s.flows).find(|f| f.flow == number);
         let mut row = WorkloadRow {
             workload: workload.kind().to_owned(),
             flows: flows.len() as u64,
             ..WorkloadRow::default()
         };
-        if let Workload::Incast(_) = workload {
-            let first = flows.first().map(|(number, _)| *number);
-            let asked = seen.iter().flat_map(|s| &s.asked).find(|a| Some(a.first_flow) == first);
-            if let Some(asked) = asked {
-                let times = asked.rounds_ns.iter().map(|(from, to)| us(to - from)).collect();
-                row.rounds(times, asked.round_bytes);
+        match workload {
+            Workload::Incast(_) => {
+                let first = flows.first().map(|(number, _)| *number);
+                if let Some(asked) = seen.asked.iter().find(|a| Some(a.first_flow) == first) {
+                    let times = asked.rounds_ns.iter().map(|(from, to)| us(to - from)).collect();
+                    row.rounds(times, asked.round_bytes);
+                }
             }
-            return row;
-        }
-        let bytes = |number: u32| of(number).map_or(0, |f| f.bytes - f.warmup_bytes);
-        row.goodput_mbps = mbps(flows.iter().map(|(number, _)| bytes(*number)).sum());
-        if flows.iter().all(|(_, size)| size.is_none()) {
-            row.share(flows.iter().filter_map(|(number, _)| mbps(bytes(*number))).collect());
-        } else {
-            let whole = flows.iter().filter_map(|(number, size)| {
-                let seen = of(*number)?;
-                Some((size.as_ref()?.as_u64(), us(seen.whole_ns?.saturating_sub(seen.start_ns?))))
-            });
-            row.complete(&Times(whole.collect()));
+            Workload::Udp(_) => {
+                let sinks = || flows.iter().filter_map(|(number, _)| seen.sinks.get(number));
+                row.goodput_mbps = mbps(sinks().map(|flow| flow.bytes - flow.warmup_bytes).sum());
+                let sent = flows.iter().filter_map(|(number, _)| seen.sent.get(number));
+                row.datagrams(sent.sum(), sinks().map(|flow| &flow.sink));
+            }
+            _ => {
+                let bytes = |number| seen.flows.get(number).map_or(0, |flow| flow.bytes - flow.warmup_bytes);
+                row.goodput_mbps = mbps(flows.iter().map(|(number, _)| bytes(number)).sum());
+                if flows.iter().all(|(_, size)| size.is_none()) {
+                    row.share(flows.iter().filter_map(|(number, _)| mbps(bytes(number))).collect());
+                    return row;
+                }
+                let whole = flows.iter().filter_map(|(number, size)| {
+                    let flow = seen.flows.get(number)?;
+                    Some((size.as_ref()?.as_u64(), us(flow.whole_ns?.saturating_sub(flow.start_ns?))))
+                });
+                row.complete(&Times(whole.collect()));
+            }
         }
         row
     };

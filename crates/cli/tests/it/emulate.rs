@@ -278,3 +278,151 @@ fn nothing_is_left_after_a_signal() {
         }
     }
 }
+
+/// Short flows, datagrams that go first and a flow that only fills, in one file.
+const MIX: &str = r#"
+duration = "5 s"
+[network]
+topology = "star"
+hosts = 4
+rate = "20 Mbit/s"
+delay = "2 ms"
+queue = "64 KiB"
+[transport]
+control = "cubic"
+[[workload]]
+kind = "poisson"
+load = 0.4
+sizes = "20 kB"
+flows = 150
+[[workload]]
+kind = "udp"
+pairs = [["h2", "h3"]]
+rate = "1 Mbit/s"
+packet = "500 B"
+random = true
+stop = "4 s"
+priority = 0
+[[workload]]
+kind = "long"
+pairs = [["h2", "h3"]]
+priority = 2
+"#;
+
+/// Writes `text` as a scenario that only this test has.
+fn scenario(folder: &tempfile::TempDir, text: &str) -> String {
+    let path = folder.path().join("scenario.toml");
+    std::fs::write(&path, text).expect("a folder to write to");
+    path.to_str().expect("plain").to_owned()
+}
+
+fn rows(args: &[&str]) -> Vec<serde_json::Value> {
+    let output = answer(args);
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn short_flows_datagrams_and_priorities_are_emulated_as_simulated() {
+    let Some(_alone) = stage(&[]) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = scenario(&folder, MIX);
+    let [simulated, emulated] = ["simulate", "emulate"].map(|verb| rows(&[verb, &file, "--json"]));
+    assert_eq!((simulated.len(), emulated.len()), (3, 3));
+    // The same flows and datagrams are drawn under either clock, late or not.
+    for (column, row) in [("flows", 0), ("flows", 1), ("sent_packets", 1)] {
+        assert_eq!(simulated[row][column], emulated[row][column], "{column}");
+    }
+    assert!(
+        emulated[0]["start_lateness_us_p99"].is_number()
+            && emulated[1]["datagram_lateness_us_p99"].is_number()
+    );
+    if emulated[0]["trusted"] != true {
+        return crate::skip(&format!("the machine was too busy to emulate: {}", emulated[0]["why"]));
+    }
+    assert_eq!((&emulated[0]["finished"], &emulated[1]["overtaken_packets"]), (&150.into(), &0.into()));
+    assert_eq!(emulated[1]["received_packets"], emulated[1]["sent_packets"], "nothing goes before it");
+    // 2 to 4 % apart on two busy processors. Were priorities not kept, flows and datagrams would wait behind the 64 KiB that
+    // the long flow keeps in the hub's queue, 26 ms.
+    for (row, column) in [(0, "fct_us_mean"), (0, "fct_us_p50"), (1, "delay_us_mean"), (2, "goodput_mbps")] {
+        let of = |rows: &[serde_json::Value]| rows[row][column].as_f64().expect("a number");
+        let ratio = of(&emulated) / of(&simulated);
+        assert!((0.85..=1.15).contains(&ratio), "{column}: {ratio}: {} {}", simulated[row], emulated[row]);
+    }
+}
+
+#[test]
+fn queues_mark_and_flows_heed_it_over_equal_paths() {
+    let Some(_alone) = stage(&[]) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = r#"
+        duration = "3 s"
+        warmup = "1 s"
+        [network]
+        topology = "leaf-spine"
+        tors = 2
+        spines = 2
+        hosts = 2
+        rate = "30 Mbit/s"
+        delay = "1 ms"
+        uplink_rate = "20 Mbit/s"
+        queue = "256 KiB"
+        mark = "30 kB"
+        [transport]
+        ecn = true
+        [workload]
+        kind = "long"
+        pairs = "halves"
+        streams = 8
+    "#;
+    let file = scenario(&folder, text);
+    let run = |sets: &[&str]| rows(&[&["emulate", file.as_str(), "--json"], sets].concat()).remove(0);
+    let marking = run(&[]);
+    assert!(marking["marked_packets"].as_u64() > Some(0), "{marking}");
+    assert_eq!(marking["dropped_queue_full"], 0, "they slow down before queues are full");
+    if marking["trusted"] == true {
+        // One uplink carries 20 Mbit/s. Sixteen flows all take the same one of two in one run of 65,536, and not with this seed.
+        let goodput = marking["goodput_mbps"].as_f64().expect("a rate");
+        assert!(goodput > 22.0 && goodput < 40.0, "{goodput}");
+    }
+    let deaf = run(&["--set", "transport.ecn=false", "--set", "duration=1500 ms"]);
+    assert_eq!(deaf["marked_packets"], 0, "what may not be marked is not");
+}
+
+#[test]
+fn what_cannot_be_emulated_of_a_scenario_is_refused_with_value_and_limit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = scenario(&folder, MIX);
+    for (set, expected) in [
+        ("workload[1].packet=\"47 B\"", "workload[1].packet: 47 B: must be 48 to 1500 bytes"),
+        ("workload[1].packet=\"1501 B\"", "must be 48 to 1500 bytes"),
+        ("network.shared_buffer=\"1 MB\"", "network.shared_buffer: only in the simulator"),
+        ("network.jitter=\"1 ms\"", "network.jitter: only in the simulator"),
+        ("workload[2].streams=10000", "workload[2]: more than 10000 flows: too many to emulate"),
+    ] {
+        let (code, said) = refusal(&["emulate", &file, "--set", set]);
+        assert!(
+            code == 2 && said.contains(expected) && said.contains("scenario.toml"),
+            "{set}: {code}, {said}"
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_an_emulated_scenario_without_a_word() {
+    let Some(_alone) = stage(&[]) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = scenario(&folder, MIX);
+    // One byte, which has no room for a header of ours.
+    let sets =
+        ["duration=400 ms", "workload[1].stop=300 ms", "workload[0].sizes=1 B", "workload[0].load=0.0001"];
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", *set]).collect();
+    let args = [&["-q", "emulate", file.as_str(), "--json"], &sets[..]].concat();
+    let first = rows(&args).remove(0);
+    assert!(first["finished"].as_u64() > Some(0) && first["fct_us_mean"].as_f64() > Some(0.0), "{first}");
+    let mut child =
+        anabranch().args(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+}

@@ -83,7 +83,10 @@ fn wrong_input_gets_one_line_and_exit_code_2() {
         ),
         (&["simulate", &incast, "--trials", "0"], "0"),
         (&["emulate", &incast, "--set", "workload.servers=2", "--", "true"], "leave out the command"),
-        (&["emulate", &incast, "--set", "network.mark=\"3 kB\""], "network.mark: only in the simulator"),
+        (
+            &["emulate", &incast, "--set", "transport.cwnd_max=\"9 kB\""],
+            "transport.cwnd_max: only in the simulator",
+        ),
         (
             &["emulate", "b4", "--set", "network.hosts=3", "--", "true"],
             "--set and --trials are for scenarios",
