@@ -86,7 +86,7 @@ pub struct Args {
     /// The most that a TCP socket in the sites buffers in each direction.
     #[arg(long, value_name = "SIZE")]
     tcp_buffer: Option<ByteCount>,
-    /// 99th percentile of the lateness above which the run is not trusted.
+    /// 99th percentile of the lateness above which the run is not trusted: of packets, and of a scenario's flows and datagrams.
     #[arg(long, value_name = "TIME", default_value = "1 ms")]
     lateness_bound: Duration,
     /// Exit with 1 if CMD succeeds in a run that is not trusted.

@@ -2,8 +2,8 @@
 //! TCP and UDP, the same ports in between under the real clock.
 //!
 //! The plan lists the flows, so that both clocks start the same ones at the same times. What the kernel decides for itself is
-//! said beside the results, and what cannot be set is refused. Leaves out: shared buffers, a jitter of hosts (they have their
-//! own). Read [`run`] first.
+//! said beside the results, and what cannot be set is refused; a jitter of hosts is the simulator's alone, as these have their own.
+//! Leaves out: shared buffers. Read [`run`] first.
 
 use super::Args;
 use super::agent::{self, Ask, Incoming, Outgoing, Seen, Serve, Source, Task, monotonic_ns};
@@ -157,7 +157,6 @@ fn settings(plan: &Plan) -> anyhow::Result<EmulationOptions> {
         anyhow::Ok(())
     };
     only(network.shared_buffer.is_some(), "network.shared_buffer")?;
-    only(network.jitter > Duration::ZERO, "network.jitter")?;
     only(transport.cwnd_max.is_some(), "transport.cwnd_max")?;
     only(transport.initial_ssthresh.is_some(), "transport.initial_ssthresh")?;
     only(transport.initial_window_segments != 10, "transport.initial_window_segments")?;
@@ -550,4 +549,87 @@ fn rows(plan: &Plan, of_workload: &[Vec<(u32, Option<ByteCount>)>], seen: &Seen)
         row
     };
     scenario.workload.iter().enumerate().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NETWORK: &str = "[network]\ntopology = \"star\"\nhosts = 3\nrate = \"10 Mbit/s\"\n";
+
+    fn planned(text: &str) -> Plan {
+        let points =
+            scenario::read("test.toml", &format!("{text}\n{NETWORK}"), &[]).expect("a good scenario");
+        Plan::new(points[0].scenario.clone(), &|_| unreachable!("it names no file")).expect("a good plan")
+    }
+
+    fn listed(plan: &Plan) -> anyhow::Result<Flows> {
+        Flows::new(plan, 0, &|site| Ipv4Addr::new(10, 0, 0, site.0 as u8).into())
+    }
+
+    #[test]
+    fn hosts_are_told_their_parts_of_the_flows_until_the_end() {
+        let workloads = r#"
+            duration = "1 s"
+            workload = [
+                { kind = "poisson", load = 0.1, sizes = "10 kB", priority = 2 },
+                { kind = "udp", pairs = [["h0", "h2"]], rate = "1 Mbit/s", start = "1 ms", priority = 0 },
+            ]
+        "#;
+        let plan = planned(workloads);
+        let flows = listed(&plan).expect("few flows");
+        let outgoing: Vec<&Outgoing> = flows.tasks.values().flat_map(|task| &task.outgoing).collect();
+        assert_eq!(outgoing.len(), flows.of_workload[0].len());
+        assert!((20..=60).contains(&outgoing.len()), "37.5 in the mean: {}", outgoing.len());
+        assert!(outgoing.iter().all(|flow| flow.start_ns < 1_000_000_000 && flow.priority == 2));
+        assert!(outgoing.iter().all(|flow| flow.size_bytes == Some(10_000)));
+        for (host, task) in &flows.tasks {
+            let to_it = outgoing.iter().filter(|flow| flow.to == Ipv4Addr::new(10, 0, 0, *host as u8));
+            assert_eq!(to_it.count(), task.incoming.len(), "host {host}");
+        }
+        let [source] = &flows.tasks[&0].sources[..] else { panic!("one source") };
+        assert_eq!((source.start_ns, source.priority, source.flow), (1_000_000, 0, outgoing.len() as u32));
+        assert_eq!(flows.tasks[&2].sinks, [source.flow]);
+    }
+
+    #[test]
+    fn too_many_flows_and_too_late_ones_are_refused_and_as_many_as_fit_are_not() {
+        let of = |flows: u32| {
+            let workload = format!(
+                "duration = \"9 s\"\nworkload = [{{ kind = \"long\", pairs = [[\"h0\", \"h1\"]], streams = {flows} }}]"
+            );
+            listed(&planned(&workload))
+        };
+        assert!(of(agent::FLOWS_MAX).is_ok());
+        let two = r#"
+            duration = "9 s"
+            workload = [
+                { kind = "long", pairs = [["h0", "h1"]], streams = 10000 },
+                { kind = "long", pairs = [["h0", "h1"]] },
+            ]
+        "#;
+        let error = listed(&planned(two)).err().expect("one too many").to_string();
+        assert!(error.contains("workload[1]: more than 10000 flows"), "{error}");
+        let late = r#"workload = [{ kind = "long", pairs = [["h0", "h1"]], size = "1 B", start = "600 s" }]"#;
+        let error = listed(&planned(late)).err().expect("too late").to_string();
+        assert!(error.contains("workload[0]: a flow begins later than"), "{error}");
+    }
+
+    #[test]
+    fn late_programs_and_lost_datagrams_speak_against_a_run() {
+        let mut seen = Seen::default();
+        assert!(distrust(&seen, Duration::from_us(500)).is_empty());
+        (0..99).for_each(|_| seen.datagrams_late.record(1_000));
+        seen.datagrams_late.record(2_000_000);
+        seen.starts_late.record(400_000);
+        assert!(distrust(&seen, Duration::from_us(500)).is_empty(), "one in a hundred may be late");
+        seen.datagrams_late.record(2_000_000);
+        seen.unread_datagrams = 3;
+        let why = distrust(&seen, Duration::from_us(500));
+        assert!(
+            why.len() == 2 && why[0].contains("bound 500 us") && why[1].starts_with("3 datagrams"),
+            "{why:?}"
+        );
+        assert!(distrust(&seen, Duration::from_us(300))[0].contains("flows began"));
+    }
 }

@@ -397,7 +397,6 @@ fn what_cannot_be_emulated_of_a_scenario_is_refused_with_value_and_limit() {
         ("workload[1].packet=\"47 B\"", "workload[1].packet: 47 B: must be 48 to 1500 bytes"),
         ("workload[1].packet=\"1501 B\"", "must be 48 to 1500 bytes"),
         ("network.shared_buffer=\"1 MB\"", "network.shared_buffer: only in the simulator"),
-        ("network.jitter=\"1 ms\"", "network.jitter: only in the simulator"),
         ("workload[2].streams=10000", "workload[2]: more than 10000 flows: too many to emulate"),
     ] {
         let (code, said) = refusal(&["emulate", &file, "--set", set]);
