@@ -103,7 +103,8 @@ fn set_place(set: &str) -> String {
 }
 
 /// What the fuzz target and the replay of its corpus call: reads `bytes`, and if they are a scenario, checks that its resolved
-/// form reads back as the same, and looks everything up. Whether they were a scenario of which a run could begin.
+/// form reads back as the same, and looks everything up. Whether they were a scenario of which a run could begin; systems'
+/// workloads, which this room does not know, aside.
 ///
 /// Panics: where the reader is wrong.
 pub fn exercise(bytes: &[u8]) -> bool {
@@ -112,10 +113,11 @@ pub fn exercise(bytes: &[u8]) -> bool {
     else {
         return false;
     };
-    points.into_iter().take(3).all(|point| {
+    points.into_iter().take(3).all(|mut point| {
         let text = toml::to_string(&point.scenario).expect("a scenario is a table");
         let again = read("fuzz", &text, &[]).expect("what was resolved reads back");
         assert_eq!(again[0].scenario, point.scenario);
+        point.scenario.workload.retain(|workload| !matches!(workload, Workload::System(_)));
         crate::Plan::new(point.scenario, &|_| Err(std::io::ErrorKind::NotFound.into())).is_ok()
     })
 }
