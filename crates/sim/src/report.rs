@@ -33,8 +33,8 @@ pub struct Outcome {
 pub struct WorkloadRow {
     /// Which kind of workload.
     pub workload: String,
-    /// Bytes that arrived in order, after the warm-up, over the time from there to the end (incast: in all rounds, over the
-    /// time of the rounds).
+    /// Bytes that arrived in order, after the warm-up, over the time from there to the end of all work or of the run (incast:
+    /// in all rounds, over the time of the rounds).
     pub goodput_mbps: Option<f64>,
     /// Flows that began.
     pub flows: u64,
@@ -294,7 +294,8 @@ fn counters<Q: EventQueue>(s: &Simulation<'_, Q>, flow: &Flow) -> (Counters, u64
 
 fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Counters, u64))]) -> WorkloadRow {
     let from = Instant::ZERO + s.plan().scenario.warmup;
-    let measured = s.now().saturating_since(from);
+    // A run goes on for some events after its work is done.
+    let measured = s.traffic().ended_at().unwrap_or(s.now()).saturating_since(from);
     let bytes = |flow: &Flow| flow.delivered_bytes - flow.warmup_bytes;
     let sum = |of: fn(&Counters) -> u64| Some(flows.iter().map(|(_, (sent, _))| of(sent)).sum());
     let mut row = WorkloadRow {

@@ -200,8 +200,22 @@ impl Traffic {
                 Job::Transfers(job) => job.is_done(),
                 Job::Incast(job) => job.is_done(),
                 Job::Udp(job) => job.is_done(),
-                Job::App(job) => job.is_done(),
+                Job::App(job) => job.ended_at().is_some(),
             })
+    }
+    /// When the last of the work was done; none while there is more.
+    pub fn ended_at(&self) -> Option<Instant> {
+        if !self.is_done() {
+            return None;
+        }
+        let flows = self.world.flows.iter().filter_map(|flow| flow.finished_at);
+        let jobs = self.jobs.iter().filter_map(|job| match job {
+            Job::Transfers(_) => None,
+            Job::Incast(job) => job.rounds().last().map(|round| round.ended_at),
+            Job::Udp(job) => job.stop,
+            Job::App(job) => job.ended_at(),
+        });
+        flows.chain(jobs).max()
     }
     /// The share of the work that is done, where that is known: of finite work only.
     pub fn progress(&self) -> Option<f64> {

@@ -467,7 +467,7 @@ impl App for Replication {
     fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, token: u16) {
         if token == self.confirm_token() {
             self.confirm(cx);
-            if !self.is_done() {
+            if self.ended_at().is_none() {
                 cx.arm(cx.now() + CONFIRM_EVERY, token);
             }
             return;
@@ -519,8 +519,9 @@ impl App for Replication {
         }
     }
 
-    fn is_done(&self) -> bool {
-        self.transfers.iter().all(|transfer| transfer.finished_at.is_some())
+    fn ended_at(&self) -> Option<Instant> {
+        let ends: Option<Vec<Instant>> = self.transfers.iter().map(|transfer| transfer.finished_at).collect();
+        ends?.into_iter().max()
     }
 
     fn progress(&self) -> Option<f64> {

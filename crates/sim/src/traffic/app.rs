@@ -23,8 +23,8 @@ pub trait App: std::fmt::Debug + Send {
     fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, token: u16);
     /// The warm-up is over: what is measured is measured from here on.
     fn end_warmup(&mut self);
-    /// Whether nothing is left to be done.
-    fn is_done(&self) -> bool;
+    /// When the last of its work was done; none while there is more.
+    fn ended_at(&self) -> Option<Instant>;
     /// The share of the work that is done, where its end is known.
     fn progress(&self) -> Option<f64>;
     /// What it got in the `measured` time since the warm-up. Sums over its streams are filled in already.

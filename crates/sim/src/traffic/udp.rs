@@ -65,7 +65,7 @@ pub struct Udp {
     flows: Vec<UdpFlow>,
     priority: u8,
     pub(super) start: Instant,
-    stop: Option<Instant>,
+    pub(super) stop: Option<Instant>,
     has_begun: bool,
     is_over: bool,
 }

@@ -350,3 +350,20 @@ fn a_link_that_is_down_carries_nothing_and_its_flows_go_on_when_it_is_up() {
     // 50 Mbit/s from then on, less 52 bytes of headers in 1,500.
     assert!((40.0..=48.4).contains(&goodput), "{goodput}");
 }
+
+#[test]
+fn finite_work_is_measured_over_the_time_that_it_took_and_not_over_the_events_after_it() {
+    let outcome = run(&plan(
+        r#"
+        duration = "10 s"
+        network = { topology = "dumbbell", pairs = 1, rate = "100 Mbit/s", delay = "1 ms" }
+        [workload]
+        kind = "long"
+        pairs = "halves"
+        size = "1 MB"
+        "#,
+    ));
+    let row = &outcome.workloads[0];
+    let fct_us = row.fct_us_mean.expect("the flow is whole");
+    assert_eq!(row.goodput_mbps.expect("time has passed"), (8e6 / fct_us * 1e6).round() / 1e6);
+}
