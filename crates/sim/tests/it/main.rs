@@ -46,3 +46,40 @@ fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
     }
     assert!(seen >= 10, "{seen}");
 }
+
+/// Names between backticks: fields, as a refused one's message lists them.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn the_documentation_names_every_setting() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenarios.md");
+    let docs = std::fs::read_to_string(docs).expect("it is part of the repository");
+    let documented: std::collections::BTreeSet<&str> = names(&docs).collect();
+    let refused = |text: &str| {
+        let error = anabranch_sim::scenario::read("test", text, &[])
+            .expect_err("a setting of no such name is refused");
+        assert!(error.message.contains("unknown field"), "{error}");
+        error.message
+    };
+    let network = "network = { topology = \"star\", hosts = 2";
+    let mut messages = vec![
+        (String::new(), refused(&format!("what = 1\n{network} }}"))),
+        (String::new(), refused(&format!("{network}, what = 1 }}"))),
+        (String::new(), refused(&format!("{network} }}\ntransport = {{ what = 1 }}"))),
+        ("probe.".to_owned(), refused(&format!("{network} }}\nprobe = {{ interval = \"1 s\", what = 1 }}"))),
+        ("change.".to_owned(), refused(&format!("{network} }}\n[[change]]\nwhat = 1"))),
+    ];
+    for kind in ["long", "incast", "poisson", "udp", "trace"] {
+        assert!(documented.contains(kind), "{kind}");
+        let text = format!("{network} }}\nworkload = {{ kind = \"{kind}\", what = 1 }}");
+        messages.push((String::new(), refused(&text)));
+    }
+    for (prefix, message) in &messages {
+        for name in names(message).filter(|name| *name != "what") {
+            let name = format!("{prefix}{name}");
+            assert!(documented.contains(name.as_str()), "docs/scenarios.md does not say what `{name}` is");
+        }
+    }
+}

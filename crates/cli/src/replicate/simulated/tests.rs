@@ -172,6 +172,19 @@ fn what_fills_takes_what_codes_that_wait_for_one_another_leave() {
 }
 
 #[test]
+fn the_documentation_names_every_setting() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenarios.md");
+    let docs = std::fs::read_to_string(docs).expect("it is part of the repository");
+    let unknown = "[network]\ntopology = \"b4\"\n[workload]\nkind = \"replicate\"\nwhat = 1";
+    let message = plan(unknown).expect_err("there is no such setting");
+    let names: Vec<&str> = message.split('`').skip(1).step_by(2).filter(|name| *name != "what").collect();
+    assert!(names.len() > 10, "{message}");
+    for name in names {
+        assert!(docs.contains(&format!("`{name}`")), "docs/scenarios.md does not say what `{name}` is");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said_with_its_setting() {
     let wrong = |settings: &str, network: &str| {
         plan(&format!("duration = \"1 s\"\n[network]\ntopology = {network}\n[workload]\nkind = \"replicate\"\n{settings}"))
