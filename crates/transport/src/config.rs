@@ -28,6 +28,11 @@ pub struct Config {
     pub control: Control,
     /// Segments that may be sent before the first acknowledgement (RFC 6928: 10).
     pub initial_window_segments: u32,
+    /// Segments by which an acknowledgement lets the window grow at most in slow start, however many it acknowledges: L of RFC
+    /// 3465.
+    ///
+    /// Differs: RFC 5681 section 3.1 has 1, as here; Linux has no limit.
+    pub abc_limit_segments: u32,
     /// Where slow start ends at first; without one, at the first loss.
     pub initial_ssthresh: Option<ByteCount>,
     /// Whether the first slow start ends when round trips grow longer (HyStart++, RFC 9406). Where it is not said, with Cubic
@@ -96,6 +101,7 @@ impl Default for Config {
             header_bytes: 52,
             control: Control::NewReno,
             initial_window_segments: 10,
+            abc_limit_segments: 1,
             initial_ssthresh: None,
             hystart: None,
             cwnd_max: None,
@@ -171,6 +177,7 @@ impl Config {
         between("mss in bytes", self.mss.into(), 1, 1 << 20)?;
         between("header in bytes", self.header_bytes.into(), 0, 1_000)?;
         between("initial window in segments", self.initial_window_segments.into(), 1, 1_000)?;
+        between("segments that an acknowledgement counts for", self.abc_limit_segments.into(), 1, 1_000_000)?;
         let mss = u64::from(self.mss);
         between("receive buffer in bytes", self.receive_buffer.as_u64(), mss, 1 << 40)?;
         if let Some(most) = self.cwnd_max {

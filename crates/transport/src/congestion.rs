@@ -22,6 +22,8 @@ pub struct Window {
     pub mss: u64,
     /// The most that `cwnd` grows to.
     pub cwnd_max: u64,
+    /// The most that one acknowledgement lets it grow by in slow start.
+    pub abc_limit: u64,
 }
 
 impl Window {
@@ -86,7 +88,7 @@ impl Congestion {
 
     /// New data was acknowledged outside of a recovery.
     ///
-    /// Source: slow start is RFC 5681 equation 2, `cwnd += min(N, SMSS)`.
+    /// Source: slow start is RFC 5681 equation 2, `cwnd += min(N, SMSS)`, with RFC 3465's L in place of one segment.
     pub fn handle_ack(&mut self, now: Instant, w: &mut Window, ack: &Ack) {
         if let Avoidance::Dctcp(control) = &mut self.avoidance {
             control.note(ack);
@@ -96,7 +98,7 @@ impl Congestion {
         }
         if w.is_slow_start() {
             // Growth ends at the threshold: the rest of the acknowledgement belongs to what follows.
-            let bytes = ack.bytes.min(w.mss).min(w.ssthresh - w.cwnd);
+            let bytes = ack.bytes.min(w.abc_limit).min(w.ssthresh - w.cwnd);
             let bytes = self.hystart.as_mut().map_or(bytes, |hystart| hystart.growth(w, ack, bytes));
             return w.grow(bytes);
         }

@@ -114,7 +114,13 @@ impl SendHalf {
         let ssthresh = config.initial_ssthresh.map_or(u64::MAX >> 1, |s| s.as_u64());
         Self {
             control: Congestion::new(config),
-            window: Window { cwnd: initial_window.min(cwnd_max), ssthresh, mss, cwnd_max },
+            window: Window {
+                cwnd: initial_window.min(cwnd_max),
+                ssthresh,
+                mss,
+                cwnd_max,
+                abc_limit: mss * u64::from(config.abc_limit_segments),
+            },
             rtt: RttEstimator::new(config.rto_initial, config.rto_min, config.rto_max),
             sack: config.sack,
             initial_window,

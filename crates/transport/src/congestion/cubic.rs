@@ -116,7 +116,7 @@ mod tests {
     const MSS: u64 = 1_000;
 
     fn window(segments: u64) -> Window {
-        Window { cwnd: segments * MSS, ssthresh: 0, mss: MSS, cwnd_max: 1 << 40 }
+        Window { cwnd: segments * MSS, ssthresh: 0, mss: MSS, cwnd_max: 1 << 40, abc_limit: MSS }
     }
 
     /// Acknowledges whole windows every `rtt` for `span`, and returns the window in segments after each.

@@ -58,7 +58,7 @@ mod tests {
         Ack { bytes: 1_000, marked, una, sent: una + 10_000, srtt: None, rtt: None, limited: true }
     }
     fn window() -> Window {
-        Window { cwnd: 100_000, ssthresh: 0, mss: 1_000, cwnd_max: 1 << 40 }
+        Window { cwnd: 100_000, ssthresh: 0, mss: 1_000, cwnd_max: 1 << 40, abc_limit: 1_000 }
     }
 
     #[test]

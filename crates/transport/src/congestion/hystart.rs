@@ -99,7 +99,8 @@ mod tests {
     fn run(rounds_ms: &[u64]) -> (Vec<u64>, Window) {
         let config = Config { control: Control::Cubic, ..Config::default() };
         let mut control = Congestion::new(&config);
-        let mut w = Window { cwnd: 10 * MSS, ssthresh: u64::MAX >> 1, mss: MSS, cwnd_max: 1 << 40 };
+        let mut w =
+            Window { cwnd: 10 * MSS, ssthresh: u64::MAX >> 1, mss: MSS, cwnd_max: 1 << 40, abc_limit: MSS };
         let (mut una, mut after) = (0, Vec::new());
         for rtt in rounds_ms {
             for _ in 0..w.cwnd / MSS {

@@ -41,7 +41,7 @@ mod tests {
         Ack { bytes, marked: false, una: 0, sent: 0, srtt: None, rtt: None, limited: true }
     }
     fn window(cwnd: u64, ssthresh: u64) -> Window {
-        Window { cwnd, ssthresh, mss: 1_000, cwnd_max: 1 << 30 }
+        Window { cwnd, ssthresh, mss: 1_000, cwnd_max: 1 << 30, abc_limit: 1_000 }
     }
 
     #[test]
@@ -54,6 +54,9 @@ mod tests {
         assert_eq!(w.cwnd, 4_000, "an acknowledgement of two segments counts as one");
         control.handle_ack(Instant::ZERO, &mut w, &ack(300));
         assert_eq!(w.cwnd, 4_300);
+        w.abc_limit = 8_000;
+        control.handle_ack(Instant::ZERO, &mut w, &ack(2_000));
+        assert_eq!(w.cwnd, 6_300, "unless bytes are counted");
     }
 
     #[test]
