@@ -1,4 +1,4 @@
-//! Transports as protocol machines: TCP with its congestion controls, and UDP sources.
+//! Transports as protocol machines: TCP with its congestion controls, TFRC, and UDP sources.
 //!
 //! Each is an [`anabranch_endpoint::Endpoint`]: time and segments come in, segments, events and a deadline go out. They
 //! carry lengths, not bytes: a stream is known by its positions, and who needs contents keeps them by position.
@@ -26,6 +26,7 @@ mod receive;
 mod rtt;
 mod segment;
 mod send;
+pub mod tfrc;
 mod udp;
 
 pub use config::{Config, ConfigError, Control};

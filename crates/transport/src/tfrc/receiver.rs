@@ -1,0 +1,178 @@
+//! The receiving half: what arrives, what is lost, and when to say so.
+//!
+//! Source: RFC 5348 sections 5 and 6.
+
+use super::{LossIntervals, TcpTimeout, loss_rate_for};
+use anabranch_units::{Duration, Instant};
+
+/// Packets with higher numbers after which one that has not come is lost (section 5.1, NDUPACK).
+const LATE: usize = 3;
+
+/// What the header of an arriving packet says.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its number, from 0.
+    pub sequence: u64,
+    /// Bytes that count.
+    pub bytes: u32,
+    /// When it was sent, by the sender's clock.
+    pub sent_at: Instant,
+    /// The sender's estimate of the round trip, once it has one.
+    pub rtt: Option<Duration>,
+}
+
+/// What the sender is told.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Report {
+    /// When the last packet that arrived was sent, by the sender's clock (t_recvdata).
+    pub sent_at: Instant,
+    /// How long ago it arrived (t_delay).
+    pub delay: Duration,
+    /// Bytes in a second that arrived since the report before (X_recv).
+    pub received_bps: f64,
+    /// The loss event rate (p).
+    pub loss_rate: f64,
+}
+
+/// The receiver of one stream.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    timeout: TcpTimeout,
+    size: f64,
+    intervals: LossIntervals,
+    /// Behind the highest number that arrived.
+    next: u64,
+    /// Gaps below `next` that are not yet known to be lost: a number, and how many higher ones have come.
+    gaps: Vec<(u64, usize)>,
+    /// When the packet before each gap arrived and was numbered, to tell when a lost one would have.
+    last: Option<(Instant, u64)>,
+    /// When the last loss event began.
+    event_at: Option<Instant>,
+    rtt: Option<Duration>,
+    bytes: u64,
+    since: Option<Instant>,
+    best_bps: f64,
+    newest: Option<(Instant, Instant)>,
+    report_at: Option<Instant>,
+    must_report: bool,
+    told_rate: f64,
+}
+
+/// Gaps that are kept: beyond, the oldest count as lost at once.
+const GAPS_MAX: usize = 1_024;
+
+impl Receiver {
+    /// A receiver of packets of about `size` bytes, with the sender's rule for TCP's timeout.
+    pub fn new(size: u32, timeout: TcpTimeout) -> Self {
+        Self {
+            timeout,
+            size: f64::from(size.max(1)),
+            intervals: LossIntervals::default(),
+            next: 0,
+            gaps: Vec::new(),
+            last: None,
+            event_at: None,
+            rtt: None,
+            bytes: 0,
+            since: None,
+            best_bps: 0.0,
+            newest: None,
+            report_at: None,
+            must_report: false,
+            told_rate: 0.0,
+        }
+    }
+
+    /// The interval that the first loss was given.
+    #[cfg(test)]
+    pub(super) fn first_interval(&self) -> f64 {
+        self.intervals.oldest()
+    }
+    /// The loss event rate so far.
+    pub fn loss_rate(&self) -> f64 {
+        self.intervals.rate(self.next)
+    }
+    /// When to ask for a report next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.report_at
+    }
+
+    /// Takes in a packet that arrived at `now`. Old and repeated numbers count as bytes only.
+    pub fn handle_packet(&mut self, now: Instant, arrival: &Arrival) {
+        self.rtt = arrival.rtt.or(self.rtt);
+        self.bytes += u64::from(arrival.bytes);
+        self.newest = Some((now, arrival.sent_at));
+        self.since.get_or_insert(now);
+        // Section 6.3: the first packet is reported at once; section 6.2: so is each that comes less often than once a round trip.
+        self.must_report |= self.report_at.is_none();
+        if arrival.sequence < self.next {
+            self.gaps.retain(|(gap, _)| *gap != arrival.sequence);
+            return;
+        }
+        for (_, higher) in &mut self.gaps {
+            *higher += 1;
+        }
+        let skipped = arrival.sequence - self.next;
+        // More gaps than are kept are one loss event: its first counts.
+        let kept = skipped.min(GAPS_MAX as u64);
+        self.gaps.extend((self.next..self.next + kept).map(|gap| (gap, 1)));
+        let before = self.last.replace((now, arrival.sequence));
+        self.next = arrival.sequence + 1;
+        while let Some(&(gap, higher)) = self.gaps.first()
+            && (higher >= LATE || self.gaps.len() > GAPS_MAX)
+        {
+            self.gaps.remove(0);
+            self.lose(now, gap, before);
+        }
+    }
+
+    /// The packet `sequence` is lost.
+    fn lose(&mut self, now: Instant, sequence: u64, before: Option<(Instant, u64)>) {
+        // Section 5.2: when it would have arrived, between its neighbours. What came last before now is near enough, as a loss is
+        // found three packets later.
+        let at = before.map_or(now, |(at, _)| at);
+        let rtt = self.rtt.unwrap_or(Duration::ZERO);
+        if self.event_at.is_some_and(|event| at < event + rtt) {
+            return;
+        }
+        self.event_at = Some(at);
+        let (size, rtt_s) = (self.size, rtt.as_secs_f64().max(1e-9));
+        let measured = self.rate_until(now).max(self.best_bps);
+        let rto_s = self.timeout.seconds(rtt_s);
+        let first = || 1.0 / loss_rate_for(measured.max(size), size, rtt_s, rto_s);
+        self.intervals.begin(sequence, first);
+        // Section 6.2 step 3: a new loss event is told at once.
+        self.must_report |= self.loss_rate() > self.told_rate;
+    }
+
+    /// Bytes in a second since the last report.
+    fn rate_until(&self, now: Instant) -> f64 {
+        let rtt = self.rtt.unwrap_or(Duration::ZERO);
+        let time = self.since.map_or(Duration::ZERO, |since| now.saturating_since(since)).max(rtt);
+        if time == Duration::ZERO { 0.0 } else { self.bytes as f64 / time.as_secs_f64() }
+    }
+
+    /// The report that is due at `now`, if one is: once a round trip while data comes, and at once for a new loss event.
+    pub fn poll_report(&mut self, now: Instant) -> Option<Report> {
+        let is_due = self.must_report || self.report_at.is_some_and(|at| at <= now);
+        let (arrived_at, sent_at) = self.newest.filter(|_| is_due)?;
+        self.must_report = false;
+        let rtt = self.rtt.unwrap_or(Duration::ZERO);
+        // Section 6.2 step 1: nothing has come since, nothing is said.
+        if self.bytes == 0 {
+            self.report_at = None;
+            return None;
+        }
+        let received_bps = self.rate_until(now);
+        self.best_bps = self.best_bps.max(received_bps);
+        (self.bytes, self.since) = (0, Some(now));
+        self.told_rate = self.loss_rate();
+        self.report_at = (rtt > Duration::ZERO).then(|| now + rtt);
+        Some(Report {
+            sent_at,
+            delay: now.saturating_since(arrived_at),
+            received_bps,
+            loss_rate: self.told_rate,
+        })
+    }
+}

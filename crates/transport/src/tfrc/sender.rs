@@ -1,0 +1,200 @@
+//! The sending half: how fast to send, by what the receiver reports.
+//!
+//! Source: RFC 5348 section 4.
+
+use super::{Report, throughput_bps};
+use anabranch_units::{Duration, Instant};
+
+/// The longest time between two packets (section 3.1: t_mbi).
+const GAP_MAX_S: f64 = 64.0;
+/// What is kept of the mean round trip, and of the mean of its square root (sections 4.3 and 4.5).
+const KEPT: f64 = 0.9;
+
+/// What stands for TCP's retransmission timeout in the equation (section 3.1).
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub enum TcpTimeout {
+    /// Four round trips.
+    FourRtt,
+    /// Four round trips, and at least so many seconds: 1 in RFC 6298, 0.2 for Linux and LTTP.
+    AtLeast(f64),
+}
+
+impl TcpTimeout {
+    pub(super) fn seconds(self, rtt_s: f64) -> f64 {
+        match self {
+            Self::FourRtt => 4.0 * rtt_s,
+            Self::AtLeast(least) => (4.0 * rtt_s).max(least),
+        }
+    }
+}
+
+/// How a sender is set up.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct SenderConfig {
+    /// Bytes of a packet (s).
+    pub size: u32,
+    /// See [`TcpTimeout`].
+    pub timeout: TcpTimeout,
+    /// Bytes in a second until the first report; one packet a second if 0, as section 4.2 has it.
+    pub initial_bps: f64,
+    /// Whether the rate gives way as round trips grow (section 4.5).
+    pub reduces_oscillation: bool,
+}
+
+/// The sender of one stream.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    config: SenderConfig,
+    size: f64,
+    /// The allowed rate (X).
+    rate_bps: f64,
+    rtt_s: Option<f64>,
+    root_mean: f64,
+    root_last: f64,
+    loss_rate: f64,
+    /// What the equation allows, once there was a loss (X_Bps).
+    equation_bps: f64,
+    /// Recent receive rates with their times (X_recv_set); infinite before the first report.
+    received: Vec<(Instant, f64)>,
+    doubled_at: Option<Instant>,
+    timer: Instant,
+}
+
+impl Sender {
+    /// A sender that begins at `now`.
+    pub fn new(now: Instant, config: SenderConfig) -> Self {
+        let size = f64::from(config.size.max(1));
+        let rate_bps = if config.initial_bps > 0.0 { config.initial_bps } else { size };
+        Self {
+            config,
+            size,
+            rate_bps,
+            rtt_s: None,
+            root_mean: 0.0,
+            root_last: 0.0,
+            loss_rate: 0.0,
+            equation_bps: f64::INFINITY,
+            received: vec![(now, f64::INFINITY)],
+            doubled_at: None,
+            // Section 4.2.
+            timer: now + Duration::from_secs(2),
+        }
+    }
+
+    /// Bytes in a second that may be sent now.
+    pub fn rate_bps(&self) -> f64 {
+        if !self.config.reduces_oscillation || self.root_last <= 0.0 {
+            return self.rate_bps;
+        }
+        (self.rate_bps * self.root_mean / self.root_last).max(self.least_bps())
+    }
+    /// The time between two packets.
+    pub fn gap(&self) -> Duration {
+        Duration::from_ps((self.size / self.rate_bps() * 1e12) as u64)
+    }
+    /// The round trip, once known.
+    pub fn rtt(&self) -> Option<Duration> {
+        self.rtt_s.map(|rtt| Duration::from_ps((rtt * 1e12) as u64))
+    }
+    /// When the no-feedback timer goes off.
+    pub const fn timer(&self) -> Instant {
+        self.timer
+    }
+
+    fn least_bps(&self) -> f64 {
+        self.size / GAP_MAX_S
+    }
+    /// What a TCP may send in its first round trip, by round trips (section 4.2: W_init / R; RFC 3390).
+    fn initial_bps(&self, rtt_s: f64) -> f64 {
+        (4.0 * self.size).min((2.0 * self.size).max(4_380.0)) / rtt_s
+    }
+    fn received_max(&self) -> f64 {
+        self.received.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
+    }
+
+    /// Takes in a report that arrived at `now`; `is_limited` where, since the report before, less was sent than allowed.
+    ///
+    /// Source: section 4.3.
+    pub fn handle_report(&mut self, now: Instant, report: &Report, is_limited: bool) {
+        let sample = now.saturating_since(report.sent_at + report.delay).as_secs_f64().max(1e-9);
+        let is_first = self.rtt_s.is_none();
+        let rtt_s = self.rtt_s.map_or(sample, |rtt| KEPT * rtt + (1.0 - KEPT) * sample);
+        self.rtt_s = Some(rtt_s);
+        self.root_last = sample.sqrt();
+        self.root_mean =
+            if is_first { self.root_last } else { KEPT * self.root_mean + (1.0 - KEPT) * self.root_last };
+        let has_new_loss = report.loss_rate > self.loss_rate;
+        self.loss_rate = report.loss_rate;
+        let limit = if is_limited && has_new_loss {
+            self.received.iter_mut().for_each(|(_, rate)| *rate /= 2.0);
+            self.keep_only_best(now, 0.85 * report.received_bps);
+            self.received_max()
+        } else if is_limited {
+            self.keep_only_best(now, report.received_bps);
+            2.0 * self.received_max()
+        } else {
+            self.received.push((now, report.received_bps));
+            let old = Duration::from_ps((2.0 * rtt_s * 1e12) as u64);
+            self.received.retain(|(at, rate)| rate.is_finite() && *at + old >= now);
+            2.0 * self.received_max()
+        };
+        if is_first {
+            // Section 4.2: the first report gives the round trip, and the rate of TCP's first window with it.
+            self.rate_bps = self.rate_bps.max(self.initial_bps(rtt_s));
+            self.doubled_at = Some(now);
+        }
+        self.set_rate(now, limit, is_first);
+        self.set_timer(now);
+    }
+
+    fn keep_only_best(&mut self, now: Instant, rate: f64) {
+        let best =
+            self.received.iter().map(|(_, rate)| *rate).filter(|rate| rate.is_finite()).fold(rate, f64::max);
+        self.received = vec![(now, best)];
+    }
+
+    /// Step 4.
+    fn set_rate(&mut self, now: Instant, limit: f64, is_first: bool) {
+        let rtt_s = self.rtt_s.unwrap_or(1.0);
+        if self.loss_rate > 0.0 {
+            let rto_s = self.config.timeout.seconds(rtt_s);
+            self.equation_bps = throughput_bps(self.size, rtt_s, rto_s, self.loss_rate);
+            self.rate_bps = self.equation_bps.min(limit).max(self.least_bps());
+        } else if !is_first
+            && self.doubled_at.is_none_or(|at| now.saturating_since(at).as_secs_f64() >= rtt_s)
+        {
+            self.rate_bps = (2.0 * self.rate_bps).min(limit).max(self.initial_bps(rtt_s));
+            self.doubled_at = Some(now);
+        }
+    }
+
+    fn set_timer(&mut self, now: Instant) {
+        let rtt_s = self.rtt_s.unwrap_or(2.0 / 4.0);
+        let seconds = (4.0 * rtt_s).max(2.0 * self.size / self.rate_bps);
+        self.timer = now + Duration::from_ps((seconds * 1e12) as u64);
+    }
+
+    /// The no-feedback timer has gone off; `was_idle` where nothing was sent since it was set.
+    ///
+    /// Source: section 4.4.
+    pub fn handle_timeout(&mut self, now: Instant, was_idle: bool) {
+        let least = self.least_bps();
+        let received = self.received_max();
+        let recover = self.rtt_s.map(|rtt| self.initial_bps(rtt));
+        let keeps = was_idle
+            && recover.is_some_and(|recover| {
+                if self.loss_rate > 0.0 { received < recover } else { self.rate_bps < 2.0 * recover }
+            });
+        if keeps {
+            // Who was idle at a low rate is not slowed further.
+        } else if recover.is_none() || self.loss_rate <= 0.0 {
+            self.rate_bps = (self.rate_bps / 2.0).max(least);
+        } else {
+            let limit = if self.equation_bps > 2.0 * received { received } else { self.equation_bps / 2.0 };
+            let limit = limit.max(least);
+            self.received = vec![(now, limit / 2.0)];
+            self.set_rate(now, limit, false);
+        }
+        self.set_timer(now);
+    }
+}

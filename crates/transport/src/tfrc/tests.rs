@@ -1,0 +1,180 @@
+//! The RFC's rules, one by one, and both halves over a wire.
+
+use super::*;
+use anabranch_units::{Duration, Instant};
+
+const SIZE: u32 = 1_000;
+
+fn ms(n: u64) -> Instant {
+    Instant::ZERO + Duration::from_ms(n)
+}
+fn config() -> SenderConfig {
+    SenderConfig { size: SIZE, timeout: TcpTimeout::FourRtt, initial_bps: 0.0, reduces_oscillation: false }
+}
+/// A report about a packet sent at `sent`, without delay.
+fn report(sent: u64, received_bps: f64, loss_rate: f64) -> Report {
+    Report { sent_at: ms(sent), delay: Duration::ZERO, received_bps, loss_rate }
+}
+
+#[test]
+fn the_throughput_equation_has_its_worked_values() {
+    // Without the timeouts' part this is s / (R sqrt(2p / 3)): 1,000 bytes, 100 ms, one loss in a hundred.
+    let simple = 1_000.0 / (0.1 * (0.02f64 / 3.0).sqrt());
+    assert!((throughput_bps(1_000.0, 0.1, 0.0, 0.01) - simple).abs() < 1e-6);
+    // With them, t_RTO = 4 R: 1000 / (0.0081650 + 0.4 * 3 * 0.0612372 * 0.01 * 1.0032) = 112,332.
+    assert!((throughput_bps(1_000.0, 0.1, 0.4, 0.01) - 112_332.0).abs() < 1.0);
+    for p in [1e-6, 1e-3, 0.02, 0.3] {
+        let back = loss_rate_for(throughput_bps(1_000.0, 0.05, 0.2, p), 1_000.0, 0.05, 0.2);
+        assert!((back / p - 1.0).abs() < 1e-5, "{p}: {back}");
+    }
+}
+
+#[test]
+fn the_first_report_raises_a_packet_a_second_to_tcps_first_window() {
+    let mut sender = Sender::new(ms(0), config());
+    assert_eq!(sender.rate_bps(), 1_000.0);
+    assert_eq!(sender.timer(), ms(2_000));
+    sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
+    assert_eq!(sender.rtt(), Some(Duration::from_ms(100)));
+    // min(4 s, max(2 s, 4380)) = 4,000 bytes in a round trip of 0.1 s.
+    assert_eq!(sender.rate_bps(), 40_000.0);
+}
+
+#[test]
+fn slow_start_doubles_once_a_round_trip_and_not_beyond_twice_what_arrives() {
+    let mut sender = Sender::new(ms(0), config());
+    sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
+    sender.handle_report(ms(200), &report(100, 40_000.0, 0.0), false);
+    assert_eq!(sender.rate_bps(), 80_000.0);
+    sender.handle_report(ms(250), &report(150, 80_000.0, 0.0), false);
+    assert_eq!(sender.rate_bps(), 80_000.0, "half a round trip later");
+    sender.handle_report(ms(320), &report(220, 50_000.0, 0.0), false);
+    assert_eq!(sender.rate_bps(), 160_000.0, "twice the best of the last two round trips");
+    sender.handle_report(ms(700), &report(600, 50_000.0, 0.0), false);
+    assert_eq!(sender.rate_bps(), 100_000.0);
+}
+
+#[test]
+fn after_a_loss_the_equation_rules_and_twice_what_arrives() {
+    let mut sender = Sender::new(ms(0), config());
+    sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
+    sender.handle_report(ms(200), &report(100, 1e9, 0.01), false);
+    let equation = throughput_bps(1_000.0, 0.1, 0.4, 0.01);
+    assert!((sender.rate_bps() - equation).abs() < 1.0);
+    sender.handle_report(ms(600), &report(500, 30_000.0, 0.01), false);
+    assert_eq!(sender.rate_bps(), 60_000.0);
+    // Data-limited, with a new loss: what arrives is taken for more than it is.
+    sender.handle_report(ms(700), &report(600, 40_000.0, 0.02), true);
+    assert_eq!(sender.rate_bps(), 34_000.0, "0.85 of what arrived");
+}
+
+#[test]
+fn silence_halves_the_rate_and_an_idle_sender_keeps_it() {
+    let mut sender = Sender::new(ms(0), config());
+    sender.handle_timeout(ms(2_000), false);
+    assert_eq!(sender.rate_bps(), 500.0, "no report yet");
+    let mut sender = Sender::new(ms(0), config());
+    sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
+    assert_eq!(sender.timer(), ms(500), "four round trips");
+    sender.handle_timeout(ms(500), true);
+    assert_eq!(sender.rate_bps(), 40_000.0);
+    sender.handle_timeout(ms(900), false);
+    assert_eq!(sender.rate_bps(), 20_000.0);
+    let mut sender = Sender::new(ms(0), config());
+    sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
+    sender.handle_report(ms(200), &report(100, 1e6, 0.01), false);
+    let equation = sender.rate_bps();
+    sender.handle_timeout(ms(600), false);
+    assert!((sender.rate_bps() - equation / 2.0).abs() < 1.0, "half of the equation's");
+    let least = 1_000.0 / 64.0;
+    for n in 0..40 {
+        sender.handle_timeout(ms(1_000 + n), false);
+    }
+    assert!(sender.rate_bps() >= least);
+}
+
+#[test]
+fn a_longer_round_trip_slows_the_instant_rate_only() {
+    let mut sender = Sender::new(ms(0), SenderConfig { reduces_oscillation: true, ..config() });
+    sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
+    assert_eq!(sender.rate_bps(), 40_000.0);
+    // 400 ms: the mean of roots is 0.9 sqrt 0.1 + 0.1 sqrt 0.4, by sqrt 0.4.
+    sender.handle_report(ms(500), &report(100, 1e6, 0.0), false);
+    let ratio = (0.9 * 0.1f64.sqrt() + 0.1 * 0.4f64.sqrt()) / 0.4f64.sqrt();
+    assert!((sender.rate_bps() - 80_000.0 * ratio).abs() < 1.0, "{}", sender.rate_bps());
+}
+
+/// A stream over a wire of 50 ms that loses what `is_lost` says: the mean rate of the last half, in bytes a second, and p.
+fn run(seconds: u64, is_lost: impl Fn(u64) -> bool) -> (f64, f64) {
+    let (mut sender, mut receiver) = (Sender::new(ms(0), config()), Receiver::new(SIZE, TcpTimeout::FourRtt));
+    let (wire, end) = (Duration::from_ms(50), Instant::ZERO + Duration::from_secs(seconds));
+    let (mut sent_at, mut sequence) = (ms(0), 0u64);
+    let (mut data, mut reports) = (std::collections::VecDeque::new(), std::collections::VecDeque::new());
+    let (mut half_bytes, half) = (0u64, Instant::ZERO + Duration::from_secs(seconds / 2));
+    loop {
+        let due = |queue: &std::collections::VecDeque<(Instant, Arrival)>| queue.front().map(|(at, _)| *at);
+        let next_report = reports.front().map(|(at, _): &(Instant, Report)| *at);
+        let now = [Some(sent_at), due(&data), next_report, receiver.poll_timeout(), Some(sender.timer())];
+        let now = now.into_iter().flatten().min().expect("there is always a timer");
+        if now > end {
+            return (half_bytes as f64 / (seconds - seconds / 2) as f64, receiver.loss_rate());
+        }
+        if let Some((_, arrival)) = data.pop_front_if(|(at, _)| *at <= now) {
+            receiver.handle_packet(now, &arrival);
+        }
+        if let Some(report) = receiver.poll_report(now) {
+            reports.push_back((now + wire, report));
+        }
+        if let Some((_, report)) = reports.pop_front_if(|(at, _)| *at <= now) {
+            sender.handle_report(now, &report, false);
+        }
+        if sender.timer() <= now {
+            sender.handle_timeout(now, false);
+        }
+        if sent_at <= now {
+            let arrival = Arrival { sequence, bytes: SIZE, sent_at: now, rtt: sender.rtt() };
+            if !is_lost(sequence) {
+                data.push_back((now + wire, arrival));
+            }
+            half_bytes += if now >= half { u64::from(SIZE) } else { 0 };
+            sequence += 1;
+        }
+        if sent_at <= now {
+            sent_at = now + sender.gap();
+        }
+    }
+}
+
+#[test]
+fn with_regular_losses_it_sends_what_the_equation_says() {
+    for period in [50, 200, 1_000] {
+        let (rate, p) = run(120, |sequence| sequence % period == period - 1);
+        assert!((p * period as f64 - 1.0).abs() < 0.05, "one in {period}: p {p}");
+        let equation = throughput_bps(1_000.0, 0.1, 0.4, 1.0 / period as f64);
+        assert!(
+            (rate / equation - 1.0).abs() < 0.05,
+            "one in {period}: {rate}, the equation says {equation}"
+        );
+    }
+}
+
+#[test]
+fn losses_within_a_round_trip_are_one_event() {
+    let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt);
+    let mut arrive = |sequence: u64| {
+        let at = ms(sequence);
+        receiver.handle_packet(
+            at,
+            &Arrival { sequence, bytes: SIZE, sent_at: at, rtt: Some(Duration::from_ms(100)) },
+        );
+        receiver.poll_report(at);
+    };
+    for sequence in (0..1_000).filter(|n| ![500, 503, 510, 540, 700].contains(n)) {
+        arrive(sequence);
+    }
+    // Two events: at 500 and 200 packets later; 300 packets since are the open interval.
+    let mut expected = LossIntervals::default();
+    expected.begin(500, || receiver.first_interval());
+    expected.begin(700, || 0.0);
+    assert_eq!(receiver.loss_rate(), expected.rate(1_000));
+}
