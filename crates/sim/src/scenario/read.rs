@@ -1,6 +1,7 @@
 //! Reads scenarios: TOML, settings that override it, sweeps, and errors that name their place.
 
 use super::{Scenario, System, Workload};
+use crate::plan::PlanError;
 use crate::system;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -223,6 +224,17 @@ fn typed<T: DeserializeOwned>(value: Value, prefix: &str) -> Result<T, Wrong> {
         let message = message.split("\nin `").next().unwrap_or_default().trim().replace('\n', ", ");
         Wrong::new(field, message)
     })
+}
+
+impl System {
+    /// Its settings as a `T`.
+    ///
+    /// Errors: what is unknown, missing or of the wrong kind, with its place below `field`, which is what messages call this
+    /// workload.
+    pub fn settings<T: DeserializeOwned>(&self, field: &str) -> Result<T, PlanError> {
+        typed(Value::Table(self.settings.clone()), field)
+            .map_err(|Wrong { field, message }| PlanError { field, message })
+    }
 }
 
 fn points(mut root: Table) -> Result<Vec<Point>, Wrong> {

@@ -7,6 +7,7 @@ use anabranch_replicate::msg::SYMBOL_BYTES_MAX;
 use anabranch_replicate::plan::Scheme;
 use anabranch_replicate::plan::survey::concurrent;
 use anabranch_sim::scenario::System;
+use anabranch_sim::system::SystemPlan as _;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{ByteCount, Duration, Seed, SiteId};
 use serde::Deserialize;
@@ -98,7 +99,7 @@ impl Settings {
 /// Errors: a setting that is unknown or cannot be, a network in which sites cannot relay or reach each other.
 pub fn plan(workload: &System, network: &Network, field: &str) -> Result<Replicate, PlanError> {
     let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
-    let settings = read(workload, field)?;
+    let settings: Settings = workload.settings(field)?;
     settings.check().map_err(|(name, message)| wrong(name, message))?;
     let topology = network.named_topology();
     if let Some(switch) = topology.sites().iter().find(|site| site.is_switch) {
@@ -151,20 +152,9 @@ pub fn plan(workload: &System, network: &Network, field: &str) -> Result<Replica
     }
     let priorities = if settings.fill { vec![BULK, FILL] } else { vec![BULK] };
     let planned = Replicate { settings, listed, priorities, field: field.to_owned() };
-    // Whatever is wrong with the first run's transfers is said before it begins.
-    anabranch_sim::system::SystemPlan::app(&planned, network, Seed::new(1))?;
+    if planned.listed.is_some() {
+        // The same for every seed: what is wrong with it is said before the first run begins.
+        planned.app(network, Seed::new(0))?;
+    }
     Ok(planned)
-}
-
-/// The settings, with the place of what is wrong.
-fn read(workload: &System, field: &str) -> Result<Settings, PlanError> {
-    serde_path_to_error::deserialize(toml::Value::Table(workload.settings.clone())).map_err(|error| {
-        let path = error.path().to_string();
-        let field = if path == "." { field.to_owned() } else { format!("{field}.{path}") };
-        let message = error.into_inner().to_string();
-        PlanError {
-            field,
-            message: message.split("\nin `").next().unwrap_or_default().trim().replace('\n', ", "),
-        }
-    })
 }
