@@ -14,7 +14,7 @@ mod sender;
 
 pub use loss::LossIntervals;
 pub use receiver::{Arrival, Receiver, Report};
-pub use sender::{Sender, SenderConfig, TcpTimeout};
+pub use sender::{GAP_MAX_S, Sender, SenderConfig, TcpTimeout};
 
 /// Bytes in a second that TCP would send: segments of `size` bytes, a round trip of `rtt_s`, a timeout of `rto_s`, losses in
 /// a share `p` of the segments.

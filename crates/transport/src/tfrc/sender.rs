@@ -5,8 +5,8 @@
 use super::{Report, throughput_bps};
 use anabranch_units::{Duration, Instant};
 
-/// The longest time between two packets (section 3.1: t_mbi).
-const GAP_MAX_S: f64 = 64.0;
+/// The longest time between two packets in the RFC, in seconds (section 3.1: t_mbi).
+pub const GAP_MAX_S: f64 = 64.0;
 /// What is kept of the mean round trip, and of the mean of its square root (sections 4.3 and 4.5).
 const KEPT: f64 = 0.9;
 
@@ -39,6 +39,8 @@ pub struct SenderConfig {
     pub initial_bps: f64,
     /// Whether the rate gives way as round trips grow (section 4.5).
     pub reduces_oscillation: bool,
+    /// The longest time between two packets, in seconds: [`GAP_MAX_S`] in the RFC.
+    pub gap_max_s: f64,
 }
 
 /// The sender of one stream.
@@ -96,13 +98,17 @@ impl Sender {
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt_s.map(|rtt| Duration::from_ps((rtt * 1e12) as u64))
     }
+    /// The loss event rate, as the receiver said last.
+    pub const fn loss_rate(&self) -> f64 {
+        self.loss_rate
+    }
     /// When the no-feedback timer goes off.
     pub const fn timer(&self) -> Instant {
         self.timer
     }
 
     fn least_bps(&self) -> f64 {
-        self.size / GAP_MAX_S
+        self.size / self.config.gap_max_s
     }
     /// What a TCP may send in its first round trip, by round trips (section 4.2: W_init / R; RFC 3390).
     fn initial_bps(&self, rtt_s: f64) -> f64 {

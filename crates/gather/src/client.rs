@@ -1,0 +1,643 @@
+//! The client: which piece comes from which server, at what rate, and what happens when one fails.
+//!
+//! A *piece* is some ranges of one object, with the servers that hold it. A pull asks one of them for one range; if it is
+//! refused, falls silent or is lost, what is lacking of the range is asked of another. A piece fails when no holder is left, and
+//! only that piece does.
+//!
+//! The last hop is divided evenly among pulls, where its rate is known; what a pull has not used for a while the others get
+//! ([`share`]). The first packets of pulls that begin together are spread over the time that they take on the link, so that
+//! they do not meet in its queue (LTTP section V-F: "even if each server sends a single packet, buffer overflow ... can occur").
+//!
+//! Leaves out: connections, files, hashes (drivers, `cli`). Read [`Piece`], [`ClientEvent`] and [`Client`] first.
+
+use crate::config::{ClientConfig, ConfigError};
+use crate::grants::share;
+use crate::layout::Layout;
+use crate::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
+use crate::receiver::{Counts, Receiver, Receiving};
+use anabranch_codes::Symbol;
+use anabranch_units::{BitRate, Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+/// Names a server of a client, by the order in which they were added.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerId(pub u32);
+
+/// Names a piece of a client, by the order in which they were added.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PieceId(pub u32);
+
+/// What is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The object's name at its holders.
+    pub object: String,
+    /// Its bytes that are wanted, in order and apart; all of them if this is none.
+    pub ranges: Option<Vec<Range<u64>>>,
+    /// Who holds it; the first that can is asked first.
+    pub holders: Vec<ServerId>,
+}
+
+/// Why a server did not bring a piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Which server.
+    pub server: ServerId,
+    /// Why, in one line.
+    pub reason: String,
+}
+
+/// What a client tells its user.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClientEvent<S> {
+    /// A server has said how long an object is.
+    Accepted {
+        /// The piece.
+        piece: PieceId,
+        /// Who brings it.
+        server: ServerId,
+        /// Bytes of the whole object.
+        object_bytes: u64,
+        /// Its BLAKE3 hash, as the server says.
+        hash: Option<[u8; 32]>,
+    },
+    /// Bytes of an object have come.
+    Blocks {
+        /// The piece.
+        piece: PieceId,
+        /// Which bytes of the object.
+        range: Range<u64>,
+        /// The blocks; the last one may be padded.
+        blocks: Vec<S>,
+    },
+    /// All of a piece has come.
+    Complete {
+        /// The piece.
+        piece: PieceId,
+    },
+    /// A server did not bring a piece; another is asked, if there is one.
+    Left {
+        /// The piece.
+        piece: PieceId,
+        /// Who, and why.
+        failure: Failure,
+    },
+    /// No server is left that could bring it.
+    Failed {
+        /// The piece.
+        piece: PieceId,
+        /// Who did not, and why.
+        failures: Vec<Failure>,
+    },
+}
+
+/// Packets that are kept of a pull that its server has not described yet.
+const EARLY_MAX: usize = 256;
+/// The least time over which it is measured what pulls use.
+const MEASURE_MIN: Duration = Duration::from_ms(20);
+/// A pull that uses less than this share of its grant lends the rest.
+const USED_SHARE: f64 = 0.7;
+
+#[derive(Debug)]
+struct PieceState {
+    piece: Piece,
+    /// What is lacking and in no pull; none as long as the object's length is not known.
+    missing: Option<VecDeque<Range<u64>>>,
+    pulls: u32,
+    failures: Vec<Failure>,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct ServerState {
+    is_connected: bool,
+    rtt: Option<Duration>,
+    pulls: u32,
+}
+
+#[derive(Debug)]
+struct Pull<S> {
+    piece: PieceId,
+    server: ServerId,
+    /// What was asked for; up to the object's end without.
+    range: (u64, Option<u64>),
+    asked_at: Instant,
+    state: State<S>,
+    /// Bytes of datagrams since it was measured last.
+    bytes: u64,
+    /// What it was seen to use, in bits of datagrams a second, where that was less than its grant.
+    demand: Option<f64>,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are receiving")]
+enum State<S> {
+    /// The server has not answered: packets that came before its answer.
+    Asked {
+        early: Vec<Packet<S>>,
+        grant: Option<BitRate>,
+    },
+    Receiving(Receiver<S>),
+}
+
+/// Pulls pieces from many servers. See the module's head.
+#[derive(Debug)]
+pub struct Client<S> {
+    config: ClientConfig,
+    servers: Vec<ServerState>,
+    pieces: Vec<PieceState>,
+    /// Pieces that have something to be asked for.
+    queue: VecDeque<PieceId>,
+    pulls: BTreeMap<PullId, Pull<S>>,
+    next_pull: u32,
+    control: VecDeque<(ServerId, Control)>,
+    events: VecDeque<ClientEvent<S>>,
+    /// Pulls that may have feedback to send.
+    touched: VecDeque<PullId>,
+    measured_at: Option<Instant>,
+    /// Of pulls that are over.
+    counts: Counts,
+    strays: u64,
+}
+
+impl<S: Symbol> Client<S> {
+    /// A client without servers.
+    ///
+    /// Errors: a setting out of its range.
+    pub fn new(config: ClientConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self {
+            config,
+            servers: Vec::new(),
+            pieces: Vec::new(),
+            queue: VecDeque::new(),
+            pulls: BTreeMap::new(),
+            next_pull: 0,
+            control: VecDeque::new(),
+            events: VecDeque::new(),
+            touched: VecDeque::new(),
+            measured_at: None,
+            counts: Counts::default(),
+            strays: 0,
+        })
+    }
+
+    /// Adds a server that is not connected yet.
+    pub fn add_server(&mut self) -> ServerId {
+        self.servers.push(ServerState { is_connected: false, rtt: None, pulls: 0 });
+        ServerId(self.servers.len() as u32 - 1)
+    }
+
+    /// Adds a piece. It is asked for by [`Client::begin`], or when something else ends.
+    ///
+    /// Panics: for a holder that was not added.
+    pub fn add(&mut self, piece: Piece) -> PieceId {
+        let known = |server: &ServerId| (server.0 as usize) < self.servers.len();
+        assert!(piece.holders.iter().all(known), "a piece's holders are servers of this client");
+        let id = PieceId(self.pieces.len() as u32);
+        let missing: Option<VecDeque<_>> = piece.ranges.clone().map(VecDeque::from);
+        let is_over = missing.as_ref().is_some_and(VecDeque::is_empty);
+        self.pieces.push(PieceState { piece, missing, pulls: 0, failures: Vec::new(), is_over });
+        if is_over {
+            self.events.push_back(ClientEvent::Complete { piece: id });
+        } else {
+            self.queue.push_back(id);
+        }
+        id
+    }
+
+    /// Asks for all that can be asked for now.
+    pub fn begin(&mut self, now: Instant) {
+        self.schedule(now);
+    }
+
+    /// Whether every piece is complete or has failed.
+    pub fn is_done(&self) -> bool {
+        self.pieces.iter().all(|piece| piece.is_over)
+    }
+    /// What became of packets, over all pulls.
+    pub fn counts(&self) -> Counts {
+        let running = self.pulls.values().filter_map(|pull| match &pull.state {
+            State::Receiving(receiver) => Some(receiver.counts()),
+            State::Asked { .. } => None,
+        });
+        running.fold(self.counts, added)
+    }
+    /// Packets that came for pulls that are over.
+    pub const fn strays(&self) -> u64 {
+        self.strays
+    }
+    /// Pulls under way: whose piece, from which server, and what share of its packets begin a loss event.
+    pub fn pulls(&self) -> impl Iterator<Item = (PieceId, ServerId, f64)> + '_ {
+        self.pulls.values().map(|pull| {
+            let loss = match &pull.state {
+                State::Receiving(receiver) => receiver.loss_rate(),
+                State::Asked { .. } => 0.0,
+            };
+            (pull.piece, pull.server, loss)
+        })
+    }
+
+    /// A server's control channel stands; `rtt` is what it took to and fro, where that is known.
+    pub fn handle_connected(&mut self, now: Instant, server: ServerId, rtt: Option<Duration>) {
+        let state = &mut self.servers[server.0 as usize];
+        (state.is_connected, state.rtt) = (true, rtt);
+        self.schedule(now);
+    }
+
+    /// A server cannot be reached, or not any more.
+    pub fn handle_lost(&mut self, now: Instant, server: ServerId, reason: &str) {
+        self.servers[server.0 as usize].is_connected = false;
+        let its: Vec<PullId> =
+            self.pulls.iter().filter(|(_, pull)| pull.server == server).map(|(id, _)| *id).collect();
+        let mut told: Vec<PieceId> = Vec::new();
+        for id in its {
+            told.extend(self.abandon(id, reason.to_owned()));
+        }
+        // Who waits for a server that will not come need not.
+        for at in 0..self.pieces.len() {
+            let (id, state) = (PieceId(at as u32), &mut self.pieces[at]);
+            let is_new = state.piece.holders.contains(&server)
+                && !state.failures.iter().any(|failure| failure.server == server);
+            if !state.is_over && is_new && !told.contains(&id) {
+                state.failures.push(Failure { server, reason: reason.to_owned() });
+            }
+        }
+        self.schedule(now);
+    }
+
+    /// Asks servers for pieces while there are both.
+    fn schedule(&mut self, now: Instant) {
+        let mut new = Vec::new();
+        for _ in 0..self.queue.len() {
+            let Some(piece) = self.queue.pop_front() else { break };
+            if self.pulls.len() >= self.config.pulls_max {
+                self.queue.push_front(piece);
+                break;
+            }
+            let state = &self.pieces[piece.0 as usize];
+            if state.is_over || state.missing.as_ref().is_some_and(VecDeque::is_empty) {
+                continue;
+            }
+            let failed = |server: &ServerId| state.failures.iter().any(|failure| failure.server == *server);
+            let left: Vec<ServerId> = state.piece.holders.iter().copied().filter(|s| !failed(s)).collect();
+            if left.is_empty() && state.pulls == 0 {
+                self.fail(piece);
+                continue;
+            }
+            let load = |server: &&ServerId| self.servers[server.0 as usize].pulls;
+            let ready = |server: &&ServerId| self.servers[server.0 as usize].is_connected;
+            let Some(server) = left.iter().filter(ready).min_by_key(load).copied() else {
+                self.queue.push_back(piece);
+                continue;
+            };
+            new.push(self.open(now, piece, server));
+            if self.pieces[piece.0 as usize].missing.as_ref().is_some_and(|missing| !missing.is_empty()) {
+                self.queue.push_front(piece);
+            }
+        }
+        if new.is_empty() {
+            return;
+        }
+        self.regrant();
+        let slot = self.slot();
+        for (number, id) in new.into_iter().enumerate() {
+            self.ask(id, slot * number as u64);
+        }
+    }
+
+    fn fail(&mut self, piece: PieceId) {
+        let state = &mut self.pieces[piece.0 as usize];
+        state.is_over = true;
+        let failures = std::mem::take(&mut state.failures);
+        self.events.push_back(ClientEvent::Failed { piece, failures });
+    }
+
+    fn open(&mut self, now: Instant, piece: PieceId, server: ServerId) -> PullId {
+        let state = &mut self.pieces[piece.0 as usize];
+        let range = match &mut state.missing {
+            None => (0, None),
+            Some(missing) => {
+                let range = missing.pop_front().expect("a piece that is queued lacks something");
+                (range.start, Some(range.end))
+            }
+        };
+        state.pulls += 1;
+        self.servers[server.0 as usize].pulls += 1;
+        let id = PullId(self.next_pull);
+        self.next_pull += 1;
+        let state = State::Asked { early: Vec::new(), grant: None };
+        self.pulls.insert(id, Pull { piece, server, range, asked_at: now, state, bytes: 0, demand: None });
+        id
+    }
+
+    fn ask(&mut self, id: PullId, start_after: Duration) {
+        let pull = &self.pulls[&id];
+        let State::Asked { grant, .. } = &pull.state else { return };
+        let config = &self.config;
+        let request = Request {
+            pull: id,
+            object: self.pieces[pull.piece.0 as usize].piece.object.clone(),
+            start: pull.range.0,
+            length: pull.range.1.map(|end| end - pull.range.0),
+            mode: config.mode,
+            block_bytes: config.block_bytes,
+            blocks_max: config.blocks_max,
+            window: config.window,
+            grant: *grant,
+            start_after,
+            rtt: self.servers[pull.server.0 as usize].rtt,
+        };
+        self.control.push_back((pull.server, Control::Pull(request)));
+    }
+
+    /// What may be granted in all, in bits of datagrams a second.
+    fn granted_bps(&self) -> Option<f64> {
+        let datagram = f64::from(Packet::<S>::HEADER_BYTES + self.config.block_bytes);
+        let on_link = datagram + f64::from(self.config.overhead_bytes);
+        self.config.link.map(|link| link.as_bps() as f64 * self.config.link_share * datagram / on_link)
+    }
+
+    /// How long a packet takes of what is granted in all.
+    fn slot(&self) -> Duration {
+        let bits = 8.0 * f64::from(Packet::<S>::HEADER_BYTES + self.config.block_bytes);
+        self.granted_bps().map_or(Duration::ZERO, |bps| Duration::from_ps((bits / bps * 1e12) as u64))
+    }
+
+    /// Divides the last hop.
+    fn regrant(&mut self) {
+        let Some(capacity) = self.granted_bps() else { return };
+        let demands: Vec<Option<f64>> = self.pulls.values().map(|pull| pull.demand).collect();
+        for (pull, share) in self.pulls.values_mut().zip(share(capacity, &demands)) {
+            let rate = Some(BitRate::bps(share as u64));
+            match &mut pull.state {
+                State::Asked { grant, .. } => *grant = rate,
+                State::Receiving(receiver) => receiver.set_grant(rate),
+            }
+        }
+    }
+
+    /// Sees which pulls do not use what they are granted.
+    fn measure(&mut self, now: Instant) {
+        let Some(capacity) = self.granted_bps() else { return };
+        let rtt = self.servers.iter().filter_map(|server| server.rtt).max().unwrap_or(Duration::ZERO);
+        let since = *self.measured_at.get_or_insert(now);
+        let time = now.saturating_since(since);
+        if time < MEASURE_MIN.max(rtt * 4) {
+            return;
+        }
+        self.measured_at = Some(now);
+        // Whoever uses little may always use some more, so that it is seen when it could.
+        let least = capacity / 8.0 / self.pulls.len().max(1) as f64;
+        let mut changed = false;
+        for pull in self.pulls.values_mut() {
+            let State::Receiving(receiver) = &pull.state else { continue };
+            let used = 8.0 * std::mem::take(&mut pull.bytes) as f64 / time.as_secs_f64();
+            let granted = receiver.grant().map_or(0.0, |grant| grant.as_bps() as f64);
+            // Who was not there all the time is not measured by it.
+            let is_new = pull.asked_at + rtt * 2 > since;
+            let demand = (!is_new && used < USED_SHARE * granted).then(|| (1.5 * used).max(least));
+            changed |= demand.is_some() || pull.demand.is_some();
+            pull.demand = demand;
+        }
+        if changed {
+            self.regrant();
+        }
+    }
+
+    /// Takes in a message of a server. What only a client says is ignored, as is what is of another's pull.
+    pub fn handle_control(&mut self, now: Instant, server: ServerId, message: Control) {
+        let id = message.pull();
+        if self.pulls.get(&id).is_none_or(|pull| pull.server != server) {
+            return;
+        }
+        match message {
+            Control::Accepted(accepted) => self.accept(now, id, &accepted),
+            Control::Refused { reason, .. } | Control::GaveUp { reason, .. } => {
+                self.abandon(id, reason);
+                self.schedule(now);
+            }
+            Control::Pull(_) | Control::Stop { .. } => {}
+        }
+    }
+
+    fn accept(&mut self, now: Instant, id: PullId, accepted: &Accepted) {
+        let Some(pull) = self.pulls.get_mut(&id) else { return };
+        let State::Asked { early, grant } = &mut pull.state else { return };
+        let wanted = pull.range.1.map(|end| end - pull.range.0);
+        let config = &self.config;
+        let is_wrong = accepted.block_bytes > config.block_bytes
+            || wanted.is_some_and(|wanted| wanted != accepted.bytes)
+            || (wanted.is_none() && accepted.bytes != accepted.object_bytes)
+            || (config.mode == crate::Mode::Counted && accepted.blocks_max > config.blocks_max);
+        let layout = Layout::new(accepted.bytes, accepted.block_bytes, accepted.blocks_max);
+        let layout = match layout {
+            Ok(layout) if !is_wrong => layout,
+            _ => {
+                self.control.push_back((pull.server, Control::Stop { pull: id }));
+                self.abandon(
+                    id,
+                    "it answers with other bytes or longer blocks than were asked for".to_owned(),
+                );
+                return self.schedule(now);
+            }
+        };
+        let receiving = Receiving {
+            pull: id,
+            layout,
+            mode: config.mode,
+            decoder: config.decoder,
+            window: config.window,
+            feedback_every: config.feedback_every,
+            grant: *grant,
+        };
+        let early = std::mem::take(early);
+        pull.range.1 = Some(pull.range.0 + accepted.bytes);
+        pull.state = State::Receiving(Receiver::new(receiving));
+        let (piece, server) = (pull.piece, pull.server);
+        let Accepted { object_bytes, hash, .. } = *accepted;
+        // From now on the piece's length is known.
+        self.pieces[piece.0 as usize].missing.get_or_insert_default();
+        self.events.push_back(ClientEvent::Accepted { piece, server, object_bytes, hash });
+        for packet in early {
+            self.handle_packet(now, server, packet);
+        }
+        self.settle(now, id);
+    }
+
+    /// Takes in a packet of a server.
+    pub fn handle_packet(&mut self, now: Instant, server: ServerId, packet: Packet<S>) {
+        let id = packet.pull;
+        let Some(pull) = self.pulls.get_mut(&id).filter(|pull| pull.server == server) else {
+            self.strays += 1;
+            return;
+        };
+        match &mut pull.state {
+            State::Asked { early, .. } => {
+                if early.len() < EARLY_MAX {
+                    early.push(packet);
+                } else {
+                    self.strays += 1;
+                }
+            }
+            State::Receiving(receiver) => {
+                pull.bytes += u64::from(Packet::<S>::HEADER_BYTES) + packet.payload.len() as u64;
+                receiver.handle_packet(now, packet);
+                if self.touched.back() != Some(&id) {
+                    self.touched.push_back(id);
+                }
+                self.settle(now, id);
+            }
+        }
+    }
+
+    /// Hands over what has become complete of a pull.
+    fn settle(&mut self, now: Instant, id: PullId) {
+        let Some(pull) = self.pulls.get_mut(&id) else { return };
+        let State::Receiving(receiver) = &mut pull.state else { return };
+        let (piece, server) = (pull.piece, pull.server);
+        while let Some((generation, blocks)) = receiver.poll_complete() {
+            let range = receiver.layout().range(generation);
+            let range = pull.range.0 + range.start..pull.range.0 + range.end;
+            self.events.push_back(ClientEvent::Blocks { piece, range, blocks });
+        }
+        if !receiver.is_complete() {
+            return;
+        }
+        self.counts = added(self.counts, receiver.counts());
+        self.control.push_back((server, Control::Stop { pull: id }));
+        self.close(id);
+        let state = &mut self.pieces[piece.0 as usize];
+        if state.pulls == 0 && state.missing.as_ref().is_some_and(VecDeque::is_empty) {
+            state.is_over = true;
+            self.events.push_back(ClientEvent::Complete { piece });
+        }
+        self.regrant();
+        self.schedule(now);
+    }
+
+    fn close(&mut self, id: PullId) -> Option<Pull<S>> {
+        let pull = self.pulls.remove(&id)?;
+        self.pieces[pull.piece.0 as usize].pulls -= 1;
+        self.servers[pull.server.0 as usize].pulls -= 1;
+        Some(pull)
+    }
+
+    /// Gives a pull up, and its piece back to be asked for elsewhere. Returns the piece.
+    fn abandon(&mut self, id: PullId, reason: String) -> Option<PieceId> {
+        let pull = self.close(id)?;
+        let (piece, server) = (pull.piece, pull.server);
+        let state = &mut self.pieces[piece.0 as usize];
+        match &pull.state {
+            State::Receiving(receiver) => {
+                self.counts = added(self.counts, receiver.counts());
+                let missing = state.missing.get_or_insert_default();
+                for range in lacking(receiver, pull.range.0).into_iter().rev() {
+                    missing.push_front(range);
+                }
+            }
+            State::Asked { .. } => {
+                if let (Some(missing), Some(end)) = (&mut state.missing, pull.range.1) {
+                    missing.push_front(pull.range.0..end);
+                }
+            }
+        }
+        let failure = Failure { server, reason };
+        state.failures.push(failure.clone());
+        self.events.push_back(ClientEvent::Left { piece, failure });
+        self.queue.push_front(piece);
+        self.regrant();
+        Some(piece)
+    }
+
+    /// Tells that `now` has come.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let give_up = self.config.give_up;
+        let is_dead = |pull: &Pull<S>| {
+            let heard_at = match &pull.state {
+                State::Asked { .. } => None,
+                State::Receiving(receiver) => receiver.heard_at(),
+            };
+            heard_at.unwrap_or(pull.asked_at).max(pull.asked_at) + give_up <= now
+        };
+        let dead: Vec<(PullId, ServerId)> = self
+            .pulls
+            .iter()
+            .filter(|(_, pull)| is_dead(pull))
+            .map(|(id, pull)| (*id, pull.server))
+            .collect();
+        for (id, server) in &dead {
+            self.control.push_back((*server, Control::Stop { pull: *id }));
+            self.abandon(*id, format!("nothing came of it for {} s", give_up.as_secs_f64()));
+        }
+        for (id, pull) in &self.pulls {
+            if let State::Receiving(receiver) = &pull.state
+                && receiver.poll_timeout().is_some_and(|at| at <= now)
+            {
+                self.touched.push_back(*id);
+            }
+        }
+        if !dead.is_empty() {
+            self.schedule(now);
+        }
+    }
+
+    /// The next feedback, and whom it is for.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<(ServerId, Feedback)> {
+        self.measure(now);
+        while let Some(id) = self.touched.pop_front() {
+            let Some(pull) = self.pulls.get_mut(&id) else { continue };
+            if let State::Receiving(receiver) = &mut pull.state
+                && let Some(feedback) = receiver.poll_feedback(now)
+            {
+                return Some((pull.server, feedback));
+            }
+        }
+        None
+    }
+    /// The next message for a server.
+    pub fn poll_control(&mut self) -> Option<(ServerId, Control)> {
+        self.control.pop_front()
+    }
+    /// What the user is to know.
+    pub fn poll_event(&mut self) -> Option<ClientEvent<S>> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`Client::handle_timeout`] next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let due = |pull: &Pull<S>| match &pull.state {
+            State::Asked { .. } => pull.asked_at + self.config.give_up,
+            State::Receiving(receiver) => {
+                let silence = receiver.heard_at().unwrap_or(pull.asked_at) + self.config.give_up;
+                receiver.poll_timeout().map_or(silence, |at| at.min(silence))
+            }
+        };
+        self.pulls.values().map(due).min()
+    }
+}
+
+/// What of a pull has not come, as ranges of its object.
+fn lacking<S: Symbol>(receiver: &Receiver<S>, start: u64) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let layout = receiver.layout();
+    for generation in (receiver.base()..layout.generations()).filter(|g| !receiver.has(*g)) {
+        let range = layout.range(generation);
+        let range = start + range.start..start + range.end;
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
+
+const fn added(a: Counts, b: Counts) -> Counts {
+    Counts {
+        packets: a.packets + b.packets,
+        useless: a.useless + b.useless,
+        malformed: a.malformed + b.malformed,
+        feedbacks: a.feedbacks + b.feedbacks,
+    }
+}

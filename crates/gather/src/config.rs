@@ -1,0 +1,160 @@
+//! How clients and servers are set up.
+
+use crate::layout::BLOCK_BYTES_MAX;
+use crate::msg::WINDOW_MAX;
+use anabranch_codes::lt::BLOCKS_MAX;
+use anabranch_units::{BitRate, ByteCount, Duration};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Which protocol a pull speaks.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The paper's: sums with its c and delta, sent until the terminating signal comes; TFRC's slow start.
+    Lttp,
+    /// Blocks, then as many sums as the client says that it lacks; the client grants rates.
+    #[default]
+    Counted,
+}
+
+/// How packets become blocks again.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DecoderKind {
+    /// LTTP's Algorithm 1.
+    Standard,
+    /// LTTP's Algorithm 2.
+    Improved,
+    /// Peeling with elimination.
+    #[default]
+    Inactivation,
+}
+
+/// How a client is set up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientConfig {
+    /// Of its pulls.
+    pub mode: Mode,
+    /// Of its pulls.
+    pub decoder: DecoderKind,
+    /// Bytes of a block; a datagram has [`crate::msg`]'s headers besides.
+    pub block_bytes: u32,
+    /// The most blocks to a generation.
+    pub blocks_max: u32,
+    /// Generations that a pull keeps open: with the block's length, what bounds memory.
+    pub window: u32,
+    /// Pulls at once, over all servers.
+    pub pulls_max: usize,
+    /// What the last hop carries, if that is known: it is divided among pulls.
+    pub link: Option<BitRate>,
+    /// The share of [`ClientConfig::link`] that is granted; the rest is for control messages and for what else there is.
+    pub link_share: f64,
+    /// Bytes on the link beside each datagram: the headers of UDP, IP and the link.
+    pub overhead_bytes: u32,
+    /// The least time between two feedbacks of a pull; a round trip where that is longer.
+    pub feedback_every: Duration,
+    /// A pull of which nothing has come for so long is taken from its server.
+    pub give_up: Duration,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Counted,
+            decoder: DecoderKind::Inactivation,
+            block_bytes: 1_024,
+            blocks_max: 256,
+            window: 16,
+            pulls_max: 256,
+            link: None,
+            link_share: 0.98,
+            // Ethernet with preamble, gap and checksum 38, IPv4 20, UDP 8.
+            overhead_bytes: 66,
+            feedback_every: Duration::ZERO,
+            give_up: Duration::from_secs(5),
+        }
+    }
+}
+
+/// How a server is set up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerConfig {
+    /// Pulls of one client at once.
+    pub pulls_max: usize,
+    /// What is sent to one client in a second at the most, in bits of datagrams.
+    pub rate_max: Option<BitRate>,
+    /// The longest block that is sent, in bytes.
+    pub block_bytes_max: u32,
+    /// Bytes of generations that one client may have a server hold.
+    pub memory_max: ByteCount,
+    /// A pull whose client says nothing for so long is over: the timer of LTTP section III-A.
+    pub give_up: Duration,
+    /// Packets that are due within this time leave together, where a clock is coarse.
+    pub quantum: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            pulls_max: 256,
+            rate_max: None,
+            block_bytes_max: BLOCK_BYTES_MAX,
+            memory_max: ByteCount::mib(256),
+            give_up: Duration::from_secs(5),
+            quantum: Duration::ZERO,
+        }
+    }
+}
+
+/// A setting that cannot be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigError {
+    /// Which.
+    pub setting: &'static str,
+    /// What it is, with its unit, and what it must be.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.setting, self.message)
+    }
+}
+impl std::error::Error for ConfigError {}
+
+fn within(setting: &'static str, unit: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(ConfigError { setting, message: format!("{value}{unit}: must be {least} to {most}{unit}") })
+}
+
+impl ClientConfig {
+    /// Whether it can be.
+    ///
+    /// Errors: the first setting out of its range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        within("block", " B", self.block_bytes.into(), 1, BLOCK_BYTES_MAX.into())?;
+        within("blocks to a generation", "", self.blocks_max.into(), 1, BLOCKS_MAX as u64)?;
+        within("window in generations", "", self.window.into(), 1, WINDOW_MAX.into())?;
+        within("pulls at once", "", self.pulls_max as u64, 1, 1 << 16)?;
+        within("overhead", " B", self.overhead_bytes.into(), 0, 1_000)?;
+        if let Some(link) = self.link {
+            within("link rate", " b/s", link.as_bps(), 1_000, 1 << 50)?;
+        }
+        if !(self.link_share > 0.0 && self.link_share <= 1.0) {
+            let message = format!("{}: must be above 0 and at most 1", self.link_share);
+            return Err(ConfigError { setting: "granted share of the link", message });
+        }
+        Ok(())
+    }
+
+    /// The most that a client keeps of packets and blocks that are not whole generations yet.
+    ///
+    /// Cost: twice its windows, as a decoder holds packets and blocks while it solves.
+    pub fn memory(&self) -> ByteCount {
+        let generation = u64::from(self.block_bytes) * u64::from(self.blocks_max);
+        ByteCount::new(2 * generation * u64::from(self.window) * self.pulls_max as u64)
+    }
+}

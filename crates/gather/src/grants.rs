@@ -1,0 +1,47 @@
+//! How a client divides its last hop among the servers that it asked.
+
+/// Max-min fair shares of `capacity` among pulls that each want what `demands` says, or all that they can get.
+///
+/// Units: all alike; rates here. The shares sum to the capacity, or to the demands where those are less.
+/// Source: Bertsekas and Gallager, *Data Networks*, section 6.5.2, on one link.
+pub fn share(capacity: f64, demands: &[Option<f64>]) -> Vec<f64> {
+    let mut by_demand: Vec<usize> = (0..demands.len()).collect();
+    let demand = |pull: usize| demands[pull].unwrap_or(f64::INFINITY);
+    by_demand.sort_by(|a, b| demand(*a).total_cmp(&demand(*b)));
+    let mut shares = vec![0.0; demands.len()];
+    let mut left = capacity;
+    for (done, pull) in by_demand.into_iter().enumerate() {
+        shares[pull] = demand(pull).min(left / (demands.len() - done) as f64);
+        left -= shares[pull];
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_one_does_not_want_the_others_get() {
+        assert_eq!(share(10.0, &[None, None]), [5.0, 5.0]);
+        assert_eq!(share(10.0, &[None, Some(2.0), None]), [4.0, 2.0, 4.0]);
+        assert_eq!(share(10.0, &[Some(1.0), Some(2.0)]), [1.0, 2.0]);
+        assert_eq!(share(10.0, &[]), [0.0; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_gets_more_while_another_wants_it(capacity in 0.0f64..1e9, demands in proptest::collection::vec(proptest::option::of(0.0f64..1e9), 1..20)) {
+            let shares = share(capacity, &demands);
+            let sum: f64 = shares.iter().sum();
+            prop_assert!(sum <= capacity * (1.0 + 1e-9));
+            let most = shares.iter().fold(0.0f64, |a, b| a.max(*b));
+            for (share, demand) in shares.iter().zip(&demands) {
+                let wants_more = demand.is_none_or(|demand| demand > share * (1.0 + 1e-9));
+                prop_assert!(!wants_more || *share >= most * (1.0 - 1e-9), "{:?}", shares);
+                prop_assert!(demand.is_none_or(|demand| *share <= demand));
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! One pull at its client: packets become generations, and the server is told what is lacking.
+//!
+//! A packet of a generation that is complete, or beyond the window, counts for TFRC and is dropped. Feedback leaves when TFRC
+//! asks for it (once a round trip, and at each new loss event), and again while nothing comes. Memory is bounded by the window:
+//! what is kept of a generation is at most as many packets as its decoder needs.
+//!
+//! Leaves out: which pulls there are, and how the last hop is divided (`client`).
+
+use crate::config::{DecoderKind, Mode};
+use crate::layout::{Codes, Layout};
+use crate::msg::{Feedback, Packet, PullId};
+use crate::sender::TIMEOUT;
+use anabranch_codes::Symbol;
+use anabranch_codes::lt::{Decoder as _, Inactivation, Peeling};
+use anabranch_endpoint::Message as _;
+use anabranch_transport::tfrc::{Arrival, Receiver as Tfrc};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use std::collections::VecDeque;
+
+/// The longest time between two feedbacks while nothing comes.
+const SILENCE_MAX: Duration = Duration::from_ms(500);
+/// The shortest, as long as no round trip is known.
+const SILENCE_FIRST: Duration = Duration::from_ms(20);
+
+/// How a pull is received.
+#[derive(Clone, Debug)]
+pub struct Receiving {
+    /// What the client calls it.
+    pub pull: PullId,
+    /// Its bytes.
+    pub layout: Layout,
+    /// Of the protocol's two.
+    pub mode: Mode,
+    /// How packets become blocks.
+    pub decoder: DecoderKind,
+    /// Generations that are kept open.
+    pub window: u32,
+    /// The least time between two feedbacks.
+    pub feedback_every: Duration,
+    /// What the server may send in a second.
+    pub grant: Option<BitRate>,
+}
+
+/// What became of packets.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets that have come.
+    pub packets: u64,
+    /// Of them, those of complete generations or beyond the window.
+    pub useless: u64,
+    /// Of them, those that cannot be of this pull.
+    pub malformed: u64,
+    /// Feedbacks sent.
+    pub feedbacks: u64,
+}
+
+#[derive(Debug)]
+enum Decoder<S> {
+    Peeling(Peeling<S>),
+    Inactivation(Inactivation<S>),
+}
+
+/// A generation that is open, or was and is complete.
+#[derive(Debug)]
+enum Open<S> {
+    Lacking(Box<Decoder<S>>),
+    Complete,
+}
+
+/// The receiving end of one pull.
+#[derive(Debug)]
+pub struct Receiver<S> {
+    receiving: Receiving,
+    codes: Codes,
+    tfrc: Tfrc,
+    base: u32,
+    open: VecDeque<Open<S>>,
+    complete: VecDeque<(u32, Vec<S>)>,
+    next: u32,
+    rtt: Option<Duration>,
+    heard_at: Option<Instant>,
+    told_at: Option<Instant>,
+    /// When to say again what is lacking, as nothing comes; doubled each time.
+    silence: Duration,
+    counts: Counts,
+}
+
+impl<S: Symbol> Receiver<S> {
+    /// The receiver of a pull of which nothing has come yet.
+    pub fn new(receiving: Receiving) -> Self {
+        let codes = Codes::new(&receiving.layout, receiving.mode);
+        let size = Packet::<S>::HEADER_BYTES + receiving.layout.block_bytes();
+        Self {
+            codes,
+            tfrc: Tfrc::new(size, TIMEOUT),
+            base: 0,
+            open: VecDeque::new(),
+            complete: VecDeque::new(),
+            next: 0,
+            rtt: None,
+            heard_at: None,
+            told_at: None,
+            silence: SILENCE_FIRST,
+            counts: Counts::default(),
+            receiving,
+        }
+    }
+
+    /// Its bytes.
+    pub const fn layout(&self) -> &Layout {
+        &self.receiving.layout
+    }
+    /// What became of its packets.
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+    /// Whether all generations are complete.
+    pub fn is_complete(&self) -> bool {
+        self.base == self.receiving.layout.generations()
+    }
+    /// All generations below this are complete.
+    pub const fn base(&self) -> u32 {
+        self.base
+    }
+    /// Whether a generation is complete.
+    pub fn has(&self, generation: u32) -> bool {
+        generation < self.base
+            || matches!(self.open.get((generation - self.base) as usize), Some(Open::Complete))
+    }
+    /// When the last packet came.
+    pub const fn heard_at(&self) -> Option<Instant> {
+        self.heard_at
+    }
+    /// Grants another rate, which the server hears of with the next feedback.
+    pub const fn set_grant(&mut self, grant: Option<BitRate>) {
+        self.receiving.grant = grant;
+    }
+    /// What the server may send in a second.
+    pub const fn grant(&self) -> Option<BitRate> {
+        self.receiving.grant
+    }
+    /// The share of packets that begin a loss event.
+    pub fn loss_rate(&self) -> f64 {
+        self.tfrc.loss_rate()
+    }
+
+    fn decoder(&self, generation: u32) -> Box<Decoder<S>> {
+        let (code, len) = (self.codes.of(generation).clone(), self.receiving.layout.block_bytes() as usize);
+        Box::new(match self.receiving.decoder {
+            DecoderKind::Standard => Decoder::Peeling(Peeling::standard(code, len)),
+            DecoderKind::Improved => Decoder::Peeling(Peeling::improved(code, len)),
+            DecoderKind::Inactivation => Decoder::Inactivation(Inactivation::new(code, len)),
+        })
+    }
+
+    /// Takes in a packet that came at `now`.
+    pub fn handle_packet(&mut self, now: Instant, packet: Packet<S>) {
+        let Receiving { layout, window, .. } = &self.receiving;
+        self.counts.packets += 1;
+        // A sequence number so far ahead that its gap would be all of the pull was not sent.
+        let is_far = packet.sequence.checked_sub(self.next).is_some_and(|ahead| ahead > 1 << 24);
+        if packet.payload.len() != layout.block_bytes() as usize
+            || packet.generation >= layout.generations()
+            || is_far
+        {
+            self.counts.malformed += 1;
+            return;
+        }
+        let bytes = packet.wire_len();
+        self.rtt = packet.rtt.or(self.rtt);
+        self.tfrc.handle_packet(
+            now,
+            &Arrival { sequence: packet.sequence.into(), bytes, sent_at: packet.sent_at, rtt: packet.rtt },
+        );
+        self.heard_at = Some(now);
+        self.silence = self.patience();
+        self.next = self.next.max(packet.sequence + 1);
+        let Some(at) = packet.generation.checked_sub(self.base).filter(|at| at < window) else {
+            self.counts.useless += 1;
+            return;
+        };
+        while self.open.len() <= at as usize {
+            let decoder = self.decoder(self.base + self.open.len() as u32);
+            self.open.push_back(Open::Lacking(decoder));
+        }
+        let open = &mut self.open[at as usize];
+        let Open::Lacking(decoder) = open else {
+            self.counts.useless += 1;
+            return;
+        };
+        if !decoder.push(packet.id, packet.payload) {
+            return;
+        }
+        if let Open::Lacking(decoder) = std::mem::replace(open, Open::Complete) {
+            let blocks = decoder.into_blocks().expect("a decoder that is complete has its blocks");
+            self.complete.push_back((packet.generation, blocks));
+        }
+        while matches!(self.open.front(), Some(Open::Complete)) {
+            self.open.pop_front();
+            self.base += 1;
+        }
+    }
+
+    /// A generation that has become complete, with its blocks, the last of them padded.
+    pub fn poll_complete(&mut self) -> Option<(u32, Vec<S>)> {
+        self.complete.pop_front()
+    }
+
+    /// What the server is to be told at `now`, if there is something.
+    pub fn poll_feedback(&mut self, now: Instant) -> Option<Feedback> {
+        let is_silent = self.silent_at().is_some_and(|at| at <= now);
+        if self.told_at.is_some_and(|at| at + self.receiving.feedback_every > now) && !is_silent {
+            return None;
+        }
+        let report = self.tfrc.poll_report(now);
+        if report.is_none() && !is_silent {
+            return None;
+        }
+        if is_silent {
+            self.silence = (self.silence * 2).min(SILENCE_MAX);
+        }
+        self.told_at = Some(now);
+        self.counts.feedbacks += 1;
+        let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).collect();
+        if lacks.is_empty() && !self.is_complete() {
+            // Nothing of the next generation has come.
+            lacks.push(self.receiving.layout.blocks(self.base).min(u16::MAX.into()) as u16);
+        }
+        Some(Feedback {
+            pull: self.receiving.pull,
+            next: self.next,
+            report,
+            grant: self.receiving.grant,
+            base: self.base,
+            lacks,
+        })
+    }
+
+    /// How long nothing may come while packets are on their way.
+    fn patience(&self) -> Duration {
+        let gap = self.receiving.grant.map_or(Duration::ZERO, |grant| {
+            let bytes = Packet::<S>::HEADER_BYTES + self.receiving.layout.block_bytes();
+            grant.transmit_time(ByteCount::new(bytes.into()))
+        });
+        self.rtt.map_or(SILENCE_FIRST, |rtt| rtt * 2).max(gap * 3)
+    }
+
+    /// When silence is to be broken.
+    fn silent_at(&self) -> Option<Instant> {
+        if self.is_complete() || self.receiving.mode == Mode::Lttp {
+            return None;
+        }
+        let since = self.heard_at?.max(self.told_at?);
+        Some(since + self.silence.max(self.receiving.feedback_every))
+    }
+
+    /// When to call [`Receiver::poll_feedback`] next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.is_complete() {
+            return None;
+        }
+        let earliest = self.told_at.map(|at| at + self.receiving.feedback_every);
+        let report = self.tfrc.poll_timeout().map(|at| earliest.map_or(at, |earliest| at.max(earliest)));
+        report.into_iter().chain(self.silent_at()).min()
+    }
+}
+
+impl<S: Symbol> Open<S> {
+    fn lacks(&self) -> u16 {
+        match self {
+            Self::Complete => 0,
+            Self::Lacking(decoder) => decoder.lacks().clamp(1, u16::MAX.into()) as u16,
+        }
+    }
+}
+
+impl<S: Symbol> Decoder<S> {
+    fn push(&mut self, id: u32, symbol: S) -> bool {
+        match self {
+            Self::Peeling(decoder) => decoder.push(id, symbol),
+            Self::Inactivation(decoder) => decoder.push(id, symbol),
+        }
+    }
+    fn lacks(&self) -> usize {
+        match self {
+            Self::Peeling(decoder) => decoder.lacks(),
+            Self::Inactivation(decoder) => decoder.lacks(),
+        }
+    }
+    fn into_blocks(self) -> Option<Vec<S>> {
+        match self {
+            Self::Peeling(decoder) => decoder.into_blocks(),
+            Self::Inactivation(decoder) => decoder.into_blocks(),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Clients and servers over a network that loses, repeats and reorders: what comes is what was asked for.
+
+mod world;
+
+use anabranch_gather::{ClientConfig, ClientEvent, Mode, Piece, ServerConfig};
+use anabranch_units::{BitRate, Duration};
+use proptest::prelude::*;
+use world::{Wire, World, object};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn config(mode: Mode) -> ClientConfig {
+    ClientConfig {
+        mode,
+        block_bytes: 200,
+        blocks_max: 32,
+        window: 4,
+        link: Some(BitRate::mbps(100)),
+        ..ClientConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn whatever_is_lost_repeated_or_overtaken_all_objects_come_whole(
+        sizes in proptest::collection::vec(0usize..60_000, 1..5), loss in 0u32..400_000, repeat in 0u32..200_000, late in 0u32..300_000,
+        seed: u64, is_granted: bool,
+    ) {
+        let wire = Wire { loss_ppm: loss, repeat_ppm: repeat, late_ppm: late, ..Wire::default() };
+        let link = is_granted.then(|| BitRate::mbps(100));
+        let config = ClientConfig { link, give_up: SECOND * 60, ..config(Mode::Counted) };
+        let mut world = World::new(seed, wire, config, ServerConfig { give_up: SECOND * 60, ..ServerConfig::default() });
+        for (number, size) in sizes.iter().enumerate() {
+            let server = world.add_server();
+            world.put(server, "object", object(number as u64, *size));
+            world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
+        }
+        world.run(SECOND * 300);
+        for (number, size) in sizes.iter().enumerate() {
+            prop_assert!(world.is_complete(number), "{}", world.story());
+            prop_assert!(world.got(number) == object(number as u64, *size));
+        }
+    }
+}
+
+#[test]
+fn without_loss_each_block_is_sent_once_and_nothing_more() {
+    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+    for _ in 0..8 {
+        let server = world.add_server();
+        world.put(server, "object", object(1, 50_000));
+        world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
+    }
+    world.run(SECOND);
+    assert!((0..8).all(|piece| world.is_complete(piece)), "{}", world.story());
+    assert_eq!((world.packets_sent, world.client.strays()), (8 * 250, 0));
+}
+
+#[test]
+fn lttp_sends_until_it_is_told_to_stop() {
+    let config = ClientConfig { link: None, ..config(Mode::Lttp) };
+    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let server = world.add_server();
+    world.put(server, "object", object(1, 51_200));
+    world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
+    world.run(SECOND);
+    assert!(world.is_complete(0), "{}", world.story());
+    assert!(world.got(0) == object(1, 51_200));
+    assert!(world.packets_sent > 256, "{} packets", world.packets_sent);
+    assert!(world.servers_are_idle());
+}
+
+#[test]
+fn what_a_dead_server_owes_comes_from_another_that_holds_it() {
+    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+    let (first, second) = (world.add_server(), world.add_server());
+    for server in [first, second] {
+        world.put(server, "a", object(1, 400_000));
+    }
+    world.put(first, "b", object(2, 400_000));
+    world.client.add(Piece { object: "a".into(), ranges: None, holders: vec![first, second] });
+    world.client.add(Piece { object: "b".into(), ranges: None, holders: vec![first] });
+    world.kill_at(first, Duration::from_ms(20));
+    world.run(SECOND * 60);
+    assert!(world.is_complete(0) && world.got(0) == object(1, 400_000), "{}", world.story());
+    // What had come before was not asked for again.
+    assert!(world.packets_sent < 2 * 2_000 + 300, "{} packets", world.packets_sent);
+    assert!(world.has_failed(1), "{}", world.story());
+    let left = |event: &ClientEvent<_>| matches!(event, ClientEvent::Left { .. });
+    assert_eq!(world.events.iter().filter(|event| left(event)).count(), 2);
+}
+
+#[test]
+fn a_refusal_names_its_reason_and_fails_that_piece_alone() {
+    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+    let server = world.add_server();
+    world.put(server, "a", object(1, 1_000));
+    let holders = vec![server];
+    world.client.add(Piece { object: "nothing".into(), ranges: None, holders: holders.clone() });
+    let past_the_end = vec![980..985, 990..1_001];
+    world.client.add(Piece { object: "a".into(), ranges: Some(past_the_end), holders: holders.clone() });
+    world.client.add(Piece { object: "a".into(), ranges: Some(vec![0..10, 500..1_000]), holders });
+    world.run(SECOND * 10);
+    assert!(world.has_failed(0) && world.has_failed(1), "{}", world.story());
+    assert!(world.is_complete(2));
+    assert_eq!(world.got(2)[..10], object(1, 1_000)[..10]);
+    assert_eq!(world.got(2)[500..], object(1, 1_000)[500..]);
+    assert!(world.story().contains("the object has 1000"), "{}", world.story());
+}
+
+#[test]
+fn a_client_that_is_gone_is_given_up() {
+    let mut world = World::new(
+        1,
+        Wire { loss_ppm: 1_000_000, ..Wire::default() },
+        config(Mode::Counted),
+        ServerConfig::default(),
+    );
+    let server = world.add_server();
+    world.put(server, "a", object(1, 100_000));
+    world.client.add(Piece { object: "a".into(), ranges: None, holders: vec![server] });
+    world.run(SECOND * 60);
+    assert!(world.servers_are_idle() && world.has_failed(0), "{}", world.story());
+    // It had slowed down meanwhile: 500 blocks were to be sent, and a few to ask.
+    assert!(world.packets_sent < 600, "{} packets", world.packets_sent);
+}
