@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod emulate;
 mod experiment;
+mod gather;
 mod network;
 mod pipe;
 mod replicate;

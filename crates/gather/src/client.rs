@@ -147,6 +147,8 @@ pub struct Client<S> {
     config: ClientConfig,
     servers: Vec<ServerState>,
     pieces: Vec<PieceState>,
+    /// Pieces that are neither complete nor have failed.
+    unfinished: usize,
     /// Pieces that have something to be asked for.
     queue: VecDeque<PieceId>,
     pulls: BTreeMap<PullId, Pull<S>>,
@@ -171,6 +173,7 @@ impl<S: Symbol> Client<S> {
             config,
             servers: Vec::new(),
             pieces: Vec::new(),
+            unfinished: 0,
             queue: VecDeque::new(),
             pulls: BTreeMap::new(),
             next_pull: 0,
@@ -202,6 +205,7 @@ impl<S: Symbol> Client<S> {
         if is_over {
             self.events.push_back(ClientEvent::Complete { piece: id });
         } else {
+            self.unfinished += 1;
             self.queue.push_back(id);
         }
         id
@@ -213,8 +217,8 @@ impl<S: Symbol> Client<S> {
     }
 
     /// Whether every piece is complete or has failed.
-    pub fn is_done(&self) -> bool {
-        self.pieces.iter().all(|piece| piece.is_over)
+    pub const fn is_done(&self) -> bool {
+        self.unfinished == 0
     }
     /// What became of packets, over all pulls.
     pub fn counts(&self) -> Counts {
@@ -310,6 +314,7 @@ impl<S: Symbol> Client<S> {
     fn fail(&mut self, piece: PieceId) {
         let state = &mut self.pieces[piece.0 as usize];
         state.is_over = true;
+        self.unfinished -= 1;
         let failures = std::mem::take(&mut state.failures);
         self.events.push_back(ClientEvent::Failed { piece, failures });
     }
@@ -511,6 +516,7 @@ impl<S: Symbol> Client<S> {
         let state = &mut self.pieces[piece.0 as usize];
         if state.pulls == 0 && state.missing.as_ref().is_some_and(VecDeque::is_empty) {
             state.is_over = true;
+            self.unfinished -= 1;
             self.events.push_back(ClientEvent::Complete { piece });
         }
         self.regrant();

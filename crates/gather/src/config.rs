@@ -135,17 +135,17 @@ impl ClientConfig {
     ///
     /// Errors: the first setting out of its range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        within("block", " B", self.block_bytes.into(), 1, BLOCK_BYTES_MAX.into())?;
-        within("blocks to a generation", "", self.blocks_max.into(), 1, BLOCKS_MAX as u64)?;
-        within("window in generations", "", self.window.into(), 1, WINDOW_MAX.into())?;
-        within("pulls at once", "", self.pulls_max as u64, 1, 1 << 16)?;
-        within("overhead", " B", self.overhead_bytes.into(), 0, 1_000)?;
+        within("symbol", " B", self.block_bytes.into(), 1, BLOCK_BYTES_MAX.into())?;
+        within("generation", " blocks", self.blocks_max.into(), 1, BLOCKS_MAX as u64)?;
+        within("window", " generations", self.window.into(), 1, WINDOW_MAX.into())?;
+        within("pulls", " at once", self.pulls_max as u64, 1, 1 << 16)?;
+        within("header_bytes", " B", self.overhead_bytes.into(), 0, 1_000)?;
         if let Some(link) = self.link {
-            within("link rate", " b/s", link.as_bps(), 1_000, 1 << 50)?;
+            within("link", " b/s", link.as_bps(), 1_000, 1 << 50)?;
         }
         if !(self.link_share > 0.0 && self.link_share <= 1.0) {
             let message = format!("{}: must be above 0 and at most 1", self.link_share);
-            return Err(ConfigError { setting: "granted share of the link", message });
+            return Err(ConfigError { setting: "link_share", message });
         }
         Ok(())
     }

@@ -49,6 +49,8 @@ pub struct Sending {
     pub give_up: Duration,
     /// Packets that are due within this time leave together.
     pub quantum: Duration,
+    /// The id of each generation's first packet: 0 where blocks come first.
+    pub first_id: u32,
 }
 
 /// How a pull ends.
@@ -177,7 +179,12 @@ impl<S: Symbol> Sender<S> {
         if self.is_over || next >= end || next > self.fresh + AHEAD {
             return None;
         }
-        self.open.push_back(Open { blocks: Vec::new(), next_id: 0, lacks: None, on_way: 0 });
+        self.open.push_back(Open {
+            blocks: Vec::new(),
+            next_id: self.sending.first_id,
+            lacks: None,
+            on_way: 0,
+        });
         Some(next)
     }
 
@@ -291,13 +298,15 @@ impl<S: Symbol> Sender<S> {
         let code = self.codes.of(generation);
         let open = &mut self.open[(generation - self.base) as usize];
         let payload = code.encode(&open.blocks, id, len);
-        open.next_id += 1;
+        open.next_id = open.next_id.wrapping_add(1);
         open.on_way += 1;
-        if generation == self.fresh && open.next_id == blocks {
-            self.fresh += 1;
+        if self.sending.mode == Mode::Counted {
+            if generation == self.fresh && open.next_id == blocks {
+                self.fresh += 1;
+            }
+            // A sum that was owed is on its way now.
+            self.owed = self.owed.saturating_sub(u32::from(id >= blocks));
         }
-        // A sum that was owed is on its way now.
-        self.owed = self.owed.saturating_sub(u32::from(generation < self.fresh && id >= blocks));
         let sequence = self.sequence;
         self.sequence += 1;
         if self.on_way.len() >= ON_WAY_MAX {

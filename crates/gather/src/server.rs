@@ -22,6 +22,9 @@ pub struct Offer {
     pub object_bytes: u64,
     /// Its BLAKE3 hash, if that is known.
     pub hash: Option<[u8; 32]>,
+    /// The id of the first packet in [`Mode::Lttp`]: drawn at random, so that two servers do not send the same sums. In
+    /// [`Mode::Counted`] ids begin with the blocks.
+    pub first_id: u32,
 }
 
 /// What a server tells its user.
@@ -166,6 +169,7 @@ impl<S: Symbol> Server<S> {
             rtt: request.rtt,
             give_up: self.config.give_up,
             quantum: self.config.quantum,
+            first_id: if request.mode == Mode::Lttp { offer.first_id } else { 0 },
             layout,
         };
         self.control.push_back(Control::Accepted(Accepted {

@@ -3,6 +3,8 @@
 use anabranch_endpoint::{Endpoint, Message, PeerId, Transmit};
 use anabranch_transport::{Connection, Datagram, Event, Segment, UdpSource};
 use anabranch_units::Instant;
+use std::collections::VecDeque;
+
 use serde::{Deserialize, Serialize};
 
 /// A machine at one end of a flow.
@@ -18,6 +20,8 @@ pub enum End {
     UdpSource(Box<UdpSource>),
     /// Counts datagrams.
     UdpSink(UdpSink),
+    /// Sends and receives a system's datagrams.
+    Port(Box<Port>),
 }
 
 /// What travels between them.
@@ -25,7 +29,7 @@ pub enum End {
 pub enum Msg {
     /// Between [`End::Tcp`].
     Segment(Segment),
-    /// From [`End::UdpSource`] to [`End::UdpSink`].
+    /// From [`End::UdpSource`] to [`End::UdpSink`], and between [`End::Port`]s.
     Datagram(Datagram),
 }
 
@@ -39,6 +43,27 @@ pub enum Report {
         /// Their bytes on the wire.
         bytes: u64,
     },
+    /// A system's datagram has arrived.
+    Datagram(Datagram),
+}
+
+/// One end of a channel on which a system sends datagrams: what they say is the system's, here they are numbers.
+#[derive(Clone, Debug)]
+pub struct Port {
+    peer: PeerId,
+    leaving: VecDeque<Datagram>,
+    arrived: VecDeque<Datagram>,
+}
+
+impl Port {
+    /// The end whose datagrams go to `peer`.
+    pub const fn new(peer: PeerId) -> Self {
+        Self { peer, leaving: VecDeque::new(), arrived: VecDeque::new() }
+    }
+    /// Sends a datagram once the port is polled.
+    pub fn send(&mut self, datagram: Datagram) {
+        self.leaving.push_back(datagram);
+    }
 }
 
 /// Receives datagrams, and keeps count of what arrives and how late and out of order.
@@ -88,9 +113,10 @@ impl Endpoint for End {
         match (self, msg) {
             (Self::Tcp(connection), Msg::Segment(segment)) => connection.handle_message(now, from, segment),
             (Self::UdpSink(sink), Msg::Datagram(datagram)) => sink.handle(now, &datagram),
+            (Self::Port(port), Msg::Datagram(datagram)) => port.arrived.push_back(datagram),
             // Flows join like to like.
             (Self::Tcp(_), Msg::Datagram(_))
-            | (Self::UdpSink(_), Msg::Segment(_))
+            | (Self::UdpSink(_) | Self::Port(_), Msg::Segment(_))
             | (Self::UdpSource(_), _) => {}
         }
     }
@@ -99,7 +125,7 @@ impl Endpoint for End {
         match self {
             Self::Tcp(connection) => connection.handle_timeout(now),
             Self::UdpSource(source) => source.handle_timeout(now),
-            Self::UdpSink(_) => {}
+            Self::UdpSink(_) | Self::Port(_) => {}
         }
     }
     #[inline]
@@ -111,6 +137,10 @@ impl Endpoint for End {
             Self::Tcp(connection) => connection.poll_transmit(now).map(|t| wrap(t, Msg::Segment)),
             Self::UdpSource(source) => source.poll_transmit(now).map(|t| wrap(t, Msg::Datagram)),
             Self::UdpSink(_) => None,
+            Self::Port(port) => {
+                let msg = Msg::Datagram(port.leaving.pop_front()?);
+                Some(Transmit { to: port.peer, not_before: None, msg })
+            }
         }
     }
     #[inline]
@@ -122,6 +152,7 @@ impl Endpoint for End {
                 let bytes = std::mem::take(&mut sink.untold_bytes);
                 (bytes > 0).then_some(Report::Datagrams { bytes })
             }
+            Self::Port(port) => port.arrived.pop_front().map(Report::Datagram),
         }
     }
     #[inline]
@@ -129,7 +160,7 @@ impl Endpoint for End {
         match self {
             Self::Tcp(connection) => connection.poll_timeout(),
             Self::UdpSource(source) => source.poll_timeout(),
-            Self::UdpSink(_) => None,
+            Self::UdpSink(_) | Self::Port(_) => None,
         }
     }
 }

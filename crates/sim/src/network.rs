@@ -107,6 +107,14 @@ impl Network {
         self.hosts.binary_search(&site).ok().map(|host| host as u16)
     }
 
+    /// The host that is called so.
+    ///
+    /// Errors: one line: no such site, or it is a switch.
+    pub fn find_host(&self, name: &str) -> Result<u16, String> {
+        let site = self.topology.find_site(name).map_err(|error| error.to_string())?;
+        self.host(site).ok_or_else(|| format!("`{name}` is a switch: name a host"))
+    }
+
     /// Links between two hosts; 0 where there is no way.
     pub(crate) fn hops(&self, src: u16, dst: u16) -> u64 {
         let (mut at, end, mut hops) = (self.hosts[usize::from(src)], self.hosts[usize::from(dst)], 0);

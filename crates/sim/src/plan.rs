@@ -262,11 +262,6 @@ impl Who {
     }
 }
 
-fn find_host(network: &Network, name: &str) -> Result<u16, String> {
-    let site = network.topology().find_site(name).map_err(|error| error.to_string())?;
-    network.host(site).ok_or_else(|| format!("`{name}` is a switch: name a host"))
-}
-
 fn who(network: &Network, pairs: &Pairs, field: &str) -> Result<Who, PlanError> {
     let hosts = network.hosts().len() as u16;
     let field = format!("{field}.pairs");
@@ -293,7 +288,7 @@ fn who(network: &Network, pairs: &Pairs, field: &str) -> Result<Who, PlanError> 
             let mut listed = Vec::new();
             for (index, (from, to)) in pairs.iter().enumerate() {
                 let field = format!("{field}[{index}]");
-                let host = |name| find_host(network, name).map_err(|message| wrong(field.clone(), message));
+                let host = |name| network.find_host(name).map_err(|message| wrong(field.clone(), message));
                 let (src, dst) = (host(from)?, host(to)?);
                 if src == dst {
                     return Err(wrong(field, format!("`{from}` would send to itself")));
@@ -343,7 +338,7 @@ fn look_up(
             Work::Long { pairs, size, start, jitter, streams }
         }
         Workload::Incast(incast) => {
-            let client = incast.client.as_deref().map_or(Ok(0), |name| find_host(network, name));
+            let client = incast.client.as_deref().map_or(Ok(0), |name| network.find_host(name));
             let client = client.map_err(|message| wrong(format!("{field}.client"), message))?;
             if incast.servers >= hosts {
                 let message =
@@ -412,7 +407,7 @@ fn read_trace(network: &Network, text: &str) -> Result<Vec<Start>, String> {
         let start_s = start_s.ok_or_else(|| at(format!("start `{start}`: must be 0 to 100000 seconds")))?;
         let size = size.parse::<u64>().ok().filter(|s| (1..=1 << 50).contains(s));
         let size = size.ok_or_else(|| at("size: must be 1 to 2^50 bytes".to_owned()))?;
-        let (src, dst) = (find_host(network, from).map_err(at)?, find_host(network, to).map_err(at)?);
+        let (src, dst) = (network.find_host(from).map_err(at)?, network.find_host(to).map_err(at)?);
         if src == dst {
             return Err(at(format!("`{from}` would send to itself")));
         }

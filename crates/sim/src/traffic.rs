@@ -246,6 +246,18 @@ impl User for Traffic {
                 flow.delivered_bytes += bytes;
                 return;
             }
+            Report::Datagram(datagram) => {
+                let side = if end == flow.sender { Side::Opener } else { Side::Acceptor };
+                if side == Side::Acceptor {
+                    flow.delivered_bytes += u64::from(datagram.size_bytes);
+                }
+                let job = flow.job;
+                if let Job::App(app) = &mut self.jobs[usize::from(job)] {
+                    let mut cx = AppCx { world: &mut self.world, cx, job };
+                    app.on_datagram(&mut cx, number, side, datagram.number);
+                }
+                return;
+            }
         };
         if let (Event::Received { bytes }, true) = (event, end == flow.receiver) {
             flow.delivered_bytes += bytes;

@@ -1,16 +1,16 @@
-//! A system on the hosts of a run: its machines keep what they say, this room carries it over streams.
+//! A system on the hosts of a run: its machines keep what they say, this room carries it over streams and channels.
 //!
 //! A stream is a TCP connection between two hosts, set up as the scenario's transport is, with what arrives left in the
 //! receive buffer until it is read: whoever reads late closes the window. Streams carry lengths; an [`App`] knows by order
-//! what they mean. Leaves out: which systems there are (`system`). Read [`App`] and [`AppCx`] first.
+//! what they mean. A channel carries datagrams, which may be lost; an [`App`] knows by their numbers what they mean. Leaves out: which systems there are (`system`). Read [`App`] and [`AppCx`] first.
 
 use super::{Opening, World};
-use crate::end::End;
+use crate::end::{End, Port};
 use crate::network::Network;
 use crate::report::WorkloadRow;
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::HostsCx;
-use anabranch_transport::Event;
+use anabranch_transport::{Datagram, Event};
 use anabranch_units::{Duration, Instant, LinkId};
 
 /// What a system does on the hosts of one run.
@@ -19,6 +19,8 @@ pub trait App: std::fmt::Debug + Send {
     fn start(&mut self, cx: &mut AppCx<'_, '_>);
     /// A stream reports something of its end at `side`.
     fn on_stream(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, side: Side, event: StreamEvent);
+    /// A datagram has come out at `side` of a channel. Never for who opens none.
+    fn on_datagram(&mut self, _cx: &mut AppCx<'_, '_>, _channel: u32, _side: Side, _number: u64) {}
     /// A timer that was armed goes off.
     fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, token: u16);
     /// The warm-up is over: what is measured is measured from here on.
@@ -81,11 +83,30 @@ impl AppCx<'_, '_> {
     pub const fn now(&self) -> Instant {
         self.cx.now()
     }
+    /// Whether streams begin with a handshake, after which they are [`StreamEvent::Connected`]; without, they stand at once.
+    pub const fn has_handshakes(&self) -> bool {
+        self.world.config.handshake
+    }
     /// Opens a stream, and says its number: streams are numbered in the order in which a run opens them.
     pub fn open(&mut self, spec: &StreamSpec) -> u32 {
         let StreamSpec { from: src, to: dst, links, priority } = *spec;
         let doors = links.map(|link| link.map(Network::port));
         self.world.connect_unread(self.cx, &Opening { job: self.job, priority, src, dst, size: None, doors })
+    }
+    /// Opens a channel for datagrams both ways, and says its number, which is one among those of streams.
+    pub fn open_channel(&mut self, from: u16, to: u16, priority: u8) -> u32 {
+        let opening = Opening { job: self.job, priority, src: from, dst: to, size: None, doors: [None; 2] };
+        let (flow, opener, acceptor) = self.world.enter(self.cx, &opening);
+        self.cx.place(opener, End::Port(Box::new(Port::new(acceptor))));
+        self.cx.place(acceptor, End::Port(Box::new(Port::new(opener))));
+        flow
+    }
+    /// Sends a datagram of `size_bytes` on the wire, headers included, from the end at `side` of a channel.
+    pub fn send(&mut self, channel: u32, side: Side, number: u64, size_bytes: u32) {
+        let sent_at = self.cx.now();
+        if let Some(End::Port(port)) = self.cx.end_mut(self.end(channel, side)) {
+            port.send(Datagram { number, size_bytes, sent_at });
+        }
     }
     fn end(&self, stream: u32, side: Side) -> PeerId {
         let flow = &self.world.flows[stream as usize];

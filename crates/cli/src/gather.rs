@@ -1,0 +1,3 @@
+//! `anabranch gather`: one client pulls from many servers at once.
+
+pub mod simulated;
