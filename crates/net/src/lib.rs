@@ -1,10 +1,11 @@
-//! Real sockets: TCP with per-hop settings, and mutual TLS.
+//! Real sockets: TCP with per-hop settings, mutual TLS, and UDP at speed.
 //!
 //! [`keys`] makes a working set of certificates; [`tls`] turns them into mutually authenticated connections and tells who
-//! the other end is; [`socket`] is TCP as a hop needs it. A driver room: it may read clocks, open sockets and files. It
-//! knows no system.
+//! the other end is; [`socket`] is TCP as a hop needs it. [`datagram`] is UDP for many datagrams a second. A driver room: it may read clocks, open
+//! sockets and files. It knows no system.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets, files and clocks are its business")]
 
+pub mod datagram;
 pub mod identity;
 pub mod keys;
 pub mod socket;

@@ -1,0 +1,681 @@
+//! UDP sockets for many datagrams a second.
+//!
+//! [`DatagramSocket::try_send`] hands many datagrams of one size for one peer to the kernel in one call (segmentation
+//! offload, UDP GSO), one by one where the kernel or a device cannot; [`DatagramSocket::recv`] fills a [`Batch`] with up to
+//! 32 messages of up to 64 datagrams each (receive offload, UDP GRO) in one call. Fragmentation is forbidden: what does not
+//! fit the way is an error that says so ([`SendError::TooBig`]). Memory is what the two kernel buffers and the caller's
+//! batches take. One socket serves any number of threads; each brings a batch of its own.
+//!
+//! The system calls are quinn-udp's, which QUIC's implementations share. When to use offload is decided here and not by
+//! it: before Linux 6.14 a segment above the device's MTU makes an offloaded send fail just as a device without offload
+//! does, and then one datagram too big would end offload for the whole socket.
+//!
+//! Leaves out: what travels, pacing, and the search for a path's MTU. Read [`DatagramSocket`],
+//! [`Segments`] and [`Batch`] first.
+#![allow(clippy::disallowed_methods, reason = "a driver: sockets and /proc are its business")]
+
+use anabranch_units::ByteCount;
+use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use rustix::io::Errno;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+/// The largest payload of one datagram: 65,535 bytes less the headers of IPv4 and UDP.
+pub const PAYLOAD_MAX: usize = 65_507;
+/// The most bytes of datagrams in one call of the kernel, which builds one IP packet of them first; over IPv6 the lesser.
+const TOGETHER_BYTES_MAX: usize = 65_535 - 48;
+/// The most datagrams in one call of the kernel: Linux before 6.9 takes no more.
+const SEGMENTS_MAX: usize = 64;
+/// Messages that one call receives.
+const MESSAGES_MAX: usize = quinn_udp::BATCH_SIZE;
+/// Room for a message: what the kernel joins never exceeds an IP packet.
+const MESSAGE_BYTES: usize = 65_536;
+
+/// What a datagram may carry over a path of `mtu_bytes` to `to`, unfragmented; `None` if not one byte.
+///
+/// Units: bytes, headers of IP (without options) and UDP taken off; at most [`PAYLOAD_MAX`].
+///
+/// ```
+/// use anabranch_net::datagram::payload_max;
+/// assert_eq!(payload_max(1_500, "192.0.2.1".parse()?), Some(1_472));
+/// assert_eq!(payload_max(1_500, "2001:db8::1".parse()?), Some(1_452));
+/// assert_eq!(payload_max(28, "192.0.2.1".parse()?), None);
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+pub fn payload_max(mtu_bytes: u32, to: IpAddr) -> Option<usize> {
+    let headers = if to.to_canonical().is_ipv4() { 20 + 8 } else { 40 + 8 };
+    let payload = usize::try_from(mtu_bytes).ok()?.checked_sub(headers)?;
+    (payload > 0).then_some(payload.min(PAYLOAD_MAX))
+}
+
+/// The MTU of the way to `to` as this machine knows it: the device's, or less where the kernel has learnt of less.
+///
+/// Units: bytes, IP header included. It is the first hop's word, not the path's: a narrower link further on shows only
+/// when nothing arrives.
+/// Errors: no way there, or the system's, with the address in the text.
+pub fn route_mtu(to: SocketAddr) -> io::Result<u32> {
+    let to = canonical(to);
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let ask = || {
+        let socket = std::net::UdpSocket::bind((any, 0))?;
+        socket.connect(to)?;
+        let mtu = if to.is_ipv4() {
+            rustix::net::sockopt::ip_mtu(&socket)
+        } else {
+            rustix::net::sockopt::ipv6_mtu(&socket)
+        };
+        Ok(mtu?)
+    };
+    ask().map_err(|e: io::Error| io::Error::new(e.kind(), format!("{to}: {e}")))
+}
+
+/// How a socket is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatagramOptions {
+    /// What the kernel holds of datagrams that nobody has received yet.
+    pub receive_buffer: ByteCount,
+    /// What the kernel holds of datagrams that have not left.
+    pub send_buffer: ByteCount,
+    /// Whether to send by segmentation offload where it works.
+    pub offload: bool,
+}
+
+impl Default for DatagramOptions {
+    /// 4 MiB each way, with offload.
+    fn default() -> Self {
+        Self { receive_buffer: ByteCount::mib(4), send_buffer: ByteCount::mib(4), offload: true }
+    }
+}
+
+/// The sizes of a socket's buffers.
+///
+/// Units: as they were asked for. The kernel sets aside twice that and charges each datagram with its own bookkeeping,
+/// from half a kilobyte up, so that small datagrams fill a buffer before their bytes do.
+/// Source: socket(7), `SO_RCVBUF`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Buffers {
+    /// For datagrams that come.
+    pub receive: ByteCount,
+    /// For datagrams that go.
+    pub send: ByteCount,
+}
+
+/// The congestion that a datagram's IP header tells (RFC 3168).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Ecn {
+    /// The transport takes marks: ECT(0).
+    Ect0,
+    /// The transport takes marks: ECT(1), for L4S (RFC 9331).
+    Ect1,
+    /// A queue on the way has marked it: CE.
+    Ce,
+}
+
+impl Ecn {
+    const fn codepoint(self) -> EcnCodepoint {
+        match self {
+            Self::Ect0 => EcnCodepoint::Ect0,
+            Self::Ect1 => EcnCodepoint::Ect1,
+            Self::Ce => EcnCodepoint::Ce,
+        }
+    }
+
+    const fn of(codepoint: EcnCodepoint) -> Self {
+        match codepoint {
+            EcnCodepoint::Ect0 => Self::Ect0,
+            EcnCodepoint::Ect1 => Self::Ect1,
+            EcnCodepoint::Ce => Self::Ce,
+        }
+    }
+}
+
+/// Datagrams for one peer, one after the other in one buffer: all of one size, the last one perhaps smaller.
+#[derive(Copy, Clone, Debug)]
+pub struct Segments<'a> {
+    to: SocketAddr,
+    bytes: &'a [u8],
+    segment_bytes: usize,
+    ecn: Option<Ecn>,
+    source: Option<IpAddr>,
+}
+
+impl<'a> Segments<'a> {
+    /// `bytes` as datagrams of `segment_bytes` each; no bytes are no datagrams.
+    ///
+    /// Panics: `segment_bytes` is 0.
+    pub const fn new(to: SocketAddr, bytes: &'a [u8], segment_bytes: usize) -> Self {
+        assert!(segment_bytes > 0, "a datagram that is one of many has at least one byte");
+        Self { to, bytes, segment_bytes, ecn: None, source: None }
+    }
+
+    /// All of `bytes` as one datagram; no bytes are none.
+    pub const fn one(to: SocketAddr, bytes: &'a [u8]) -> Self {
+        let segment_bytes = if bytes.is_empty() { 1 } else { bytes.len() };
+        Self { to, bytes, segment_bytes, ecn: None, source: None }
+    }
+
+    /// The same, with `ecn` in their IP headers.
+    #[must_use]
+    pub const fn with_ecn(self, ecn: Option<Ecn>) -> Self {
+        Self { ecn, ..self }
+    }
+
+    /// The same, from this address of the machine: answers go from where they were asked ([`Datagram::local`]), also on a
+    /// machine with several addresses.
+    #[must_use]
+    pub const fn with_source(self, source: Option<IpAddr>) -> Self {
+        Self { source, ..self }
+    }
+
+    /// How many datagrams there are.
+    pub const fn count(&self) -> usize {
+        self.bytes.len().div_ceil(self.segment_bytes)
+    }
+
+    /// What is left after the first `count` datagrams.
+    #[must_use]
+    pub fn after(self, count: usize) -> Self {
+        let start = self.bytes.len().min(count.saturating_mul(self.segment_bytes));
+        Self { bytes: &self.bytes[start..], ..self }
+    }
+
+    /// The first `count` datagrams as one call of the kernel.
+    fn transmit(&self, count: usize) -> Transmit<'a> {
+        let contents = &self.bytes[..self.bytes.len().min(count * self.segment_bytes)];
+        Transmit {
+            destination: self.to,
+            ecn: self.ecn.map(Ecn::codepoint),
+            contents,
+            // A single datagram goes without, so that it also passes devices that cannot segment.
+            segment_size: (contents.len() > self.segment_bytes).then_some(self.segment_bytes),
+            src_ip: self.source,
+        }
+    }
+}
+
+/// Why a datagram was not sent.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SendError {
+    /// It does not fit the way there unfragmented (`EMSGSIZE`).
+    TooBig {
+        /// Whom it was for.
+        to: SocketAddr,
+        /// Its payload.
+        size_bytes: usize,
+        /// What would pass at most, where this machine knows.
+        limit_bytes: Option<usize>,
+    },
+    /// There is no way there.
+    Unreachable {
+        /// Whom it was for.
+        to: SocketAddr,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// A rule of this machine forbids it: a firewall, or a broadcast address.
+    Forbidden {
+        /// Whom it was for.
+        to: SocketAddr,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// The machine is out of memory for it. Worth another try, later.
+    NoBuffers {
+        /// Whom it was for.
+        to: SocketAddr,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// Anything else.
+    Other {
+        /// Whom it was for.
+        to: SocketAddr,
+        /// The system's reason.
+        error: io::Error,
+    },
+}
+
+impl std::fmt::Display for SendError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooBig { to, size_bytes, limit_bytes: Some(limit) } => {
+                write!(
+                    f,
+                    "datagram of {size_bytes} bytes to {to}: too big for the way there, at most {limit} bytes pass"
+                )
+            }
+            Self::TooBig { to, size_bytes, limit_bytes: None } => {
+                write!(f, "datagram of {size_bytes} bytes to {to}: too big for the way there")
+            }
+            Self::Unreachable { to, error } => write!(f, "datagram to {to}: no way there: {error}"),
+            Self::Forbidden { to, error } => {
+                write!(
+                    f,
+                    "datagram to {to}: {error}: see this machine's firewall, and that the address is one host's"
+                )
+            }
+            Self::NoBuffers { to, error } | Self::Other { to, error } => {
+                write!(f, "datagram to {to}: {error}")
+            }
+        }
+    }
+}
+impl std::error::Error for SendError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::TooBig { .. } => None,
+            Self::Unreachable { error, .. }
+            | Self::Forbidden { error, .. }
+            | Self::NoBuffers { error, .. }
+            | Self::Other { error, .. } => Some(error),
+        }
+    }
+}
+
+/// What a socket has done so far.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Datagrams that the kernel took.
+    pub sent: u64,
+    /// Their payloads.
+    pub sent_bytes: u64,
+    /// Calls of the kernel that they took.
+    pub send_calls: u64,
+    /// Datagrams received.
+    pub received: u64,
+    /// Their payloads.
+    pub received_bytes: u64,
+    /// Calls of the kernel that they took.
+    pub receive_calls: u64,
+    /// Datagrams not sent: [`SendError::TooBig`].
+    pub send_too_big: u64,
+    /// Datagrams not sent: [`SendError::Unreachable`].
+    pub send_unreachable: u64,
+    /// Datagrams not sent: [`SendError::Forbidden`].
+    pub send_forbidden: u64,
+    /// Datagrams not sent: [`SendError::NoBuffers`].
+    pub send_no_buffers: u64,
+    /// Datagrams not sent: [`SendError::Other`].
+    pub send_other: u64,
+}
+
+#[derive(Default)]
+struct Tally {
+    sent: AtomicU64,
+    sent_bytes: AtomicU64,
+    send_calls: AtomicU64,
+    received: AtomicU64,
+    received_bytes: AtomicU64,
+    receive_calls: AtomicU64,
+    send_too_big: AtomicU64,
+    send_unreachable: AtomicU64,
+    send_forbidden: AtomicU64,
+    send_no_buffers: AtomicU64,
+    send_other: AtomicU64,
+}
+
+/// Whether, and how, offload is used.
+struct Offload(AtomicBool);
+
+/// A UDP socket under tokio. See the module.
+pub struct DatagramSocket {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    /// For offloaded sends, apart: one that the kernel refuses for its offload makes quinn-udp leave ECN out from then on.
+    state_offload: UdpSocketState,
+    offload: Offload,
+    buffers: Buffers,
+    tally: Tally,
+}
+
+impl DatagramSocket {
+    /// A socket at `at`. `[::]` takes IPv4 too, where the machine says so (`net.ipv6.bindv6only`, 0 by default).
+    ///
+    /// Buffers are forced past `net.core.{r,w}mem_max` where the process may do that (`CAP_NET_ADMIN`), else the kernel
+    /// gives what it allows: see [`DatagramSocket::buffers`].
+    ///
+    /// Errors: the system's, with the address in the text.
+    /// Panics: outside a tokio runtime that drives I/O.
+    pub fn bind(at: SocketAddr, options: &DatagramOptions) -> io::Result<Self> {
+        Self::set_up(at, options).map_err(|e| io::Error::new(e.kind(), format!("{at}: {e}")))
+    }
+
+    fn set_up(at: SocketAddr, options: &DatagramOptions) -> io::Result<Self> {
+        use rustix::net::sockopt;
+        let socket = std::net::UdpSocket::bind(at)?;
+        // The kernel doubles what it is asked for, and counts in 32 bits.
+        let asked = |size: ByteCount| usize::try_from(size.as_u64()).unwrap_or(usize::MAX).min(1 << 30);
+        let (receive, send) = (asked(options.receive_buffer), asked(options.send_buffer));
+        if sockopt::set_socket_recv_buffer_size_force(&socket, receive).is_err() {
+            sockopt::set_socket_recv_buffer_size(&socket, receive)?;
+        }
+        if sockopt::set_socket_send_buffer_size_force(&socket, send).is_err() {
+            sockopt::set_socket_send_buffer_size(&socket, send)?;
+        }
+        let granted = |doubled: usize| ByteCount::new(doubled as u64 / 2);
+        let buffers = Buffers {
+            receive: granted(sockopt::socket_recv_buffer_size(&socket)?),
+            send: granted(sockopt::socket_send_buffer_size(&socket)?),
+        };
+        let state = UdpSocketState::new((&socket).into())?;
+        let state_offload = UdpSocketState::new((&socket).into())?;
+        let offload = options.offload && state.max_gso_segments() > 1;
+        Ok(Self {
+            socket: UdpSocket::from_std(socket)?,
+            state,
+            state_offload,
+            offload: Offload(AtomicBool::new(offload)),
+            buffers,
+            tally: Tally::default(),
+        })
+    }
+
+    /// Where it is bound.
+    ///
+    /// Errors: the system's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// What the kernel granted of the buffers that were asked for.
+    pub fn buffers(&self) -> Buffers {
+        self.buffers
+    }
+
+    /// Whether it sends by offload: not after the kernel has refused it once.
+    pub fn offloads(&self) -> bool {
+        self.offload.0.load(Relaxed)
+    }
+
+    /// Whether the system may cut datagrams into fragments after all, as it knows no way to forbid that.
+    pub fn may_fragment(&self) -> bool {
+        self.state.may_fragment()
+    }
+
+    /// Sends as many of `segments` as the kernel takes now, and says how many those are; 0 if its buffer is full
+    /// ([`DatagramSocket::writable`] waits), or if there are none.
+    ///
+    /// Errors: the first of them cannot be sent, and none was; the rest may be, after it ([`Segments::after`]).
+    /// Cost: one system call per 64 datagrams or 64 KiB with offload, else one per datagram; no allocation.
+    pub fn try_send(&self, segments: &Segments<'_>) -> Result<usize, SendError> {
+        let mut calls = 0;
+        let result = self.offload.send(segments, |transmit| {
+            calls += 1;
+            // Readiness is looked at first, which spares a call when the buffer is known to be full.
+            let state = if transmit.segment_size.is_some() { &self.state_offload } else { &self.state };
+            self.socket.try_io(Interest::WRITABLE, || state.try_send((&self.socket).into(), transmit))
+        });
+        self.tally.send_calls.fetch_add(calls, Relaxed);
+        match &result {
+            Ok(sent) => {
+                let bytes = segments.bytes.len() - segments.after(*sent).bytes.len();
+                self.tally.sent.fetch_add(*sent as u64, Relaxed);
+                self.tally.sent_bytes.fetch_add(bytes as u64, Relaxed);
+            }
+            Err(error) => {
+                let counter = match error {
+                    SendError::TooBig { .. } => &self.tally.send_too_big,
+                    SendError::Unreachable { .. } => &self.tally.send_unreachable,
+                    SendError::Forbidden { .. } => &self.tally.send_forbidden,
+                    SendError::NoBuffers { .. } => &self.tally.send_no_buffers,
+                    SendError::Other { .. } => &self.tally.send_other,
+                };
+                counter.fetch_add(1, Relaxed);
+            }
+        }
+        result
+    }
+
+    /// Sends all of `segments`, waiting for room where it must.
+    ///
+    /// If it is dropped while it waits, those before have been sent.
+    ///
+    /// Errors: the first one that cannot be sent; those before have been.
+    pub async fn send(&self, segments: &Segments<'_>) -> Result<(), SendError> {
+        let mut rest = *segments;
+        while rest.count() > 0 {
+            match self.try_send(&rest)? {
+                0 => self.writable().await.map_err(|error| SendError::Other { to: rest.to, error })?,
+                sent => rest = rest.after(sent),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the kernel may have room again.
+    ///
+    /// Errors: the runtime is gone.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.socket.writable().await
+    }
+
+    /// Fills `batch` with what has come, and says how many datagrams; 0 if there are none, or none that the runtime
+    /// knows of: it learns of them while a task waits.
+    ///
+    /// Errors: the system's.
+    /// Cost: one system call; no allocation.
+    pub fn try_recv(&self, batch: &mut Batch) -> io::Result<usize> {
+        match self.socket.try_io(Interest::READABLE, || self.receive(batch)) {
+            Ok(count) => Ok(count),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Waits until datagrams come, and fills `batch` with them: at least one. Nothing is lost if it is dropped.
+    ///
+    /// Errors: the system's.
+    pub async fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.socket.async_io(Interest::READABLE, || self.receive(batch)).await
+    }
+
+    fn receive(&self, batch: &mut Batch) -> io::Result<usize> {
+        batch.messages = 0;
+        let mut slots = batch.bytes.chunks_exact_mut(MESSAGE_BYTES);
+        let mut slices: [IoSliceMut<'_>; MESSAGES_MAX] =
+            std::array::from_fn(|_| IoSliceMut::new(slots.next().unwrap_or_default()));
+        let slots = batch.slots;
+        let messages =
+            self.state.recv((&self.socket).into(), &mut slices[..slots], &mut batch.meta[..slots])?;
+        batch.messages = messages;
+        let (mut count, mut bytes) = (0, 0);
+        for meta in &batch.meta[..messages] {
+            count += datagrams_in(meta);
+            bytes += meta.len;
+        }
+        self.tally.receive_calls.fetch_add(1, Relaxed);
+        self.tally.received.fetch_add(count as u64, Relaxed);
+        self.tally.received_bytes.fetch_add(bytes as u64, Relaxed);
+        Ok(count)
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> Counters {
+        let t = &self.tally;
+        let [sent, sent_bytes, send_calls, received, received_bytes, receive_calls] =
+            [&t.sent, &t.sent_bytes, &t.send_calls, &t.received, &t.received_bytes, &t.receive_calls]
+                .map(|c| c.load(Relaxed));
+        let [send_too_big, send_unreachable, send_forbidden, send_no_buffers, send_other] =
+            [&t.send_too_big, &t.send_unreachable, &t.send_forbidden, &t.send_no_buffers, &t.send_other]
+                .map(|c| c.load(Relaxed));
+        Counters {
+            sent,
+            sent_bytes,
+            send_calls,
+            received,
+            received_bytes,
+            receive_calls,
+            send_too_big,
+            send_unreachable,
+            send_forbidden,
+            send_no_buffers,
+            send_other,
+        }
+    }
+
+    /// How often the kernel has dropped what came for this socket, nearly always because the receive buffer was full; `None`
+    /// where the system does not say.
+    ///
+    /// A lower bound of datagrams: what it has joined for receive offload, up to 64 of them, counts once.
+    /// Cost: reads the table of all UDP sockets in this network namespace; not for every datagram.
+    /// Source: proc_net_udp(5), the column `drops`.
+    pub fn receive_drops(&self) -> Option<u64> {
+        let inode = rustix::fs::fstat(&self.socket).ok()?.st_ino;
+        let table = if self.local_addr().ok()?.is_ipv4() { "udp" } else { "udp6" };
+        // The thread's own namespace, which need not be the process's.
+        let text = std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).ok()?;
+        drops_of(&text, inode)
+    }
+}
+
+impl Offload {
+    /// Sends by `call`, which is one call of the kernel: how many went.
+    fn send(
+        &self,
+        segments: &Segments<'_>,
+        mut call: impl FnMut(&Transmit<'_>) -> io::Result<()>,
+    ) -> Result<usize, SendError> {
+        let (count, mut sent) = (segments.count(), 0);
+        // Set when the kernel refused an offloaded send in this call, and it is not known yet why.
+        let mut doubted = false;
+        while sent < count {
+            let rest = segments.after(sent);
+            let most = (TOGETHER_BYTES_MAX / rest.segment_bytes).clamp(1, SEGMENTS_MAX);
+            let together = if !doubted && self.0.load(Relaxed) { most.min(count - sent) } else { 1 };
+            match call(&rest.transmit(together)) {
+                Ok(()) => {
+                    sent += together;
+                    if doubted {
+                        // Alone it passes: the offload is at fault.
+                        self.0.store(false, Relaxed);
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if together > 1 && refuses_offload(&e) => doubted = true,
+                Err(_) if sent > 0 => break,
+                Err(e) => return Err(explain(e, &rest)),
+            }
+        }
+        Ok(sent)
+    }
+}
+
+/// Whether an offloaded send may have failed for being one: `EIO` and `EINVAL` from devices that cannot, `EMSGSIZE` and
+/// `EINVAL` from kernels for a segment above the MTU.
+fn refuses_offload(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::INVAL | Errno::MSGSIZE))
+}
+
+fn explain(error: io::Error, segments: &Segments<'_>) -> SendError {
+    let to = segments.to;
+    match Errno::from_io_error(&error) {
+        Some(Errno::MSGSIZE) => SendError::TooBig {
+            to,
+            size_bytes: segments.segment_bytes.min(segments.bytes.len()),
+            limit_bytes: route_mtu(to).ok().and_then(|mtu| payload_max(mtu, to.ip())),
+        },
+        Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::AFNOSUPPORT) => {
+            SendError::Unreachable { to, error }
+        }
+        Some(Errno::PERM | Errno::ACCESS) => SendError::Forbidden { to, error },
+        Some(Errno::NOBUFS | Errno::NOMEM) => SendError::NoBuffers { to, error },
+        _ => SendError::Other { to, error },
+    }
+}
+
+/// An IPv4 peer of a socket for both is an IPv4 peer.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => (ip, address.port()).into(),
+        IpAddr::V6(_) => address,
+    }
+}
+
+/// The drops of the socket with `inode` in a table as `/proc/net/udp` has it.
+fn drops_of(table: &str, inode: u64) -> Option<u64> {
+    const INODE: usize = 9;
+    const DROPS: usize = 12;
+    table.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(INODE);
+        (fields.next()?.parse() == Ok(inode)).then(|| fields.nth(DROPS - INODE - 1)?.parse().ok())?
+    })
+}
+
+fn datagrams_in(meta: &RecvMeta) -> usize {
+    // A datagram may be empty.
+    meta.len.div_ceil(meta.stride.max(1)).max(1)
+}
+
+/// Room for what one call receives.
+pub struct Batch {
+    bytes: Vec<u8>,
+    slots: usize,
+    meta: [RecvMeta; MESSAGES_MAX],
+    messages: usize,
+}
+
+impl Batch {
+    /// Room for 32 messages, 2 MiB; pages that nothing has come into yet take no memory.
+    pub fn new() -> Self {
+        Self::with_messages(MESSAGES_MAX)
+    }
+
+    /// Room for `messages` of 64 KiB: each is one datagram, or up to 64 that the kernel has joined.
+    ///
+    /// Panics: not 1 to 32.
+    pub fn with_messages(messages: usize) -> Self {
+        assert!((1..=MESSAGES_MAX).contains(&messages), "{messages} messages: must be 1 to {MESSAGES_MAX}");
+        Self {
+            bytes: vec![0; messages * MESSAGE_BYTES],
+            slots: messages,
+            meta: [RecvMeta::default(); MESSAGES_MAX],
+            messages: 0,
+        }
+    }
+
+    /// The datagrams that the last call received, in order. Their bytes may be written to: they are opened in place.
+    pub fn datagrams(&mut self) -> impl Iterator<Item = Datagram<'_>> {
+        let messages = self.bytes.chunks_exact_mut(MESSAGE_BYTES).zip(&self.meta).take(self.messages);
+        messages.flat_map(|(bytes, meta)| {
+            let mut rest = &mut bytes[..meta.len];
+            (0..datagrams_in(meta)).map(move |_| {
+                // The last one may be smaller.
+                let size = meta.stride.min(rest.len());
+                let (bytes, after) = std::mem::take(&mut rest).split_at_mut(size);
+                rest = after;
+                Datagram {
+                    from: canonical(meta.addr),
+                    local: meta.dst_ip.map(|ip| ip.to_canonical()),
+                    ecn: meta.ecn.map(Ecn::of),
+                    bytes,
+                }
+            })
+        })
+    }
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One datagram that has come.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    /// Who sent it, if nobody lied; an IPv4 address is given as one, also on a socket for both.
+    pub from: SocketAddr,
+    /// The address of this machine that it came to.
+    pub local: Option<IpAddr>,
+    /// What its IP header says of congestion; `None` where the sender does not take marks.
+    pub ecn: Option<Ecn>,
+    /// Its payload.
+    pub bytes: &'a mut [u8],
+}
+
+#[cfg(test)]
+mod tests;
