@@ -10,7 +10,7 @@
 //! it: before Linux 6.14 a segment above the device's MTU makes an offloaded send fail just as a device without offload
 //! does, and then one datagram too big would end offload for the whole socket.
 //!
-//! Leaves out: what travels, pacing, and the search for a path's MTU. Read [`DatagramSocket`],
+//! Leaves out: what travels ([`crate::seal`]), pacing, and the search for a path's MTU. Read [`DatagramSocket`],
 //! [`Segments`] and [`Batch`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets and /proc are its business")]
 

@@ -1,0 +1,531 @@
+//! Datagrams that only the two ends of a TLS session can write and read.
+//!
+//! [`channel`] takes keys out of an established TLS 1.3 session by its exporter (RFC 8446, section 7.5), a pair for each
+//! channel, one key per direction. A [`Sealer`] encrypts and authenticates, an [`Opener`] takes each datagram at most
+//! once; both work in the caller's buffer and allocate nothing per datagram. There is no mode without authentication.
+//!
+//! A datagram is a clear header of 16 bytes (channel id, packet number; both big-endian), which is authenticated, then
+//! the encrypted payload, then a tag of 16 bytes. The nonce is the packet number, padded on the left to 12 bytes, xor
+//! the direction's own random 12 bytes (as RFC 8446, section 5.3). The AEAD is the TLS session's: what the two ends
+//! agreed on there needs no agreement here.
+//!
+//! Leaves out: key updates. Where a key wears out ([`Sealer::packets_left`], after half a terabyte with AES), the ends
+//! take another channel id, which has fresh keys. Read [`Channel`], [`Sealer::seal`] and [`Opener::open`] first.
+
+mod replay;
+
+use replay::Window;
+use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use rustls::{CipherSuite, ClientConnection, ConnectionCommon, ServerConnection};
+use std::fmt;
+use tokio_rustls::TlsStream;
+
+pub use replay::WINDOW as REPLAY_WINDOW;
+
+/// Bytes before the payload: channel id and packet number.
+pub const HEADER_BYTES: usize = 16;
+/// Bytes after the payload.
+pub const TAG_BYTES: usize = 16;
+/// What sealing adds to a payload.
+pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
+
+/// The exporter's label. Labels of one's own begin so (RFC 5705, section 4).
+const LABEL: &[u8] = b"EXPERIMENTAL anabranch datagrams 1";
+const KEY_BYTES_MAX: usize = 32;
+const IV_BYTES: usize = 12;
+/// Key and nonce base of one direction; a shorter key leaves its last bytes unused.
+const DIRECTION_BYTES: usize = KEY_BYTES_MAX + IV_BYTES;
+/// No packet number reaches this (as QUIC's do not: RFC 9000, section 12.3).
+const NUMBERS_END: u64 = 1 << 62;
+/// AES-GCM: packets times the blocks of the longest one.
+///
+/// Source: RFC 9001, appendix B.1.1: 2^28 packets of 2^11 bytes (2^7 blocks), or 2^23 of 2^16 bytes (2^12 blocks).
+const AES_BLOCKS_MAX: u64 = 1 << 35;
+const BLOCK_BYTES: usize = 16;
+
+/// Which channel of a TLS session a datagram belongs to.
+///
+/// An id must be used once per session: the same id means the same keys, and a second [`Sealer`] with them would repeat
+/// the first one's packet numbers, which gives both their payloads away. [`ChannelId::random`] does not repeat.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChannelId(pub u64);
+
+impl ChannelId {
+    /// An id that nobody else has, by 64 bits of the system's randomness. The end that did not draw it refuses one that
+    /// it knows already.
+    ///
+    /// Errors: the system has no randomness to give.
+    pub fn random() -> Result<Self, SealError> {
+        let mut bytes = [0; 8];
+        SystemRandom::new().fill(&mut bytes).map_err(|_| SealError::NoRandomness)?;
+        Ok(Self(u64::from_be_bytes(bytes)))
+    }
+
+    /// The channel that a datagram says it belongs to; `None` for one too short to be sealed. Only who can open it knows
+    /// that it is true.
+    pub fn of(datagram: &[u8]) -> Option<Self> {
+        (datagram.len() >= OVERHEAD_BYTES).then(|| Self(field(datagram, 0)))
+    }
+}
+
+impl fmt::Display for ChannelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// How datagrams are encrypted and authenticated.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Aead {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+}
+
+impl Aead {
+    const fn algorithm(self) -> &'static aead::Algorithm {
+        match self {
+            Self::Aes128Gcm => &aead::AES_128_GCM,
+            Self::Aes256Gcm => &aead::AES_256_GCM,
+            Self::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
+        }
+    }
+
+    const fn of(suite: CipherSuite) -> Option<Self> {
+        match suite {
+            CipherSuite::TLS13_AES_128_GCM_SHA256 => Some(Self::Aes128Gcm),
+            CipherSuite::TLS13_AES_256_GCM_SHA384 => Some(Self::Aes256Gcm),
+            CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Some(Self::ChaCha20Poly1305),
+            _ => None,
+        }
+    }
+
+    /// How many packets one key may seal if the longest has so many blocks.
+    const fn packets_max(self, blocks_longest: u64) -> u64 {
+        match self {
+            Self::Aes128Gcm | Self::Aes256Gcm => AES_BLOCKS_MAX / blocks_longest,
+            // More than there are numbers (RFC 9001, section 6.6).
+            Self::ChaCha20Poly1305 => NUMBERS_END,
+        }
+    }
+
+    /// How many forgeries one key may refuse before it must not be used any more.
+    ///
+    /// Source: RFC 9001, section 6.6.
+    const fn forgeries_max(self) -> u64 {
+        match self {
+            Self::Aes128Gcm | Self::Aes256Gcm => 1 << 52,
+            Self::ChaCha20Poly1305 => 1 << 36,
+        }
+    }
+}
+
+impl fmt::Display for Aead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Aes128Gcm => "AES-128-GCM",
+            Self::Aes256Gcm => "AES-256-GCM",
+            Self::ChaCha20Poly1305 => "ChaCha20-Poly1305",
+        })
+    }
+}
+
+/// Both directions of a channel at one end.
+#[derive(Debug)]
+pub struct Channel {
+    /// For what this end sends.
+    pub sealer: Sealer,
+    /// For what it receives.
+    pub opener: Opener,
+}
+
+/// Why no channel was made, or a datagram not sealed.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SealError {
+    /// The session is not TLS 1.3, not established, or of a cipher suite that is not known here.
+    UnfitSession {
+        /// What there is.
+        suite: Option<CipherSuite>,
+    },
+    /// The session gives no keys.
+    NoKeys(rustls::Error),
+    /// The system has no randomness to give.
+    NoRandomness,
+    /// The buffer has no room for header and tag.
+    TooShort {
+        /// Bytes that these two take.
+        need: usize,
+        /// Bytes there are.
+        got: usize,
+    },
+    /// The key has sealed as much as it may: take another channel.
+    WornOut {
+        /// The channel.
+        channel: ChannelId,
+        /// Packets that it has sealed.
+        packets: u64,
+    },
+}
+
+impl fmt::Display for SealError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnfitSession { suite: Some(suite) } => {
+                write!(f, "datagrams cannot be keyed from a TLS session with {suite:?}: TLS 1.3 is needed")
+            }
+            Self::UnfitSession { suite: None } => {
+                write!(f, "datagrams cannot be keyed from a TLS session whose handshake is not done")
+            }
+            Self::NoKeys(error) => write!(f, "the TLS session gives no keys for datagrams: {error}"),
+            Self::NoRandomness => write!(f, "the system has no randomness to give"),
+            Self::TooShort { need, got } => {
+                write!(f, "buffer of {got} bytes: a sealed datagram has at least {need}")
+            }
+            Self::WornOut { channel, packets } => {
+                write!(f, "channel {channel}: its key has sealed {packets} packets and may seal no more")
+            }
+        }
+    }
+}
+impl std::error::Error for SealError {}
+
+/// The channel `id` of an established session.
+///
+/// Each end calls it once with the same `id`, and what one seals the other opens. See [`ChannelId`] for what an id must
+/// hold to.
+///
+/// Errors: [`SealError::UnfitSession`], [`SealError::NoKeys`].
+pub fn channel<IO>(stream: &TlsStream<IO>, id: ChannelId) -> Result<Channel, SealError> {
+    match stream {
+        TlsStream::Client(stream) => client_channel(stream.get_ref().1, id),
+        TlsStream::Server(stream) => server_channel(stream.get_ref().1, id),
+    }
+}
+
+/// [`channel`] at the end that called.
+///
+/// Errors: as there.
+pub fn client_channel(connection: &ClientConnection, id: ChannelId) -> Result<Channel, SealError> {
+    let (aead, ours, theirs) = export(connection, id)?;
+    Ok(Channel { sealer: Sealer::new(aead, id, &ours), opener: Opener::new(aead, id, &theirs) })
+}
+
+/// [`channel`] at the end that was called.
+///
+/// Errors: as there.
+pub fn server_channel(connection: &ServerConnection, id: ChannelId) -> Result<Channel, SealError> {
+    let (aead, theirs, ours) = export(connection, id)?;
+    Ok(Channel { sealer: Sealer::new(aead, id, &ours), opener: Opener::new(aead, id, &theirs) })
+}
+
+type Direction = [u8; DIRECTION_BYTES];
+
+/// The AEAD, then the client's direction, then the server's.
+fn export<D>(
+    connection: &ConnectionCommon<D>,
+    id: ChannelId,
+) -> Result<(Aead, Direction, Direction), SealError> {
+    let suite = connection.negotiated_cipher_suite().map(|s| s.suite());
+    let unfit = || SealError::UnfitSession { suite };
+    if connection.is_handshaking() {
+        return Err(SealError::UnfitSession { suite: None });
+    }
+    let aead = suite.and_then(Aead::of).ok_or_else(unfit)?;
+    let mut both = [[0; DIRECTION_BYTES]; 2];
+    connection
+        .export_keying_material(both.as_flattened_mut(), LABEL, Some(&id.0.to_be_bytes()))
+        .map_err(SealError::NoKeys)?;
+    let [client, server] = both;
+    Ok((aead, client, server))
+}
+
+/// Keys of two ends that know each other without TLS: to measure and to test with.
+#[doc(hidden)]
+pub fn pair_for_measurement(aead: Aead, id: ChannelId) -> (Sealer, Opener) {
+    let direction = std::array::from_fn(|i| i as u8);
+    (Sealer::new(aead, id, &direction), Opener::new(aead, id, &direction))
+}
+
+struct Key {
+    key: LessSafeKey,
+    iv: [u8; IV_BYTES],
+}
+
+impl Key {
+    fn new(aead: Aead, direction: &Direction) -> Self {
+        let (key, iv) = direction.split_at(KEY_BYTES_MAX);
+        let algorithm = aead.algorithm();
+        let key =
+            UnboundKey::new(algorithm, &key[..algorithm.key_len()]).expect("the slice is as long as the key");
+        Self { key: LessSafeKey::new(key), iv: iv.try_into().expect("what is left is as long as a nonce") }
+    }
+
+    fn nonce(&self, number: u64) -> Nonce {
+        let mut nonce = self.iv;
+        for (byte, of_number) in nonce[IV_BYTES - 8..].iter_mut().zip(number.to_be_bytes()) {
+            *byte ^= of_number;
+        }
+        Nonce::assume_unique_for_key(nonce)
+    }
+}
+
+fn field(datagram: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(datagram[at..at + 8].try_into().expect("the slice has 8 bytes"))
+}
+
+/// Seals what one end of a channel sends.
+///
+/// It takes `&mut self`, so that no packet number comes twice; threads that send side by side take a channel each.
+pub struct Sealer {
+    key: Key,
+    aead: Aead,
+    id: ChannelId,
+    next: u64,
+    /// In blocks of the AEAD, the header's with them.
+    longest: u64,
+}
+
+impl Sealer {
+    fn new(aead: Aead, id: ChannelId, direction: &Direction) -> Self {
+        Self { key: Key::new(aead, direction), aead, id, next: 0, longest: 1 }
+    }
+
+    /// Its channel.
+    pub fn channel(&self) -> ChannelId {
+        self.id
+    }
+
+    /// Its AEAD.
+    pub fn aead(&self) -> Aead {
+        self.aead
+    }
+
+    /// Makes a datagram of the whole of `datagram`, in which the payload lies already, after [`HEADER_BYTES`] and before
+    /// [`TAG_BYTES`]; returns its packet number. The first one is 0, and each is one more than the last.
+    ///
+    /// Errors: [`SealError::TooShort`], [`SealError::WornOut`]; the payload is then as it was.
+    pub fn seal(&mut self, datagram: &mut [u8]) -> Result<u64, SealError> {
+        let got = datagram.len();
+        let Some(payload_bytes) = got.checked_sub(OVERHEAD_BYTES) else {
+            return Err(SealError::TooShort { need: OVERHEAD_BYTES, got });
+        };
+        let longest = self.longest.max(blocks(payload_bytes));
+        if self.next >= self.aead.packets_max(longest) {
+            return Err(SealError::WornOut { channel: self.id, packets: self.next });
+        }
+        let number = self.next;
+        let (header, rest) = datagram.split_at_mut(HEADER_BYTES);
+        header[..8].copy_from_slice(&self.id.0.to_be_bytes());
+        header[8..].copy_from_slice(&number.to_be_bytes());
+        let (payload, tag) = rest.split_at_mut(payload_bytes);
+        let sealed =
+            self.key.key.seal_in_place_separate_tag(self.key.nonce(number), Aad::from(header), payload);
+        // The AEAD refuses only what is longer than 64 GiB.
+        tag.copy_from_slice(sealed.expect("a datagram is far below what the AEAD takes").as_ref());
+        (self.next, self.longest) = (number + 1, longest);
+        Ok(number)
+    }
+
+    /// How many more datagrams it seals, if none is longer than `payload_bytes` and the longest so far.
+    pub fn packets_left(&self, payload_bytes: usize) -> u64 {
+        self.aead.packets_max(self.longest.max(blocks(payload_bytes))).saturating_sub(self.next)
+    }
+}
+
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealer").field("id", &self.id).field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+/// Blocks that the AEAD works through for a payload of this size: the payload's and the header's one.
+fn blocks(payload_bytes: usize) -> u64 {
+    payload_bytes.div_ceil(BLOCK_BYTES) as u64 + 1
+}
+
+/// Why a datagram was not opened.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// It is too short to be a sealed datagram, or says a number that no sealer gives.
+    Malformed,
+    /// It belongs to another channel, by what it says.
+    OtherChannel {
+        /// Which.
+        channel: ChannelId,
+    },
+    /// A datagram with this number has been opened.
+    Replayed {
+        /// The number.
+        number: u64,
+    },
+    /// So many newer ones have been opened that it is not known whether it has been.
+    TooOld {
+        /// The number.
+        number: u64,
+    },
+    /// The other end has not sealed it, or it was changed on the way.
+    Forged,
+    /// So many forgeries have been tried on this key that it is not to be trusted any more: take another channel.
+    WornOut,
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed => write!(f, "not a sealed datagram"),
+            Self::OtherChannel { channel } => {
+                write!(f, "datagram of channel {channel}, which is another one")
+            }
+            Self::Replayed { number } => write!(f, "datagram {number} has come before"),
+            Self::TooOld { number } => {
+                write!(f, "datagram {number} is more than {REPLAY_WINDOW} behind the newest one")
+            }
+            Self::Forged => write!(f, "datagram that the other end has not sealed"),
+            Self::WornOut => write!(f, "too many forged datagrams on this channel"),
+        }
+    }
+}
+impl std::error::Error for OpenError {}
+
+/// What has come to an [`Opener`], by what became of it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenCounters {
+    /// Opened.
+    pub opened: u64,
+    /// [`OpenError::Malformed`].
+    pub malformed: u64,
+    /// [`OpenError::OtherChannel`].
+    pub other_channel: u64,
+    /// [`OpenError::Replayed`].
+    pub replayed: u64,
+    /// [`OpenError::TooOld`].
+    pub too_old: u64,
+    /// [`OpenError::Forged`].
+    pub forged: u64,
+    /// [`OpenError::WornOut`].
+    pub worn_out: u64,
+}
+
+/// A datagram that the other end has sealed, for the first time.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Opened<'a> {
+    /// Its packet number.
+    pub number: u64,
+    /// What was sealed.
+    pub payload: &'a mut [u8],
+}
+
+/// Opens what one end of a channel receives, each datagram at most once.
+///
+/// It remembers which of the last [`REPLAY_WINDOW`] numbers it has opened, in 2 KiB.
+pub struct Opener {
+    key: Key,
+    aead: Aead,
+    id: ChannelId,
+    window: Window,
+    counters: OpenCounters,
+}
+
+impl Opener {
+    fn new(aead: Aead, id: ChannelId, direction: &Direction) -> Self {
+        Self {
+            key: Key::new(aead, direction),
+            aead,
+            id,
+            window: Window::new(),
+            counters: OpenCounters::default(),
+        }
+    }
+
+    /// Its channel.
+    pub fn channel(&self) -> ChannelId {
+        self.id
+    }
+
+    /// Its AEAD.
+    pub fn aead(&self) -> Aead {
+        self.aead
+    }
+
+    /// Opens a datagram in its place.
+    ///
+    /// Errors: see [`OpenError`]; nothing of the datagram may then be used, and after [`OpenError::Forged`] its bytes are
+    /// not what they were.
+    /// Cost: what is replayed or too old, by what it says, is refused before it is decrypted; no allocation.
+    pub fn open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<Opened<'a>, OpenError> {
+        let opened = self.admit(datagram);
+        let counter = match &opened {
+            Ok(_) => &mut self.counters.opened,
+            Err(OpenError::Malformed) => &mut self.counters.malformed,
+            Err(OpenError::OtherChannel { .. }) => &mut self.counters.other_channel,
+            Err(OpenError::Replayed { .. }) => &mut self.counters.replayed,
+            Err(OpenError::TooOld { .. }) => &mut self.counters.too_old,
+            Err(OpenError::Forged) => &mut self.counters.forged,
+            Err(OpenError::WornOut) => &mut self.counters.worn_out,
+        };
+        *counter += 1;
+        opened
+    }
+
+    fn admit<'a>(&mut self, datagram: &'a mut [u8]) -> Result<Opened<'a>, OpenError> {
+        let channel = ChannelId::of(datagram).ok_or(OpenError::Malformed)?;
+        if channel != self.id {
+            return Err(OpenError::OtherChannel { channel });
+        }
+        let number = field(datagram, 8);
+        if number >= NUMBERS_END {
+            return Err(OpenError::Malformed);
+        }
+        self.window.check(number)?;
+        if self.counters.forged >= self.aead.forgeries_max() {
+            return Err(OpenError::WornOut);
+        }
+        let (header, sealed) = datagram.split_at_mut(HEADER_BYTES);
+        let payload = self
+            .key
+            .key
+            .open_in_place(self.key.nonce(number), Aad::from(header), sealed)
+            .map_err(|_| OpenError::Forged)?;
+        // Only what is authentic moves the window: a forged number must not push out what is on its way.
+        self.window.mark(number);
+        Ok(Opened { number, payload })
+    }
+
+    /// What has come so far.
+    pub fn counters(&self) -> OpenCounters {
+        self.counters
+    }
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opener")
+            .field("id", &self.id)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a fuzzer and the corpus's tests do with bytes from a network: opens them twice with a fixed key. True if they are
+/// a sealed datagram of it; then the second time must be a replay.
+#[doc(hidden)]
+pub fn exercise(bytes: &[u8]) -> bool {
+    let (_, mut opener) = pair_for_measurement(Aead::Aes128Gcm, ChannelId(7));
+    let mut first = bytes.to_vec();
+    let opened = opener.open(&mut first).map(|o| o.number);
+    let again = opener.open(&mut bytes.to_vec()).map(|o| o.number);
+    match opened {
+        Ok(number) => assert_eq!(again, Err(OpenError::Replayed { number }), "each is opened once"),
+        Err(error) => assert_eq!(again, Err(error), "a refusal changes nothing"),
+    }
+    opened.is_ok()
+}
+
+#[cfg(test)]
+mod tests;

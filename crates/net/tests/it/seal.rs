@@ -1,0 +1,147 @@
+//! Channels of real TLS sessions, and the corpus of the fuzz target.
+
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
+use anabranch_net::seal::{
+    Aead, Channel, ChannelId, HEADER_BYTES, OVERHEAD_BYTES, OpenError, SealError, TAG_BYTES, channel,
+    client_channel, exercise,
+};
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use std::path::Path;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsStream;
+
+/// A folder that goes away with its test.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("anabranch-net-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An operator's session with a site.
+async fn session(name: &str) -> (TlsStream<TcpStream>, TlsStream<TcpStream>) {
+    let folder = Folder::new(name);
+    let request = SetRequest {
+        sites: vec!["seattle".into()],
+        operators: vec!["operator".into()],
+        controller_hosts: vec![],
+        valid_days: 2,
+    };
+    write_set(&folder.0, &make_set(&request).expect("good names")).expect("a new folder");
+    let identity = |role, name| {
+        let credentials =
+            Credentials::load(&CredentialFiles::in_set(&folder.0, role, name)).expect("a good set");
+        Identity::new(&credentials).expect("a good set")
+    };
+    let (site, operator) = (identity(Role::Site, "seattle"), identity(Role::Operator, "operator"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let to = listener.local_addr().expect("bound");
+    let (client, server) = tokio::join!(
+        async {
+            let tcp = TcpStream::connect(to).await.expect("it listens");
+            operator.connect(tcp, Role::Site, "seattle").await.expect("one authority")
+        },
+        async {
+            let (tcp, _) = listener.accept().await.expect("somebody calls");
+            site.accept(tcp).await.expect("one authority").0
+        }
+    );
+    (client, server)
+}
+
+fn sealed(channel: &mut Channel, payload: &[u8]) -> Vec<u8> {
+    let mut datagram = vec![0; HEADER_BYTES];
+    datagram.extend_from_slice(payload);
+    datagram.extend_from_slice(&[0; TAG_BYTES]);
+    channel.sealer.seal(&mut datagram).expect("a fresh key");
+    datagram
+}
+
+#[tokio::test]
+async fn both_ends_of_a_session_open_what_the_other_seals_and_nothing_else() {
+    let (client, server) = session("pair").await;
+    let id = ChannelId::random().expect("the system has randomness");
+    let mut near = channel(&client, id).expect("established");
+    let mut far = channel(&server, id).expect("established");
+    assert_eq!(near.sealer.aead(), far.opener.aead());
+    assert_ne!(ChannelId::random().expect("the system has randomness"), id);
+
+    let mut to_far = sealed(&mut near, b"feedback");
+    assert_eq!(to_far.len(), b"feedback".len() + OVERHEAD_BYTES);
+    assert_eq!(far.opener.open(&mut to_far.clone()).expect("the other end's").payload, b"feedback");
+    let mut to_near = sealed(&mut far, b"data");
+    assert_eq!(near.opener.open(&mut to_near.clone()).expect("the other end's").payload, b"data");
+
+    // Reflected to who sealed it: the number has not come yet in that direction, and the key is another.
+    let mut back = sealed(&mut near, b"more");
+    assert_eq!(near.opener.open(&mut back), Err(OpenError::Forged));
+    assert_eq!(near.opener.open(&mut to_near), Err(OpenError::Replayed { number: 0 }));
+
+    // Another channel of the session, and the same channel of another session, have other keys.
+    let other = ChannelId(id.0 ^ 1);
+    let mut next = channel(&server, other).expect("established");
+    assert_eq!(next.opener.open(&mut to_far), Err(OpenError::OtherChannel { channel: id }));
+    let mut to_next = sealed(&mut near, b"data");
+    to_next[..8].copy_from_slice(&other.0.to_be_bytes());
+    assert_eq!(next.opener.open(&mut to_next), Err(OpenError::Forged));
+    let (_, server) = session("another").await;
+    let mut stranger = channel(&server, id).expect("established");
+    assert_eq!(stranger.opener.open(&mut sealed(&mut near, b"data")), Err(OpenError::Forged));
+}
+
+#[tokio::test]
+async fn the_aead_is_the_sessions() {
+    let (client, server) = session("suite").await;
+    let suite = client.get_ref().1.negotiated_cipher_suite().expect("established").suite();
+    let aead = channel(&server, ChannelId(1)).expect("established").sealer.aead();
+    let expected = match aead {
+        Aead::Aes128Gcm => "TLS13_AES_128_GCM_SHA256",
+        Aead::Aes256Gcm => "TLS13_AES_256_GCM_SHA384",
+        Aead::ChaCha20Poly1305 => "TLS13_CHACHA20_POLY1305_SHA256",
+    };
+    assert_eq!(suite.as_str(), Some(expected));
+}
+
+#[test]
+fn a_session_that_is_not_established_gives_no_channel() {
+    let folder = Folder::new("early");
+    let request = SetRequest {
+        sites: vec!["seattle".into()],
+        operators: vec![],
+        controller_hosts: vec![],
+        valid_days: 2,
+    };
+    write_set(&folder.0, &make_set(&request).expect("good names")).expect("a new folder");
+    let files = CredentialFiles::in_set(&folder.0, Role::Site, "seattle");
+    let config = Credentials::load(&files).expect("a good set").client_config().expect("a good set");
+    let name = anabranch_net::tls::server_name(Role::Site, "seattle").expect("a good name");
+    let connection = rustls::ClientConnection::new(config, name).expect("a good name");
+    let error = client_channel(&connection, ChannelId(1)).expect_err("nobody has answered");
+    assert_eq!(error, SealError::UnfitSession { suite: None });
+    assert!(error.to_string().contains("handshake is not done"), "{error}");
+}
+
+/// Names that begin with `bad` must be refused and all others opened.
+#[test]
+fn corpus_replays() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/net_seal");
+    let entries = std::fs::read_dir(&folder).expect("the corpus is part of the repository");
+    let mut paths: Vec<_> = entries.map(|e| e.expect("the folder can be listed").path()).collect();
+    paths.sort();
+    for path in &paths {
+        let bytes = std::fs::read(path).expect("the corpus can be read");
+        let name = path.file_name().and_then(|n| n.to_str()).expect("corpus files have plain names");
+        assert_eq!(exercise(&bytes), !name.starts_with("bad"), "{}", path.display());
+    }
+    assert!(paths.len() >= 6);
+}
