@@ -34,6 +34,9 @@ const MESSAGES_MAX: usize = quinn_udp::BATCH_SIZE;
 /// Room for a message: what the kernel joins never exceeds an IP packet.
 const MESSAGE_BYTES: usize = 65_536;
 
+/// How often the kernel's table of sockets is read for one that is missing in it.
+const TABLE_READS_MAX: usize = 4;
+
 /// What a datagram may carry over a path of `mtu_bytes` to `to`, unfragmented; `None` if not one byte.
 ///
 /// Units: bytes, headers of IP (without options) and UDP taken off; at most [`PAYLOAD_MAX`].
@@ -303,7 +306,7 @@ pub struct Counters {
     pub send_other: u64,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Tally {
     sent: AtomicU64,
     sent_bytes: AtomicU64,
@@ -318,10 +321,12 @@ struct Tally {
     send_other: AtomicU64,
 }
 
-/// Whether, and how, offload is used.
+/// Whether offload is used.
+#[derive(Debug)]
 struct Offload(AtomicBool);
 
 /// A UDP socket under tokio. See the module.
+#[derive(Debug)]
 pub struct DatagramSocket {
     socket: UdpSocket,
     state: UdpSocketState,
@@ -396,18 +401,20 @@ impl DatagramSocket {
         self.state.may_fragment()
     }
 
-    /// Sends as many of `segments` as the kernel takes now, and says how many those are; 0 if its buffer is full
-    /// ([`DatagramSocket::writable`] waits), or if there are none.
+    /// Sends as many of `segments` as the kernel takes now, and says how many those are; 0 if there are none, or
+    /// if its buffer is full, as far as the runtime knows: [`DatagramSocket::writable`] asks, and waits.
     ///
     /// Errors: the first of them cannot be sent, and none was; the rest may be, after it ([`Segments::after`]).
     /// Cost: one system call per 64 datagrams or 64 KiB with offload, else one per datagram; no allocation.
     pub fn try_send(&self, segments: &Segments<'_>) -> Result<usize, SendError> {
         let mut calls = 0;
         let result = self.offload.send(segments, |transmit| {
-            calls += 1;
-            // Readiness is looked at first, which spares a call when the buffer is known to be full.
             let state = if transmit.segment_size.is_some() { &self.state_offload } else { &self.state };
-            self.socket.try_io(Interest::WRITABLE, || state.try_send((&self.socket).into(), transmit))
+            // Asks the kernel only if its buffer is not known to be full.
+            self.socket.try_io(Interest::WRITABLE, || {
+                calls += 1;
+                state.try_send((&self.socket).into(), transmit)
+            })
         });
         self.tally.send_calls.fetch_add(calls, Relaxed);
         match &result {
@@ -438,6 +445,8 @@ impl DatagramSocket {
     pub async fn send(&self, segments: &Segments<'_>) -> Result<(), SendError> {
         let mut rest = *segments;
         while rest.count() > 0 {
+            // Where the buffer never fills, as on loopback, nothing else would ever let other tasks run.
+            tokio::task::coop::consume_budget().await;
             match self.try_send(&rest)? {
                 0 => self.writable().await.map_err(|error| SendError::Other { to: rest.to, error })?,
                 sent => rest = rest.after(sent),
@@ -527,8 +536,9 @@ impl DatagramSocket {
         let inode = rustix::fs::fstat(&self.socket).ok()?.st_ino;
         let table = if self.local_addr().ok()?.is_ipv4() { "udp" } else { "udp6" };
         // The thread's own namespace, which need not be the process's.
-        let text = std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).ok()?;
-        drops_of(&text, inode)
+        let path = format!("/proc/thread-self/net/{table}");
+        // The kernel finds its place in the table again by counting: a socket that closes meanwhile makes it skip one.
+        (0..TABLE_READS_MAX).find_map(|_| drops_of(&std::fs::read_to_string(&path).ok()?, inode))
     }
 }
 
@@ -573,11 +583,12 @@ fn refuses_offload(error: &io::Error) -> bool {
 fn explain(error: io::Error, segments: &Segments<'_>) -> SendError {
     let to = segments.to;
     match Errno::from_io_error(&error) {
-        Some(Errno::MSGSIZE) => SendError::TooBig {
-            to,
-            size_bytes: segments.segment_bytes.min(segments.bytes.len()),
-            limit_bytes: route_mtu(to).ok().and_then(|mtu| payload_max(mtu, to.ip())),
-        },
+        Some(Errno::MSGSIZE) => {
+            let size_bytes = segments.segment_bytes.min(segments.bytes.len());
+            let limit = route_mtu(to).ok().and_then(|mtu| payload_max(mtu, to.ip()));
+            // Another source address may take another way: a limit that contradicts the error is not told.
+            SendError::TooBig { to, size_bytes, limit_bytes: limit.filter(|limit| *limit < size_bytes) }
+        }
         Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::AFNOSUPPORT) => {
             SendError::Unreachable { to, error }
         }
@@ -655,6 +666,12 @@ impl Batch {
                 }
             })
         })
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").field("messages", &self.messages).finish_non_exhaustive()
     }
 }
 
