@@ -281,7 +281,7 @@ impl Show<'_> {
             sent.with_context(|| format!("{scheme} (logs in {})", stage.folder.display()))?;
         let same = |d: &SiteId| {
             let path = stage.site_folder(*d).join("copy.bin");
-            crate::replicate::partial::hash_file(&path).is_ok_and(|(_, hash)| hash == self.hash)
+            crate::partial::hash_file(&path).is_ok_and(|(_, hash)| hash == self.hash)
         };
         let verified = summary["verified"] == true && self.destinations.iter().all(same);
         let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);

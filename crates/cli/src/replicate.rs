@@ -2,7 +2,6 @@
 
 pub mod controller;
 pub mod keys;
-pub mod partial;
 pub mod plan;
 pub mod relay;
 pub mod runner;
@@ -44,26 +43,5 @@ pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         Noun::Plan(args) => plan::run(&args),
         Noun::Status(args) => status::run(&args),
         Noun::Keys(command) => keys::run(&command, quiet),
-    }
-}
-
-/// The runtime that daemons and clients run on, on all cores.
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    // Each attempt may keep a few threads for its files (`service::ATTEMPTS_MAX`); commands must still find one.
-    tokio::runtime::Builder::new_multi_thread().max_blocking_threads(8_192).enable_all().build()
-}
-
-/// Waits for Ctrl-C or a polite kill.
-async fn asked_to_end() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let ended = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut term) => term.recv().await,
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = ended => {}
     }
 }

@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
     let files = CredentialFiles::in_set(&args.keys, Role::Controller, "controller");
     let credentials = Credentials::load(&files)?;
-    super::runtime()?.block_on(async {
+    crate::process::runtime()?.block_on(async {
         let mut config = ControllerConfig::new(topology, DefaultPlanner, &args.store);
         config.coordinator.site_wait = args.site_wait;
         config.coordinator.slow_hold = args.patience;
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         eprintln!("controller listens on https://{}", server.local_addr()?);
         tokio::select! {
             () = server.run() => {}
-            () = super::asked_to_end() => eprintln!("controller ends; transfers go on when it is back"),
+            () = crate::process::asked_to_end() => eprintln!("controller ends; transfers go on when it is back"),
         }
         Ok(ExitCode::SUCCESS)
     })

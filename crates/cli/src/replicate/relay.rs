@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })?;
     let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Site, &name))?;
     let addresses = addresses(args, &topology, site)?;
-    super::runtime()?.block_on(async {
+    crate::process::runtime()?.block_on(async {
         let listener = anabranch_net::socket::listen(args.listen)?;
         let client = Client::new(&args.controller, &credentials, Duration::from_secs(30))?;
         let (reports, reports_in) = mpsc::unbounded_channel();
@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         tokio::select! {
             never = converse(&link, &service) => match never {},
             never = send_reports(&link, reports_in) => match never {},
-            () = super::asked_to_end() => {
+            () = crate::process::asked_to_end() => {
                 eprintln!("site ends; what has arrived is kept");
                 Ok(ExitCode::SUCCESS)
             }

@@ -15,9 +15,9 @@
 mod connections;
 mod files;
 
-use super::partial::PartialFile;
 use super::service::SiteConfig;
 use super::spool::{Errand, Spool};
+use crate::partial::PartialFile;
 use anabranch_net::identity::Identity;
 use anabranch_replicate::control::{
     FailureKind, FlowDigest, FlowProgress, FlowSide, FlowVector, Priority, Report, SiteProgram,

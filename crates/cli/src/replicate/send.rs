@@ -127,8 +127,8 @@ fn policy(text: &str) -> Result<CorruptPolicy, String> {
 /// Errors: one line for the user. What became of the transfer is the exit code.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let client = args.controller.client()?;
-    super::runtime()?.block_on(async {
-        let mut asked_to_end = std::pin::pin!(super::asked_to_end());
+    crate::process::runtime()?.block_on(async {
+        let mut asked_to_end = std::pin::pin!(crate::process::asked_to_end());
         let view = tokio::select! {
             view = client.topology() => view?,
             () = &mut asked_to_end => {

@@ -3,8 +3,8 @@
 //! Holds one [`Runner`] per installed attempt and one file per path that is arriving. Leaves out: how commands and
 //! reports travel (`relay`), and what happens inside an attempt (`runner`).
 
-use super::partial::{FinishError, PartialFile, hash_file, inside};
 use super::runner::{Fault, Runner, SharedFile, memory_bytes, wait_for};
+use crate::partial::{FinishError, PartialFile, hash_file, inside};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_replicate::control::{Command, FailureKind, FileHash, Report, Run, SiteProgram, TransferId};

@@ -36,11 +36,11 @@ pub struct Args {
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let client = args.controller.client()?;
-    super::runtime()?.block_on(async {
+    crate::process::runtime()?.block_on(async {
         if let Some(listen) = args.web {
             return tokio::select! {
                 served = page::serve(client, listen) => served.map(|()| ExitCode::SUCCESS),
-                () = super::asked_to_end() => Ok(ExitCode::SUCCESS),
+                () = crate::process::asked_to_end() => Ok(ExitCode::SUCCESS),
             };
         }
         if let (Some(id), true) = (args.transfer, args.cancel) {
