@@ -5,6 +5,7 @@
 //! Read [`best_seconds`] first.
 
 mod codes;
+mod datagrams;
 mod parts;
 mod relay;
 mod sim;
@@ -23,6 +24,8 @@ pub struct Args {
 enum Job {
     /// GF(2^8) kernels: sums of products, and xor.
     Codes(codes::Args),
+    /// UDP over loopback, plain and sealed, with and without offload; and the AEADs alone.
+    Datagrams(datagrams::Args),
     /// What each role of `replicate` costs over loopback: source, mirror, coding relay, destination.
     Relay(relay::Args),
     /// The packet simulator: packet-hops per CPU second on fixed scenarios.
@@ -33,6 +36,7 @@ enum Job {
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.job {
         Job::Codes(args) => codes::run(&args),
+        Job::Datagrams(args) => datagrams::run(&args),
         Job::Relay(args) => relay::run(&args),
         Job::Sim(args) => sim::run(&args),
     }
