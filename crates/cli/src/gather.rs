@@ -1,3 +1,31 @@
-//! `anabranch gather`: one client pulls from many servers at once.
+//! `anabranch gather`: one client pulls from many servers at once. Joins the system to sockets, files and the simulator.
 
+mod control;
+pub mod get;
+pub mod keys;
+pub mod serve;
 pub mod simulated;
+
+use std::process::ExitCode;
+
+/// What to do.
+#[derive(clap::Subcommand)]
+pub enum Noun {
+    /// Make the keys with which servers and clients know each other.
+    Keys(keys::Args),
+    /// Let clients pull the files of a folder.
+    Serve(serve::Args),
+    /// Pull objects from servers.
+    Get(get::Args),
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
+    match noun {
+        Noun::Keys(args) => keys::run(&args, quiet),
+        Noun::Serve(args) => serve::run(&args, quiet),
+        Noun::Get(args) => get::run(&args, quiet),
+    }
+}

@@ -44,6 +44,9 @@ enum Verb {
     /// One file to many sites at the min-cut rate, through relays that code.
     #[command(subcommand)]
     Replicate(replicate::Noun),
+    /// Objects from many servers at once, without the collapse that TCP has there.
+    #[command(subcommand)]
+    Gather(gather::Noun),
     /// A scenario in the packet simulator.
     Simulate(simulate::Args),
     /// Any program on an emulated network.
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
     log.with_ansi(colour).init();
     let result = match cli.verb {
         Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
+        Verb::Gather(noun) => gather::run(noun, cli.quiet),
         Verb::Simulate(args) => simulate::run(&args, cli.quiet),
         Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),
         Verb::EmulateAgent => emulate::agent::run(),

@@ -249,6 +249,13 @@ fn hash_whole(file: &File, length: u64) -> io::Result<FileHash> {
     Ok(FileHash(*hasher.finalize().as_bytes()))
 }
 
+/// BLAKE3 of the first `length` bytes of a file that is open.
+///
+/// Errors: the system's.
+pub fn hash_file_at(file: &File, length: u64) -> io::Result<FileHash> {
+    hash_whole(file, length)
+}
+
 /// BLAKE3 and length of a whole file.
 ///
 /// Errors: the system's, with the name of the file.

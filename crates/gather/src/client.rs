@@ -59,8 +59,6 @@ pub enum ClientEvent<S> {
         server: ServerId,
         /// Bytes of the whole object.
         object_bytes: u64,
-        /// Its BLAKE3 hash, as the server says.
-        hash: Option<[u8; 32]>,
     },
     /// Bytes of an object have come.
     Blocks {
@@ -96,6 +94,8 @@ pub enum ClientEvent<S> {
 const EARLY_MAX: usize = 256;
 /// The least time over which it is measured what pulls use.
 const MEASURE_MIN: Duration = Duration::from_ms(20);
+/// How long the first packet of a pull may take before shorter ones are asked for.
+const FIRST_MAX: Duration = Duration::from_secs(2);
 /// A pull that uses less than this share of its grant lends the rest.
 const USED_SHARE: f64 = 0.7;
 
@@ -113,6 +113,7 @@ struct PieceState {
 struct ServerState {
     is_connected: bool,
     rtt: Option<Duration>,
+    block_bytes: u32,
     pulls: u32,
 }
 
@@ -188,8 +189,14 @@ impl<S: Symbol> Client<S> {
 
     /// Adds a server that is not connected yet.
     pub fn add_server(&mut self) -> ServerId {
-        self.servers.push(ServerState { is_connected: false, rtt: None, pulls: 0 });
+        let block_bytes = self.config.block_bytes;
+        self.servers.push(ServerState { is_connected: false, rtt: None, block_bytes, pulls: 0 });
         ServerId(self.servers.len() as u32 - 1)
+    }
+
+    /// Says how long a block from this server may be, where its way is known to take less (or more) than others'.
+    pub fn set_block_bytes(&mut self, server: ServerId, bytes: u32) {
+        self.servers[server.0 as usize].block_bytes = bytes.min(self.config.block_bytes);
     }
 
     /// Adds a piece. It is asked for by [`Client::begin`], or when something else ends.
@@ -347,7 +354,7 @@ impl<S: Symbol> Client<S> {
             start: pull.range.0,
             length: pull.range.1.map(|end| end - pull.range.0),
             mode: config.mode,
-            block_bytes: config.block_bytes,
+            block_bytes: self.servers[pull.server.0 as usize].block_bytes,
             blocks_max: config.blocks_max,
             window: config.window,
             grant: *grant,
@@ -413,7 +420,7 @@ impl<S: Symbol> Client<S> {
 
     /// Takes in a message of a server. What only a client says is ignored, as is what is of another's pull.
     pub fn handle_control(&mut self, now: Instant, server: ServerId, message: Control) {
-        let id = message.pull();
+        let Some(id) = message.pull() else { return };
         if self.pulls.get(&id).is_none_or(|pull| pull.server != server) {
             return;
         }
@@ -423,7 +430,7 @@ impl<S: Symbol> Client<S> {
                 self.abandon(id, reason);
                 self.schedule(now);
             }
-            Control::Pull(_) | Control::Stop { .. } => {}
+            _ => {}
         }
     }
 
@@ -461,10 +468,10 @@ impl<S: Symbol> Client<S> {
         pull.range.1 = Some(pull.range.0 + accepted.bytes);
         pull.state = State::Receiving(Receiver::new(receiving));
         let (piece, server) = (pull.piece, pull.server);
-        let Accepted { object_bytes, hash, .. } = *accepted;
+        let object_bytes = accepted.object_bytes;
         // From now on the piece's length is known.
         self.pieces[piece.0 as usize].missing.get_or_insert_default();
-        self.events.push_back(ClientEvent::Accepted { piece, server, object_bytes, hash });
+        self.events.push_back(ClientEvent::Accepted { piece, server, object_bytes });
         for packet in early {
             self.handle_packet(now, server, packet);
         }
@@ -549,24 +556,40 @@ impl<S: Symbol> Client<S> {
                 }
             }
         }
-        let failure = Failure { server, reason };
-        state.failures.push(failure.clone());
-        self.events.push_back(ClientEvent::Left { piece, failure });
+        let heard = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_some());
+        let is_accepted = matches!(pull.state, State::Receiving(_));
+        let its = &mut self.servers[server.0 as usize];
+        if is_accepted && !heard && its.is_connected && its.block_bytes > self.config.block_bytes_safe {
+            // Perhaps its packets are too long for some link on the way.
+            its.block_bytes = self.config.block_bytes_safe;
+        } else {
+            let failure = Failure { server, reason };
+            state.failures.push(failure.clone());
+            self.events.push_back(ClientEvent::Left { piece, failure });
+        }
         self.queue.push_front(piece);
         self.regrant();
         Some(piece)
     }
 
+    /// When a pull is given up if nothing comes of it.
+    fn dead_at(&self, pull: &Pull<S>) -> Instant {
+        let heard_at = match &pull.state {
+            State::Asked { .. } => None,
+            State::Receiving(receiver) => receiver.heard_at(),
+        };
+        let may_be_too_long = matches!(pull.state, State::Receiving(_))
+            && self.servers[pull.server.0 as usize].block_bytes > self.config.block_bytes_safe;
+        match heard_at {
+            None if may_be_too_long => pull.asked_at + self.config.give_up.min(FIRST_MAX),
+            _ => heard_at.unwrap_or(pull.asked_at) + self.config.give_up,
+        }
+    }
+
     /// Tells that `now` has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         let give_up = self.config.give_up;
-        let is_dead = |pull: &Pull<S>| {
-            let heard_at = match &pull.state {
-                State::Asked { .. } => None,
-                State::Receiving(receiver) => receiver.heard_at(),
-            };
-            heard_at.unwrap_or(pull.asked_at).max(pull.asked_at) + give_up <= now
-        };
+        let is_dead = |pull: &Pull<S>| self.dead_at(pull) <= now;
         let dead: Vec<(PullId, ServerId)> = self
             .pulls
             .iter()
@@ -614,10 +637,10 @@ impl<S: Symbol> Client<S> {
     /// When to call [`Client::handle_timeout`] next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |pull: &Pull<S>| match &pull.state {
-            State::Asked { .. } => pull.asked_at + self.config.give_up,
+            State::Asked { .. } => self.dead_at(pull),
             State::Receiving(receiver) => {
-                let silence = receiver.heard_at().unwrap_or(pull.asked_at) + self.config.give_up;
-                receiver.poll_timeout().map_or(silence, |at| at.min(silence))
+                let dead_at = self.dead_at(pull);
+                receiver.poll_timeout().map_or(dead_at, |at| at.min(dead_at))
             }
         };
         self.pulls.values().map(due).min()

@@ -1,7 +1,7 @@
 //! How clients and servers are set up.
 
 use crate::layout::BLOCK_BYTES_MAX;
-use crate::msg::WINDOW_MAX;
+use crate::msg::{Packet, SEAL_BYTES, WINDOW_MAX};
 use anabranch_codes::lt::BLOCKS_MAX;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,8 @@ pub struct ClientConfig {
     pub decoder: DecoderKind,
     /// Bytes of a block; a datagram has [`crate::msg`]'s headers besides.
     pub block_bytes: u32,
+    /// The block's length with which a server is asked again of which no packet came: short enough for any path.
+    pub block_bytes_safe: u32,
     /// The most blocks to a generation.
     pub blocks_max: u32,
     /// Generations that a pull keeps open: with the block's length, what bounds memory.
@@ -64,6 +66,8 @@ impl Default for ClientConfig {
             mode: Mode::Counted,
             decoder: DecoderKind::Inactivation,
             block_bytes: 1_024,
+            // IPv6's least MTU of 1,280, less its and UDP's headers, our own and what authentication adds.
+            block_bytes_safe: 1_280 - 48 - Packet::<()>::HEADER_BYTES - SEAL_BYTES,
             blocks_max: 256,
             window: 16,
             pulls_max: 256,

@@ -13,7 +13,7 @@ use anabranch_units::{BitRate, Duration, Instant};
 use crate::config::Mode;
 use crate::layout::BLOCK_BYTES_MAX;
 
-/// The version of this protocol, in each [`Control::Pull`].
+/// The version of this protocol, in each [`Control::Hello`].
 pub const VERSION: u8 = 1;
 /// What authentication adds to a datagram: a channel and a packet number of 8 bytes each, and a tag of 16.
 pub const SEAL_BYTES: u32 = 32;
@@ -226,8 +226,6 @@ pub struct Accepted {
     pub pull: PullId,
     /// Bytes of the whole object.
     pub object_bytes: u64,
-    /// Its BLAKE3 hash, where the server knows it.
-    pub hash: Option<[u8; 32]>,
     /// Bytes that this pull brings.
     pub bytes: u64,
     /// Bytes of a block: at most those that were asked for.
@@ -237,8 +235,34 @@ pub struct Accepted {
 }
 
 /// A message on the control channel.
+///
+/// The first ones of a connection are [`Control::Hello`] and [`Control::Welcome`], which drivers speak before there is a
+/// [`crate::Client`] or [`crate::Server`]; these two ignore them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
+    /// The client's first. Where it takes packets it shows by sending a datagram from there.
+    Hello,
+    /// The server's first.
+    Welcome {
+        /// Where it takes feedback, at the address that the stream goes to.
+        port: u16,
+        /// Names the channel of datagrams, and with it its keys.
+        channel: u64,
+    },
+    /// The client wants to know what an object is.
+    Describe {
+        /// The object's name.
+        object: String,
+        /// Whether its hash is wanted, which may take as long as reading it does.
+        with_hash: bool,
+    },
+    /// What it is.
+    Described {
+        /// The object's name.
+        object: String,
+        /// Its length in bytes, and its BLAKE3 hash if that was wanted; none if there is no such object.
+        found: Option<(u64, Option<[u8; 32]>)>,
+    },
     /// The client asks.
     Pull(Request),
     /// The server begins to send.
@@ -273,7 +297,7 @@ impl Control {
         out.extend([0; 2]);
         match self {
             Self::Pull(request) => {
-                out.extend([1, VERSION]);
+                out.push(1);
                 out.extend(request.pull.0.to_be_bytes());
                 out.push(match request.mode {
                     Mode::Lttp => 0,
@@ -298,8 +322,6 @@ impl Control {
                 out.extend(accepted.bytes.to_be_bytes());
                 out.extend(accepted.block_bytes.to_be_bytes());
                 out.extend(accepted.blocks_max.to_be_bytes());
-                out.push(u8::from(accepted.hash.is_some()));
-                out.extend(accepted.hash.iter().flatten());
             }
             Self::Refused { pull, reason } => {
                 out.push(3);
@@ -314,6 +336,27 @@ impl Control {
                 out.push(5);
                 out.extend(pull.0.to_be_bytes());
                 text(out, reason, REASON_BYTES_MAX);
+            }
+            Self::Hello => out.extend([6, VERSION]),
+            Self::Welcome { port, channel } => {
+                out.push(7);
+                out.extend(port.to_be_bytes());
+                out.extend(channel.to_be_bytes());
+            }
+            Self::Describe { object, with_hash } => {
+                out.extend([8, u8::from(*with_hash)]);
+                text(out, object, NAME_BYTES_MAX);
+            }
+            Self::Described { object, found } => {
+                match found {
+                    None => out.extend([9, 0]),
+                    Some((bytes, hash)) => {
+                        out.extend([9, 1 + u8::from(hash.is_some())]);
+                        out.extend(bytes.to_be_bytes());
+                        out.extend(hash.iter().flatten());
+                    }
+                }
+                text(out, object, NAME_BYTES_MAX);
             }
         }
         let length = (out.len() - start - 2) as u16;
@@ -336,56 +379,71 @@ impl Control {
     fn decode(body: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
         let message = match reader.u8()? {
-            1 => {
-                let version = reader.u8()?;
-                if version != VERSION {
-                    return Err(DecodeError::UnknownVersion(version));
-                }
-                Self::Pull(Request {
-                    pull: PullId(reader.u32()?),
-                    mode: match reader.u8()? {
-                        0 => Mode::Lttp,
-                        1 => Mode::Counted,
-                        other => return Err(DecodeError::UnknownKind(other)),
-                    },
-                    start: reader.u64()?,
-                    length: Some(reader.u64()?).filter(|length| *length > 0),
-                    block_bytes: reader.u32()?,
-                    blocks_max: reader.u32()?,
-                    window: reader.u32()?,
-                    grant: Some(reader.u64()?).filter(|bps| *bps > 0).map(BitRate::bps),
-                    start_after: reader.duration()?,
-                    rtt: Some(reader.u32()?).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
-                    object: reader.text(NAME_BYTES_MAX)?,
-                })
-            }
+            1 => Self::Pull(Request {
+                pull: PullId(reader.u32()?),
+                mode: match reader.u8()? {
+                    0 => Mode::Lttp,
+                    1 => Mode::Counted,
+                    other => return Err(DecodeError::UnknownKind(other)),
+                },
+                start: reader.u64()?,
+                length: Some(reader.u64()?).filter(|length| *length > 0),
+                block_bytes: reader.u32()?,
+                blocks_max: reader.u32()?,
+                window: reader.u32()?,
+                grant: Some(reader.u64()?).filter(|bps| *bps > 0).map(BitRate::bps),
+                start_after: reader.duration()?,
+                rtt: Some(reader.u32()?).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                object: reader.text(NAME_BYTES_MAX)?,
+            }),
             2 => Self::Accepted(Accepted {
                 pull: PullId(reader.u32()?),
                 object_bytes: reader.u64()?,
                 bytes: reader.u64()?,
                 block_bytes: reader.u32()?,
                 blocks_max: reader.u32()?,
-                hash: match reader.u8()? {
-                    0 => None,
-                    1 => Some(reader.array()?),
-                    other => return Err(DecodeError::UnknownKind(other)),
-                },
             }),
             3 => Self::Refused { pull: PullId(reader.u32()?), reason: reader.text(REASON_BYTES_MAX)? },
             4 => Self::Stop { pull: PullId(reader.u32()?) },
             5 => Self::GaveUp { pull: PullId(reader.u32()?), reason: reader.text(REASON_BYTES_MAX)? },
+            6 => {
+                let version = reader.u8()?;
+                if version != VERSION {
+                    return Err(DecodeError::UnknownVersion(version));
+                }
+                Self::Hello
+            }
+            7 => Self::Welcome { port: reader.u16()?, channel: reader.u64()? },
+            8 => Self::Describe {
+                with_hash: match reader.u8()? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(DecodeError::UnknownKind(other)),
+                },
+                object: reader.text(NAME_BYTES_MAX)?,
+            },
+            9 => Self::Described {
+                found: match reader.u8()? {
+                    0 => None,
+                    1 => Some((reader.u64()?, None)),
+                    2 => Some((reader.u64()?, Some(reader.array()?))),
+                    other => return Err(DecodeError::UnknownKind(other)),
+                },
+                object: reader.text(NAME_BYTES_MAX)?,
+            },
             kind => return Err(DecodeError::UnknownKind(kind)),
         };
         reader.end()?;
         Ok(message)
     }
 
-    /// The pull that it is about.
-    pub const fn pull(&self) -> PullId {
+    /// The pull that it is about, if it is about one.
+    pub const fn pull(&self) -> Option<PullId> {
         match self {
-            Self::Pull(request) => request.pull,
-            Self::Accepted(accepted) => accepted.pull,
-            Self::Refused { pull, .. } | Self::Stop { pull } | Self::GaveUp { pull, .. } => *pull,
+            Self::Pull(request) => Some(request.pull),
+            Self::Accepted(accepted) => Some(accepted.pull),
+            Self::Refused { pull, .. } | Self::Stop { pull } | Self::GaveUp { pull, .. } => Some(*pull),
+            Self::Hello | Self::Welcome { .. } | Self::Describe { .. } | Self::Described { .. } => None,
         }
     }
 }
@@ -538,17 +596,23 @@ mod tests {
                     })
                 },
             );
-        let accepted = (pull(), any::<[u64; 2]>(), any::<[u32; 2]>(), any::<Option<[u8; 32]>>()).prop_map(
-            |(pull, [object_bytes, bytes], [block_bytes, blocks_max], hash)| {
-                Control::Accepted(Accepted { pull, object_bytes, hash, bytes, block_bytes, blocks_max })
+        let accepted = (pull(), any::<[u64; 2]>(), any::<[u32; 2]>()).prop_map(
+            |(pull, [object_bytes, bytes], [block_bytes, blocks_max])| {
+                Control::Accepted(Accepted { pull, object_bytes, bytes, block_bytes, blocks_max })
             },
         );
+        let found = any::<Option<(u64, Option<[u8; 32]>)>>();
         prop_oneof![
             request,
             accepted,
             (pull(), ".{0,40}").prop_map(|(pull, reason)| Control::Refused { pull, reason }),
             (pull(), ".{0,40}").prop_map(|(pull, reason)| Control::GaveUp { pull, reason }),
             pull().prop_map(|pull| Control::Stop { pull }),
+            Just(Control::Hello),
+            any::<(u16, u64)>().prop_map(|(port, channel)| Control::Welcome { port, channel }),
+            (".{0,40}", any::<bool>())
+                .prop_map(|(object, with_hash)| Control::Describe { object, with_hash }),
+            (".{0,40}", found).prop_map(|(object, found)| Control::Described { object, found }),
         ]
     }
 
@@ -595,7 +659,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_read_or_are_refused(kind in 0u8..7, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn any_bytes_read_or_are_refused(kind in 0u8..11, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let mut datagram = vec![kind];
             datagram.extend(&bytes);
             exercise(&datagram);

@@ -20,8 +20,6 @@ const START_AFTER_MAX: Duration = Duration::from_secs(10);
 pub struct Offer {
     /// All its bytes.
     pub object_bytes: u64,
-    /// Its BLAKE3 hash, if that is known.
-    pub hash: Option<[u8; 32]>,
     /// The id of the first packet in [`Mode::Lttp`]: drawn at random, so that two servers do not send the same sums. In
     /// [`Mode::Counted`] ids begin with the blocks.
     pub first_id: u32,
@@ -103,7 +101,7 @@ impl<S: Symbol> Server<S> {
                 }
                 self.sweep();
             }
-            Control::Accepted(_) | Control::Refused { .. } | Control::GaveUp { .. } => {}
+            _ => {}
         }
     }
 
@@ -175,7 +173,6 @@ impl<S: Symbol> Server<S> {
         self.control.push_back(Control::Accepted(Accepted {
             pull,
             object_bytes: whole,
-            hash: offer.hash,
             bytes,
             block_bytes,
             blocks_max,

@@ -10,6 +10,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 #[derive(Clone)]
 pub struct Identity {
     connector: TlsConnector,
+    /// For [`Role::Site`] by any name.
+    connector_to_sites: TlsConnector,
     acceptor: TlsAcceptor,
 }
 
@@ -20,6 +22,7 @@ impl Identity {
     pub fn new(credentials: &Credentials) -> Result<Self, rustls::Error> {
         Ok(Self {
             connector: credentials.client_config()?.into(),
+            connector_to_sites: credentials.client_config_for(Role::Site)?.into(),
             acceptor: credentials.server_config()?.into(),
         })
     }
@@ -32,6 +35,17 @@ impl Identity {
         let name =
             tls::server_name(role, name).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         Ok(self.connector.connect(name, tcp).await?.into())
+    }
+
+    /// Makes `tcp` a secure connection to a site whose name is not known, and says which it is.
+    ///
+    /// Errors: the peer's certificate is not one of a site, or not of our authority (`InvalidData`); the connection's own.
+    pub async fn connect_to_site(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, PeerIdentity)> {
+        // Asked of nobody: what the certificate says is checked.
+        let unnamed = tls::server_name(Role::Site, "any").map_err(io::Error::other)?;
+        let stream = TlsStream::from(self.connector_to_sites.connect(unnamed, tcp).await?);
+        let peer = stream.get_ref().1.peer_certificates().and_then(tls::peer_identity);
+        Ok((stream, peer.ok_or_else(|| io::Error::other("the verified certificate names nobody"))?))
     }
 
     /// Accepts a secure connection and says who called.

@@ -11,4 +11,5 @@ pub mod identity;
 pub mod keys;
 pub mod seal;
 pub mod socket;
+pub mod timer;
 pub mod tls;

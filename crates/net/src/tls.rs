@@ -231,6 +231,66 @@ impl Credentials {
             .with_client_auth_cert(self.chain.clone(), self.key.clone_key())?;
         Ok(Arc::new(config))
     }
+
+    /// For a caller that knows the other end's role but not its name: accepts whoever the authority vouches for in `role`.
+    /// Who it is says [`peer_identity`].
+    ///
+    /// Errors: as [`Credentials::server_config`].
+    pub fn client_config_for(&self, role: Role) -> Result<Arc<ClientConfig>, rustls::Error> {
+        let inner =
+            rustls::client::WebPkiServerVerifier::builder_with_provider(self.roots.clone(), provider())
+                .build()
+                .map_err(|e| rustls::Error::General(e.to_string()))?;
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyOf { role, inner }))
+            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())?;
+        Ok(Arc::new(config))
+    }
+}
+
+/// Accepts whom the authority vouches for in a role, by whatever name: all else is webpki's to check, the name that the
+/// certificate says among it.
+#[derive(Debug)]
+struct AnyOf {
+    role: Role,
+    inner: Arc<rustls::client::WebPkiServerVerifier>,
+}
+
+impl rustls::client::danger::ServerCertVerifier for AnyOf {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        let wrong_name = || rustls::Error::InvalidCertificate(CertificateError::NotValidForName);
+        let peer = peer_identity(std::slice::from_ref(leaf)).filter(|peer| peer.role == self.role);
+        let name = server_name(self.role, &peer.ok_or_else(wrong_name)?.name).map_err(|_| wrong_name())?;
+        self.inner.verify_server_cert(leaf, chain, &name, ocsp, now)
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
 }
 
 /// Checks the chain as a peer would, to blame a file and not a connection.

@@ -268,7 +268,7 @@ impl Gathering {
             if let ServerEvent::Asked { pull, .. } = event {
                 let first_id = self.random.next_u64() as u32;
                 let object_bytes = self.settings.block.as_u64();
-                side.machine.offer(now, pull, Offer { object_bytes, hash: None, first_id });
+                side.machine.offer(now, pull, Offer { object_bytes, first_id });
             }
         }
         while let Some((pull, generation, range)) = side.machine.poll_wanted() {

@@ -184,11 +184,7 @@ impl World {
                         None => server.refuse(pull, format!("{object}: no such object")),
                         Some(bytes) => {
                             names.insert(pull.0, object);
-                            server.offer(
-                                now,
-                                pull,
-                                Offer { object_bytes: bytes.len() as u64, hash: None, first_id: 7 },
-                            );
+                            server.offer(now, pull, Offer { object_bytes: bytes.len() as u64, first_id: 7 });
                         }
                     }
                 }

@@ -89,6 +89,7 @@ impl Settings {
             blocks_max: self.generation,
             window: self.window,
             pulls_max: self.servers,
+            block_bytes_safe: ClientConfig::default().block_bytes_safe,
             link: (self.knows_link && self.mode == Mode::Counted).then_some(link),
             link_share: self.link_share,
             overhead_bytes: self.header_bytes + self.seal_bytes(),

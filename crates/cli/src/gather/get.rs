@@ -1,0 +1,110 @@
+//! `anabranch gather get`: pulls objects from many servers at once, verifies them, and gives them their names.
+
+mod connection;
+mod output;
+mod progress;
+mod run;
+pub mod targets;
+
+use anabranch_gather::ClientConfig;
+use anabranch_gather::msg::{Packet, SEAL_BYTES};
+use anabranch_net::keys::Role;
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_units::{BitRate, ByteCount, Duration};
+use anyhow::{Context as _, ensure};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What to pull, and how.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Objects, each with the servers that hold all of it: HOST:PORT[,HOST:PORT...]/OBJECT.
+    #[arg(value_name = "SERVER/OBJECT")]
+    objects: Vec<String>,
+    /// A manifest (`gather stripe` writes one): all its objects are pulled.
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// The file to write; a folder for several objects, or if it ends with a slash.
+    #[arg(short, long, value_name = "PATH")]
+    output: PathBuf,
+    /// The folder with this client's keys (and ca.pem), as `gather keys` made it.
+    #[arg(long, value_name = "DIR", default_value = "keys")]
+    keys: PathBuf,
+    /// The client's name, as its keys have it.
+    #[arg(long = "as", value_name = "NAME", default_value = "client")]
+    client: String,
+    /// What this machine's own link carries: it is divided among the servers, so that they need not find out by losses.
+    #[arg(long, value_name = "RATE")]
+    link: Option<BitRate>,
+    /// Memory for what has come and is not whole.
+    #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
+    memory: ByteCount,
+    /// The longest datagram, in bytes of UDP payload; what the way to each server takes, where that is less.
+    #[arg(long, value_name = "SIZE", default_value = "8952 B")]
+    datagram: ByteCount,
+    /// A server of which nothing comes for so long is asked for nothing more.
+    #[arg(long, value_name = "TIME", default_value = "5 s")]
+    give_up: Duration,
+    /// JSON: a line for each second and each object, and one object at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Bytes of a generation, about: enough blocks that a sum of some lost ones costs little, few enough to be soon whole.
+const GENERATION_BYTES: u32 = 256 << 10;
+/// The most and the fewest blocks to a generation.
+const BLOCKS: std::ops::RangeInclusive<u32> = 32..=256;
+/// The least memory: two generations of a pull and what the kernel hands over at once.
+const MEMORY_MIN: u64 = 16 << 20;
+
+/// Runs it.
+///
+/// Errors: one line for the user. What became of the objects is the exit code.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let mut targets =
+        args.objects.iter().map(|text| targets::parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(path) = &args.manifest {
+        #[expect(clippy::disallowed_methods, reason = "the user's own file")]
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        targets.extend(targets::parse_manifest(&text).with_context(|| path.display().to_string())?);
+    }
+    ensure!(!targets.is_empty(), "nothing to pull: name SERVER/OBJECT, or a --manifest");
+    let is_folder = args.output.as_os_str().as_encoded_bytes().ends_with(b"/");
+    targets::place(&mut targets, &args.output, is_folder)?;
+    let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Operator, &args.client))?;
+    let headers = SEAL_BYTES + Packet::<()>::HEADER_BYTES;
+    let datagram = u32::try_from(args.datagram.as_u64()).unwrap_or(u32::MAX);
+    let most = anabranch_net::datagram::PAYLOAD_MAX as u32;
+    ensure!(
+        (headers + 1..=most).contains(&datagram),
+        "--datagram {}: must be {} to {most} bytes",
+        args.datagram,
+        headers + 1
+    );
+    let memory = args.memory.as_u64();
+    ensure!(
+        memory >= MEMORY_MIN,
+        "--memory {}: must be at least {}",
+        args.memory,
+        ByteCount::new(MEMORY_MIN)
+    );
+    let block_bytes = datagram - headers;
+    let blocks_max = (GENERATION_BYTES / block_bytes).clamp(*BLOCKS.start(), *BLOCKS.end());
+    let defaults = ClientConfig::default();
+    let config = ClientConfig {
+        block_bytes,
+        block_bytes_safe: defaults.block_bytes_safe.min(block_bytes),
+        blocks_max,
+        link: args.link,
+        // Ethernet's, IP's and UDP's headers, and what authentication adds.
+        overhead_bytes: defaults.overhead_bytes + SEAL_BYTES,
+        feedback_every: FEEDBACK_EVERY,
+        give_up: args.give_up,
+        ..defaults
+    };
+    let settings = run::Settings { config, memory, datagram, json: args.json, quiet };
+    crate::process::runtime()?.block_on(run::run(targets, &credentials, settings))
+}
+
+/// More feedback than this does not help on the shortest ways, and costs both ends time.
+const FEEDBACK_EVERY: Duration = Duration::from_us(500);

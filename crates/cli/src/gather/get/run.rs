@@ -1,0 +1,722 @@
+//! One command's pulls: the client's machine between sockets, the output and the user.
+
+use super::connection::{self, Connected, Incoming};
+use super::output::{Order, Output, Reply};
+use super::progress::{Progress, ServerRow, print_line};
+use super::targets::Target;
+use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_gather::msg::{Control, Datagram, Packet, SEAL_BYTES};
+use anabranch_gather::{Client, ClientConfig, ClientEvent, Failure, Piece, ServerId};
+use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Segments, payload_max, route_mtu};
+use anabranch_net::identity::Identity;
+use anabranch_net::seal::{self, ChannelId};
+use anabranch_net::timer::FineTimer;
+use anabranch_net::tls::Credentials;
+use anabranch_units::{ByteCount, Duration, Instant};
+use anyhow::Context as _;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::process::ExitCode;
+use tokio::sync::mpsc;
+
+/// Bytes that are asked of one server at once, of an object that several hold: what it owes when it dies is asked elsewhere.
+const PIECE_BYTES: u64 = 16 << 20;
+/// Pulls of a server at once: the next one begins while the last one ends.
+const PULLS_PER_SERVER: usize = 2;
+/// How often a server that has sent nothing yet is shown where packets are taken.
+const SHOW_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+/// The least window, in generations: with one, a loss at its end would halt the pull for a round trip.
+const WINDOW_MIN: u32 = 2;
+
+/// How it runs.
+pub struct Settings {
+    /// Of the machine, but for what depends on how many servers there are.
+    pub config: ClientConfig,
+    /// For what has come and is not whole, in bytes.
+    pub memory: u64,
+    /// The longest datagram, in bytes.
+    pub datagram: u32,
+    /// For programs.
+    pub json: bool,
+    /// Say nothing but errors.
+    pub quiet: bool,
+}
+
+/// What has become of an object.
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    /// Its length is asked for.
+    Describing,
+    /// What lacks is being found out.
+    Opening,
+    /// Its pieces are coming, so many.
+    Getting(usize),
+    /// All of it is written; its hash is awaited or checked.
+    Finishing,
+    Verified,
+    Failed {
+        reason: String,
+        is_integrity: bool,
+    },
+}
+
+struct Object {
+    target: Target,
+    stage: Stage,
+    /// Holders of the first part that could describe it, the one that was asked last.
+    asked: Option<usize>,
+    /// Bytes that were not there before.
+    fetched_bytes: u64,
+    /// Bytes that had come before this command.
+    kept_bytes: u64,
+    /// Whether a second try has been made after its hash was wrong.
+    was_wrong: bool,
+    ended_at: Option<std::time::Instant>,
+}
+
+struct Link {
+    holder: String,
+    connected: Option<Box<Connected>>,
+    lost: Option<String>,
+    received_bytes: u64,
+}
+
+struct Run {
+    settings: Settings,
+    client: Client<Bytes>,
+    socket: DatagramSocket,
+    links: Vec<Link>,
+    /// Which link each channel is.
+    channels: BTreeMap<u64, usize>,
+    objects: Vec<Object>,
+    /// Of each piece, its object and where its part begins there.
+    pieces: Vec<(usize, u64)>,
+    output: Output,
+    begun_at: std::time::Instant,
+    progress: Progress,
+    done_bytes: u64,
+    shown_at: std::time::Instant,
+    unknown_datagrams: u64,
+    malformed_datagrams: u64,
+}
+
+#[derive(Serialize)]
+struct ObjectLine<'a> {
+    event: &'static str,
+    object: &'a str,
+    path: String,
+    bytes: Option<u64>,
+    blake3: Option<String>,
+    kept_bytes: u64,
+    verdict: &'static str,
+    error: Option<&'a str>,
+    seconds: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct EndLine<'a> {
+    event: &'static str,
+    verified: usize,
+    failed: usize,
+    fetched_bytes: u64,
+    seconds: f64,
+    goodput_mbps: f64,
+    received_packets: u64,
+    useless_packets: u64,
+    malformed_packets: u64,
+    stray_packets: u64,
+    forged_packets: u64,
+    replayed_packets: u64,
+    unknown_datagrams: u64,
+    dropped_by_the_kernel: Option<u64>,
+    servers: &'a [ServerRow],
+}
+
+/// Pulls all targets.
+///
+/// Errors: one line, where nothing can be pulled at all.
+pub async fn run(
+    targets: Vec<Target>,
+    credentials: &Credentials,
+    settings: Settings,
+) -> anyhow::Result<ExitCode> {
+    let identity = Identity::new(credentials)?;
+    let mut holders: Vec<&str> = Vec::new();
+    for holder in targets.iter().flat_map(|t| &t.parts).flat_map(|p| &p.holders) {
+        if !holders.contains(&holder.as_str()) {
+            holders.push(holder);
+        }
+    }
+    let config = sized(&settings, holders.len())?;
+    let mut client = Client::new(config).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let socket = DatagramSocket::bind(
+        "[::]:0".parse()?,
+        &DatagramOptions { receive_buffer: ByteCount::mib(8), ..DatagramOptions::default() },
+    );
+    // Without IPv6 there is IPv4.
+    let socket = match socket {
+        Ok(socket) => socket,
+        Err(_) => DatagramSocket::bind("0.0.0.0:0".parse()?, &DatagramOptions::default())?,
+    };
+    let (incoming_in, incoming) = mpsc::channel(1_024);
+    for (server, holder) in holders.iter().enumerate() {
+        client.add_server();
+        tokio::spawn(connection::run(
+            identity.clone(),
+            (*holder).to_owned(),
+            server as u32,
+            incoming_in.clone(),
+        ));
+    }
+    let links: Vec<Link> = holders
+        .iter()
+        .map(|holder| Link { holder: (*holder).to_owned(), connected: None, lost: None, received_bytes: 0 })
+        .collect();
+    let (output, replies) = Output::start()?;
+    let now = std::time::Instant::now();
+    let objects = targets.into_iter().map(|target| Object {
+        target,
+        stage: Stage::Describing,
+        asked: None,
+        fetched_bytes: 0,
+        kept_bytes: 0,
+        was_wrong: false,
+        ended_at: None,
+    });
+    let progress = Progress::new(settings.json, settings.quiet, links.len());
+    let mut run = Run {
+        settings,
+        client,
+        socket,
+        links,
+        channels: BTreeMap::new(),
+        objects: objects.collect(),
+        pieces: Vec::new(),
+        output,
+        begun_at: now,
+        progress,
+        done_bytes: 0,
+        shown_at: now,
+        unknown_datagrams: 0,
+        malformed_datagrams: 0,
+    };
+    let mut interrupted = std::pin::pin!(crate::process::asked_to_end());
+    let ended = tokio::select! {
+        result = run.go(incoming, replies) => { result?; true }
+        () = &mut interrupted => false,
+    };
+    run.progress.end();
+    let code = run.report(ended);
+    run.output.end().await;
+    Ok(code)
+}
+
+/// The machine's configuration for so many servers.
+fn sized(settings: &Settings, servers: usize) -> anyhow::Result<ClientConfig> {
+    let mut config = settings.config.clone();
+    config.pulls_max = servers * PULLS_PER_SERVER;
+    let generation = u64::from(config.block_bytes) * u64::from(config.blocks_max);
+    // A decoder holds packets and blocks while it solves, and what is whole waits for the disk.
+    let fitting = settings.memory / 2 / generation / config.pulls_max as u64;
+    if fitting < WINDOW_MIN.into() {
+        // Fewer pulls at once then.
+        let pulls = settings.memory / 2 / generation / u64::from(WINDOW_MIN);
+        anyhow::ensure!(
+            pulls > 0,
+            "--memory: too little for a pull of datagrams so long: give more, or a shorter --datagram"
+        );
+        config.pulls_max = pulls as usize;
+        config.window = WINDOW_MIN;
+    } else {
+        config.window = config.window.min(fitting.min(64) as u32);
+    }
+    Ok(config)
+}
+
+impl Run {
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.begun_at.elapsed())
+    }
+
+    async fn go(
+        &mut self,
+        mut incoming: mpsc::Receiver<(u32, Incoming)>,
+        mut replies: mpsc::UnboundedReceiver<Reply>,
+    ) -> anyhow::Result<()> {
+        // Where bytes are known from a manifest, files are opened while servers are reached.
+        for object in 0..self.objects.len() {
+            if let Some(bytes) = self.objects[object].target.bytes {
+                self.open(object, bytes).await;
+            }
+        }
+        let mut batch = Batch::new();
+        let mut timer = FineTimer::new()?;
+        loop {
+            self.settle().await;
+            if self.objects.iter().all(|o| matches!(o.stage, Stage::Verified | Stage::Failed { .. })) {
+                return Ok(());
+            }
+            let wakes_at = self.wakes_at();
+            tokio::select! {
+                biased;
+                Some((server, message)) = incoming.recv() => self.hear(server as usize, message).await,
+                Some(reply) = replies.recv() => self.reply(reply).await,
+                result = self.socket.recv(&mut batch) => {
+                    result.context("datagrams cannot be received")?;
+                    self.receive(&mut batch);
+                }
+                result = timer.wait(Some(wakes_at)) => {
+                    result?;
+                    let now = self.now();
+                    self.client.handle_timeout(now);
+                    self.show_where();
+                    if self.progress.next_at() <= std::time::Instant::now() {
+                        self.show();
+                    }
+                }
+            }
+        }
+    }
+
+    fn wakes_at(&self) -> std::time::Instant {
+        let client = self.client.poll_timeout().map(|at| self.begun_at + (at - Instant::ZERO).to_std());
+        let is_silent = |link: &Link| link.connected.is_some() && link.received_bytes == 0;
+        let show_where = self.links.iter().any(is_silent).then(|| self.shown_at + SHOW_EVERY);
+        client.into_iter().chain(show_where).fold(self.progress.next_at(), std::time::Instant::min)
+    }
+
+    /// Takes in datagrams.
+    fn receive(&mut self, batch: &mut Batch) {
+        let now = self.now();
+        for datagram in batch.datagrams() {
+            let server = ChannelId::of(datagram.bytes).and_then(|id| self.channels.get(&id.0));
+            let link = server.map(|server| (*server, &mut self.links[*server]));
+            let Some((server, link)) = link else {
+                self.unknown_datagrams += 1;
+                continue;
+            };
+            let Some(connected) = &mut link.connected else { continue };
+            // What cannot be opened is counted by the opener.
+            let length = datagram.bytes.len() as u64;
+            let Ok(opened) = connected.channel.opener.open(datagram.bytes) else { continue };
+            link.received_bytes += length;
+            match Datagram::decode(opened.payload) {
+                Ok(Datagram::Packet(packet)) => {
+                    self.client.handle_packet(now, ServerId(server as u32), packet)
+                }
+                _ => self.malformed_datagrams += 1,
+            }
+        }
+    }
+
+    /// Carries out what the machine wants.
+    async fn settle(&mut self) {
+        let now = self.now();
+        let mut buffer = Vec::new();
+        loop {
+            let mut is_settled = true;
+            while let Some((server, feedback)) = self.client.poll_transmit(now) {
+                if let Some(connected) = &mut self.links[server.0 as usize].connected {
+                    buffer.clear();
+                    buffer.resize(seal::HEADER_BYTES, 0);
+                    Datagram::<Bytes>::Feedback(feedback).encode(&mut buffer);
+                    send(&self.socket, connected, &mut buffer);
+                }
+            }
+            while let Some((server, message)) = self.client.poll_control() {
+                if let Some(connected) = &self.links[server.0 as usize].connected {
+                    // One that is gone is told nothing more; its loss is heard of.
+                    let _ = connected.control.send(message);
+                }
+            }
+            while let Some(event) = self.client.poll_event() {
+                is_settled = false;
+                self.event(event).await;
+            }
+            if is_settled {
+                return;
+            }
+        }
+    }
+
+    async fn event(&mut self, event: ClientEvent<Bytes>) {
+        match event {
+            ClientEvent::Accepted { .. } => {}
+            ClientEvent::Blocks { piece, range, blocks } => {
+                let (object, start) = self.pieces[piece.0 as usize];
+                let bytes = range.end - range.start;
+                self.done_bytes += bytes;
+                self.objects[object].fetched_bytes += bytes;
+                let range = start + range.start..start + range.end;
+                self.output.order(Order::Write { object, range, parts: blocks }).await;
+            }
+            ClientEvent::Complete { piece } => {
+                let (object, _) = self.pieces[piece.0 as usize];
+                if let Stage::Getting(left) = &mut self.objects[object].stage {
+                    *left -= 1;
+                    if *left == 0 {
+                        self.finish(object).await;
+                    }
+                }
+            }
+            ClientEvent::Left { piece, failure } => {
+                let (object, _) = self.pieces[piece.0 as usize];
+                let Failure { server, reason } = failure;
+                let (name, holder) =
+                    (&self.objects[object].target.name, &self.links[server.0 as usize].holder);
+                tracing::info!("{name}: {holder} leaves it to others: {reason}");
+            }
+            ClientEvent::Failed { piece, failures } => {
+                let (object, _) = self.pieces[piece.0 as usize];
+                let each = failures
+                    .iter()
+                    .map(|f| format!("{}: {}", self.links[f.server.0 as usize].holder, f.reason));
+                self.fail(object, each.collect::<Vec<_>>().join("; "), false);
+            }
+        }
+    }
+
+    fn fail(&mut self, object: usize, reason: String, is_integrity: bool) {
+        let object = &mut self.objects[object];
+        if matches!(object.stage, Stage::Verified | Stage::Failed { .. }) {
+            return;
+        }
+        self.progress.say(&format!("{}: {reason}", object.target.name));
+        object.stage = Stage::Failed { reason, is_integrity };
+        object.ended_at = Some(std::time::Instant::now());
+    }
+
+    async fn open(&mut self, object: usize, bytes: u64) {
+        let target = &mut self.objects[object];
+        target.target.bytes = Some(bytes);
+        target.stage = Stage::Opening;
+        let path = target.target.path.clone();
+        self.output.order(Order::Open { object, path, bytes }).await;
+    }
+
+    /// All of an object has come.
+    async fn finish(&mut self, object: usize) {
+        let it = &mut self.objects[object];
+        it.stage = Stage::Finishing;
+        if let Some(hash) = it.target.hash {
+            self.output.order(Order::Finish { object, hash }).await;
+        }
+    }
+
+    /// Asks the next holder what an object is.
+    fn describe(&mut self, object: usize, with_hash: bool) {
+        let it = &mut self.objects[object];
+        let from = it.asked.map_or(0, |asked| asked + 1);
+        let holders = &it.target.parts[0].holders;
+        let mut waits = false;
+        for (at, holder) in holders.iter().enumerate().skip(from) {
+            let Some(link) = self.links.iter().find(|link| link.holder == *holder) else { continue };
+            if let Some(connected) = &link.connected {
+                it.asked = Some(at);
+                let object = it.target.parts[0].name.clone();
+                let ask = |with_hash| Control::Describe { object: object.clone(), with_hash };
+                if !with_hash {
+                    let _ = connected.control.send(ask(false));
+                }
+                let _ = connected.control.send(ask(true));
+                return;
+            }
+            waits |= link.lost.is_none();
+        }
+        if !waits {
+            let each = holders.iter().map(|holder| {
+                let lost =
+                    self.links.iter().find(|link| link.holder == *holder).and_then(|l| l.lost.as_deref());
+                format!("{holder}: {}", lost.unwrap_or("no such object"))
+            });
+            let reason = each.collect::<Vec<_>>().join("; ");
+            self.fail(object, reason, false);
+        }
+    }
+
+    async fn hear(&mut self, server: usize, incoming: Incoming) {
+        let now = self.now();
+        match incoming {
+            Incoming::Connected(connected) => {
+                let to = connected.datagrams_to;
+                let rtt = Duration::from_std(connected.rtt);
+                // What the way takes, as far as this machine knows; the rest is found out by silence.
+                let fits = route_mtu(to).ok().and_then(|mtu| payload_max(mtu, to.ip()));
+                let fits =
+                    fits.map_or(self.settings.datagram, |fits| self.settings.datagram.min(fits as u32));
+                let block = fits.saturating_sub(SEAL_BYTES + Packet::<()>::HEADER_BYTES).max(1);
+                let id = ServerId(server as u32);
+                self.client.set_block_bytes(id, block);
+                self.channels.insert(connected.channel.opener.channel().0, server);
+                self.links[server].connected = Some(connected);
+                self.show_where();
+                let waiting: Vec<usize> = (0..self.objects.len())
+                    .filter(|o| {
+                        self.objects[*o].stage == Stage::Describing && self.objects[*o].asked.is_none()
+                    })
+                    .collect();
+                for object in waiting {
+                    self.describe(object, false);
+                }
+                self.client.handle_connected(now, id, Some(rtt));
+            }
+            Incoming::Control(Control::Described { object: name, found }) => {
+                self.described(server, &name, found).await;
+            }
+            Incoming::Control(message) => {
+                self.client.handle_control(now, ServerId(server as u32), message);
+            }
+            Incoming::Lost(reason) => {
+                let link = &mut self.links[server];
+                if let Some(connected) = &link.connected {
+                    self.channels.remove(&connected.channel.opener.channel().0);
+                }
+                link.connected = None;
+                link.lost = Some(reason.clone());
+                tracing::info!("{} is lost: {reason}", link.holder);
+                self.client.handle_lost(now, ServerId(server as u32), &reason);
+                // Who was to describe an object cannot: the next one is asked.
+                let holder = self.links[server].holder.clone();
+                for object in 0..self.objects.len() {
+                    let it = &self.objects[object];
+                    let holders = &it.target.parts[0].holders;
+                    let was_asked = it.asked.is_some_and(|asked| holders[asked] == holder);
+                    let nobody = it.asked.is_none() && holders.contains(&holder);
+                    let lacks_hash = it.target.hash.is_none()
+                        && matches!(it.stage, Stage::Opening | Stage::Getting(_) | Stage::Finishing);
+                    if it.stage == Stage::Describing && (was_asked || nobody) {
+                        self.describe(object, false);
+                    } else if lacks_hash && was_asked {
+                        self.describe(object, true);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn described(&mut self, server: usize, name: &str, found: Option<(u64, Option<[u8; 32]>)>) {
+        let holder = self.links[server].holder.clone();
+        for object in 0..self.objects.len() {
+            let it = &mut self.objects[object];
+            let part = &it.target.parts[0];
+            if part.name != name || it.asked.is_none_or(|asked| part.holders[asked] != holder) {
+                continue;
+            }
+            match found {
+                Some((bytes, hash)) => {
+                    if let Some(hash) = hash
+                        && it.target.hash.is_none()
+                        && it.target.bytes.is_none_or(|known| known == bytes)
+                    {
+                        it.target.hash = Some(hash);
+                        if it.stage == Stage::Finishing {
+                            self.finish(object).await;
+                            continue;
+                        }
+                    }
+                    if self.objects[object].stage == Stage::Describing {
+                        self.open(object, bytes).await;
+                    }
+                }
+                None if it.stage == Stage::Describing => self.describe(object, false),
+                None => {}
+            }
+        }
+    }
+
+    async fn reply(&mut self, reply: Reply) {
+        match reply {
+            Reply::Opened { object, missing } => self.opened(object, missing).await,
+            Reply::Finished { object } => {
+                let it = &mut self.objects[object];
+                it.stage = Stage::Verified;
+                it.ended_at = Some(std::time::Instant::now());
+            }
+            Reply::Mismatch { object } if !self.objects[object].was_wrong => {
+                let it = &mut self.objects[object];
+                it.was_wrong = true;
+                let name = it.target.name.clone();
+                self.progress.say(&format!("{name}: not what its hash says: what is wrong is pulled again"));
+                if let Some(bytes) = self.objects[object].target.bytes {
+                    self.open(object, bytes).await;
+                }
+            }
+            Reply::Mismatch { object } => {
+                let reason = "what its servers send is not what its hash says, twice".to_owned();
+                self.fail(object, reason, true);
+            }
+            Reply::Failed { object, reason } => self.fail(object, reason, false),
+        }
+    }
+
+    /// Asks for what an object lacks.
+    async fn opened(&mut self, object: usize, missing: Vec<Range<u64>>) {
+        let lacks: u64 = missing.iter().map(|range| range.end - range.start).sum();
+        let it = &mut self.objects[object];
+        let bytes = it.target.bytes.unwrap_or(0);
+        if !it.was_wrong {
+            it.kept_bytes = bytes - lacks;
+            self.done_bytes += bytes - lacks;
+        } else {
+            self.done_bytes -= lacks;
+        }
+        let mut wanted = Vec::new();
+        let mut start = 0;
+        for part in &it.target.parts {
+            let end = start + part.bytes.unwrap_or(bytes);
+            let holders: Vec<ServerId> = part
+                .holders
+                .iter()
+                .filter_map(|holder| self.links.iter().position(|link| link.holder == *holder))
+                .map(|server| ServerId(server as u32))
+                .collect();
+            for range in &missing {
+                let mut at = range.start.max(start);
+                while at < range.end.min(end) {
+                    // Pieces end at multiples of their length, so that hashes of whole runs of chunks are enough.
+                    let next = ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end).min(end);
+                    let ranges = Some(std::iter::once(at - start..next - start).collect());
+                    wanted
+                        .push((start, Piece { object: part.name.clone(), ranges, holders: holders.clone() }));
+                    at = next;
+                }
+            }
+            start = end;
+        }
+        it.stage = Stage::Getting(wanted.len());
+        if wanted.is_empty() {
+            return self.finish(object).await;
+        }
+        for (start, piece) in wanted {
+            let id = self.client.add(piece);
+            debug_assert_eq!(id.0 as usize, self.pieces.len());
+            self.pieces.push((object, start));
+        }
+        let now = self.now();
+        self.client.begin(now);
+    }
+
+    /// Shows servers of which nothing has come where packets are taken.
+    fn show_where(&mut self) {
+        let now = std::time::Instant::now();
+        self.shown_at = now;
+        for link in self.links.iter_mut().filter(|link| link.received_bytes == 0) {
+            if let Some(connected) = &mut link.connected {
+                send(&self.socket, connected, &mut vec![0; seal::HEADER_BYTES]);
+            }
+        }
+    }
+
+    fn rows(&self) -> Vec<ServerRow> {
+        let mut rows: Vec<ServerRow> = self
+            .links
+            .iter()
+            .map(|link| ServerRow {
+                server: link.holder.clone(),
+                name: link.connected.as_ref().map(|connected| connected.name.clone()),
+                received_bytes: link.received_bytes,
+                pulls: 0,
+                loss_event_share: 0.0,
+                lost: link.lost.clone(),
+            })
+            .collect();
+        for (_, server, loss) in self.client.pulls() {
+            let row = &mut rows[server.0 as usize];
+            row.pulls += 1;
+            row.loss_event_share = row.loss_event_share.max(loss);
+        }
+        rows
+    }
+
+    fn show(&mut self) {
+        let total: Option<u64> = self.objects.iter().map(|object| object.target.bytes).sum();
+        let rows = self.rows();
+        self.progress.show(self.done_bytes, total, &rows);
+    }
+
+    /// Says what became of everything. `ended` unless it was interrupted.
+    fn report(&self, ended: bool) -> ExitCode {
+        let seconds = self.begun_at.elapsed().as_secs_f64();
+        let (mut verified, mut failed, mut integrity) = (0, 0, false);
+        for object in &self.objects {
+            let (verdict, error) = match &object.stage {
+                Stage::Verified => ("verified", None),
+                Stage::Failed { reason, is_integrity } => {
+                    integrity |= is_integrity;
+                    ("failed", Some(reason.as_str()))
+                }
+                _ => ("interrupted", None),
+            };
+            verified += usize::from(object.stage == Stage::Verified);
+            failed += usize::from(object.stage != Stage::Verified);
+            if self.settings.json {
+                print_line(&ObjectLine {
+                    event: "object",
+                    object: &object.target.name,
+                    path: object.target.path.display().to_string(),
+                    bytes: object.target.bytes,
+                    blake3: object.target.hash.map(|hash| blake3::Hash::from(hash).to_hex().to_string()),
+                    kept_bytes: object.kept_bytes,
+                    verdict,
+                    error,
+                    seconds: object.ended_at.map(|at| (at - self.begun_at).as_secs_f64()),
+                });
+            }
+        }
+        let fetched_bytes: u64 = self.objects.iter().map(|object| object.fetched_bytes).sum();
+        let goodput_mbps = fetched_bytes as f64 * 8.0 / 1e6 / seconds.max(1e-9);
+        let opened = self.links.iter().filter_map(|link| link.connected.as_ref());
+        let opened = opened.map(|connected| connected.channel.opener.counters());
+        let (forged, replayed) = opened.fold((0, 0), |(forged, replayed), counters| {
+            (forged + counters.forged, replayed + counters.replayed + counters.too_old)
+        });
+        if self.settings.json {
+            let counts = self.client.counts();
+            print_line(&EndLine {
+                event: "end",
+                verified,
+                failed,
+                fetched_bytes,
+                seconds,
+                goodput_mbps,
+                received_packets: counts.packets,
+                useless_packets: counts.useless,
+                malformed_packets: counts.malformed + self.malformed_datagrams,
+                stray_packets: self.client.strays(),
+                forged_packets: forged,
+                replayed_packets: replayed,
+                unknown_datagrams: self.unknown_datagrams,
+                dropped_by_the_kernel: self.socket.receive_drops(),
+                servers: &self.rows(),
+            });
+        } else if !self.settings.quiet {
+            let objects = if self.objects.len() == 1 { "object" } else { "objects" };
+            println!(
+                "{verified} of {} {objects} verified, {} fetched in {seconds:.2} s: {goodput_mbps:.0} Mbit/s",
+                self.objects.len(),
+                ByteCount::new(fetched_bytes)
+            );
+            if !ended {
+                eprintln!("anabranch: interrupted; the same command goes on from there");
+            }
+        }
+        match (ended, failed) {
+            (false, _) => ExitCode::from(130),
+            (true, 0) => ExitCode::SUCCESS,
+            (true, _) if integrity => ExitCode::from(4),
+            (true, _) if verified > 0 => ExitCode::from(3),
+            (true, _) => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// Seals what lies in `buffer` behind a header's room, and sends it; what the kernel has no room for is lost, as on any way.
+fn send(socket: &DatagramSocket, connected: &mut Connected, buffer: &mut Vec<u8>) {
+    buffer.resize(buffer.len() + seal::TAG_BYTES, 0);
+    if connected.channel.sealer.seal(buffer).is_ok()
+        && let Err(error) = socket.try_send(&Segments::one(connected.datagrams_to, buffer))
+    {
+        tracing::debug!("{error}");
+    }
+}

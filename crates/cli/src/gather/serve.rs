@@ -1,0 +1,218 @@
+//! `anabranch gather serve`: lets clients pull the files of a folder.
+//!
+//! One UDP socket for all clients, one TLS connection for each. What a client may have is bounded: connections, pulls, memory
+//! and rate. No packet leaves before the client has proved its address twice: by its connection, and by an authenticated
+//! datagram from where it takes packets. Read [`Args`] and `session` first.
+
+mod files;
+mod session;
+
+use anabranch_gather::ServerConfig;
+use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
+use anabranch_net::seal::ChannelId;
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_units::{BitRate, ByteCount, Duration};
+use anyhow::Context as _;
+use files::Files;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc;
+
+/// How to run it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The folder whose files are served, by their paths below it. Links that lead out of it are not followed.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Where to listen: TCP for control, UDP for data, on the same port. Loopback unless you say otherwise.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7180")]
+    listen: SocketAddr,
+    /// The UDP port that clients are told, where it is not the one of --listen: behind a forwarded port.
+    #[arg(long, value_name = "PORT")]
+    advertise_port: Option<u16>,
+    /// The folder with this server's keys (and ca.pem), as `gather keys` made it.
+    #[arg(long, value_name = "DIR", default_value = "keys")]
+    keys: PathBuf,
+    /// The server's name, as its keys have it.
+    #[arg(long, value_name = "NAME", default_value = "server")]
+    name: String,
+    /// What is sent to one client in a second at the most; as much as it can take without.
+    #[arg(long, value_name = "RATE")]
+    rate_max: Option<BitRate>,
+    /// Clients at once.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    clients_max: usize,
+    /// Pulls of one client at once.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pulls_max: usize,
+    /// Memory that one client may take.
+    #[arg(long, value_name = "SIZE", default_value = "128 MiB")]
+    memory: ByteCount,
+    /// A pull whose client says nothing for so long is over.
+    #[arg(long, value_name = "TIME", default_value = "10 s")]
+    give_up: Duration,
+}
+
+/// Datagrams of a client that wait for its session; more are dropped, as a full socket would.
+const WAITING_MAX: usize = 1_024;
+/// Connections of one address that have not said who they are.
+const GREETING_MAX: usize = 16;
+/// The time that packets which are due may leave together.
+const QUANTUM: Duration = Duration::from_us(150);
+
+/// A datagram, and where it comes from.
+type Arrival = (SocketAddr, Vec<u8>);
+
+/// What sessions share.
+pub struct Shared {
+    socket: DatagramSocket,
+    files: Files,
+    config: ServerConfig,
+    /// Where clients send datagrams.
+    port: u16,
+    /// Where each channel's datagrams go.
+    channels: Mutex<BTreeMap<u64, mpsc::Sender<Arrival>>>,
+    greeting: Mutex<BTreeMap<IpAddr, usize>>,
+    /// Datagrams of no channel that is open, and those that a session had no room for.
+    strays: AtomicU64,
+    crowded: AtomicU64,
+}
+
+/// Runs it until it is told to end.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let files = Files::below(&args.dir).with_context(|| {
+        format!("{}: make this folder, or name the one that holds the files", args.dir.display())
+    })?;
+    anyhow::ensure!(args.clients_max > 0, "--clients-max 0: must be at least 1");
+    anyhow::ensure!(args.pulls_max > 0, "--pulls-max 0: must be at least 1");
+    let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Site, &args.name))?;
+    let config = ServerConfig {
+        pulls_max: args.pulls_max,
+        rate_max: args.rate_max,
+        memory_max: args.memory,
+        give_up: args.give_up,
+        quantum: QUANTUM,
+        ..ServerConfig::default()
+    };
+    crate::process::runtime()?.block_on(async {
+        let listener = anabranch_net::socket::listen(args.listen)?;
+        // Port 0 is any that is free: both have the same.
+        let at = listener.local_addr()?;
+        let socket = DatagramSocket::bind(at, &DatagramOptions::default())?;
+        let shared = Arc::new(Shared {
+            socket,
+            files,
+            config,
+            port: args.advertise_port.unwrap_or(at.port()),
+            channels: Mutex::default(),
+            greeting: Mutex::default(),
+            strays: AtomicU64::new(0),
+            crowded: AtomicU64::new(0),
+        });
+        let identity = Identity::new(&credentials)?;
+        if !quiet {
+            eprintln!("{} serves {} on {at}", args.name, args.dir.display());
+        }
+        tokio::select! {
+            result = demultiplex(&shared) => result.map(|never| match never {}),
+            result = accept(&shared, &listener, &identity, args.clients_max) => result.map(|never| match never {}),
+            () = crate::process::asked_to_end() => {
+                let (strays, crowded) = (shared.strays.load(Relaxed), shared.crowded.load(Relaxed));
+                tracing::info!(strays, crowded, "server ends");
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    })
+}
+
+/// Hands datagrams to the sessions they are for.
+async fn demultiplex(shared: &Shared) -> anyhow::Result<std::convert::Infallible> {
+    let mut batch = Batch::with_messages(8);
+    loop {
+        shared.socket.recv(&mut batch).await?;
+        let channels = shared.channels.lock().expect("nobody panics with it");
+        for datagram in batch.datagrams() {
+            let session = ChannelId::of(datagram.bytes).and_then(|id| channels.get(&id.0));
+            let Some(session) = session else {
+                shared.strays.fetch_add(1, Relaxed);
+                continue;
+            };
+            if session.try_send((datagram.from, datagram.bytes.to_vec())).is_err() {
+                shared.crowded.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+async fn accept(
+    shared: &Arc<Shared>,
+    listener: &tokio::net::TcpListener,
+    identity: &Identity,
+    clients_max: usize,
+) -> anyhow::Result<std::convert::Infallible> {
+    let clients = Arc::new(tokio::sync::Semaphore::new(clients_max));
+    loop {
+        let (tcp, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, most likely: those who are here will give some back.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Some(greeting) = Greeting::enter(shared, from.ip()) else {
+            tracing::warn!(%from, "too many connections that say nothing: closed");
+            continue;
+        };
+        let Ok(place) = Arc::clone(&clients).try_acquire_owned() else {
+            tracing::warn!(%from, "{clients_max} clients are here (--clients-max): closed");
+            continue;
+        };
+        let (shared, identity) = (Arc::clone(shared), identity.clone());
+        tokio::spawn(async move {
+            if let Err(error) = session::run(&shared, &identity, tcp, from, greeting).await {
+                tracing::info!(%from, "{error:#}");
+            }
+            drop(place);
+        });
+    }
+}
+
+/// A connection that has not said who it is.
+struct Greeting {
+    shared: Arc<Shared>,
+    from: IpAddr,
+}
+
+impl Greeting {
+    fn enter(shared: &Arc<Shared>, from: IpAddr) -> Option<Self> {
+        let mut greeting = shared.greeting.lock().expect("nobody panics with it");
+        let count = greeting.entry(from).or_default();
+        if *count >= GREETING_MAX {
+            return None;
+        }
+        *count += 1;
+        Some(Self { shared: Arc::clone(shared), from })
+    }
+}
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        let mut greeting = self.shared.greeting.lock().expect("nobody panics with it");
+        if let Some(count) = greeting.get_mut(&self.from) {
+            *count -= 1;
+            if *count == 0 {
+                greeting.remove(&self.from);
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A timer that goes off at its microsecond: tokio's know milliseconds, in which a gigabit link sends 125 kB.
+//!
+//! One kernel timer (timerfd) each, under tokio's own poll. Read [`FineTimer`] first.
+#![allow(clippy::disallowed_methods, reason = "a driver: clocks are its business")]
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A timer. See the module.
+#[derive(Debug)]
+pub struct FineTimer {
+    fd: AsyncFd<OwnedFd>,
+    set_for: Option<Instant>,
+}
+
+impl FineTimer {
+    /// A timer that is not set.
+    ///
+    /// Errors: the system's.
+    /// Panics: outside a tokio runtime that drives I/O.
+    pub fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        #[expect(
+            deprecated,
+            reason = "unsound for types that change their descriptor, which `OwnedFd` never does"
+        )]
+        let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
+        Ok(Self { fd, set_for: None })
+    }
+
+    /// Waits until `at`; for ever without. It may be dropped and called again.
+    ///
+    /// Errors: the system's.
+    pub async fn wait(&mut self, at: Option<Instant>) -> io::Result<()> {
+        let Some(at) = at else { return std::future::pending().await };
+        let now = Instant::now();
+        if at <= now {
+            return Ok(());
+        }
+        if self.set_for != Some(at) {
+            let left = at - now;
+            let it_value = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+            timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value })?;
+            self.set_for = Some(at);
+        }
+        loop {
+            let mut ready = self.fd.readable().await?;
+            match ready.try_io(|fd| Ok(rustix::io::read(fd, &mut [0u8; 8])?)) {
+                Ok(result) => {
+                    result?;
+                    self.set_for = None;
+                    return Ok(());
+                }
+                // It was set anew before it went off.
+                Err(_) => continue,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn it_waits_as_long_as_asked_and_can_be_set_anew() {
+        let mut timer = FineTimer::new().expect("timers are there");
+        let begun = Instant::now();
+        timer.wait(Some(begun)).await.expect("it goes off");
+        timer.wait(Some(begun + Duration::from_micros(300))).await.expect("it goes off");
+        assert!(begun.elapsed() >= Duration::from_micros(300));
+        let far = Some(begun + Duration::from_secs(100));
+        assert!(tokio::time::timeout(Duration::from_millis(2), timer.wait(far)).await.is_err());
+        timer.wait(Some(begun + Duration::from_millis(5))).await.expect("it goes off");
+        assert!(begun.elapsed() >= Duration::from_millis(5));
+        let never = tokio::time::timeout(Duration::from_millis(2), timer.wait(None)).await;
+        assert!(never.is_err());
+    }
+}
