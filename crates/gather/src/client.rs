@@ -96,6 +96,8 @@ const EARLY_MAX: usize = 256;
 const MEASURE_MIN: Duration = Duration::from_ms(20);
 /// How long the first packet of a pull may take before shorter ones are asked for.
 const FIRST_MAX: Duration = Duration::from_secs(2);
+/// Packets that each pull may send meanwhile, at least.
+const MEASURE_PACKETS: u64 = 16;
 /// A pull that uses less than this share of its grant lends the rest.
 const USED_SHARE: f64 = 0.7;
 
@@ -159,6 +161,8 @@ pub struct Client<S> {
     /// Pulls that may have feedback to send.
     touched: VecDeque<PullId>,
     measured_at: Option<Instant>,
+    /// Some grant was lowered when it was measured last, and nobody has been given what that leaves.
+    is_lowered: bool,
     /// Of pulls that are over.
     counts: Counts,
     strays: u64,
@@ -182,6 +186,7 @@ impl<S: Symbol> Client<S> {
             events: VecDeque::new(),
             touched: VecDeque::new(),
             measured_at: None,
+            is_lowered: false,
             counts: Counts::default(),
             strays: 0,
         })
@@ -311,7 +316,7 @@ impl<S: Symbol> Client<S> {
         if new.is_empty() {
             return;
         }
-        self.regrant();
+        self.regrant(false);
         let slot = self.slot();
         for (number, id) in new.into_iter().enumerate() {
             self.ask(id, slot * number as u64);
@@ -377,15 +382,18 @@ impl<S: Symbol> Client<S> {
         self.granted_bps().map_or(Duration::ZERO, |bps| Duration::from_ps((bits / bps * 1e12) as u64))
     }
 
-    /// Divides the last hop.
-    fn regrant(&mut self) {
+    /// Divides the last hop. With `only_lowers` nobody is granted more than before: what is taken from one may be given to
+    /// others only once the one has heard of it.
+    fn regrant(&mut self, only_lowers: bool) {
         let Some(capacity) = self.granted_bps() else { return };
         let demands: Vec<Option<f64>> = self.pulls.values().map(|pull| pull.demand).collect();
         for (pull, share) in self.pulls.values_mut().zip(share(capacity, &demands)) {
-            let rate = Some(BitRate::bps(share as u64));
+            let rate = BitRate::bps(share as u64);
+            let new =
+                |old: Option<BitRate>| Some(old.filter(|old| only_lowers && *old < rate).unwrap_or(rate));
             match &mut pull.state {
-                State::Asked { grant, .. } => *grant = rate,
-                State::Receiving(receiver) => receiver.set_grant(rate),
+                State::Asked { grant, .. } => *grant = new(*grant),
+                State::Receiving(receiver) => receiver.set_grant(new(receiver.grant())),
             }
         }
     }
@@ -396,7 +404,8 @@ impl<S: Symbol> Client<S> {
         let rtt = self.servers.iter().filter_map(|server| server.rtt).max().unwrap_or(Duration::ZERO);
         let since = *self.measured_at.get_or_insert(now);
         let time = now.saturating_since(since);
-        if time < MEASURE_MIN.max(rtt * 4) {
+        let packets = self.slot() * (MEASURE_PACKETS * self.pulls.len() as u64);
+        if time < MEASURE_MIN.max(rtt * 4).max(packets) {
             return;
         }
         self.measured_at = Some(now);
@@ -413,9 +422,15 @@ impl<S: Symbol> Client<S> {
             changed |= demand.is_some() || pull.demand.is_some();
             pull.demand = demand;
         }
-        if changed {
-            self.regrant();
+        let granted = |pull: &Pull<S>| match &pull.state {
+            State::Receiving(receiver) => receiver.grant().map_or(0.0, |grant| grant.as_bps() as f64),
+            State::Asked { .. } => 0.0,
+        };
+        let lowers = self.pulls.values().any(|pull| pull.demand.is_some_and(|demand| demand < granted(pull)));
+        if changed || self.is_lowered {
+            self.regrant(lowers);
         }
+        self.is_lowered = lowers;
     }
 
     /// Takes in a message of a server. What only a client says is ignored, as is what is of another's pull.
@@ -526,7 +541,7 @@ impl<S: Symbol> Client<S> {
             self.unfinished -= 1;
             self.events.push_back(ClientEvent::Complete { piece });
         }
-        self.regrant();
+        self.regrant(false);
         self.schedule(now);
     }
 
@@ -568,7 +583,7 @@ impl<S: Symbol> Client<S> {
             self.events.push_back(ClientEvent::Left { piece, failure });
         }
         self.queue.push_front(piece);
-        self.regrant();
+        self.regrant(false);
         Some(piece)
     }
 

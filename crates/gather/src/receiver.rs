@@ -17,6 +17,12 @@ use anabranch_transport::tfrc::{Arrival, Receiver as Tfrc};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
 
+/// In [`Mode::Counted`] feedback waits for so many packets where they come more slowly than once a round trip...
+const FEEDBACK_PACKETS: u64 = 8;
+/// ...but no longer than this.
+///
+/// Differs: RFC 5348 section 6.2 has one for each packet then, which is a message up for each message down.
+pub(crate) const FEEDBACK_GAP_MAX: Duration = Duration::from_ms(5);
 /// The longest time between two feedbacks while nothing comes.
 const SILENCE_MAX: Duration = Duration::from_ms(500);
 /// The shortest, as long as no round trip is known.
@@ -80,6 +86,8 @@ pub struct Receiver<S> {
     rtt: Option<Duration>,
     heard_at: Option<Instant>,
     told_at: Option<Instant>,
+    told_packets: u64,
+    told_loss: f64,
     /// When to say again what is lacking, as nothing comes; doubled each time.
     silence: Duration,
     counts: Counts,
@@ -100,6 +108,8 @@ impl<S: Symbol> Receiver<S> {
             rtt: None,
             heard_at: None,
             told_at: None,
+            told_packets: 0,
+            told_loss: 0.0,
             silence: SILENCE_FIRST,
             counts: Counts::default(),
             receiving,
@@ -209,7 +219,7 @@ impl<S: Symbol> Receiver<S> {
     /// What the server is to be told at `now`, if there is something.
     pub fn poll_feedback(&mut self, now: Instant) -> Option<Feedback> {
         let is_silent = self.silent_at().is_some_and(|at| at <= now);
-        if self.told_at.is_some_and(|at| at + self.receiving.feedback_every > now) && !is_silent {
+        if self.earliest().is_some_and(|at| at > now) && !is_silent {
             return None;
         }
         let report = self.tfrc.poll_report(now);
@@ -220,6 +230,7 @@ impl<S: Symbol> Receiver<S> {
             self.silence = (self.silence * 2).min(SILENCE_MAX);
         }
         self.told_at = Some(now);
+        (self.told_packets, self.told_loss) = (self.counts.packets, self.tfrc.loss_rate());
         self.counts.feedbacks += 1;
         let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).collect();
         if lacks.is_empty() && !self.is_complete() {
@@ -236,13 +247,26 @@ impl<S: Symbol> Receiver<S> {
         })
     }
 
+    /// When feedback may leave next.
+    fn earliest(&self) -> Option<Instant> {
+        let every = self.receiving.feedback_every;
+        // The first packets give the server its round trip; a loss is told at once. Who is granted nothing finds its rate by
+        // feedback and has it every round trip.
+        let waits = self.receiving.mode == Mode::Counted
+            && self.receiving.grant.is_some()
+            && self.told_packets > 1
+            && self.counts.packets < self.told_packets + FEEDBACK_PACKETS
+            && self.tfrc.loss_rate() <= self.told_loss;
+        Some(self.told_at? + if waits { every.max(FEEDBACK_GAP_MAX) } else { every })
+    }
+
     /// How long nothing may come while packets are on their way.
     fn patience(&self) -> Duration {
         let gap = self.receiving.grant.map_or(Duration::ZERO, |grant| {
             let bytes = Packet::<S>::HEADER_BYTES + self.receiving.layout.block_bytes();
             grant.transmit_time(ByteCount::new(bytes.into()))
         });
-        self.rtt.map_or(SILENCE_FIRST, |rtt| rtt * 2).max(gap * 3)
+        self.rtt.map_or(SILENCE_FIRST, |rtt| rtt * 2).max(gap * 3).max(self.receiving.feedback_every)
     }
 
     /// When silence is to be broken.
@@ -251,7 +275,7 @@ impl<S: Symbol> Receiver<S> {
             return None;
         }
         let since = self.heard_at?.max(self.told_at?);
-        Some(since + self.silence.max(self.receiving.feedback_every))
+        Some(since + self.silence)
     }
 
     /// When to call [`Receiver::poll_feedback`] next.
@@ -259,8 +283,8 @@ impl<S: Symbol> Receiver<S> {
         if self.is_complete() {
             return None;
         }
-        let earliest = self.told_at.map(|at| at + self.receiving.feedback_every);
-        let report = self.tfrc.poll_timeout().map(|at| earliest.map_or(at, |earliest| at.max(earliest)));
+        let report =
+            self.tfrc.poll_timeout().map(|at| self.earliest().map_or(at, |earliest| at.max(earliest)));
         report.into_iter().chain(self.silent_at()).min()
     }
 }

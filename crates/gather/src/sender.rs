@@ -11,6 +11,7 @@
 use crate::config::Mode;
 use crate::layout::{Codes, Layout};
 use crate::msg::{Feedback, Packet, PullId};
+use crate::receiver::FEEDBACK_GAP_MAX;
 use anabranch_codes::Symbol;
 use anabranch_transport::tfrc::{GAP_MAX_S, Sender as Tfrc, SenderConfig, TcpTimeout};
 use anabranch_units::{BitRate, Duration, Instant};
@@ -123,12 +124,13 @@ impl<S: Symbol> Sender<S> {
             (Mode::Counted, None, Some(rtt)) => 4.0 * f64::from(size) / rtt.as_secs_f64().max(1e-6),
             (Mode::Counted, None, None) => 0.0,
         };
-        let gap_max_s = match sending.mode {
-            Mode::Lttp => GAP_MAX_S,
-            Mode::Counted => COUNTED_GAP_MAX_S,
+        let (gap_max_s, timer_min_s) = match sending.mode {
+            Mode::Lttp => (GAP_MAX_S, 0.0),
+            Mode::Counted => (COUNTED_GAP_MAX_S, 4.0 * FEEDBACK_GAP_MAX.as_secs_f64()),
         };
+        let reduces_oscillation = false;
         let config =
-            SenderConfig { size, timeout: TIMEOUT, initial_bps, reduces_oscillation: false, gap_max_s };
+            SenderConfig { size, timeout: TIMEOUT, initial_bps, reduces_oscillation, gap_max_s, timer_min_s };
         Self {
             codes,
             tfrc: Tfrc::new(now, config),

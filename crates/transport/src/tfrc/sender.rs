@@ -41,6 +41,9 @@ pub struct SenderConfig {
     pub reduces_oscillation: bool,
     /// The longest time between two packets, in seconds: [`GAP_MAX_S`] in the RFC.
     pub gap_max_s: f64,
+    /// The least time in seconds after which the no-feedback timer goes off: 0 in the RFC, whose receivers report once a round
+    /// trip however short that is.
+    pub timer_min_s: f64,
 }
 
 /// The sender of one stream.
@@ -176,7 +179,7 @@ impl Sender {
 
     fn set_timer(&mut self, now: Instant) {
         let rtt_s = self.rtt_s.unwrap_or(2.0 / 4.0);
-        let seconds = (4.0 * rtt_s).max(2.0 * self.size / self.rate_bps);
+        let seconds = (4.0 * rtt_s).max(2.0 * self.size / self.rate_bps).max(self.config.timer_min_s);
         self.timer = now + Duration::from_ps((seconds * 1e12) as u64);
     }
 

@@ -15,6 +15,7 @@ fn config() -> SenderConfig {
         initial_bps: 0.0,
         reduces_oscillation: false,
         gap_max_s: GAP_MAX_S,
+        timer_min_s: 0.0,
     }
 }
 /// A report about a packet sent at `sent`, without delay.
@@ -101,8 +102,10 @@ fn silence_halves_the_rate_and_an_idle_sender_keeps_it() {
 
 #[test]
 fn a_longer_round_trip_slows_the_instant_rate_only() {
-    let mut sender =
-        Sender::new(ms(0), SenderConfig { reduces_oscillation: true, gap_max_s: GAP_MAX_S, ..config() });
+    let mut sender = Sender::new(
+        ms(0),
+        SenderConfig { reduces_oscillation: true, gap_max_s: GAP_MAX_S, timer_min_s: 0.0, ..config() },
+    );
     sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
     assert_eq!(sender.rate_bps(), 40_000.0);
     // 400 ms: the mean of roots is 0.9 sqrt 0.1 + 0.1 sqrt 0.4, by sqrt 0.4.

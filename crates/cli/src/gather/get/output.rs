@@ -71,6 +71,8 @@ pub enum Reply {
     },
 }
 
+/// Files that are checked and synced at once.
+const FINISHERS: usize = 8;
 /// Orders that wait: a generation each, so some 32 MiB.
 const ORDERS_MAX: usize = 64;
 
@@ -89,10 +91,31 @@ impl Output {
         let (replies, replies_out) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("output".into()).spawn(move || {
             let mut files = BTreeMap::new();
-            while let Some(order) = orders_out.blocking_recv() {
-                // Nobody hears of it any more: what is there is kept.
-                let _ = handle(&mut files, order).map(|reply| replies.send(reply));
-            }
+            let (finishing_in, finishing) = std::sync::mpsc::sync_channel(0);
+            let finishing = std::sync::Mutex::new(finishing);
+            std::thread::scope(|scope| {
+                // Checking and syncing one file does not hold up others: disks sync several together.
+                for _ in 0..FINISHERS {
+                    scope.spawn(|| {
+                        loop {
+                            let next = finishing.lock().expect("nobody panics with it").recv();
+                            let Ok(job) = next else { break };
+                            let _ = replies.send(finish(job));
+                        }
+                    });
+                }
+                while let Some(order) = orders_out.blocking_recv() {
+                    // Where nobody hears of it any more, what is there is kept.
+                    match order {
+                        Order::Finish { object, hash } => {
+                            let job = files.remove(&object).map(|file| (object, file, hash));
+                            let _ = job.map(|job| finishing_in.send(job));
+                        }
+                        other => drop(handle(&mut files, other).map(|reply| replies.send(reply))),
+                    }
+                }
+                drop(finishing_in);
+            });
         })?;
         Ok((Self { orders, thread }, replies_out))
     }
@@ -137,13 +160,17 @@ fn handle(files: &mut BTreeMap<usize, (PartialFile, u64)>, order: Order) -> Opti
             files.remove(&object);
             Some(Reply::Failed { object, reason: error.to_string() })
         }
-        Order::Finish { object, hash } => {
-            let (mut file, bytes) = files.remove(&object)?;
-            Some(match file.finish(bytes, FileHash(hash)) {
-                Ok(()) => Reply::Finished { object },
-                Err(FinishError::Mismatch { .. }) => Reply::Mismatch { object },
-                Err(FinishError::Io(error)) => Reply::Failed { object, reason: error.to_string() },
-            })
-        }
+        Order::Finish { .. } => unreachable!("finishing has threads of its own"),
+    }
+}
+
+/// An object that is whole, its file, length and hash.
+type Job = (usize, (PartialFile, u64), [u8; 32]);
+
+fn finish((object, (mut file, bytes), hash): Job) -> Reply {
+    match file.finish(bytes, FileHash(hash)) {
+        Ok(()) => Reply::Finished { object },
+        Err(FinishError::Mismatch { .. }) => Reply::Mismatch { object },
+        Err(FinishError::Io(error)) => Reply::Failed { object, reason: error.to_string() },
     }
 }
