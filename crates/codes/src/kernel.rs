@@ -99,7 +99,13 @@ impl Kernel {
     ///
     /// Panics: as [`xor`], and if this machine cannot run the kernel.
     pub fn xor(self, inputs: &[&[u8]], output: &mut [u8]) {
-        self.engine_or_panic().xor(inputs, output);
+        self.engine_or_panic().xor(inputs, output, false);
+    }
+    /// [`xor_add`] on this kernel.
+    ///
+    /// Panics: as [`xor_add`], and if this machine cannot run the kernel.
+    pub fn xor_add(self, inputs: &[&[u8]], output: &mut [u8]) {
+        self.engine_or_panic().xor(inputs, output, true);
     }
 
     fn engine(self) -> Option<Engine> {
@@ -188,7 +194,15 @@ pub fn gf_dot_to_vec(coefficients: &[u8], inputs: &[&[u8]], len: usize) -> Vec<u
 /// Shape: all inputs as long as the output. No inputs make zeros, one a copy.
 /// Panics: if the lengths differ.
 pub fn xor(inputs: &[&[u8]], output: &mut [u8]) {
-    fastest().1.xor(inputs, output);
+    fastest().1.xor(inputs, output, false);
+}
+
+/// As [`xor`], but adds to what `output` holds.
+///
+/// Shape: all inputs as long as the output. No inputs change nothing.
+/// Panics: if the lengths differ.
+pub fn xor_add(inputs: &[&[u8]], output: &mut [u8]) {
+    fastest().1.xor(inputs, output, true);
 }
 
 fn fastest() -> (Kernel, Engine) {
@@ -273,11 +287,11 @@ impl Engine {
         // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none of them.
         unsafe { self.sum(coefficients, inputs, 0, output.as_mut_ptr(), output.len(), true) };
     }
-    fn xor(self, inputs: &[&[u8]], output: &mut [u8]) {
+    fn xor(self, inputs: &[&[u8]], output: &mut [u8], accumulate: bool) {
         check_lengths(inputs, output.len());
         let len = output.len();
         let output = output.as_mut_ptr();
-        if inputs.is_empty() {
+        if inputs.is_empty() && !accumulate {
             // SAFETY: the output has `len` bytes.
             unsafe { output.write_bytes(0, len) };
         }
@@ -291,8 +305,8 @@ impl Engine {
                     *one = input.as_ptr().wrapping_add(at);
                 }
                 // SAFETY: the `chunk` bytes from `at` on are inside the inputs and the output, which as a unique
-                // borrow overlaps none of them, and which the first group initialises.
-                unsafe { self.pass_of_terms(&terms, output.add(at), chunk, index > 0) };
+                // borrow overlaps none of them and is initialised.
+                unsafe { self.pass_of_terms(&terms, output.add(at), chunk, accumulate || index > 0) };
             }
             at += chunk;
         }

@@ -23,6 +23,6 @@ mod matrix;
 mod symbol;
 
 pub use field::Gf;
-pub use kernel::{Kernel, gf_dot, gf_dot_many, gf_dot_to_vec, gf_mul_add, kernel_in_use, xor};
+pub use kernel::{Kernel, gf_dot, gf_dot_many, gf_dot_to_vec, gf_mul_add, kernel_in_use, xor, xor_add};
 pub use matrix::{Matrix, ShapeError};
 pub use symbol::Symbol;

@@ -16,7 +16,7 @@ pub use degrees::{Params, ParamsError};
 pub use inactivation::Inactivation;
 pub use peeling::Peeling;
 
-use crate::Symbol;
+use crate::{Symbol, xor, xor_add};
 use degrees::Degrees;
 
 /// The most blocks that a code is made for.
@@ -58,27 +58,46 @@ impl Code {
     /// packets are the blocks.
     pub fn neighbours(&self, id: u32, blocks: &mut Vec<u32>) {
         blocks.clear();
+        self.visit(id, |block| blocks.push(block));
+    }
+
+    /// Calls `visit` with each block that the packet `id` sums.
+    fn visit(&self, id: u32, visit: impl FnMut(u32)) {
+        // A bit for each block, on the stack: less to clear where there are few blocks.
+        if self.blocks <= FEW {
+            self.draw::<{ FEW as usize / 64 }>(id, visit)
+        } else {
+            self.draw::<{ BLOCKS_MAX / 64 }>(id, visit)
+        }
+    }
+    fn draw<const WORDS: usize>(&self, id: u32, mut visit: impl FnMut(u32)) {
         if self.systematic && id < self.blocks {
-            return blocks.push(id);
+            return visit(id);
         }
         let mut bits = Bits::new(id);
         let degree = self.degrees.draw(bits.next());
-        if degree <= SMALL {
-            while blocks.len() < degree {
+        if self.blocks > FEW && degree <= SMALL {
+            let mut drawn = [0; SMALL];
+            let mut count = 0;
+            while count < degree {
                 let block = bits.below(self.blocks);
-                if !blocks.contains(&block) {
-                    blocks.push(block);
+                if !drawn[..count].contains(&block) {
+                    drawn[count] = block;
+                    count += 1;
+                    visit(block);
                 }
             }
             return;
         }
-        let mut seen = vec![0u64; self.blocks().div_ceil(64)];
-        while blocks.len() < degree {
+        let mut drawn = [0u64; WORDS];
+        let mut left = degree;
+        while left > 0 {
             let block = bits.below(self.blocks);
-            let (word, bit) = (block as usize / 64, 1 << (block % 64));
-            if seen[word] & bit == 0 {
-                seen[word] |= bit;
-                blocks.push(block);
+            let (word, bit) = (&mut drawn[block as usize / 64], 1 << (block % 64));
+            if *word & bit == 0 {
+                *word |= bit;
+                left -= 1;
+                visit(block);
             }
         }
     }
@@ -94,9 +113,85 @@ impl Code {
         let terms: Vec<(u8, &S)> = neighbours.iter().map(|block| (1, &blocks[*block as usize])).collect();
         S::combine(&terms, len)
     }
+
+    /// As [`Code::encode`], over bytes and into `packet`, whose length is that of all packets.
+    ///
+    /// Shape: as many blocks as the code has, each as long as the packet or shorter.
+    /// Panics: if there are others, or one is longer.
+    /// Cost: reads each block that the packet sums once; allocates nothing.
+    ///
+    /// ```
+    /// use anabranch_codes::lt::{Code, Params};
+    /// let code = Code::new(3, &Params { systematic: true, ..Params::tuned(3) })?;
+    /// let mut packet = [0; 4];
+    /// code.encode_into(&[b"some", b"more", b"end."], 1, &mut packet);
+    /// assert_eq!(&packet, b"more");
+    /// # Ok::<(), anabranch_codes::lt::ParamsError>(())
+    /// ```
+    pub fn encode_into<B: AsRef<[u8]>>(&self, blocks: &[B], id: u32, packet: &mut [u8]) {
+        assert_eq!(blocks.len(), self.blocks(), "as many blocks as the code has");
+        let len = packet.len();
+        let mut sum = Sum::new(packet);
+        let mut are_whole = true;
+        self.visit(id, |block| {
+            let block = blocks[block as usize].as_ref();
+            if block.len() == len { sum.add(block) } else { are_whole = false }
+        });
+        sum.finish();
+        if !are_whole {
+            self.visit(id, |block| {
+                let block = blocks[block as usize].as_ref();
+                assert!(
+                    block.len() <= len,
+                    "a block has {} bytes: must have at most {len}, as the packet",
+                    block.len()
+                );
+                if block.len() < len {
+                    xor_add(&[block], &mut packet[..block.len()]);
+                }
+            });
+        }
+    }
 }
 
-/// Up to this degree a look along the blocks drawn so far is cheaper than a table of all.
+/// A sum in the making: terms are kept until there are enough for one pass over them.
+struct Sum<'a, 'b> {
+    sum: &'b mut [u8],
+    terms: [&'a [u8]; TERMS],
+    count: usize,
+    is_begun: bool,
+}
+
+/// Terms that are summed at a time: what one pass of the kernel reads.
+const TERMS: usize = 8;
+
+impl<'a, 'b> Sum<'a, 'b> {
+    fn new(sum: &'b mut [u8]) -> Self {
+        Self { sum, terms: [&[]; TERMS], count: 0, is_begun: false }
+    }
+    #[inline]
+    fn add(&mut self, term: &'a [u8]) {
+        if self.count == TERMS {
+            self.finish();
+            self.count = 0;
+        }
+        self.terms[self.count] = term;
+        self.count += 1;
+    }
+    fn finish(&mut self) {
+        let terms = &self.terms[..self.count];
+        if self.is_begun {
+            xor_add(terms, self.sum)
+        } else {
+            xor(terms, self.sum)
+        }
+        self.is_begun = true;
+    }
+}
+
+/// With so many blocks or fewer, blocks that were drawn are always marked in a table of all.
+const FEW: u32 = 1_024;
+/// With more, up to this degree a look along the blocks drawn so far is cheaper.
 const SMALL: usize = 24;
 
 /// splitmix64, 32 bits at a time.

@@ -161,9 +161,13 @@ proptest! {
         let want = expected(&vec![1; inputs.len()], &inputs, &vec![0; case.len]);
         for (name, engine) in engines() {
             let mut output = Buffers::new(case.len, &case.output_offsets, noise(4));
-            engine.xor(&inputs, output.slices_mut().remove(0));
+            engine.xor(&inputs, output.slices_mut().remove(0), false);
             prop_assert!(output.slice(0) == want, "{}", name);
             prop_assert!(output.guards_stand(), "{}", name);
+            let want = expected(&vec![1; inputs.len()], &inputs, &want);
+            engine.xor(&inputs, output.slices_mut().remove(0), true);
+            prop_assert!(output.slice(0) == want, "{}, added", name);
+            prop_assert!(output.guards_stand(), "{}, added", name);
         }
     }
 
@@ -203,7 +207,7 @@ fn many_terms_and_long_inputs_take_several_passes_and_chunks() {
         for (index, row) in rows.iter().enumerate() {
             assert!(outputs.slice(index) == expected(row, &inputs, &[0; 70_001]), "{name} output {index}");
         }
-        engine.xor(&inputs, outputs.slices_mut().remove(0));
+        engine.xor(&inputs, outputs.slices_mut().remove(0), false);
         assert!(outputs.slice(0) == expected(&[1; 21], &inputs, &[0; 70_001]), "{name} xor");
         engine.gf_dot(rows[3], &inputs, outputs.slices_mut().remove(1));
         assert!(outputs.slice(1) == outputs.slice(3), "{name} one output");
@@ -222,7 +226,7 @@ fn no_terms_make_zeros() {
         engine.gf_dot_many(&[&[0], &[0]], &[&input], &mut [&mut a, &mut b]);
         assert_eq!((a, b), ([0; 100], [0; 100]), "{name}");
         engine.gf_mul_add(&[0], &[&input], &mut a);
-        engine.xor(&[], &mut b);
+        engine.xor(&[], &mut b, false);
         assert_eq!((a, b), ([0; 100], [0; 100]), "{name}");
         engine.gf_dot_many(&[], &[&input], &mut []);
     }

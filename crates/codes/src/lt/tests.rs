@@ -64,6 +64,27 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn packets_made_in_place_are_those_made_of_symbols(
+        count in prop_oneof![1usize..200, 1_000usize..1_100], len in 0usize..200, id: u32, systematic: bool,
+        short in 0usize..200, tuned: bool,
+    ) {
+        let params = Params { systematic, ..if tuned { Params::tuned(count) } else { Params::LTTP } };
+        let code = Code::new(count, &params).expect("a good code");
+        let mut file = blocks(count, len);
+        // The last block of a file, and here its first too, may be shorter.
+        for block in [0, count - 1] {
+            file[block].truncate(short);
+        }
+        for id in [id, id % (2 * count as u32)] {
+            let mut packet = vec![7; len];
+            code.encode_into(&file, id, &mut packet);
+            prop_assert_eq!(&packet, &code.encode(&file, id, len)[..]);
+        }
+    }
+}
+
 /// A packet in, the blocks out once they are known.
 type Decoding = Box<dyn FnMut(u32, Bytes) -> Option<Vec<Bytes>>>;
 
