@@ -25,4 +25,4 @@ mod symbol;
 pub use field::Gf;
 pub use kernel::{Kernel, gf_dot, gf_dot_many, gf_dot_to_vec, gf_mul_add, kernel_in_use, xor, xor_add};
 pub use matrix::{Matrix, ShapeError};
-pub use symbol::Symbol;
+pub use symbol::{Sums, Symbol};

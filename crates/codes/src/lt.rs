@@ -11,12 +11,14 @@
 mod degrees;
 mod inactivation;
 mod peeling;
+mod plan;
 
 pub use degrees::{Params, ParamsError};
 pub use inactivation::Inactivation;
 pub use peeling::Peeling;
 
-use crate::{Symbol, xor, xor_add};
+use crate::symbol::ByteSum;
+use crate::{Symbol, xor_add};
 use degrees::Degrees;
 
 /// The most blocks that a code is made for.
@@ -131,7 +133,7 @@ impl Code {
     pub fn encode_into<B: AsRef<[u8]>>(&self, blocks: &[B], id: u32, packet: &mut [u8]) {
         assert_eq!(blocks.len(), self.blocks(), "as many blocks as the code has");
         let len = packet.len();
-        let mut sum = Sum::new(packet);
+        let mut sum = ByteSum::new(packet, false);
         let mut are_whole = true;
         self.visit(id, |block| {
             let block = blocks[block as usize].as_ref();
@@ -151,41 +153,6 @@ impl Code {
                 }
             });
         }
-    }
-}
-
-/// A sum in the making: terms are kept until there are enough for one pass over them.
-struct Sum<'a, 'b> {
-    sum: &'b mut [u8],
-    terms: [&'a [u8]; TERMS],
-    count: usize,
-    is_begun: bool,
-}
-
-/// Terms that are summed at a time: what one pass of the kernel reads.
-const TERMS: usize = 8;
-
-impl<'a, 'b> Sum<'a, 'b> {
-    fn new(sum: &'b mut [u8]) -> Self {
-        Self { sum, terms: [&[]; TERMS], count: 0, is_begun: false }
-    }
-    #[inline]
-    fn add(&mut self, term: &'a [u8]) {
-        if self.count == TERMS {
-            self.finish();
-            self.count = 0;
-        }
-        self.terms[self.count] = term;
-        self.count += 1;
-    }
-    fn finish(&mut self) {
-        let terms = &self.terms[..self.count];
-        if self.is_begun {
-            xor_add(terms, self.sum)
-        } else {
-            xor(terms, self.sum)
-        }
-        self.is_begun = true;
     }
 }
 
@@ -226,7 +193,8 @@ impl Bits {
 pub trait Decoder<S: Symbol> {
     /// Takes in a packet; one that was there before is ignored. True once all blocks are known.
     ///
-    /// Shape: all packets of a decoder are of one length.
+    /// Shape: all packets of a decoder are of its length.
+    /// Panics: if the symbol is of another.
     fn push(&mut self, id: u32, symbol: S) -> bool;
     /// Whether all blocks are known.
     fn is_complete(&self) -> bool;

@@ -1,8 +1,8 @@
 //! Symbols: what a code mixes, as bytes on a wire or as lengths in the simulator.
 //!
-//! Read [`Symbol`] first.
+//! Read [`Symbol`] first, then [`Sums`].
 
-use crate::{gf_dot_to_vec, gf_mul_add};
+use crate::{gf_dot_to_vec, gf_mul_add, xor, xor_add};
 use anabranch_endpoint::{Bytes, Len, Payload};
 
 /// A payload that can be mixed with others of its kind.
@@ -22,6 +22,122 @@ pub trait Symbol: Payload {
     /// Panics: if a symbol is longer than `len`: its end would be lost.
     /// Cost: one term with coefficient 1 and of length `len` is cloned, not copied.
     fn combine(terms: &[(u8, &Self)], len: usize) -> Self;
+
+    /// Makes sums of `symbols`, each `len` bytes long, one after the other: what the places hold at the end.
+    ///
+    /// Shape: as many symbols as the sums are of, each `len` bytes long.
+    /// Panics: if there are others, or one is longer.
+    /// Cost: over bytes no allocation for a sum, and one for all places.
+    fn run(sums: &Sums, symbols: &[Self], len: usize) -> Vec<Self> {
+        check_count(sums, symbols);
+        let mut places: Vec<Self> = vec![Self::combine(&[], len); sums.places];
+        for (place, terms) in sums.iter() {
+            let symbol = |term: &u32| {
+                let term = *term as usize;
+                (1, symbols.get(term).unwrap_or_else(|| &places[term - symbols.len()]))
+            };
+            let terms: Vec<(u8, &Self)> = terms.iter().map(symbol).collect();
+            places[place] = Self::combine(&terms, len);
+        }
+        places
+    }
+}
+
+/// Sums to be made one after the other, of symbols that are there and of sums made before.
+///
+/// What is summed goes by numbers: first the symbols, then the places that sums are written to. A place may be written again,
+/// also by a sum that it is a term of.
+///
+/// ```
+/// use anabranch_codes::{Sums, Symbol};
+/// use anabranch_endpoint::Bytes;
+/// let mut sums = Sums::new(2);
+/// sums.push(2, [0, 1]);
+/// sums.push(3, [2, 0]);
+/// let symbols = [Bytes::from_static(b"some"), Bytes::from_static(b"more")];
+/// assert_eq!(Symbol::run(&sums, &symbols, 4)[1], symbols[1]);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Sums {
+    symbols: usize,
+    places: usize,
+    /// Of each sum, its place and where its terms end.
+    sums: Vec<(u32, u32)>,
+    terms: Vec<u32>,
+}
+
+impl Sums {
+    /// No sums of so many symbols.
+    pub const fn new(symbols: usize) -> Self {
+        Self { symbols, places: 0, sums: Vec::new(), terms: Vec::new() }
+    }
+    /// Writes the sum of `terms` to the place of this number. No terms make zeros.
+    ///
+    /// Panics: if the number is a symbol's.
+    pub fn push(&mut self, place: u32, terms: impl IntoIterator<Item = u32>) {
+        let index = (place as usize).checked_sub(self.symbols);
+        self.places = self.places.max(index.expect("sums are not written over symbols") + 1);
+        self.terms.extend(terms);
+        self.sums.push((place, self.terms.len() as u32));
+    }
+    /// How many terms all sums have together.
+    pub const fn terms(&self) -> usize {
+        self.terms.len()
+    }
+    /// The sums: which place each is written to, counted from the first place, and its terms.
+    fn iter(&self) -> impl Iterator<Item = (usize, &[u32])> + '_ {
+        let mut start = 0;
+        self.sums.iter().map(move |(place, end)| {
+            let terms = &self.terms[start..*end as usize];
+            start = *end as usize;
+            (*place as usize - self.symbols, terms)
+        })
+    }
+}
+
+fn check_count<S>(sums: &Sums, symbols: &[S]) {
+    let (want, got) = (sums.symbols, symbols.len());
+    assert!(want == got, "{got} symbols: must be {want}, as many as the sums are of");
+}
+
+/// A sum of bytes in the making: terms are kept until there are enough for one pass over them.
+pub(crate) struct ByteSum<'a, 'b> {
+    sum: &'b mut [u8],
+    terms: [&'a [u8]; TERMS],
+    count: usize,
+    adds: bool,
+}
+
+/// Terms that are summed at a time: what one pass of the kernel reads.
+const TERMS: usize = 8;
+
+impl<'a, 'b> ByteSum<'a, 'b> {
+    /// A sum to be written to `sum`, or to be added to it.
+    pub fn new(sum: &'b mut [u8], adds: bool) -> Self {
+        Self { sum, terms: [&[]; TERMS], count: 0, adds }
+    }
+    /// One more term, as long as the sum.
+    #[inline]
+    pub fn add(&mut self, term: &'a [u8]) {
+        if self.count == TERMS {
+            self.flush();
+        }
+        self.terms[self.count] = term;
+        self.count += 1;
+    }
+    /// Writes the sum.
+    pub fn finish(mut self) {
+        self.flush();
+    }
+    fn flush(&mut self) {
+        let terms = &self.terms[..self.count];
+        if self.adds {
+            xor_add(terms, self.sum)
+        } else {
+            xor(terms, self.sum)
+        }
+        (self.count, self.adds) = (0, true);
+    }
 }
 
 /// Panics where a symbol is too long, which a coder's plan rules out.
@@ -36,7 +152,15 @@ impl Symbol for Len {
         check_lengths(terms, len);
         Len(len)
     }
+    fn run(sums: &Sums, symbols: &[Self], len: usize) -> Vec<Self> {
+        check_count(sums, symbols);
+        symbols.iter().for_each(|symbol| check_lengths(&[(1, symbol)], len));
+        vec![Len(len); sums.places]
+    }
 }
+
+/// Places begin at multiples of this: a cache line, and the widest vector.
+const ALIGNMENT: usize = 64;
 
 impl Symbol for Bytes {
     fn combine(terms: &[(u8, &Self)], len: usize) -> Self {
@@ -59,6 +183,30 @@ impl Symbol for Bytes {
             gf_mul_add(&[*coefficient], &[symbol], &mut sum[..symbol.len()]);
         }
         Bytes::from(sum)
+    }
+    fn run(sums: &Sums, symbols: &[Self], len: usize) -> Vec<Self> {
+        check_count(sums, symbols);
+        let stride = len.next_multiple_of(ALIGNMENT);
+        let mut arena = vec![0; sums.places * stride + ALIGNMENT - 1];
+        let origin = arena.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT - 1);
+        let start = |place: usize| origin + place * stride;
+        for (place, terms) in sums.iter() {
+            let (before, from) = arena.split_at_mut(start(place));
+            let (sum, after) = from.split_at_mut(len);
+            let own = (place + symbols.len()) as u32;
+            let mut sum = ByteSum::new(sum, terms.iter().filter(|term| **term == own).count() % 2 == 1);
+            for term in terms.iter().filter(|term| **term != own) {
+                let term = *term as usize;
+                sum.add(match term.checked_sub(symbols.len()) {
+                    None => &symbols[term],
+                    Some(other) if other < place => &before[start(other)..][..len],
+                    Some(other) => &after[start(other) - start(place) - len..][..len],
+                });
+            }
+            sum.finish();
+        }
+        let arena = Bytes::from(arena);
+        (0..sums.places).map(|place| arena.slice(start(place)..start(place) + len)).collect()
     }
 }
 

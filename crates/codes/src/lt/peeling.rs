@@ -102,6 +102,7 @@ impl<S: Symbol> Peeling<S> {
 
 impl<S: Symbol> Decoder<S> for Peeling<S> {
     fn push(&mut self, id: u32, symbol: S) -> bool {
+        assert_eq!(symbol.len(), self.len, "all packets of a decoder are of one length");
         if self.is_complete() || !self.seen.insert(id) {
             return self.is_complete();
         }

@@ -1,0 +1,322 @@
+//! Which sums of packets the blocks are: found from ids alone, before any symbol is touched.
+//!
+//! A [`Plan`] is made once, as soon as there may be a solution: blocks are peeled, those that must be are set aside, and the
+//! packets that peeling did not use become equations of the latter. Each packet that comes after that is one more equation,
+//! reduced by those there are: it brings the solution nearer or is of no use.
+
+use crate::symbol::Sums;
+
+/// Lists of numbers, one behind the other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rows {
+    ends: Vec<u32>,
+    items: Vec<u32>,
+}
+
+impl Rows {
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+    /// One more item of the row that is not yet ended.
+    pub fn push(&mut self, item: u32) {
+        self.items.push(item);
+    }
+    pub fn end_row(&mut self) {
+        self.ends.push(self.items.len() as u32);
+    }
+    /// The row that is not yet ended.
+    pub fn open_row(&self) -> &[u32] {
+        &self.items[self.ends.last().map_or(0, |end| *end as usize)..]
+    }
+    pub fn forget_open_row(&mut self) {
+        self.items.truncate(self.ends.last().map_or(0, |end| *end as usize));
+    }
+    pub fn row(&self, row: usize) -> &[u32] {
+        let start = row.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        &self.items[start..self.ends[row] as usize]
+    }
+}
+
+/// What is known of a block.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Block {
+    Unknown,
+    /// The symbol of this number is the block.
+    Given(u32),
+    /// It is the peeled block of this number: a row gives it, once those before it are known.
+    Peeled(u32),
+    /// It is the inactive block of this number.
+    Inactive(u32),
+}
+
+/// Rows of bits.
+#[derive(Clone, Debug)]
+struct Bits {
+    words: usize,
+    bits: Vec<u64>,
+}
+
+impl Bits {
+    fn new(rows: usize, columns: usize) -> Self {
+        let words = columns.div_ceil(64);
+        Self { words, bits: vec![0; rows * words] }
+    }
+    fn row(&self, row: usize) -> &[u64] {
+        &self.bits[row * self.words..][..self.words]
+    }
+    fn row_mut(&mut self, row: usize) -> &mut [u64] {
+        &mut self.bits[row * self.words..][..self.words]
+    }
+    /// Adds one row to an earlier one.
+    fn add(&mut self, to: usize, row: usize) {
+        let (before, from) = self.bits.split_at_mut(row * self.words);
+        xor_into(&mut before[to * self.words..][..self.words], &from[..self.words]);
+    }
+}
+
+fn xor_into(sum: &mut [u64], row: &[u64]) {
+    sum.iter_mut().zip(row).for_each(|(sum, row)| *sum ^= row);
+}
+fn flip(row: &mut [u64], column: usize) {
+    row[column / 64] ^= 1 << (column % 64);
+}
+fn ones(row: &[u64]) -> impl Iterator<Item = usize> + '_ {
+    row.iter().enumerate().flat_map(|(word, bits)| {
+        let mut bits = *bits;
+        std::iter::from_fn(move || {
+            let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+            bits &= bits - 1;
+            Some(word * 64 + bit)
+        })
+    })
+}
+
+/// How the blocks follow from rows, each the blocks that a packet sums.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    blocks: Vec<Block>,
+    /// Peeled blocks in the order in which they become known, each with the row that gives it.
+    peeled: Vec<(u32, u32)>,
+    inactive: Vec<u32>,
+    /// Of each peeled block, which inactive ones are part of what its row gives.
+    parts: Bits,
+    /// Rows that are equations of inactive blocks, none of them a sum of others.
+    equations: Vec<u32>,
+    /// By pivot, its first unknown: an equation, reduced, and which of `equations` it sums. Where there is none, zeros.
+    reduced: Bits,
+    sums: Bits,
+}
+
+impl Plan {
+    /// What follows from these rows and the blocks that are given.
+    ///
+    /// Cost: some walks along the rows, and the elimination of as many unknowns as blocks must be set aside.
+    pub fn new(rows: &Rows, blocks: Vec<Block>) -> Self {
+        let (plan, used) = Self::peel(rows, blocks);
+        let mut plan = plan.with_parts(rows);
+        for row in (0..rows.len()).filter(|row| !used[*row]) {
+            if plan.lacks() == 0 {
+                break;
+            }
+            plan.add(rows.row(row), row);
+        }
+        plan
+    }
+
+    /// How many rows are lacking at least.
+    pub fn lacks(&self) -> usize {
+        self.inactive.len() - self.equations.len()
+    }
+
+    /// Peels, and sets aside what must be; rows that were used are marked.
+    fn peel(rows: &Rows, mut blocks: Vec<Block>) -> (Self, Vec<bool>) {
+        let is_unknown = |blocks: &[Block], block: u32| blocks[block as usize] == Block::Unknown;
+        // Of each row, how many of its blocks are unknown, and their sum: where one is, that one.
+        let (mut left, mut unknown) = (vec![0u32; rows.len()], vec![0u32; rows.len()]);
+        let mut ends = vec![0u32; blocks.len() + 1];
+        for row in 0..rows.len() {
+            for &block in rows.row(row).iter().filter(|block| is_unknown(&blocks, **block)) {
+                left[row] += 1;
+                unknown[row] ^= block;
+                ends[block as usize] += 1;
+            }
+        }
+        // Of each block that is unknown, the rows that hold it: written from the back, so that ends become starts.
+        let mut total = 0;
+        for end in &mut ends {
+            total += *end;
+            *end = total;
+        }
+        let mut holders = vec![0u32; total as usize];
+        for row in (0..rows.len()).rev() {
+            for &block in rows.row(row).iter().filter(|block| is_unknown(&blocks, **block)) {
+                let place = &mut ends[block as usize];
+                *place -= 1;
+                holders[*place as usize] = row as u32;
+            }
+        }
+        let holders = |block: u32| &holders[ends[block as usize] as usize..ends[block as usize + 1] as usize];
+
+        let mut used = vec![false; rows.len()];
+        let (mut peeled, mut inactive) = (Vec::with_capacity(rows.len()), Vec::new());
+        let mut ready: Vec<u32> = (0..rows.len() as u32).filter(|row| left[*row as usize] == 1).collect();
+        // Set aside first what most rows hold.
+        let mut by_holders: Vec<u32> = (0..blocks.len() as u32).filter(|b| is_unknown(&blocks, *b)).collect();
+        let count = by_holders.len();
+        by_holders.sort_by_key(|block| std::cmp::Reverse(holders(*block).len()));
+        let mut next_inactive = by_holders.into_iter();
+        while peeled.len() + inactive.len() < count {
+            let block = match ready.pop() {
+                Some(row) => {
+                    let at = row as usize;
+                    if left[at] != 1 {
+                        continue;
+                    }
+                    used[at] = true;
+                    blocks[unknown[at] as usize] = Block::Peeled(peeled.len() as u32);
+                    peeled.push((unknown[at], row));
+                    unknown[at]
+                }
+                None => {
+                    let mut candidates = next_inactive.by_ref().filter(|b| is_unknown(&blocks, *b));
+                    let block = candidates.next().expect("there are blocks that are not known");
+                    blocks[block as usize] = Block::Inactive(inactive.len() as u32);
+                    inactive.push(block);
+                    block
+                }
+            };
+            for row in holders(block) {
+                let at = *row as usize;
+                unknown[at] ^= block;
+                left[at] -= 1;
+                if left[at] == 1 {
+                    ready.push(*row);
+                }
+            }
+        }
+        let (columns, known) = (inactive.len(), peeled.len());
+        let plan = Self {
+            blocks,
+            peeled,
+            inactive,
+            parts: Bits::new(known, columns),
+            equations: Vec::with_capacity(columns),
+            reduced: Bits::new(columns, columns),
+            sums: Bits::new(columns, columns),
+        };
+        (plan, used)
+    }
+
+    /// The inactive blocks in the sum of these, all peeled ones replaced.
+    fn gather(&self, row: &[u32], sum: &mut [u64]) {
+        for block in row {
+            match self.blocks[*block as usize] {
+                Block::Inactive(number) => flip(sum, number as usize),
+                Block::Peeled(number) => xor_into(sum, self.parts.row(number as usize)),
+                Block::Given(_) | Block::Unknown => {}
+            }
+        }
+    }
+
+    fn with_parts(mut self, rows: &Rows) -> Self {
+        let mut sum = vec![0; self.parts.words];
+        for number in 0..self.peeled.len() {
+            // Its own parts are zeros as yet.
+            sum.fill(0);
+            self.gather(rows.row(self.peeled[number].1 as usize), &mut sum);
+            self.parts.row_mut(number).copy_from_slice(&sum);
+        }
+        self
+    }
+
+    /// Takes in one more row. False where it is a sum of those there are, and may be forgotten.
+    pub fn add(&mut self, row: &[u32], number: usize) -> bool {
+        let words = self.parts.words;
+        let (mut equation, mut sum) = (vec![0; words], vec![0; words]);
+        self.gather(row, &mut equation);
+        let mut word = 0;
+        while word < words {
+            if equation[word] == 0 {
+                word += 1;
+                continue;
+            }
+            let bit = equation[word].trailing_zeros() as usize;
+            let pivot = word * 64 + bit;
+            if self.reduced.row(pivot)[word] == 0 {
+                flip(&mut sum, self.equations.len());
+                self.equations.push(number as u32);
+                self.reduced.row_mut(pivot).copy_from_slice(&equation);
+                self.sums.row_mut(pivot).copy_from_slice(&sum);
+                return true;
+            }
+            xor_into(&mut equation[word..], &self.reduced.row(pivot)[word..]);
+            xor_into(&mut sum, self.sums.row(pivot));
+        }
+        false
+    }
+
+    /// The sums to be made, and of each block the number of its symbol: those of the packets come first, then those made.
+    ///
+    /// `symbols` says how many packets there are, `symbol_of` which is a row's.
+    pub fn finish(mut self, rows: &Rows, symbols: usize, symbol_of: &[u32]) -> (Sums, Vec<u32>) {
+        assert_eq!(self.lacks(), 0, "as many equations as inactive blocks");
+        for pivot in (0..self.inactive.len()).rev() {
+            let (sums, word) = (&mut self.sums, pivot / 64);
+            let mut later: Vec<u64> = self.reduced.row(pivot)[word..].to_vec();
+            later[0] &= !(1 << (pivot % 64));
+            ones(&later).for_each(|other| sums.add(pivot, word * 64 + other));
+        }
+        let peeled_at = symbols as u32;
+        let inactive_at = peeled_at + self.peeled.len() as u32;
+        let equations_at = inactive_at + self.inactive.len() as u32;
+        let place = |block: u32| match self.blocks[block as usize] {
+            Block::Given(symbol) => symbol,
+            Block::Peeled(number) => peeled_at + number,
+            Block::Inactive(number) => inactive_at + number,
+            Block::Unknown => unreachable!("all blocks are given, peeled or inactive"),
+        };
+        let places: Vec<u32> = (0..self.blocks.len() as u32).map(place).collect();
+        let is_inactive = |place: &u32| (inactive_at..equations_at).contains(place);
+        let others = |row: u32, but: u32| {
+            let places = rows.row(row as usize).iter().map(|block| places[*block as usize]);
+            places.filter(move |place| *place != but)
+        };
+        let mut sums = Sums::new(symbols);
+        for (number, (_, row)) in self.peeled.iter().enumerate() {
+            let own = peeled_at + number as u32;
+            sums.push(
+                own,
+                std::iter::once(symbol_of[*row as usize])
+                    .chain(others(*row, own).filter(|p| !is_inactive(p))),
+            );
+        }
+        for (number, row) in self.equations.iter().enumerate() {
+            let own = equations_at + number as u32;
+            sums.push(
+                own,
+                std::iter::once(symbol_of[*row as usize])
+                    .chain(others(*row, own).filter(|p| !is_inactive(p))),
+            );
+        }
+        for number in 0..self.inactive.len() {
+            sums.push(
+                inactive_at + number as u32,
+                ones(self.sums.row(number)).map(|e| equations_at + e as u32),
+            );
+        }
+        for (number, (_, row)) in self.peeled.iter().enumerate() {
+            let (own, parts) = (peeled_at + number as u32, self.parts.row(number));
+            let added = parts.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+            // Either the inactive blocks are added to what there is, or the row is summed again: whichever reads less.
+            if added > 0 && added < rows.row(*row as usize).len() {
+                sums.push(
+                    own,
+                    std::iter::once(own).chain(ones(parts).map(|number| inactive_at + number as u32)),
+                );
+            } else if added > 0 {
+                sums.push(own, std::iter::once(symbol_of[*row as usize]).chain(others(*row, own)));
+            }
+        }
+        (sums, places)
+    }
+}
