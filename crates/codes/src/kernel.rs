@@ -296,19 +296,32 @@ impl Engine {
             unsafe { output.write_bytes(0, len) };
         }
         let chunk = if inputs.len() <= PASS_INPUTS { len } else { chunk_bytes(inputs.len() + 1) };
+        let mut pass = Pass {
+            coefficients: [[0; PASS_INPUTS]; PASS_OUTPUTS],
+            inputs: [std::ptr::null(); PASS_INPUTS],
+            inputs_len: 0,
+            ones: &[],
+            outputs: [std::ptr::null_mut(); PASS_OUTPUTS],
+            outputs_len: 1,
+            accumulate,
+            len,
+        };
         let mut at = 0;
         while at < len {
-            let chunk = chunk.min(len - at);
-            for (index, group) in inputs.chunks(PASS_INPUTS).enumerate() {
-                let mut terms = Terms { ones_len: group.len(), ..Terms::NONE };
-                for (one, input) in terms.ones.iter_mut().zip(group) {
-                    *one = input.as_ptr().wrapping_add(at);
+            pass.len = chunk.min(len - at);
+            pass.accumulate = accumulate;
+            pass.outputs[0] = output.wrapping_add(at);
+            for group in inputs.chunks(PASS_INPUTS) {
+                pass.inputs_len = group.len();
+                for (pointer, input) in pass.inputs.iter_mut().zip(group) {
+                    *pointer = input.as_ptr().wrapping_add(at);
                 }
-                // SAFETY: the `chunk` bytes from `at` on are inside the inputs and the output, which as a unique
+                // SAFETY: the `pass.len` bytes from `at` on are inside the inputs and the output, which as a unique
                 // borrow overlaps none of them and is initialised.
-                unsafe { self.pass_of_terms(&terms, output.add(at), chunk, accumulate || index > 0) };
+                unsafe { self.run(&pass, true) };
+                pass.accumulate = true;
             }
-            at += chunk;
+            at += pass.len;
         }
     }
 

@@ -173,6 +173,7 @@ impl Bits {
         let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         Self { state: mixed ^ (mixed >> 32), kept: None }
     }
+    #[inline]
     fn next(&mut self) -> u32 {
         if let Some(kept) = self.kept.take() {
             return kept;
@@ -184,6 +185,7 @@ impl Bits {
         self.kept = Some(z as u32);
         (z >> 32) as u32
     }
+    #[inline]
     fn below(&mut self, end: u32) -> u32 {
         ((u64::from(self.next()) * u64::from(end)) >> 32) as u32
     }

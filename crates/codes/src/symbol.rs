@@ -31,12 +31,13 @@ pub trait Symbol: Payload {
     fn run(sums: &Sums, symbols: &[Self], len: usize) -> Vec<Self> {
         check_count(sums, symbols);
         let mut places: Vec<Self> = vec![Self::combine(&[], len); sums.places];
-        for (place, terms) in sums.iter() {
+        for (place, adds, terms) in sums.iter() {
             let symbol = |term: &u32| {
                 let term = *term as usize;
                 (1, symbols.get(term).unwrap_or_else(|| &places[term - symbols.len()]))
             };
-            let terms: Vec<(u8, &Self)> = terms.iter().map(symbol).collect();
+            let before = adds.then_some((1, &places[place]));
+            let terms: Vec<(u8, &Self)> = before.into_iter().chain(terms.iter().map(symbol)).collect();
             places[place] = Self::combine(&terms, len);
         }
         places
@@ -45,25 +46,33 @@ pub trait Symbol: Payload {
 
 /// Sums to be made one after the other, of symbols that are there and of sums made before.
 ///
-/// What is summed goes by numbers: first the symbols, then the places that sums are written to. A place may be written again,
-/// also by a sum that it is a term of.
+/// What is summed goes by numbers: first the symbols, then the places that sums are written to, zeros at first.
 ///
 /// ```
 /// use anabranch_codes::{Sums, Symbol};
 /// use anabranch_endpoint::Bytes;
-/// let mut sums = Sums::new(2);
-/// sums.push(2, [0, 1]);
-/// sums.push(3, [2, 0]);
 /// let symbols = [Bytes::from_static(b"some"), Bytes::from_static(b"more")];
+/// let mut sums = Sums::new(2);
+/// sums.set(2, [0, 1]);
+/// sums.set(3, [0]);
+/// sums.add(3, [2]);
 /// assert_eq!(Symbol::run(&sums, &symbols, 4)[1], symbols[1]);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
     symbols: usize,
     places: usize,
-    /// Of each sum, its place and where its terms end.
-    sums: Vec<(u32, u32)>,
+    sums: Vec<PlannedSum>,
     terms: Vec<u32>,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct PlannedSum {
+    place: u32,
+    /// Adds to what the place holds.
+    adds: bool,
+    /// Where its terms end.
+    end: u32,
 }
 
 impl Sums {
@@ -73,24 +82,52 @@ impl Sums {
     }
     /// Writes the sum of `terms` to the place of this number. No terms make zeros.
     ///
-    /// Panics: if the number is a symbol's.
-    pub fn push(&mut self, place: u32, terms: impl IntoIterator<Item = u32>) {
-        let index = (place as usize).checked_sub(self.symbols);
-        self.places = self.places.max(index.expect("sums are not written over symbols") + 1);
+    /// Panics: if the number is a symbol's, or the place is a term.
+    pub fn set(&mut self, place: u32, terms: impl IntoIterator<Item = u32>) {
         self.terms.extend(terms);
-        self.sums.push((place, self.terms.len() as u32));
+        self.end_sum(place, false);
+    }
+    /// As [`Sums::set`], but adds to what the place holds.
+    pub fn add(&mut self, place: u32, terms: impl IntoIterator<Item = u32>) {
+        self.terms.extend(terms);
+        self.end_sum(place, true);
+    }
+    /// As [`Sums::set`] of `first` and of the terms that are marked, without a branch for each.
+    pub(crate) fn set_some(
+        &mut self,
+        place: u32,
+        first: u32,
+        terms: impl ExactSizeIterator<Item = (u32, bool)>,
+    ) {
+        let mut at = self.terms.len() + 1;
+        self.terms.push(first);
+        self.terms.resize(at + terms.len(), 0);
+        for (term, is_one) in terms {
+            self.terms[at] = term;
+            at += usize::from(is_one);
+        }
+        self.terms.truncate(at);
+        self.end_sum(place, false);
+    }
+    fn end_sum(&mut self, place: u32, adds: bool) {
+        let index =
+            (place as usize).checked_sub(self.symbols).expect("a place's number comes after the symbols'");
+        let start = self.sums.last().map_or(0, |sum| sum.end as usize);
+        assert!(!self.terms[start..].contains(&place), "place {place} must not be a term of its own sum");
+        self.places = self.places.max(index + 1);
+        self.sums.push(PlannedSum { place, adds, end: self.terms.len() as u32 });
     }
     /// How many terms all sums have together.
     pub const fn terms(&self) -> usize {
         self.terms.len()
     }
-    /// The sums: which place each is written to, counted from the first place, and its terms.
-    fn iter(&self) -> impl Iterator<Item = (usize, &[u32])> + '_ {
+    /// Of each sum its place, counted from the first, whether it adds to that, and its terms.
+    fn iter(&self) -> impl Iterator<Item = (usize, bool, &[u32])> + '_ {
         let mut start = 0;
-        self.sums.iter().map(move |(place, end)| {
-            let terms = &self.terms[start..*end as usize];
-            start = *end as usize;
-            (*place as usize - self.symbols, terms)
+        self.sums.iter().map(move |sum| {
+            let terms = &self.terms[start..sum.end as usize];
+            start = sum.end as usize;
+            (sum.place as usize - self.symbols, sum.adds, terms)
         })
     }
 }
@@ -190,12 +227,11 @@ impl Symbol for Bytes {
         let mut arena = vec![0; sums.places * stride + ALIGNMENT - 1];
         let origin = arena.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT - 1);
         let start = |place: usize| origin + place * stride;
-        for (place, terms) in sums.iter() {
+        for (place, adds, terms) in sums.iter() {
             let (before, from) = arena.split_at_mut(start(place));
             let (sum, after) = from.split_at_mut(len);
-            let own = (place + symbols.len()) as u32;
-            let mut sum = ByteSum::new(sum, terms.iter().filter(|term| **term == own).count() % 2 == 1);
-            for term in terms.iter().filter(|term| **term != own) {
+            let mut sum = ByteSum::new(sum, adds);
+            for term in terms {
                 let term = *term as usize;
                 sum.add(match term.checked_sub(symbols.len()) {
                     None => &symbols[term],

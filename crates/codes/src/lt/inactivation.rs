@@ -54,7 +54,10 @@ impl<S: Symbol> Inactivation<S> {
         let stage = Stage::Gathering {
             ids: IdSet::new(count),
             blocks: vec![Block::Unknown; count],
-            packets: Packets::default(),
+            packets: Packets {
+                rows: Rows::with_capacity((count as f64 * 1.1 * code.degree_mean()) as usize),
+                symbols: Vec::with_capacity(count),
+            },
         };
         Self { code, len, symbols: Vec::with_capacity(count), stage }
     }

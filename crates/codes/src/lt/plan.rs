@@ -14,10 +14,15 @@ pub(super) struct Rows {
 }
 
 impl Rows {
+    /// No rows, with room for so many items.
+    pub fn with_capacity(items: usize) -> Self {
+        Self { ends: Vec::new(), items: Vec::with_capacity(items) }
+    }
     pub fn len(&self) -> usize {
         self.ends.len()
     }
     /// One more item of the row that is not yet ended.
+    #[inline]
     pub fn push(&mut self, item: u32) {
         self.items.push(item);
     }
@@ -91,6 +96,30 @@ fn ones(row: &[u64]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
+/// The unknown blocks, those with the largest `key` first.
+fn by_most(blocks: &[Block], key: impl Fn(u32) -> usize) -> Vec<u32> {
+    let unknown = || (0..blocks.len() as u32).filter(|block| blocks[*block as usize] == Block::Unknown);
+    let mut starts: Vec<u32> = Vec::new();
+    for block in unknown() {
+        let key = key(block);
+        if key >= starts.len() {
+            starts.resize(key + 1, 0);
+        }
+        starts[key] += 1;
+    }
+    let mut total = 0;
+    for start in starts.iter_mut().rev() {
+        total += std::mem::replace(start, total);
+    }
+    let mut sorted = vec![0; total as usize];
+    for block in unknown() {
+        let place = &mut starts[key(block)];
+        sorted[*place as usize] = block;
+        *place += 1;
+    }
+    sorted
+}
+
 /// How the blocks follow from rows, each the blocks that a packet sums.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -98,7 +127,7 @@ pub(super) struct Plan {
     /// Peeled blocks in the order in which they become known, each with the row that gives it.
     peeled: Vec<(u32, u32)>,
     inactive: Vec<u32>,
-    /// Of each peeled block, which inactive ones are part of what its row gives.
+    /// Of each block, which inactive ones are part of it: of a peeled one, of what its row gives; of an inactive one, itself.
     parts: Bits,
     /// Rows that are equations of inactive blocks, none of them a sum of others.
     equations: Vec<u32>,
@@ -132,12 +161,12 @@ impl Plan {
     fn peel(rows: &Rows, mut blocks: Vec<Block>) -> (Self, Vec<bool>) {
         let is_unknown = |blocks: &[Block], block: u32| blocks[block as usize] == Block::Unknown;
         // Of each row, how many of its blocks are unknown, and their sum: where one is, that one.
-        let (mut left, mut unknown) = (vec![0u32; rows.len()], vec![0u32; rows.len()]);
+        let mut unknown = vec![(0u32, 0u32); rows.len()];
         let mut ends = vec![0u32; blocks.len() + 1];
-        for row in 0..rows.len() {
+        for (row, (left, sum)) in unknown.iter_mut().enumerate() {
             for &block in rows.row(row).iter().filter(|block| is_unknown(&blocks, **block)) {
-                left[row] += 1;
-                unknown[row] ^= block;
+                *left += 1;
+                *sum ^= block;
                 ends[block as usize] += 1;
             }
         }
@@ -159,23 +188,20 @@ impl Plan {
 
         let mut used = vec![false; rows.len()];
         let (mut peeled, mut inactive) = (Vec::with_capacity(rows.len()), Vec::new());
-        let mut ready: Vec<u32> = (0..rows.len() as u32).filter(|row| left[*row as usize] == 1).collect();
+        let mut ready: Vec<u32> =
+            (0..rows.len() as u32).filter(|row| unknown[*row as usize].0 == 1).collect();
         // Set aside first what most rows hold.
-        let mut by_holders: Vec<u32> = (0..blocks.len() as u32).filter(|b| is_unknown(&blocks, *b)).collect();
+        let by_holders = by_most(&blocks, |block| holders(block).len());
         let count = by_holders.len();
-        by_holders.sort_by_key(|block| std::cmp::Reverse(holders(*block).len()));
         let mut next_inactive = by_holders.into_iter();
         while peeled.len() + inactive.len() < count {
             let block = match ready.pop() {
                 Some(row) => {
-                    let at = row as usize;
-                    if left[at] != 1 {
-                        continue;
-                    }
-                    used[at] = true;
-                    blocks[unknown[at] as usize] = Block::Peeled(peeled.len() as u32);
-                    peeled.push((unknown[at], row));
-                    unknown[at]
+                    let (1, block) = unknown[row as usize] else { continue };
+                    used[row as usize] = true;
+                    blocks[block as usize] = Block::Peeled(peeled.len() as u32);
+                    peeled.push((block, row));
+                    block
                 }
                 None => {
                     let mut candidates = next_inactive.by_ref().filter(|b| is_unknown(&blocks, *b));
@@ -186,20 +212,24 @@ impl Plan {
                 }
             };
             for row in holders(block) {
-                let at = *row as usize;
-                unknown[at] ^= block;
-                left[at] -= 1;
-                if left[at] == 1 {
+                let (left, sum) = &mut unknown[*row as usize];
+                *sum ^= block;
+                *left -= 1;
+                if *left == 1 {
                     ready.push(*row);
                 }
             }
         }
-        let (columns, known) = (inactive.len(), peeled.len());
+        let columns = inactive.len();
+        let mut parts = Bits::new(blocks.len(), columns);
+        for (number, block) in inactive.iter().enumerate() {
+            flip(parts.row_mut(*block as usize), number);
+        }
         let plan = Self {
             blocks,
             peeled,
             inactive,
-            parts: Bits::new(known, columns),
+            parts,
             equations: Vec::with_capacity(columns),
             reduced: Bits::new(columns, columns),
             sums: Bits::new(columns, columns),
@@ -209,22 +239,20 @@ impl Plan {
 
     /// The inactive blocks in the sum of these, all peeled ones replaced.
     fn gather(&self, row: &[u32], sum: &mut [u64]) {
-        for block in row {
-            match self.blocks[*block as usize] {
-                Block::Inactive(number) => flip(sum, number as usize),
-                Block::Peeled(number) => xor_into(sum, self.parts.row(number as usize)),
-                Block::Given(_) | Block::Unknown => {}
-            }
+        if let [sum] = sum {
+            *sum = row.iter().fold(0, |sum, block| sum ^ self.parts.bits[*block as usize]);
+            return;
         }
+        sum.fill(0);
+        row.iter().for_each(|block| xor_into(sum, self.parts.row(*block as usize)));
     }
 
     fn with_parts(mut self, rows: &Rows) -> Self {
         let mut sum = vec![0; self.parts.words];
-        for number in 0..self.peeled.len() {
+        for (block, row) in &self.peeled {
             // Its own parts are zeros as yet.
-            sum.fill(0);
-            self.gather(rows.row(self.peeled[number].1 as usize), &mut sum);
-            self.parts.row_mut(number).copy_from_slice(&sum);
+            self.gather(rows.row(*row as usize), &mut sum);
+            self.parts.bits[*block as usize * sum.len()..][..sum.len()].copy_from_slice(&sum);
         }
         self
     }
@@ -276,45 +304,39 @@ impl Plan {
             Block::Unknown => unreachable!("all blocks are given, peeled or inactive"),
         };
         let places: Vec<u32> = (0..self.blocks.len() as u32).map(place).collect();
-        let is_inactive = |place: &u32| (inactive_at..equations_at).contains(place);
-        let others = |row: u32, but: u32| {
-            let places = rows.row(row as usize).iter().map(|block| places[*block as usize]);
-            places.filter(move |place| *place != but)
-        };
         let mut sums = Sums::new(symbols);
-        for (number, (_, row)) in self.peeled.iter().enumerate() {
-            let own = peeled_at + number as u32;
-            sums.push(
+        let is_known = |place: u32| !(inactive_at..equations_at).contains(&place);
+        // What a row gives, its own place and inactive blocks left out.
+        let known_of = |sums: &mut Sums, own: u32, row: u32| {
+            let others = rows.row(row as usize).iter().map(|block| places[*block as usize]);
+            sums.set_some(
                 own,
-                std::iter::once(symbol_of[*row as usize])
-                    .chain(others(*row, own).filter(|p| !is_inactive(p))),
+                symbol_of[row as usize],
+                others.map(|place| (place, is_known(place) & (place != own))),
             );
+        };
+        for (number, (_, row)) in self.peeled.iter().enumerate() {
+            known_of(&mut sums, peeled_at + number as u32, *row);
         }
         for (number, row) in self.equations.iter().enumerate() {
-            let own = equations_at + number as u32;
-            sums.push(
-                own,
-                std::iter::once(symbol_of[*row as usize])
-                    .chain(others(*row, own).filter(|p| !is_inactive(p))),
-            );
+            known_of(&mut sums, equations_at + number as u32, *row);
         }
         for number in 0..self.inactive.len() {
-            sums.push(
+            sums.set(
                 inactive_at + number as u32,
                 ones(self.sums.row(number)).map(|e| equations_at + e as u32),
             );
         }
-        for (number, (_, row)) in self.peeled.iter().enumerate() {
-            let (own, parts) = (peeled_at + number as u32, self.parts.row(number));
+        for (number, (block, row)) in self.peeled.iter().enumerate() {
+            let (own, parts) = (peeled_at + number as u32, self.parts.row(*block as usize));
             let added = parts.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+            let row_places = rows.row(*row as usize);
             // Either the inactive blocks are added to what there is, or the row is summed again: whichever reads less.
-            if added > 0 && added < rows.row(*row as usize).len() {
-                sums.push(
-                    own,
-                    std::iter::once(own).chain(ones(parts).map(|number| inactive_at + number as u32)),
-                );
+            if added > 0 && added < row_places.len() {
+                sums.add(own, ones(parts).map(|number| inactive_at + number as u32));
             } else if added > 0 {
-                sums.push(own, std::iter::once(symbol_of[*row as usize]).chain(others(*row, own)));
+                let others = row_places.iter().map(|block| places[*block as usize]);
+                sums.set_some(own, symbol_of[*row as usize], others.map(|place| (place, place != own)));
             }
         }
         (sums, places)
