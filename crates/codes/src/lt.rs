@@ -12,6 +12,7 @@ mod degrees;
 mod inactivation;
 mod peeling;
 mod plan;
+mod repair;
 
 pub use degrees::{Params, ParamsError};
 pub use inactivation::Inactivation;
@@ -20,6 +21,7 @@ pub use peeling::Peeling;
 use crate::symbol::ByteSum;
 use crate::{Symbol, xor_add};
 use degrees::Degrees;
+use std::sync::Arc;
 
 /// The most blocks that a code is made for.
 pub const BLOCKS_MAX: usize = 1 << 16;
@@ -28,8 +30,10 @@ pub const BLOCKS_MAX: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub struct Code {
     blocks: u32,
-    systematic: bool,
-    degrees: Degrees,
+    /// Whether the first packets are the blocks.
+    is_systematic: bool,
+    /// How many blocks the others sum; `None` for the repair of [`Code::systematic`].
+    degrees: Option<Arc<Degrees>>,
 }
 
 impl Code {
@@ -37,27 +41,50 @@ impl Code {
     ///
     /// Errors: no blocks or more than [`BLOCKS_MAX`], parameters out of their range.
     pub fn new(blocks: usize, params: &Params) -> Result<Self, ParamsError> {
+        let code = Self::systematic(blocks)?;
+        let degrees = Some(Arc::new(Degrees::new(blocks, params)?));
+        Ok(Self { is_systematic: params.systematic, degrees, ..code })
+    }
+
+    /// The code over `blocks` blocks whose first packets are the blocks, in order, and all others repair: made so that as
+    /// few as can be mend what is missing, whatever and how much that is. For [`Inactivation`]; peeling seldom gets through.
+    ///
+    /// The first packet of repair sums all blocks, so that it mends a single loss. Up to 256 blocks the others sum half of
+    /// them. With more they sum 4 k / (n + 1), packet n, at least 32 and at most half: receivers should see repair in order
+    /// and from its beginning, but for losses.
+    ///
+    /// Cost: m missing blocks take m + 1.7 packets of repair in the mean and m + 10 at the 99th percentile; m + 3.2 and m + 12
+    /// where 500 of 10,000 are missing. One takes one. A packet of repair is a sum of k / 2 blocks, of 227 in the mean where
+    /// 50 of 1,000 are missing, of 414 where 500 of 10,000 are.
+    /// Errors: no blocks or more than [`BLOCKS_MAX`].
+    pub fn systematic(blocks: usize) -> Result<Self, ParamsError> {
         if !(1..=BLOCKS_MAX).contains(&blocks) {
             return Err(ParamsError::Blocks(blocks));
         }
-        let degrees = Degrees::new(blocks, params)?;
-        Ok(Self { blocks: blocks as u32, systematic: params.systematic, degrees })
+        Ok(Self { blocks: blocks as u32, is_systematic: true, degrees: None })
     }
 
     /// How many blocks there are.
     pub const fn blocks(&self) -> usize {
         self.blocks as usize
     }
-    /// The mean degree of packets, where the code is not systematic.
-    pub const fn degree_mean(&self) -> f64 {
-        self.degrees.mean()
+    /// Whether the first packets are the blocks, in order.
+    pub const fn is_systematic(&self) -> bool {
+        self.is_systematic
+    }
+    /// The mean degree of the packets that are no blocks; of [`Code::systematic`]'s repair that of the first k.
+    pub fn degree_mean(&self) -> f64 {
+        match &self.degrees {
+            Some(degrees) => degrees.mean(),
+            None => repair::degree_mean(self.blocks),
+        }
     }
 
     /// Which blocks the packet `id` sums, into `blocks`; what that held is forgotten. Each block comes once, in no order.
     ///
     /// Format: the bits are those of splitmix64 from a state that is mixed from the id; 32 bits for the degree, by the
     /// distribution's table, and 32 for each block in turn, those that come twice drawn again. In a systematic code the first
-    /// packets are the blocks.
+    /// packets are the blocks; the repair of [`Code::systematic`] is as `repair.rs` says.
     pub fn neighbours(&self, id: u32, blocks: &mut Vec<u32>) {
         blocks.clear();
         self.visit(id, |block| blocks.push(block));
@@ -73,11 +100,14 @@ impl Code {
         }
     }
     fn draw<const WORDS: usize>(&self, id: u32, mut visit: impl FnMut(u32)) {
-        if self.systematic && id < self.blocks {
+        if self.is_systematic && id < self.blocks {
             return visit(id);
         }
         let mut bits = Bits::new(id);
-        let degree = self.degrees.draw(bits.next());
+        let Some(degrees) = &self.degrees else {
+            return repair::draw::<WORDS>(id - self.blocks, self.blocks, bits, visit);
+        };
+        let degree = degrees.draw(bits.next());
         if self.blocks > FEW && degree <= SMALL {
             let mut drawn = [0; SMALL];
             let mut count = 0;
@@ -91,13 +121,10 @@ impl Code {
             }
             return;
         }
-        let mut drawn = [0u64; WORDS];
+        let mut table = [0; WORDS];
         let mut left = degree;
         while left > 0 {
-            let block = bits.below(self.blocks);
-            let (word, bit) = (&mut drawn[block as usize / 64], 1 << (block % 64));
-            if *word & bit == 0 {
-                *word |= bit;
+            if let Some(block) = bits.below_new(self.blocks, &mut table) {
                 left -= 1;
                 visit(block);
             }
@@ -188,6 +215,15 @@ impl Bits {
     #[inline]
     fn below(&mut self, end: u32) -> u32 {
         ((u64::from(self.next()) * u64::from(end)) >> 32) as u32
+    }
+    /// One below `end`, unless it is marked in the table, which it then is.
+    #[inline]
+    fn below_new(&mut self, end: u32, table: &mut [u64]) -> Option<u32> {
+        let drawn = self.below(end);
+        let (word, bit) = (&mut table[drawn as usize / 64], 1 << (drawn % 64));
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new.then_some(drawn)
     }
 }
 

@@ -13,7 +13,8 @@ pub struct Params {
     /// The probability that a peeling decoder fails after the packets that the theory asks for: delta of equation 3, above 0
     /// and below 1.
     pub delta: f64,
-    /// Whether the first packets are the blocks themselves.
+    /// Whether the first packets are the blocks themselves. The others are drawn as they would be without: a peeling decoder
+    /// needs that; [`Code::systematic`](super::Code::systematic) mends with fewer.
     pub systematic: bool,
 }
 

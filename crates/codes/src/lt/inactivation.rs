@@ -51,13 +51,11 @@ impl<S: Symbol> Inactivation<S> {
     /// A decoder of packets of `len` bytes.
     pub fn new(code: Code, len: usize) -> Self {
         let count = code.blocks();
+        let items = if code.is_systematic { 0 } else { (count as f64 * 1.1 * code.degree_mean()) as usize };
         let stage = Stage::Gathering {
             ids: IdSet::new(count),
             blocks: vec![Block::Unknown; count],
-            packets: Packets {
-                rows: Rows::with_capacity((count as f64 * 1.1 * code.degree_mean()) as usize),
-                symbols: Vec::with_capacity(count),
-            },
+            packets: Packets { rows: Rows::with_capacity(items), symbols: Vec::with_capacity(count) },
         };
         Self { code, len, symbols: Vec::with_capacity(count), stage }
     }
@@ -100,6 +98,12 @@ impl<S: Symbol> Decoder<S> for Inactivation<S> {
                 self.symbols.push(symbol);
                 if self.symbols.len() < self.code.blocks() {
                     return false;
+                }
+                if rows.len() == 0 {
+                    let places = blocks.iter().map(Block::given).collect::<Option<Vec<u32>>>();
+                    let places = places.expect("as many packets as blocks, each of them another block");
+                    self.stage = Stage::Complete(self.solve((Sums::new(self.symbols.len()), places)));
+                    return true;
                 }
                 let packets = std::mem::take(packets);
                 let plan = Box::new(Plan::new(&packets.rows, std::mem::take(blocks)));

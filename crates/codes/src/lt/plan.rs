@@ -54,6 +54,13 @@ pub(super) enum Block {
     Inactive(u32),
 }
 
+impl Block {
+    /// The number of the symbol that is the block.
+    pub fn given(&self) -> Option<u32> {
+        if let Self::Given(symbol) = self { Some(*symbol) } else { None }
+    }
+}
+
 /// Rows of bits.
 #[derive(Clone, Debug)]
 struct Bits {

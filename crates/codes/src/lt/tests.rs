@@ -1,7 +1,8 @@
 //! Laws of the codes: whatever packets come in whatever order, what decodes is what was encoded; and how many packets that takes.
 
 use super::*;
-use anabranch_endpoint::{Bytes, Len};
+use crate::Sums;
+use anabranch_endpoint::{Bytes, Len, Payload};
 use proptest::prelude::*;
 
 fn blocks(count: usize, len: usize) -> Vec<Bytes> {
@@ -68,10 +69,10 @@ proptest! {
     #[test]
     fn packets_made_in_place_are_those_made_of_symbols(
         count in prop_oneof![1usize..200, 1_000usize..1_100], len in 0usize..200, id: u32, systematic: bool,
-        short in 0usize..200, tuned: bool,
+        short in 0usize..200, tuned: bool, dense: bool,
     ) {
         let params = Params { systematic, ..if tuned { Params::tuned(count) } else { Params::LTTP } };
-        let code = Code::new(count, &params).expect("a good code");
+        let code = if dense { Code::systematic(count) } else { Code::new(count, &params) }.expect("a good code");
         let mut file = blocks(count, len);
         // The last block of a file, and here its first too, may be shorter.
         for block in [0, count - 1] {
@@ -97,6 +98,179 @@ fn with<D: Decoder<Bytes> + Clone + 'static>(mut decoder: D) -> Decoding {
         assert!(is_complete == (decoder.lacks() == 0) && (!is_complete || lacked <= 1), "{lacked} lacked");
         is_complete.then(|| decoder.clone().into_blocks().expect("complete"))
     })
+}
+
+/// Bytes whose sums are all made by `combine`: the plain twin of those made in one piece of memory.
+#[derive(Clone, Debug, PartialEq)]
+struct PlainBytes(Bytes);
+
+impl Payload for PlainBytes {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+impl Symbol for PlainBytes {
+    fn combine(terms: &[(u8, &Self)], len: usize) -> Self {
+        let terms: Vec<(u8, &Bytes)> = terms.iter().map(|(c, symbol)| (*c, &symbol.0)).collect();
+        Self(Bytes::combine(&terms, len))
+    }
+}
+
+fn any_code() -> impl Strategy<Value = Code> {
+    (prop_oneof![4 => 1usize..150, 1 => 150usize..600], 0usize..4).prop_map(|(count, kind)| {
+        let params = [Params::tuned(count), Params { systematic: true, ..Params::LTTP }, Params::LTTP];
+        match params.get(kind) {
+            Some(params) => Code::new(count, params),
+            None => Code::systematic(count),
+        }
+        .expect("a good code")
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_packets_in_any_order_decode_alike_for_every_symbol(
+        code in any_code(), len in 0usize..150, lost_percent in 0u32..=100, first: u32, mut state: u64,
+    ) {
+        let mut draw = move |end: usize| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (state >> 33) as usize % end
+        };
+        let count = code.blocks();
+        let file = blocks(count, len);
+        let first = if code.is_systematic() { 0 } else { first };
+        let mut ids: Vec<u32> = (0..count as u32).filter(|_| draw(100) >= lost_percent as usize).collect();
+        ids.extend(count as u32..3 * count as u32 + 200);
+        // Out of order by up to as many as there are blocks, and one in four comes twice.
+        for at in 0..ids.len() {
+            let end = ids.len().min(at + count);
+            ids.swap(at, at + draw(end - at));
+        }
+        for _ in 0..ids.len() / 4 {
+            let (from, to) = (draw(ids.len()), draw(ids.len()));
+            ids.insert(to, ids[from]);
+        }
+        let mut fast = Inactivation::new(code.clone(), len);
+        let mut plain = Inactivation::new(code.clone(), len);
+        let mut lengths = Inactivation::new(code.clone(), len);
+        for id in ids.iter().map(|id| first.wrapping_add(*id)) {
+            let packet = code.encode(&file, id, len);
+            let lacked = Decoder::<Bytes>::lacks(&fast);
+            let is_complete = fast.push(id, packet.clone());
+            prop_assert_eq!(plain.push(id, PlainBytes(packet)), is_complete);
+            prop_assert_eq!(lengths.push(id, Len(len)), is_complete);
+            let lacks = [fast.lacks(), plain.lacks(), lengths.lacks()];
+            // It is a lower bound, and may turn out too low once, when there are as many packets as blocks.
+            prop_assert!(lacks == [lacks[0]; 3] && is_complete == (lacks[0] == 0) && lacked <= lacks[0] + 1);
+            if is_complete {
+                break;
+            }
+        }
+        prop_assert_eq!(lengths.into_blocks(), Some(vec![Len(len); count]));
+        prop_assert_eq!(plain.into_blocks(), Some(file.iter().cloned().map(PlainBytes).collect()));
+        prop_assert_eq!(fast.into_blocks(), Some(file));
+    }
+
+    #[test]
+    fn sums_in_one_piece_of_memory_are_the_plain_ones(
+        count in 0usize..20, len in 0usize..300,
+        sums in proptest::collection::vec((0u32..12, any::<bool>(), proptest::collection::vec(0u32..32, 0..25)), 0..40),
+    ) {
+        let symbols = blocks(count, len);
+        let mut planned = Sums::new(count);
+        (0..12).for_each(|place| planned.set(count as u32 + place, []));
+        for (place, adds, mut terms) in sums {
+            let place = count as u32 + place;
+            terms.retain(|term| *term < count as u32 + 12 && *term != place);
+            if adds { planned.add(place, terms) } else { planned.set(place, terms) }
+        }
+        let plain: Vec<PlainBytes> = symbols.iter().cloned().map(PlainBytes).collect();
+        let plain: Vec<Bytes> = Symbol::run(&planned, &plain, len).into_iter().map(|plain| plain.0).collect();
+        prop_assert_eq!(Symbol::run(&planned, &symbols, len), plain);
+        let lengths = vec![Len(len); count];
+        prop_assert_eq!(Symbol::run(&planned, &lengths, len), vec![Len(len); 12]);
+    }
+}
+
+/// Packets of repair needed above the blocks missing, in the mean and at the 99th percentile.
+fn repair_overhead(count: usize, missing: usize, draws: usize) -> (f64, usize) {
+    let code = Code::systematic(count).expect("a good code");
+    let mut state = missing as u64;
+    let mut all: Vec<usize> = (0..draws)
+        .map(|_| {
+            let mut order: Vec<u32> = (0..count as u32).collect();
+            for at in 0..missing {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                order.swap(at, at + (state >> 33) as usize % (count - at));
+            }
+            let mut decoder = Inactivation::new(code.clone(), 1);
+            order[missing..].iter().for_each(|id| assert!(!decoder.push(*id, Len(1))));
+            assert_eq!(decoder.lacks(), missing);
+            needed(decoder, count as u32) - missing
+        })
+        .collect();
+    all.sort_unstable();
+    (all.iter().sum::<usize>() as f64 / draws as f64, all[draws * 99 / 100])
+}
+
+#[test]
+fn missing_blocks_are_mended_by_few_packets_of_repair_more() {
+    for count in [64, 128, 256, 1_000] {
+        assert_eq!(repair_overhead(count, 1, 100), (0.0, 0), "{count} blocks: one packet mends one");
+        for missing in [2, 5, 10, count / 20, count * 3 / 10] {
+            let (mean, p99) = repair_overhead(count, missing, 200);
+            assert!(mean <= 2.0 && p99 <= 11, "{missing} of {count} blocks: {mean} packets more, 99 % {p99}");
+        }
+    }
+    for count in [64, 128, 256] {
+        let (more, _) = repair_overhead(count, count, 1);
+        assert!(more <= 2.0, "all of {count} blocks: {more} packets more");
+    }
+}
+
+#[test]
+fn repair_has_the_degrees_that_it_says() {
+    for count in [1, 2, 31, 33, 64, 257, 1_000, 10_000] {
+        let code = Code::systematic(count).expect("a good code");
+        let mut blocks = Vec::new();
+        for number in 0..500u32 {
+            code.neighbours(count as u32 + number, &mut blocks);
+            let degree = blocks.len();
+            let share = 4 * count / (number as usize + 1);
+            match number {
+                0 => assert_eq!(degree, count),
+                _ if count > 256 && share < count / 2 => {
+                    assert!(
+                        degree == share.max(32) || degree == share.max(32) + 1,
+                        "{count} {number} {degree}"
+                    );
+                }
+                // Half of them, within six standard deviations, and never none.
+                _ => assert!(
+                    degree >= 1 && degree.abs_diff(count / 2) <= 1 + 3 * count.isqrt(),
+                    "{count} {degree}"
+                ),
+            }
+            blocks.sort_unstable();
+            blocks.dedup();
+            assert!(blocks.len() == degree && blocks.last() < Some(&(count as u32)));
+        }
+    }
+}
+
+#[test]
+fn blocks_that_all_came_are_handed_over_as_they_are() {
+    let code = Code::systematic(64).expect("a good code");
+    let file = blocks(64, 100);
+    let mut decoder = Inactivation::new(code, 100);
+    for id in (0..64u32).rev() {
+        assert_eq!(Decoder::<Bytes>::lacks(&decoder), id as usize + 1);
+        decoder.push(id, file[id as usize].clone());
+    }
+    let found = decoder.into_blocks().expect("complete");
+    assert!(found.iter().zip(&file).all(|(found, block)| found.as_ptr() == block.as_ptr()));
 }
 
 #[test]
@@ -132,13 +306,27 @@ fn peeling_needs_a_third_more() {
 
 #[test]
 fn a_packets_blocks_are_part_of_the_format() {
-    let code = Code::new(64, &Params::LTTP).expect("a good code");
-    let of = |id| {
+    let of = |code: &Code, id| {
         let mut found = Vec::new();
         code.neighbours(id, &mut found);
         found
     };
-    assert_eq!([of(0), of(1), of(1_000_000)], [vec![3, 38], vec![50, 54, 57, 47, 7], vec![13, 49, 36]]);
+    let code = Code::new(64, &Params::LTTP).expect("a good code");
+    let found = [0, 1, 1_000_000].map(|id| of(&code, id));
+    assert_eq!(found, [vec![3, 38], vec![50, 54, 57, 47, 7], vec![13, 49, 36]]);
+
+    let code = Code::systematic(5).expect("a good code");
+    let found = [4, 5, 6, 7].map(|id| of(&code, id));
+    assert_eq!(found, [vec![4], vec![0, 1, 2, 3, 4], vec![0, 2, 3], vec![0, 2, 3, 4]]);
+
+    // One of half the blocks, one of a share of them and one of the fewest.
+    let code = Code::systematic(1_000).expect("a good code");
+    let found = [1_003, 1_099, u32::MAX].map(|id| of(&code, id));
+    assert_eq!(found.each_ref().map(Vec::len), [509, 41, 33]);
+    assert_eq!(
+        found.map(|blocks| [blocks[0], blocks[1], blocks[2]]),
+        [[0, 1, 2], [249, 939, 389], [233, 270, 481]]
+    );
 }
 
 #[test]
