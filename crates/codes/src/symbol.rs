@@ -26,7 +26,7 @@ pub trait Symbol: Payload {
     /// Makes sums of `symbols`, each `len` bytes long, one after the other: what the places hold at the end.
     ///
     /// Shape: as many symbols as the sums are of, each `len` bytes long.
-    /// Panics: if there are others, or one is longer.
+    /// Panics: if there are others, one is longer, or a place is a term of its own sum.
     /// Cost: over bytes no allocation for a sum, and one for all places.
     fn run(sums: &Sums, symbols: &[Self], len: usize) -> Vec<Self> {
         check_count(sums, symbols);
@@ -36,6 +36,7 @@ pub trait Symbol: Payload {
                 let term = *term as usize;
                 (1, symbols.get(term).unwrap_or_else(|| &places[term - symbols.len()]))
             };
+            assert!(!terms.contains(&((place + symbols.len()) as u32)), "a place is a term of its own sum");
             let before = adds.then_some((1, &places[place]));
             let terms: Vec<(u8, &Self)> = before.into_iter().chain(terms.iter().map(symbol)).collect();
             places[place] = Self::combine(&terms, len);
@@ -80,9 +81,14 @@ impl Sums {
     pub const fn new(symbols: usize) -> Self {
         Self { symbols, places: 0, sums: Vec::new(), terms: Vec::new() }
     }
+    /// Makes room for so many more.
+    pub(crate) fn reserve(&mut self, sums: usize, terms: usize) {
+        self.sums.reserve(sums);
+        self.terms.reserve(terms);
+    }
     /// Writes the sum of `terms` to the place of this number. No terms make zeros.
     ///
-    /// Panics: if the number is a symbol's, or the place is a term.
+    /// Panics: if the number is a symbol's. A place that is a term of its own sum panics when the sums are run.
     pub fn set(&mut self, place: u32, terms: impl IntoIterator<Item = u32>) {
         self.terms.extend(terms);
         self.end_sum(place, false);
@@ -112,8 +118,6 @@ impl Sums {
     fn end_sum(&mut self, place: u32, adds: bool) {
         let index =
             (place as usize).checked_sub(self.symbols).expect("a place's number comes after the symbols'");
-        let start = self.sums.last().map_or(0, |sum| sum.end as usize);
-        assert!(!self.terms[start..].contains(&place), "place {place} must not be a term of its own sum");
         self.places = self.places.max(index + 1);
         self.sums.push(PlannedSum { place, adds, end: self.terms.len() as u32 });
     }

@@ -92,19 +92,24 @@ impl Degrees {
                     std::cmp::Ordering::Greater => 0.0,
                 }
         };
-        let sum: f64 = (1..=blocks).map(weight).sum();
+        let weights: Vec<f64> = (1..=blocks).map(weight).collect();
+        let sum: f64 = weights.iter().sum();
         let (mut below, mut mean) = (0.0, 0.0);
         let mut ends: Vec<u32> = Vec::with_capacity(blocks);
-        for degree in 1..=blocks {
-            let share = weight(degree) / sum;
+        for (before, weight) in weights.into_iter().enumerate() {
+            let share = weight / sum;
             below += share;
-            mean += share * degree as f64;
+            mean += share * (before + 1) as f64;
             ends.push((below * 4_294_967_296.0).min(4_294_967_295.0) as u32);
         }
         ends[blocks - 1] = u32::MAX;
         let mut first = [0; 256];
+        let mut end = 0;
         for (high, first) in first.iter_mut().enumerate() {
-            *first = ends.partition_point(|end| *end < (high as u32) << 24) as u32;
+            while ends[end] < (high as u32) << 24 {
+                end += 1;
+            }
+            *first = end as u32;
         }
         Ok(Self { ends, first, mean })
     }

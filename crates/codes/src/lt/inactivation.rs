@@ -64,11 +64,11 @@ impl<S: Symbol> Inactivation<S> {
     fn solve(&mut self, (sums, places): (Sums, Vec<u32>)) -> Vec<S> {
         let symbols = std::mem::take(&mut self.symbols);
         let made = S::run(&sums, &symbols, self.len);
-        let symbol = |place: u32| {
-            let place = place as usize;
-            symbols.get(place).unwrap_or_else(|| &made[place - symbols.len()]).clone()
-        };
-        places.into_iter().map(symbol).collect()
+        let mut all: Vec<Option<S>> = symbols.into_iter().chain(made).map(Some).collect();
+        places
+            .into_iter()
+            .map(|place| all[place as usize].take().expect("each block has a place of its own"))
+            .collect()
     }
 }
 

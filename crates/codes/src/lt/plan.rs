@@ -141,6 +141,8 @@ pub(super) struct Plan {
     /// By pivot, its first unknown: an equation, reduced, and which of `equations` it sums. Where there is none, zeros.
     reduced: Bits,
     sums: Bits,
+    /// Room for an equation and its sum.
+    scratch: Vec<u64>,
 }
 
 impl Plan {
@@ -240,6 +242,7 @@ impl Plan {
             equations: Vec::with_capacity(columns),
             reduced: Bits::new(columns, columns),
             sums: Bits::new(columns, columns),
+            scratch: Vec::new(),
         };
         (plan, used)
     }
@@ -267,25 +270,32 @@ impl Plan {
     /// Takes in one more row. False where it is a sum of those there are, and may be forgotten.
     pub fn add(&mut self, row: &[u32], number: usize) -> bool {
         let words = self.parts.words;
-        let (mut equation, mut sum) = (vec![0; words], vec![0; words]);
-        self.gather(row, &mut equation);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(2 * words, 0);
+        let (equation, sum) = scratch.split_at_mut(words);
+        self.gather(row, equation);
+        sum.fill(0);
+        let is_new = self.reduce(equation, sum, number);
+        self.scratch = scratch;
+        is_new
+    }
+    fn reduce(&mut self, equation: &mut [u64], sum: &mut [u64], number: usize) -> bool {
         let mut word = 0;
-        while word < words {
+        while word < equation.len() {
             if equation[word] == 0 {
                 word += 1;
                 continue;
             }
-            let bit = equation[word].trailing_zeros() as usize;
-            let pivot = word * 64 + bit;
+            let pivot = word * 64 + equation[word].trailing_zeros() as usize;
             if self.reduced.row(pivot)[word] == 0 {
-                flip(&mut sum, self.equations.len());
+                flip(sum, self.equations.len());
                 self.equations.push(number as u32);
-                self.reduced.row_mut(pivot).copy_from_slice(&equation);
-                self.sums.row_mut(pivot).copy_from_slice(&sum);
+                self.reduced.row_mut(pivot).copy_from_slice(equation);
+                self.sums.row_mut(pivot).copy_from_slice(sum);
                 return true;
             }
             xor_into(&mut equation[word..], &self.reduced.row(pivot)[word..]);
-            xor_into(&mut sum, self.sums.row(pivot));
+            xor_into(sum, self.sums.row(pivot));
         }
         false
     }
@@ -296,10 +306,9 @@ impl Plan {
     pub fn finish(mut self, rows: &Rows, symbols: usize, symbol_of: &[u32]) -> (Sums, Vec<u32>) {
         assert_eq!(self.lacks(), 0, "as many equations as inactive blocks");
         for pivot in (0..self.inactive.len()).rev() {
-            let (sums, word) = (&mut self.sums, pivot / 64);
-            let mut later: Vec<u64> = self.reduced.row(pivot)[word..].to_vec();
-            later[0] &= !(1 << (pivot % 64));
-            ones(&later).for_each(|other| sums.add(pivot, word * 64 + other));
+            let sums = &mut self.sums;
+            // Its first one is the pivot itself.
+            ones(self.reduced.row(pivot)).skip(1).for_each(|other| sums.add(pivot, other));
         }
         let peeled_at = symbols as u32;
         let inactive_at = peeled_at + self.peeled.len() as u32;
@@ -312,6 +321,9 @@ impl Plan {
         };
         let places: Vec<u32> = (0..self.blocks.len() as u32).map(place).collect();
         let mut sums = Sums::new(symbols);
+        // Rows are read once, most peeled ones twice, and half of the equations by each inactive block.
+        let inactive = self.inactive.len();
+        sums.reserve(2 * (self.peeled.len() + inactive), 2 * rows.items.len() + inactive * inactive);
         let is_known = |place: u32| !(inactive_at..equations_at).contains(&place);
         // What a row gives, its own place and inactive blocks left out.
         let known_of = |sums: &mut Sums, own: u32, row: u32| {
