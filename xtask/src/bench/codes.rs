@@ -1,10 +1,12 @@
-//! `cargo xtask bench codes`: the GF(2^8) kernels, ISA-L's and `reed-solomon-simd`'s.
+//! `cargo xtask bench codes`: the GF(2^8) kernels, ISA-L's and `reed-solomon-simd`'s; then LT codes and `raptorq`'s.
 //!
 //! A cell is a job (`gf_dot`: k inputs to m outputs, no coefficient 0 or 1; `xor`: k inputs to one), a size, and who
 //! did it. Ours and ISA-L's use the same field, so their outputs are compared byte by byte before the clock starts.
 //! `reed-solomon-simd` works in GF(2^16), so only its throughput compares: encoding k shards into m.
 //! ISA-L's tables are made before the clock starts, as its users do; ours are part of each call.
 //! Read [`Cell`] first.
+
+mod lt;
 
 use super::best_seconds;
 use anabranch_codes::{Kernel, kernel_in_use};
@@ -22,20 +24,24 @@ const ISA_L: &str = "libisal.so.2";
 /// Arguments of `bench codes`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Measure ISA-L (if libisal.so.2 is installed) and reed-solomon-simd (GF(2^16): only throughput compares) too.
+    /// Measure ISA-L (if libisal.so.2 is installed), reed-solomon-simd (GF(2^16): only throughput compares) and raptorq too.
     #[arg(long)]
     peers: bool,
     /// One JSON object a cell instead of a table.
     #[arg(long)]
     json: bool,
     /// Fail if a cell is slower than ISA-L's, or, with GFNI, two inputs to one at 9,000 bytes not faster by what we mean
-    /// to be: 1.6 times ISA-L 2.32 (which uses GFNI too), 3.4 times one before 2.31. Needs --peers.
+    /// to be: 1.6 times ISA-L 2.32 (which uses GFNI too), 3.4 times one before 2.31. Fail too if LT codes miss their targets
+    /// beside raptorq. Needs --peers.
     #[arg(long, requires = "peers")]
     check: bool,
+    /// Measure LT codes only, no kernels.
+    #[arg(long)]
+    lt_only: bool,
     /// CPU seconds for each contender in each cell.
     #[arg(long, value_name = "S", default_value_t = 0.05, value_parser = parse_seconds)]
     seconds_per_cell: f64,
-    /// Run this kernel of ours, not the machine's fastest.
+    /// Run this kernel of ours, not the machine's fastest; LT codes always run the fastest.
     #[arg(long, value_parser = parse_kernel)]
     kernel: Option<Kernel>,
 }
@@ -224,10 +230,25 @@ fn check(rows: &[Vec<Cell>], kernel: Kernel) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs all cells and prints them.
+/// Runs all cells and prints them, then the LT codes.
 ///
-/// Errors: ISA-L's outputs differ from ours; with `--check`, a cell is too slow or there is no ISA-L to compare with.
+/// Errors: ISA-L's outputs differ from ours; with `--check`, a cell is too slow or there is no ISA-L to compare with; with
+/// LT codes, other bytes come out than went in.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    let kernels = if args.lt_only { Ok(()) } else { run_kernels(args)? };
+    let rows = lt::measure(args.peers, args.seconds_per_cell)?;
+    if args.json {
+        for row in &rows {
+            println!("{}", serde_json::to_string(row)?);
+        }
+    } else {
+        lt::print_table(&rows);
+    }
+    kernels.and_then(|()| if args.check { lt::check(&rows) } else { Ok(()) })
+}
+
+/// Runs the kernels' cells and prints them. What comes back inside is the outcome of their check.
+fn run_kernels(args: &Args) -> anyhow::Result<anyhow::Result<()>> {
     let isa_l = if args.peers { IsaL::load() } else { None };
     if args.peers && isa_l.is_none() {
         ensure!(!args.check, "--check: {ISA_L} is not installed (Debian: apt-get install libisal2)");
@@ -266,7 +287,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !args.json {
         print_table(kernel, &mut rows);
     }
-    if args.check { check(&rows, kernel) } else { Ok(()) }
+    Ok(if args.check { check(&rows, kernel) } else { Ok(()) })
 }
 
 type Times = Vec<(Option<&'static str>, f64)>;
@@ -379,8 +400,14 @@ mod tests {
     #[test]
     fn every_kernel_gets_through_a_short_measurement() {
         for kernel in Kernel::available() {
-            let args =
-                Args { peers: true, json: true, seconds_per_cell: 1e-6, kernel: Some(kernel), check: false };
+            let args = Args {
+                peers: true,
+                json: true,
+                lt_only: false,
+                seconds_per_cell: 1e-6,
+                kernel: Some(kernel),
+                check: false,
+            };
             let isa_l = IsaL::load();
             for outputs in OUTPUTS {
                 let times = dot_times(&args, kernel, isa_l.as_ref(), 1500, 3, outputs).unwrap();

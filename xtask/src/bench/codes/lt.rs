@@ -1,0 +1,519 @@
+//! LT codes beside the `raptorq` crate (RFC 6330): packets made and blocks got back per CPU second, and how many packets that takes.
+//!
+//! A row is a code at so many blocks of 1,024 bytes. `lt` and `raptorq` send repair only: k packets are made, and blocks are
+//! got back from repair alone. `lt systematic` and `raptorq systematic` send the blocks and two packets of repair more than
+//! 5 % of them, and those 5 % are lost. Our codes are made anew each time; raptorq's encoding plan is made before the clock
+//! starts. Packets are made one at a time, each forgotten before the next, as a sender does (raptorq makes those that are
+//! blocks at once). Decoders get them one at a time until they are done; they were copied just before, as if received. What
+//! comes out is compared with what went in, outside the clock.
+//! Read [`Row`] first.
+
+use crate::bench::{best_seconds, thread_cpu_s};
+use anabranch_codes::lt::{Code, Decoder, Inactivation, Params};
+use anabranch_endpoint::{Bytes, Len};
+use anyhow::{Context, ensure};
+use raptorq::{
+    EncodingPacket, ObjectTransmissionInformation, SourceBlockDecoder, SourceBlockEncoder,
+    SourceBlockEncodingPlan,
+};
+use serde::Serialize;
+use std::hint::black_box;
+
+const BLOCKS: [usize; 5] = [64, 128, 256, 1_000, 10_000];
+const BLOCK_BYTES: usize = 1_024;
+/// Of a systematic code's blocks, one in so many is lost.
+const LOST: usize = 20;
+/// Turns that each decoder gets with each set of packets.
+const TURNS: usize = 5;
+
+/// One code at so many blocks.
+#[derive(Serialize)]
+pub struct Row {
+    job: &'static str,
+    k: usize,
+    code: &'static str,
+    /// Blocks' bytes per CPU second, 10^6 of them: while the packets are made.
+    encode_mb_per_s: f64,
+    /// The same while blocks are got back: the best turn with each of several draws, and the median of those.
+    decode_mb_per_s: f64,
+    /// Packets needed above k.
+    more_packets_mean: f64,
+    more_packets_p99: usize,
+    /// How many draws those two come from.
+    draws: usize,
+}
+
+/// Who is measured.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Contender {
+    Lt,
+    LtSystematic,
+    RaptorQ,
+    RaptorQSystematic,
+}
+
+impl Contender {
+    const ALL: [Self; 4] = [Self::Lt, Self::LtSystematic, Self::RaptorQ, Self::RaptorQSystematic];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Lt => "lt",
+            Self::LtSystematic => "lt systematic",
+            Self::RaptorQ => "raptorq",
+            Self::RaptorQSystematic => "raptorq systematic",
+        }
+    }
+    const fn is_peer(self) -> bool {
+        matches!(self, Self::RaptorQ | Self::RaptorQSystematic)
+    }
+    /// Our code, made anew.
+    fn code(self, k: usize) -> Code {
+        let code = if self == Self::Lt { Code::new(k, &Params::tuned(k)) } else { Code::systematic(k) };
+        code.expect("so many blocks make a code")
+    }
+}
+
+/// What one contender decodes: packets in order, and how many of them it takes.
+enum Packets {
+    Ours(Vec<(u32, Bytes)>),
+    Theirs(Vec<EncodingPacket>),
+}
+
+/// Bytes that begin at a multiple of 64.
+struct Aligned {
+    pool: Vec<u8>,
+    origin: usize,
+}
+
+impl Aligned {
+    fn new(len: usize) -> Self {
+        let mut pool = vec![0; len + 64];
+        let origin = pool.as_ptr().align_offset(64);
+        pool.truncate(origin + len);
+        Self { pool, origin }
+    }
+    fn bytes(&self) -> &[u8] {
+        &self.pool[self.origin..]
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.pool[self.origin..]
+    }
+}
+
+/// What is sent, and what raptorq makes of it beforehand.
+struct File {
+    k: usize,
+    bytes: Aligned,
+    len: usize,
+    config: ObjectTransmissionInformation,
+    plan: Option<SourceBlockEncodingPlan>,
+}
+
+impl File {
+    fn new(k: usize, len: usize, peers: bool) -> anyhow::Result<Self> {
+        let mut draw = Draw(k as u64);
+        let mut bytes = Aligned::new(k * len);
+        bytes.bytes_mut().fill_with(|| draw.below(256) as u8);
+        let symbols = u16::try_from(k).context("blocks for raptorq")?;
+        let config = ObjectTransmissionInformation::new((k * len) as u64, u16::try_from(len)?, 1, 1, 8);
+        let plan = peers.then(|| SourceBlockEncodingPlan::generate(symbols));
+        Ok(Self { k, bytes, len, config, plan })
+    }
+    fn blocks(&self) -> Vec<&[u8]> {
+        self.bytes.bytes().chunks(self.len).collect()
+    }
+    fn encoder(&self) -> SourceBlockEncoder {
+        let plan = self.plan.as_ref().expect("peers are measured only with a plan");
+        SourceBlockEncoder::with_encoding_plan(0, &self.config, self.bytes.bytes(), plan)
+    }
+    /// How many blocks a systematic code loses.
+    fn lost(&self) -> usize {
+        (self.k / LOST).max(1)
+    }
+
+    /// Makes the packets that `who` sends, ours in `packet`.
+    fn encode(&self, who: Contender, packet: &mut [u8]) {
+        let repair = (self.lost() + 2) as u32;
+        if who.is_peer() {
+            let encoder = self.encoder();
+            let repair = if who == Contender::RaptorQ { self.k as u32 } else { repair };
+            if who == Contender::RaptorQSystematic {
+                black_box(encoder.source_packets());
+            }
+            (0..repair).for_each(|number| drop(black_box(encoder.repair_packets(number, 1))));
+            return;
+        }
+        let (code, blocks) = (who.code(self.k), self.blocks());
+        let sent = self.k as u32 + if who == Contender::Lt { 0 } else { repair };
+        for id in 0..sent {
+            code.encode_into(&blocks, id, packet);
+            black_box(&mut *packet);
+        }
+    }
+    /// The packets that `who` receives in a draw, some more than it should need.
+    fn packets(&self, who: Contender, draw: u32) -> Packets {
+        let k = self.k;
+        let mut order = Draw(u64::from(draw) + 1);
+        let mut is_lost = vec![false; k];
+        let mut left = self.lost();
+        while left > 0 {
+            let lost = &mut is_lost[order.below(k)];
+            left -= usize::from(!*lost);
+            *lost = true;
+        }
+        let spare = (k / 2 + 60) as u32;
+        let first = draw * 2_000;
+        if who.is_peer() {
+            let encoder = self.encoder();
+            if who == Contender::RaptorQ {
+                return Packets::Theirs(encoder.repair_packets(first, k as u32 + 20));
+            }
+            let sent = encoder.source_packets().into_iter().zip(&is_lost);
+            let mut packets: Vec<_> =
+                sent.filter(|(_, is_lost)| !**is_lost).map(|(packet, _)| packet).collect();
+            packets.extend(encoder.repair_packets(first, self.lost() as u32 + 20));
+            return Packets::Theirs(packets);
+        }
+        let (code, blocks) = (who.code(k), self.blocks());
+        let ids: Vec<u32> = if who == Contender::Lt {
+            (0..k as u32 + spare).map(|n| 1_000_000 + first * 100 + n).collect()
+        } else {
+            let sent = (0..k as u32).filter(|id| !is_lost[*id as usize]);
+            sent.chain(k as u32..k as u32 + self.lost() as u32 + 60).collect()
+        };
+        let packet = |id: u32| {
+            let mut packet = vec![0; self.len];
+            code.encode_into(&blocks, id, &mut packet);
+            (id, Bytes::from(packet))
+        };
+        Packets::Ours(ids.into_iter().map(packet).collect())
+    }
+    /// Decodes, and says how many CPU seconds and packets that took.
+    ///
+    /// Errors: too few packets, or others come out than went in.
+    fn decode(&self, who: Contender, packets: &Packets) -> anyhow::Result<(f64, usize)> {
+        let (mut taken, seconds, is_same);
+        match packets {
+            Packets::Ours(packets) => {
+                // Copied just before, as raptorq's are.
+                let packets: Vec<(u32, Bytes)> =
+                    packets.iter().map(|(id, packet)| (*id, Bytes::copy_from_slice(packet))).collect();
+                taken = 0;
+                let start = thread_cpu_s();
+                let mut decoder = Inactivation::new(who.code(self.k), self.len);
+                for (id, packet) in packets {
+                    taken += 1;
+                    if decoder.push(id, packet) {
+                        break;
+                    }
+                }
+                let found: Option<Vec<Bytes>> = decoder.into_blocks();
+                seconds = thread_cpu_s() - start;
+                let found = found.context("not enough packets")?;
+                is_same = self.blocks().iter().zip(&found).all(|(block, found)| found == block);
+            }
+            Packets::Theirs(packets) => {
+                let packets = packets.clone();
+                taken = 0;
+                let mut found = None;
+                let start = thread_cpu_s();
+                let mut decoder = SourceBlockDecoder::new(0, &self.config, self.bytes.bytes().len() as u64);
+                for packet in packets {
+                    taken += 1;
+                    found = decoder.decode([packet]);
+                    if found.is_some() {
+                        break;
+                    }
+                }
+                seconds = thread_cpu_s() - start;
+                is_same = found.context("not enough packets")? == self.bytes.bytes();
+            }
+        }
+        ensure!(is_same, "{}, k = {}: other bytes come out than went in", who.name(), self.k);
+        Ok((seconds, taken))
+    }
+}
+
+/// A small generator of draws, the same in every run.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+/// Measures every code at every number of blocks.
+///
+/// Errors: a code gives back other bytes than went in.
+pub fn measure(peers: bool, seconds: f64) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for k in BLOCKS {
+        rows.extend(measure_at(k, peers, seconds)?);
+    }
+    Ok(rows)
+}
+
+fn measure_at(k: usize, peers: bool, seconds: f64) -> anyhow::Result<Vec<Row>> {
+    let file = File::new(k, BLOCK_BYTES, peers)?;
+    let who: Vec<Contender> = Contender::ALL.into_iter().filter(|who| peers || !who.is_peer()).collect();
+    let megabytes = 1e-6 * file.bytes.bytes().len() as f64;
+
+    let sets = if k > 5_000 { 5 } else { 20 };
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); who.len()];
+    for draw in 0..sets {
+        let packets: Vec<Packets> = who.iter().map(|who| file.packets(*who, draw)).collect();
+        let mut best = vec![f64::INFINITY; who.len()];
+        for _ in 0..TURNS {
+            for ((who, packets), best) in who.iter().zip(&packets).zip(&mut best) {
+                let (seconds, _) = file.decode(*who, packets)?;
+                // A clock that stood still says nothing.
+                *best = if seconds > 0.0 { best.min(seconds) } else { *best };
+            }
+        }
+        times.iter_mut().zip(best).for_each(|(times, best)| times.push(best));
+    }
+
+    let mut packets: Vec<Aligned> = who.iter().map(|_| Aligned::new(BLOCK_BYTES)).collect();
+    let mut contenders: Vec<Box<dyn FnMut() + '_>> = Vec::new();
+    for (who, packet) in who.iter().zip(&mut packets) {
+        let file = &file;
+        contenders.push(Box::new(move || file.encode(*who, packet.bytes_mut())));
+    }
+    let encode = best_seconds(&mut contenders, seconds);
+
+    let mut rows = Vec::new();
+    for ((who, mut times), encode) in who.iter().copied().zip(times).zip(encode) {
+        times.sort_by(f64::total_cmp);
+        let (more_packets_mean, more_packets_p99, draws) = more_packets(who, k)?;
+        rows.push(Row {
+            job: "fountain",
+            k,
+            code: who.name(),
+            encode_mb_per_s: megabytes / encode,
+            decode_mb_per_s: megabytes / times[times.len() / 2],
+            more_packets_mean,
+            more_packets_p99,
+            draws,
+        });
+    }
+    Ok(rows)
+}
+
+/// Packets needed above k: mean, 99th percentile, and the draws that they are from. Of short blocks, or of lengths only.
+fn more_packets(who: Contender, k: usize) -> anyhow::Result<(f64, usize, usize)> {
+    let draws = match (k, who.is_peer()) {
+        (5_001.., true) => 5,
+        (5_001.., false) => 50,
+        (257.., true) => 50,
+        (_, true) => 200,
+        (..=256, false) => 1_000,
+        (_, false) => 200,
+    };
+    let file = File::new(k, 8, who.is_peer())?;
+    let mut all = Vec::new();
+    for draw in 0..draws {
+        let taken = match file.packets(who, draw) {
+            theirs @ Packets::Theirs(_) => file.decode(who, &theirs)?.1,
+            Packets::Ours(packets) => {
+                let mut decoder = Inactivation::new(who.code(k), 8);
+                let done = packets.iter().position(|(id, _)| decoder.push(*id, Len(8)));
+                done.context("not enough packets")? + 1
+            }
+        };
+        all.push(taken - k);
+    }
+    all.sort_unstable();
+    let mean = all.iter().sum::<usize>() as f64 / f64::from(draws);
+    Ok((mean, all[all.len() * 99 / 100], draws as usize))
+}
+
+/// What a code must reach at so many blocks.
+struct Target {
+    k: usize,
+    /// Times raptorq's rate, where there is a target.
+    encode: Option<f64>,
+    decode: Option<f64>,
+    /// Packets needed above k.
+    more_packets_mean: Option<f64>,
+    more_packets_p99: Option<usize>,
+}
+
+const TARGETS: [Target; 4] = [
+    Target {
+        k: 64,
+        encode: Some(6.0),
+        decode: Some(4.0),
+        more_packets_mean: Some(3.0),
+        more_packets_p99: Some(10),
+    },
+    Target {
+        k: 128,
+        encode: Some(6.0),
+        decode: Some(4.0),
+        more_packets_mean: Some(4.0),
+        more_packets_p99: Some(11),
+    },
+    Target {
+        k: 256,
+        encode: Some(6.0),
+        decode: Some(4.0),
+        more_packets_mean: Some(4.0),
+        more_packets_p99: Some(10),
+    },
+    Target { k: 10_000, encode: None, decode: Some(1.6), more_packets_mean: None, more_packets_p99: None },
+];
+/// Packets that a systematic code may need in the mean above those lost, up to 256 blocks.
+const SYSTEMATIC_MORE_MAX: f64 = 2.0;
+
+/// Errors: what was measured is short of a target.
+pub fn check(rows: &[Row]) -> anyhow::Result<()> {
+    let mut missed = Vec::new();
+    let mut demand = |what: String, is_met: bool| {
+        if !is_met {
+            missed.push(what);
+        }
+    };
+    let row = |who: Contender, k: usize| {
+        let found = rows.iter().find(|row| row.k == k && row.code == who.name());
+        found.with_context(|| format!("{} was not measured at k = {k}", who.name()))
+    };
+    for target in &TARGETS {
+        let k = target.k;
+        let (ours, theirs) = (row(Contender::Lt, k)?, row(Contender::RaptorQ, k)?);
+        if let Some(least) = target.encode {
+            let ratio = ours.encode_mb_per_s / theirs.encode_mb_per_s;
+            demand(
+                format!("encoding at k = {k}: {ratio:.2} times raptorq's rate (at least {least})"),
+                ratio >= least,
+            );
+        }
+        if let Some(least) = target.decode {
+            let ratio = ours.decode_mb_per_s / theirs.decode_mb_per_s;
+            demand(
+                format!("decoding at k = {k}: {ratio:.2} times raptorq's rate (at least {least})"),
+                ratio >= least,
+            );
+        }
+        if let Some(most) = target.more_packets_mean {
+            let mean = ours.more_packets_mean;
+            demand(
+                format!("lt at k = {k}: k + {mean:.2} packets in the mean (at most {most})"),
+                mean <= most,
+            );
+            let mean = row(Contender::LtSystematic, k)?.more_packets_mean;
+            let most = SYSTEMATIC_MORE_MAX;
+            demand(format!("lt systematic at k = {k}: k + {mean:.2} packets (at most {most})"), mean <= most);
+        }
+        if let Some(most) = target.more_packets_p99 {
+            let p99 = ours.more_packets_p99;
+            demand(
+                format!("lt at k = {k}: k + {p99} packets at the 99th percentile (at most {most})"),
+                p99 <= most,
+            );
+        }
+    }
+    ensure!(missed.is_empty(), "LT codes miss {} of their targets: {}", missed.len(), missed.join("; "));
+    eprintln!("LT codes reach all their targets beside raptorq");
+    Ok(())
+}
+
+/// Prints the rows.
+pub fn print_table(rows: &[Row]) {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header([
+        "k",
+        "code",
+        "encode",
+        "/ raptorq",
+        "decode",
+        "/ raptorq",
+        "more packets",
+        "99 %",
+        "draws",
+    ]);
+    for row in rows {
+        // A systematic code beside the systematic one.
+        let peer = match row.code {
+            "lt" => Some(Contender::RaptorQ),
+            "lt systematic" => Some(Contender::RaptorQSystematic),
+            _ => None,
+        };
+        let peer = peer.and_then(|peer| rows.iter().find(|row_| row_.k == row.k && row_.code == peer.name()));
+        let ratio =
+            |of: fn(&Row) -> f64| peer.map_or_else(String::new, |peer| format!("{:.1}", of(row) / of(peer)));
+        table.add_row([
+            row.k.to_string(),
+            row.code.to_owned(),
+            format!("{:.0}", row.encode_mb_per_s),
+            ratio(|row| row.encode_mb_per_s),
+            format!("{:.0}", row.decode_mb_per_s),
+            ratio(|row| row.decode_mb_per_s),
+            format!("{:.2}", row.more_packets_mean),
+            row.more_packets_p99.to_string(),
+            row.draws.to_string(),
+        ]);
+    }
+    for column in [0, 2, 3, 4, 5, 6, 7, 8] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
+    }
+    println!(
+        "{table}\nMB of blocks of 1,024 bytes per CPU second; packets needed above k. Systematic: 5 % of the blocks are lost."
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(who: Contender, k: usize, rate: f64, more_packets_mean: f64) -> Row {
+        Row {
+            job: "fountain",
+            k,
+            code: who.name(),
+            encode_mb_per_s: rate,
+            decode_mb_per_s: rate,
+            more_packets_mean,
+            more_packets_p99: 1,
+            draws: 1,
+        }
+    }
+
+    #[test]
+    fn a_missed_target_fails_the_check_by_name() {
+        let rows = |ours, more| -> Vec<Row> {
+            let at = |k| {
+                [
+                    (Contender::Lt, ours, more),
+                    (Contender::LtSystematic, 1.0, more),
+                    (Contender::RaptorQ, 1.0, 0.0),
+                ]
+                .map(|(who, rate, more)| row(who, k, rate, more))
+            };
+            BLOCKS.into_iter().flat_map(at).collect()
+        };
+        assert!(check(&rows(6.0, 2.0)).is_ok());
+        let error = check(&rows(5.9, 2.1)).expect_err("too slow").to_string();
+        assert!(
+            error.contains("miss 6") && error.contains("encoding at k = 64: 5.90 times raptorq's rate"),
+            "{error}"
+        );
+        assert!(error.contains("lt systematic at k = 256: k + 2.10 packets"), "{error}");
+    }
+
+    #[test]
+    fn every_contender_gives_back_what_went_in() {
+        let file = File::new(64, 16, true).unwrap();
+        for who in Contender::ALL {
+            for draw in 0..3 {
+                let (_, taken) = file.decode(who, &file.packets(who, draw)).unwrap();
+                assert!((64..100).contains(&taken), "{taken} packets");
+            }
+            file.encode(who, &mut [0; 16]);
+        }
+    }
+}
