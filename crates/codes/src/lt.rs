@@ -5,7 +5,7 @@
 //! [`Decoder`]: LTTP's `standard` and `improved` (Algorithms 1 and 2), both by *peeling* (a packet all of whose blocks but
 //! one are known gives that one), and [`Inactivation`], which solves what peeling leaves.
 //!
-//! They work over any [`Symbol`](crate::Symbol): bytes on a wire, lengths in the simulator. Leaves out: how packets travel and how a file
+//! They work over any [`Symbol`]: bytes on a wire, lengths in the simulator. Leaves out: how packets travel and how a file
 //! becomes blocks (`gather`). Read [`Code`] and [`Decoder`] first.
 
 mod degrees;
