@@ -129,8 +129,10 @@ struct Pull<S> {
     state: State<S>,
     /// Bytes of datagrams since it was measured last.
     bytes: u64,
-    /// What it was seen to use, in bits of datagrams a second, where that was less than its grant.
+    /// What it was seen to use, in bits of datagrams a second, where that was less than its grant, twice in a row: once may be
+    /// a process that had to wait.
     demand: Option<f64>,
+    used_little: bool,
 }
 
 #[derive(Debug)]
@@ -345,7 +347,10 @@ impl<S: Symbol> Client<S> {
         let id = PullId(self.next_pull);
         self.next_pull += 1;
         let state = State::Asked { early: Vec::new(), grant: None };
-        self.pulls.insert(id, Pull { piece, server, range, asked_at: now, state, bytes: 0, demand: None });
+        self.pulls.insert(
+            id,
+            Pull { piece, server, range, asked_at: now, state, bytes: 0, demand: None, used_little: false },
+        );
         id
     }
 
@@ -418,7 +423,9 @@ impl<S: Symbol> Client<S> {
             let granted = receiver.grant().map_or(0.0, |grant| grant.as_bps() as f64);
             // Who was not there all the time is not measured by it.
             let is_new = pull.asked_at + rtt * 2 > since;
-            let demand = (!is_new && used < USED_SHARE * granted).then(|| (1.5 * used).max(least));
+            let uses_little = !is_new && used < USED_SHARE * granted;
+            let twice = std::mem::replace(&mut pull.used_little, uses_little);
+            let demand = (uses_little && twice).then(|| (1.5 * used).max(least));
             changed |= demand.is_some() || pull.demand.is_some();
             pull.demand = demand;
         }

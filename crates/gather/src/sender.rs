@@ -26,6 +26,9 @@ pub(crate) const TIMEOUT: TcpTimeout = TcpTimeout::FourRtt;
 const COUNTED_GAP_MAX_S: f64 = 0.2;
 /// Packets on their way that are remembered; the oldest of more count as lost.
 const ON_WAY_MAX: usize = 1 << 16;
+/// How many packets may leave late and together, and after how long it is too late for that (RFC 5348 section 4.6).
+const CATCH_UP_PACKETS: u64 = 4;
+const CATCH_UP_MAX: Duration = Duration::from_ms(20);
 /// Generations that are asked for before they are due.
 const AHEAD: u32 = 2;
 
@@ -293,6 +296,8 @@ impl<S: Symbol> Sender<S> {
         }
         let Some((generation, id)) = self.next_packet() else {
             self.is_limited = true;
+            // Idle time is not lateness.
+            self.next_at = self.next_at.max(now);
             return None;
         };
         let len = self.sending.layout.block_bytes() as usize;
@@ -317,8 +322,10 @@ impl<S: Symbol> Sender<S> {
         self.on_way.push_back(OnWay { sequence, generation, sent_at: now });
         self.was_idle = false;
         self.is_limited |= self.tfrc.rate_bps() > self.ceiling_bps;
-        // Late by more than a quantum is not made up for.
-        self.next_at = self.next_at.max(now) + self.gap();
+        // What a clock or a busy machine has made late is made up for, but for no more packets than a queue takes.
+        let gap = self.gap();
+        let late = now.saturating_since(self.next_at).min((gap * CATCH_UP_PACKETS).min(CATCH_UP_MAX));
+        self.next_at = self.next_at.max(Instant::ZERO + now.saturating_since(Instant::ZERO + late)) + gap;
         Some(Packet {
             pull: self.sending.pull,
             sequence,

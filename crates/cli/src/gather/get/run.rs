@@ -97,6 +97,9 @@ struct Run {
     progress: Progress,
     done_bytes: u64,
     shown_at: std::time::Instant,
+    connected_at: Option<std::time::Instant>,
+    /// When the first packet came, and when the last one did.
+    packets_at: Option<(std::time::Instant, std::time::Instant)>,
     unknown_datagrams: u64,
     malformed_datagrams: u64,
 }
@@ -121,6 +124,11 @@ struct EndLine<'a> {
     failed: usize,
     fetched_bytes: u64,
     seconds: f64,
+    /// Until the last server was connected, and until the first packet came.
+    connected_s: Option<f64>,
+    first_packet_s: Option<f64>,
+    /// Until the last packet came.
+    last_packet_s: Option<f64>,
     goodput_mbps: f64,
     received_packets: u64,
     useless_packets: u64,
@@ -198,6 +206,8 @@ pub async fn run(
         progress,
         done_bytes: 0,
         shown_at: now,
+        connected_at: None,
+        packets_at: None,
         unknown_datagrams: 0,
         malformed_datagrams: 0,
     };
@@ -289,6 +299,8 @@ impl Run {
     /// Takes in datagrams.
     fn receive(&mut self, batch: &mut Batch) {
         let now = self.now();
+        let clock = std::time::Instant::now();
+        self.packets_at = Some((self.packets_at.map_or(clock, |(first, _)| first), clock));
         for datagram in batch.datagrams() {
             let server = ChannelId::of(datagram.bytes).and_then(|id| self.channels.get(&id.0));
             let link = server.map(|server| (*server, &mut self.links[*server]));
@@ -450,6 +462,7 @@ impl Run {
                 self.client.set_block_bytes(id, block);
                 self.channels.insert(connected.channel.opener.channel().0, server);
                 self.links[server].connected = Some(connected);
+                self.connected_at = Some(std::time::Instant::now());
                 self.show_where();
                 let waiting: Vec<usize> = (0..self.objects.len())
                     .filter(|o| {
@@ -638,6 +651,7 @@ impl Run {
     /// Says what became of everything. `ended` unless it was interrupted.
     fn report(&self, ended: bool) -> ExitCode {
         let seconds = self.begun_at.elapsed().as_secs_f64();
+        let since = |at: std::time::Instant| (at - self.begun_at).as_secs_f64();
         let (mut verified, mut failed, mut integrity) = (0, 0, false);
         for object in &self.objects {
             let (verdict, error) = match &object.stage {
@@ -679,6 +693,9 @@ impl Run {
                 failed,
                 fetched_bytes,
                 seconds,
+                connected_s: self.connected_at.map(since),
+                first_packet_s: self.packets_at.map(|(first, _)| since(first)),
+                last_packet_s: self.packets_at.map(|(_, last)| since(last)),
                 goodput_mbps,
                 received_packets: counts.packets,
                 useless_packets: counts.useless,
