@@ -94,6 +94,10 @@ pub enum ClientEvent<S> {
 const EARLY_MAX: usize = 256;
 /// The least time over which it is measured what pulls use.
 const MEASURE_MIN: Duration = Duration::from_ms(20);
+/// How often it is looked for servers that crawl.
+const CRAWL_EVERY: Duration = Duration::from_secs(1);
+/// A pull is taken from its server if an idle holder would bring what it lacks in less than this share of the time.
+const CRAWL_SHARE: f64 = 0.25;
 /// How long the first packet of a pull may take before shorter ones are asked for.
 const FIRST_MAX: Duration = Duration::from_secs(2);
 /// Packets that each pull may send meanwhile, at least.
@@ -117,6 +121,8 @@ struct ServerState {
     rtt: Option<Duration>,
     block_bytes: u32,
     pulls: u32,
+    /// The rate at which its fastest whole pull came, in bytes of objects a second.
+    best_bps: f64,
 }
 
 #[derive(Debug)]
@@ -163,6 +169,7 @@ pub struct Client<S> {
     /// Pulls that may have feedback to send.
     touched: VecDeque<PullId>,
     measured_at: Option<Instant>,
+    crawl_at: Option<Instant>,
     /// Some grant was lowered when it was measured last, and nobody has been given what that leaves.
     is_lowered: bool,
     /// Of pulls that are over.
@@ -188,6 +195,7 @@ impl<S: Symbol> Client<S> {
             events: VecDeque::new(),
             touched: VecDeque::new(),
             measured_at: None,
+            crawl_at: None,
             is_lowered: false,
             counts: Counts::default(),
             strays: 0,
@@ -197,7 +205,13 @@ impl<S: Symbol> Client<S> {
     /// Adds a server that is not connected yet.
     pub fn add_server(&mut self) -> ServerId {
         let block_bytes = self.config.block_bytes;
-        self.servers.push(ServerState { is_connected: false, rtt: None, block_bytes, pulls: 0 });
+        self.servers.push(ServerState {
+            is_connected: false,
+            rtt: None,
+            block_bytes,
+            pulls: 0,
+            best_bps: 0.0,
+        });
         ServerId(self.servers.len() as u32 - 1)
     }
 
@@ -288,6 +302,7 @@ impl<S: Symbol> Client<S> {
     /// Asks servers for pieces while there are both.
     fn schedule(&mut self, now: Instant) {
         let mut new = Vec::new();
+        let fair = self.config.pulls_max.div_ceil(self.servers.len().max(1));
         for _ in 0..self.queue.len() {
             let Some(piece) = self.queue.pop_front() else { break };
             if self.pulls.len() >= self.config.pulls_max {
@@ -305,7 +320,12 @@ impl<S: Symbol> Client<S> {
                 continue;
             }
             let load = |server: &&ServerId| self.servers[server.0 as usize].pulls;
-            let ready = |server: &&ServerId| self.servers[server.0 as usize].is_connected;
+            // Who is connected first is not asked for all that others hold, too.
+            let most = if left.len() > 1 { fair } else { usize::MAX };
+            let ready = |server: &&ServerId| {
+                let server = &self.servers[server.0 as usize];
+                server.is_connected && (server.pulls as usize) < most
+            };
             let Some(server) = left.iter().filter(ready).min_by_key(load).copied() else {
                 self.queue.push_back(piece);
                 continue;
@@ -440,6 +460,54 @@ impl<S: Symbol> Client<S> {
         self.is_lowered = lowers;
     }
 
+    /// Takes pulls from servers that crawl, where an idle one holds the same: nothing else waits to be asked for then.
+    fn overtake(&mut self, now: Instant) {
+        if self.crawl_at.is_none_or(|at| at > now) {
+            self.crawl_at.get_or_insert(now + CRAWL_EVERY);
+            return;
+        }
+        self.crawl_at = Some(now + CRAWL_EVERY);
+        if !self.queue.is_empty() {
+            return;
+        }
+        let mut idle: Vec<usize> = (0..self.servers.len())
+            .filter(|server| self.servers[*server].is_connected && self.servers[*server].pulls == 0)
+            .collect();
+        let mut crawling = Vec::new();
+        for (id, pull) in &self.pulls {
+            let State::Receiving(receiver) = &pull.state else { continue };
+            let age = now.saturating_since(pull.asked_at);
+            if age < CRAWL_EVERY {
+                continue;
+            }
+            let (all, came) = (receiver.layout().bytes(), receiver.complete_bytes());
+            let rate = came as f64 / age.as_secs_f64();
+            let state = &self.pieces[pull.piece.0 as usize];
+            let would = |server: &usize| {
+                let id = ServerId(*server as u32);
+                state.piece.holders.contains(&id)
+                    && !state.failures.iter().any(|failure| failure.server == id)
+            };
+            let other = idle
+                .iter()
+                .position(|server| would(server) && rate < CRAWL_SHARE * self.servers[*server].best_bps);
+            if let Some(at) = other.filter(|_| all > came) {
+                let best = self.servers[idle.remove(at)].best_bps;
+                crawling.push((*id, pull.server, rate, best));
+            }
+        }
+        for (id, server, rate, best) in &crawling {
+            self.control.push_back((*server, Control::Stop { pull: *id }));
+            let mbps = |bps: f64| bps * 8.0 / 1e6;
+            let reason =
+                format!("it crawls: {:.1} Mbit/s where another brought {:.1}", mbps(*rate), mbps(*best));
+            self.abandon(*id, reason);
+        }
+        if !crawling.is_empty() {
+            self.schedule(now);
+        }
+    }
+
     /// Takes in a message of a server. What only a client says is ignored, as is what is of another's pull.
     pub fn handle_control(&mut self, now: Instant, server: ServerId, message: Control) {
         let Some(id) = message.pull() else { return };
@@ -540,6 +608,10 @@ impl<S: Symbol> Client<S> {
             return;
         }
         self.counts = added(self.counts, receiver.counts());
+        let rate =
+            receiver.layout().bytes() as f64 / now.saturating_since(pull.asked_at).as_secs_f64().max(1e-6);
+        let its = &mut self.servers[server.0 as usize];
+        its.best_bps = its.best_bps.max(rate);
         self.control.push_back((server, Control::Stop { pull: id }));
         self.close(id);
         let state = &mut self.pieces[piece.0 as usize];
@@ -632,6 +704,7 @@ impl<S: Symbol> Client<S> {
         if !dead.is_empty() {
             self.schedule(now);
         }
+        self.overtake(now);
     }
 
     /// The next feedback, and whom it is for.
@@ -665,7 +738,7 @@ impl<S: Symbol> Client<S> {
                 receiver.poll_timeout().map_or(dead_at, |at| at.min(dead_at))
             }
         };
-        self.pulls.values().map(due).min()
+        self.pulls.values().map(due).chain(self.crawl_at.filter(|_| !self.pulls.is_empty())).min()
     }
 }
 

@@ -137,6 +137,17 @@ impl<S: Symbol> Receiver<S> {
         generation < self.base
             || matches!(self.open.get((generation - self.base) as usize), Some(Open::Complete))
     }
+    /// Bytes of generations that are complete.
+    pub fn complete_bytes(&self) -> u64 {
+        let open = (self.base..).zip(&self.open).filter(|(_, open)| matches!(open, Open::Complete));
+        let above = open.map(|(generation, _)| self.receiving.layout.range(generation));
+        let below = if self.is_complete() {
+            self.receiving.layout.bytes()
+        } else {
+            self.receiving.layout.range(self.base).start
+        };
+        below + above.map(|range| range.end - range.start).sum::<u64>()
+    }
     /// When the last packet came.
     pub const fn heard_at(&self) -> Option<Instant> {
         self.heard_at

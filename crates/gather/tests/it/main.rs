@@ -126,3 +126,35 @@ fn a_client_that_is_gone_is_given_up() {
     // It had slowed down meanwhile: 500 blocks were to be sent, and a few to ask.
     assert!(world.packets_sent < 600, "{} packets", world.packets_sent);
 }
+
+#[test]
+fn what_a_crawling_server_owes_comes_from_one_that_is_idle() {
+    let config = ClientConfig { pulls_max: 2, ..config(Mode::Counted) };
+    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let slow = world.add_slow_server(BitRate::mbps(1));
+    let fast = world.add_server();
+    let holders = vec![slow, fast];
+    for server in [slow, fast] {
+        world.put(server, "a", object(1, 2_000_000));
+    }
+    for half in [0..1_000_000, 1_000_000..2_000_000] {
+        let ranges = Some(std::iter::once(half).collect());
+        world.client.add(Piece { object: "a".into(), ranges, holders: holders.clone() });
+    }
+    // The slow one alone would need 8 s for its half.
+    world.run(SECOND * 3);
+    assert!(world.is_complete(0) && world.is_complete(1), "{}", world.story());
+    assert!(world.story().contains("it crawls"), "{}", world.story());
+}
+
+#[test]
+fn a_way_that_takes_only_short_packets_is_found_out() {
+    let wire = Wire { mtu: 1_300, ..Wire::default() };
+    let config = ClientConfig { block_bytes: 1_400, ..config(Mode::Counted) };
+    let mut world = World::new(1, wire, config, ServerConfig::default());
+    let server = world.add_server();
+    world.put(server, "a", object(1, 300_000));
+    world.client.add(Piece { object: "a".into(), ranges: None, holders: vec![server] });
+    world.run(SECOND * 10);
+    assert!(world.is_complete(0) && world.got(0) == object(1, 300_000), "{}", world.story());
+}

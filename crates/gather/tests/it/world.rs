@@ -5,7 +5,7 @@ use anabranch_gather::msg::{Control, Datagram};
 use anabranch_gather::{
     Client, ClientConfig, ClientEvent, Offer, Server, ServerConfig, ServerEvent, ServerId,
 };
-use anabranch_units::{Duration, Instant, RandomStream, Seed};
+use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 use std::collections::BTreeMap;
 
 /// What becomes of datagrams. Control messages come after the delay, in order.
@@ -16,11 +16,13 @@ pub struct Wire {
     pub repeat_ppm: u32,
     /// Of those that come a delay later than others.
     pub late_ppm: u32,
+    /// Longer datagrams are lost.
+    pub mtu: usize,
 }
 
 impl Default for Wire {
     fn default() -> Self {
-        Self { delay: Duration::from_us(500), loss_ppm: 0, repeat_ppm: 0, late_ppm: 0 }
+        Self { delay: Duration::from_us(500), loss_ppm: 0, repeat_ppm: 0, late_ppm: 0, mtu: usize::MAX }
     }
 }
 
@@ -82,6 +84,13 @@ impl World {
         self.servers.push(Host { server, objects, names, is_alive: true });
         self.client.add_server()
     }
+    /// A server that sends no faster than this.
+    pub fn add_slow_server(&mut self, rate: BitRate) -> ServerId {
+        let id = self.add_server();
+        let config = ServerConfig { rate_max: Some(rate), ..self.server_config.clone() };
+        self.servers[id.0 as usize].server = Server::new(config);
+        id
+    }
     pub fn put(&mut self, server: ServerId, name: &str, bytes: Vec<u8>) {
         self.servers[server.0 as usize].objects.insert(name.to_owned(), bytes);
     }
@@ -93,12 +102,12 @@ impl World {
         self.arrivals.insert((at, self.number), arrival);
     }
     fn datagram(&mut self, make: impl Fn(Vec<u8>) -> Arrival, datagram: &Datagram<Bytes>) {
-        let Wire { delay, loss_ppm, repeat_ppm, late_ppm } = self.wire;
+        let Wire { delay, loss_ppm, repeat_ppm, late_ppm, mtu } = self.wire;
         let mut bytes = Vec::new();
         datagram.encode(&mut bytes);
         let copies = 1 + u32::from(self.random.chance_ppm(repeat_ppm));
         for _ in 0..copies {
-            if !self.random.chance_ppm(loss_ppm) {
+            if bytes.len() <= mtu && !self.random.chance_ppm(loss_ppm) {
                 let late = self.random.chance_ppm(late_ppm);
                 let at = self.now + delay * (1 + u64::from(late));
                 self.arrive(at, make(bytes.clone()));
