@@ -24,7 +24,8 @@ pub struct Args {
     /// A manifest (`gather stripe` writes one): all its objects are pulled.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
-    /// The file to write; a folder for several objects, or if it ends with a slash.
+    /// The file to write; a folder for several objects, or if it ends with a slash; `-` for standard output, to which the one
+    /// object goes as it comes: what was wrong in it is known only at the end, by the exit code.
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
     /// The folder with this client's keys (and ca.pem), as `gather keys` made it.
@@ -70,6 +71,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     ensure!(!targets.is_empty(), "nothing to pull: name SERVER/OBJECT, or a --manifest");
     let is_folder = args.output.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let streams = args.output.as_os_str() == "-";
+    ensure!(
+        !(streams && targets.len() > 1),
+        "--output -: standard output takes one object, not {}",
+        targets.len()
+    );
+    ensure!(!(streams && args.json), "--output -: standard output takes the object, or --json, not both");
     targets::place(&mut targets, &args.output, is_folder)?;
     let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Operator, &args.client))?;
     let headers = SEAL_BYTES + Packet::<()>::HEADER_BYTES;
@@ -102,7 +110,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         give_up: args.give_up,
         ..defaults
     };
-    let settings = run::Settings { config, memory, datagram, json: args.json, quiet };
+    let settings = run::Settings { config, memory, datagram, streams, json: args.json, quiet };
     crate::process::runtime()?.block_on(run::run(targets, &credentials, settings))
 }
 

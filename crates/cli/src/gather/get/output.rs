@@ -1,4 +1,4 @@
-//! Where objects are written: a thread of its own, so that a slow disk does not hold up the network at once.
+//! Where objects are written, files or standard output: a thread of its own, so that a slow disk does not hold up the network at once.
 //!
 //! What it is told waits in a bounded queue; once that is full the network waits too, and packets are lost as they would be
 //! at any receiver that is too slow. Files are [`PartialFile`]s: an interrupted command goes on where it was.
@@ -8,6 +8,7 @@ use anabranch_endpoint::Bytes;
 use anabranch_replicate::control::{ByteRange, FileHash};
 use anabranch_replicate::tree::PieceHasher;
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::ops::Range;
 use std::path::PathBuf;
 use tokio::sync::mpsc;
@@ -19,8 +20,8 @@ pub enum Order {
     Open {
         /// Which object.
         object: usize,
-        /// Its file.
-        path: PathBuf,
+        /// Its file; standard output without.
+        path: Option<PathBuf>,
         /// Its length.
         bytes: u64,
     },
@@ -51,6 +52,11 @@ pub enum Reply {
         object: usize,
         /// Ranges that are to be fetched.
         missing: Vec<Range<u64>>,
+    },
+    /// So much of an object has gone to standard output.
+    Flushed {
+        /// Bytes from its beginning.
+        bytes: u64,
     },
     /// It has its name.
     Finished {
@@ -133,18 +139,70 @@ impl Output {
     }
 }
 
-fn handle(files: &mut BTreeMap<usize, (PartialFile, u64)>, order: Order) -> Option<Reply> {
+/// Where an object goes.
+enum Place {
+    File { file: PartialFile, bytes: u64 },
+    Stream(Box<Stream>),
+}
+
+/// An object that goes to standard output as it comes, in order.
+#[derive(Default)]
+struct Stream {
+    bytes: u64,
+    flushed: u64,
+    /// What has come too early, by its first byte.
+    early: BTreeMap<u64, (u64, Vec<Bytes>)>,
+    hasher: blake3::Hasher,
+}
+
+impl Stream {
+    /// Writes what is next. True if there was some.
+    fn flush(&mut self) -> std::io::Result<bool> {
+        let mut out = std::io::stdout().lock();
+        let before = self.flushed;
+        while let Some((end, parts)) = self.early.remove(&self.flushed) {
+            for part in parts {
+                let take = part.len().min((end - self.flushed) as usize);
+                out.write_all(&part[..take])?;
+                self.hasher.update(&part[..take]);
+                self.flushed += take as u64;
+            }
+        }
+        out.flush()?;
+        Ok(self.flushed > before)
+    }
+}
+
+fn handle(places: &mut BTreeMap<usize, Place>, order: Order) -> Option<Reply> {
     match order {
-        Order::Open { object, path, bytes } => Some(match PartialFile::open(&path, bytes) {
+        Order::Open { object, path: None, bytes } => {
+            places.insert(object, Place::Stream(Box::new(Stream { bytes, ..Stream::default() })));
+            let missing = (bytes > 0).then_some(0..bytes).into_iter().collect();
+            Some(Reply::Opened { object, missing })
+        }
+        Order::Open { object, path: Some(path), bytes } => Some(match PartialFile::open(&path, bytes) {
             Ok(file) => {
                 let missing = file.have().missing(bytes).into_iter().map(|r| r.start..r.end).collect();
-                files.insert(object, (file, bytes));
+                places.insert(object, Place::File { file, bytes });
                 Reply::Opened { object, missing }
             }
             Err(error) => Reply::Failed { object, reason: error.to_string() },
         }),
         Order::Write { object, range, parts } => {
-            let (file, _) = files.get_mut(&object)?;
+            let file = match places.get_mut(&object)? {
+                Place::File { file, .. } => file,
+                Place::Stream(stream) => {
+                    stream.early.insert(range.start, (range.end, parts));
+                    return match stream.flush() {
+                        Ok(false) => None,
+                        Ok(true) => Some(Reply::Flushed { bytes: stream.flushed }),
+                        Err(error) => {
+                            places.remove(&object);
+                            Some(Reply::Failed { object, reason: format!("standard output: {error}") })
+                        }
+                    };
+                }
+            };
             let range = ByteRange { start: range.start, end: range.end };
             let mut hasher = PieceHasher::new(range);
             let mut left = range.len() as usize;
@@ -157,17 +215,24 @@ fn handle(files: &mut BTreeMap<usize, (PartialFile, u64)>, order: Order) -> Opti
                 return Some(Reply::Failed { object, reason: "fewer bytes than were said".to_owned() });
             };
             let error = file.write(range, &parts, piece.hash.0).err()?;
-            files.remove(&object);
+            places.remove(&object);
             Some(Reply::Failed { object, reason: error.to_string() })
         }
         Order::Finish { .. } => unreachable!("finishing has threads of its own"),
     }
 }
 
-/// An object that is whole, its file, length and hash.
-type Job = (usize, (PartialFile, u64), [u8; 32]);
+/// An object that is whole, its place and hash.
+type Job = (usize, Place, [u8; 32]);
 
-fn finish((object, (mut file, bytes), hash): Job) -> Reply {
+fn finish((object, place, hash): Job) -> Reply {
+    let (mut file, bytes) = match place {
+        Place::File { file, bytes } => (file, bytes),
+        Place::Stream(stream) => {
+            let is_whole = stream.flushed == stream.bytes && *stream.hasher.finalize().as_bytes() == hash;
+            return if is_whole { Reply::Finished { object } } else { Reply::Mismatch { object } };
+        }
+    };
     match file.finish(bytes, FileHash(hash)) {
         Ok(()) => Reply::Finished { object },
         Err(FinishError::Mismatch { .. }) => Reply::Mismatch { object },

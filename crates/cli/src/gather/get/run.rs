@@ -24,6 +24,8 @@ use tokio::sync::mpsc;
 const PIECE_BYTES: u64 = 16 << 20;
 /// Pulls of a server at once: the next one begins while the last one ends.
 const PULLS_PER_SERVER: usize = 2;
+/// How far pieces are asked for ahead of what has gone to standard output: what comes early waits in memory.
+const AHEAD_BYTES: u64 = 64 << 20;
 /// How often a server that has sent nothing yet is shown where packets are taken.
 const SHOW_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
 /// The least window, in generations: with one, a loss at its end would halt the pull for a round trip.
@@ -37,6 +39,8 @@ pub struct Settings {
     pub memory: u64,
     /// The longest datagram, in bytes.
     pub datagram: u32,
+    /// The one object goes to standard output, in order and as it comes.
+    pub streams: bool,
     /// For programs.
     pub json: bool,
     /// Say nothing but errors.
@@ -92,6 +96,8 @@ struct Run {
     objects: Vec<Object>,
     /// Of each piece, its object and where its part begins there.
     pieces: Vec<(usize, u64)>,
+    /// Pieces that are not asked for yet, as they would come too early.
+    ahead: std::collections::VecDeque<(u64, Piece)>,
     output: Output,
     begun_at: std::time::Instant,
     progress: Progress,
@@ -201,6 +207,7 @@ pub async fn run(
         channels: BTreeMap::new(),
         objects: objects.collect(),
         pieces: Vec::new(),
+        ahead: std::collections::VecDeque::new(),
         output,
         begun_at: now,
         progress,
@@ -403,7 +410,7 @@ impl Run {
         let target = &mut self.objects[object];
         target.target.bytes = Some(bytes);
         target.stage = Stage::Opening;
-        let path = target.target.path.clone();
+        let path = (!self.settings.streams).then(|| target.target.path.clone());
         self.output.order(Order::Open { object, path, bytes }).await;
     }
 
@@ -541,12 +548,13 @@ impl Run {
     async fn reply(&mut self, reply: Reply) {
         match reply {
             Reply::Opened { object, missing } => self.opened(object, missing).await,
+            Reply::Flushed { bytes } => self.ask_ahead(bytes),
             Reply::Finished { object } => {
                 let it = &mut self.objects[object];
                 it.stage = Stage::Verified;
                 it.ended_at = Some(std::time::Instant::now());
             }
-            Reply::Mismatch { object } if !self.objects[object].was_wrong => {
+            Reply::Mismatch { object } if !self.objects[object].was_wrong && !self.settings.streams => {
                 let it = &mut self.objects[object];
                 it.was_wrong = true;
                 let name = it.target.name.clone();
@@ -556,7 +564,7 @@ impl Run {
                 }
             }
             Reply::Mismatch { object } => {
-                let reason = "what its servers send is not what its hash says, twice".to_owned();
+                let reason = "what its servers send is not what its hash says".to_owned();
                 self.fail(object, reason, true);
             }
             Reply::Failed { object, reason } => self.fail(object, reason, false),
@@ -601,10 +609,31 @@ impl Run {
         if wanted.is_empty() {
             return self.finish(object).await;
         }
+        if self.settings.streams {
+            self.ahead = wanted.into();
+            return self.ask_ahead(0);
+        }
         for (start, piece) in wanted {
-            let id = self.client.add(piece);
-            debug_assert_eq!(id.0 as usize, self.pieces.len());
-            self.pieces.push((object, start));
+            self.ask(object, start, piece);
+        }
+        let now = self.now();
+        self.client.begin(now);
+    }
+
+    fn ask(&mut self, object: usize, start: u64, piece: Piece) {
+        let id = self.client.add(piece);
+        debug_assert_eq!(id.0 as usize, self.pieces.len());
+        self.pieces.push((object, start));
+    }
+
+    /// Asks for what comes next on standard output, to which `flushed` bytes have gone.
+    fn ask_ahead(&mut self, flushed: u64) {
+        let at =
+            |(start, piece): &(u64, Piece)| start + piece.ranges.as_ref().map_or(0, |ranges| ranges[0].start);
+        while self.ahead.front().is_some_and(|next| at(next) < flushed + AHEAD_BYTES) {
+            if let Some((start, piece)) = self.ahead.pop_front() {
+                self.ask(0, start, piece);
+            }
         }
         let now = self.now();
         self.client.begin(now);
@@ -707,7 +736,7 @@ impl Run {
                 dropped_by_the_kernel: self.socket.receive_drops(),
                 servers: &self.rows(),
             });
-        } else if !self.settings.quiet {
+        } else if !self.settings.quiet && !self.settings.streams {
             let objects = if self.objects.len() == 1 { "object" } else { "objects" };
             println!(
                 "{verified} of {} {objects} verified, {} fetched in {seconds:.2} s: {goodput_mbps:.0} Mbit/s",
