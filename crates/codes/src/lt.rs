@@ -236,6 +236,8 @@ pub trait Decoder<S: Symbol> {
     fn push(&mut self, id: u32, symbol: S) -> bool;
     /// Whether all blocks are known.
     fn is_complete(&self) -> bool;
+    /// How many packets it has taken in, each id once.
+    fn packets(&self) -> usize;
     /// The least number of packets that are still needed, as far as is known.
     fn lacks(&self) -> usize;
     /// The blocks in order, if all are known.

@@ -256,6 +256,14 @@ impl<S: Symbol> Client<S> {
         });
         running.fold(self.counts, added)
     }
+    /// Bytes of packets that are kept as long as their generations are not complete; at most [`ClientConfig::memory`].
+    pub fn held_bytes(&self) -> u64 {
+        let held = |pull: &Pull<S>| match &pull.state {
+            State::Asked { early, .. } => early.iter().map(|packet| packet.payload.len() as u64).sum(),
+            State::Receiving(receiver) => receiver.held_bytes(),
+        };
+        self.pulls.values().map(held).sum()
+    }
     /// Packets that came for pulls that are over.
     pub const fn strays(&self) -> u64 {
         self.strays
@@ -413,7 +421,7 @@ impl<S: Symbol> Client<S> {
         let Some(capacity) = self.granted_bps() else { return };
         let demands: Vec<Option<f64>> = self.pulls.values().map(|pull| pull.demand).collect();
         for (pull, share) in self.pulls.values_mut().zip(share(capacity, &demands)) {
-            let rate = BitRate::bps(share as u64);
+            let rate = BitRate::bps((share as u64).max(1));
             let new =
                 |old: Option<BitRate>| Some(old.filter(|old| only_lowers && *old < rate).unwrap_or(rate));
             match &mut pull.state {
@@ -577,7 +585,9 @@ impl<S: Symbol> Client<S> {
         };
         match &mut pull.state {
             State::Asked { early, .. } => {
-                if early.len() < EARLY_MAX {
+                // No more than the pull may take later.
+                let most = EARLY_MAX.min(64 * self.config.window as usize);
+                if early.len() < most && packet.payload.len() <= self.config.block_bytes as usize {
                     early.push(packet);
                 } else {
                     self.strays += 1;

@@ -2,6 +2,7 @@
 
 use crate::layout::BLOCK_BYTES_MAX;
 use crate::msg::{Packet, SEAL_BYTES, WINDOW_MAX};
+use crate::receiver::packets_max;
 use anabranch_codes::lt::BLOCKS_MAX;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use serde::{Deserialize, Serialize};
@@ -154,11 +155,17 @@ impl ClientConfig {
         Ok(())
     }
 
-    /// The most that a client keeps of packets and blocks that are not whole generations yet.
+    /// The most that a client keeps of one generation's packets, whatever its server sends.
+    pub fn generation_memory(&self) -> ByteCount {
+        ByteCount::new(u64::from(self.block_bytes) * packets_max(self.decoder, self.blocks_max))
+    }
+
+    /// The most that a client keeps of packets that are not whole generations yet, whatever its servers send.
     ///
-    /// Cost: twice its windows, as a decoder holds packets and blocks while it solves.
+    /// Differs: not in [`Mode::Lttp`], where a generation is all that is asked for.
+    /// Cost: beside this, for the one generation that is solved now, its blocks.
     pub fn memory(&self) -> ByteCount {
-        let generation = u64::from(self.block_bytes) * u64::from(self.blocks_max);
-        ByteCount::new(2 * generation * u64::from(self.window) * self.pulls_max as u64)
+        let window = self.generation_memory().as_u64() * u64::from(self.window);
+        ByteCount::new(window * self.pulls_max as u64)
     }
 }

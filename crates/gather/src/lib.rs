@@ -17,6 +17,8 @@
 
 mod client;
 mod config;
+#[doc(hidden)]
+pub mod exercise;
 mod grants;
 mod layout;
 pub mod msg;

@@ -1,8 +1,8 @@
 //! One pull at its client: packets become generations, and the server is told what is lacking.
 //!
 //! A packet of a generation that is complete, or beyond the window, counts for TFRC and is dropped. Feedback leaves when TFRC
-//! asks for it (once a round trip, and at each new loss event), and again while nothing comes. Memory is bounded by the window:
-//! what is kept of a generation is at most as many packets as its decoder needs.
+//! asks for it (once a round trip, and at each new loss event), and again while nothing comes. Memory is bounded by the window
+//! and by what is kept of a generation: a server that sends ever more sums of which no block follows begins it anew.
 //!
 //! Leaves out: which pulls there are, and how the last hop is divided (`client`).
 
@@ -27,6 +27,18 @@ pub(crate) const FEEDBACK_GAP_MAX: Duration = Duration::from_ms(5);
 const SILENCE_MAX: Duration = Duration::from_ms(500);
 /// The shortest, as long as no round trip is known.
 const SILENCE_FIRST: Duration = Duration::from_ms(20);
+
+/// The most packets that are kept of a generation: twice its blocks, and some more.
+///
+/// Chosen sums can lack a block for ever, drawn ones do not: beyond this a server does not send what its code says.
+pub(crate) fn packets_max(decoder: DecoderKind, blocks: u32) -> u64 {
+    let more = match decoder {
+        DecoderKind::Inactivation => 64,
+        // Peeling needs the more, the fewer blocks there are.
+        DecoderKind::Standard | DecoderKind::Improved => 256,
+    };
+    2 * u64::from(blocks) + more
+}
 
 /// How a pull is received.
 #[derive(Clone, Debug)]
@@ -160,6 +172,14 @@ impl<S: Symbol> Receiver<S> {
     pub const fn grant(&self) -> Option<BitRate> {
         self.receiving.grant
     }
+    /// Bytes of packets that it keeps of generations which are not complete.
+    pub fn held_bytes(&self) -> u64 {
+        let packets = |open: &Open<S>| match open {
+            Open::Lacking(decoder) => decoder.packets() as u64,
+            Open::Complete => 0,
+        };
+        self.open.iter().map(packets).sum::<u64>() * u64::from(self.receiving.layout.block_bytes())
+    }
     /// The share of packets that begin a loss event.
     pub fn loss_rate(&self) -> f64 {
         self.tfrc.loss_rate()
@@ -179,7 +199,8 @@ impl<S: Symbol> Receiver<S> {
         let Receiving { layout, window, .. } = &self.receiving;
         self.counts.packets += 1;
         // A sequence number so far ahead that its gap would be all of the pull was not sent.
-        let is_far = packet.sequence.checked_sub(self.next).is_some_and(|ahead| ahead > 1 << 24);
+        let is_far = packet.sequence.checked_sub(self.next).is_some_and(|ahead| ahead > 1 << 24)
+            || packet.sequence == u32::MAX;
         if packet.payload.len() != layout.block_bytes() as usize
             || packet.generation >= layout.generations()
             || is_far
@@ -210,6 +231,11 @@ impl<S: Symbol> Receiver<S> {
             return;
         };
         if !decoder.push(packet.id, packet.payload) {
+            let blocks = self.receiving.layout.blocks(packet.generation);
+            if decoder.packets() as u64 >= packets_max(self.receiving.decoder, blocks) {
+                self.counts.malformed += 1;
+                self.open[at as usize] = Open::Lacking(self.decoder(packet.generation));
+            }
             return;
         }
         if let Open::Lacking(decoder) = std::mem::replace(open, Open::Complete) {
@@ -314,6 +340,12 @@ impl<S: Symbol> Decoder<S> {
         match self {
             Self::Peeling(decoder) => decoder.push(id, symbol),
             Self::Inactivation(decoder) => decoder.push(id, symbol),
+        }
+    }
+    fn packets(&self) -> usize {
+        match self {
+            Self::Peeling(decoder) => decoder.packets(),
+            Self::Inactivation(decoder) => decoder.packets(),
         }
     }
     fn lacks(&self) -> usize {

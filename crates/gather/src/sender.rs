@@ -272,7 +272,8 @@ impl<S: Symbol> Sender<S> {
 
     /// Which packet is next, by generation and id.
     fn next_packet(&self) -> Option<(u32, u32)> {
-        if self.is_over {
+        // Whose numbers are used up sends nothing more, and is given up.
+        if self.is_over || self.sequence == u32::MAX {
             return None;
         }
         let ready = |open: &&Open<S>| !open.blocks.is_empty();

@@ -90,6 +90,11 @@ impl<S: Symbol> Server<S> {
         self.asked.is_empty() && self.pulls.is_empty()
     }
 
+    /// Bytes of blocks that it holds; at most [`ServerConfig::memory_max`].
+    pub fn held_bytes(&self) -> u64 {
+        self.pulls.values().map(|pull| pull.sender.held_bytes()).sum()
+    }
+
     /// Takes in a message of the client. What only a server says is ignored.
     pub fn handle_control(&mut self, now: Instant, message: Control) {
         match message {

@@ -134,6 +134,9 @@ impl<S: Symbol> Decoder<S> for Inactivation<S> {
     fn is_complete(&self) -> bool {
         matches!(self.stage, Stage::Complete(_))
     }
+    fn packets(&self) -> usize {
+        self.seen.len()
+    }
     fn lacks(&self) -> usize {
         match &self.stage {
             Stage::Gathering { .. } => self.code.blocks() - self.symbols.len(),

@@ -125,6 +125,9 @@ impl<S: Symbol> Decoder<S> for Peeling<S> {
     fn is_complete(&self) -> bool {
         self.known == self.blocks.len()
     }
+    fn packets(&self) -> usize {
+        self.seen.len()
+    }
     fn lacks(&self) -> usize {
         let missing = self.blocks.len() - self.known;
         // One that waits can give a block; a peeling decoder needs one packet at least to go on.

@@ -1,5 +1,6 @@
 //! Clients and servers over a network that loses, repeats and reorders: what comes is what was asked for.
 
+mod hostile;
 mod world;
 
 use anabranch_gather::{ClientConfig, ClientEvent, Mode, Piece, ServerConfig};

@@ -125,7 +125,9 @@ impl Sender {
     ///
     /// Source: section 4.3.
     pub fn handle_report(&mut self, now: Instant, report: &Report, is_limited: bool) {
-        let sample = now.saturating_since(report.sent_at + report.delay).as_secs_f64().max(1e-9);
+        // What the other end says of its time may be anything.
+        let sample = now.saturating_since(report.sent_at).as_ps().saturating_sub(report.delay.as_ps());
+        let sample = Duration::from_ps(sample).as_secs_f64().max(1e-9);
         let is_first = self.rtt_s.is_none();
         let rtt_s = self.rtt_s.map_or(sample, |rtt| KEPT * rtt + (1.0 - KEPT) * sample);
         self.rtt_s = Some(rtt_s);

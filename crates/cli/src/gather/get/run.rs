@@ -233,12 +233,12 @@ pub async fn run(
 fn sized(settings: &Settings, servers: usize) -> anyhow::Result<ClientConfig> {
     let mut config = settings.config.clone();
     config.pulls_max = servers * PULLS_PER_SERVER;
-    let generation = u64::from(config.block_bytes) * u64::from(config.blocks_max);
-    // A decoder holds packets and blocks while it solves, and what is whole waits for the disk.
-    let fitting = settings.memory / 2 / generation / config.pulls_max as u64;
+    // Of each generation that is open; what is whole waits for the disk.
+    let generation = config.generation_memory().as_u64();
+    let fitting = settings.memory / generation / config.pulls_max as u64;
     if fitting < WINDOW_MIN.into() {
         // Fewer pulls at once then.
-        let pulls = settings.memory / 2 / generation / u64::from(WINDOW_MIN);
+        let pulls = settings.memory / generation / u64::from(WINDOW_MIN);
         anyhow::ensure!(
             pulls > 0,
             "--memory: too little for a pull of datagrams so long: give more, or a shorter --datagram"

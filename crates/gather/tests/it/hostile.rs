@@ -1,0 +1,162 @@
+//! What comes from the other end may be anything: no panic, and no more memory than was configured.
+
+#![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
+
+use anabranch_codes::lt::{Code, Params};
+use anabranch_endpoint::Bytes;
+use anabranch_gather::exercise::{exercise_client, exercise_server};
+use anabranch_gather::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
+use anabranch_gather::{Client, ClientConfig, Mode, Offer, Piece, Server, ServerConfig, ServerId};
+use anabranch_transport::tfrc::Report;
+use anabranch_units::{BitRate, Duration, Instant};
+use proptest::prelude::*;
+use std::path::Path;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_client_takes_whatever_servers_say(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+        exercise_client(&bytes);
+    }
+
+    #[test]
+    fn a_server_takes_whatever_a_client_says(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+        exercise_server(&bytes);
+    }
+}
+
+/// Names that begin with `bad` must be refused and all others read.
+#[test]
+fn corpus_replays() {
+    let replay = |target: &str, check: &dyn Fn(&str, &[u8])| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+        let entries = std::fs::read_dir(&folder).expect("the corpus is part of the repository");
+        let mut paths: Vec<_> = entries.map(|e| e.expect("the folder can be listed").path()).collect();
+        paths.sort();
+        for path in &paths {
+            let bytes = std::fs::read(path).expect("the corpus can be read");
+            let name = path.file_name().and_then(|n| n.to_str()).expect("corpus files have plain names");
+            check(name, &bytes);
+        }
+        assert!(paths.len() >= 2, "{}", folder.display());
+    };
+    replay("gather_msg", &|name, bytes| {
+        assert_eq!(anabranch_gather::msg::exercise(bytes), !name.starts_with("bad"), "{name}");
+    });
+    replay("gather_machines", &|_, bytes| {
+        exercise_client(bytes);
+        exercise_server(bytes);
+    });
+}
+
+/// A client of one server that has accepted its only pull, of 200 bytes in blocks of 10.
+fn receiving(config: ClientConfig) -> (Client<Bytes>, ServerId) {
+    let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..config };
+    let mut client = Client::new(config).expect("a good configuration");
+    let server = client.add_server();
+    client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
+    client.handle_connected(Instant::ZERO, server, Some(Duration::from_us(100)));
+    let accepted =
+        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
+    client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
+    (client, server)
+}
+
+fn packet(sequence: u32, id: u32) -> Packet<Bytes> {
+    let payload = Bytes::from_static(&[7; 10]);
+    Packet { pull: PullId(0), sequence, sent_at: Instant::ZERO, rtt: None, generation: 0, id, payload }
+}
+
+/// Issue #4: sums that all lack one block were kept without end, as that block never follows from them.
+#[test]
+fn sums_that_lack_a_block_for_ever_are_not_kept_for_ever() {
+    let config = ClientConfig { pulls_max: 1, ..ClientConfig::default() };
+    let (mut client, server) = receiving(config);
+    let most =
+        ClientConfig { pulls_max: 1, block_bytes: 10, blocks_max: 20, window: 2, ..ClientConfig::default() };
+    let most = most.memory().as_u64();
+    let code = Code::new(20, &Params { systematic: true, ..Params::tuned(20) }).expect("a good length");
+    let mut blocks = Vec::new();
+    let ids = (0..).filter(|id| {
+        code.neighbours(*id, &mut blocks);
+        !blocks.contains(&3)
+    });
+    for (sequence, id) in ids.take(10_000).enumerate() {
+        client.handle_packet(Instant::ZERO, server, packet(sequence as u32, id));
+        assert!(client.held_bytes() <= most, "{} B held, {most} B allowed", client.held_bytes());
+    }
+    assert!(client.counts().malformed >= 90, "{:?}", client.counts());
+}
+
+/// Issue #4: packets that came before their pull was described were kept whatever their length.
+#[test]
+fn packets_longer_than_was_asked_for_are_not_kept_while_a_pull_is_not_described() {
+    let config = ClientConfig { block_bytes: 10, window: 1, ..ClientConfig::default() };
+    let mut client = Client::new(config).expect("a good configuration");
+    let server = client.add_server();
+    client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
+    client.handle_connected(Instant::ZERO, server, None);
+    let long = Packet { payload: Bytes::from(vec![7; 11]), ..packet(0, 0) };
+    client.handle_packet(Instant::ZERO, server, long);
+    assert_eq!((client.held_bytes(), client.strays()), (0, 1));
+    (0..100).for_each(|id| client.handle_packet(Instant::ZERO, server, packet(id, id)));
+    assert_eq!((client.held_bytes(), client.strays()), (640, 37));
+}
+
+/// Issue #4: behind the last number that there is, counting overflowed.
+#[test]
+fn the_last_sequence_number_is_not_used() {
+    let (mut client, server) = receiving(ClientConfig::default());
+    let far = (1u64..).map(|n| (n << 24).min(u32::MAX.into()) as u32);
+    far.take(256).for_each(|sequence| client.handle_packet(Instant::ZERO, server, packet(sequence, 1)));
+    assert_eq!(client.counts().malformed, 1);
+    client.handle_packet(Instant::ZERO, server, packet(u32::MAX - 1, 2));
+    assert_eq!(client.counts().malformed, 1);
+}
+
+/// Issue #4: less than a bit a second for each pull was granted as none, whose packets take for ever.
+#[test]
+fn every_pull_is_granted_something() {
+    let link = Some(BitRate::bps(1_000));
+    let config = ClientConfig { link, block_bytes: 10, pulls_max: 2_000, ..ClientConfig::default() };
+    let mut client = Client::<Bytes>::new(config).expect("a good configuration");
+    let server = client.add_server();
+    for _ in 0..2_000 {
+        client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
+    }
+    client.handle_connected(Instant::ZERO, server, None);
+    let accepted =
+        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
+    client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
+    client.handle_packet(Instant::ZERO, server, packet(0, 0));
+    let (_, feedback) = client.poll_transmit(Instant::ZERO).expect("the first packet is reported");
+    assert_eq!(feedback.grant, Some(BitRate::bps(1)));
+}
+
+/// Issue #4: the sum of what a client says of its time overflowed.
+#[test]
+fn a_report_of_another_century_is_survived() {
+    let mut server = Server::<Bytes>::new(ServerConfig::default());
+    let request = Request {
+        pull: PullId(0),
+        object: "x".into(),
+        start: 0,
+        length: None,
+        mode: Mode::Counted,
+        block_bytes: 10,
+        blocks_max: 20,
+        window: 2,
+        grant: None,
+        start_after: Duration::ZERO,
+        rtt: None,
+    };
+    server.handle_control(Instant::ZERO, Control::Pull(request));
+    server.offer(Instant::ZERO, PullId(0), Offer { object_bytes: 200, first_id: 0 });
+    let far = Duration::from_ns(u64::MAX / 1_000);
+    let report = Report { sent_at: Instant::ZERO + far, delay: far, received_bps: f64::MAX, loss_rate: 1.0 };
+    let (pull, report) = (PullId(0), Some(report));
+    let feedback = Feedback { pull, next: 0, report, grant: None, base: 0, lacks: vec![u16::MAX; 64] };
+    server.handle_feedback(Instant::ZERO, &feedback);
+    assert!(server.poll_timeout().is_some());
+}

@@ -1,0 +1,7 @@
+//! Random bytes as a datagram and as a control message: never a panic, and what is read writes back the same.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_gather::msg::exercise(bytes);
+});
