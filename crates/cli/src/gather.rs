@@ -5,6 +5,7 @@ pub mod get;
 pub mod keys;
 pub mod serve;
 pub mod simulated;
+pub mod stripe;
 
 use std::process::ExitCode;
 
@@ -17,6 +18,8 @@ pub enum Noun {
     Serve(serve::Args),
     /// Pull objects from servers.
     Get(get::Args),
+    /// Cut a file into parts for several servers.
+    Stripe(stripe::Args),
 }
 
 /// Runs it.
@@ -27,5 +30,6 @@ pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         Noun::Keys(args) => keys::run(&args, quiet),
         Noun::Serve(args) => serve::run(&args, quiet),
         Noun::Get(args) => get::run(&args, quiet),
+        Noun::Stripe(args) => stripe::run(&args, quiet),
     }
 }

@@ -64,7 +64,10 @@ pub struct Object {
     pub part: Vec<Part>,
 }
 
-fn check_name(name: &str) -> anyhow::Result<()> {
+/// Whether an object may be called so.
+///
+/// Errors: one line.
+pub fn check_name(name: &str) -> anyhow::Result<()> {
     let is_plain = Path::new(name).components().all(|c| matches!(c, Component::Normal(_)));
     ensure!(
         is_plain && !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains('\0'),
@@ -73,7 +76,10 @@ fn check_name(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_holder(holder: &str) -> anyhow::Result<()> {
+/// Whether it is `HOST:PORT`.
+///
+/// Errors: one line.
+pub fn check_holder(holder: &str) -> anyhow::Result<()> {
     let port = holder.rsplit_once(':').and_then(|(host, port)| {
         (!host.is_empty()).then_some(())?;
         port.parse::<u16>().ok().filter(|port| *port > 0)
