@@ -14,6 +14,29 @@
 //! Entry points: a [`Client`] asks servers for pieces and puts them together; a [`Server`] answers one client; both are
 //! machines without sockets or files. [`Sender`] and [`Receiver`] are the two ends of one pull, [`msg`] is what travels,
 //! [`Layout`] how bytes become blocks. Leaves out: sockets, encryption, files (drivers, `cli`).
+//!
+//! A client and a server in one process, wired by hand (`examples/in_memory.rs` has the bytes of an object, too):
+//!
+//! ```
+//! # use anabranch_endpoint::Bytes;
+//! # use anabranch_gather::*;
+//! # use anabranch_units::{Duration, Instant};
+//! # let now = Instant::ZERO;
+//! let (mut client, mut server) = (Client::<Bytes>::new(ClientConfig::default())?, Server::new(ServerConfig::default()));
+//! let holder = client.add_server();
+//! let piece = client.add(Piece { object: "hello".into(), ranges: None, holders: vec![holder] });
+//! client.handle_connected(now, holder, Some(Duration::from_us(100)));
+//! while let Some((_, message)) = client.poll_control() { server.handle_control(now, message) }
+//! let Some(ServerEvent::Asked { pull, .. }) = server.poll_event() else { panic!("it is asked for") };
+//! server.offer(now, pull, Offer { object_bytes: 5, first_id: 0 });
+//! while let Some((pull, generation, _)) = server.poll_wanted() { server.supply(pull, generation, vec!["hello".into()]) }
+//! while let Some(message) = server.poll_control() { client.handle_control(now, holder, message) }
+//! while let Some(packet) = server.poll_transmit(now) { client.handle_packet(now, holder, packet) }
+//! let events: Vec<ClientEvent<Bytes>> = std::iter::from_fn(|| client.poll_event()).collect();
+//! assert_eq!(events[1], ClientEvent::Blocks { piece, range: 0..5, blocks: vec!["hello".into()] });
+//! assert!(client.is_done());
+//! # Ok::<(), ConfigError>(())
+//! ```
 
 mod client;
 mod config;

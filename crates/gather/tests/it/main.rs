@@ -1,6 +1,9 @@
 //! Clients and servers over a network that loses, repeats and reorders: what comes is what was asked for.
 
 mod hostile;
+#[expect(dead_code, reason = "its `main` is for `cargo run --example`")]
+#[path = "../../examples/in_memory.rs"]
+mod in_memory;
 mod world;
 
 use anabranch_gather::{ClientConfig, ClientEvent, Mode, Piece, ServerConfig};
