@@ -9,6 +9,7 @@ mod doctor;
 mod emulate;
 mod failures;
 mod fill;
+mod gather;
 mod hostile;
 mod net;
 mod simulate;

@@ -385,6 +385,13 @@ impl Run {
                 let (name, holder) =
                     (&self.objects[object].target.name, &self.links[server.0 as usize].holder);
                 tracing::info!("{name}: {holder} leaves it to others: {reason}");
+                // Nor will it say the hash, perhaps; the next one may.
+                let it = &self.objects[object];
+                let holders = &it.target.parts[0].holders;
+                let was_asked = it.asked.is_some_and(|at| holders[at] == *holder && at + 1 < holders.len());
+                if it.target.hash.is_none() && was_asked {
+                    self.describe(object, true);
+                }
             }
             ClientEvent::Failed { piece, failures } => {
                 let (object, _) = self.pieces[piece.0 as usize];
@@ -525,9 +532,13 @@ impl Run {
             }
             match found {
                 Some((bytes, hash)) => {
+                    let is_another = it.target.bytes.is_some_and(|known| known != bytes);
+                    if is_another && hash.is_some() && it.target.hash.is_none() {
+                        self.describe(object, true);
+                        continue;
+                    }
                     if let Some(hash) = hash
                         && it.target.hash.is_none()
-                        && it.target.bytes.is_none_or(|known| known == bytes)
                     {
                         it.target.hash = Some(hash);
                         if it.stage == Stage::Finishing {
@@ -540,6 +551,8 @@ impl Run {
                     }
                 }
                 None if it.stage == Stage::Describing => self.describe(object, false),
+                // It has been taken away meanwhile.
+                None if it.target.hash.is_none() => self.describe(object, true),
                 None => {}
             }
         }

@@ -22,6 +22,8 @@ use tokio::sync::mpsc;
 
 /// The time that a client has for its handshake and its first message.
 const GREETING_TIME: std::time::Duration = std::time::Duration::from_secs(10);
+/// How often a session looks at the clock whose client has not shown where it takes packets.
+const UNSHOWN_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
 /// Packets that leave before the session looks at what has come.
 const BURST_PACKETS: usize = 256;
 /// Bytes that are handed to the kernel together.
@@ -158,8 +160,10 @@ impl Session<'_> {
     }
 
     fn wakes_at(&self) -> Option<std::time::Instant> {
-        let at = self.server.poll_timeout()?;
-        Some(self.begun_at + (at - Instant::ZERO).to_std())
+        let at = self.begun_at + (self.server.poll_timeout()? - Instant::ZERO).to_std();
+        // What is due waits until the client shows where it takes it: only to give up is there a time then.
+        let is_waiting = self.takes_at.is_none();
+        Some(if is_waiting { at.max(std::time::Instant::now() + UNSHOWN_EVERY) } else { at })
     }
 
     /// Takes in a datagram that says it is this client's.
