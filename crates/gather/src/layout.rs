@@ -119,12 +119,11 @@ pub(crate) struct Codes {
 impl Codes {
     pub(crate) fn new(layout: &Layout, mode: Mode) -> Self {
         let code = |blocks: u32| {
-            let params = match mode {
-                Mode::Lttp => Params::LTTP,
-                Mode::Counted => Params { systematic: true, ..Params::tuned(blocks as usize) },
+            let code = match mode {
+                Mode::Lttp => Code::new(blocks as usize, &Params::LTTP),
+                Mode::Counted => Code::systematic(blocks as usize),
             };
-            Code::new(blocks as usize, &params)
-                .expect("a layout's generations have as many blocks as codes can")
+            code.expect("a layout's generations have as many blocks as codes can")
         };
         Self {
             longer: (layout.longer > 0).then(|| code(layout.fewer + 1)),

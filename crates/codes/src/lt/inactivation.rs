@@ -135,7 +135,7 @@ impl<S: Symbol> Decoder<S> for Inactivation<S> {
         matches!(self.stage, Stage::Complete(_))
     }
     fn packets(&self) -> usize {
-        self.seen.len()
+        self.symbols.len()
     }
     fn lacks(&self) -> usize {
         match &self.stage {
