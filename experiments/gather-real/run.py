@@ -1,0 +1,216 @@
+"""One object to one client over loopback: ``gather`` beside curl and nginx.
+
+``run.py`` measures each method of `METHODS` and prints a table: goodput, and processor seconds per gigabyte of servers and
+client together. Servers are started for each trial and end with it, so that what they used can be counted. Standard library
+only; needs ``anabranch``, ``curl`` and ``nginx``.
+
+To add a method, write a function such as `by_curl` and enter it in `METHODS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import filecmp
+import json
+import os
+import pathlib
+import resource
+import shutil
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+OBJECT = "object"
+NGINX_CONFIG = """
+daemon off; worker_processes 2; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
+events {{ worker_connections 1024; }}
+http {{ access_log off; sendfile on; tcp_nopush on; keepalive_requests 10000; {temporary}
+{servers}
+}}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """What all trials share.
+
+    Attributes
+    ----------
+    folder
+        Where all files are.
+    anabranch, nginx
+        The programs.
+    count
+        How many servers there are.
+    """
+
+    folder: pathlib.Path
+    anabranch: str
+    nginx: str
+    count: int
+
+    def free_ports(self, count: int) -> list[int]:
+        """Ports that nobody listens on now."""
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+            for each in sockets:
+                each.bind(("127.0.0.1", 0))
+            return [each.getsockname()[1] for each in sockets]
+
+    @contextlib.contextmanager
+    def running(self, commands: list[list[str]], ports: list[int]) -> Iterator[None]:
+        """Run servers until their work is done."""
+        servers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in commands]
+        try:
+            for port in ports:
+                await_port(port)
+            yield
+        finally:
+            for server in servers:
+                server.terminate()
+            for server in servers:
+                server.wait()
+
+    def gather(self, folders: list[pathlib.Path], ports: list[int]) -> contextlib.AbstractContextManager[None]:
+        """Run ``gather serve`` for each of these folders."""
+        keys = ["--keys", str(self.folder / "keys")]
+        commands = [
+            [self.anabranch, "gather", "serve", str(folder), "--listen", f"127.0.0.1:{port}", *keys]
+            for folder, port in zip(folders, ports, strict=True)
+        ]
+        return self.running(commands, ports)
+
+    def http(self, folders: list[pathlib.Path], ports: list[int], tls: bool) -> contextlib.AbstractContextManager[None]:
+        """Run nginx with a port for each of these folders."""
+        keys = self.folder / "keys"
+        pair = f"ssl_certificate {keys}/sites/server.pem; ssl_certificate_key {keys}/sites/server.key;" if tls else ""
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        temporary = " ".join(f"{kind}_temp_path {self.folder}/nginx-{kind};" for kind in kinds)
+        servers = "\n".join(
+            f"server {{ listen 127.0.0.1:{port}{' ssl' if tls else ''}; root {folder}; {pair} }}"
+            for folder, port in zip(folders, ports, strict=True)
+        )
+        config = self.folder / "nginx.conf"
+        config.write_text(NGINX_CONFIG.format(folder=self.folder, servers=servers, temporary=temporary))
+        command = [self.nginx, "-p", str(self.folder), "-c", str(config), "-e", str(self.folder / "nginx.log")]
+        return self.running([command], ports)
+
+
+def await_port(port: int) -> None:
+    """Wait until somebody listens there."""
+    for _ in range(1000):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.01)
+    raise TimeoutError(f"nobody listens on port {port}")
+
+
+def by_gather(bench: Bench, parts: int) -> tuple[float, str]:
+    """Pull the object by ``gather get``: whole from one server, or striped over several."""
+    ports = bench.free_ports(parts)
+    out = bench.folder / "out"
+    if parts == 1:
+        what, folders = [f"127.0.0.1:{ports[0]}/{OBJECT}"], [bench.folder]
+    else:
+        cut = bench.folder / "cut"
+        shutil.rmtree(cut, ignore_errors=True)
+        holders = ",".join(f"127.0.0.1:{port}" for port in ports)
+        command = [bench.anabranch, "gather", "stripe", str(bench.folder / OBJECT), "--into", str(cut)]
+        subprocess.run([*command, "--servers", holders, "--json"], check=True, stdout=subprocess.DEVNULL)
+        what, folders = ["--manifest", str(cut / f"{OBJECT}.toml")], [cut / str(n) for n in range(parts)]
+    get = [bench.anabranch, "gather", "get", "--json", "--keys", str(bench.folder / "keys"), "-o", str(out), *what]
+    used = processor_seconds()
+    with bench.gather(folders, ports):
+        began = time.monotonic()
+        done = subprocess.run(get, check=True, capture_output=True, text=True)
+        seconds = time.monotonic() - began
+    used = processor_seconds() - used
+    end = json.loads(done.stdout.splitlines()[-1])
+    assert filecmp.cmp(bench.folder / OBJECT, out, shallow=False)
+    note = ", ".join(f"{name} {end[name]}" for name in ("received_packets", "useless_packets", "dropped_by_the_kernel"))
+    return record(bench, seconds, used, note)
+
+
+def by_curl(bench: Bench, parts: int, tls: bool) -> tuple[float, str]:
+    """Pull the object by curl: whole from one server, or a range from each of several at once."""
+    ports = bench.free_ports(parts)
+    size = (bench.folder / OBJECT).stat().st_size
+    ends = [size * part // parts for part in range(parts + 1)]
+    outs = [bench.folder / f"out.{part}" for part in range(parts)]
+    commands = [
+        ["curl", "-sSfk", "-r", f"{ends[part]}-{ends[part + 1] - 1}", "-o", str(outs[part])]
+        + [f"http{'s' if tls else ''}://127.0.0.1:{ports[part]}/{OBJECT}"]
+        for part in range(parts)
+    ]
+    used = processor_seconds()
+    with bench.http([bench.folder] * parts, ports, tls):
+        began = time.monotonic()
+        clients = [subprocess.Popen(command) for command in commands]
+        codes = [client.wait() for client in clients]
+        seconds = time.monotonic() - began
+    used = processor_seconds() - used
+    assert not any(codes), codes
+    assert sum(out.stat().st_size for out in outs) == size
+    return record(bench, seconds, used, "not verified")
+
+
+def processor_seconds() -> float:
+    """Processor time of all programs that have ended, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def record(bench: Bench, seconds: float, used: float, note: str) -> tuple[float, str]:
+    """Goodput in Gbit/s, and the rest of a row of the table."""
+    size = (bench.folder / OBJECT).stat().st_size
+    return 8e-9 * size / seconds, f"{used / (size / 1e9):.2f} | {note}"
+
+
+METHODS: dict[str, Callable[[Bench], tuple[float, str]]] = {
+    "gather, one server": lambda bench: by_gather(bench, 1),
+    "gather, all servers": lambda bench: by_gather(bench, bench.count),
+    "curl, http, one server": lambda bench: by_curl(bench, 1, False),
+    "curl, http, all servers": lambda bench: by_curl(bench, bench.count, False),
+    "curl, https, one server": lambda bench: by_curl(bench, 1, True),
+    "curl, https, all servers": lambda bench: by_curl(bench, bench.count, True),
+}
+
+
+def main() -> None:
+    """Run all methods and print their table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--anabranch", default=str(ROOT / "target/release/anabranch"), help="the command")
+    parser.add_argument("--nginx", default=shutil.which("nginx") or "/usr/sbin/nginx", help="the web server")
+    parser.add_argument("--mib", type=int, default=1024, help="the object's length")
+    parser.add_argument("--servers", type=int, default=8)
+    parser.add_argument("--trials", type=int, default=3, help="of which the median goodput is printed")
+    parser.add_argument("--only", default="", help="methods whose name has this in it")
+    parser.add_argument("--folder", help="where to put files; a temporary one without")
+    options = parser.parse_args()
+    print("| method | Gbit/s | lowest to highest | CPU s/GB | notes |\n| --- | ---: | ---: | ---: | --- |")
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        bench = Bench(pathlib.Path(name), options.anabranch, options.nginx, options.servers)
+        os.chmod(name, 0o755)
+        with (bench.folder / OBJECT).open("wb") as file:
+            for _ in range(options.mib):
+                file.write(os.urandom(1 << 20))
+        made = [bench.anabranch, "gather", "keys", "--out", str(bench.folder / "keys")]
+        subprocess.run(made, check=True, stderr=subprocess.DEVNULL)
+        for method, measure in METHODS.items():
+            if options.only in method:
+                trials = sorted(measure(bench) for _ in range(options.trials))
+                rates = [rate for rate, _ in trials]
+                middle = statistics.median_low(rates)
+                rest = dict(trials)[middle]
+                print(f"| {method} | {middle:.2f} | {rates[0]:.2f} to {rates[-1]:.2f} | {rest} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
