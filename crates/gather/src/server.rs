@@ -208,6 +208,11 @@ impl<S: Symbol> Server<S> {
         })
     }
 
+    /// Bits of datagrams that all pulls together may send in a second now, where a client's grants and TFRC decide.
+    pub fn allowed_bps(&self) -> f64 {
+        self.pulls.values().fold(0.0, |sum, pull| sum + pull.sender.rate_bps() * 8.0)
+    }
+
     /// The length of a pull's blocks, while there is such a pull.
     pub fn block_bytes(&self, pull: PullId) -> Option<u32> {
         self.pulls.get(&pull).map(|pull| pull.sender.layout().block_bytes())

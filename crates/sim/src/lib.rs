@@ -13,6 +13,7 @@
 mod end;
 mod network;
 mod plan;
+mod probe;
 mod report;
 mod run;
 pub mod scenario;

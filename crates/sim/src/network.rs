@@ -129,6 +129,21 @@ impl Network {
         src == dst || self.hops(src, dst) > 0
     }
 
+    /// So many servers of host `client`: those after it, or with a seed as many others drawn from it. Whoever asks with the same
+    /// seed for the same client gets the same.
+    ///
+    /// Panics: for as many servers as there are hosts, or more.
+    pub fn servers(&self, client: u16, count: usize, seed: Option<Seed>) -> Vec<u16> {
+        let hosts = self.hosts.len();
+        assert!(count < hosts, "the client is none of its servers");
+        let mut others: Vec<u16> = (1..hosts).map(|n| ((usize::from(client) + n) % hosts) as u16).collect();
+        if let Some(seed) = seed {
+            seed.stream("servers", client.into()).shuffle(&mut others);
+        }
+        others.truncate(count);
+        others
+    }
+
     /// The link that `FROM-TO` names.
     ///
     /// Errors: one line: no such sites, or no link between them.

@@ -29,7 +29,7 @@ const FLOWS_AT_ONCE_MAX: usize = 1_000_000;
 #[derive(Debug)]
 enum Work {
     Long { pairs: Who, size: Option<ByteCount>, start: Duration, jitter: Duration, streams: u32 },
-    Incast { client: u16, servers: Vec<u16>, block_bytes: u64 },
+    Incast { client: u16, servers: usize, is_random: bool, block_bytes: u64 },
     Poisson { gap: Duration, sizes: Sizes },
     Udp { pairs: Who, rate: BitRate },
     Trace { starts: Vec<Start> },
@@ -152,10 +152,12 @@ impl Plan {
             _ => None,
         }
     }
-    /// The hosts of incast `index`: client, then servers.
-    pub fn incast_hosts(&self, index: usize) -> Option<(u16, &[u16])> {
+    /// The hosts of incast `index` in a run with this seed: client, then servers.
+    pub fn incast_hosts(&self, seed: Seed, index: usize) -> Option<(u16, Vec<u16>)> {
         match self.work.get(index)? {
-            Work::Incast { client, servers, .. } => Some((*client, servers)),
+            Work::Incast { client, servers, is_random, .. } => {
+                Some((*client, self.network.servers(*client, *servers, is_random.then_some(seed))))
+            }
             _ => None,
         }
     }
@@ -197,10 +199,10 @@ impl Plan {
                 }
                 Job::Transfers(Transfers::listed(starts, priority))
             }
-            (Work::Incast { client, servers, block_bytes }, Workload::Incast(spec)) => {
+            (Work::Incast { client, servers, is_random, block_bytes }, Workload::Incast(spec)) => {
                 Job::Incast(Incast::new(IncastSettings {
                     client: *client,
-                    servers: servers.clone(),
+                    servers: self.network.servers(*client, *servers, is_random.then_some(seed)),
                     block_bytes: *block_bytes,
                     request_bytes: spec.request.as_u64(),
                     jitter: spec.jitter,
@@ -345,10 +347,10 @@ fn look_up(
                     format!("{}: the network has {hosts} hosts, one of them the client", incast.servers);
                 return Err(wrong(format!("{field}.servers"), message));
             }
-            let servers = (1..=incast.servers).map(|n| ((usize::from(client) + n) % hosts) as u16).collect();
             let block_bytes =
                 incast.block_bytes().map_err(|message| wrong(format!("{field}.block"), message))?;
-            Work::Incast { client, servers, block_bytes }
+            let (servers, is_random) = (incast.servers, incast.random_servers);
+            Work::Incast { client, servers, is_random, block_bytes }
         }
         Workload::Poisson(poisson) => {
             let sizes_field = || format!("{field}.sizes");

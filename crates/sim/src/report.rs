@@ -98,12 +98,28 @@ pub struct WorkloadRow {
     /// Retransmission timeouts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u64>,
+    /// The congestion window of a flow when its first timeout went off, in the mean over flows that had one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_timeout_cwnd_bytes_mean: Option<f64>,
     /// Losses found without a timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fast_recoveries: Option<u64>,
     /// Segments that arrived beyond a gap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_order_segments: Option<u64>,
+    /// The least that a probed flow got in an interval of the probe, as a share of the mean of all probed flows, after the
+    /// warm-up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probed_share_min: Option<f64>,
+    /// The most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probed_share_max: Option<f64>,
+    /// The longest time in which a probed flow got nothing after it had begun, in whole intervals.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probed_idle_us_max: Option<f64>,
+    /// The least share of its rate that a probed link carried in an interval, by all workloads together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probed_link_use_share_min: Option<f64>,
     /// What a system has to say besides, by column, with its unit in the name.
     #[serde(flatten)]
     pub more: BTreeMap<&'static str, f64>,
@@ -257,6 +273,7 @@ impl Outcome {
         for (number, job) in s.traffic().jobs().iter().enumerate() {
             let of_job = all.iter().zip(&counted).filter(|(flow, _)| usize::from(flow.job) == number);
             let mut row = row(s, job, &of_job.collect::<Vec<_>>());
+            seen(s, number as u16, &mut row);
             row.workload = s.plan().scenario.workload[number].kind().to_owned();
             workloads.push(row);
         }
@@ -292,11 +309,23 @@ fn counters<Q: EventQueue>(s: &Simulation<'_, Q>, flow: &Flow) -> (Counters, u64
     }
 }
 
+/// Fills in what a probe saw of a workload's flows.
+fn seen<Q: EventQueue>(s: &Simulation<'_, Q>, number: u16, row: &mut WorkloadRow) {
+    let (flows, link_use) = s.seen(number);
+    row.probed_link_use_share_min = link_use;
+    for flow in flows {
+        row.probed_idle_us_max = Some(row.probed_idle_us_max.unwrap_or(0.0).max(us(flow.idle_max)));
+        let Some((least, most)) = flow.shares else { continue };
+        row.probed_share_min = Some(row.probed_share_min.map_or(least, |before| before.min(least)));
+        row.probed_share_max = Some(row.probed_share_max.map_or(most, |before| before.max(most)));
+    }
+}
+
 fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Counters, u64))]) -> WorkloadRow {
     let from = Instant::ZERO + s.plan().scenario.warmup;
     // A run goes on for some events after its work is done.
     let measured = s.traffic().ended_at().unwrap_or(s.now()).saturating_since(from);
-    let bytes = |flow: &Flow| flow.delivered_bytes - flow.warmup_bytes;
+    let bytes = |flow: &Flow| if flow.is_control { 0 } else { flow.delivered_bytes - flow.warmup_bytes };
     let sum = |of: fn(&Counters) -> u64| Some(flows.iter().map(|(_, (sent, _))| of(sent)).sum());
     let mut row = WorkloadRow {
         flows: flows.len() as u64,
@@ -306,6 +335,9 @@ fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Count
     if !matches!(job, Job::Udp(_)) {
         row.retransmitted_segments = sum(|sent| sent.retransmitted_segments);
         row.timeouts = sum(|sent| sent.timeouts);
+        let cwnds: Vec<f64> =
+            flows.iter().filter_map(|(_, (sent, _))| Some(sent.first_timeout_cwnd_bytes? as f64)).collect();
+        row.first_timeout_cwnd_bytes_mean = crate::stats::mean(&cwnds).map(|mean| mean.mean);
         row.fast_recoveries = sum(|sent| sent.fast_recoveries);
         row.out_of_order_segments = Some(flows.iter().map(|(_, (_, beyond))| *beyond).sum());
     }

@@ -5,8 +5,9 @@
 use crate::end::{End, Msg};
 use crate::network::{HOSTS, Network};
 use crate::plan::{Plan, PlanError};
+use crate::probe::{Seen, SeenFlow};
 use crate::report::Outcome;
-use crate::traffic::Traffic;
+use crate::traffic::{Flow, Job, Traffic};
 use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, Tapped, Totals};
 use anabranch_units::{Duration, Instant, LinkId, Seed};
 use serde::Serialize;
@@ -25,6 +26,7 @@ pub struct Simulation<'a, Q: EventQueue = QuadHeap> {
     series: Vec<Sample>,
     /// Sent bytes of each probed link, and delivered bytes of each probed flow, at the last sample.
     before: Vec<u64>,
+    seen: Seen,
 }
 
 /// What was seen of a link or flow at a time; what does not apply is left out.
@@ -46,6 +48,9 @@ pub struct Sample {
     /// What arrived of the flow in order since the sample before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_mbps: Option<f64>,
+    /// What the sender's rate control allows, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_mbps: Option<f64>,
     /// The sender's congestion window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwnd_bytes: Option<u64>,
@@ -86,6 +91,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
             next_sample: probe.map(|probe| Instant::ZERO + probe.interval),
             series: Vec::new(),
             before: Vec::new(),
+            seen: Seen::default(),
         }
     }
 
@@ -189,6 +195,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         let now = self.fabric.now();
         self.next_sample = Some(now + probe.interval);
         let time_s = now.as_secs_f64();
+        let counts = Instant::ZERO + self.plan.scenario.warmup + probe.interval <= now;
         let mut place = 0;
         let before = &mut self.before;
         let mut rate_mbps = |bytes: u64| {
@@ -203,30 +210,54 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
             let port = Network::port(*link);
             let (queue, counters) = (self.fabric.queue(port), self.fabric.port_counters(port));
             let ((packets, bytes), counters) = queue.zip(counters).expect("every link has a port");
+            let rate = rate_mbps(counters.sent_bytes);
+            if counts {
+                self.seen.link(rate / self.plan.network.port_settings(*link).rate.as_mbps_f64());
+            }
             self.series.push(Sample {
                 time_s,
                 what: name.clone(),
                 queue_bytes: Some(bytes.as_u64()),
                 queue_packets: Some(packets),
-                rate_mbps: Some(rate_mbps(counters.sent_bytes)),
+                rate_mbps: Some(rate),
                 ..Sample::default()
             });
         }
         let hosts = &self.fabric.nodes()[0];
-        for (number, flow) in hosts.user().flows().iter().take(probe.flows as usize).enumerate() {
+        let traffic = hosts.user();
+        let mut got = Vec::new();
+        for (number, (index, flow)) in probed(traffic, probe.flows).enumerate() {
             let sender = match hosts.end(flow.sender) {
                 Some(End::Tcp(sender)) => Some(sender),
                 _ => None,
             };
+            let allowed_mbps = match &traffic.jobs()[usize::from(flow.job)] {
+                Job::App(app) => app.allowed_bps(index).map(|bps| bps / 1e6),
+                _ => None,
+            };
+            let goodput = rate_mbps(flow.delivered_bytes);
+            got.push(flow.finished_at.is_none().then_some((goodput, flow.delivered_bytes > 0)));
             self.series.push(Sample {
                 time_s,
                 what: format!("flow {number}"),
-                goodput_mbps: Some(rate_mbps(flow.delivered_bytes)),
+                goodput_mbps: Some(goodput),
+                allowed_mbps,
                 cwnd_bytes: sender.map(|sender| sender.window().cwnd),
                 srtt_us: sender.and_then(|sender| Some(sender.srtt()?.as_secs_f64() * 1e6)),
                 ..Sample::default()
             });
         }
+        if counts {
+            self.seen.flows(probe.interval, &got);
+        }
+    }
+
+    /// What was seen of the flows of job `number`, and of links.
+    pub(crate) fn seen(&self, number: u16) -> (impl Iterator<Item = &SeenFlow>, Option<f64>) {
+        let flows = self.plan.scenario.probe.as_ref().map_or(0, |probe| probe.flows);
+        let of_job = probed(self.traffic(), flows).zip(&self.seen.flows);
+        let of_job = of_job.filter(move |((_, flow), _)| flow.job == number).map(|(_, seen)| seen);
+        (of_job, self.seen.link_use_share_min)
     }
 
     pub(crate) fn take_series(&mut self) -> Vec<Sample> {
@@ -236,4 +267,10 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     pub(crate) fn links(&self) -> impl Iterator<Item = LinkId> + use<'a, Q> {
         self.plan.network.topology().link_ids()
     }
+}
+
+/// The first `count` flows that carry data, each with its number.
+fn probed(traffic: &Traffic, count: u32) -> impl Iterator<Item = (u32, &Flow)> {
+    let numbered = (0u32..).zip(traffic.flows());
+    numbered.filter(|(_, flow)| !flow.is_control).take(count as usize)
 }

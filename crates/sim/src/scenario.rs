@@ -286,6 +286,9 @@ pub struct Incast {
     pub client: Option<String>,
     /// How many answer: the hosts after the client, in order.
     pub servers: usize,
+    /// Whether they are drawn from the run's seed among all other hosts instead.
+    #[serde(default)]
+    pub random_servers: bool,
     /// Bytes that each server sends in a round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<ByteCount>,
@@ -395,7 +398,7 @@ pub struct Probe {
     /// Links, as `FROM-TO`; queue length and use are sampled.
     #[serde(default)]
     pub links: Vec<String>,
-    /// The first so many TCP flows; congestion window and goodput are sampled.
+    /// The first so many flows of data; goodput is sampled, and how fast their senders may be.
     #[serde(default)]
     pub flows: u32,
 }

@@ -47,6 +47,8 @@ pub struct Flow {
     pub sent: Option<Counters>,
     /// Segments that arrived beyond a gap, when its receiver was taken away.
     pub out_of_order_segments: u64,
+    /// Whether it only carries what is said about data that other flows carry.
+    pub is_control: bool,
 }
 
 /// What one workload does.
@@ -147,6 +149,7 @@ impl World {
             receiver,
             sent: None,
             out_of_order_segments: 0,
+            is_control: false,
         });
         (flow, sender, receiver)
     }
@@ -248,9 +251,6 @@ impl User for Traffic {
             }
             Report::Datagram(datagram) => {
                 let side = if end == flow.sender { Side::Opener } else { Side::Acceptor };
-                if side == Side::Acceptor {
-                    flow.delivered_bytes += u64::from(datagram.size_bytes);
-                }
                 let job = flow.job;
                 if let Job::App(app) = &mut self.jobs[usize::from(job)] {
                     let mut cx = AppCx { world: &mut self.world, cx, job };

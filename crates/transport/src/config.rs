@@ -41,6 +41,11 @@ pub struct Config {
     pub hystart: Option<bool>,
     /// The most that the congestion window grows to.
     pub cwnd_max: Option<ByteCount>,
+    /// What a window's marks weigh in DCTCP's mean, in millionths: g of RFC 8257 section 3.3, which has 1/16 there.
+    pub dctcp_gain_ppm: u32,
+    /// That mean at the beginning of a connection, in millionths: RFC 8257 section 3.3 has 1, so that the first marks count as
+    /// much as a loss; DCTCP's authors' ns-2 has 0.
+    pub dctcp_alpha_ppm: u32,
     /// Whether selective acknowledgements are sent and used.
     pub sack: bool,
     /// Whether losses are found by time, and the loss of a tail by a probe (RFC 8985: RACK and TLP). Needs [`Config::sack`].
@@ -105,6 +110,8 @@ impl Default for Config {
             initial_ssthresh: None,
             hystart: None,
             cwnd_max: None,
+            dctcp_gain_ppm: 62_500,
+            dctcp_alpha_ppm: 1_000_000,
             sack: true,
             rack: false,
             ecn: false,
@@ -196,6 +203,8 @@ impl Config {
             // RFC 5681 section 4.2: at most 500 ms.
             between("delayed acknowledgement in ns", ns(wait), 1, 500_000_000)?;
         }
+        between("gain of DCTCP in millionths", self.dctcp_gain_ppm.into(), 1, 1_000_000)?;
+        between("first alpha of DCTCP in millionths", self.dctcp_alpha_ppm.into(), 0, 1_000_000)?;
         between("quick acknowledgements", self.quick_ack.into(), 0, 1_000)?;
         if self.control == Control::Dctcp && !self.ecn {
             return Err(ConfigError::DctcpWithoutEcn);

@@ -81,7 +81,7 @@ impl Congestion {
         let avoidance = match config.control {
             Control::NewReno => Avoidance::NewReno(newreno::NewReno::default()),
             Control::Cubic => Avoidance::Cubic(cubic::Cubic::default()),
-            Control::Dctcp => Avoidance::Dctcp(dctcp::Dctcp::default()),
+            Control::Dctcp => Avoidance::Dctcp(dctcp::Dctcp::new(config)),
         };
         Self { avoidance, hystart: config.has_hystart().then(Box::default) }
     }

@@ -60,6 +60,8 @@ pub struct Counters {
     pub retransmitted_segments: u64,
     /// How often the retransmission timer found data unacknowledged.
     pub timeouts: u64,
+    /// The congestion window when it first did, in bytes; none where it never did.
+    pub first_timeout_cwnd_bytes: Option<u64>,
     /// How often duplicates or selective acknowledgements showed a loss.
     pub fast_recoveries: u64,
     /// Segments with data that arrived beyond a gap.
@@ -179,6 +181,7 @@ impl Connection {
             sent_segments: self.sent_segments,
             retransmitted_segments: self.retransmitted_segments,
             timeouts: self.send.timeouts_total(),
+            first_timeout_cwnd_bytes: self.send.first_timeout_cwnd(),
             fast_recoveries: self.send.recoveries_total(),
             out_of_order_segments: self.receive.out_of_order_total(),
         }

@@ -59,6 +59,8 @@ pub(crate) struct SendHalf {
     marks_seen: u64,
     say_cwr: bool,
     timeouts_total: u32,
+    /// The window at the first of them.
+    first_timeout_cwnd: Option<u64>,
     recoveries_total: u32,
 }
 
@@ -146,10 +148,14 @@ impl SendHalf {
             marks_seen: 0,
             say_cwr: false,
             timeouts_total: 0,
+            first_timeout_cwnd: None,
             recoveries_total: 0,
         }
     }
 
+    pub(crate) const fn first_timeout_cwnd(&self) -> Option<u64> {
+        self.first_timeout_cwnd
+    }
     pub(crate) fn timeouts_total(&self) -> u64 {
         self.timeouts_total.into()
     }
@@ -654,6 +660,7 @@ impl SendHalf {
             return true;
         }
         self.timeouts += 1;
+        self.first_timeout_cwnd.get_or_insert(self.window.cwnd);
         self.timeouts_total = self.timeouts_total.saturating_add(1);
         if self.timeouts > self.timeouts_max {
             return false;

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import math
 import re
 import tomllib
@@ -29,7 +30,7 @@ PLAN, EXPECTED = "plan.toml", "expected.csv"
 COLUMNS = ("metric", "published", "ours", "tolerance", "source", "note")
 
 #: One number out of the means of a column along a swept setting; ``None`` where there is none such.
-ALONG = ("first_below", "stays_below", "min_of_means", "max_of_means")
+ALONG = ("first_below", "stays_below", "min_of_means", "max_of_means", "largest_fall")
 #: One number out of a column's values.
 REDUCE = ("mean", "median", "min", "max")
 
@@ -81,12 +82,15 @@ class Metric:
         Of what.
     reduce
         ``mean``, ``median``, ``min``, ``max`` of all values; or, with ``along``, of the means of each point:
-        ``min_of_means``, ``max_of_means``, ``first_below`` (the first value of ``along`` at which the mean is below
+        ``min_of_means``, ``max_of_means``, ``largest_fall`` (how far a mean lies below one before it at most, as a share of
+        that), ``first_below`` (the first value of ``along`` at which the mean is below
         ``below``), ``stays_below`` (the first from which on all means are).
     where
         Only rows with these values.
     along, below
         See ``reduce``.
+    least, most
+        With ``along``: only its values from ``least`` to ``most``.
     against
         With ``along``: each mean is divided by that of the rows that have these values in place of ``where``'s.
     """
@@ -99,6 +103,8 @@ class Metric:
     along: str | None
     below: float | None
     against: dict[str, Any] = dataclasses.field(default_factory=dict)
+    least: float = -math.inf
+    most: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,28 +127,53 @@ class Published:
 
 
 @dataclasses.dataclass(frozen=True)
+class Curve:
+    """A line of a figure whose lines come from several sweeps.
+
+    Attributes
+    ----------
+    label
+        For the legend.
+    sweep
+        Whose rows.
+    where
+        Only rows with these values.
+    """
+
+    label: str
+    sweep: str
+    where: dict[str, Any]
+
+
+#: The column that tells a figure's curves apart.
+CURVE = "curve"
+
+
+@dataclasses.dataclass(frozen=True)
 class Figure:
-    """How a picture is drawn: the means of ``y`` along ``x``, a line for each value of ``line``.
+    """How a picture is drawn: the means of ``y`` along ``x``, a line for each value of ``line``, or for each curve.
 
     Attributes
     ----------
     name
         Of its files.
-    sweep
-        Whose rows.
-    where
-        Only rows with these values.
+    table
+        ``rows``, or ``series`` for what a probe sampled.
+    curves
+        Where its lines come from: one for all values of ``line``, or one for each line, which then is `CURVE`.
     x, y, line
         Columns.
     title, x_label, y_label, line_label
         For people; ``{}`` in ``line_label`` is the line's value.
     published
         Points beside ours.
+    least, most
+        Only values of ``x`` from ``least`` to ``most``.
     """
 
     name: str
-    sweep: str
-    where: dict[str, Any]
+    table: str
+    curves: list[Curve]
     x: str
     y: str
     line: str
@@ -151,6 +182,25 @@ class Figure:
     y_label: str
     line_label: str
     published: list[Published]
+    least: float = -math.inf
+    most: float = math.inf
+
+    @property
+    def sweeps(self) -> set[str]:
+        """Whose rows it shows."""
+        return {curve.sweep for curve in self.curves}
+
+    def rows(self, results: Mapping[str, Result]) -> pd.DataFrame:
+        """What it shows, of what `Claim.run` gave."""
+        parts = []
+        for curve in self.curves:
+            result = results[curve.sweep]
+            rows = where(result.rows if self.table == "rows" else result.series, curve.where)
+            if rows.empty:
+                raise ClaimError(f"figure {self.name}: {curve.sweep}: no row where {curve.where}")
+            parts.append(rows.assign(**{CURVE: curve.label}) if self.line == CURVE else rows)
+        rows = pd.concat(parts)
+        return rows[rows[self.x].between(self.least, self.most)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,7 +333,8 @@ class Claim:
         for name, one in self.sweeps.items():
             scenario = Scenario.from_file(self.folder / one.scenario).set(one.settings)
             over = one.over if full else one.over | one.sample_over
-            results[name] = sweep(scenario, over, one.trials if full else one.sample_trials, **options)
+            tables = any(figure.table != "rows" and name in figure.sweeps for figure in self.figures)
+            results[name] = sweep(scenario, over, one.trials if full else one.sample_trials, tables=tables, **options)
         return results
 
 
@@ -376,7 +427,11 @@ def where(rows: pd.DataFrame, wanted: Mapping[str, Any]) -> pd.DataFrame:
 def _along(rows: pd.DataFrame, metric: Metric) -> list[tuple[float, float]]:
     assert metric.along is not None
     table = means(rows, metric.column, metric.along)
-    return [(float(at), float(mean)) for at, mean in zip(table[metric.along], table["mean"], strict=True)]
+    pairs = [(float(at), float(mean)) for at, mean in zip(table[metric.along], table["mean"], strict=True)]
+    pairs = [(at, mean) for at, mean in pairs if metric.least <= at <= metric.most]
+    if not pairs:
+        raise ClaimError(f"metric {metric.name}: no {metric.along} from {metric.least:g} to {metric.most:g}")
+    return pairs
 
 
 def value(metric: Metric, rows: pd.DataFrame) -> float | None:
@@ -388,6 +443,10 @@ def value(metric: Metric, rows: pd.DataFrame) -> float | None:
     >>> knee = Metric("knee_servers", "s", "goodput_mbps", "first_below", {}, "servers", 500)
     >>> value(knee, rows), value(dataclasses.replace(knee, reduce="stays_below"), rows)
     (2.0, 4.0)
+    >>> value(dataclasses.replace(knee, reduce="min_of_means", least=1, most=3), rows)
+    300.0
+    >>> round(value(dataclasses.replace(knee, reduce="largest_fall"), rows), 3)
+    0.778
     >>> rows = pd.DataFrame({"load": [1, 2, 1, 2], "scheme": ["a", "a", "b", "b"], "goodput_mbps": [6.0, 5.0, 3.0, 2.0]})
     >>> gain = Metric("gain", "s", "goodput_mbps", "max_of_means", {"scheme": "a"}, "load", None, {"scheme": "b"})
     >>> value(gain, rows)
@@ -412,6 +471,9 @@ def value(metric: Metric, rows: pd.DataFrame) -> float | None:
             return min(mean for _, mean in pairs)
         case "max_of_means":
             return max(mean for _, mean in pairs)
+        case "largest_fall":
+            highest = itertools.accumulate((mean for _, mean in sorted(pairs)), max)
+            return max(1 - mean / high for (_, mean), high in zip(sorted(pairs), highest, strict=True))
     below = math.inf if metric.below is None else metric.below
     found: float | None = None
     for at, mean in pairs if metric.reduce == "first_below" else reversed(pairs):
@@ -487,6 +549,9 @@ class _Table:
     def count(self, key: str, default: int | None = None) -> int:
         return int(self.take(key, lambda v: type(v) is int and v > 0, "a whole number from 1", default))
 
+    def number(self, key: str, default: float) -> float:
+        return float(self.take(key, lambda v: type(v) in (int, float), "a number", default))
+
     def table(self, key: str) -> dict[str, Any]:
         return dict(self.take(key, lambda v: isinstance(v, dict), "a table", {}))
 
@@ -534,35 +599,49 @@ def _metric(table: _Table, sweeps: Mapping[str, Sweep]) -> Metric:
     against = table.table("against") if along else {}
     reduces = ALONG if along else REDUCE
     reduce = str(table.take("reduce", lambda v: v in reduces, f"one of {', '.join(reduces)}"))
+    least, most = (table.number("from", -math.inf), table.number("to", math.inf)) if along else (-math.inf, math.inf)
     below = None
     if reduce.endswith("_below"):
         below = float(table.take("below", lambda v: type(v) in (int, float), "a number"))
     table.end()
-    return Metric(name, of, column, reduce, where, along, below, against)
+    return Metric(name, of, column, reduce, where, along, below, against, least, most)
 
 
 def _figure(table: _Table, sweeps: Mapping[str, Sweep]) -> Figure:
     def is_points(v: Any) -> bool:  # noqa: ANN401
         return isinstance(v, list) and all(isinstance(p, list) and len(p) == 2 for p in v) and bool(v)
 
+    name, rows = table.text("name"), table.text("table", "rows")
+    if rows not in ("rows", "series"):
+        raise table.wrong("table", f"{rows!r}: must be rows or series")
+    curves = []
+    for one in table.tables("curve", needed=False):
+        curves.append(Curve(one.text("label"), _of_sweep(one, sweeps), one.table("where")))
+        one.end()
+    line = CURVE
+    if not curves:
+        curves = [Curve("", _of_sweep(table, sweeps), table.table("where"))]
+        line = table.text("line")
     published = []
     for one in table.tables("published", needed=False):
         points = one.take("points", is_points, "a list of pairs")
-        line = one.take("line", lambda v: isinstance(v, str | int | float), "a value of the figure's line")
-        published.append(Published(one.text("label"), line, points))
+        of = one.take("line", lambda v: isinstance(v, str | int | float), "a value of the figure's line")
+        published.append(Published(one.text("label"), of, points))
         one.end()
     figure = Figure(
-        name=table.text("name"),
-        sweep=_of_sweep(table, sweeps),
-        where=table.table("where"),
+        name=name,
+        table=rows,
+        curves=curves,
         x=table.text("x"),
         y=table.text("y"),
-        line=table.text("line"),
+        line=line,
         title=table.text("title"),
         x_label=table.text("x_label"),
         y_label=table.text("y_label"),
         line_label=table.text("line_label", "{}"),
         published=published,
+        least=table.number("from", -math.inf),
+        most=table.number("to", math.inf),
     )
     table.end()
     return figure

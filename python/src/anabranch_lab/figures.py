@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
 
-from anabranch_lab.claims import Claim, Published, where
+from anabranch_lab.claims import Claim, Published
 from anabranch_lab.results import Result
 from anabranch_lab.stats import means
 
@@ -164,10 +164,11 @@ def draw_claim(claim: Claim, results: Mapping[str, Result], folder: Path) -> lis
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for figure in claim.figures:
-        result = results[figure.sweep]
+        result = results[figure.curves[0].sweep]
+        rows = figure.rows(results)
         for theme in THEMES:
             canvas = draw(
-                where(result.rows, figure.where),
+                rows,
                 figure.x,
                 figure.y,
                 figure.line,

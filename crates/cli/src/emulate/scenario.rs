@@ -158,6 +158,8 @@ fn settings(plan: &Plan) -> anyhow::Result<EmulationOptions> {
     };
     only(network.shared_buffer.is_some(), "network.shared_buffer")?;
     only(transport.cwnd_max.is_some(), "transport.cwnd_max")?;
+    only(transport.dctcp_gain_ppm != 62_500, "transport.dctcp_gain_ppm")?;
+    only(transport.dctcp_alpha_ppm != 1_000_000, "transport.dctcp_alpha_ppm")?;
     only(transport.initial_ssthresh.is_some(), "transport.initial_ssthresh")?;
     only(transport.initial_window_segments != 10, "transport.initial_window_segments")?;
     only(transport.rto_min != Duration::from_ms(200), "transport.rto_min")?;
@@ -338,7 +340,8 @@ impl Flows {
         for (index, workload) in scenario.workload.iter().enumerate() {
             let mut numbers = Vec::new();
             let priority = workload.priority().unwrap_or_default();
-            if let (Workload::Incast(incast), Some((client, servers))) = (workload, plan.incast_hosts(index))
+            if let (Workload::Incast(incast), Some((client, servers))) =
+                (workload, plan.incast_hosts(seed, index))
             {
                 let block_bytes = incast.block_bytes().map_err(anyhow::Error::msg)?;
                 let request_bytes = incast.request.as_u64();
@@ -356,8 +359,8 @@ impl Flows {
                     let number = take(index)?;
                     numbers.push((number, None));
                     let port = agent::port(number);
-                    new.task(site(*server)).serve.push(Serve { port, priority, request_bytes, block_bytes });
-                    ask.servers.push((address(site(*server)), port));
+                    new.task(site(server)).serve.push(Serve { port, priority, request_bytes, block_bytes });
+                    ask.servers.push((address(site(server)), port));
                 }
                 ask.first_flow = numbers.first().map_or(0, |(number, _)| *number);
                 new.task(site(client)).ask.push(ask);

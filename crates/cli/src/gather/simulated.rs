@@ -9,7 +9,7 @@
 mod settings;
 
 use anabranch_codes::lt::{Code, Params};
-use anabranch_endpoint::{Len, Message as _};
+use anabranch_endpoint::{Len, Message as _, Payload as _};
 use anabranch_gather::msg::{Control, Feedback, Packet};
 use anabranch_gather::{
     Client, ClientConfig, ClientEvent, Mode, Offer, Piece, Server, ServerConfig, ServerEvent, ServerId,
@@ -35,7 +35,6 @@ const CLIENT: u16 = 0;
 pub struct Gather {
     settings: Settings,
     client: u16,
-    servers: Vec<u16>,
     link: BitRate,
     config: ClientConfig,
     server_config: ServerConfig,
@@ -43,8 +42,10 @@ pub struct Gather {
 }
 
 impl SystemPlan for Gather {
-    fn app(&self, _: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError> {
-        Ok(Box::new(Gathering::new(self, seed)))
+    fn app(&self, network: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError> {
+        let draw = self.settings.random_servers.then_some(seed);
+        let servers = network.servers(self.client, self.settings.servers, draw);
+        Ok(Box::new(Gathering::new(self, &servers, seed)))
     }
     fn has_end(&self) -> bool {
         true
@@ -77,8 +78,9 @@ pub struct Gathering {
     /// The code of a block in LTTP's mode, to say how many blocks a packet names.
     code: Option<Code>,
     neighbours: Vec<u32>,
-    /// Packets that servers have sent.
+    /// Packets that servers have sent, and the blocks that those of LTTP's mode name, all together.
     sent: u64,
+    named: u64,
     /// The longest time that a connection took to stand.
     rtt: Duration,
 }
@@ -151,11 +153,11 @@ impl<M> Flight<M> {
 }
 
 impl Gathering {
-    fn new(plan: &Gather, seed: Seed) -> Self {
+    fn new(plan: &Gather, servers: &[u16], seed: Seed) -> Self {
         let mut client =
             Client::new(plan.config.clone()).expect("a scenario's settings are checked before it runs");
         let settings = plan.settings.clone();
-        let servers = plan.servers.iter().map(|host| {
+        let servers = servers.iter().map(|host| {
             client.add_server();
             ServerSide {
                 host: *host,
@@ -188,6 +190,7 @@ impl Gathering {
             code,
             neighbours: Vec::new(),
             sent: 0,
+            named: 0,
             rtt: Duration::ZERO,
             settings,
         }
@@ -286,6 +289,7 @@ impl Gathering {
                 // A byte for the degree and one for each block, in place of the id.
                 code.neighbours(packet.id, &mut self.neighbours);
                 bytes = bytes - 4 + 1 + self.neighbours.len() as u32;
+                self.named += self.neighbours.len() as u64;
             }
             self.sent += 1;
             let number = side.packets.push(packet);
@@ -304,10 +308,10 @@ impl App for Gathering {
     fn start(&mut self, cx: &mut AppCx<'_, '_>) {
         for server in 0..self.servers.len() {
             let host = self.servers[server].host;
-            let spec =
-                StreamSpec { from: self.host, to: host, links: [None; 2], priority: self.settings.priority };
+            let priority = self.settings.priority;
+            let spec = StreamSpec { from: self.host, to: host, links: [None; 2], priority, is_control: true };
             let stream = cx.open(&spec);
-            cx.open_channel(host, self.host, self.settings.priority);
+            cx.open_channel(host, self.host, priority);
             if server == 0 {
                 self.first_flow = stream;
             }
@@ -351,6 +355,7 @@ impl App for Gathering {
         match side {
             Side::Acceptor => {
                 let Some(packet) = its.packets.take(number) else { return };
+                cx.deliver(channel, packet.payload.len() as u64);
                 self.client.handle_packet(cx.now(), ServerId(server as u32), packet);
                 self.stir_client(cx);
             }
@@ -385,6 +390,11 @@ impl App for Gathering {
     fn ended_at(&self) -> Option<Instant> {
         self.ended_at
     }
+    fn allowed_bps(&self, flow: u32) -> Option<f64> {
+        // Streams and channels take turns.
+        let server = self.servers.get(flow.checked_sub(self.first_flow)? as usize / 2)?;
+        Some(server.machine.allowed_bps())
+    }
     fn progress(&self) -> Option<f64> {
         let all = self.settings.rounds + self.settings.warmup_rounds;
         Some(f64::from(all - self.rounds_left) / f64::from(all))
@@ -393,11 +403,25 @@ impl App for Gathering {
     fn report(&self, _: Duration, row: &mut WorkloadRow) {
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         let bytes = self.settings.block.as_u64() * self.servers.len() as u64;
+        if self.rounds.is_empty() {
+            // The run's time was over first: what has come stands, packets that were of no use included.
+            return;
+        }
         row.rounds(self.rounds.iter().map(|(began, ended)| us(*ended - *began)).collect(), bytes);
         let all_rounds = self.settings.rounds + self.settings.warmup_rounds - self.rounds_left;
         let blocks = bytes.div_ceil(self.settings.symbol.as_u64()).max(1) * u64::from(all_rounds.max(1));
         row.more.insert("sent_packets_per_block", self.sent as f64 / blocks as f64);
         row.more.insert("received_packets_per_block", self.client.counts().packets as f64 / blocks as f64);
+        if self.code.is_some() && self.sent > 0 {
+            // Table I of the paper: each packet that came has a byte for its degree and one for each block it names.
+            let pulls = f64::from(all_rounds.max(1)) * self.servers.len() as f64;
+            let (packets, degree) =
+                (self.client.counts().packets as f64 / pulls, self.named as f64 / self.sent as f64);
+            let came = packets * (self.settings.symbol.as_u64() as f64 + 1.0 + degree);
+            row.more.insert("received_packets_per_pull", packets);
+            row.more.insert("packets_degree_mean", degree);
+            row.more.insert("overhead_share", came / self.settings.block.as_u64() as f64 - 1.0);
+        }
         // All blocks with their headers, at the rate of the last hop, after one round trip.
         let packet = Packet::<Len>::HEADER_BYTES + self.settings.header_bytes + self.settings.seal_bytes();
         let on_link = self.settings.block.as_u64()

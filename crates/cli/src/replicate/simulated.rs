@@ -186,6 +186,7 @@ impl Replication {
                         to: hosts[to],
                         links: [Some(out.link), transfer.sites[from].back[index]],
                         priority: if fills { FILL } else { BULK },
+                        is_control: false,
                     };
                     let stream = cx.open(&spec);
                     transfer.sites[from].outgoing[index].push(stream);

@@ -27,6 +27,10 @@ pub trait App: std::fmt::Debug + Send {
     fn end_warmup(&mut self);
     /// When the last of its work was done; none while there is more.
     fn ended_at(&self) -> Option<Instant>;
+    /// Bits in a second that the sender of a flow may send now, where something but TCP decides that; for probes.
+    fn allowed_bps(&self, _flow: u32) -> Option<f64> {
+        None
+    }
     /// The share of the work that is done, where its end is known.
     fn progress(&self) -> Option<f64>;
     /// What it got in the `measured` time since the warm-up. Sums over its streams are filled in already.
@@ -69,6 +73,8 @@ pub struct StreamSpec {
     pub links: [Option<LinkId>; 2],
     /// Strict priority of its packets, 0 first.
     pub priority: u8,
+    /// Whether it only carries what is said about data that travels elsewhere: then it is no flow to be measured.
+    pub is_control: bool,
 }
 
 /// What an [`App`] may do while it is told something.
@@ -89,9 +95,12 @@ impl AppCx<'_, '_> {
     }
     /// Opens a stream, and says its number: streams are numbered in the order in which a run opens them.
     pub fn open(&mut self, spec: &StreamSpec) -> u32 {
-        let StreamSpec { from: src, to: dst, links, priority } = *spec;
+        let StreamSpec { from: src, to: dst, links, priority, is_control } = *spec;
         let doors = links.map(|link| link.map(Network::port));
-        self.world.connect_unread(self.cx, &Opening { job: self.job, priority, src, dst, size: None, doors })
+        let opening = Opening { job: self.job, priority, src, dst, size: None, doors };
+        let stream = self.world.connect_unread(self.cx, &opening);
+        self.world.flows[stream as usize].is_control = is_control;
+        stream
     }
     /// Opens a channel for datagrams both ways, and says its number, which is one among those of streams.
     pub fn open_channel(&mut self, from: u16, to: u16, priority: u8) -> u32 {
@@ -107,6 +116,10 @@ impl AppCx<'_, '_> {
         if let Some(End::Port(port)) = self.cx.end_mut(self.end(channel, side)) {
             port.send(Datagram { number, size_bytes, sent_at });
         }
+    }
+    /// Counts bytes that a datagram of a channel has brought, headers left out.
+    pub fn deliver(&mut self, channel: u32, bytes: u64) {
+        self.world.flows[channel as usize].delivered_bytes += bytes;
     }
     fn end(&self, stream: u32, side: Side) -> PeerId {
         let flow = &self.world.flows[stream as usize];

@@ -2,11 +2,12 @@
 
 use super::newreno::NewReno;
 use super::{Ack, Window};
+use crate::config::Config;
 
 /// One, in the fixed point of alpha.
 const ONE: u64 = 1 << 20;
-/// g of section 3.3: 1/16.
-const GAIN_SHIFT: u32 = 4;
+/// One, in the settings' millionths.
+const PPM: u64 = 1_000_000;
 
 /// The state of DCTCP. It grows as NewReno does.
 #[derive(Clone, Debug)]
@@ -14,20 +15,29 @@ pub struct Dctcp {
     pub(super) reno: NewReno,
     /// The share of bytes that are marked, smoothed; in parts of [`ONE`].
     alpha: u64,
+    /// g of section 3.3, in parts of [`PPM`].
+    gain: u64,
     acked: u64,
     marked: u64,
     /// The position whose acknowledgement ends the window that is observed.
     window_end: u64,
 }
 
-impl Default for Dctcp {
-    fn default() -> Self {
-        // Section 3.3, step 1: 1, so that the first marks count as much as a loss.
-        Self { reno: NewReno::default(), alpha: ONE, acked: 0, marked: 0, window_end: 0 }
-    }
-}
-
 impl Dctcp {
+    /// At the beginning of a connection.
+    pub(super) fn new(config: &Config) -> Self {
+        // Section 3.3, step 1.
+        let alpha = ONE * u64::from(config.dctcp_alpha_ppm) / PPM;
+        Self {
+            reno: NewReno::default(),
+            alpha,
+            gain: config.dctcp_gain_ppm.into(),
+            acked: 0,
+            marked: 0,
+            window_end: 0,
+        }
+    }
+
     /// Observes marks, window by window.
     ///
     /// Source: section 3.3, steps 1 to 8; DCTCP.Alpha = Alpha * (1 - g) + g * M.
@@ -38,7 +48,8 @@ impl Dctcp {
             return;
         }
         let share = (u128::from(self.marked) * u128::from(ONE) / u128::from(self.acked)) as u64;
-        self.alpha = self.alpha - (self.alpha >> GAIN_SHIFT) + (share >> GAIN_SHIFT);
+        let part = |value: u64| value * self.gain / PPM;
+        self.alpha = self.alpha - part(self.alpha) + part(share);
         (self.acked, self.marked, self.window_end) = (0, 0, ack.sent);
     }
 
@@ -63,7 +74,7 @@ mod tests {
 
     #[test]
     fn without_marks_alpha_decays_by_a_sixteenth_each_window() {
-        let mut control = Dctcp::default();
+        let mut control = Dctcp::new(&Config::default());
         let mut una = 0;
         for _ in 0..11 * 10 {
             una += 1_000;
@@ -75,8 +86,21 @@ mod tests {
     }
 
     #[test]
+    fn alpha_moves_by_the_gain() {
+        for gain_ppm in [1, 62_500, 150_000, 1_000_000] {
+            let mut control = Dctcp::new(&Config { dctcp_gain_ppm: gain_ppm, ..Config::default() });
+            control.note(&ack(1_000, false));
+            let expected = (1.0 - f64::from(gain_ppm) / 1e6) * ONE as f64;
+            assert!((control.alpha as f64 - expected).abs() <= 1.0, "{gain_ppm}: {}", control.alpha);
+        }
+        let mut control = Dctcp::new(&Config { dctcp_alpha_ppm: 0, ..Config::default() });
+        control.note(&ack(1_000, true));
+        assert_eq!(control.alpha, ONE / 16, "from 0 as from 1");
+    }
+
+    #[test]
     fn the_window_shrinks_by_half_of_alpha() {
-        let mut control = Dctcp::default();
+        let mut control = Dctcp::new(&Config::default());
         let mut w = window();
         control.back_off(&mut w);
         assert_eq!((w.cwnd, w.ssthresh), (50_000, 50_000), "all marked: as for a loss");
@@ -90,7 +114,7 @@ mod tests {
 
     #[test]
     fn alpha_settles_at_the_share_that_is_marked() {
-        let mut control = Dctcp::default();
+        let mut control = Dctcp::new(&Config::default());
         let mut una = 0;
         for n in 0..10_000u64 {
             una += 1_000;

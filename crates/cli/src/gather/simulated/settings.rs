@@ -21,6 +21,8 @@ pub(super) struct Settings {
     client: Option<String>,
     /// How many answer: the hosts behind the client.
     pub servers: usize,
+    /// Whether they are drawn from the run's seed among all other hosts instead.
+    pub random_servers: bool,
     /// Bytes from each.
     pub block: ByteCount,
     /// How often, each time once all have come.
@@ -52,6 +54,7 @@ impl Default for Settings {
         Self {
             client: None,
             servers: 8,
+            random_servers: false,
             block: ByteCount::kib(256),
             rounds: 20,
             warmup_rounds: 0,
@@ -131,7 +134,6 @@ pub fn plan(workload: &System, network: &Network, field: &str) -> Result<Gather,
     let link = rates.max().ok_or_else(|| wrong("client", "no link leads to it".to_owned()))?;
     let config = settings.client_config(link);
     config.check().map_err(|error| wrong(error.setting, error.message))?;
-    let servers = (1..=settings.servers).map(|n| ((usize::from(client) + n) % hosts) as u16).collect();
     let server_config = ServerConfig {
         give_up: GIVE_UP,
         // In the simulator blocks are lengths and take no memory.
@@ -139,5 +141,5 @@ pub fn plan(workload: &System, network: &Network, field: &str) -> Result<Gather,
         ..ServerConfig::default()
     };
     let priorities = vec![settings.priority];
-    Ok(Gather { settings, client, servers, link, config, server_config, priorities })
+    Ok(Gather { settings, client, link, config, server_config, priorities })
 }

@@ -10,8 +10,13 @@ fn plan(text: &str) -> Result<Plan, String> {
 }
 
 fn run(settings: &str, servers: usize, block_kib: u32, trial: u64) -> Outcome {
+    run_with("", settings, servers, block_kib, trial)
+}
+
+fn run_with(of_run: &str, settings: &str, servers: usize, block_kib: u32, trial: u64) -> Outcome {
     let plan = plan(&format!(
         r#"
+        {of_run}
         network = {{ topology = "star", hosts = {}, rate = "1 Gbit/s", delay = "25 us", queue = "64 KiB" }}
         [workload]
         kind = "gather"
@@ -66,6 +71,64 @@ fn without_the_links_rate_tfrc_finds_it() {
     let outcome = run("knows_link = false\nrounds = 2", 8, 1_024, 0);
     let goodput = outcome.workloads[0].goodput_mbps.expect("rounds have ended");
     assert!(goodput >= 700.0, "{goodput} Mbit/s");
+}
+
+#[test]
+fn servers_are_drawn_from_the_seed_alike_for_every_transport() {
+    let network = "network = { topology = \"fat-tree\", k = 4 }\n";
+    let servers = |kind: &str, trial| {
+        let plan = plan(&format!(
+            "{network}[workload]\nkind = \"{kind}\"\nservers = 5\nblock = \"4 KiB\"\nrounds = 1\nrandom_servers = true"
+        ));
+        let plan = plan.unwrap_or_else(|error| panic!("{error}"));
+        let mut simulation: Simulation<'_> = Simulation::new(&plan, trial).expect("it can be planned");
+        while simulation.step() {}
+        let outcome = simulation.finish();
+        let senders = outcome.flows.into_iter().filter(|flow| flow.to == "h0").map(|flow| flow.from);
+        senders.collect::<Vec<_>>()
+    };
+    assert_eq!(servers("gather", 0), servers("incast", 0));
+    assert_ne!(servers("gather", 0), servers("gather", 1));
+    assert_ne!(servers("gather", 0), ["h1", "h2", "h3", "h4", "h5"]);
+}
+
+#[test]
+fn pulls_that_last_as_long_as_the_run_are_seen_by_probes() {
+    let outcome = run_with(
+        "duration = \"300 ms\"\nwarmup = \"100 ms\"\nprobe = { interval = \"50 ms\", flows = 9, links = [\"hub-h0\"] }",
+        "mode = \"lttp\"\ndecoder = \"inactivation\"\nrounds = 1",
+        3,
+        65_536,
+        0,
+    );
+    let row = &outcome.workloads[0];
+    assert_eq!(row.rounds, None, "the run ends first");
+    let goodput = row.goodput_mbps.expect("packets have come");
+    assert!((850.0..1_000.0).contains(&goodput), "{goodput} Mbit/s");
+    let (least, most) = (row.probed_share_min.expect("flows"), row.probed_share_max.expect("flows"));
+    assert!(least > 0.3 && least < 1.0 && most > 1.0 && most < 2.0, "{least} to {most}");
+    assert_eq!(row.probed_idle_us_max, Some(0.0));
+    assert!(row.probed_link_use_share_min > Some(0.9));
+    let flows = |sample: &&anabranch_sim::Sample| sample.what.starts_with("flow");
+    // Control streams are no flows of data; every sender has a rate.
+    assert_eq!(outcome.series.iter().filter(flows).filter(|sample| sample.time_s < 0.051).count(), 3);
+    assert!(outcome.series.iter().filter(flows).all(|sample| sample.allowed_mbps > Some(0.0)));
+}
+
+#[test]
+fn table_1_of_the_paper_with_elimination() {
+    // 271 packets for 256 KiB, of a mean degree of 6.88.
+    let trials = 20;
+    let (mut packets, mut degree) = (0.0, 0.0);
+    for trial in 0..trials {
+        let outcome = run("mode = \"lttp\"\ndecoder = \"inactivation\"\nrounds = 1", 1, 256, trial);
+        let more = &outcome.workloads[0].more;
+        packets += more["received_packets_per_pull"] / trials as f64;
+        degree += more["packets_degree_mean"] / trials as f64;
+        let came = more["received_packets_per_pull"] * (1_025.0 + more["packets_degree_mean"]);
+        assert!((more["overhead_share"] - (came / 262_144.0 - 1.0)).abs() < 1e-9);
+    }
+    assert!((packets / 271.0 - 1.0).abs() < 0.05 && (degree / 6.88 - 1.0).abs() < 0.1, "{packets} {degree}");
 }
 
 #[test]

@@ -1,0 +1,86 @@
+//! What is made of a run's samples besides a table of them: how evenly probed flows shared, interval by interval, and how long one
+//! got nothing.
+//!
+//! Intervals count that lie behind the warm-up. Read [`Seen`] first.
+
+use anabranch_units::Duration;
+
+/// What was seen of all probed links and flows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Seen {
+    /// The least share of its rate that a probed link carried in an interval.
+    pub link_use_share_min: Option<f64>,
+    /// One for each probed flow, in their order.
+    pub flows: Vec<SeenFlow>,
+}
+
+/// What was seen of a probed flow.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub(crate) struct SeenFlow {
+    /// The least and the most that it got in an interval, as a share of the mean of all probed flows.
+    pub shares: Option<(f64, f64)>,
+    /// The longest time in which it got nothing after it had begun, in whole intervals.
+    pub idle_max: Duration,
+    idle: Duration,
+}
+
+impl Seen {
+    /// A link carried this share of its rate in an interval.
+    pub(crate) fn link(&mut self, use_share: f64) {
+        self.link_use_share_min =
+            Some(self.link_use_share_min.map_or(use_share, |least| least.min(use_share)));
+    }
+
+    /// Each probed flow got so much in an interval, in the same unit, and has begun by its end or has not; or it is over. Flows
+    /// that are new come last.
+    pub(crate) fn flows(&mut self, interval: Duration, got: &[Option<(f64, bool)>]) {
+        self.flows.resize(got.len().max(self.flows.len()), SeenFlow::default());
+        let sum: f64 = got.iter().flatten().map(|(got, _)| got).sum();
+        let mean = sum / got.iter().flatten().count().max(1) as f64;
+        for (flow, got) in self.flows.iter_mut().zip(got) {
+            let Some((got, has_begun)) = *got else { continue };
+            flow.idle = if got > 0.0 || !has_begun { Duration::ZERO } else { flow.idle + interval };
+            flow.idle_max = flow.idle_max.max(flow.idle);
+            if mean > 0.0 {
+                let share = got / mean;
+                let (least, most) = flow.shares.unwrap_or((share, share));
+                flow.shares = Some((least.min(share), most.max(share)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_of_the_mean_of_each_interval() {
+        let mut seen = Seen::default();
+        seen.flows(Duration::from_ms(1), &[Some((1.0, true)), Some((3.0, true))]);
+        seen.flows(Duration::from_ms(1), &[Some((8.0, true)), Some((8.0, true))]);
+        assert_eq!(
+            seen.flows.iter().map(|flow| flow.shares).collect::<Vec<_>>(),
+            [Some((0.5, 1.0)), Some((1.0, 1.5))]
+        );
+    }
+
+    #[test]
+    fn a_flow_idles_from_its_beginning_to_its_end() {
+        let mut seen = Seen::default();
+        let mut has_begun = false;
+        for got in [Some(0.0), Some(0.0), Some(1.0), Some(0.0), Some(0.0), Some(1.0), Some(0.0), None, None] {
+            has_begun |= got > Some(0.0);
+            seen.flows(Duration::from_ms(10), &[got.map(|got| (got, has_begun))]);
+        }
+        assert_eq!(seen.flows[0].idle_max, Duration::from_ms(20));
+    }
+
+    #[test]
+    fn of_a_links_intervals_the_least_counts() {
+        let mut seen = Seen::default();
+        assert_eq!(seen.link_use_share_min, None);
+        [0.9, 0.4, 1.0].iter().for_each(|share| seen.link(*share));
+        assert_eq!(seen.link_use_share_min, Some(0.4));
+    }
+}
