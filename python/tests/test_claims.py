@@ -87,6 +87,16 @@ def write(folder: Path, plan: str = PLAN, expected: str = EXPECTED) -> Path:
         ("below = 1", "below = 1\nabove = 2", "metric knee_servers: above: is not known here"),
         ('reduce = "mean"', 'reduce = "mode"', "reduce: 'mode': must be one of mean, median, min, max"),
         ('sweep = "servers"\ncolumn = "rounds"', 'sweep = "s"\ncolumn = "rounds"', "the name of a sweep: servers"),
+        (
+            'line = "workload"',
+            'table = "links"\nline = "workload"',
+            "figure goodput: table: 'links': must be rows or series",
+        ),
+        (
+            "[[figure.published]]",
+            '[[figure.curve]]\nlabel = "a"\nsweep = "s"\n[[figure.published]]',
+            "the name of a sweep: servers",
+        ),
         ('claim = "small"', 'claim = "big"', "must be the folder's name"),
         ("points = [[1, 900]]", "points = [[1]]", "must be a list of pairs"),
         ("title = ", "title ", "line 2"),
@@ -173,6 +183,51 @@ def test_figures_and_run_directories_are_written(tmp_path: Path, capsys: pytest.
     assert main([*arguments, "--full"]) == 0
     assert names <= {path.name for path in claim.iterdir()}
     assert "goodput-dark.png" in capsys.readouterr().out
+
+
+def test_a_figure_may_have_curves_of_several_sweeps_over_time(tmp_path: Path) -> None:
+    again = PLAN.split("[[sweep]]")[1].split("[[metric]]")[0].replace('"servers"', '"others"')
+    plan = PLAN.replace("[[metric]]", f"[[sweep]]{again}[[metric]]", 1).split("[[figure]]", maxsplit=1)[0]
+    plan += """[[figure]]
+name = "time"
+table = "series"
+x = "time_s"
+y = "goodput_mbps"
+to = 0.001
+title = "Over time"
+x_label = "time, s"
+y_label = "goodput, Mbit/s"
+[[figure.curve]]
+label = "one"
+sweep = "servers"
+where = { "what" = "flow 0", "workload.servers" = 2 }
+[[figure.curve]]
+label = "other"
+sweep = "others"
+where = { "what" = "flow 1", "trial" = 0 }
+[[figure.curve]]
+label = "nowhere"
+sweep = "others"
+where = { "what" = "flow 7" }
+"""
+    folder = write(tmp_path, plan)
+    (folder / "small.toml").write_text(SCENARIO + '[probe]\ninterval = "100 us"\nflows = 2\n')
+    claim = Claim.read(folder)
+    shown = claim.figures[0].rows(claim.run(full=True, progress=False))
+    assert set(shown[claims.CURVE]) == {"one", "other"}
+    assert 0 < shown["time_s"].max() <= 0.001
+    assert set(shown["what"]) == {"flow 0", "flow 1"}
+
+
+def test_the_paper_of_gather_is_checked_by_a_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "lttp", "--json", "--quiet", "--experiments", str(ROOT / "experiments")])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    ours = [row for row in rows if "counted" in row["metric"]]
+    assert len(ours) > 10
+    assert [row["metric"] for row in ours if not row["ok"]] == []
+    falls = [row for row in rows if row["metric"].endswith("fall_share")]
+    assert falls
+    assert all(row["ok"] for row in falls)
 
 
 def test_the_repositorys_claims_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,16 +191,17 @@ class Figure:
         return {curve.sweep for curve in self.curves}
 
     def rows(self, results: Mapping[str, Result]) -> pd.DataFrame:
-        """What it shows, of what `Claim.run` gave."""
+        """What it shows, of what `Claim.run` gave: curves that a sample leaves out are left out."""
         parts = []
         for curve in self.curves:
             result = results[curve.sweep]
             rows = where(result.rows if self.table == "rows" else result.series, curve.where)
-            if rows.empty:
-                raise ClaimError(f"figure {self.name}: {curve.sweep}: no row where {curve.where}")
             parts.append(rows.assign(**{CURVE: curve.label}) if self.line == CURVE else rows)
         rows = pd.concat(parts)
-        return rows[rows[self.x].between(self.least, self.most)]
+        rows = rows[rows[self.x].between(self.least, self.most)]
+        if rows.empty:
+            raise ClaimError(f"figure {self.name}: no row that it could show")
+        return rows
 
 
 @dataclasses.dataclass(frozen=True)
