@@ -88,11 +88,22 @@ def draw(
         axes = canvas.add_subplot(facecolor=look.paper)
         values = list(dict.fromkeys(rows[line])) if line else [None]
         colours = {value: look.lines[i % len(look.lines)] for i, value in enumerate(values)}
+        # Lines beyond the colours are dashed.
+        styles = ("-", "--", ":")
+        dashes = {value: styles[i // len(look.lines) % len(styles)] for i, value in enumerate(values)}
         for value, colour in colours.items():
             table = means(rows if line is None else rows[rows[line] == value], y, x)
             label = (line_label.format(value) if line else y) + ", ours"
             axes.plot(
-                table[x], table["mean"], color=colour, linewidth=1.6, marker=".", markersize=5, label=label, zorder=3
+                table[x],
+                table["mean"],
+                color=colour,
+                linestyle=dashes[value],
+                linewidth=1.6,
+                marker=".",
+                markersize=5,
+                label=label,
+                zorder=3,
             )
             axes.fill_between(table[x], table["low"], table["high"], color=colour, alpha=0.2, linewidth=0, zorder=2)
         markers = dict(zip(dict.fromkeys(one.label for one in published), MARKERS * len(published), strict=False))
