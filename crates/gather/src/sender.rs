@@ -26,6 +26,8 @@ pub(crate) const TIMEOUT: TcpTimeout = TcpTimeout::FourRtt;
 const COUNTED_GAP_MAX_S: f64 = 0.2;
 /// Packets on their way that are remembered; the oldest of more count as lost.
 const ON_WAY_MAX: usize = 1 << 16;
+/// The least time after which a packet that is not counted is lost: processes take turns more slowly than the shortest ways.
+const PATIENCE_MIN: Duration = Duration::from_ms(2);
 /// How many packets may leave late and together, and after how long it is too late for that (RFC 5348 section 4.6).
 const CATCH_UP_PACKETS: u64 = 4;
 const CATCH_UP_MAX: Duration = Duration::from_ms(20);
@@ -243,7 +245,10 @@ impl<S: Symbol> Sender<S> {
 
     /// Forgets packets that have come, and those that should have.
     fn forget(&mut self, now: Instant, next: u32) {
-        let patience = self.tfrc.rtt().map(|rtt| Duration::from_ps(rtt.as_ps() / 2 * 3) + self.gap() * 2);
+        let patience = self
+            .tfrc
+            .rtt()
+            .map(|rtt| (Duration::from_ps(rtt.as_ps() / 2 * 3) + self.gap() * 2).max(PATIENCE_MIN));
         while let Some(first) = self.on_way.front() {
             let is_late = patience.is_some_and(|patience| first.sent_at + patience < now);
             if first.sequence >= next && !is_late && self.on_way.len() < ON_WAY_MAX {

@@ -96,7 +96,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         args.memory,
         ByteCount::new(MEMORY_MIN)
     );
-    let block_bytes = datagram - headers;
+    let block_bytes = run::block_bytes(datagram);
     let blocks_max = (GENERATION_BYTES / block_bytes).clamp(*BLOCKS.start(), *BLOCKS.end());
     let defaults = ClientConfig::default();
     let config = ClientConfig {

@@ -229,6 +229,13 @@ pub async fn run(
     Ok(code)
 }
 
+/// The block of a datagram of so many bytes. Long ones are whole chunks of BLAKE3, which then hashes many at once.
+pub fn block_bytes(datagram: u32) -> u32 {
+    let fits = datagram.saturating_sub(SEAL_BYTES + Packet::<()>::HEADER_BYTES).max(1);
+    let chunk = blake3::CHUNK_LEN as u32;
+    if fits >= 4 * chunk { fits / chunk * chunk } else { fits }
+}
+
 /// The machine's configuration for so many servers.
 fn sized(settings: &Settings, servers: usize) -> anyhow::Result<ClientConfig> {
     let mut config = settings.config.clone();
@@ -471,7 +478,7 @@ impl Run {
                 let fits = route_mtu(to).ok().and_then(|mtu| payload_max(mtu, to.ip()));
                 let fits =
                     fits.map_or(self.settings.datagram, |fits| self.settings.datagram.min(fits as u32));
-                let block = fits.saturating_sub(SEAL_BYTES + Packet::<()>::HEADER_BYTES).max(1);
+                let block = block_bytes(fits);
                 let id = ServerId(server as u32);
                 self.client.set_block_bytes(id, block);
                 self.channels.insert(connected.channel.opener.channel().0, server);
