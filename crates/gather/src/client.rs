@@ -404,14 +404,20 @@ impl<S: Symbol> Client<S> {
 
     /// What may be granted in all, in bits of datagrams a second.
     fn granted_bps(&self) -> Option<f64> {
-        let datagram = f64::from(Packet::<S>::HEADER_BYTES + self.config.block_bytes);
+        let datagram = self.datagram_bytes();
         let on_link = datagram + f64::from(self.config.overhead_bytes);
         self.config.link.map(|link| link.as_bps() as f64 * self.config.link_share * datagram / on_link)
     }
 
+    /// Bytes of the shortest packets that servers send: the others have fewer headers for as much.
+    fn datagram_bytes(&self) -> f64 {
+        let shortest = self.servers.iter().map(|server| server.block_bytes).min();
+        f64::from(Packet::<S>::HEADER_BYTES + shortest.unwrap_or(self.config.block_bytes))
+    }
+
     /// How long a packet takes of what is granted in all.
     fn slot(&self) -> Duration {
-        let bits = 8.0 * f64::from(Packet::<S>::HEADER_BYTES + self.config.block_bytes);
+        let bits = 8.0 * self.datagram_bytes();
         self.granted_bps().map_or(Duration::ZERO, |bps| Duration::from_ps((bits / bps * 1e12) as u64))
     }
 

@@ -162,3 +162,25 @@ fn a_way_that_takes_only_short_packets_is_found_out() {
     world.run(SECOND * 10);
     assert!(world.is_complete(0) && world.got(0) == object(1, 300_000), "{}", world.story());
 }
+
+/// Issue #4: grants were reckoned with the longest block that the client would take, and packets of shorter ones, with more
+/// headers for as much, were more than the link carries.
+#[test]
+fn grants_fit_the_link_with_the_blocks_that_servers_send() {
+    let config = ClientConfig { block_bytes: 8_000, overhead_bytes: 100, ..config(Mode::Counted) };
+    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let servers: Vec<_> = (0..4).map(|_| world.add_server()).collect();
+    for server in servers {
+        world.client.set_block_bytes(server, 1_000);
+        world.put(server, "object", object(1, 1_000_000));
+        world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
+    }
+    world.run(Duration::from_ms(101));
+    // A packet takes 1,129 bytes of 100 Mbit/s; all servers have a tenth of a second, less half a round trip.
+    let most = (0.1 * 100e6 / 8.0 / 1_129.0) as usize;
+    assert!(
+        world.packets_sent <= most && world.packets_sent > most * 9 / 10,
+        "{}, at most {most}",
+        world.packets_sent
+    );
+}
