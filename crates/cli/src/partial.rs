@@ -27,6 +27,8 @@ pub struct PartialFile {
     data: File,
     journal: File,
     have: RangeSet,
+    /// Whether it is on the disk before it gets its name.
+    syncs: bool,
     /// It has its name: what still comes from an attempt that is being taken down is not for it any more.
     finished: bool,
 }
@@ -57,8 +59,14 @@ impl PartialFile {
         at(&data_path, reserve(&data, length))?;
         let journal_path = beside(path, ".partial.journal");
         let journal = open(&journal_path)?;
-        let mut file =
-            Self { path: path.to_owned(), data, journal, have: RangeSet::default(), finished: false };
+        let mut file = Self {
+            path: path.to_owned(),
+            data,
+            journal,
+            have: RangeSet::default(),
+            syncs: true,
+            finished: false,
+        };
         at(&journal_path, file.verify(length))?;
         Ok(file)
     }
@@ -119,6 +127,11 @@ impl PartialFile {
         Ok(())
     }
 
+    /// The same file, given its name without waiting for the disk: a machine that stops soon after may lose it.
+    pub fn without_sync(self) -> Self {
+        Self { syncs: false, ..self }
+    }
+
     /// Whether it has its name; then it takes nothing more.
     pub fn is_finished(&self) -> bool {
         self.finished
@@ -176,10 +189,15 @@ impl PartialFile {
 
     fn place(&self, length: u64) -> io::Result<()> {
         at(&self.path, self.data.set_len(length))?;
-        at(&self.path, self.data.sync_all())?;
+        if self.syncs {
+            at(&self.path, self.data.sync_all())?;
+        }
         at(&self.path, std::fs::rename(beside(&self.path, ".partial"), &self.path))?;
         let journal = beside(&self.path, ".partial.journal");
         at(&journal, std::fs::remove_file(&journal))?;
+        if !self.syncs {
+            return Ok(());
+        }
         let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         at(folder, File::open(folder).and_then(|f| f.sync_all()))
     }

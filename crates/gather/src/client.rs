@@ -94,6 +94,8 @@ pub enum ClientEvent<S> {
 const EARLY_MAX: usize = 256;
 /// The least time over which it is measured what pulls use.
 const MEASURE_MIN: Duration = Duration::from_ms(20);
+/// How long, from the first connection on, a share of the last hop is kept for servers that were not asked for anything yet.
+const AWAITED: Duration = Duration::from_ms(100);
 /// How often it is looked for servers that crawl.
 const CRAWL_EVERY: Duration = Duration::from_secs(1);
 /// A pull is taken from its server if an idle holder would bring what it lacks in less than this share of the time.
@@ -118,6 +120,9 @@ struct PieceState {
 #[derive(Debug)]
 struct ServerState {
     is_connected: bool,
+    is_lost: bool,
+    /// It has had a pull.
+    was_asked: bool,
     rtt: Option<Duration>,
     block_bytes: u32,
     pulls: u32,
@@ -170,6 +175,8 @@ pub struct Client<S> {
     touched: VecDeque<PullId>,
     measured_at: Option<Instant>,
     crawl_at: Option<Instant>,
+    /// Until when a share of the last hop is kept for servers that have not been asked yet.
+    awaits_until: Option<Instant>,
     /// Some grant was lowered when it was measured last, and nobody has been given what that leaves.
     is_lowered: bool,
     /// Of pulls that are over.
@@ -196,6 +203,7 @@ impl<S: Symbol> Client<S> {
             touched: VecDeque::new(),
             measured_at: None,
             crawl_at: None,
+            awaits_until: None,
             is_lowered: false,
             counts: Counts::default(),
             strays: 0,
@@ -207,6 +215,8 @@ impl<S: Symbol> Client<S> {
         let block_bytes = self.config.block_bytes;
         self.servers.push(ServerState {
             is_connected: false,
+            is_lost: false,
+            was_asked: false,
             rtt: None,
             block_bytes,
             pulls: 0,
@@ -283,12 +293,14 @@ impl<S: Symbol> Client<S> {
     pub fn handle_connected(&mut self, now: Instant, server: ServerId, rtt: Option<Duration>) {
         let state = &mut self.servers[server.0 as usize];
         (state.is_connected, state.rtt) = (true, rtt);
+        self.awaits_until.get_or_insert(now + AWAITED);
         self.schedule(now);
     }
 
     /// A server cannot be reached, or not any more.
     pub fn handle_lost(&mut self, now: Instant, server: ServerId, reason: &str) {
-        self.servers[server.0 as usize].is_connected = false;
+        let state = &mut self.servers[server.0 as usize];
+        (state.is_connected, state.is_lost) = (false, true);
         let its: Vec<PullId> =
             self.pulls.iter().filter(|(_, pull)| pull.server == server).map(|(id, _)| *id).collect();
         let mut told: Vec<PieceId> = Vec::new();
@@ -371,7 +383,9 @@ impl<S: Symbol> Client<S> {
             }
         };
         state.pulls += 1;
-        self.servers[server.0 as usize].pulls += 1;
+        let its = &mut self.servers[server.0 as usize];
+        its.pulls += 1;
+        its.was_asked = true;
         let id = PullId(self.next_pull);
         self.next_pull += 1;
         let state = State::Asked { early: Vec::new(), grant: None };
@@ -425,7 +439,11 @@ impl<S: Symbol> Client<S> {
     /// others only once the one has heard of it.
     fn regrant(&mut self, only_lowers: bool) {
         let Some(capacity) = self.granted_bps() else { return };
-        let demands: Vec<Option<f64>> = self.pulls.values().map(|pull| pull.demand).collect();
+        let mut demands: Vec<Option<f64>> = self.pulls.values().map(|pull| pull.demand).collect();
+        // Whoever is connected first may not have all, as it would go on with that until it hears of the others.
+        let awaited = self.servers.iter().filter(|server| !server.was_asked && !server.is_lost).count();
+        let awaited = if self.awaits_until.is_some() { awaited } else { 0 };
+        demands.extend(std::iter::repeat_n(None, awaited));
         for (pull, share) in self.pulls.values_mut().zip(share(capacity, &demands)) {
             let rate = BitRate::bps((share as u64).max(1));
             let new =
@@ -439,6 +457,10 @@ impl<S: Symbol> Client<S> {
 
     /// Sees which pulls do not use what they are granted.
     fn measure(&mut self, now: Instant) {
+        if self.awaits_until.is_some_and(|until| until <= now) {
+            self.awaits_until = None;
+            self.regrant(false);
+        }
         let Some(capacity) = self.granted_bps() else { return };
         let rtt = self.servers.iter().filter_map(|server| server.rtt).max().unwrap_or(Duration::ZERO);
         let since = *self.measured_at.get_or_insert(now);

@@ -46,6 +46,9 @@ pub struct Args {
     /// A server of which nothing comes for so long is asked for nothing more.
     #[arg(long, value_name = "TIME", default_value = "5 s")]
     give_up: Duration,
+    /// Do not wait for the disk: a machine that stops soon after may lose what has its name already.
+    #[arg(long)]
+    no_sync: bool,
     /// JSON: a line for each second and each object, and one object at the end.
     #[arg(long)]
     json: bool,
@@ -110,7 +113,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         give_up: args.give_up,
         ..defaults
     };
-    let settings = run::Settings { config, memory, datagram, streams, json: args.json, quiet };
+    let settings =
+        run::Settings { config, memory, datagram, streams, syncs: !args.no_sync, json: args.json, quiet };
     crate::process::runtime()?.block_on(run::run(targets, &credentials, settings))
 }
 

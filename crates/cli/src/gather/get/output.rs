@@ -89,10 +89,10 @@ pub struct Output {
 }
 
 impl Output {
-    /// Starts it. What it says comes out of the receiver.
+    /// Starts it; files are on the disk before they get their names if it `syncs`. What it says comes out of the receiver.
     ///
     /// Errors: the system has no thread to give.
-    pub fn start() -> std::io::Result<(Self, mpsc::UnboundedReceiver<Reply>)> {
+    pub fn start(syncs: bool) -> std::io::Result<(Self, mpsc::UnboundedReceiver<Reply>)> {
         let (orders, mut orders_out) = mpsc::channel(ORDERS_MAX);
         let (replies, replies_out) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("output".into()).spawn(move || {
@@ -117,7 +117,7 @@ impl Output {
                             let job = files.remove(&object).map(|file| (object, file, hash));
                             let _ = job.map(|job| finishing_in.send(job));
                         }
-                        other => drop(handle(&mut files, other).map(|reply| replies.send(reply))),
+                        other => drop(handle(&mut files, other, syncs).map(|reply| replies.send(reply))),
                     }
                 }
                 drop(finishing_in);
@@ -173,7 +173,7 @@ impl Stream {
     }
 }
 
-fn handle(places: &mut BTreeMap<usize, Place>, order: Order) -> Option<Reply> {
+fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool) -> Option<Reply> {
     match order {
         Order::Open { object, path: None, bytes } => {
             places.insert(object, Place::Stream(Box::new(Stream { bytes, ..Stream::default() })));
@@ -183,6 +183,7 @@ fn handle(places: &mut BTreeMap<usize, Place>, order: Order) -> Option<Reply> {
         Order::Open { object, path: Some(path), bytes } => Some(match PartialFile::open(&path, bytes) {
             Ok(file) => {
                 let missing = file.have().missing(bytes).into_iter().map(|r| r.start..r.end).collect();
+                let file = if syncs { file } else { file.without_sync() };
                 places.insert(object, Place::File { file, bytes });
                 Reply::Opened { object, missing }
             }

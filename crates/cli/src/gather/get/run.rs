@@ -41,6 +41,8 @@ pub struct Settings {
     pub datagram: u32,
     /// The one object goes to standard output, in order and as it comes.
     pub streams: bool,
+    /// Files are on the disk before they get their names.
+    pub syncs: bool,
     /// For programs.
     pub json: bool,
     /// Say nothing but errors.
@@ -187,7 +189,7 @@ pub async fn run(
         .iter()
         .map(|holder| Link { holder: (*holder).to_owned(), connected: None, lost: None, received_bytes: 0 })
         .collect();
-    let (output, replies) = Output::start()?;
+    let (output, replies) = Output::start(settings.syncs)?;
     let now = std::time::Instant::now();
     let objects = targets.into_iter().map(|target| Object {
         target,

@@ -53,6 +53,8 @@ pub async fn run(
     from: SocketAddr,
     greeting: Greeting,
 ) -> anyhow::Result<()> {
+    // Messages are short and each waits for the one before: none is held back to be sent with others.
+    tcp.set_nodelay(true)?;
     let greeted = async {
         let (stream, peer) = identity.accept(tcp).await.context("no secure connection")?;
         anyhow::ensure!(
