@@ -16,7 +16,7 @@ use crate::layout::Layout;
 use crate::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
 use crate::receiver::{Counts, Receiver, Receiving};
 use anabranch_codes::Symbol;
-use anabranch_units::{BitRate, Duration, Instant};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
@@ -100,6 +100,8 @@ const AWAITED: Duration = Duration::from_ms(100);
 const CRAWL_EVERY: Duration = Duration::from_secs(1);
 /// A pull is taken from its server if an idle holder would bring what it lacks in less than this share of the time.
 const CRAWL_SHARE: f64 = 0.25;
+/// What a request takes on the link, about: its message with a short name, in a record of TLS, with TCP's and IP's headers.
+const REQUEST: ByteCount = ByteCount::new(130);
 /// How long the first packet of a pull may take before shorter ones are asked for.
 const FIRST_MAX: Duration = Duration::from_secs(2);
 /// Packets that each pull may send meanwhile, at least.
@@ -360,8 +362,11 @@ impl<S: Symbol> Client<S> {
         }
         self.regrant(false);
         let slot = self.slot();
+        // Requests leave one behind the other: who is asked later has waited already.
+        let request = self.config.link.map_or(Duration::ZERO, |link| link.transmit_time(REQUEST));
+        let step = Duration::from_ps(slot.as_ps().saturating_sub(request.as_ps()));
         for (number, id) in new.into_iter().enumerate() {
-            self.ask(id, slot * number as u64);
+            self.ask(id, step * number as u64);
         }
     }
 
