@@ -5,13 +5,14 @@
 //! only that piece does.
 //!
 //! The last hop is divided evenly among pulls, where its rate is known; what a pull has not used for a while the others get
-//! ([`share`]). The first packets of pulls that begin together are spread over the time that they take on the link, so that
+//! ([`crate::share`]; `hop` does it). The first packets of pulls that begin together are spread over the time that they take on the link, so that
 //! they do not meet in its queue (LTTP section V-F: "even if each server sends a single packet, buffer overflow ... can occur").
 //!
 //! Leaves out: connections, files, hashes (drivers, `cli`). Read [`Piece`], [`ClientEvent`] and [`Client`] first.
 
+mod hop;
+
 use crate::config::{ClientConfig, ConfigError};
-use crate::grants::share;
 use crate::layout::Layout;
 use crate::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
 use crate::receiver::{Counts, Receiver, Receiving};
@@ -92,22 +93,12 @@ pub enum ClientEvent<S> {
 
 /// Packets that are kept of a pull that its server has not described yet.
 const EARLY_MAX: usize = 256;
-/// The least time over which it is measured what pulls use.
-const MEASURE_MIN: Duration = Duration::from_ms(20);
 /// How long, from the first connection on, a share of the last hop is kept for servers that were not asked for anything yet.
 const AWAITED: Duration = Duration::from_ms(100);
-/// How often it is looked for servers that crawl.
-const CRAWL_EVERY: Duration = Duration::from_secs(1);
-/// A pull is taken from its server if an idle holder would bring what it lacks in less than this share of the time.
-const CRAWL_SHARE: f64 = 0.25;
 /// What a request takes on the link, about: its message with a short name, in a record of TLS, with TCP's and IP's headers.
 const REQUEST: ByteCount = ByteCount::new(130);
 /// How long the first packet of a pull may take before shorter ones are asked for.
 const FIRST_MAX: Duration = Duration::from_secs(2);
-/// Packets that each pull may send meanwhile, at least.
-const MEASURE_PACKETS: u64 = 16;
-/// A pull that uses less than this share of its grant lends the rest.
-const USED_SHARE: f64 = 0.7;
 
 #[derive(Debug)]
 struct PieceState {
@@ -419,134 +410,6 @@ impl<S: Symbol> Client<S> {
             rtt: self.servers[pull.server.0 as usize].rtt,
         };
         self.control.push_back((pull.server, Control::Pull(request)));
-    }
-
-    /// What may be granted in all, in bits of datagrams a second.
-    fn granted_bps(&self) -> Option<f64> {
-        let datagram = self.datagram_bytes();
-        let on_link = datagram + f64::from(self.config.overhead_bytes);
-        self.config.link.map(|link| link.as_bps() as f64 * self.config.link_share * datagram / on_link)
-    }
-
-    /// Bytes of the shortest packets that servers send: the others have fewer headers for as much.
-    fn datagram_bytes(&self) -> f64 {
-        let shortest = self.servers.iter().map(|server| server.block_bytes).min();
-        f64::from(Packet::<S>::HEADER_BYTES + shortest.unwrap_or(self.config.block_bytes))
-    }
-
-    /// How long a packet takes of what is granted in all.
-    fn slot(&self) -> Duration {
-        let bits = 8.0 * self.datagram_bytes();
-        self.granted_bps().map_or(Duration::ZERO, |bps| Duration::from_ps((bits / bps * 1e12) as u64))
-    }
-
-    /// Divides the last hop. With `only_lowers` nobody is granted more than before: what is taken from one may be given to
-    /// others only once the one has heard of it.
-    fn regrant(&mut self, only_lowers: bool) {
-        let Some(capacity) = self.granted_bps() else { return };
-        let mut demands: Vec<Option<f64>> = self.pulls.values().map(|pull| pull.demand).collect();
-        // Whoever is connected first may not have all, as it would go on with that until it hears of the others.
-        let awaited = self.servers.iter().filter(|server| !server.was_asked && !server.is_lost).count();
-        let awaited = if self.awaits_until.is_some() { awaited } else { 0 };
-        demands.extend(std::iter::repeat_n(None, awaited));
-        for (pull, share) in self.pulls.values_mut().zip(share(capacity, &demands)) {
-            let rate = BitRate::bps((share as u64).max(1));
-            let new =
-                |old: Option<BitRate>| Some(old.filter(|old| only_lowers && *old < rate).unwrap_or(rate));
-            match &mut pull.state {
-                State::Asked { grant, .. } => *grant = new(*grant),
-                State::Receiving(receiver) => receiver.set_grant(new(receiver.grant())),
-            }
-        }
-    }
-
-    /// Sees which pulls do not use what they are granted.
-    fn measure(&mut self, now: Instant) {
-        if self.awaits_until.is_some_and(|until| until <= now) {
-            self.awaits_until = None;
-            self.regrant(false);
-        }
-        let Some(capacity) = self.granted_bps() else { return };
-        let rtt = self.servers.iter().filter_map(|server| server.rtt).max().unwrap_or(Duration::ZERO);
-        let since = *self.measured_at.get_or_insert(now);
-        let time = now.saturating_since(since);
-        let packets = self.slot() * (MEASURE_PACKETS * self.pulls.len() as u64);
-        if time < MEASURE_MIN.max(rtt * 4).max(packets) {
-            return;
-        }
-        self.measured_at = Some(now);
-        // Whoever uses little may always use some more, so that it is seen when it could.
-        let least = capacity / 8.0 / self.pulls.len().max(1) as f64;
-        let mut changed = false;
-        for pull in self.pulls.values_mut() {
-            let State::Receiving(receiver) = &pull.state else { continue };
-            let used = 8.0 * std::mem::take(&mut pull.bytes) as f64 / time.as_secs_f64();
-            let granted = receiver.grant().map_or(0.0, |grant| grant.as_bps() as f64);
-            // Who was not there all the time is not measured by it.
-            let is_new = pull.asked_at + rtt * 2 > since;
-            let uses_little = !is_new && used < USED_SHARE * granted;
-            let twice = std::mem::replace(&mut pull.used_little, uses_little);
-            let demand = (uses_little && twice).then(|| (1.5 * used).max(least));
-            changed |= demand.is_some() || pull.demand.is_some();
-            pull.demand = demand;
-        }
-        let granted = |pull: &Pull<S>| match &pull.state {
-            State::Receiving(receiver) => receiver.grant().map_or(0.0, |grant| grant.as_bps() as f64),
-            State::Asked { .. } => 0.0,
-        };
-        let lowers = self.pulls.values().any(|pull| pull.demand.is_some_and(|demand| demand < granted(pull)));
-        if changed || self.is_lowered {
-            self.regrant(lowers);
-        }
-        self.is_lowered = lowers;
-    }
-
-    /// Takes pulls from servers that crawl, where an idle one holds the same: nothing else waits to be asked for then.
-    fn overtake(&mut self, now: Instant) {
-        if self.crawl_at.is_none_or(|at| at > now) {
-            self.crawl_at.get_or_insert(now + CRAWL_EVERY);
-            return;
-        }
-        self.crawl_at = Some(now + CRAWL_EVERY);
-        if !self.queue.is_empty() {
-            return;
-        }
-        let mut idle: Vec<usize> = (0..self.servers.len())
-            .filter(|server| self.servers[*server].is_connected && self.servers[*server].pulls == 0)
-            .collect();
-        let mut crawling = Vec::new();
-        for (id, pull) in &self.pulls {
-            let State::Receiving(receiver) = &pull.state else { continue };
-            let age = now.saturating_since(pull.asked_at);
-            if age < CRAWL_EVERY {
-                continue;
-            }
-            let (all, came) = (receiver.layout().bytes(), receiver.complete_bytes());
-            let rate = came as f64 / age.as_secs_f64();
-            let state = &self.pieces[pull.piece.0 as usize];
-            let would = |server: &usize| {
-                let id = ServerId(*server as u32);
-                state.piece.holders.contains(&id)
-                    && !state.failures.iter().any(|failure| failure.server == id)
-            };
-            let other = idle
-                .iter()
-                .position(|server| would(server) && rate < CRAWL_SHARE * self.servers[*server].best_bps);
-            if let Some(at) = other.filter(|_| all > came) {
-                let best = self.servers[idle.remove(at)].best_bps;
-                crawling.push((*id, pull.server, rate, best));
-            }
-        }
-        for (id, server, rate, best) in &crawling {
-            self.control.push_back((*server, Control::Stop { pull: *id }));
-            let mbps = |bps: f64| bps * 8.0 / 1e6;
-            let reason =
-                format!("it crawls: {:.1} Mbit/s where another brought {:.1}", mbps(*rate), mbps(*best));
-            self.abandon(*id, reason);
-        }
-        if !crawling.is_empty() {
-            self.schedule(now);
-        }
     }
 
     /// Takes in a message of a server. What only a client says is ignored, as is what is of another's pull.
