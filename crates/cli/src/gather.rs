@@ -9,6 +9,11 @@ pub mod stripe;
 
 use std::process::ExitCode;
 
+const _: () = assert!(
+    anabranch_gather::msg::SEAL_BYTES as usize == anabranch_net::seal::OVERHEAD_BYTES,
+    "what the system reckons with is what sealing adds"
+);
+
 /// What to do.
 #[derive(clap::Subcommand)]
 pub enum Noun {

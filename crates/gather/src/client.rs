@@ -5,8 +5,8 @@
 //! only that piece does.
 //!
 //! The last hop is divided evenly among pulls, where its rate is known; what a pull has not used for a while the others get
-//! ([`crate::share`]; `hop` does it). The first packets of pulls that begin together are spread over the time that they take on the link, so that
-//! they do not meet in its queue (LTTP section V-F: "even if each server sends a single packet, buffer overflow ... can occur").
+//! ([`crate::share`]; `hop` does it). The first packets of pulls that begin together are spread over the time that they take on
+//! the link, as one from each of many servers is enough to overflow its queue (LTTP section V-F).
 //!
 //! Leaves out: connections, files, hashes (drivers, `cli`). Read [`Piece`], [`ClientEvent`] and [`Client`] first.
 
@@ -285,7 +285,7 @@ impl<S: Symbol> Client<S> {
     /// A server's control channel stands; `rtt` is what it took to and fro, where that is known.
     pub fn handle_connected(&mut self, now: Instant, server: ServerId, rtt: Option<Duration>) {
         let state = &mut self.servers[server.0 as usize];
-        (state.is_connected, state.rtt) = (true, rtt);
+        (state.is_connected, state.is_lost, state.rtt) = (true, false, rtt);
         self.awaits_until.get_or_insert(now + AWAITED);
         self.schedule(now);
     }

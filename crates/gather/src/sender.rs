@@ -330,8 +330,9 @@ impl<S: Symbol> Sender<S> {
         self.is_limited |= self.tfrc.rate_bps() > self.ceiling_bps;
         // What a clock or a busy machine has made late is made up for, but for no more packets than a queue takes.
         let gap = self.gap();
-        let late = now.saturating_since(self.next_at).min((gap * CATCH_UP_PACKETS).min(CATCH_UP_MAX));
-        self.next_at = self.next_at.max(Instant::ZERO + now.saturating_since(Instant::ZERO + late)) + gap;
+        let most = (gap * CATCH_UP_PACKETS).min(CATCH_UP_MAX);
+        let earliest = Instant::ZERO + now.saturating_since(Instant::ZERO + most);
+        self.next_at = self.next_at.max(earliest) + gap;
         Some(Packet {
             pull: self.sending.pull,
             sequence,

@@ -9,8 +9,9 @@ use crate::layout::Layout;
 use crate::msg::{Accepted, Control, Feedback, Packet, PullId, REASON_BYTES_MAX, Request, WINDOW_MAX};
 use crate::sender::{Sender, SenderEvent, Sending};
 use anabranch_codes::Symbol;
-use anabranch_units::{Duration, Instant};
+use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 /// The longest time that a server waits before a pull's first packet.
 const START_AFTER_MAX: Duration = Duration::from_secs(10);
@@ -240,28 +241,16 @@ impl<S: Symbol> Server<S> {
         if self.config.rate_max.is_some() && self.next_at > now + self.config.quantum {
             return None;
         }
-        let after = self.last.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let mut packet = None;
-        for (id, pull) in self.pulls.range_mut((after, std::ops::Bound::Unbounded)) {
-            packet = pull.sender.poll_transmit(now);
-            if packet.is_some() {
-                self.last = Some(*id);
-                break;
-            }
-        }
-        if packet.is_none() {
-            for (id, pull) in &mut self.pulls {
-                packet = pull.sender.poll_transmit(now);
-                if packet.is_some() {
-                    self.last = Some(*id);
-                    break;
-                }
-            }
-        }
-        let packet = packet?;
+        // From the one behind the last on, and then from the first.
+        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let (id, packet) = [after, Bound::Unbounded].into_iter().find_map(|from| {
+            let mut pulls = self.pulls.range_mut((from, Bound::Unbounded));
+            pulls.find_map(|(id, pull)| Some((*id, pull.sender.poll_transmit(now)?)))
+        })?;
+        self.last = Some(id);
         if let Some(rate) = self.config.rate_max {
             let bytes = Packet::<S>::HEADER_BYTES as usize + packet.payload.len();
-            let size = anabranch_units::ByteCount::new(bytes as u64);
+            let size = ByteCount::new(bytes as u64);
             self.next_at = self.next_at.max(now) + rate.transmit_time(size);
         }
         Some(packet)

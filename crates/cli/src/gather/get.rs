@@ -19,8 +19,8 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 pub struct Args {
     /// Objects, each with the servers that hold all of it: HOST:PORT[,HOST:PORT...]/OBJECT.
-    #[arg(value_name = "SERVER/OBJECT")]
-    objects: Vec<String>,
+    #[arg(value_name = "SERVER/OBJECT", value_parser = target)]
+    objects: Vec<targets::Target>,
     /// A manifest (`gather stripe` writes one): all its objects are pulled.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
@@ -61,12 +61,15 @@ const BLOCKS: std::ops::RangeInclusive<u32> = 32..=256;
 /// The least memory: two generations of a pull and what the kernel hands over at once.
 const MEMORY_MIN: u64 = 16 << 20;
 
+fn target(text: &str) -> Result<targets::Target, String> {
+    targets::parse(text).map_err(|error| format!("{error:#}"))
+}
+
 /// Runs it.
 ///
 /// Errors: one line for the user. What became of the objects is the exit code.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let mut targets =
-        args.objects.iter().map(|text| targets::parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut targets = args.objects.clone();
     if let Some(path) = &args.manifest {
         #[expect(clippy::disallowed_methods, reason = "the user's own file")]
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;

@@ -2,7 +2,9 @@
 //!
 //! A stream is a TCP connection between two hosts, set up as the scenario's transport is, with what arrives left in the
 //! receive buffer until it is read: whoever reads late closes the window. Streams carry lengths; an [`App`] knows by order
-//! what they mean. A channel carries datagrams, which may be lost; an [`App`] knows by their numbers what they mean. Leaves out: which systems there are (`system`). Read [`App`] and [`AppCx`] first.
+//! what they mean. A channel carries datagrams, which may be lost; an [`App`] knows by their numbers what they mean.
+//!
+//! Leaves out: which systems there are (`system`). Read [`App`] and [`AppCx`] first.
 
 use super::{Opening, World};
 use crate::end::{End, Port};

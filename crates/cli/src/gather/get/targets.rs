@@ -92,11 +92,10 @@ pub fn check_holder(holder: &str) -> anyhow::Result<()> {
 ///
 /// Errors: one line.
 pub fn parse(text: &str) -> anyhow::Result<Target> {
-    let (servers, name) =
-        text.split_once('/').with_context(|| format!("`{text}`: write HOST:PORT[,HOST:PORT...]/OBJECT"))?;
-    check_name(name).with_context(|| format!("`{text}`"))?;
+    let (servers, name) = text.split_once('/').context("write HOST:PORT[,HOST:PORT...]/OBJECT")?;
+    check_name(name)?;
     let holders: Vec<String> = servers.split(',').map(str::to_owned).collect();
-    holders.iter().try_for_each(|holder| check_holder(holder)).with_context(|| format!("`{text}`"))?;
+    holders.iter().try_for_each(|holder| check_holder(holder))?;
     let part = Part { name: name.to_owned(), bytes: None, holders };
     Ok(Target { name: name.to_owned(), path: PathBuf::new(), bytes: None, hash: None, parts: vec![part] })
 }
