@@ -1,7 +1,7 @@
 //! One pull at its client: packets become generations, and the server is told what is lacking.
 //!
 //! A packet of a generation that is complete, or beyond the window, counts for TFRC and is dropped. Feedback leaves when TFRC
-//! asks for it (once a round trip, and at each new loss event), and again while nothing comes. Memory is bounded by the window
+//! asks for it (once a round trip, and at each new loss event), where the window has moved, and again while nothing comes. Memory is bounded by the window
 //! and by what is kept of a generation: a server that sends ever more sums of which no block follows begins it anew.
 //!
 //! Leaves out: which pulls there are, and how the last hop is divided (`client`).
@@ -9,7 +9,7 @@
 use crate::config::{DecoderKind, Mode};
 use crate::layout::{Codes, Layout};
 use crate::msg::{Feedback, Packet, PullId};
-use crate::sender::TIMEOUT;
+use crate::sender::{TIMEOUT, slow_start};
 use anabranch_codes::Symbol;
 use anabranch_codes::lt::{Decoder as _, Inactivation, Peeling};
 use anabranch_endpoint::Message as _;
@@ -23,6 +23,8 @@ const FEEDBACK_PACKETS: u64 = 8;
 ///
 /// Differs: RFC 5348 section 6.2 has one for each packet then, which is a message up for each message down.
 pub(crate) const FEEDBACK_GAP_MAX: Duration = Duration::from_ms(5);
+/// Into so many steps a window is divided: once it has moved by more than one, the server is told.
+const WINDOW_STEPS: u32 = 8;
 /// The longest time between two feedbacks while nothing comes.
 const SILENCE_MAX: Duration = Duration::from_ms(500);
 /// The shortest, as long as no round trip is known.
@@ -100,6 +102,7 @@ pub struct Receiver<S> {
     told_at: Option<Instant>,
     told_packets: u64,
     told_loss: f64,
+    told_base: u32,
     /// When to say again what is lacking, as nothing comes; doubled each time.
     silence: Duration,
     counts: Counts,
@@ -112,7 +115,7 @@ impl<S: Symbol> Receiver<S> {
         let size = Packet::<S>::HEADER_BYTES + receiving.layout.block_bytes();
         Self {
             codes,
-            tfrc: Tfrc::new(size, TIMEOUT),
+            tfrc: Tfrc::new(size, TIMEOUT, slow_start(receiving.mode, receiving.grant)),
             base: 0,
             open: VecDeque::new(),
             complete: VecDeque::new(),
@@ -122,6 +125,7 @@ impl<S: Symbol> Receiver<S> {
             told_at: None,
             told_packets: 0,
             told_loss: 0.0,
+            told_base: 0,
             silence: SILENCE_FIRST,
             counts: Counts::default(),
             receiving,
@@ -260,7 +264,9 @@ impl<S: Symbol> Receiver<S> {
             return None;
         }
         let report = self.tfrc.poll_report(now);
-        if report.is_none() && !is_silent {
+        // Told once a round trip, a server would send two round trips' worth from one window.
+        let has_moved = self.base - self.told_base > self.receiving.window / WINDOW_STEPS;
+        if report.is_none() && !is_silent && !has_moved {
             return None;
         }
         if is_silent {
@@ -268,6 +274,7 @@ impl<S: Symbol> Receiver<S> {
         }
         self.told_at = Some(now);
         (self.told_packets, self.told_loss) = (self.counts.packets, self.tfrc.loss_rate());
+        self.told_base = self.base;
         self.counts.feedbacks += 1;
         let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).collect();
         if lacks.is_empty() && !self.is_complete() {

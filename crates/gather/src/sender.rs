@@ -13,7 +13,7 @@ use crate::layout::{Codes, Layout};
 use crate::msg::{Feedback, Packet, PullId};
 use crate::receiver::FEEDBACK_GAP_MAX;
 use anabranch_codes::Symbol;
-use anabranch_transport::tfrc::{GAP_MAX_S, Sender as Tfrc, SenderConfig, TcpTimeout};
+use anabranch_transport::tfrc::{GAP_MAX_S, Sender as Tfrc, SenderConfig, SlowStart, TcpTimeout};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::VecDeque;
 
@@ -28,9 +28,19 @@ const COUNTED_GAP_MAX_S: f64 = 0.2;
 const ON_WAY_MAX: usize = 1 << 16;
 /// The least time after which a packet that is not counted is lost: processes take turns more slowly than the shortest ways.
 const PATIENCE_MIN: Duration = Duration::from_ms(2);
-/// How many packets may leave late and together, and after how long it is too late for that (RFC 5348 section 4.6).
+/// How much may leave late and together: so many packets, or what is sent in such a part of a round trip, as long ways have
+/// longer queues; and after how long it is too late for that (RFC 5348 section 4.6).
 const CATCH_UP_PACKETS: u64 = 4;
+const CATCH_UP_RTT_PART: u64 = 16;
 const CATCH_UP_MAX: Duration = Duration::from_ms(20);
+/// Who is not granted a rate finds it as fast as TCP; a grant needs no finding.
+pub(crate) const fn slow_start(mode: Mode, grant: Option<BitRate>) -> SlowStart {
+    match (mode, grant) {
+        (Mode::Counted, None) => SlowStart::Eager,
+        _ => SlowStart::Rfc,
+    }
+}
+
 /// Generations that are asked for before they are due.
 const AHEAD: u32 = 2;
 
@@ -125,17 +135,23 @@ impl<S: Symbol> Sender<S> {
         let initial_bps = match (sending.mode, sending.grant, sending.rtt) {
             (Mode::Lttp, ..) => 0.0,
             (Mode::Counted, Some(_), _) => ceiling_bps,
-            // As TCP's first window (RFC 5348 section 4.2).
-            (Mode::Counted, None, Some(rtt)) => 4.0 * f64::from(size) / rtt.as_secs_f64().max(1e-6),
+            // As TCP's first window (RFC 6928).
+            (Mode::Counted, None, Some(rtt)) => 10.0 * f64::from(size) / rtt.as_secs_f64().max(1e-6),
             (Mode::Counted, None, None) => 0.0,
         };
         let (gap_max_s, timer_min_s) = match sending.mode {
             Mode::Lttp => (GAP_MAX_S, 0.0),
             Mode::Counted => (COUNTED_GAP_MAX_S, 4.0 * FEEDBACK_GAP_MAX.as_secs_f64()),
         };
-        let reduces_oscillation = false;
-        let config =
-            SenderConfig { size, timeout: TIMEOUT, initial_bps, reduces_oscillation, gap_max_s, timer_min_s };
+        let config = SenderConfig {
+            size,
+            timeout: TIMEOUT,
+            initial_bps,
+            reduces_oscillation: false,
+            gap_max_s,
+            timer_min_s,
+            slow_start: slow_start(sending.mode, sending.grant),
+        };
         Self {
             codes,
             tfrc: Tfrc::new(now, config),
@@ -173,6 +189,14 @@ impl<S: Symbol> Sender<S> {
     /// Bytes of blocks that it holds.
     pub fn held_bytes(&self) -> u64 {
         self.open.iter().map(|open| open.blocks.iter().map(|b| b.len() as u64).sum::<u64>()).sum()
+    }
+    /// Bytes of the generations that it holds or has asked for, each taken for one of the longest.
+    pub fn wanted_bytes(&self) -> u64 {
+        self.open.len() as u64 * self.generation_bytes()
+    }
+    /// Bytes of the longest generation.
+    pub fn generation_bytes(&self) -> u64 {
+        u64::from(self.sending.layout.block_bytes()) * u64::from(self.sending.layout.blocks_max())
     }
     /// Whether no packet will leave any more.
     pub const fn is_over(&self) -> bool {
@@ -330,14 +354,16 @@ impl<S: Symbol> Sender<S> {
         self.is_limited |= self.tfrc.rate_bps() > self.ceiling_bps;
         // What a clock or a busy machine has made late is made up for, but for no more packets than a queue takes.
         let gap = self.gap();
-        let most = (gap * CATCH_UP_PACKETS).min(CATCH_UP_MAX);
+        let of_rtt =
+            self.tfrc.rtt().map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / CATCH_UP_RTT_PART));
+        let most = (gap * CATCH_UP_PACKETS).max(of_rtt).min(CATCH_UP_MAX);
         let earliest = Instant::ZERO + now.saturating_since(Instant::ZERO + most);
         self.next_at = self.next_at.max(earliest) + gap;
         Some(Packet {
             pull: self.sending.pull,
             sequence,
             sent_at: now,
-            rtt: self.tfrc.rtt(),
+            rtt: self.tfrc.rtt().or(self.sending.rtt),
             generation,
             id,
             payload,

@@ -2,7 +2,7 @@
 //!
 //! Source: RFC 5348 sections 5 and 6.
 
-use super::{LossIntervals, TcpTimeout, loss_rate_for};
+use super::{LossIntervals, SlowStart, TcpTimeout, loss_rate_for};
 use anabranch_units::{Duration, Instant};
 
 /// Packets with higher numbers after which one that has not come is lost (section 5.1, NDUPACK).
@@ -39,6 +39,8 @@ pub struct Report {
 pub struct Receiver {
     timeout: TcpTimeout,
     size: f64,
+    /// Reports to a round trip until the first loss.
+    eager_reports: u64,
     intervals: LossIntervals,
     /// Behind the highest number that arrived.
     next: u64,
@@ -48,34 +50,45 @@ pub struct Receiver {
     last: Option<(Instant, u64)>,
     /// When the last loss event began.
     event_at: Option<Instant>,
+    /// How many round trips it lasts: 2 of the first in [`SlowStart::Eager`], as what is sent until its end was sent before the
+    /// sender could know (as in TCP's fast recovery, RFC 6582).
+    event_rtts: u64,
     rtt: Option<Duration>,
     bytes: u64,
     since: Option<Instant>,
+    /// The highest rate that was measured over a round trip or more.
     best_bps: f64,
+    /// Bytes that were reported since then, until that is a round trip.
+    round: (u64, Option<Instant>),
     newest: Option<(Instant, Instant)>,
     report_at: Option<Instant>,
     must_report: bool,
     told_rate: f64,
 }
 
+/// Reports to a round trip in [`SlowStart::Eager`].
+const EAGER_REPORTS: u64 = 4;
 /// Gaps that are kept: beyond, the oldest count as lost at once.
 const GAPS_MAX: usize = 1_024;
 
 impl Receiver {
-    /// A receiver of packets of about `size` bytes, with the sender's rule for TCP's timeout.
-    pub fn new(size: u32, timeout: TcpTimeout) -> Self {
+    /// A receiver of packets of about `size` bytes, with the sender's rules for TCP's timeout and for slow start.
+    pub fn new(size: u32, timeout: TcpTimeout, slow_start: SlowStart) -> Self {
         Self {
             timeout,
+            eager_reports: if slow_start == SlowStart::Eager { EAGER_REPORTS } else { 1 },
             size: f64::from(size.max(1)),
             intervals: LossIntervals::default(),
             next: 0,
             gaps: Vec::new(),
             last: None,
             event_at: None,
+            event_rtts: 1,
             rtt: None,
             bytes: 0,
             since: None,
             best_bps: 0.0,
+            round: (0, None),
             newest: None,
             report_at: None,
             must_report: false,
@@ -103,6 +116,7 @@ impl Receiver {
         self.bytes += u64::from(arrival.bytes);
         self.newest = Some((now, arrival.sent_at));
         self.since.get_or_insert(now);
+        self.round.1.get_or_insert(now);
         // Section 6.3: the first packet is reported at once; section 6.2: so is each that comes less often than once a round trip.
         self.must_report |= self.report_at.is_none();
         if arrival.sequence < self.next {
@@ -132,12 +146,13 @@ impl Receiver {
         // found three packets later.
         let at = before.map_or(now, |(at, _)| at);
         let rtt = self.rtt.unwrap_or(Duration::ZERO);
-        if self.event_at.is_some_and(|event| at < event + rtt) {
+        if self.event_at.is_some_and(|event| at < event + rtt * self.event_rtts) {
             return;
         }
+        self.event_rtts = if self.event_at.is_none() && self.eager_reports > 1 { 2 } else { 1 };
         self.event_at = Some(at);
         let (size, rtt_s) = (self.size, rtt.as_secs_f64().max(1e-9));
-        let measured = self.rate_until(now).max(self.best_bps);
+        let measured = self.rate_until(now, rtt).max(self.best_bps);
         let rto_s = self.timeout.seconds(rtt_s);
         let first = || 1.0 / loss_rate_for(measured.max(size), size, rtt_s, rto_s);
         self.intervals.begin(sequence, first);
@@ -145,10 +160,9 @@ impl Receiver {
         self.must_report |= self.loss_rate() > self.told_rate;
     }
 
-    /// Bytes in a second since the last report.
-    fn rate_until(&self, now: Instant) -> f64 {
-        let rtt = self.rtt.unwrap_or(Duration::ZERO);
-        let time = self.since.map_or(Duration::ZERO, |since| now.saturating_since(since)).max(rtt);
+    /// Bytes in a second since the last report, which is taken to be as long ago as `least` at least.
+    fn rate_until(&self, now: Instant, least: Duration) -> f64 {
+        let time = self.since.map_or(Duration::ZERO, |since| now.saturating_since(since)).max(least);
         if time == Duration::ZERO { 0.0 } else { self.bytes as f64 / time.as_secs_f64() }
     }
 
@@ -163,11 +177,21 @@ impl Receiver {
             self.report_at = None;
             return None;
         }
-        let received_bps = self.rate_until(now);
-        self.best_bps = self.best_bps.max(received_bps);
+        let every =
+            if self.loss_rate() > 0.0 { rtt } else { Duration::from_ps(rtt.as_ps() / self.eager_reports) };
+        let received_bps = self.rate_until(now, every);
+        // Over less than a round trip two packets may seem to come at any rate.
+        let (bytes, since) = (self.round.0 + self.bytes, self.round.1.unwrap_or(now));
+        let round = now.saturating_since(since);
+        if rtt > Duration::ZERO && (round >= rtt || every == rtt) {
+            self.best_bps = self.best_bps.max(bytes as f64 / round.max(rtt).as_secs_f64());
+            self.round = (0, Some(now));
+        } else {
+            self.round = (bytes, Some(since));
+        }
         (self.bytes, self.since) = (0, Some(now));
         self.told_rate = self.loss_rate();
-        self.report_at = (rtt > Duration::ZERO).then(|| now + rtt);
+        self.report_at = (rtt > Duration::ZERO).then(|| now + every);
         Some(Report {
             sent_at,
             delay: now.saturating_since(arrived_at),

@@ -2,13 +2,16 @@
 //!
 //! Source: RFC 5348 section 4.
 
-use super::{Report, throughput_bps};
+use super::{Report, SlowStart, throughput_bps};
 use anabranch_units::{Duration, Instant};
 
 /// The longest time between two packets in the RFC, in seconds (section 3.1: t_mbi).
 pub const GAP_MAX_S: f64 = 64.0;
 /// What is kept of the mean round trip, and of the mean of its square root (sections 4.3 and 4.5).
 const KEPT: f64 = 0.9;
+
+/// What a rate may be above what arrives while a queue builds up in [`SlowStart::Eager`].
+const QUEUED_GROWTH: f64 = 1.0 + 1.0 / 16.0;
 
 /// What stands for TCP's retransmission timeout in the equation (section 3.1).
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -44,6 +47,8 @@ pub struct SenderConfig {
     /// The least time in seconds after which the no-feedback timer goes off: 0 in the RFC, whose receivers report once a round
     /// trip however short that is.
     pub timer_min_s: f64,
+    /// How the rate grows until the first loss.
+    pub slow_start: SlowStart,
 }
 
 /// The sender of one stream.
@@ -54,6 +59,9 @@ pub struct Sender {
     /// The allowed rate (X).
     rate_bps: f64,
     rtt_s: Option<f64>,
+    /// The shortest round trip, and the last one.
+    rtt_min_s: f64,
+    rtt_last_s: f64,
     root_mean: f64,
     root_last: f64,
     loss_rate: f64,
@@ -75,6 +83,8 @@ impl Sender {
             size,
             rate_bps,
             rtt_s: None,
+            rtt_min_s: f64::INFINITY,
+            rtt_last_s: 0.0,
             root_mean: 0.0,
             root_last: 0.0,
             loss_rate: 0.0,
@@ -131,6 +141,7 @@ impl Sender {
         let is_first = self.rtt_s.is_none();
         let rtt_s = self.rtt_s.map_or(sample, |rtt| KEPT * rtt + (1.0 - KEPT) * sample);
         self.rtt_s = Some(rtt_s);
+        (self.rtt_last_s, self.rtt_min_s) = (sample, self.rtt_min_s.min(sample));
         self.root_last = sample.sqrt();
         self.root_mean =
             if is_first { self.root_last } else { KEPT * self.root_mean + (1.0 - KEPT) * self.root_last };
@@ -171,12 +182,22 @@ impl Sender {
             let rto_s = self.config.timeout.seconds(rtt_s);
             self.equation_bps = throughput_bps(self.size, rtt_s, rto_s, self.loss_rate);
             self.rate_bps = self.equation_bps.min(limit).max(self.least_bps());
+        } else if self.config.slow_start == SlowStart::Eager {
+            if !is_first {
+                let limit = if self.is_queued() { limit / 2.0 * QUEUED_GROWTH } else { limit };
+                self.rate_bps = limit.min(2.0 * self.rate_bps).max(self.initial_bps(rtt_s));
+            }
         } else if !is_first
             && self.doubled_at.is_none_or(|at| now.saturating_since(at).as_secs_f64() >= rtt_s)
         {
             self.rate_bps = (2.0 * self.rate_bps).min(limit).max(self.initial_bps(rtt_s));
             self.doubled_at = Some(now);
         }
+    }
+
+    /// Whether round trips have grown (RFC 9406 section 4.2).
+    fn is_queued(&self) -> bool {
+        self.rtt_last_s > self.rtt_min_s + (self.rtt_min_s / 8.0).clamp(0.004, 0.016)
     }
 
     fn set_timer(&mut self, now: Instant) {

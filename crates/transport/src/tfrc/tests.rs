@@ -16,6 +16,7 @@ fn config() -> SenderConfig {
         reduces_oscillation: false,
         gap_max_s: GAP_MAX_S,
         timer_min_s: 0.0,
+        slow_start: SlowStart::Rfc,
     }
 }
 /// A report about a packet sent at `sent`, without delay.
@@ -115,8 +116,9 @@ fn a_longer_round_trip_slows_the_instant_rate_only() {
 }
 
 /// A stream over a wire of 50 ms that loses what `is_lost` says: the mean rate of the last half, in bytes a second, and p.
-fn run(seconds: u64, is_lost: impl Fn(u64) -> bool) -> (f64, f64) {
-    let (mut sender, mut receiver) = (Sender::new(ms(0), config()), Receiver::new(SIZE, TcpTimeout::FourRtt));
+fn run(slow_start: SlowStart, seconds: u64, is_lost: impl Fn(u64) -> bool) -> (f64, f64) {
+    let mut sender = Sender::new(ms(0), SenderConfig { slow_start, ..config() });
+    let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt, slow_start);
     let (wire, end) = (Duration::from_ms(50), Instant::ZERO + Duration::from_secs(seconds));
     let (mut sent_at, mut sequence) = (ms(0), 0u64);
     let (mut data, mut reports) = (std::collections::VecDeque::new(), std::collections::VecDeque::new());
@@ -157,8 +159,9 @@ fn run(seconds: u64, is_lost: impl Fn(u64) -> bool) -> (f64, f64) {
 
 #[test]
 fn with_regular_losses_it_sends_what_the_equation_says() {
-    for period in [50, 200, 1_000] {
-        let (rate, p) = run(120, |sequence| sequence % period == period - 1);
+    let periods = [50, 200, 1_000].map(|period| [(SlowStart::Rfc, period), (SlowStart::Eager, period)]);
+    for (slow_start, period) in periods.into_iter().flatten() {
+        let (rate, p) = run(slow_start, 120, |sequence| sequence % period == period - 1);
         assert!((p * period as f64 - 1.0).abs() < 0.05, "one in {period}: p {p}");
         let equation = throughput_bps(1_000.0, 0.1, 0.4, 1.0 / period as f64);
         assert!(
@@ -170,7 +173,7 @@ fn with_regular_losses_it_sends_what_the_equation_says() {
 
 #[test]
 fn losses_within_a_round_trip_are_one_event() {
-    let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt);
+    let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt, SlowStart::Rfc);
     let mut arrive = |sequence: u64| {
         let at = ms(sequence);
         receiver.handle_packet(
@@ -187,4 +190,63 @@ fn losses_within_a_round_trip_are_one_event() {
     expected.begin(500, || receiver.first_interval());
     expected.begin(700, || 0.0);
     assert_eq!(receiver.loss_rate(), expected.rate(1_000));
+}
+
+#[test]
+fn a_rate_that_was_measured_over_less_than_a_round_trip_does_not_set_the_first_interval() {
+    let rate_after_loss = |first_rtt: Option<Duration>| {
+        let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt, SlowStart::Rfc);
+        // Two packets together, before a round trip is known; then one each millisecond.
+        for sequence in (0..1_000).filter(|n| *n != 900) {
+            let at = if sequence == 1 { Instant::ZERO + Duration::from_us(1) } else { ms(sequence) };
+            let rtt = if sequence < 2 { first_rtt } else { Some(Duration::from_ms(100)) };
+            receiver.handle_packet(at, &Arrival { sequence, bytes: SIZE, sent_at: at, rtt });
+            receiver.poll_report(at);
+        }
+        throughput_bps(SIZE.into(), 0.1, 0.4, receiver.loss_rate())
+    };
+    let (unknown, known) = (rate_after_loss(None), rate_after_loss(Some(Duration::from_ms(100))));
+    assert!((0.9e6..1.1e6).contains(&unknown), "{unknown} B/s, where 1,000,000 came");
+    assert!((unknown / known - 1.0).abs() < 0.1, "{unknown} and {known} B/s");
+}
+
+#[test]
+fn an_eager_start_is_several_times_as_fast() {
+    let (rfc, _) = run(SlowStart::Rfc, 2, |_| false);
+    let (eager, _) = run(SlowStart::Eager, 2, |_| false);
+    // The first packet has a second; then there are ten round trips, at whose end the one has doubled 8 times, the other 5.
+    assert!((3.0..8.0).contains(&(eager / rfc)), "{eager} and {rfc} B/s");
+}
+
+#[test]
+fn an_eager_start_is_twice_what_arrives_and_little_more_than_that_once_a_queue_builds_up() {
+    let mut sender = Sender::new(ms(0), SenderConfig { slow_start: SlowStart::Eager, ..config() });
+    sender.handle_report(ms(100), &report(0, 10_000.0, 0.0), false);
+    sender.handle_report(ms(200), &report(100, 40_000.0, 0.0), false);
+    assert_eq!(sender.rate_bps(), 80_000.0);
+    sender.handle_report(ms(225), &report(125, 70_000.0, 0.0), false);
+    assert_eq!(sender.rate_bps(), 140_000.0, "a quarter of a round trip later");
+    // 112 ms is not yet an eighth more than 100, 113 is.
+    sender.handle_report(ms(250), &report(138, 80_000.0, 0.0), false);
+    assert_eq!(sender.rate_bps(), 160_000.0);
+    sender.handle_report(ms(275), &report(162, 80_000.0, 0.0), false);
+    assert_eq!(sender.rate_bps(), 85_000.0);
+}
+
+#[test]
+fn what_an_eager_start_loses_in_two_round_trips_is_one_event() {
+    let rate = |lost: &[u64]| {
+        let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt, SlowStart::Eager);
+        for sequence in (0..1_500).filter(|n| !lost.contains(n)) {
+            let rtt = Some(Duration::from_ms(100));
+            receiver
+                .handle_packet(ms(sequence), &Arrival { sequence, bytes: SIZE, sent_at: ms(sequence), rtt });
+            receiver.poll_report(ms(sequence));
+        }
+        receiver.loss_rate()
+    };
+    assert_eq!(rate(&[500, 550, 640, 690]), rate(&[500]));
+    assert!(rate(&[500, 710]) > rate(&[500]));
+    assert_eq!(rate(&[500, 800, 890]), rate(&[500, 800]), "of later ones in one");
+    assert!(rate(&[500, 800, 910]) > rate(&[500, 800]));
 }
