@@ -93,6 +93,8 @@ pub enum ClientEvent<S> {
 
 /// Packets that are kept of a pull that its server has not described yet.
 const EARLY_MAX: usize = 256;
+/// The most bytes of a pull: its packets must have numbers.
+const PULL_BYTES_MAX: u64 = 1 << 38;
 /// How long, from the first connection on, a share of the last hop is kept for servers that were not asked for anything yet.
 const AWAITED: Duration = Duration::from_ms(100);
 /// What a request takes on the link, about: its message with a short name, in a record of TLS, with TCP's and IP's headers.
@@ -129,6 +131,9 @@ struct Pull<S> {
     server: ServerId,
     /// What was asked for; up to the object's end without.
     range: (u64, Option<u64>),
+    /// The longest block and the most of them to a generation that were asked for.
+    block_bytes: u32,
+    blocks_max: u32,
     asked_at: Instant,
     state: State<S>,
     /// Bytes of datagrams since it was measured last.
@@ -374,7 +379,10 @@ impl<S: Symbol> Client<S> {
         let range = match &mut state.missing {
             None => (0, None),
             Some(missing) => {
-                let range = missing.pop_front().expect("a piece that is queued lacks something");
+                let failed =
+                    |server: &ServerId| state.failures.iter().any(|failure| failure.server == *server);
+                let holders = state.piece.holders.iter().filter(|server| !failed(server)).count();
+                let range = portion(missing, holders, self.config.pull_bytes);
                 (range.start, Some(range.end))
             }
         };
@@ -384,11 +392,20 @@ impl<S: Symbol> Client<S> {
         its.was_asked = true;
         let id = PullId(self.next_pull);
         self.next_pull += 1;
-        let state = State::Asked { early: Vec::new(), grant: None };
-        self.pulls.insert(
-            id,
-            Pull { piece, server, range, asked_at: now, state, bytes: 0, demand: None, used_little: false },
-        );
+        let (block_bytes, state) = (its.block_bytes, State::Asked { early: Vec::new(), grant: None });
+        let pull = Pull {
+            piece,
+            server,
+            range,
+            block_bytes,
+            blocks_max: self.config.blocks_of(block_bytes),
+            asked_at: now,
+            state,
+            bytes: 0,
+            demand: None,
+            used_little: false,
+        };
+        self.pulls.insert(id, pull);
         id
     }
 
@@ -402,8 +419,8 @@ impl<S: Symbol> Client<S> {
             start: pull.range.0,
             length: pull.range.1.map(|end| end - pull.range.0),
             mode: config.mode,
-            block_bytes: self.servers[pull.server.0 as usize].block_bytes,
-            blocks_max: config.blocks_max,
+            block_bytes: pull.block_bytes,
+            blocks_max: pull.blocks_max,
             window: config.window,
             grant: *grant,
             start_after,
@@ -433,10 +450,10 @@ impl<S: Symbol> Client<S> {
         let State::Asked { early, grant } = &mut pull.state else { return };
         let wanted = pull.range.1.map(|end| end - pull.range.0);
         let config = &self.config;
-        let is_wrong = accepted.block_bytes > config.block_bytes
+        let is_wrong = accepted.block_bytes > pull.block_bytes
             || wanted.is_some_and(|wanted| wanted != accepted.bytes)
             || (wanted.is_none() && accepted.bytes != accepted.object_bytes)
-            || (config.mode == crate::Mode::Counted && accepted.blocks_max > config.blocks_max);
+            || (config.mode == crate::Mode::Counted && accepted.blocks_max > pull.blocks_max);
         let layout = Layout::new(accepted.bytes, accepted.block_bytes, accepted.blocks_max);
         let layout = match layout {
             Ok(layout) if !is_wrong => layout,
@@ -648,6 +665,29 @@ impl<S: Symbol> Client<S> {
     }
 }
 
+/// Takes from what is missing what one pull asks for: a range, where there is one holder; of what several hold half of each
+/// one's share, at least `least` bytes and up to a multiple of that.
+///
+/// Long pulls spare requests and rates that are found anew, short ones at the end let all servers end together.
+/// Source: guided self-scheduling (Polychronopoulos and Kuck, IEEE Transactions on Computers 1987), with half the share.
+fn portion(missing: &mut VecDeque<Range<u64>>, holders: usize, least: u64) -> Range<u64> {
+    let left: u64 = missing.iter().map(|range| range.end - range.start).sum();
+    let first = missing.front_mut().expect("a piece that is queued lacks something");
+    let most = if holders > 1 {
+        let length = (left / (2 * holders as u64)).max(least).min(PULL_BYTES_MAX);
+        let end = first.start + length;
+        end.checked_next_multiple_of(least).unwrap_or(end)
+    } else {
+        first.start.saturating_add(PULL_BYTES_MAX)
+    };
+    if most >= first.end {
+        return missing.pop_front().expect("it was there");
+    }
+    let range = first.start..most;
+    first.start = most;
+    range
+}
+
 /// What of a pull has not come, as ranges of its object.
 fn lacking<S: Symbol>(receiver: &Receiver<S>, start: u64) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -669,5 +709,42 @@ const fn added(a: Counts, b: Counts) -> Counts {
         useless: a.useless + b.useless,
         malformed: a.malformed + b.malformed,
         feedbacks: a.feedbacks + b.feedbacks,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::portion;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        #[test]
+        fn portions_are_all_that_is_missing_once_and_in_order(
+            lengths in proptest::collection::vec((0u64..500, 1u64..5_000), 1..6), holders in 1usize..5, least in 1u64..300,
+        ) {
+            let mut missing = VecDeque::new();
+            let mut at = 0;
+            for (gap, length) in lengths {
+                missing.push_back(at + gap..at + gap + length);
+                at += gap + length;
+            }
+            let all = missing.clone();
+            let mut taken: Vec<std::ops::Range<u64>> = Vec::new();
+            while !missing.is_empty() {
+                let left: u64 = missing.iter().map(|range| range.end - range.start).sum();
+                let range = portion(&mut missing, holders, least);
+                let share = if holders == 1 { left } else { (left / (2 * holders as u64)).max(least) + least };
+                prop_assert!(!range.is_empty() && range.end - range.start <= share);
+                match taken.last_mut() {
+                    Some(last) if last.end == range.start && !all.iter().any(|r| r.start == range.start) => {
+                        prop_assert!(holders > 1 && range.start.is_multiple_of(least));
+                        last.end = range.end;
+                    }
+                    _ => taken.push(range),
+                }
+            }
+            prop_assert_eq!(VecDeque::from(taken), all);
+        }
     }
 }

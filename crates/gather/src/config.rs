@@ -43,10 +43,13 @@ pub struct ClientConfig {
     pub block_bytes: u32,
     /// The block's length with which a server is asked again of which no packet came: short enough for any path.
     pub block_bytes_safe: u32,
-    /// The most blocks to a generation.
+    /// The most blocks to a generation. Where a server's way takes only shorter ones there are more of them, up to 256, so that
+    /// a generation has as many bytes.
     pub blocks_max: u32,
     /// Generations that a pull keeps open: with the block's length, what bounds memory.
     pub window: u32,
+    /// The fewest bytes of what several servers hold that one of them is asked for, and a divisor of where that ends.
+    pub pull_bytes: u64,
     /// Pulls at once, over all servers.
     pub pulls_max: usize,
     /// What the last hop carries, if that is known: it is divided among pulls.
@@ -61,6 +64,9 @@ pub struct ClientConfig {
     pub give_up: Duration,
 }
 
+/// The most blocks to a generation where they are shorter than they could be: with more a sum of half of them is costly.
+const SHORT_BLOCKS_MAX: u32 = 256;
+
 impl Default for ClientConfig {
     fn default() -> Self {
         Self {
@@ -71,6 +77,7 @@ impl Default for ClientConfig {
             block_bytes_safe: 1_280 - 48 - Packet::<()>::HEADER_BYTES - SEAL_BYTES,
             blocks_max: 256,
             window: 16,
+            pull_bytes: 16 << 20,
             pulls_max: 256,
             link: None,
             link_share: 0.98,
@@ -143,6 +150,7 @@ impl ClientConfig {
         within("symbol", " B", self.block_bytes.into(), 1, BLOCK_BYTES_MAX.into())?;
         within("generation", " blocks", self.blocks_max.into(), 1, BLOCKS_MAX as u64)?;
         within("window", " generations", self.window.into(), 1, WINDOW_MAX.into())?;
+        within("pull", " B", self.pull_bytes, 1, 1 << 38)?;
         within("pulls", " at once", self.pulls_max as u64, 1, 1 << 16)?;
         within("header_bytes", " B", self.overhead_bytes.into(), 0, 1_000)?;
         if let Some(link) = self.link {
@@ -153,6 +161,13 @@ impl ClientConfig {
             return Err(ConfigError { setting: "link_share", message });
         }
         Ok(())
+    }
+
+    /// The most blocks of this length to a generation.
+    pub(crate) fn blocks_of(&self, block_bytes: u32) -> u32 {
+        let bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
+        let as_long = (bytes / u64::from(block_bytes.max(1))).min(SHORT_BLOCKS_MAX.into()) as u32;
+        as_long.max(self.blocks_max)
     }
 
     /// The most that a client keeps of one generation's packets, whatever its server sends.

@@ -156,18 +156,20 @@ impl<S: Symbol> Server<S> {
             Err(error) => return self.refuse(pull, error.to_string()),
         };
         let generation = u64::from(block_bytes) * u64::from(layout.blocks_max());
-        let share = self.config.memory_max.as_u64() / (self.config.pulls_max as u64).max(1);
-        if generation > share {
+        // Each pull may always hold one.
+        let others: u64 = self.pulls.values().map(|pull| pull.sender.generation_bytes()).sum();
+        let most = self.config.memory_max.as_u64();
+        if others + generation > most {
             let reason = format!(
-                "generations of {generation} B: at most {share} B here: ask for fewer blocks to each"
+                "generations of {generation} B: other pulls have {others} of the {most} B that a client may: ask for fewer \
+                 blocks to each, or for less at once"
             );
             return self.refuse(pull, reason);
         }
-        let window = request.window.min((share / generation.max(1)).min(WINDOW_MAX.into()) as u32);
         let sending = Sending {
             pull,
             mode: request.mode,
-            window,
+            window: request.window,
             grant: request.grant,
             start: asked_at.max(now) + request.start_after,
             rtt: request.rtt,
@@ -202,8 +204,16 @@ impl<S: Symbol> Server<S> {
 
     /// The bytes of an object that are to be supplied soon, with the pull and generation they are for.
     pub fn poll_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
+        // A generation of each pull has its room; what is left goes to whoever is first.
+        let room = |pull: &Pull<S>| pull.sender.wanted_bytes().max(pull.sender.generation_bytes());
+        let taken: u64 = self.pulls.values().map(room).sum();
+        let left = self.config.memory_max.as_u64().saturating_sub(taken);
         self.pulls.iter_mut().find_map(|(id, pull)| {
-            let generation = pull.sender.poll_wanted()?;
+            let sender = &mut pull.sender;
+            if sender.wanted_bytes() > 0 && sender.generation_bytes() > left {
+                return None;
+            }
+            let generation = sender.poll_wanted()?;
             let range = pull.sender.layout().range(generation);
             Some((*id, generation, pull.start + range.start..pull.start + range.end))
         })

@@ -7,7 +7,7 @@ use super::output::{Order, Output, Reply};
 use super::progress::{Progress, ServerRow};
 use super::targets::Target;
 use anabranch_endpoint::{Bytes, Wire as _};
-use anabranch_gather::msg::{Control, Datagram, Packet, SEAL_BYTES};
+use anabranch_gather::msg::{Control, Datagram, Packet, SEAL_BYTES, WINDOW_MAX};
 use anabranch_gather::{Client, ClientConfig, ClientEvent, Failure, Piece, ServerId};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Segments, payload_max, route_mtu};
 use anabranch_net::identity::Identity;
@@ -21,8 +21,8 @@ use std::ops::Range;
 use std::process::ExitCode;
 use tokio::sync::mpsc;
 
-/// Bytes that are asked of one server at once, of an object that several hold: what it owes when it dies is asked elsewhere.
-const PIECE_BYTES: u64 = 16 << 20;
+/// Bytes of a piece that goes to standard output.
+const AHEAD_PIECE_BYTES: u64 = 16 << 20;
 /// Pulls of a server at once: the next one begins while the last one ends.
 const PULLS_PER_SERVER: usize = 2;
 /// How far pieces are asked for ahead of what has gone to standard output: what comes early waits in memory.
@@ -219,7 +219,7 @@ fn sized(settings: &Settings, servers: usize) -> anyhow::Result<ClientConfig> {
         config.pulls_max = pulls as usize;
         config.window = WINDOW_MIN;
     } else {
-        config.window = config.window.min(fitting.min(64) as u32);
+        config.window = fitting.min(WINDOW_MAX.into()) as u32;
     }
     Ok(config)
 }
@@ -578,16 +578,22 @@ impl Run {
                 .filter_map(|holder| self.links.iter().position(|link| link.holder == *holder))
                 .map(|server| ServerId(server as u32))
                 .collect();
-            for range in &missing {
-                let mut at = range.start.max(start);
-                while at < range.end.min(end) {
-                    // Pieces end at multiples of their length, so that hashes of whole runs of chunks are enough.
-                    let next = ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end).min(end);
-                    let ranges = Some(std::iter::once(at - start..next - start).collect());
-                    wanted
-                        .push((start, Piece { object: part.name.clone(), ranges, holders: holders.clone() }));
-                    at = next;
-                }
+            let within = |range: &Range<u64>| {
+                range.start.clamp(start, end) - start..range.end.clamp(start, end) - start
+            };
+            let mut ranges: Vec<Range<u64>> =
+                missing.iter().map(within).filter(|range| !range.is_empty()).collect();
+            let piece = |ranges| {
+                (start, Piece { object: part.name.clone(), ranges: Some(ranges), holders: holders.clone() })
+            };
+            if self.settings.streams {
+                let cut = |range: Range<u64>| {
+                    let starts = range.clone().step_by(AHEAD_PIECE_BYTES as usize);
+                    starts.map(move |at| at..range.end.min(at + AHEAD_PIECE_BYTES))
+                };
+                wanted.extend(ranges.drain(..).flat_map(cut).map(|range| piece(vec![range])));
+            } else if !ranges.is_empty() {
+                wanted.push(piece(ranges));
             }
             start = end;
         }

@@ -91,6 +91,7 @@ impl Settings {
             block_bytes: self.symbol.as_u64().try_into().unwrap_or(u32::MAX),
             blocks_max: self.generation,
             window: self.window,
+            pull_bytes: ClientConfig::default().pull_bytes,
             pulls_max: self.servers,
             block_bytes_safe: ClientConfig::default().block_bytes_safe,
             link: (self.knows_link && self.mode == Mode::Counted).then_some(link),
