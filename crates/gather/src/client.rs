@@ -95,8 +95,10 @@ pub enum ClientEvent<S> {
 const EARLY_MAX: usize = 256;
 /// The most bytes of a pull: its packets must have numbers.
 const PULL_BYTES_MAX: u64 = 1 << 38;
-/// How long, from the first connection on, a share of the last hop is kept for servers that were not asked for anything yet.
+/// How long, from the last connection on, a share of the last hop is kept for servers that were not asked for anything yet: so
+/// long, and so many round trips, in which drivers ask what an object is.
 const AWAITED: Duration = Duration::from_ms(100);
+const AWAITED_RTTS: u64 = 4;
 /// What a request takes on the link, about: its message with a short name, in a record of TLS, with TCP's and IP's headers.
 const REQUEST: ByteCount = ByteCount::new(130);
 /// How long the first packet of a pull may take before shorter ones are asked for.
@@ -291,7 +293,8 @@ impl<S: Symbol> Client<S> {
     pub fn handle_connected(&mut self, now: Instant, server: ServerId, rtt: Option<Duration>) {
         let state = &mut self.servers[server.0 as usize];
         (state.is_connected, state.is_lost, state.rtt) = (true, false, rtt);
-        self.awaits_until.get_or_insert(now + AWAITED);
+        let until = now + AWAITED + rtt.unwrap_or(Duration::ZERO) * AWAITED_RTTS;
+        self.awaits_until = self.awaits_until.max(Some(until));
         self.schedule(now);
     }
 

@@ -103,6 +103,7 @@ pub struct Receiver<S> {
     told_packets: u64,
     told_loss: f64,
     told_base: u32,
+    told_grant: Option<BitRate>,
     /// When to say again what is lacking, as nothing comes; doubled each time.
     silence: Duration,
     counts: Counts,
@@ -126,6 +127,7 @@ impl<S: Symbol> Receiver<S> {
             told_packets: 0,
             told_loss: 0.0,
             told_base: 0,
+            told_grant: receiving.grant,
             silence: SILENCE_FIRST,
             counts: Counts::default(),
             receiving,
@@ -168,9 +170,13 @@ impl<S: Symbol> Receiver<S> {
     pub const fn heard_at(&self) -> Option<Instant> {
         self.heard_at
     }
-    /// Grants another rate, which the server hears of with the next feedback.
+    /// Grants another rate, which the server hears of with the next feedback; there is some at once where it is a lower one.
     pub const fn set_grant(&mut self, grant: Option<BitRate>) {
         self.receiving.grant = grant;
+    }
+    /// Whether the server is to hear at once that it may send less: others may send more already.
+    pub fn is_lowered(&self) -> bool {
+        matches!((self.receiving.grant, self.told_grant), (Some(grant), Some(told)) if grant < told)
     }
     /// What the server may send in a second.
     pub const fn grant(&self) -> Option<BitRate> {
@@ -266,7 +272,7 @@ impl<S: Symbol> Receiver<S> {
         let report = self.tfrc.poll_report(now);
         // Told once a round trip, a server would send two round trips' worth from one window.
         let has_moved = self.base - self.told_base > self.receiving.window / WINDOW_STEPS;
-        if report.is_none() && !is_silent && !has_moved {
+        if report.is_none() && !is_silent && !has_moved && !self.is_lowered() {
             return None;
         }
         if is_silent {
@@ -274,7 +280,7 @@ impl<S: Symbol> Receiver<S> {
         }
         self.told_at = Some(now);
         (self.told_packets, self.told_loss) = (self.counts.packets, self.tfrc.loss_rate());
-        self.told_base = self.base;
+        (self.told_base, self.told_grant) = (self.base, self.receiving.grant);
         self.counts.feedbacks += 1;
         let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).collect();
         if lacks.is_empty() && !self.is_complete() {

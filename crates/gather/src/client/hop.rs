@@ -48,13 +48,18 @@ impl<S: Symbol> Client<S> {
         let awaited = self.servers.iter().filter(|server| !server.was_asked && !server.is_lost).count();
         let awaited = if self.awaits_until.is_some() { awaited } else { 0 };
         demands.extend(std::iter::repeat_n(None, awaited));
-        for (pull, share) in self.pulls.values_mut().zip(share(capacity, &demands)) {
+        for ((id, pull), share) in self.pulls.iter_mut().zip(share(capacity, &demands)) {
             let rate = BitRate::bps((share as u64).max(1));
             let new =
                 |old: Option<BitRate>| Some(old.filter(|old| only_lowers && *old < rate).unwrap_or(rate));
             match &mut pull.state {
                 State::Asked { grant, .. } => *grant = new(*grant),
-                State::Receiving(receiver) => receiver.set_grant(new(receiver.grant())),
+                State::Receiving(receiver) => {
+                    receiver.set_grant(new(receiver.grant()));
+                    if receiver.is_lowered() {
+                        self.touched.push_back(*id);
+                    }
+                }
             }
         }
     }

@@ -7,8 +7,8 @@ mod in_memory;
 mod world;
 
 use anabranch_endpoint::Bytes;
-use anabranch_gather::msg::{Control, PullId, Request};
-use anabranch_gather::{ClientConfig, ClientEvent, Mode, Offer, Piece, Server, ServerConfig};
+use anabranch_gather::msg::{Accepted, Control, Packet, PullId, Request};
+use anabranch_gather::{Client, ClientConfig, ClientEvent, Mode, Offer, Piece, Server, ServerConfig};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 use world::{Wire, World, object};
@@ -179,6 +179,62 @@ fn a_long_way_is_filled() {
     // 10,000 packets of 1,129 bytes take 0.92 s of the 98 % that are granted.
     world.run(Duration::from_ms(1_200));
     assert!(world.is_complete(0), "{}", world.story());
+}
+
+/// Issue #4: over 100 ms, shares were kept for 100 ms only, and who had to send less heard of it up to a round trip later: what
+/// was lost at the beginning slowed eight servers for as long as they sent.
+#[test]
+fn who_is_asked_later_finds_its_share_free() {
+    let rtt = Some(Duration::from_ms(100));
+    let mut client = Client::<Bytes>::new(config(Mode::Counted)).expect("a good configuration");
+    let servers = [client.add_server(), client.add_server(), client.add_server()];
+    let ask = |client: &mut Client<Bytes>, at_ms, number: usize| {
+        let now = Instant::ZERO + Duration::from_ms(at_ms);
+        client.add(Piece { object: "object".into(), ranges: None, holders: vec![servers[number]] });
+        client.begin(now);
+        let grant = std::iter::from_fn(|| client.poll_control()).find_map(|(_, message)| match message {
+            Control::Pull(request) => request.grant,
+            _ => None,
+        });
+        let accepted = Accepted {
+            pull: PullId(number as u32),
+            object_bytes: 1 << 20,
+            bytes: 1 << 20,
+            block_bytes: 200,
+            blocks_max: 32,
+        };
+        client.handle_control(now, servers[number], Control::Accepted(accepted));
+        let told: Vec<_> = std::iter::from_fn(|| client.poll_transmit(now)).collect();
+        (grant.expect("the link is known").as_bps(), told)
+    };
+    client.handle_connected(Instant::ZERO, servers[0], rtt);
+    client.handle_connected(Instant::ZERO, servers[1], rtt);
+    let (first, _) = ask(&mut client, 100, 0);
+    let (second, _) = ask(&mut client, 250, 1);
+    assert_eq!(first, second);
+    assert!(first <= 100_000_000 / 3, "a third is kept for the last one: {first} b/s");
+    // Nothing is kept any more, and who has it is told in the moment in which the last one is asked.
+    client.handle_lost(Instant::ZERO + Duration::from_ms(260), servers[2], "away");
+    let later = Instant::ZERO + Duration::from_secs(2);
+    for number in [0, 1] {
+        let packet = Packet {
+            pull: PullId(number),
+            sequence: 0,
+            sent_at: later,
+            rtt,
+            generation: 0,
+            id: 0,
+            payload: vec![0; 200].into(),
+        };
+        client.handle_packet(later, servers[number as usize], packet);
+    }
+    while client.poll_transmit(later).is_some() {}
+    client.handle_connected(later, servers[2], rtt);
+    let (third, told) = ask(&mut client, 2_000, 2);
+    assert!(
+        told.len() == 2 && told.iter().all(|(_, f)| f.grant.map(BitRate::as_bps) == Some(third)),
+        "{told:?}"
+    );
 }
 
 #[test]
