@@ -10,6 +10,7 @@
 //!
 //! Leaves out: connections, files, hashes (drivers, `cli`). Read [`Piece`], [`ClientEvent`] and [`Client`] first.
 
+mod balance;
 mod hop;
 
 use crate::config::{ClientConfig, ConfigError};
@@ -93,8 +94,6 @@ pub enum ClientEvent<S> {
 
 /// Packets that are kept of a pull that its server has not described yet.
 const EARLY_MAX: usize = 256;
-/// The most bytes of a pull: its packets must have numbers.
-const PULL_BYTES_MAX: u64 = 1 << 38;
 /// How long, from the last connection on, a share of the last hop is kept for servers that were not asked for anything yet: so
 /// long, and so many round trips, in which drivers ask what an object is.
 const AWAITED: Duration = Duration::from_ms(100);
@@ -123,8 +122,15 @@ struct ServerState {
     rtt: Option<Duration>,
     block_bytes: u32,
     pulls: u32,
-    /// The rate at which its fastest whole pull came, in bytes of objects a second.
-    best_bps: f64,
+    /// The rate at which its fastest pull came, in bytes of objects a second; none before one has ended.
+    rate_bps: Option<f64>,
+}
+
+impl ServerState {
+    /// A pull came at this rate.
+    fn brought(&mut self, rate_bps: f64) {
+        self.rate_bps = Some(self.rate_bps.map_or(rate_bps, |best| best.max(rate_bps)));
+    }
 }
 
 #[derive(Debug)]
@@ -174,7 +180,7 @@ pub struct Client<S> {
     /// Pulls that may have feedback to send.
     touched: VecDeque<PullId>,
     measured_at: Option<Instant>,
-    crawl_at: Option<Instant>,
+    look_at: Option<Instant>,
     /// Until when a share of the last hop is kept for servers that have not been asked yet.
     awaits_until: Option<Instant>,
     /// Some grant was lowered when it was measured last, and nobody has been given what that leaves.
@@ -202,7 +208,7 @@ impl<S: Symbol> Client<S> {
             events: VecDeque::new(),
             touched: VecDeque::new(),
             measured_at: None,
-            crawl_at: None,
+            look_at: None,
             awaits_until: None,
             is_lowered: false,
             counts: Counts::default(),
@@ -220,7 +226,7 @@ impl<S: Symbol> Client<S> {
             rtt: None,
             block_bytes,
             pulls: 0,
-            best_bps: 0.0,
+            rate_bps: None,
         });
         ServerId(self.servers.len() as u32 - 1)
     }
@@ -320,12 +326,19 @@ impl<S: Symbol> Client<S> {
         self.schedule(now);
     }
 
+    /// Who holds a piece and has not failed to bring it.
+    fn left(&self, piece: PieceId) -> Vec<ServerId> {
+        let PieceState { piece, failures, .. } = &self.pieces[piece.0 as usize];
+        let failed = |server: &ServerId| failures.iter().any(|failure| failure.server == *server);
+        piece.holders.iter().copied().filter(|server| !failed(server)).collect()
+    }
+
     /// Asks servers for pieces while there are both.
     fn schedule(&mut self, now: Instant) {
         let mut new = Vec::new();
         let fair = self.config.pulls_max.div_ceil(self.servers.len().max(1));
-        for _ in 0..self.queue.len() {
-            let Some(piece) = self.queue.pop_front() else { break };
+        let mut waiting = VecDeque::new();
+        while let Some(piece) = self.queue.pop_front() {
             if self.pulls.len() >= self.config.pulls_max {
                 self.queue.push_front(piece);
                 break;
@@ -334,13 +347,16 @@ impl<S: Symbol> Client<S> {
             if state.is_over || state.missing.as_ref().is_some_and(VecDeque::is_empty) {
                 continue;
             }
-            let failed = |server: &ServerId| state.failures.iter().any(|failure| failure.server == *server);
-            let left: Vec<ServerId> = state.piece.holders.iter().copied().filter(|s| !failed(s)).collect();
+            let left = self.left(piece);
             if left.is_empty() && state.pulls == 0 {
                 self.fail(piece);
                 continue;
             }
-            let load = |server: &&ServerId| self.servers[server.0 as usize].pulls;
+            // Who has least to do, and of those the fastest; one that has shown nothing yet may be.
+            let load = |server: &&ServerId| {
+                let server = &self.servers[server.0 as usize];
+                (server.pulls, server.rate_bps.map_or(0, |rate| u64::MAX - rate as u64))
+            };
             // Who is connected first is not asked for all that others hold, too.
             let most = if left.len() > 1 { fair } else { usize::MAX };
             let ready = |server: &&ServerId| {
@@ -348,7 +364,7 @@ impl<S: Symbol> Client<S> {
                 server.is_connected && (server.pulls as usize) < most
             };
             let Some(server) = left.iter().filter(ready).min_by_key(load).copied() else {
-                self.queue.push_back(piece);
+                waiting.push_back(piece);
                 continue;
             };
             new.push(self.open(now, piece, server));
@@ -356,6 +372,8 @@ impl<S: Symbol> Client<S> {
                 self.queue.push_front(piece);
             }
         }
+        waiting.append(&mut self.queue);
+        self.queue = waiting;
         if new.is_empty() {
             return;
         }
@@ -378,14 +396,14 @@ impl<S: Symbol> Client<S> {
     }
 
     fn open(&mut self, now: Instant, piece: PieceId, server: ServerId) -> PullId {
+        let holders = self.left(piece);
+        let best_bps = holders.iter().filter_map(|server| self.servers[server.0 as usize].rate_bps);
+        let (left, best_bps) = (holders.len(), best_bps.reduce(f64::max));
         let state = &mut self.pieces[piece.0 as usize];
         let range = match &mut state.missing {
             None => (0, None),
             Some(missing) => {
-                let failed =
-                    |server: &ServerId| state.failures.iter().any(|failure| failure.server == *server);
-                let holders = state.piece.holders.iter().filter(|server| !failed(server)).count();
-                let range = portion(missing, holders, self.config.pull_bytes);
+                let range = balance::portion(missing, left, best_bps, self.config.pull_bytes);
                 (range.start, Some(range.end))
             }
         };
@@ -537,7 +555,7 @@ impl<S: Symbol> Client<S> {
         let rate =
             receiver.layout().bytes() as f64 / now.saturating_since(pull.asked_at).as_secs_f64().max(1e-6);
         let its = &mut self.servers[server.0 as usize];
-        its.best_bps = its.best_bps.max(rate);
+        its.brought(rate);
         self.control.push_back((server, Control::Stop { pull: id }));
         self.close(id);
         let state = &mut self.pieces[piece.0 as usize];
@@ -559,9 +577,27 @@ impl<S: Symbol> Client<S> {
 
     /// Gives a pull up, and its piece back to be asked for elsewhere. Returns the piece.
     fn abandon(&mut self, id: PullId, reason: String) -> Option<PieceId> {
-        let pull = self.close(id)?;
+        let pull = self.take_back(id)?;
         let (piece, server) = (pull.piece, pull.server);
-        let state = &mut self.pieces[piece.0 as usize];
+        let heard = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_some());
+        let is_accepted = matches!(pull.state, State::Receiving(_));
+        let its = &mut self.servers[server.0 as usize];
+        if is_accepted && !heard && its.is_connected && its.block_bytes > self.config.block_bytes_safe {
+            // Perhaps its packets are too long for some link on the way.
+            its.block_bytes = self.config.block_bytes_safe;
+        } else {
+            let failure = Failure { server, reason };
+            self.pieces[piece.0 as usize].failures.push(failure.clone());
+            self.events.push_back(ClientEvent::Left { piece, failure });
+        }
+        self.regrant(false);
+        Some(piece)
+    }
+
+    /// Ends a pull; what it lacks is asked for again.
+    fn take_back(&mut self, id: PullId) -> Option<Pull<S>> {
+        let pull = self.close(id)?;
+        let state = &mut self.pieces[pull.piece.0 as usize];
         match &pull.state {
             State::Receiving(receiver) => {
                 self.counts = added(self.counts, receiver.counts());
@@ -576,20 +612,8 @@ impl<S: Symbol> Client<S> {
                 }
             }
         }
-        let heard = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_some());
-        let is_accepted = matches!(pull.state, State::Receiving(_));
-        let its = &mut self.servers[server.0 as usize];
-        if is_accepted && !heard && its.is_connected && its.block_bytes > self.config.block_bytes_safe {
-            // Perhaps its packets are too long for some link on the way.
-            its.block_bytes = self.config.block_bytes_safe;
-        } else {
-            let failure = Failure { server, reason };
-            state.failures.push(failure.clone());
-            self.events.push_back(ClientEvent::Left { piece, failure });
-        }
-        self.queue.push_front(piece);
-        self.regrant(false);
-        Some(piece)
+        self.queue.push_front(pull.piece);
+        Some(pull)
     }
 
     /// When a pull is given up if nothing comes of it.
@@ -664,31 +688,8 @@ impl<S: Symbol> Client<S> {
                 receiver.poll_timeout().map_or(dead_at, |at| at.min(dead_at))
             }
         };
-        self.pulls.values().map(due).chain(self.crawl_at.filter(|_| !self.pulls.is_empty())).min()
+        self.pulls.values().map(due).chain(self.look_at.filter(|_| !self.pulls.is_empty())).min()
     }
-}
-
-/// Takes from what is missing what one pull asks for: a range, where there is one holder; of what several hold half of each
-/// one's share, at least `least` bytes and up to a multiple of that.
-///
-/// Long pulls spare requests and rates that are found anew, short ones at the end let all servers end together.
-/// Source: guided self-scheduling (Polychronopoulos and Kuck, IEEE Transactions on Computers 1987), with half the share.
-fn portion(missing: &mut VecDeque<Range<u64>>, holders: usize, least: u64) -> Range<u64> {
-    let left: u64 = missing.iter().map(|range| range.end - range.start).sum();
-    let first = missing.front_mut().expect("a piece that is queued lacks something");
-    let most = if holders > 1 {
-        let length = (left / (2 * holders as u64)).max(least).min(PULL_BYTES_MAX);
-        let end = first.start + length;
-        end.checked_next_multiple_of(least).unwrap_or(end)
-    } else {
-        first.start.saturating_add(PULL_BYTES_MAX)
-    };
-    if most >= first.end {
-        return missing.pop_front().expect("it was there");
-    }
-    let range = first.start..most;
-    first.start = most;
-    range
 }
 
 /// What of a pull has not come, as ranges of its object.
@@ -712,42 +713,5 @@ const fn added(a: Counts, b: Counts) -> Counts {
         useless: a.useless + b.useless,
         malformed: a.malformed + b.malformed,
         feedbacks: a.feedbacks + b.feedbacks,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::portion;
-    use proptest::prelude::*;
-    use std::collections::VecDeque;
-
-    proptest! {
-        #[test]
-        fn portions_are_all_that_is_missing_once_and_in_order(
-            lengths in proptest::collection::vec((0u64..500, 1u64..5_000), 1..6), holders in 1usize..5, least in 1u64..300,
-        ) {
-            let mut missing = VecDeque::new();
-            let mut at = 0;
-            for (gap, length) in lengths {
-                missing.push_back(at + gap..at + gap + length);
-                at += gap + length;
-            }
-            let all = missing.clone();
-            let mut taken: Vec<std::ops::Range<u64>> = Vec::new();
-            while !missing.is_empty() {
-                let left: u64 = missing.iter().map(|range| range.end - range.start).sum();
-                let range = portion(&mut missing, holders, least);
-                let share = if holders == 1 { left } else { (left / (2 * holders as u64)).max(least) + least };
-                prop_assert!(!range.is_empty() && range.end - range.start <= share);
-                match taken.last_mut() {
-                    Some(last) if last.end == range.start && !all.iter().any(|r| r.start == range.start) => {
-                        prop_assert!(holders > 1 && range.start.is_multiple_of(least));
-                        last.end = range.end;
-                    }
-                    _ => taken.push(range),
-                }
-            }
-            prop_assert_eq!(VecDeque::from(taken), all);
-        }
     }
 }

@@ -48,7 +48,7 @@ pub struct ClientConfig {
     pub blocks_max: u32,
     /// Generations that a pull keeps open: with the block's length, what bounds memory.
     pub window: u32,
-    /// The fewest bytes of what several servers hold that one of them is asked for, and a divisor of where that ends.
+    /// The fewest bytes of what several servers hold that one of them is asked for, where much more is missing.
     pub pull_bytes: u64,
     /// Pulls at once, over all servers.
     pub pulls_max: usize,

@@ -204,13 +204,18 @@ impl<S: Symbol> Server<S> {
 
     /// The bytes of an object that are to be supplied soon, with the pull and generation they are for.
     pub fn poll_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
-        // A generation of each pull has its room; what is left goes to whoever is first.
-        let room = |pull: &Pull<S>| pull.sender.wanted_bytes().max(pull.sender.generation_bytes());
-        let taken: u64 = self.pulls.values().map(room).sum();
-        let left = self.config.memory_max.as_u64().saturating_sub(taken);
+        // A generation of each pull has its room, once those who were there before have made it; what is left goes to whoever is
+        // first.
+        let sum =
+            |of: &dyn Fn(&Sender<S>) -> u64| self.pulls.values().map(|pull| of(&pull.sender)).sum::<u64>();
+        let most = self.config.memory_max.as_u64();
+        let free = most.saturating_sub(sum(&Sender::wanted_bytes));
+        let unreserved =
+            most.saturating_sub(sum(&|sender| sender.wanted_bytes().max(sender.generation_bytes())));
         self.pulls.iter_mut().find_map(|(id, pull)| {
             let sender = &mut pull.sender;
-            if sender.wanted_bytes() > 0 && sender.generation_bytes() > left {
+            let room = if sender.wanted_bytes() == 0 { free } else { unreserved };
+            if sender.generation_bytes() > room {
                 return None;
             }
             let generation = sender.poll_wanted()?;

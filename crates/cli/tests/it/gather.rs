@@ -589,8 +589,14 @@ fn no_packet_leaves_before_the_client_shows_where_it_takes_them() {
     });
 }
 
-/// A server by hand that says how long an object is, accepts no pull, and answers by `says` once it is asked for the hash.
-async fn listen_by_hand(keys: PathBuf, listener: tokio::net::TcpListener, bytes: u64, says: Option<Control>) {
+/// A server by hand that says how long an object is, if it does, accepts no pull, and answers by `says` once it is asked for the
+/// hash.
+async fn listen_by_hand(
+    keys: PathBuf,
+    listener: tokio::net::TcpListener,
+    bytes: Option<u64>,
+    says: Option<Control>,
+) {
     let files = CredentialFiles::in_set(&keys, Role::Site, "server");
     let identity = Identity::new(&Credentials::load(&files).expect("they were made")).expect("they are good");
     let (tcp, _) = listener.accept().await.expect("a client connects");
@@ -604,7 +610,9 @@ async fn listen_by_hand(keys: PathBuf, listener: tokio::net::TcpListener, bytes:
             read.drain(..length);
             match (message, &says) {
                 (Control::Describe { object, with_hash: false }, _) => {
-                    write(&mut stream, &Control::Described { object, found: Some((bytes, None)) }).await;
+                    if let Some(bytes) = bytes {
+                        write(&mut stream, &Control::Described { object, found: Some((bytes, None)) }).await;
+                    }
                 }
                 (Control::Describe { .. }, Some(says)) => write(&mut stream, says).await,
                 _ => {}
@@ -617,7 +625,7 @@ async fn listen_by_hand(keys: PathBuf, listener: tokio::net::TcpListener, bytes:
 
 /// Issue #4: an object of which all had come was never finished where the server that was to say its hash did not.
 #[test]
-fn who_does_not_say_an_objects_hash_is_not_waited_for() {
+fn who_does_not_say_an_objects_length_or_hash_is_not_waited_for() {
     let world = World::new(1);
     let bytes = noise(13, 20 * MIB);
     world.put(0..1, "object", &bytes);
@@ -625,11 +633,14 @@ fn who_does_not_say_an_objects_hash_is_not_waited_for() {
     let runtime = runtime.expect("a runtime");
     let object = || "object".to_owned();
     let another = Control::Described { object: object(), found: Some((1, Some([7; 32]))) };
-    for says in [None, Some(Control::Described { object: object(), found: None }), Some(another)] {
+    let length = Some(bytes.len() as u64);
+    let taken_away = Control::Described { object: object(), found: None };
+    for (length, says) in [(None, None), (length, None), (length, Some(taken_away)), (length, Some(another))]
+    {
         let listener =
             runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("loopback is there");
         let at = listener.local_addr().expect("it is bound");
-        let server = listen_by_hand(world.path("keys"), listener, bytes.len() as u64, says);
+        let server = listen_by_hand(world.path("keys"), listener, length, says);
         let server = runtime.spawn(server);
         let holders = format!("{at},{}", world.object(0..1, "object"));
         let got = world.get(&[&holders, "--give-up", "500 ms"]).end();
@@ -638,6 +649,22 @@ fn who_does_not_say_an_objects_hash_is_not_waited_for() {
         runtime.block_on(server).expect("it ends with its client");
         std::fs::remove_file(world.path("out")).expect("it is there");
     }
+}
+
+/// Both hold it, and one of them is slow: the other brings nearly all.
+#[test]
+fn a_server_that_crawls_holds_nothing_up() {
+    let world = World::new(1).with(None, &["--rate-max", "1 Mbit/s"]);
+    let bytes = noise(14, 24 * MIB);
+    world.put(0..2, "object", &bytes);
+    let begun = Instant::now();
+    let got = world.get(&[&world.object(0..2, "object"), LINK[0], LINK[1]]).end();
+    assert_eq!(got.code, Some(0), "{got:?}");
+    assert!(world.has(&bytes));
+    let of_the_slow_one = got.end["servers"][1]["received_bytes"].as_u64();
+    assert!(of_the_slow_one.is_some_and(|bytes| (1..2 << 20).contains(&bytes)), "{got:?}");
+    // Alone it would need three minutes, and 50 s for the quarter that it is asked for at first.
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
 }
 
 #[test]

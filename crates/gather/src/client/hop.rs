@@ -1,10 +1,10 @@
-//! The client's last hop: what each pull is granted of it, who lends what it does not use, and who crawls.
+//! The client's last hop: what each pull is granted of it, and who lends what it does not use.
 //!
-//! Leaves out: how shares are reckoned ([`share`]), and who is asked for what (`client`).
+//! Leaves out: how shares are reckoned ([`share`]), and who is asked for what (`client`, `balance`).
 
-use super::{Client, Pull, ServerId, State};
+use super::{Client, Pull, State};
 use crate::grants::share;
-use crate::msg::{Control, Packet};
+use crate::msg::Packet;
 use anabranch_codes::Symbol;
 use anabranch_units::{BitRate, Duration, Instant};
 
@@ -14,10 +14,6 @@ const MEASURE_MIN: Duration = Duration::from_ms(20);
 const MEASURE_PACKETS: u64 = 16;
 /// A pull that uses less than this share of its grant lends the rest.
 const USED_SHARE: f64 = 0.7;
-/// How often it is looked for servers that crawl.
-const CRAWL_EVERY: Duration = Duration::from_secs(1);
-/// A pull is taken from its server if an idle holder would bring what it lacks in less than this share of the time.
-const CRAWL_SHARE: f64 = 0.25;
 
 impl<S: Symbol> Client<S> {
     /// What may be granted in all, in bits of datagrams a second.
@@ -103,53 +99,5 @@ impl<S: Symbol> Client<S> {
             self.regrant(lowers);
         }
         self.is_lowered = lowers;
-    }
-
-    /// Takes pulls from servers that crawl, where an idle one holds the same: nothing else waits to be asked for then.
-    pub(super) fn overtake(&mut self, now: Instant) {
-        if self.crawl_at.is_none_or(|at| at > now) {
-            self.crawl_at.get_or_insert(now + CRAWL_EVERY);
-            return;
-        }
-        self.crawl_at = Some(now + CRAWL_EVERY);
-        if !self.queue.is_empty() {
-            return;
-        }
-        let mut idle: Vec<usize> = (0..self.servers.len())
-            .filter(|server| self.servers[*server].is_connected && self.servers[*server].pulls == 0)
-            .collect();
-        let mut crawling = Vec::new();
-        for (id, pull) in &self.pulls {
-            let State::Receiving(receiver) = &pull.state else { continue };
-            let age = now.saturating_since(pull.asked_at);
-            if age < CRAWL_EVERY {
-                continue;
-            }
-            let (all, came) = (receiver.layout().bytes(), receiver.complete_bytes());
-            let rate = came as f64 / age.as_secs_f64();
-            let state = &self.pieces[pull.piece.0 as usize];
-            let would = |server: &usize| {
-                let id = ServerId(*server as u32);
-                state.piece.holders.contains(&id)
-                    && !state.failures.iter().any(|failure| failure.server == id)
-            };
-            let other = idle
-                .iter()
-                .position(|server| would(server) && rate < CRAWL_SHARE * self.servers[*server].best_bps);
-            if let Some(at) = other.filter(|_| all > came) {
-                let best = self.servers[idle.remove(at)].best_bps;
-                crawling.push((*id, pull.server, rate, best));
-            }
-        }
-        for (id, server, rate, best) in &crawling {
-            self.control.push_back((*server, Control::Stop { pull: *id }));
-            let mbps = |bps: f64| bps * 8.0 / 1e6;
-            let reason =
-                format!("it crawls: {:.1} Mbit/s where another brought {:.1}", mbps(*rate), mbps(*best));
-            self.abandon(*id, reason);
-        }
-        if !crawling.is_empty() {
-            self.schedule(now);
-        }
     }
 }

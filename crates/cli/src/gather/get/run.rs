@@ -29,6 +29,8 @@ const PULLS_PER_SERVER: usize = 2;
 const AHEAD_BYTES: u64 = 64 << 20;
 /// How often a server that has sent nothing yet is shown where packets are taken.
 const SHOW_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+/// What a server hashes in a second at the least, in bytes: from a slow disk, and for others as well.
+const HASH_BPS: u64 = 20_000_000;
 /// The least window, in generations: with one, a loss at its end would halt the pull for a round trip.
 const WINDOW_MIN: u32 = 2;
 
@@ -73,6 +75,7 @@ struct Object {
     stage: Stage,
     /// Holders of the first part that could describe it, the one that was asked last.
     asked: Option<usize>,
+    asked_at: std::time::Instant,
     /// Bytes that were not there before.
     fetched_bytes: u64,
     /// Bytes that had come before this command.
@@ -159,6 +162,7 @@ pub async fn run(
         target,
         stage: Stage::Describing,
         asked: None,
+        asked_at: now,
         fetched_bytes: 0,
         kept_bytes: 0,
         was_wrong: false,
@@ -262,6 +266,7 @@ impl Run {
                     self.client.handle_timeout(now);
                     self.show_where();
                     if self.progress.next_at() <= std::time::Instant::now() {
+                        self.ask_others();
                         self.show();
                     }
                 }
@@ -412,7 +417,7 @@ impl Run {
         for (at, holder) in holders.iter().enumerate().skip(from) {
             let Some(link) = self.links.iter().find(|link| link.holder == *holder) else { continue };
             if let Some(connected) = &link.connected {
-                it.asked = Some(at);
+                (it.asked, it.asked_at) = (Some(at), std::time::Instant::now());
                 let object = it.target.parts[0].name.clone();
                 let ask = |with_hash| Control::Describe { object: object.clone(), with_hash };
                 if !with_hash {
@@ -424,13 +429,35 @@ impl Run {
             waits |= link.lost.is_none();
         }
         if !waits {
+            let is_known = it.target.bytes.is_some();
+            let unsaid = if is_known { "it does not say what its hash is" } else { "no such object" };
             let each = holders.iter().map(|holder| {
                 let lost =
                     self.links.iter().find(|link| link.holder == *holder).and_then(|l| l.lost.as_deref());
-                format!("{holder}: {}", lost.unwrap_or("no such object"))
+                format!("{holder}: {}", lost.unwrap_or(unsaid))
             });
             let reason = each.collect::<Vec<_>>().join("; ");
             self.fail(object, reason, false);
+        }
+    }
+
+    /// Asks others what objects are of which one does not say that in the time that it may need.
+    fn ask_others(&mut self) {
+        for object in 0..self.objects.len() {
+            let it = &self.objects[object];
+            let hashing = Duration::from_secs(it.target.bytes.unwrap_or(0) / HASH_BPS);
+            let is_late = it.asked_at.elapsed() > (self.settings.config.give_up + hashing).to_std();
+            let others = it.asked.map_or(0, |asked| it.target.parts[0].holders.len() - asked - 1);
+            match it.stage {
+                _ if it.asked.is_none() || !is_late => {}
+                // Meanwhile the last one may yet say it.
+                Stage::Opening | Stage::Getting(_) if others == 0 => {}
+                Stage::Describing => self.describe(object, false),
+                Stage::Opening | Stage::Getting(_) | Stage::Finishing if it.target.hash.is_none() => {
+                    self.describe(object, true);
+                }
+                _ => {}
+            }
         }
     }
 
