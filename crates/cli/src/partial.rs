@@ -4,10 +4,15 @@
 //! hash). The journal is append-only and never trusted: on opening, every range is read back and hashed, and what
 //! does not match is forgotten. So neither a torn write nor a lost page can pass for data, and no write needs a sync
 //! before the last one.
+//!
+//! A file gets its name once its hash is right. What that hash is made of was hashed as it was written, or as it was read
+//! back on opening, and is not read once more at the end: that the system keeps what it took is not checked, errors in
+//! writing and syncing are. Read back are only bytes of which no such hash stands: around pieces that begin within a chunk
+//! of BLAKE3, those that were written over, and a file that came as one piece. Others that change the file meanwhile are
+//! not noticed.
 
 use anabranch_replicate::control::{ByteRange, FileHash};
-use anabranch_replicate::symbol::GenerationHash;
-use anabranch_replicate::tree::PieceHasher;
+use anabranch_replicate::tree::{FileHasher, Piece, PieceHasher};
 use anabranch_replicate::work::RangeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write as _};
@@ -27,6 +32,8 @@ pub struct PartialFile {
     data: File,
     journal: File,
     have: RangeSet,
+    /// Of the bytes as they are now.
+    hasher: FileHasher,
     /// Whether it is on the disk before it gets its name.
     syncs: bool,
     /// It has its name: what still comes from an attempt that is being taken down is not for it any more.
@@ -64,6 +71,7 @@ impl PartialFile {
             data,
             journal,
             have: RangeSet::default(),
+            hasher: FileHasher::new(length),
             syncs: true,
             finished: false,
         };
@@ -100,7 +108,7 @@ impl PartialFile {
     /// meanwhile leaves entries twice or torn, which the next reading forgives.
     fn verify(&mut self, length: u64) -> io::Result<()> {
         use std::io::Seek;
-        let mut have = RangeSet::default();
+        let (mut have, mut hasher) = (RangeSet::default(), FileHasher::new(length));
         let mut buffer = vec![0; READ_BYTES];
         let mut kept = 0;
         self.journal.seek(io::SeekFrom::Start(0))?;
@@ -113,8 +121,10 @@ impl PartialFile {
             let Some(end) = start.checked_add(size).filter(|end| *end <= length) else { continue };
             let range = ByteRange { start, end };
             let known = have.ranges().len() < RANGES_MAX || have.touches(range);
-            if known && hash_piece(&self.data, range, &mut buffer)?.is_some_and(|h| h.0 == entry[16..]) {
+            let found = if known { hash_piece(&self.data, range, &mut buffer)? } else { None };
+            if let Some(piece) = found.filter(|piece| piece.hash.0 == entry[16..]) {
                 have.insert(range);
+                hasher.insert(&piece);
                 if kept < at {
                     self.journal.write_all_at(&entry, kept)?;
                 }
@@ -123,7 +133,7 @@ impl PartialFile {
         }
         self.journal.set_len(kept)?;
         self.journal.seek(io::SeekFrom::Start(kept))?;
-        self.have = have;
+        (self.have, self.hasher) = (have, hasher);
         Ok(())
     }
 
@@ -142,14 +152,17 @@ impl PartialFile {
         &self.have
     }
 
-    /// Writes `parts`, end to end and cut to the range, and notes them in the journal; not beyond `RANGES_MAX` ranges.
+    /// Writes `parts`, end to end and cut to the range, which are `piece`, and notes them in the journal; not beyond
+    /// `RANGES_MAX` ranges. What they are written over is not known any more.
     ///
     /// Errors: the system's, with the name of the file.
-    pub fn write(&mut self, range: ByteRange, parts: &[impl AsRef<[u8]>], hash: [u8; 32]) -> io::Result<()> {
+    pub fn write(&mut self, range: ByteRange, parts: &[impl AsRef<[u8]>], piece: &Piece) -> io::Result<()> {
         let known = self.have.ranges().len() < RANGES_MAX || self.have.touches(range);
         if self.finished || !known {
             return Ok(());
         }
+        // Before a byte is written: what fails half way has changed some.
+        self.hasher.forget(range);
         let mut offset = range.start;
         for part in parts {
             let part = part.as_ref();
@@ -160,31 +173,52 @@ impl PartialFile {
         let mut entry = [0; ENTRY_BYTES];
         entry[..8].copy_from_slice(&range.start.to_le_bytes());
         entry[8..16].copy_from_slice(&range.len().to_le_bytes());
-        entry[16..].copy_from_slice(&hash);
+        entry[16..].copy_from_slice(&piece.hash.0);
         at(&self.path, self.journal.write_all(&entry))?;
         self.have.insert(range);
+        self.hasher.insert(piece);
         Ok(())
     }
 
     /// Checks the whole file against `hash`, syncs it and gives it its name. On a mismatch the file stays partial and
     /// only what still matches the journal counts as there.
     ///
+    /// Cost: reads back what was not hashed as it was written.
     /// Errors: [`FinishError`].
     pub fn finish(&mut self, length: u64, hash: FileHash) -> Result<(), FinishError> {
-        let found = at(&self.path, hash_whole(&self.data, length)).map_err(FinishError::Io)?;
+        let found = self.hash(length);
+        let found = at(&self.path, found).map_err(FinishError::Io)?;
         if found != hash {
             let path = self.path.clone();
             at(&path, self.verify(length)).map_err(FinishError::Io)?;
             if self.have.total() == length {
                 // Every piece is what some packet said it was, and the whole is not the source's file: trust none.
                 at(&self.path, self.journal.set_len(0)).map_err(FinishError::Io)?;
-                self.have = RangeSet::default();
+                (self.have, self.hasher) = (RangeSet::default(), FileHasher::new(length));
             }
             return Err(FinishError::Mismatch { have: self.have.ranges().to_vec() });
         }
         self.place(length).map_err(FinishError::Io)?;
         self.finished = true;
         Ok(())
+    }
+
+    /// The hash of the first `length` bytes; what of it is not known yet is read.
+    fn hash(&mut self, length: u64) -> io::Result<FileHash> {
+        if self.hasher.length() != length {
+            self.hasher = FileHasher::new(length);
+        }
+        let gaps = self.hasher.missing();
+        if gaps != [ByteRange { start: 0, end: length }] {
+            let mut buffer = vec![0; if gaps.is_empty() { 0 } else { READ_BYTES }];
+            for gap in gaps {
+                hash_piece(&self.data, gap, &mut buffer)?.iter().for_each(|piece| self.hasher.insert(piece));
+            }
+            if let Some(found) = self.hasher.finish() {
+                return Ok(found);
+            }
+        }
+        hash_whole(&self.data, length)
     }
 
     fn place(&self, length: u64) -> io::Result<()> {
@@ -252,10 +286,11 @@ fn read_range(
     Ok(())
 }
 
-fn hash_piece(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<Option<GenerationHash>> {
+/// The piece `range` as it is in `file`; `None` where the file ends before.
+fn hash_piece(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<Option<Piece>> {
     let mut hasher = PieceHasher::new(range);
     read_range(file, range, buffer, |bytes| hasher.update(bytes))?;
-    Ok(hasher.finish().map(|piece| piece.hash))
+    Ok(hasher.finish())
 }
 
 fn hash_whole(file: &File, length: u64) -> io::Result<FileHash> {
@@ -306,6 +341,7 @@ pub fn inside(root: &Path, name: &str) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn range(start: u64, end: u64) -> ByteRange {
         ByteRange { start, end }
@@ -314,7 +350,7 @@ mod tests {
         let piece = &bytes[r.start as usize..r.end as usize];
         let mut hasher = PieceHasher::new(r);
         hasher.update(piece);
-        file.write(r, &[piece], hasher.finish().expect("whole").hash.0).expect("the disk is there");
+        file.write(r, &[piece], &hasher.finish().expect("whole")).expect("the disk is there");
     }
 
     #[test]
@@ -356,13 +392,16 @@ mod tests {
     fn a_file_is_here_in_at_most_so_many_pieces() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("e.bin");
-        let length = 2 * RANGES_MAX as u64 + 2;
+        let length = 2 * RANGES_MAX as u64 + 4096;
         let bytes = vec![7; length as usize];
         let mut file = PartialFile::open(&path, length).expect("opens");
         (0..=RANGES_MAX as u64).for_each(|i| put(&mut file, &bytes, range(2 * i, 2 * i + 1)));
         let last = 2 * RANGES_MAX as u64;
         assert_eq!(file.have().ranges().len(), RANGES_MAX);
         assert_eq!(file.have().ranges().last(), Some(&range(last - 2, last - 1)));
+        // Nor does what was not written count as hashed.
+        put(&mut file, &bytes, range(last + 1024, last + 2048));
+        assert_eq!(file.hasher.missing(), [range(0, length)]);
         // Once a gap closes there is room, and what touches is always taken.
         put(&mut file, &bytes, range(1, 2));
         put(&mut file, &bytes, range(last, last + 1));
@@ -392,6 +431,120 @@ mod tests {
         file.finish(10, FileHash(*blake3::hash(&[7; 10]).as_bytes())).expect("all is there");
         put(&mut file, &[8; 10], range(0, 10));
         assert_eq!(std::fs::read(&path).expect("it has its name"), [7; 10]);
+    }
+
+    #[test]
+    fn what_was_hashed_as_it_was_written_is_not_read_back() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("f.bin");
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        let hash = FileHash(*blake3::hash(&bytes).as_bytes());
+        let mut file = PartialFile::open(&path, 100_000).expect("opens");
+        put(&mut file, &bytes, range(65_536, 100_000));
+        drop(file);
+        // What was read back on opening counts as well.
+        let mut file = PartialFile::open(&path, 100_000).expect("opens again");
+        assert_eq!(file.hasher.missing(), [range(0, 65_536)]);
+        put(&mut file, &bytes, range(30_720, 65_536));
+        put(&mut file, &bytes, range(0, 30_720));
+        assert_eq!(file.hasher.missing(), []);
+        file.finish(100_000, hash).expect("all is there");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Deed {
+        /// Bytes are written, changed from those that were there before.
+        Write {
+            start: u64,
+            length: u64,
+            flip: u8,
+        },
+        /// Fewer bytes come than were said.
+        WriteShort {
+            start: u64,
+            length: u64,
+        },
+        Reopen,
+        Resize(u64),
+        Hash,
+        FinishWrong,
+    }
+
+    fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+        let aligned = (0u64..40, 1u64..30, 0u8..3).prop_map(|(start, chunks, flip)| Deed::Write {
+            start: start * 1024,
+            length: chunks * 1024,
+            flip,
+        });
+        let any = (0u64..40_000, 1u64..20_000, 0u8..3).prop_map(|(start, length, flip)| Deed::Write {
+            start,
+            length,
+            flip,
+        });
+        let short = (0u64..40, 2u64..9_000)
+            .prop_map(|(start, length)| Deed::WriteShort { start: start * 1024, length });
+        let deed = prop_oneof![
+            8 => aligned,
+            3 => any,
+            1 => short,
+            1 => Just(Deed::Reopen),
+            1 => (1u64..40_000).prop_map(Deed::Resize),
+            1 => (1u64..40).prop_map(|chunks| Deed::Resize(chunks * 1024)),
+            1 => Just(Deed::Hash),
+            1 => Just(Deed::FinishWrong),
+        ];
+        proptest::collection::vec(deed, 0..24)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        /// The plain twin is the hash of the bytes that are on the disk.
+        #[test]
+        fn the_hash_is_that_of_what_is_on_the_disk(mut length in 1u64..40_000, deeds in deeds()) {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let path = folder.path().join("g.bin");
+            let on_disk = || std::fs::read(beside(&path, ".partial")).expect("it is there");
+            let mut file = PartialFile::open(&path, length).expect("opens");
+            for deed in deeds {
+                match deed {
+                    Deed::Write { start, length: most, flip } if start < length => {
+                        let mut bytes = on_disk();
+                        let r = range(start, length.min(start + most));
+                        bytes[r.start as usize..r.end as usize].iter_mut().for_each(|b| *b = b.wrapping_mul(5) ^ flip);
+                        put(&mut file, &bytes, r);
+                        prop_assert!(file.have().contains(r));
+                    }
+                    Deed::WriteShort { start, length: most } if start < length => {
+                        let r = range(start, length.min(start + most));
+                        let part = vec![9; (r.len() / 2) as usize];
+                        file.write(r, &[part], &Piece::default()).expect("the disk is there");
+                    }
+                    Deed::Write { .. } | Deed::WriteShort { .. } => {}
+                    Deed::Reopen => {
+                        drop(file);
+                        file = PartialFile::open(&path, length).expect("opens again");
+                    }
+                    Deed::Resize(to) => {
+                        length = to;
+                        file.resize(length).expect("the disk is there");
+                    }
+                    Deed::Hash => {
+                        let found = file.hash(length).expect("the disk is there");
+                        prop_assert_eq!(found.0, *blake3::hash(&on_disk()).as_bytes());
+                    }
+                    Deed::FinishWrong => {
+                        let error = file.finish(length, FileHash([0; 32])).expect_err("another hash");
+                        let FinishError::Mismatch { have } = error else { panic!("the disk is there") };
+                        prop_assert_eq!(have, file.have().ranges());
+                    }
+                }
+            }
+            let bytes = on_disk();
+            prop_assert_eq!(bytes.len() as u64, length);
+            file.finish(length, FileHash(*blake3::hash(&bytes).as_bytes())).expect("that is what is there");
+            prop_assert_eq!(std::fs::read(&path).expect("it has its name"), bytes);
+        }
     }
 
     #[test]

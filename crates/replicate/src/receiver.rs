@@ -10,6 +10,7 @@ use crate::control::ByteRange;
 use crate::plan::{Decode, Mode};
 use crate::relay::ReceiveBuffer;
 use crate::symbol::{CheckedSymbol, GenerationHash};
+use crate::tree::Piece;
 use crate::work::{RangeSet, WorkMap};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub struct Write<S> {
     /// What to write there.
     pub parts: Vec<S>,
     /// Hash of exactly these bytes.
-    pub hash: GenerationHash,
+    pub piece: Piece,
 }
 
 /// Whether decoded bytes are what the source read.
@@ -125,7 +126,7 @@ pub struct Decoded<S> {
     pub(crate) generation: u64,
     range: ByteRange,
     parts: Vec<S>,
-    hash: GenerationHash,
+    piece: Piece,
     pub(crate) check: Check,
     state: Option<Vec<S>>,
 }
@@ -146,12 +147,12 @@ impl<S: CheckedSymbol> DecodeJob<S> {
             }
         };
         debug_assert!(self.decode.is_none() || parts.len() == self.streams);
-        let hash = S::generation_hash(&parts, self.range);
+        let piece = S::hash_piece(&parts, self.range);
         // A hash of zeros says that no packet knew it (flows made of delayed terms alone): the file's hash decides then.
         let known = self.hash != GenerationHash::default();
-        let check = if known && hash != self.hash { Check::Bad } else { Check::Good };
+        let check = if known && piece.hash != self.hash { Check::Bad } else { Check::Good };
         let Self { sink, generation, range, .. } = self;
-        Decoded { sink, generation, range, parts, hash, check, state }
+        Decoded { sink, generation, range, parts, piece, check, state }
     }
 }
 
@@ -286,7 +287,7 @@ impl<S: CheckedSymbol> Sink<S> {
             sink: done.sink,
             range: done.range,
             parts: done.parts,
-            hash: done.hash,
+            piece: done.piece,
         });
         true
     }

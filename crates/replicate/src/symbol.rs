@@ -3,7 +3,7 @@
 //! A symbol is real bytes on a network and a bare length in the simulator; the machines are the same over both.
 
 use crate::control::ByteRange;
-use crate::tree::PieceHasher;
+use crate::tree::{Piece, PieceHasher};
 pub use anabranch_codes::Symbol;
 use anabranch_endpoint::{Bytes, Len};
 
@@ -17,21 +17,21 @@ pub struct GenerationHash(pub [u8; 32]);
 
 /// A symbol whose generations can be checked.
 pub trait CheckedSymbol: Symbol {
-    /// Hash of `parts` put end to end and cut to the length of `range`, which they are of the file.
-    fn generation_hash(parts: &[Self], range: ByteRange) -> GenerationHash;
+    /// The piece that `parts` are, put end to end and cut to the length of `range`, which they are of the file; the default
+    /// where they are fewer bytes.
+    fn hash_piece(parts: &[Self], range: ByteRange) -> Piece;
 }
 
 impl CheckedSymbol for Bytes {
-    fn generation_hash(parts: &[Self], range: ByteRange) -> GenerationHash {
+    fn hash_piece(parts: &[Self], range: ByteRange) -> Piece {
         let mut hasher = PieceHasher::new(range);
         parts.iter().for_each(|part| hasher.update(part));
-        // Fewer bytes than the range has are no piece: the hash that nothing has.
-        hasher.finish().map_or_else(GenerationHash::default, |piece| piece.hash)
+        hasher.finish().unwrap_or_default()
     }
 }
 
 impl CheckedSymbol for Len {
-    fn generation_hash(_: &[Self], _: ByteRange) -> GenerationHash {
-        GenerationHash::default()
+    fn hash_piece(_: &[Self], _: ByteRange) -> Piece {
+        Piece::default()
     }
 }

@@ -3,7 +3,7 @@
 //! BLAKE3 hashes a tree whose leaves are chunks of 1 KiB, and whose shape follows from the length alone (BLAKE3
 //! specification, section 2.1). A piece that begins with a chunk is a run of whole subtrees of its file's tree. Their
 //! hashes (*chaining values*, section 2.2) tell whether the piece is right as surely as a hash of its own would, and put
-//! together in order they are the file's hash. So who reads a file once, piece by piece, need not hash it twice.
+//! together they are the file's hash. So who reads or writes a file once, piece by piece, need not hash it twice.
 //!
 //! Leaves out: pieces that begin within a chunk, which get a hash of their own and say nothing of the file. Read
 //! [`PieceHasher`] and [`FileHasher`] first.
@@ -11,9 +11,11 @@
 use crate::control::{ByteRange, FileHash};
 use crate::symbol::GenerationHash;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 const CHUNK: u64 = blake3::CHUNK_LEN as u64;
+/// The most subtrees, with gaps between them, of which a [`FileHasher`] keeps the values: some 4 MiB.
+const SUBTREES_MAX: usize = 65_536;
 
 /// A whole subtree of a file's tree: bytes, and chaining value.
 type Subtree = (u64, ChainingValue);
@@ -110,48 +112,125 @@ impl PieceHasher {
                 *all.finalize().as_bytes()
             }
         };
-        Some(Piece { hash: GenerationHash(hash), subtrees: self.done })
+        let done: u64 = self.done.iter().map(|(length, _)| length).sum();
+        Some(Piece { hash: GenerationHash(hash), start: self.start - done, subtrees: self.done })
     }
 }
 
-/// A piece's hash, and what it says of the file's.
+/// A piece's hash, and what it says of the file's. The default is the hash that nothing has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
     /// By which the piece is known.
     pub hash: GenerationHash,
+    /// Where its first subtree begins.
+    start: u64,
     subtrees: Vec<Subtree>,
 }
 
-/// Puts a file's hash together from those of all its pieces, in order.
-#[derive(Default)]
+/// Puts a file's hash together from those of its pieces, which may come in any order, more than once and with any
+/// boundaries.
+///
+/// Cost: one short hash for each two neighbours, which become one subtree as soon as both are known; so what it keeps is
+/// little however pieces come, and pieces in order need no more than one value for each level of the tree.
+#[derive(Clone, Debug)]
 pub struct FileHasher {
-    /// Subtrees that wait for their right neighbour, from the left.
-    waiting: Vec<Subtree>,
+    length: u64,
+    /// Subtrees by their first byte: disjoint, no two of them the halves of a third, none the whole file.
+    known: BTreeMap<u64, Subtree>,
 }
 
 impl FileHasher {
-    /// Takes in the next piece, which must begin where the last one ended, the first at 0, each with a chunk.
-    pub fn push(&mut self, piece: Piece) {
-        for subtree in piece.subtrees {
-            // Only now, as what is merged here is surely not the root.
-            while let [.., (left_length, left), (right_length, right)] = self.waiting[..]
-                && left_length == right_length
-            {
-                self.waiting.truncate(self.waiting.len() - 2);
-                let value = merge_subtrees_non_root(&left, &right, Mode::Hash);
-                self.waiting.push((left_length + right_length, value));
-            }
-            self.waiting.push(subtree);
+    /// For a file of `length` bytes, of which nothing is known.
+    pub const fn new(length: u64) -> Self {
+        Self { length, known: BTreeMap::new() }
+    }
+
+    /// The file's length in bytes.
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Takes in what `piece` says, beside what is known already: both must be of the same bytes, else
+    /// [`FileHasher::forget`] comes first. What is no subtree of the file (a chunk cut short before the file's end), or is
+    /// all of it, says nothing; nor does what is more than `SUBTREES_MAX`.
+    pub fn insert(&mut self, piece: &Piece) {
+        let mut start = piece.start;
+        for (length, value) in &piece.subtrees {
+            self.insert_subtree(start, *length, *value);
+            start += length;
         }
     }
 
-    /// The file's hash; `None` if it is a single subtree, whose hash as a file is another than as a part of one.
-    pub fn finish(mut self) -> Option<FileHash> {
-        let (_, mut right) = self.waiting.pop()?;
-        let (_, first) = *self.waiting.first()?;
-        for (_, left) in self.waiting.drain(1..).rev() {
-            right = merge_subtrees_non_root(&left, &right, Mode::Hash);
+    fn insert_subtree(&mut self, mut start: u64, mut length: u64, mut value: ChainingValue) {
+        let end = start + length;
+        if end > self.length || length == self.length || length < CHUNK && end < self.length {
+            return;
         }
-        Some(FileHash(*merge_subtrees_root(&first, &right, Mode::Hash).as_bytes()))
+        // Subtrees that share a byte lie one in the other.
+        if self.before(end).is_some_and(|(s, (l, _))| s <= start && end <= s + l) {
+            return;
+        }
+        self.forget(ByteRange { start, end });
+        // The halves of the whole file stay apart: they are put together as its root. So does a last chunk that is shorter:
+        // how far what it belongs to reaches to the left is known at the end.
+        while length >= CHUNK && 2 * length < self.length {
+            let sibling = start ^ length;
+            let Some((_, other)) = self.known.get(&sibling).filter(|(l, _)| *l == length) else { break };
+            let (left, right) = if sibling < start { (other, &value) } else { (&value, other) };
+            value = merge_subtrees_non_root(left, right, Mode::Hash);
+            self.known.remove(&sibling);
+            start = start.min(sibling);
+            length *= 2;
+        }
+        if self.known.len() < SUBTREES_MAX {
+            self.known.insert(start, (length, value));
+        }
+    }
+
+    /// The last subtree that begins before `end`.
+    fn before(&self, end: u64) -> Option<(u64, Subtree)> {
+        self.known.range(..end).next_back().map(|(start, subtree)| (*start, *subtree))
+    }
+
+    /// Forgets every subtree with bytes of `range`: they are others now.
+    pub fn forget(&mut self, range: ByteRange) {
+        while let Some((start, _)) = self.before(range.end).filter(|(s, (l, _))| s + l > range.start) {
+            self.known.remove(&start);
+        }
+    }
+
+    /// The bytes of which nothing is known: ascending ranges that begin with a chunk and end with one, or with the file.
+    pub fn missing(&self) -> Vec<ByteRange> {
+        let mut gaps = Vec::new();
+        let mut at = 0;
+        for (start, (length, _)) in &self.known {
+            gaps.push(ByteRange { start: at, end: *start });
+            at = start + length;
+        }
+        gaps.push(ByteRange { start: at, end: self.length });
+        gaps.retain(|gap| !gap.is_empty());
+        gaps
+    }
+
+    /// The file's hash; `None` if bytes are missing, or it is a single subtree that came as one piece (or empty), whose hash
+    /// as a file is another than as a part of one.
+    pub fn finish(&self) -> Option<FileHash> {
+        let mut subtrees = self.known.iter().rev();
+        let (start, (length, right)) = subtrees.next()?;
+        if start + length != self.length {
+            return None;
+        }
+        let (mut start, mut right) = (*start, *right);
+        for (left_start, (length, left)) in subtrees {
+            if left_start + length != start {
+                return None;
+            }
+            if *left_start == 0 {
+                return Some(FileHash(*merge_subtrees_root(left, &right, Mode::Hash).as_bytes()));
+            }
+            (start, right) = (*left_start, merge_subtrees_non_root(left, &right, Mode::Hash));
+        }
+        None
     }
 }
 
@@ -169,17 +248,78 @@ mod tests {
         hasher.finish().expect("all bytes were taken in")
     }
 
+    /// Hashes what `hasher` lacks of `file`, and says what the file's hash is.
+    fn complete(mut hasher: FileHasher, file: &[u8]) -> Option<FileHash> {
+        for gap in hasher.missing() {
+            hasher.insert(&piece(file, gap.start as usize, gap.end as usize, 5000));
+        }
+        hasher.finish()
+    }
+
     proptest! {
         #[test]
-        fn pieces_of_whole_chunks_make_up_the_files_hash(length in 1usize..200_000, chunks in 1usize..40, portion in 1usize..5000) {
+        fn pieces_of_whole_chunks_make_up_the_files_hash_in_any_order(
+            length in 1usize..200_000,
+            chunks in 1usize..40,
+            portion in 1usize..5000,
+            keys in proptest::collection::vec(any::<u32>(), 200),
+            is_ordered: bool,
+        ) {
             let (file, size) = (bytes(length), chunks * 1024);
-            let mut whole = FileHasher::default();
-            for start in (0..length).step_by(size) {
-                whole.push(piece(&file, start, length.min(start + size), portion));
+            let mut starts: Vec<usize> = (0..length).step_by(size).collect();
+            if !is_ordered {
+                starts.sort_by_key(|start| keys[start / size]);
             }
-            match whole.finish() {
-                Some(hash) => prop_assert_eq!(hash.0, *blake3::hash(&file).as_bytes()),
+            let mut hasher = FileHasher::new(length as u64);
+            let mut most = 0;
+            for start in &starts {
+                let end = length.min(start + size);
+                hasher.insert(&piece(&file, *start, end, portion));
+                most = most.max(hasher.known.len());
+            }
+            match hasher.finish() {
+                Some(hash) => {
+                    prop_assert_eq!(hash.0, *blake3::hash(&file).as_bytes());
+                    prop_assert!(hasher.missing().is_empty());
+                }
                 None => prop_assert!(length <= size, "several pieces are several subtrees"),
+            }
+            // 200,000 bytes are less than 2^8 chunks.
+            prop_assert!(!is_ordered || most <= 9, "{} subtrees in order", most);
+        }
+
+        /// Bytes are written over and over, a few chunks or some bytes at a time; the plain twin is the hash of what is there
+        /// in the end.
+        #[test]
+        fn what_is_written_over_is_forgotten(
+            length in 1usize..40_000,
+            writes in proptest::collection::vec((any::<usize>(), 1usize..12_000, any::<bool>(), 0u8..3), 0..40),
+        ) {
+            let mut file = bytes(length);
+            let mut hasher = FileHasher::new(length as u64);
+            let mut gaps = crate::work::RangeSet::default();
+            for (start, size, is_aligned, flip) in writes {
+                let start = if is_aligned { start % length / 1024 * 1024 } else { start % length };
+                let end = length.min(if is_aligned { start + size.next_multiple_of(1024) } else { start + size });
+                file[start..end].iter_mut().for_each(|b| *b ^= flip);
+                let range = ByteRange { start: start as u64, end: end as u64 };
+                hasher.forget(range);
+                hasher.insert(&piece(&file, start, end, 700));
+                gaps.insert(range);
+                // Twice is as good as once.
+                let before = hasher.known.clone();
+                hasher.insert(&piece(&file, start, end, 1024));
+                prop_assert_eq!(&before, &hasher.known);
+            }
+            for gap in hasher.missing() {
+                prop_assert!(gap.start % 1024 == 0 && (gap.end % 1024 == 0 || gap.end == length as u64));
+            }
+            for gap in gaps.missing(length as u64) {
+                prop_assert!(hasher.missing().iter().any(|m| m.start <= gap.start && gap.end <= m.end));
+            }
+            match complete(hasher, &file) {
+                Some(hash) => prop_assert_eq!(hash.0, *blake3::hash(&file).as_bytes()),
+                None => prop_assert!(length <= 1024 || length.is_power_of_two(), "a single subtree"),
             }
         }
 
@@ -216,10 +356,39 @@ mod tests {
 
     #[test]
     fn a_file_of_one_subtree_is_left_to_its_reader() {
+        for length in [0, 1, 1024, 4096] {
+            let file = bytes(length);
+            let whole = ByteRange { start: 0, end: length as u64 };
+            let mut hasher = FileHasher::new(whole.end);
+            hasher.insert(&piece(&file, 0, length, 100));
+            assert_eq!(hasher.finish(), None, "{length} bytes");
+        }
+        // In two pieces it is known.
         let file = bytes(4096);
-        let mut whole = FileHasher::default();
-        whole.push(piece(&file, 0, 4096, 100));
-        assert_eq!(whole.finish(), None);
-        assert_eq!(FileHasher::default().finish(), None);
+        let mut hasher = FileHasher::new(4096);
+        for (start, end) in [(2048, 4096), (0, 2048)] {
+            hasher.insert(&piece(&file, start, end, 100));
+        }
+        assert_eq!(hasher.finish(), Some(FileHash(*blake3::hash(&file).as_bytes())));
+    }
+
+    #[test]
+    fn what_is_too_much_to_keep_is_missing() {
+        let length = (2 * SUBTREES_MAX as u64 + 2) * CHUNK;
+        let mut hasher = FileHasher::new(length);
+        let (file, chunk) = (vec![0; 1024], |i: u64| ByteRange { start: i * CHUNK, end: (i + 1) * CHUNK });
+        let hashed = |i: u64| {
+            let mut hasher = PieceHasher::new(chunk(i));
+            hasher.update(&file);
+            hasher.finish().expect("a chunk")
+        };
+        (0..=SUBTREES_MAX as u64).for_each(|i| hasher.insert(&hashed(2 * i)));
+        assert_eq!(hasher.known.len(), SUBTREES_MAX);
+        // A neighbour takes no more room, and so there is room again.
+        hasher.insert(&hashed(1));
+        hasher.insert(&hashed(3));
+        assert_eq!(hasher.known.len(), SUBTREES_MAX - 1);
+        hasher.insert(&hashed(2 * SUBTREES_MAX as u64));
+        assert_eq!(hasher.known.len(), SUBTREES_MAX);
     }
 }

@@ -365,7 +365,7 @@ fn run_at(
                             s.into()
                         })
                         .collect();
-                    let hash = Bytes::generation_hash(&[Bytes::copy_from_slice(bytes)], range);
+                    let hash = Bytes::hash_piece(&[Bytes::copy_from_slice(bytes)], range).hash;
                     site.supply(group, symbols, hash);
                     moved = true;
                 }

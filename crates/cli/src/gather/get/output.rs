@@ -206,16 +206,11 @@ fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool) -> Opt
             };
             let range = ByteRange { start: range.start, end: range.end };
             let mut hasher = PieceHasher::new(range);
-            let mut left = range.len() as usize;
-            for part in &parts {
-                let take = part.len().min(left);
-                hasher.update(&part[..take]);
-                left -= take;
-            }
+            parts.iter().for_each(|part| hasher.update(part));
             let Some(piece) = hasher.finish() else {
                 return Some(Reply::Failed { object, reason: "fewer bytes than were said".to_owned() });
             };
-            let error = file.write(range, &parts, piece.hash.0).err()?;
+            let error = file.write(range, &parts, &piece).err()?;
             places.remove(&object);
             Some(Reply::Failed { object, reason: error.to_string() })
         }

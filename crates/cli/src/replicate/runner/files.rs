@@ -146,7 +146,7 @@ pub(super) fn write_file(
 ) {
     while let Some(write) = writes.blocking_recv() {
         let Some(shared) = shared.upgrade() else { return };
-        if let Err(error) = lock(file).write(write.range, &write.parts, write.hash.0) {
+        if let Err(error) = lock(file).write(write.range, &write.parts, &write.piece) {
             return shared.fail(FailureKind::Unwritable, error.to_string());
         }
         shared.stir(|s| s.handle_written(write.sink, write.range));
@@ -212,7 +212,7 @@ fn read_pieces(
         }
         // The pieces' hashes make up the file's, unless one begins within a chunk or it is a single one.
         let in_tree = map.pieces() > 1 && (0..map.pieces()).filter_map(|i| map.piece(i)).all(begins_a_chunk);
-        let (mut tree, mut hasher) = (FileHasher::default(), blake3::Hasher::new());
+        let (mut tree, mut hasher) = (FileHasher::new(length), blake3::Hasher::new());
         for piece in (0..map.pieces()).filter_map(|i| map.piece(i)) {
             // Without zeros first, as `read_exact_at` would want them.
             let mut bytes = Vec::with_capacity(piece.len() as usize);
@@ -226,7 +226,7 @@ fn read_pieces(
             let hashed = piece_hasher.finish().expect("the piece's length was read");
             let hash = hashed.hash;
             if whole && in_tree {
-                tree.push(hashed);
+                tree.insert(&hashed);
             } else if whole {
                 hasher.update(&bytes);
             }
