@@ -7,9 +7,8 @@
 //!
 //! A file gets its name once its hash is right. What that hash is made of was hashed as it was written, or as it was read
 //! back on opening, and is not read once more at the end: that the system keeps what it took is not checked, errors in
-//! writing and syncing are. Read back are only bytes of which no such hash stands: around pieces that begin within a chunk
-//! of BLAKE3, those that were written over, and a file that came as one piece. Others that change the file meanwhile are
-//! not noticed.
+//! writing and syncing are. Read back are only bytes of which no such hash stands: the chunks (of BLAKE3) that two pieces
+//! share, what was written over, and a file that came as one piece. Others that change the file meanwhile are not noticed.
 
 use anabranch_replicate::control::{ByteRange, FileHash};
 use anabranch_replicate::tree::{FileHasher, Piece, PieceHasher};
@@ -125,6 +124,7 @@ impl PartialFile {
             if let Some(piece) = found.filter(|piece| piece.hash.0 == entry[16..]) {
                 have.insert(range);
                 hasher.insert(&piece);
+                hash_shared(&self.data, range, &have, &mut hasher)?;
                 if kept < at {
                     self.journal.write_all_at(&entry, kept)?;
                 }
@@ -177,7 +177,7 @@ impl PartialFile {
         at(&self.path, self.journal.write_all(&entry))?;
         self.have.insert(range);
         self.hasher.insert(piece);
-        Ok(())
+        at(&self.path, hash_shared(&self.data, range, &self.have, &mut self.hasher))
     }
 
     /// Checks the whole file against `hash`, syncs it and gives it its name. On a mismatch the file stays partial and
@@ -291,6 +291,19 @@ fn hash_piece(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<Op
     let mut hasher = PieceHasher::new(range);
     read_range(file, range, buffer, |bytes| hasher.update(bytes))?;
     Ok(hasher.finish())
+}
+
+/// Reads the chunks that `range` shares with what is before and after it, where all of them is there.
+fn hash_shared(file: &File, range: ByteRange, have: &RangeSet, hasher: &mut FileHasher) -> io::Result<()> {
+    const CHUNK: u64 = blake3::CHUNK_LEN as u64;
+    for at in [range.start, range.end] {
+        let start = at / CHUNK * CHUNK;
+        let chunk = ByteRange { start, end: hasher.length().min(start + CHUNK) };
+        if start < at && have.contains(chunk) {
+            hash_piece(file, chunk, &mut [0; CHUNK as usize])?.iter().for_each(|piece| hasher.insert(piece));
+        }
+    }
+    Ok(())
 }
 
 fn hash_whole(file: &File, length: u64) -> io::Result<FileHash> {
@@ -449,6 +462,26 @@ mod tests {
         put(&mut file, &bytes, range(0, 30_720));
         assert_eq!(file.hasher.missing(), []);
         file.finish(100_000, hash).expect("all is there");
+    }
+
+    #[test]
+    fn pieces_that_share_chunks_leave_nothing_to_be_read_back() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        let hash = FileHash(*blake3::hash(&bytes).as_bytes());
+        for (size, step) in [(1_436, 1), (1_436, 29), (700, 17), (100, 3), (90_001, 1)] {
+            let path = folder.path().join(format!("{size}-{step}.bin"));
+            let mut file = PartialFile::open(&path, 100_000).expect("opens");
+            let count = 100_000u64.div_ceil(size);
+            for i in (0..count).map(|i| i * step % count) {
+                put(&mut file, &bytes, range(i * size, 100_000.min((i + 1) * size)));
+            }
+            assert_eq!(file.hasher.missing(), [], "{size} bytes each");
+            drop(file);
+            let mut file = PartialFile::open(&path, 100_000).expect("opens again");
+            assert_eq!(file.hasher.missing(), [], "{size} bytes each");
+            file.finish(100_000, hash).expect("all is there");
+        }
     }
 
     #[derive(Clone, Debug)]

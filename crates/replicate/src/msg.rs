@@ -11,7 +11,7 @@ use crate::symbol::GenerationHash;
 use anabranch_endpoint::DecodeError;
 
 /// The version of this protocol.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// The largest symbol that a peer may announce, in bytes.
 pub const SYMBOL_BYTES_MAX: u32 = 1 << 20;
 

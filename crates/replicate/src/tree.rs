@@ -1,11 +1,11 @@
 //! One pass of BLAKE3 for a piece of a file and for the file.
 //!
 //! BLAKE3 hashes a tree whose leaves are chunks of 1 KiB, and whose shape follows from the length alone (BLAKE3
-//! specification, section 2.1). A piece that begins with a chunk is a run of whole subtrees of its file's tree. Their
+//! specification, section 2.1). From its first whole chunk on, a piece is a run of whole subtrees of its file's tree. Their
 //! hashes (*chaining values*, section 2.2) tell whether the piece is right as surely as a hash of its own would, and put
 //! together they are the file's hash. So who reads or writes a file once, piece by piece, need not hash it twice.
 //!
-//! Leaves out: pieces that begin within a chunk, which get a hash of their own and say nothing of the file. Read
+//! Leaves out: chunks that begin in one piece and end in another, of which neither's hash says anything for the file. Read
 //! [`PieceHasher`] and [`FileHasher`] first.
 
 use crate::control::{ByteRange, FileHash};
@@ -22,26 +22,31 @@ type Subtree = (u64, ChainingValue);
 
 /// Hashes one piece, whose bytes may come in any portions.
 pub struct PieceHasher {
-    /// Lengths of the subtrees that are not begun.
+    /// Lengths of what is not begun: of the head, where the piece begins within a chunk, and of the subtrees.
     ahead: VecDeque<u64>,
-    /// Where the subtree that is being hashed begins, and what it still lacks.
+    /// Where what is being hashed begins, and what it still lacks.
     start: u64,
     lacks: u64,
     hasher: blake3::Hasher,
+    /// The hash of the head: what comes before the piece's first whole chunk.
+    head: Option<[u8; 32]>,
     done: Vec<Subtree>,
-    /// The piece does not begin with a chunk.
-    unaligned: bool,
 }
 
-/// The lengths of the subtrees that `range` is made of: each as long as its place and the range allow.
-fn subtrees(range: ByteRange) -> VecDeque<u64> {
+/// The lengths of the head and the subtrees that `range` is made of: each as long as its place and the range allow.
+fn parts(range: ByteRange) -> VecDeque<u64> {
     let mut lengths = VecDeque::new();
     let mut at = range.start;
     while at < range.end {
         let left = range.end - at;
-        // A power of two of chunks, or what is left of the last chunk.
-        let fits = if left < CHUNK { left } else { 1 << left.ilog2() };
-        let length = if at == 0 { fits } else { fits.min(1 << at.trailing_zeros()) };
+        let length = match at % CHUNK {
+            // What there is of the last chunk.
+            0 if left < CHUNK => left,
+            // A power of two of chunks.
+            0 => (1 << left.ilog2()).min(1u64.checked_shl(at.trailing_zeros()).unwrap_or(u64::MAX)),
+            // The head.
+            gone => left.min(CHUNK - gone),
+        };
         lengths.push_back(length);
         at += length;
     }
@@ -53,15 +58,13 @@ impl PieceHasher {
     ///
     /// Cost: as BLAKE3's; several subtrees add one short hash.
     pub fn new(range: ByteRange) -> Self {
-        let unaligned = !range.start.is_multiple_of(CHUNK);
-        let ahead = if unaligned { VecDeque::from([range.len()]) } else { subtrees(range) };
         let mut hasher = Self {
-            ahead,
+            ahead: parts(range),
             start: range.start,
             lacks: 0,
             hasher: blake3::Hasher::new(),
+            head: None,
             done: Vec::new(),
-            unaligned,
         };
         hasher.begin();
         hasher
@@ -72,13 +75,15 @@ impl PieceHasher {
             self.lacks = length;
             // Its `reset` keeps the offset of the last subtree.
             self.hasher = blake3::Hasher::new();
-            if !self.unaligned {
+            if self.start.is_multiple_of(CHUNK) {
                 self.hasher.set_input_offset(self.start);
             }
         }
     }
 
     /// Takes in the next bytes; those beyond the piece's end are left out.
+    ///
+    /// Cost: BLAKE3 takes up to 16 chunks at once, so portions shorter than 8 KiB take up to five times as long.
     pub fn update(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && self.lacks > 0 {
             let (now, rest) =
@@ -86,9 +91,13 @@ impl PieceHasher {
             self.hasher.update(now);
             self.lacks -= now.len() as u64;
             bytes = rest;
-            if self.lacks == 0 && !self.unaligned {
+            if self.lacks == 0 {
                 let length = self.hasher.count();
-                self.done.push((length, self.hasher.finalize_non_root()));
+                if self.start.is_multiple_of(CHUNK) {
+                    self.done.push((length, self.hasher.finalize_non_root()));
+                } else {
+                    self.head = Some(*self.hasher.finalize().as_bytes());
+                }
                 self.start += length;
                 self.begin();
             }
@@ -100,13 +109,12 @@ impl PieceHasher {
         if self.lacks > 0 {
             return None;
         }
-        let hash = match &self.done[..] {
-            // Not told apart from one subtree's value by anything but its bits, which nobody can choose.
-            _ if self.unaligned => *self.hasher.finalize().as_bytes(),
-            [(_, only)] => *only,
-            several => {
+        let hash = match (&self.head, &self.done[..]) {
+            // Not told apart from several values' hash by anything but its bits, which nobody can choose.
+            (Some(only), []) | (None, [(_, only)]) => *only,
+            (head, subtrees) => {
                 let mut all = blake3::Hasher::new();
-                for (_, value) in several {
+                for value in head.iter().chain(subtrees.iter().map(|(_, value)| value)) {
                     all.update(value);
                 }
                 *all.finalize().as_bytes()
@@ -330,7 +338,14 @@ mod tests {
             let hash = piece(&file, start, end, portion).hash;
             prop_assert_eq!(hash, piece(&file, start, end, length).hash);
             if start % 1024 != 0 {
-                prop_assert_eq!(hash.0, *blake3::hash(&file[start..end]).as_bytes());
+                let (head, rest) = file[start..end].split_at(length.min(1024 - start % 1024));
+                let mut values = blake3::hash(head).as_bytes().to_vec();
+                if !rest.is_empty() {
+                    let rest = piece(&file, end - rest.len(), end, portion);
+                    rest.subtrees.iter().for_each(|(_, value)| values.extend(value));
+                    values = blake3::hash(&values).as_bytes().to_vec();
+                }
+                prop_assert_eq!(&hash.0[..], values);
             }
             file[start + flip % length] ^= 1;
             prop_assert_ne!(hash, piece(&file, start, end, portion).hash);
