@@ -114,8 +114,9 @@ impl Output {
                     // Where nobody hears of it any more, what is there is kept.
                     match order {
                         Order::Finish { object, hash } => {
-                            let job = files.remove(&object).map(|file| (object, file, hash));
-                            let _ = job.map(|job| finishing_in.send(job));
+                            if let Some(place) = files.remove(&object) {
+                                let _ = finishing_in.send((object, place, hash));
+                            }
                         }
                         other => drop(handle(&mut files, other, syncs).map(|reply| replies.send(reply))),
                     }
@@ -151,7 +152,7 @@ struct Stream {
     bytes: u64,
     flushed: u64,
     /// What has come too early, by its first byte.
-    early: BTreeMap<u64, (u64, Vec<Bytes>)>,
+    early: BTreeMap<u64, Vec<u8>>,
     hasher: blake3::Hasher,
 }
 
@@ -160,13 +161,10 @@ impl Stream {
     fn flush(&mut self) -> std::io::Result<bool> {
         let mut out = std::io::stdout().lock();
         let before = self.flushed;
-        while let Some((end, parts)) = self.early.remove(&self.flushed) {
-            for part in parts {
-                let take = part.len().min((end - self.flushed) as usize);
-                out.write_all(&part[..take])?;
-                self.hasher.update(&part[..take]);
-                self.flushed += take as u64;
-            }
+        while let Some(bytes) = self.early.remove(&self.flushed) {
+            out.write_all(&bytes)?;
+            self.hasher.update(&bytes);
+            self.flushed += bytes.len() as u64;
         }
         out.flush()?;
         Ok(self.flushed > before)
@@ -190,10 +188,14 @@ fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool) -> Opt
             Err(error) => Reply::Failed { object, reason: error.to_string() },
         }),
         Order::Write { object, range, parts } => {
+            let range = ByteRange { start: range.start, end: range.end };
+            // One run of bytes: BLAKE3 hashes many chunks at once, and one write costs less than many.
+            let mut bytes = parts.concat();
+            bytes.truncate(range.len() as usize);
             let file = match places.get_mut(&object)? {
                 Place::File { file, .. } => file,
                 Place::Stream(stream) => {
-                    stream.early.insert(range.start, (range.end, parts));
+                    stream.early.insert(range.start, bytes);
                     return match stream.flush() {
                         Ok(false) => None,
                         Ok(true) => Some(Reply::Flushed { bytes: stream.flushed }),
@@ -204,13 +206,12 @@ fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool) -> Opt
                     };
                 }
             };
-            let range = ByteRange { start: range.start, end: range.end };
             let mut hasher = PieceHasher::new(range);
-            parts.iter().for_each(|part| hasher.update(part));
+            hasher.update(&bytes);
             let Some(piece) = hasher.finish() else {
                 return Some(Reply::Failed { object, reason: "fewer bytes than were said".to_owned() });
             };
-            let error = file.write(range, &parts, &piece).err()?;
+            let error = file.write(range, &[bytes], &piece).err()?;
             places.remove(&object);
             Some(Reply::Failed { object, reason: error.to_string() })
         }

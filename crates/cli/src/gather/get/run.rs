@@ -199,7 +199,7 @@ pub async fn run(
     Ok(code)
 }
 
-/// The block of a datagram of so many bytes. Long ones are whole chunks of BLAKE3, which then hashes many at once.
+/// The block of a datagram of so many bytes. Long ones are whole chunks of BLAKE3, so that no two generations share one.
 pub fn block_bytes(datagram: u32) -> u32 {
     let fits = datagram.saturating_sub(SEAL_BYTES + Packet::<()>::HEADER_BYTES).max(1);
     let chunk = blake3::CHUNK_LEN as u32;
