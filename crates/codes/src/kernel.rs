@@ -9,9 +9,13 @@
 //! Coefficients 0 and 1 take their own paths where there is one output: 0 is not read, 1 is added without being
 //! multiplied.
 //!
+//! [`XorSum`] and [`Arena`] are for codes that make many sums of short blocks: they are given terms one by one or by number,
+//! and look at lengths once.
+//!
 //! Leaves out: threads. One call works on one core; chunks of a file are independent, so callers share them out.
 //! Read [`Kernel`] and [`gf_dot`] first; the loop itself is in `lanes.rs`.
 
+mod arena;
 #[cfg(test)]
 mod emulated;
 mod lanes;
@@ -23,6 +27,7 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use arena::{Arena, XorSum};
 use lanes::{PASS_INPUTS, PASS_OUTPUTS, Pass};
 use std::fmt;
 use std::sync::OnceLock;

@@ -18,7 +18,7 @@ pub use degrees::{Params, ParamsError};
 pub use inactivation::Inactivation;
 pub use peeling::Peeling;
 
-use crate::symbol::ByteSum;
+use crate::kernel::XorSum;
 use crate::{Symbol, xor_add};
 use degrees::Degrees;
 use std::sync::Arc;
@@ -160,7 +160,7 @@ impl Code {
     pub fn encode_into<B: AsRef<[u8]>>(&self, blocks: &[B], id: u32, packet: &mut [u8]) {
         assert_eq!(blocks.len(), self.blocks(), "as many blocks as the code has");
         let len = packet.len();
-        let mut sum = ByteSum::new(packet, false);
+        let mut sum = XorSum::new(packet);
         let mut are_whole = true;
         self.visit(id, |block| {
             let block = blocks[block as usize].as_ref();

@@ -2,7 +2,8 @@
 //!
 //! Read [`Symbol`] first, then [`Sums`].
 
-use crate::{gf_dot_to_vec, gf_mul_add, xor, xor_add};
+use crate::kernel::Arena;
+use crate::{gf_dot_to_vec, gf_mul_add};
 use anabranch_endpoint::{Bytes, Len, Payload};
 
 /// A payload that can be mixed with others of its kind.
@@ -141,46 +142,6 @@ fn check_count<S>(sums: &Sums, symbols: &[S]) {
     assert!(want == got, "{got} symbols: must be {want}, as many as the sums are of");
 }
 
-/// A sum of bytes in the making: terms are kept until there are enough for one pass over them.
-pub(crate) struct ByteSum<'a, 'b> {
-    sum: &'b mut [u8],
-    terms: [&'a [u8]; TERMS],
-    count: usize,
-    adds: bool,
-}
-
-/// Terms that are summed at a time: what one pass of the kernel reads.
-const TERMS: usize = 8;
-
-impl<'a, 'b> ByteSum<'a, 'b> {
-    /// A sum to be written to `sum`, or to be added to it.
-    pub fn new(sum: &'b mut [u8], adds: bool) -> Self {
-        Self { sum, terms: [&[]; TERMS], count: 0, adds }
-    }
-    /// One more term, as long as the sum.
-    #[inline]
-    pub fn add(&mut self, term: &'a [u8]) {
-        if self.count == TERMS {
-            self.flush();
-        }
-        self.terms[self.count] = term;
-        self.count += 1;
-    }
-    /// Writes the sum.
-    pub fn finish(mut self) {
-        self.flush();
-    }
-    fn flush(&mut self) {
-        let terms = &self.terms[..self.count];
-        if self.adds {
-            xor_add(terms, self.sum)
-        } else {
-            xor(terms, self.sum)
-        }
-        (self.count, self.adds) = (0, true);
-    }
-}
-
 /// Panics where a symbol is too long, which a coder's plan rules out.
 fn check_lengths<S: Payload>(terms: &[(u8, &S)], len: usize) {
     for (index, (_, symbol)) in terms.iter().enumerate() {
@@ -199,9 +160,6 @@ impl Symbol for Len {
         vec![Len(len); sums.places]
     }
 }
-
-/// Places begin at multiples of this: a cache line, and the widest vector.
-const ALIGNMENT: usize = 64;
 
 impl Symbol for Bytes {
     fn combine(terms: &[(u8, &Self)], len: usize) -> Self {
@@ -227,26 +185,13 @@ impl Symbol for Bytes {
     }
     fn run(sums: &Sums, symbols: &[Self], len: usize) -> Vec<Self> {
         check_count(sums, symbols);
-        let stride = len.next_multiple_of(ALIGNMENT);
-        let mut arena = vec![0; sums.places * stride + ALIGNMENT - 1];
-        let origin = arena.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT - 1);
-        let start = |place: usize| origin + place * stride;
+        let mut arena = Arena::new(symbols, sums.places, len);
         for (place, adds, terms) in sums.iter() {
-            let (before, from) = arena.split_at_mut(start(place));
-            let (sum, after) = from.split_at_mut(len);
-            let mut sum = ByteSum::new(sum, adds);
-            for term in terms {
-                let term = *term as usize;
-                sum.add(match term.checked_sub(symbols.len()) {
-                    None => &symbols[term],
-                    Some(other) if other < place => &before[start(other)..][..len],
-                    Some(other) => &after[start(other) - start(place) - len..][..len],
-                });
-            }
-            sum.finish();
+            arena.sum(place, adds, terms);
         }
-        let arena = Bytes::from(arena);
-        (0..sums.places).map(|place| arena.slice(start(place)..start(place) + len)).collect()
+        let (bytes, starts) = arena.into_bytes();
+        let bytes = Bytes::from(bytes);
+        starts.map(|start| bytes.slice(start..start + len)).collect()
     }
 }
 

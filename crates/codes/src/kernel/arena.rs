@@ -1,0 +1,168 @@
+//! Many sums in one piece of memory, each of what is given and of sums made before: what a decoder runs.
+//!
+//! A call of [`xor`](super::xor) looks at the length of each input. Here that is done once for all sums, and a sum costs
+//! little more than its bytes, which are of the order of 1 KiB. Memory is not written before the sums are.
+
+use super::lanes::{PASS_INPUTS, PASS_OUTPUTS, Pass};
+use super::{Engine, fastest};
+use std::marker::PhantomData;
+
+/// Places begin at multiples of this: a cache line, and the widest vector.
+const ALIGNMENT: usize = 64;
+
+/// Symbols that are given, and places that sums are written to.
+pub(crate) struct Arena<'a> {
+    engine: Engine,
+    /// By number, first the symbols, then the places: where `len` bytes can be read; null for a place that is all zeros and
+    /// not yet written. The pointers are into what is borrowed for `'a` and into `memory`.
+    at: Vec<*const u8>,
+    symbols: usize,
+    len: usize,
+    /// Has room for the places, of length 0 and never moved while there are pointers into it.
+    memory: Vec<u8>,
+    /// Where the places begin; between them are `stride` bytes.
+    first: *mut u8,
+    origin: usize,
+    stride: usize,
+    given: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Arena<'a> {
+    /// Room for so many places of `len` bytes.
+    ///
+    /// Panics: if a symbol has another length.
+    pub fn new<S: AsRef<[u8]>>(symbols: &'a [S], places: usize, len: usize) -> Self {
+        let count = symbols.len();
+        let mut at = Vec::with_capacity(count + places);
+        for (index, symbol) in symbols.iter().map(AsRef::as_ref).enumerate() {
+            assert!(symbol.len() == len, "symbol {index} has {} bytes: must have {len}", symbol.len());
+            at.push(symbol.as_ptr());
+        }
+        at.resize(count + places, std::ptr::null());
+        let stride = len.next_multiple_of(ALIGNMENT);
+        let mut memory: Vec<u8> = Vec::with_capacity(places * stride + ALIGNMENT - 1);
+        let origin = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT - 1);
+        let first = memory.as_mut_ptr().wrapping_add(origin);
+        Self {
+            engine: fastest().1,
+            at,
+            symbols: count,
+            len,
+            memory,
+            first,
+            origin,
+            stride,
+            given: PhantomData,
+        }
+    }
+
+    /// Writes the sum of these numbers to a place, or adds it to what that holds.
+    ///
+    /// Panics: if there is no such place or number, or the place is a term of its own sum.
+    pub fn sum(&mut self, place: usize, adds: bool, terms: &[u32]) {
+        let own = self.symbols + place;
+        let before = self.at[own];
+        let output = self.first.wrapping_add(place * self.stride);
+        // SAFETY: the place is inside the memory, and initialised where `at` points to it.
+        let mut sum = unsafe { XorSum::at(self.engine, output, self.len, adds && !before.is_null()) };
+        for term in terms {
+            let term = *term as usize;
+            assert!(term != own, "a place is a term of its own sum");
+            if !self.at[term].is_null() {
+                // SAFETY: `len` bytes can be read wherever `at` points to, and a number's are not another's.
+                unsafe { sum.add_at(self.at[term]) };
+            }
+        }
+        sum.finish();
+        self.at[own] = output;
+    }
+
+    /// The memory, and where each place begins in it. Places that no sum was written to are zeros.
+    pub fn into_bytes(mut self) -> (Vec<u8>, impl Iterator<Item = usize>) {
+        let places = self.at.len() - self.symbols;
+        for (place, at) in self.at[self.symbols..].iter().enumerate() {
+            let written = if at.is_null() { 0 } else { self.len };
+            let rest = self.first.wrapping_add(place * self.stride + written);
+            // SAFETY: from there to the place's end it is inside the memory.
+            unsafe { rest.write_bytes(0, self.stride - written) };
+        }
+        // SAFETY: there is room for that much; the bytes before the places are written here, and those of the places, with
+        // what is between them, above and by the sums.
+        unsafe {
+            self.memory.as_mut_ptr().write_bytes(0, self.origin);
+            self.memory.set_len(self.origin + places * self.stride);
+        }
+        let (origin, stride) = (self.origin, self.stride);
+        (self.memory, (0..places).map(move |place| origin + place * stride))
+    }
+}
+
+/// A sum of bytes in the making: terms are kept until there are enough for one pass over them.
+pub(crate) struct XorSum<'a, 'b> {
+    engine: Engine,
+    /// Its invariants hold, but for the number of inputs, which may be none.
+    pass: Pass<'static>,
+    borrowed: PhantomData<(&'a [u8], &'b mut [u8])>,
+}
+
+impl<'a, 'b> XorSum<'a, 'b> {
+    /// A sum to be written to `sum`.
+    pub fn new(sum: &'b mut [u8]) -> Self {
+        // SAFETY: as a unique borrow it is overlapped by nothing that is borrowed for `'a`.
+        unsafe { Self::at(fastest().1, sum.as_mut_ptr(), sum.len(), false) }
+    }
+    /// A sum of `len` bytes to be written to `output`, or added to what is there.
+    ///
+    /// # Safety
+    /// For as long as `'b`, `len` bytes must be writable at `output` and overlap no term; where the sum is added to them, they
+    /// must be initialised.
+    unsafe fn at(engine: Engine, output: *mut u8, len: usize, accumulate: bool) -> Self {
+        let pass = Pass {
+            coefficients: [[0; PASS_INPUTS]; PASS_OUTPUTS],
+            inputs: [std::ptr::null(); PASS_INPUTS],
+            inputs_len: 0,
+            ones: &[],
+            outputs: [output, std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut()],
+            outputs_len: 1,
+            accumulate,
+            len,
+        };
+        Self { engine, pass, borrowed: PhantomData }
+    }
+    /// One more term.
+    ///
+    /// Panics: if it is not as long as the sum.
+    #[inline]
+    pub fn add(&mut self, term: &'a [u8]) {
+        let (want, got) = (self.pass.len, term.len());
+        assert!(want == got, "a term has {got} bytes: must have {want}, as the sum");
+        // SAFETY: it is as long as the sum, and borrowed for longer than that is in the making.
+        unsafe { self.add_at(term.as_ptr()) };
+    }
+    /// One more term.
+    ///
+    /// # Safety
+    /// As many bytes as the sum has must be readable there for as long as `'a`, none of them the sum's.
+    #[inline]
+    unsafe fn add_at(&mut self, term: *const u8) {
+        if self.pass.inputs_len == PASS_INPUTS {
+            self.flush();
+        }
+        self.pass.inputs[self.pass.inputs_len] = term;
+        self.pass.inputs_len += 1;
+    }
+    /// Writes what there is of it. No terms make zeros, or add nothing.
+    pub fn finish(&mut self) {
+        if self.pass.inputs_len > 0 {
+            self.flush();
+        } else if !self.pass.accumulate {
+            // SAFETY: the promise of `at`, that `len` bytes are writable.
+            unsafe { self.pass.outputs[0].write_bytes(0, self.pass.len) };
+        }
+    }
+    fn flush(&mut self) {
+        // SAFETY: the promises of `at` and `add_at` are the pass's invariants.
+        unsafe { self.engine.run(&self.pass, true) };
+        (self.pass.inputs_len, self.pass.accumulate) = (0, true);
+    }
+}
