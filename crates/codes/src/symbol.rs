@@ -106,14 +106,15 @@ impl Sums {
         first: u32,
         terms: impl ExactSizeIterator<Item = (u32, bool)>,
     ) {
-        let mut at = self.terms.len() + 1;
-        self.terms.push(first);
-        self.terms.resize(at + terms.len(), 0);
+        let start = self.terms.len();
+        self.terms.resize(start + 1 + terms.len(), first);
+        let row = &mut self.terms[start..];
+        let mut count = 1;
         for (term, is_one) in terms {
-            self.terms[at] = term;
-            at += usize::from(is_one);
+            row[count] = term;
+            count += usize::from(is_one);
         }
-        self.terms.truncate(at);
+        self.terms.truncate(start + count);
         self.end_sum(place, false);
     }
     fn end_sum(&mut self, place: u32, adds: bool) {

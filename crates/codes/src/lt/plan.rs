@@ -169,28 +169,26 @@ impl Plan {
     /// Peels, and sets aside what must be; rows that were used are marked.
     fn peel(rows: &Rows, mut blocks: Vec<Block>) -> (Self, Vec<bool>) {
         let is_unknown = |blocks: &[Block], block: u32| blocks[block as usize] == Block::Unknown;
-        // Of each row, how many of its blocks are unknown, and their sum: where one is, that one.
-        let mut unknown = vec![(0u32, 0u32); rows.len()];
-        let mut ends = vec![0u32; blocks.len() + 1];
-        for (row, (left, sum)) in unknown.iter_mut().enumerate() {
-            for &block in rows.row(row).iter().filter(|block| is_unknown(&blocks, **block)) {
-                *left += 1;
-                *sum ^= block;
-                ends[block as usize] += 1;
-            }
-        }
         // Of each block that is unknown, the rows that hold it: written from the back, so that ends become starts.
+        let mut ends = vec![0u32; blocks.len() + 1];
+        for &block in &rows.items {
+            ends[block as usize] += u32::from(is_unknown(&blocks, block));
+        }
         let mut total = 0;
         for end in &mut ends {
             total += *end;
             *end = total;
         }
         let mut holders = vec![0u32; total as usize];
-        for row in (0..rows.len()).rev() {
+        // Of each row, how many of its blocks are unknown, and their sum: where one is, that one.
+        let mut unknown = vec![(0u32, 0u32); rows.len()];
+        for (row, (left, sum)) in unknown.iter_mut().enumerate().rev() {
             for &block in rows.row(row).iter().filter(|block| is_unknown(&blocks, **block)) {
                 let place = &mut ends[block as usize];
                 *place -= 1;
                 holders[*place as usize] = row as u32;
+                *left += 1;
+                *sum ^= block;
             }
         }
         let holders = |block: u32| &holders[ends[block as usize] as usize..ends[block as usize + 1] as usize];
@@ -324,14 +322,15 @@ impl Plan {
         // Rows are read once, most peeled ones twice, and half of the equations by each inactive block.
         let inactive = self.inactive.len();
         sums.reserve(2 * (self.peeled.len() + inactive), 2 * rows.items.len() + inactive * inactive);
-        let is_known = |place: u32| !(inactive_at..equations_at).contains(&place);
-        // What a row gives, its own place and inactive blocks left out.
+        let is_known = move |place: u32| !(inactive_at..equations_at).contains(&place);
+        let place_of = places.as_slice();
+        // What a row gives, its own place and inactive blocks left out. Closures that move what they know keep it at hand.
         let known_of = |sums: &mut Sums, own: u32, row: u32| {
-            let others = rows.row(row as usize).iter().map(|block| places[*block as usize]);
+            let others = rows.row(row as usize).iter().map(move |block| place_of[*block as usize]);
             sums.set_some(
                 own,
                 symbol_of[row as usize],
-                others.map(|place| (place, is_known(place) & (place != own))),
+                others.map(move |place| (place, is_known(place) & (place != own))),
             );
         };
         for (number, (_, row)) in self.peeled.iter().enumerate() {
@@ -354,8 +353,8 @@ impl Plan {
             if added > 0 && added < row_places.len() {
                 sums.add(own, ones(parts).map(|number| inactive_at + number as u32));
             } else if added > 0 {
-                let others = row_places.iter().map(|block| places[*block as usize]);
-                sums.set_some(own, symbol_of[*row as usize], others.map(|place| (place, place != own)));
+                let others = row_places.iter().map(move |block| place_of[*block as usize]);
+                sums.set_some(own, symbol_of[*row as usize], others.map(move |place| (place, place != own)));
             }
         }
         (sums, places)
