@@ -4,8 +4,9 @@
 //! got back from repair alone. `lt systematic` and `raptorq systematic` send the blocks and two packets of repair more than
 //! 5 % of them, and those 5 % are lost. Our codes are made anew each time; raptorq's encoding plan is made before the clock
 //! starts. Packets are made one at a time, each forgotten before the next, as a sender does (raptorq makes those that are
-//! blocks at once). Decoders get them one at a time until they are done; they were copied just before, as if received. What
-//! comes out is compared with what went in, outside the clock.
+//! blocks at once). Decoders get them one at a time until they are done; they were copied just before, as if received. When
+//! the clock stops a decoder is gone, with the packets that it took; those that it did not take, and what comes out, are left:
+//! the latter is compared with what went in.
 //! Read [`Row`] first.
 
 use crate::bench::{best_seconds, thread_cpu_s};
@@ -198,10 +199,11 @@ impl File {
                 // Copied just before, as raptorq's are.
                 let packets: Vec<(u32, Bytes)> =
                     packets.iter().map(|(id, packet)| (*id, Bytes::copy_from_slice(packet))).collect();
+                let mut packets = packets.into_iter();
                 taken = 0;
                 let start = thread_cpu_s();
                 let mut decoder = Inactivation::new(who.code(self.k), self.len);
-                for (id, packet) in packets {
+                for (id, packet) in packets.by_ref() {
                     taken += 1;
                     if decoder.push(id, packet) {
                         break;
@@ -213,18 +215,19 @@ impl File {
                 is_same = self.blocks().iter().zip(&found).all(|(block, found)| found == block);
             }
             Packets::Theirs(packets) => {
-                let packets = packets.clone();
+                let mut packets = packets.clone().into_iter();
                 taken = 0;
                 let mut found = None;
                 let start = thread_cpu_s();
                 let mut decoder = SourceBlockDecoder::new(0, &self.config, self.bytes.bytes().len() as u64);
-                for packet in packets {
+                for packet in packets.by_ref() {
                     taken += 1;
                     found = decoder.decode([packet]);
                     if found.is_some() {
                         break;
                     }
                 }
+                drop(decoder);
                 seconds = thread_cpu_s() - start;
                 is_same = found.context("not enough packets")? == self.bytes.bytes();
             }
