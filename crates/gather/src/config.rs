@@ -102,7 +102,7 @@ pub struct ServerConfig {
     pub memory_max: ByteCount,
     /// A pull whose client says nothing for so long is over: the timer of LTTP section III-A.
     pub give_up: Duration,
-    /// Packets that are due within this time leave together, where a clock is coarse.
+    /// Packets that are due within this time at least leave together, where a clock is coarse; zero where it is exact.
     pub quantum: Duration,
 }
 

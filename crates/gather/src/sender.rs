@@ -41,6 +41,9 @@ pub(crate) const fn slow_start(mode: Mode, grant: Option<BitRate>) -> SlowStart 
     }
 }
 
+/// The longest time within which packets leave together: as Linux's TCP hands as much to the card at once as it sends in a
+/// millisecond (`tcp_tso_autosize`).
+const QUANTUM_MAX: Duration = Duration::from_ms(1);
 /// Generations that are asked for before they are due.
 const AHEAD: u32 = 2;
 
@@ -63,7 +66,7 @@ pub struct Sending {
     pub rtt: Option<Duration>,
     /// After so long without feedback the pull is over.
     pub give_up: Duration,
-    /// Packets that are due within this time leave together.
+    /// Packets that are due within this time at least leave together; none does so that is not due if this is zero.
     pub quantum: Duration,
     /// The id of each generation's first packet: 0 where blocks come first.
     pub first_id: u32,
@@ -319,9 +322,19 @@ impl<S: Symbol> Sender<S> {
         Some((self.fresh, open.next_id))
     }
 
+    /// Packets that are due within this time leave together: where that is wanted, a quarter of a round trip if that is not too
+    /// long, as a wake for each packet costs more than the packet.
+    fn quantum(&self) -> Duration {
+        let quarter = self.tfrc.rtt().map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / 4));
+        match self.sending.quantum {
+            Duration::ZERO => Duration::ZERO,
+            least => least.max(quarter.min(QUANTUM_MAX)),
+        }
+    }
+
     /// The next packet that is due.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet<S>> {
-        if self.next_at > now + self.sending.quantum {
+        if self.next_at > now + self.quantum() {
             return None;
         }
         let Some((generation, id)) = self.next_packet() else {
