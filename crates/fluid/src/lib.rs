@@ -1,0 +1,24 @@
+//! A network at the level of flows: each flow is a volume on a route, and moves at a rate that an [`Allocator`] sets.
+//!
+//! Nothing happens between two events (a flow arrives, a flow completes), so a run is as long as it has events, whatever the
+//! volumes. Packets, queues and round trips are not modelled: what a transport would reach is the allocator's to say.
+//!
+//! Words used: a *transfer* is a group of flows of which only the last one's completion counts (a *coflow*; Chowdhury and
+//! Stoica, *Coflow*, HotNets 2012). Its completion time is from its first flow's arrival to its last flow's completion. A flow
+//! is *active* from its arrival to its completion.
+//!
+//! Entry points: [`Network`] and [`Flow`]s go into [`run`] with an allocator, [`Outcome`] comes out; [`MaxMin`] is the fair
+//! baseline, [`benchmark`] reads recorded transfers. Leaves out: how a program's rates are enforced (systems and drivers).
+
+mod allocator;
+pub mod benchmark;
+mod max_min;
+mod network;
+mod run;
+mod varys;
+
+pub use allocator::{Active, Allocator, Event, Rates};
+pub use max_min::MaxMin;
+pub use network::{Flow, FlowId, LinkId, Network, NetworkError, TransferId};
+pub use run::{Completion, Outcome, RunError, run};
+pub use varys::Varys;

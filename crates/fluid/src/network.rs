@@ -1,0 +1,92 @@
+//! Links and the flows on them.
+
+use anabranch_units::{BitRate, ByteCount, Instant};
+use std::fmt;
+
+/// Names a link of a network, by its place.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u32);
+
+/// Names a flow of a run, by its place.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowId(pub u32);
+
+/// Names a transfer of a run.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransferId(pub u32);
+
+/// Directed links, each with its rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    rates: Vec<BitRate>,
+}
+
+/// Why there is no such network.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// A link of no rate.
+    NoRate(LinkId),
+    /// More links than can be named.
+    TooManyLinks(usize),
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRate(link) => write!(f, "link {} has 0 b/s: must have at least 1 b/s", link.0),
+            Self::TooManyLinks(links) => write!(f, "{links} links: at most {}", u32::MAX),
+        }
+    }
+}
+impl std::error::Error for NetworkError {}
+
+impl Network {
+    /// Links of these rates, named by their order.
+    ///
+    /// Errors: see [`NetworkError`].
+    pub fn new(rates: Vec<BitRate>) -> Result<Self, NetworkError> {
+        if u32::try_from(rates.len()).is_err() {
+            return Err(NetworkError::TooManyLinks(rates.len()));
+        }
+        match rates.iter().position(|rate| rate.as_bps() == 0) {
+            Some(link) => Err(NetworkError::NoRate(LinkId(link as u32))),
+            None => Ok(Self { rates }),
+        }
+    }
+
+    /// One switch that never blocks, with so many ports: links are in at the ports first, then out at the ports.
+    ///
+    /// Errors: see [`NetworkError`].
+    pub fn big_switch(ports: u32, rate: BitRate) -> Result<Self, NetworkError> {
+        Self::new(vec![rate; 2 * ports as usize])
+    }
+    /// The route from port to port of a [`Network::big_switch`].
+    pub const fn through_switch(ports: u32, from: u32, to: u32) -> [LinkId; 2] {
+        [LinkId(from), LinkId(ports + to)]
+    }
+
+    /// How many links there are.
+    pub const fn links(&self) -> usize {
+        self.rates.len()
+    }
+    /// A link's rate.
+    ///
+    /// Panics: for one that is not there.
+    pub fn rate(&self, link: LinkId) -> BitRate {
+        self.rates[link.0 as usize]
+    }
+}
+
+/// A volume on a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// What it is part of.
+    pub transfer: TransferId,
+    /// The links that it crosses, each once.
+    pub route: Box<[LinkId]>,
+    /// What it has to move.
+    pub volume: ByteCount,
+    /// When it is there.
+    pub arrives: Instant,
+}
