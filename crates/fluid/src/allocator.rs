@@ -30,7 +30,7 @@ impl<'a> Active<'a> {
     pub fn flow(&self, id: FlowId) -> &'a Flow {
         &self.flows[id.0 as usize]
     }
-    /// What an active flow has still to move, in bits.
+    /// What a flow has still to move, in bits; 0 of one that is complete.
     pub fn remaining_bits(&self, id: FlowId) -> f64 {
         self.remaining_bits[id.0 as usize]
     }
@@ -46,6 +46,10 @@ impl Rates<'_> {
     /// Sets an active flow's rate, in bits a second.
     pub fn set(&mut self, id: FlowId, bps: f64) {
         self.bps[id.0 as usize] = bps;
+    }
+    /// Adds to what an active flow was given in this decision, in bits a second.
+    pub fn add(&mut self, id: FlowId, bps: f64) {
+        self.bps[id.0 as usize] += bps;
     }
 }
 

@@ -13,68 +13,102 @@ use std::collections::BTreeMap;
 /// Smallest effective bottleneck first.
 #[derive(Clone, Debug, Default)]
 pub struct Varys {
-    /// By link: what is left of its rate, and what the transfer at hand has to move over it.
-    left_bps: Vec<f64>,
-    bits: Vec<f64>,
+    /// Active flows; of those that have completed some are still there.
+    transfers: BTreeMap<TransferId, Vec<FlowId>>,
+    links: Vec<Link>,
 }
 
-impl Varys {
-    /// The time in which a transfer could be complete if each link had so much left for it; infinite over one that has none.
-    fn bottleneck_s(
-        &mut self,
-        active: &Active<'_>,
-        flows: &[FlowId],
-        left_bps: impl Fn(&Self, LinkId) -> f64,
-    ) -> f64 {
-        let routes =
-            || flows.iter().flat_map(|id| active.flow(*id).route.iter().map(move |link| (*id, *link)));
-        routes().for_each(|(_, link)| self.bits[link.0 as usize] = 0.0);
-        routes().for_each(|(id, link)| self.bits[link.0 as usize] += active.remaining_bits(id));
-        let times = routes().map(|(_, link)| self.bits[link.0 as usize] / left_bps(self, link));
-        times.fold(0.0, f64::max)
-    }
+#[derive(Clone, Debug, Default)]
+struct Link {
+    rate_bps: f64,
+    /// What is left of that.
+    left_bps: f64,
+    /// What the transfer at hand has to move over it.
+    bits: f64,
+}
 
-    /// Adds to a flow's rate, and takes it from its links.
-    fn give(&mut self, active: &Active<'_>, id: FlowId, bps: f64, given: &mut BTreeMap<FlowId, f64>) {
-        *given.entry(id).or_default() += bps;
-        for link in &active.flow(id).route {
-            let left = &mut self.left_bps[link.0 as usize];
-            *left = (*left - bps).max(0.0);
+/// A transfer's flows, in the order of their names.
+struct Transfer<'a> {
+    flows: &'a [FlowId],
+    /// The time in which it could be complete if it were alone.
+    bottleneck_s: f64,
+}
+
+impl Link {
+    fn of(links: &mut [Self], id: LinkId) -> &mut Self {
+        &mut links[id.0 as usize]
+    }
+}
+
+/// The time in which these flows could be complete if each link had so much for them; infinite over one that has nothing.
+fn bottleneck_s(
+    links: &mut [Link],
+    active: &Active<'_>,
+    flows: &[FlowId],
+    bps: impl Fn(&Link) -> f64,
+) -> f64 {
+    let mut longest_s = 0.0f64;
+    for id in flows {
+        let bits = active.remaining_bits(*id);
+        for link in &active.flow(*id).route {
+            let link = Link::of(links, *link);
+            link.bits += bits;
+            longest_s = longest_s.max(link.bits / bps(link));
         }
     }
+    for link in flows.iter().flat_map(|id| &active.flow(*id).route) {
+        Link::of(links, *link).bits = 0.0;
+    }
+    longest_s
 }
 
 impl Allocator for Varys {
     /// Cost: a few walks along the routes of all active flows, and a sort of their transfers.
-    fn allocate(&mut self, _: Instant, _: Event<'_>, active: Active<'_>, rates: &mut Rates<'_>) {
-        let links = active.network.links();
-        let rate_bps = |link: LinkId| active.network.rate(link).as_bps() as f64;
-        self.left_bps = (0..links as u32).map(|link| rate_bps(LinkId(link))).collect();
-        self.bits.resize(links, 0.0);
-        let mut transfers: BTreeMap<TransferId, Vec<FlowId>> = BTreeMap::new();
-        for id in active.ids {
+    fn allocate(&mut self, _: Instant, event: Event<'_>, active: Active<'_>, rates: &mut Rates<'_>) {
+        let Self { transfers, links } = self;
+        links.resize_with(active.network.links(), Link::default);
+        for (link, id) in links.iter_mut().zip((0..).map(LinkId)) {
+            link.rate_bps = active.network.rate(id).as_bps() as f64;
+            link.left_bps = link.rate_bps;
+        }
+        for id in event.arrived {
             transfers.entry(active.flow(*id).transfer).or_default().push(*id);
         }
-        let mut order: Vec<(f64, Vec<FlowId>)> = Vec::new();
-        for flows in transfers.into_values() {
-            order.push((self.bottleneck_s(&active, &flows, |_, link| rate_bps(link)), flows));
-        }
-        // Equal ones stay in the order of their names.
-        order.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut given = BTreeMap::new();
-        for (_, flows) in &order {
-            let time_s = self.bottleneck_s(&active, flows, |this, link| this.left_bps[link.0 as usize]);
-            if time_s.is_finite() {
-                flows
-                    .iter()
-                    .for_each(|id| self.give(&active, *id, active.remaining_bits(*id) / time_s, &mut given));
+        let mut touched: Vec<TransferId> =
+            event.completed.iter().map(|id| active.flow(*id).transfer).collect();
+        touched.dedup();
+        for transfer in touched {
+            if let Some(flows) = transfers.get_mut(&transfer) {
+                flows.retain(|id| active.remaining_bits(*id) > 0.0);
             }
         }
-        for id in order.iter().flat_map(|(_, flows)| flows) {
-            let route = active.flow(*id).route.iter();
-            let most = route.map(|link| self.left_bps[link.0 as usize]).fold(f64::INFINITY, f64::min);
-            self.give(&active, *id, most, &mut given);
+        transfers.retain(|_, flows| !flows.is_empty());
+        let mut order: Vec<Transfer<'_>> = Vec::with_capacity(transfers.len());
+        for flows in transfers.values() {
+            let bottleneck_s = bottleneck_s(links, &active, flows, |link| link.rate_bps);
+            order.push(Transfer { flows, bottleneck_s });
         }
-        given.into_iter().for_each(|(id, bps)| rates.set(id, bps));
+        // Equal ones stay in the order of their names.
+        order.sort_by(|a, b| a.bottleneck_s.total_cmp(&b.bottleneck_s));
+        let mut give = |links: &mut [Link], id: FlowId, bps: f64| {
+            rates.add(id, bps);
+            for link in &active.flow(id).route {
+                let link = Link::of(links, *link);
+                link.left_bps = (link.left_bps - bps).max(0.0);
+            }
+        };
+        for Transfer { flows, .. } in &order {
+            let time_s = bottleneck_s(links, &active, flows, |link| link.left_bps);
+            if time_s.is_finite() {
+                flows.iter().for_each(|id| give(links, *id, active.remaining_bits(*id) / time_s));
+            }
+        }
+        for id in order.iter().flat_map(|transfer| transfer.flows) {
+            let route = &active.flow(*id).route;
+            let most = route.iter().map(|link| links[link.0 as usize].left_bps).fold(f64::INFINITY, f64::min);
+            if most > 0.0 {
+                give(links, *id, most);
+            }
+        }
     }
 }
