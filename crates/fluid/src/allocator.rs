@@ -19,7 +19,7 @@ pub struct Active<'a> {
     pub network: &'a Network,
     pub(crate) flows: &'a [Flow],
     pub(crate) remaining_bits: &'a [f64],
-    /// Active flows, by their names.
+    /// Active flows, in the order in which they arrived.
     pub ids: &'a [FlowId],
 }
 

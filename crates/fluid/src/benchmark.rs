@@ -9,9 +9,9 @@ use anabranch_units::{ByteCount, Duration, Instant};
 use std::fmt;
 use std::str::FromStr;
 
-/// The most ports, and the most flows, that are read.
+/// The most ports that a trace may have.
 pub const PORTS_MAX: u32 = 1 << 16;
-/// See [`PORTS_MAX`].
+/// The most flows that are read.
 pub const FLOWS_MAX: usize = 1 << 24;
 const MEGABYTE: f64 = 1_048_576.0;
 

@@ -7,8 +7,9 @@
 //! Stoica, *Coflow*, HotNets 2012). Its completion time is from its first flow's arrival to its last flow's completion. A flow
 //! is *active* from its arrival to its completion.
 //!
-//! Entry points: [`Network`] and [`Flow`]s go into [`run`] with an allocator, [`Outcome`] comes out; [`MaxMin`] is the fair
-//! baseline, [`benchmark`] reads recorded transfers. Leaves out: how a program's rates are enforced (systems and drivers).
+//! Entry points: [`Network`] and [`Flow`]s go into [`run`] with an allocator ([`MaxMin`] is the fair baseline, [`Varys`] knows
+//! transfers), [`Outcome`] comes out; [`benchmark`] reads recorded transfers. Leaves out: how a program's rates are enforced
+//! (systems and drivers).
 
 mod allocator;
 pub mod benchmark;

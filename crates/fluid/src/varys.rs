@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// Smallest effective bottleneck first.
 #[derive(Clone, Debug, Default)]
 pub struct Varys {
-    /// Active flows; of those that have completed some are still there.
+    /// Active flows, in the order in which they arrived.
     transfers: BTreeMap<TransferId, Vec<FlowId>>,
     links: Vec<Link>,
 }
@@ -27,7 +27,7 @@ struct Link {
     bits: f64,
 }
 
-/// A transfer's flows, in the order of their names.
+/// A transfer whose turn is to be found.
 struct Transfer<'a> {
     flows: &'a [FlowId],
     /// The time in which it could be complete if it were alone.

@@ -1,8 +1,9 @@
 //! One pull at its client: packets become generations, and the server is told what is lacking.
 //!
 //! A packet of a generation that is complete, or beyond the window, counts for TFRC and is dropped. Feedback leaves when TFRC
-//! asks for it (once a round trip, and at each new loss event), where the window has moved, and again while nothing comes. Memory is bounded by the window
-//! and by what is kept of a generation: a server that sends ever more sums of which no block follows begins it anew.
+//! asks for it (once a round trip, and at each new loss event), where the window has moved or less is granted, and again while
+//! nothing comes. Memory is bounded by the window and by what is kept of a generation: a server that sends ever more sums of
+//! which no block follows begins it anew.
 //!
 //! Leaves out: which pulls there are, and how the last hop is divided (`client`).
 

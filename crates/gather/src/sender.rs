@@ -33,6 +33,12 @@ const PATIENCE_MIN: Duration = Duration::from_ms(2);
 const CATCH_UP_PACKETS: u64 = 4;
 const CATCH_UP_RTT_PART: u64 = 16;
 const CATCH_UP_MAX: Duration = Duration::from_ms(20);
+/// The longest time within which packets leave together: as Linux's TCP hands as much to the card at once as it sends in a
+/// millisecond (`tcp_tso_autosize`).
+const QUANTUM_MAX: Duration = Duration::from_ms(1);
+/// Generations that are asked for before they are due.
+const AHEAD: u32 = 2;
+
 /// Who is not granted a rate finds it as fast as TCP; a grant needs no finding.
 pub(crate) const fn slow_start(mode: Mode, grant: Option<BitRate>) -> SlowStart {
     match (mode, grant) {
@@ -40,12 +46,6 @@ pub(crate) const fn slow_start(mode: Mode, grant: Option<BitRate>) -> SlowStart 
         _ => SlowStart::Rfc,
     }
 }
-
-/// The longest time within which packets leave together: as Linux's TCP hands as much to the card at once as it sends in a
-/// millisecond (`tcp_tso_autosize`).
-const QUANTUM_MAX: Duration = Duration::from_ms(1);
-/// Generations that are asked for before they are due.
-const AHEAD: u32 = 2;
 
 /// How a pull is sent.
 #[derive(Clone, Debug)]

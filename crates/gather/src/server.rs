@@ -204,8 +204,8 @@ impl<S: Symbol> Server<S> {
 
     /// The bytes of an object that are to be supplied soon, with the pull and generation they are for.
     pub fn poll_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
-        // A generation of each pull has its room, once those who were there before have made it; what is left goes to whoever is
-        // first.
+        // A generation of each pull has its room, once those who were there before have made it; what is left goes to whoever
+        // is first.
         let sum =
             |of: &dyn Fn(&Sender<S>) -> u64| self.pulls.values().map(|pull| of(&pull.sender)).sum::<u64>();
         let most = self.config.memory_max.as_u64();

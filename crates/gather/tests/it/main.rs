@@ -182,7 +182,7 @@ fn a_way_that_takes_only_short_packets_is_found_out() {
 }
 
 /// Issue #4: a server was told once a round trip how far its window had moved, short blocks made short generations, and a pull
-/// had but a 256th of its server's memory: 20 of these 100 Mbit/s were used.
+/// had but a 256th of its server's memory.
 #[test]
 fn a_long_way_is_filled() {
     let wire = Wire { delay: Duration::from_ms(50), ..Wire::default() };

@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 use tokio::sync::mpsc;
 
-/// Bytes of a piece that goes to standard output.
+/// The most bytes of a piece that goes to standard output.
 const AHEAD_PIECE_BYTES: u64 = 16 << 20;
 /// Pulls of a server at once: the next one begins while the last one ends.
 const PULLS_PER_SERVER: usize = 2;
@@ -608,7 +608,7 @@ impl Run {
             let within = |range: &Range<u64>| {
                 range.start.clamp(start, end) - start..range.end.clamp(start, end) - start
             };
-            let mut ranges: Vec<Range<u64>> =
+            let ranges: Vec<Range<u64>> =
                 missing.iter().map(within).filter(|range| !range.is_empty()).collect();
             let piece = |ranges| {
                 (start, Piece { object: part.name.clone(), ranges: Some(ranges), holders: holders.clone() })
@@ -618,7 +618,7 @@ impl Run {
                     let starts = range.clone().step_by(AHEAD_PIECE_BYTES as usize);
                     starts.map(move |at| at..range.end.min(at + AHEAD_PIECE_BYTES))
                 };
-                wanted.extend(ranges.drain(..).flat_map(cut).map(|range| piece(vec![range])));
+                wanted.extend(ranges.into_iter().flat_map(cut).map(|range| piece(vec![range])));
             } else if !ranges.is_empty() {
                 wanted.push(piece(ranges));
             }
