@@ -122,6 +122,7 @@ fn parse_transfer(line: &str, ports: u32, flows: &mut Vec<Flow>) -> Result<(), S
             route: Box::new(Network::through_switch(ports, *mapper, port)),
             volume,
             arrives,
+            grows: Box::default(),
         }));
     }
     words.end()

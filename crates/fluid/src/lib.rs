@@ -11,15 +11,21 @@
 //! transfers), [`Outcome`] comes out; [`benchmark`] reads recorded transfers. Leaves out: how a program's rates are enforced
 //! (systems and drivers).
 
+mod active;
 mod allocator;
 pub mod benchmark;
 mod max_min;
 mod network;
+mod order;
+mod plan;
 mod run;
 mod varys;
 
-pub use allocator::{Active, Allocator, Event, Rates};
+pub use active::{Active, DecisionError};
+pub use allocator::{Allocator, Event};
 pub use max_min::MaxMin;
 pub use network::{Flow, FlowId, LinkId, Network, NetworkError, TransferId};
+pub use order::Ranks;
+pub use plan::Plan;
 pub use run::{Completion, Outcome, RunError, run};
 pub use varys::Varys;

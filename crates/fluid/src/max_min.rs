@@ -1,27 +1,43 @@
 //! Max-min fair rates: what ideal transports that share every link evenly would reach.
 //!
 //! Source: progressive filling (Bertsekas and Gallager, *Data Networks*, section 6.5.2). A flow's rate is the most that it can
-//! be without making a slower one slower: some link of it is full, and no flow there is faster.
+//! be without making a slower one slower: some link of it is full, and no flow there is faster. Flows with the same route have
+//! the same rate, so routes are filled rather than flows.
 
-use crate::allocator::{Active, Allocator, Event, Rates};
-use crate::network::LinkId;
-use anabranch_units::Instant;
+use crate::active::Active;
+use crate::allocator::{Allocator, Event};
+use crate::network::{FlowId, LinkId};
+use smallvec::SmallVec;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// Max-min fairness among flows, whatever transfer they are of.
 #[derive(Clone, Debug, Default)]
 pub struct MaxMin {
-    /// By link: what is left of its rate, and the flows that have none yet.
     links: Vec<Filling>,
+    /// All that a flow has ever had, and where they are.
+    routes: Vec<Route>,
+    route_of: BTreeMap<SmallVec<[LinkId; 2]>, u32>,
+    /// By flow: its route, and its place there.
+    places: Vec<(u32, u32)>,
+    decision: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Filling {
+    /// What is left of its rate, and for how many flows that have none yet.
     left_bps: f64,
-    /// Places in the list of active flows.
-    flows: Vec<u32>,
     unset: u32,
+    routes: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct Route {
+    links: SmallVec<[LinkId; 2]>,
+    flows: Vec<FlowId>,
+    share_bps: f64,
+    /// The decision in which it was given that.
+    set_in: u64,
 }
 
 /// A link's even share; shares are not negative, so that their bits are ordered as they are.
@@ -29,26 +45,51 @@ fn share_bits(link: &Filling) -> u64 {
     (link.left_bps.max(0.0) / f64::from(link.unset)).to_bits()
 }
 
-impl Allocator for MaxMin {
-    /// Cost: the links of all active flows, and for each link that is full a look at a heap.
-    fn allocate(&mut self, _: Instant, _: Event<'_>, active: Active<'_>, rates: &mut Rates<'_>) {
-        let Self { links } = self;
-        links.resize_with(active.network.links(), Filling::default);
-        links.iter_mut().for_each(|link| link.flows.clear());
-        for (at, id) in active.ids.iter().enumerate() {
-            for link in &active.flow(*id).route {
-                links[link.0 as usize].flows.push(at as u32);
+impl MaxMin {
+    fn keep_routes(&mut self, event: &Event, active: &mut Active) {
+        let Self { links, routes, route_of, places, .. } = self;
+        links.resize_with(active.network().links(), Filling::default);
+        places.resize(active.ids_end(), (0, 0));
+        // A flow may have come and gone since the last decision.
+        for id in &event.arrived {
+            let on: SmallVec<[LinkId; 2]> = active.route(*id).collect();
+            let at = *route_of.entry(on).or_insert_with_key(|on| {
+                on.iter().for_each(|link| links[link.0 as usize].routes.push(routes.len() as u32));
+                routes.push(Route { links: on.clone(), flows: Vec::new(), share_bps: 0.0, set_in: 0 });
+                routes.len() as u32 - 1
+            });
+            let route = &mut routes[at as usize];
+            places[id.0 as usize] = (at, route.flows.len() as u32);
+            route.flows.push(*id);
+            active.set_bps(*id, route.share_bps);
+        }
+        for id in &event.completed {
+            let (at, place) = places[id.0 as usize];
+            let flows = &mut routes[at as usize].flows;
+            flows.swap_remove(place as usize);
+            if let Some(moved) = flows.get(place as usize) {
+                places[moved.0 as usize].1 = place;
             }
         }
-        let mut heap = BinaryHeap::new();
-        for (at, link) in links.iter_mut().enumerate().filter(|(_, link)| !link.flows.is_empty()) {
-            link.left_bps = active.network.rate(LinkId(at as u32)).as_bps() as f64;
-            link.unset = link.flows.len() as u32;
-            heap.push(Reverse((share_bits(link), at as u32)));
+    }
+}
+
+impl Allocator for MaxMin {
+    /// Cost: the links of all active flows' routes, the flows whose rates change, and for each link that is full a look at a
+    /// heap.
+    fn allocate(&mut self, event: &Event, active: &mut Active) {
+        self.keep_routes(event, active);
+        let Self { links, routes, decision, .. } = self;
+        *decision += 1;
+        for (at, link) in links.iter_mut().enumerate() {
+            let id = LinkId(at as u32);
+            (link.left_bps, link.unset) = (active.rate_bps(id), active.flows_on(id).len() as u32);
         }
-        let mut is_set = vec![false; active.ids.len()];
+        let used = (0..).zip(&*links).filter(|(_, link)| link.unset > 0);
+        let mut heap: BinaryHeap<Reverse<(u64, u32)>> =
+            used.map(|(at, link)| Reverse((share_bits(link), at))).collect();
         while let Some(Reverse((bits, at))) = heap.pop() {
-            let link = &links[at as usize];
+            let link = &mut links[at as usize];
             if link.unset == 0 {
                 continue;
             }
@@ -58,20 +99,24 @@ impl Allocator for MaxMin {
                 heap.push(Reverse((now, at)));
                 continue;
             }
-            let share = f64::from_bits(bits);
-            let flows = std::mem::take(&mut links[at as usize].flows);
-            for place in
-                flows.iter().copied().filter(|place| !std::mem::replace(&mut is_set[*place as usize], true))
-            {
-                let id = active.ids[place as usize];
-                rates.set(id, share);
-                for link in &active.flow(id).route {
+            let share_bps = f64::from_bits(bits);
+            let through = std::mem::take(&mut link.routes);
+            for route in &through {
+                let route = &mut routes[*route as usize];
+                if route.flows.is_empty() || std::mem::replace(&mut route.set_in, *decision) == *decision {
+                    continue;
+                }
+                let flows = route.flows.len() as u32;
+                for link in &route.links {
                     let link = &mut links[link.0 as usize];
-                    link.left_bps -= share;
-                    link.unset -= 1;
+                    link.left_bps -= share_bps * f64::from(flows);
+                    link.unset -= flows;
+                }
+                if std::mem::replace(&mut route.share_bps, share_bps) != share_bps {
+                    route.flows.iter().for_each(|id| active.set_bps(*id, share_bps));
                 }
             }
-            links[at as usize].flows = flows;
+            links[at as usize].routes = through;
         }
     }
 }

@@ -89,4 +89,6 @@ pub struct Flow {
     pub volume: ByteCount,
     /// When it is there.
     pub arrives: Instant,
+    /// When it has more to move, and how much more: it is complete with the last.
+    pub grows: Box<[(Instant, ByteCount)]>,
 }

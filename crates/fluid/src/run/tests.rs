@@ -1,6 +1,8 @@
 //! The paper's example, limits, and laws on random networks.
 
 use super::*;
+use crate::active::ROUNDING;
+use crate::allocator::Event;
 use crate::{MaxMin, Varys};
 use anabranch_units::BitRate;
 use proptest::prelude::*;
@@ -15,6 +17,7 @@ fn figure_5(links: [u64; 3], b_arrives_s: u64) -> (Network, Vec<Flow>) {
         route: Box::new([LinkId(link)]),
         volume: ByteCount::new(30_000_000 / 8),
         arrives: Instant::ZERO + Duration::from_secs(arrives_s),
+        grows: Box::default(),
     };
     let flows = vec![flow(0, 0, 0), flow(0, 2, 0), flow(1, 1, b_arrives_s), flow(1, 2, b_arrives_s)];
     (network, flows)
@@ -41,8 +44,10 @@ fn who_chases_its_bottleneck_leaves_the_other_transfer_3_seconds_in_figure_5() {
 /// Gives every flow the same rate, whatever there is.
 struct Same(f64);
 impl Allocator for Same {
-    fn allocate(&mut self, _: Instant, _: Event<'_>, active: Active<'_>, rates: &mut Rates<'_>) {
-        active.ids.iter().for_each(|id| rates.set(*id, self.0));
+    fn allocate(&mut self, _: &Event, active: &mut Active) {
+        for id in active.ids().to_vec() {
+            active.set_bps(id, self.0);
+        }
     }
 }
 
@@ -80,58 +85,76 @@ fn nothing_takes_no_time() {
     assert!(run(&network, &[], &mut MaxMin::default()).expect("it ends").flows.is_empty());
 }
 
-/// Looks at each decision of another, and adds up what flows move.
-struct Watched<'a, A> {
+/// Looks at each decision of another, and adds up what flows move: all that they had to when they complete.
+struct Watched<A> {
     inner: A,
     is_fair: bool,
-    moved_bits: &'a mut Vec<f64>,
+    /// By name.
+    moved_bits: Vec<f64>,
     last: Option<(Instant, Vec<(FlowId, f64)>)>,
 }
 
-impl<A: Allocator> Allocator for Watched<'_, A> {
-    fn allocate(&mut self, now: Instant, event: Event<'_>, active: Active<'_>, rates: &mut Rates<'_>) {
+impl<A: Allocator> Allocator for Watched<A> {
+    fn allocate(&mut self, event: &Event, active: &mut Active) {
         if let Some((since, rates)) = self.last.take() {
-            let time_s = now.saturating_since(since).as_secs_f64();
+            let time_s = active.now().saturating_since(since).as_secs_f64();
             rates.iter().for_each(|(id, bps)| self.moved_bits[id.0 as usize] += bps * time_s);
         }
-        self.inner.allocate(now, event, active, rates);
-        let bps = |id: FlowId| rates.bps[id.0 as usize];
-        let mut fastest = vec![0.0f64; active.network.links()];
-        let mut load = vec![0.0; active.network.links()];
-        for id in active.ids {
-            for link in &active.flow(*id).route {
-                load[link.0 as usize] += bps(*id);
-                fastest[link.0 as usize] = fastest[link.0 as usize].max(bps(*id));
+        for id in &event.completed {
+            let (moved, volume) = (self.moved_bits[id.0 as usize], active.volume_bits(*id));
+            assert!((moved - volume).abs() <= 1e-6 * volume.max(1.0), "{moved} of {volume} bits");
+        }
+        self.moved_bits.resize(active.ids_end(), 0.0);
+        event.arrived.iter().for_each(|id| self.moved_bits[id.0 as usize] = 0.0);
+        self.inner.allocate(event, active);
+        let mut fastest = vec![0.0f64; active.network().links()];
+        let mut load = vec![0.0; active.network().links()];
+        for id in active.ids() {
+            for link in active.route(*id) {
+                load[link.0 as usize] += active.bps(*id);
+                fastest[link.0 as usize] = fastest[link.0 as usize].max(active.bps(*id));
             }
         }
         // Work is conserved: each flow has a link that is full. Max-min is that no flow is faster there.
-        for id in active.ids {
-            let is_bottleneck = |link: &LinkId| {
-                let (rate, at) = (active.network.rate(*link).as_bps() as f64, link.0 as usize);
-                let is_first = !self.is_fair || bps(*id) >= fastest[at] * (1.0 - ROUNDING);
-                load[at] >= rate * (1.0 - ROUNDING) && is_first
+        for id in active.ids() {
+            let is_bottleneck = |link: LinkId| {
+                let (rate, at) = (active.rate_bps(link), link.0 as usize);
+                let is_first = !self.is_fair || active.bps(*id) >= fastest[at] * (1.0 - ROUNDING);
+                load[at] >= rate * (1.0 - 2.0 * ROUNDING) && is_first
             };
-            assert!(active.flow(*id).route.iter().any(is_bottleneck), "flow {} has no bottleneck", id.0);
+            assert!(active.route(*id).any(is_bottleneck), "flow {} has no bottleneck", id.0);
         }
-        self.last = Some((now, active.ids.iter().map(|id| (*id, bps(*id))).collect()));
+        self.last = Some((active.now(), active.ids().iter().map(|id| (*id, active.bps(*id))).collect()));
+    }
+    fn next_decision(&self, active: &Active) -> Option<Instant> {
+        self.inner.next_decision(active)
     }
 }
+
+/// Transfer, route, bytes, arrival, and what comes how much later.
+type Row = (u32, BTreeSet<u32>, u64, u64, Vec<(u64, u64)>);
 
 /// Random links, and flows on them.
 fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
     let links = proptest::collection::vec(1u64..1_000, 1..8);
     let route = proptest::collection::btree_set(0u32..8, 1..4);
-    let flows = proptest::collection::vec((0u32..4, route, 0u64..100_000, 0u64..2_000), 0..24);
+    let grows = proptest::collection::vec((0u64..2_000, 0u64..50_000), 0..3);
+    let flows = proptest::collection::vec((0u32..4, route, 0u64..100_000, 0u64..2_000, grows), 0..24);
     (links, flows).prop_map(|(links, flows)| {
         let rates = links.iter().map(|rate| BitRate::bps(rate * 1_000)).collect();
         let count = links.len() as u32;
-        let flow = |(transfer, route, bytes, arrives_ms): (u32, BTreeSet<u32>, u64, u64)| {
+        let at = |ms: u64| Instant::ZERO + Duration::from_ms(ms);
+        let flow = |(transfer, route, bytes, arrives_ms, grows): Row| {
             let route: BTreeSet<LinkId> = route.into_iter().map(|link| LinkId(link % count)).collect();
             Flow {
                 transfer: TransferId(transfer),
                 route: route.into_iter().collect(),
                 volume: ByteCount::new(bytes),
-                arrives: Instant::ZERO + Duration::from_ms(arrives_ms),
+                arrives: at(arrives_ms),
+                grows: grows
+                    .iter()
+                    .map(|(ms, bytes)| (at(arrives_ms + ms), ByteCount::new(*bytes)))
+                    .collect(),
             }
         };
         (Network::new(rates).expect("all have a rate"), flows.into_iter().map(flow).collect())
@@ -140,13 +163,10 @@ fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
 
 /// What holds whoever allocates; that no link is above its rate, [`run`] sees to.
 fn keeps_the_laws(network: &Network, flows: &[Flow], inner: impl Allocator, is_fair: bool) {
-    let mut moved_bits = vec![0.0; flows.len()];
-    let mut watched = Watched { inner, is_fair, moved_bits: &mut moved_bits, last: None };
+    let mut watched = Watched { inner, is_fair, moved_bits: Vec::new(), last: None };
     let outcome = run(network, flows, &mut watched).expect("it ends");
-    for ((flow, done), moved) in flows.iter().zip(&outcome.flows).zip(&moved_bits) {
-        let volume = 8.0 * flow.volume.as_u64() as f64;
-        assert!((moved - volume).abs() <= 1e-6 * volume.max(1.0), "{moved} of {volume} bits");
-        assert!(done.completed >= flow.arrives);
+    for (flow, done) in flows.iter().zip(&outcome.flows) {
+        assert!(flow.grows.iter().all(|(at, _)| done.completed >= *at) && done.completed >= flow.arrives);
         let all = outcome.transfers[&flow.transfer];
         assert!(all.arrived <= done.arrived && all.completed >= done.completed);
     }

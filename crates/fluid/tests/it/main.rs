@@ -55,11 +55,6 @@ fn no_transfer_is_faster_than_alone_and_varys_is_faster_than_fair() {
     let Some((network, flows)) = trace(170) else { return };
     let fair = mean_s(&replay(&network, &flows, MaxMin::default()));
     assert!((8.6..8.7).contains(&fair), "{fair} s");
-    // Fewer of them, as each of Varys's decisions walks along all flows.
-    let Some((network, flows)) = trace(10) else { return };
-    let (fair, varys) = (
-        mean_s(&replay(&network, &flows, MaxMin::default())),
-        mean_s(&replay(&network, &flows, Varys::default())),
-    );
-    assert!(varys < fair, "{varys} and {fair} s");
+    let varys = mean_s(&replay(&network, &flows, Varys::default()));
+    assert!((7.5..7.6).contains(&varys), "{varys} s");
 }

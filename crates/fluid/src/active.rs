@@ -1,0 +1,477 @@
+//! The flows that are active: what each has still to move, how fast it does, and when the next one is through.
+//!
+//! What a decision costs is what it changes. A flow's volume is settled only when its rate changes, completions wait in a
+//! heap, and each link and each transfer knows its flows. [`crate::run`] drives this in virtual time; whoever sets rates of
+//! real flows drives it by a real clock.
+
+use crate::allocator::{Allocator, Event};
+use crate::network::{FlowId, LinkId, Network, TransferId};
+use anabranch_units::{ByteCount, Duration, Instant};
+use smallvec::SmallVec;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt;
+
+/// What would be moved within this is complete: times are whole picoseconds, and volumes are rounded on the way.
+const COMPLETE_WITHIN: Duration = Duration::from_ps(10);
+/// The part of a link's rate that is nothing: by so much it may be above it, and so little is not left of it.
+pub(crate) const ROUNDING: f64 = 1e-9;
+/// A decision that changes more than one of so many flows changes many.
+const MANY: usize = 16;
+/// After so many changes, what links carry is summed anew, so that rounding does not add up.
+const CHANGES_MAX: usize = 1 << 16;
+
+/// Active flows of a network.
+#[derive(Clone, Debug)]
+pub struct Active {
+    network: Network,
+    now: Instant,
+    slots: Vec<Slot>,
+    /// Slots for flows to come.
+    free: Vec<FlowId>,
+    ids: Vec<FlowId>,
+    /// When each of them is through at the rate that is set, in picoseconds; `u64::MAX` for what is beyond all time.
+    completes_ps: Vec<u64>,
+    links: Vec<Link>,
+    transfers: BTreeMap<TransferId, Group>,
+    event: Event,
+    changed: Changed,
+    completions: Completions,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    transfer: TransferId,
+    arrived: Instant,
+    volume_bits: f64,
+    /// At `since`; `bps` holds from then on.
+    remaining_bits: f64,
+    bps: f64,
+    since: Instant,
+    hops: SmallVec<[Hop; 2]>,
+    /// Places in the list of all flows and in that of the transfer's.
+    place: u32,
+    place_in_transfer: u32,
+    /// Counts changes of the rate, so that a completion that is not to be is known.
+    changes: u32,
+}
+
+/// A link of a flow's route, and the flow's place among its flows.
+#[derive(Copy, Clone, Debug)]
+struct Hop {
+    link: LinkId,
+    place: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Link {
+    rate_bps: f64,
+    load_bps: f64,
+    flows: Vec<FlowId>,
+    is_touched: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    arrived: Instant,
+    /// Of all flows so far.
+    volume_bits: f64,
+    flows: Vec<FlowId>,
+}
+
+/// What the decision at hand has changed.
+#[derive(Clone, Debug, Default)]
+struct Changed {
+    links: Vec<LinkId>,
+    flows: usize,
+    since_summed: usize,
+    error: Option<DecisionError>,
+}
+
+/// Completions at the rates that are set.
+#[derive(Clone, Debug)]
+enum Completions {
+    /// When in picoseconds, who, and how many changes of rate before; some are not to be.
+    Heap(BinaryHeap<Reverse<(u64, FlowId, u32)>>),
+    /// A decision changed many: one by one they would cost more in a heap than the search for the first among all.
+    Scan,
+}
+
+/// Why a decision is none.
+#[derive(Copy, Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum DecisionError {
+    /// A flow is given a rate that is none.
+    Rate {
+        /// The flow.
+        flow: FlowId,
+        /// What it is given, in bits a second.
+        bps: f64,
+    },
+    /// A link's flows are given more than it carries.
+    Overload {
+        /// The link.
+        link: LinkId,
+        /// The sum of its flows' rates, in bits a second.
+        bps: f64,
+    },
+}
+
+impl fmt::Display for DecisionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rate { flow, bps } => write!(f, "flow {} is given {bps} b/s", flow.0),
+            Self::Overload { link, bps } => write!(f, "link {}: its flows are given {bps} b/s", link.0),
+        }
+    }
+}
+impl std::error::Error for DecisionError {}
+
+impl Slot {
+    fn remaining_bits(&self, now: Instant) -> f64 {
+        (self.remaining_bits - self.bps * now.saturating_since(self.since).as_secs_f64()).max(0.0)
+    }
+    /// When it is through.
+    fn completes_ps(&self) -> u64 {
+        let ps = (self.remaining_bits / self.bps * 1e12).ceil();
+        if ps < u64::MAX as f64 { self.since.as_ps().saturating_add(ps as u64) } else { u64::MAX }
+    }
+}
+
+impl Active {
+    /// No flows, at the beginning of time.
+    pub fn new(network: Network) -> Self {
+        let link = |id| Link {
+            rate_bps: network.rate(LinkId(id)).as_bps() as f64,
+            load_bps: 0.0,
+            flows: Vec::new(),
+            is_touched: false,
+        };
+        Self {
+            links: (0..network.links() as u32).map(link).collect(),
+            network,
+            now: Instant::ZERO,
+            slots: Vec::new(),
+            free: Vec::new(),
+            ids: Vec::new(),
+            completes_ps: Vec::new(),
+            transfers: BTreeMap::new(),
+            event: Event::default(),
+            changed: Changed::default(),
+            completions: Completions::Scan,
+        }
+    }
+
+    /// Goes on to a later instant; flows move at the rates that are set.
+    ///
+    /// Panics: for an earlier one.
+    pub fn advance(&mut self, now: Instant) {
+        assert!(now >= self.now, "time does not go back");
+        self.now = now;
+    }
+
+    /// Adds a flow, which has no rate yet.
+    ///
+    /// Panics: for a route that crosses a link that is not there, one twice, or none.
+    pub fn insert(&mut self, transfer: TransferId, route: &[LinkId], volume: ByteCount) -> FlowId {
+        let is_twice = route.iter().enumerate().any(|(at, link)| route[..at].contains(link));
+        assert!(!route.is_empty() && !is_twice, "a route crosses at least one link, and each once");
+        let volume_bits = 8.0 * volume.as_u64() as f64;
+        let id = self.free.pop().unwrap_or(FlowId(self.slots.len() as u32));
+        let now = self.now;
+        let group = self.transfers.entry(transfer).or_insert_with(|| Group {
+            arrived: now,
+            volume_bits: 0.0,
+            flows: Vec::new(),
+        });
+        group.volume_bits += volume_bits;
+        let slot = Slot {
+            transfer,
+            arrived: now,
+            volume_bits,
+            remaining_bits: volume_bits,
+            bps: 0.0,
+            since: now,
+            hops: route
+                .iter()
+                .map(|link| Hop { link: *link, place: self.links[link.0 as usize].flows.len() as u32 })
+                .collect(),
+            place: self.ids.len() as u32,
+            place_in_transfer: group.flows.len() as u32,
+            changes: self.slots.get(id.0 as usize).map_or(0, |slot| slot.changes.wrapping_add(1)),
+        };
+        group.flows.push(id);
+        self.ids.push(id);
+        self.completes_ps.push(slot.completes_ps());
+        slot.hops.iter().for_each(|hop| self.links[hop.link.0 as usize].flows.push(id));
+        match self.slots.get_mut(id.0 as usize) {
+            Some(free) => *free = slot,
+            None => self.slots.push(slot),
+        }
+        self.event.arrived.push(id);
+        id
+    }
+
+    /// Gives an active flow more to move.
+    pub fn grow(&mut self, id: FlowId, volume: ByteCount) {
+        let bits = 8.0 * volume.as_u64() as f64;
+        self.settle(id);
+        let slot = &mut self.slots[id.0 as usize];
+        slot.volume_bits += bits;
+        slot.remaining_bits += bits;
+        self.transfers.get_mut(&slot.transfer).expect("an active flow's transfer is there").volume_bits +=
+            bits;
+        self.schedule(id);
+        self.event.grown.push(id);
+    }
+
+    /// Takes a flow away, complete or not. Until the next decision is made its name still means it.
+    pub fn remove(&mut self, id: FlowId) {
+        self.write_bps(id, 0.0);
+        let slot = &mut self.slots[id.0 as usize];
+        slot.changes = slot.changes.wrapping_add(1);
+        let (place, place_in_transfer, transfer) = (slot.place, slot.place_in_transfer, slot.transfer);
+        for at in 0..slot.hops.len() {
+            let Hop { link, place } = self.slots[id.0 as usize].hops[at];
+            let flows = &mut self.links[link.0 as usize].flows;
+            flows.swap_remove(place as usize);
+            if let Some(moved) = flows.get(place as usize) {
+                let hops = &mut self.slots[moved.0 as usize].hops;
+                hops.iter_mut().find(|hop| hop.link == link).expect("it crosses the link").place = place;
+            }
+        }
+        self.ids.swap_remove(place as usize);
+        self.completes_ps.swap_remove(place as usize);
+        if let Some(moved) = self.ids.get(place as usize) {
+            self.slots[moved.0 as usize].place = place;
+        }
+        let group = self.transfers.get_mut(&transfer).expect("an active flow's transfer is there");
+        group.flows.swap_remove(place_in_transfer as usize);
+        if let Some(moved) = group.flows.get(place_in_transfer as usize) {
+            self.slots[moved.0 as usize].place_in_transfer = place_in_transfer;
+        }
+        if group.flows.is_empty() {
+            self.transfers.remove(&transfer);
+        }
+        self.event.completed.push(id);
+    }
+
+    /// Corrects what a flow has still to move, as whoever sends it says.
+    pub fn observe(&mut self, id: FlowId, remaining: ByteCount) {
+        let slot = &mut self.slots[id.0 as usize];
+        (slot.remaining_bits, slot.since) = (8.0 * remaining.as_u64() as f64, self.now);
+        self.schedule(id);
+    }
+
+    /// Has the allocator set rates, for all that has happened since it did so last.
+    ///
+    /// Errors: see [`DecisionError`]; rates are as the allocator set them then.
+    pub fn decide(&mut self, allocator: &mut impl Allocator) -> Result<(), DecisionError> {
+        let mut event = std::mem::take(&mut self.event);
+        allocator.allocate(&event, self);
+        self.free.append(&mut event.completed);
+        event.arrived.clear();
+        event.grown.clear();
+        self.event = event;
+        if self.changed.since_summed > CHANGES_MAX.max(4 * self.ids.len()) {
+            self.sum_loads();
+        }
+        let are_many = std::mem::take(&mut self.changed.flows) * MANY > self.ids.len();
+        if !are_many && matches!(self.completions, Completions::Scan) {
+            self.heap_completions();
+        }
+        let Self { links, changed, .. } = self;
+        let mut overload = None;
+        for id in changed.links.drain(..) {
+            let link = &mut links[id.0 as usize];
+            link.is_touched = false;
+            if link.load_bps > link.rate_bps * (1.0 + ROUNDING) {
+                overload.get_or_insert(DecisionError::Overload { link: id, bps: link.load_bps });
+            }
+        }
+        changed.error.take().or(overload).map_or(Ok(()), Err)
+    }
+
+    /// When the first flow is through at the rates that are set.
+    pub fn next_completion(&mut self) -> Option<Instant> {
+        let Self { completions, slots, completes_ps, .. } = self;
+        let first_ps = match completions {
+            Completions::Scan => completes_ps.iter().copied().min(),
+            Completions::Heap(heap) => loop {
+                match heap.peek() {
+                    Some(Reverse((_, id, changes))) if slots[id.0 as usize].changes != *changes => {
+                        heap.pop();
+                    }
+                    first => break first.map(|Reverse((ps, ..))| *ps),
+                }
+            },
+        };
+        first_ps.filter(|ps| *ps < u64::MAX).map(Instant::from_ps)
+    }
+
+    /// Takes away the flows that are through by now, and says which.
+    pub fn complete(&mut self) -> Vec<FlowId> {
+        let until_ps = (self.now + COMPLETE_WITHIN).as_ps();
+        let Self { completions, slots, ids, completes_ps, .. } = self;
+        let mut through = Vec::new();
+        match completions {
+            Completions::Scan => {
+                let all = ids.iter().zip(&*completes_ps);
+                through.extend(all.filter(|(_, ps)| **ps <= until_ps).map(|(id, _)| *id));
+            }
+            Completions::Heap(heap) => {
+                while let Some(Reverse((_, id, changes))) =
+                    heap.peek().filter(|Reverse((ps, ..))| *ps <= until_ps)
+                {
+                    through.extend((slots[id.0 as usize].changes == *changes).then_some(*id));
+                    heap.pop();
+                }
+            }
+        }
+        through.sort_unstable();
+        for id in &through {
+            self.remove(*id);
+            self.slots[id.0 as usize].remaining_bits = 0.0;
+        }
+        through
+    }
+
+    fn heap_completions(&mut self) {
+        let Self { slots, ids, completes_ps, .. } = self;
+        let entry = |(id, ps): (&FlowId, &u64)| Reverse((*ps, *id, slots[id.0 as usize].changes));
+        let all = ids.iter().zip(&*completes_ps).filter(|(_, ps)| **ps < u64::MAX);
+        self.completions = Completions::Heap(all.map(entry).collect());
+    }
+
+    /// Sets a flow's rate in bits a second; it stays until it is set anew.
+    pub fn set_bps(&mut self, id: FlowId, bps: f64) {
+        if !(bps >= 0.0 && bps.is_finite()) {
+            self.changed.error.get_or_insert(DecisionError::Rate { flow: id, bps });
+        } else if bps != self.slots[id.0 as usize].bps {
+            self.write_bps(id, bps);
+            self.schedule(id);
+        }
+    }
+
+    fn write_bps(&mut self, id: FlowId, bps: f64) {
+        self.settle(id);
+        let slot = &mut self.slots[id.0 as usize];
+        let more = bps - std::mem::replace(&mut slot.bps, bps);
+        for hop in &slot.hops {
+            let link = &mut self.links[hop.link.0 as usize];
+            link.load_bps += more;
+            if !std::mem::replace(&mut link.is_touched, true) {
+                self.changed.links.push(hop.link);
+            }
+        }
+        self.changed.flows += 1;
+        self.changed.since_summed += 1;
+    }
+
+    fn settle(&mut self, id: FlowId) {
+        let slot = &mut self.slots[id.0 as usize];
+        (slot.remaining_bits, slot.since) = (slot.remaining_bits(self.now), self.now);
+    }
+
+    /// Notes when a flow whose rate or volume is another is through.
+    fn schedule(&mut self, id: FlowId) {
+        let slot = &mut self.slots[id.0 as usize];
+        slot.changes = slot.changes.wrapping_add(1);
+        let ps = slot.completes_ps();
+        self.completes_ps[slot.place as usize] = ps;
+        let flows = self.ids.len();
+        match &mut self.completions {
+            Completions::Heap(_) if self.changed.flows * MANY > flows => {
+                self.completions = Completions::Scan;
+            }
+            Completions::Heap(heap) => {
+                if ps < u64::MAX {
+                    heap.push(Reverse((ps, id, slot.changes)));
+                }
+                if heap.len() > 4 * flows + 64 {
+                    self.heap_completions();
+                }
+            }
+            Completions::Scan => {}
+        }
+    }
+
+    fn sum_loads(&mut self) {
+        let Self { links, slots, .. } = self;
+        for link in links {
+            link.load_bps = link.flows.iter().map(|id| slots[id.0 as usize].bps).sum();
+        }
+        self.changed.since_summed = 0;
+    }
+
+    /// The instant at hand.
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+    /// Where flows are.
+    pub const fn network(&self) -> &Network {
+        &self.network
+    }
+    /// All active flows, in no order that means anything, but the same in every run.
+    pub fn ids(&self) -> &[FlowId] {
+        &self.ids
+    }
+    /// More than any active flow's number: the size of a table by flow.
+    pub const fn ids_end(&self) -> usize {
+        self.slots.len()
+    }
+    /// Transfers that have active flows, by their names.
+    pub fn transfers(&self) -> impl Iterator<Item = TransferId> {
+        self.transfers.keys().copied()
+    }
+    /// A transfer's active flows, in no order that means anything; none where it has none.
+    pub fn flows_of(&self, transfer: TransferId) -> &[FlowId] {
+        self.transfers.get(&transfer).map_or(&[], |group| &group.flows)
+    }
+    /// When a transfer that has active flows was there, and what all flows that it has had since moved and have to, in bits.
+    pub fn transfer_so_far(&self, transfer: TransferId) -> Option<(Instant, f64)> {
+        self.transfers.get(&transfer).map(|group| (group.arrived, group.volume_bits))
+    }
+    /// The active flows that cross a link, in no order that means anything.
+    pub fn flows_on(&self, link: LinkId) -> &[FlowId] {
+        &self.links[link.0 as usize].flows
+    }
+    /// The links that a flow crosses.
+    pub fn route(&self, id: FlowId) -> impl ExactSizeIterator<Item = LinkId> {
+        self.slots[id.0 as usize].hops.iter().map(|hop| hop.link)
+    }
+    /// What a flow is part of.
+    pub fn transfer(&self, id: FlowId) -> TransferId {
+        self.slots[id.0 as usize].transfer
+    }
+    /// When a flow was there.
+    pub fn arrived(&self, id: FlowId) -> Instant {
+        self.slots[id.0 as usize].arrived
+    }
+    /// All that a flow has to move, in bits.
+    pub fn volume_bits(&self, id: FlowId) -> f64 {
+        self.slots[id.0 as usize].volume_bits
+    }
+    /// What a flow has still to move, in bits.
+    pub fn remaining_bits(&self, id: FlowId) -> f64 {
+        self.slots[id.0 as usize].remaining_bits(self.now)
+    }
+    /// A flow's rate, in bits a second.
+    pub fn bps(&self, id: FlowId) -> f64 {
+        self.slots[id.0 as usize].bps
+    }
+    /// A link's rate, in bits a second.
+    pub fn rate_bps(&self, link: LinkId) -> f64 {
+        self.links[link.0 as usize].rate_bps
+    }
+    /// What no flow of a link uses, in bits a second; 0 where rounding may have left it.
+    pub fn left_bps(&self, link: LinkId) -> f64 {
+        let link = &self.links[link.0 as usize];
+        let left_bps = link.rate_bps - link.load_bps;
+        if left_bps > link.rate_bps * ROUNDING { left_bps } else { 0.0 }
+    }
+    /// What all links of a flow's route have left, in bits a second.
+    pub fn most_bps(&self, id: FlowId) -> f64 {
+        self.route(id).map(|link| self.left_bps(link)).fold(f64::INFINITY, f64::min)
+    }
+}
