@@ -222,7 +222,7 @@ impl Active {
         self.transfers.get_mut(&slot.transfer).expect("an active flow's transfer is there").volume_bits +=
             bits;
         self.schedule(id);
-        self.event.grown.push(id);
+        self.event.grown.push((id, bits));
     }
 
     /// Takes a flow away, complete or not. Until the next decision is made its name still means it.
@@ -435,6 +435,10 @@ impl Active {
     /// The active flows that cross a link, in no order that means anything.
     pub fn flows_on(&self, link: LinkId) -> &[FlowId] {
         &self.links[link.0 as usize].flows
+    }
+    /// Links whose flows' rates have changed since the last decision, those of flows that are no longer there among them.
+    pub fn changed_links(&self) -> &[LinkId] {
+        &self.changed.links
     }
     /// The links that a flow crosses.
     pub fn route(&self, id: FlowId) -> impl ExactSizeIterator<Item = LinkId> {

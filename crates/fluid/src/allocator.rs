@@ -9,8 +9,8 @@ use anabranch_units::Instant;
 pub struct Event {
     /// Flows that have arrived, in their order.
     pub arrived: Vec<FlowId>,
-    /// Flows that have more to move than they had.
-    pub grown: Vec<FlowId>,
+    /// Flows that have more to move than they had, and how much more, in bits.
+    pub grown: Vec<(FlowId, f64)>,
     /// Flows that are no longer there. Their names still mean them for this decision.
     pub completed: Vec<FlowId>,
 }

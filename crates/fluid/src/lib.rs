@@ -20,6 +20,7 @@ mod order;
 mod plan;
 mod run;
 mod varys;
+mod watched;
 
 pub use active::{Active, DecisionError};
 pub use allocator::{Allocator, Event};
@@ -29,3 +30,4 @@ pub use order::Ranks;
 pub use plan::Plan;
 pub use run::{Completion, Outcome, RunError, run};
 pub use varys::Varys;
+pub use watched::{Law, Watched};

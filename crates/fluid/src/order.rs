@@ -2,21 +2,27 @@
 
 use crate::active::Active;
 use crate::allocator::Event;
-use crate::network::{FlowId, LinkId, TransferId};
+use crate::network::{FlowId, TransferId};
 use std::collections::BTreeMap;
 
 /// The order in which transfers are served, first to last.
 #[derive(Clone, Debug, Default)]
 pub struct Ranks {
+    order: Vec<TransferId>,
     by_transfer: BTreeMap<TransferId, u32>,
-    /// Flows that may get more, in the order in which they do.
-    candidates: Vec<(u32, FlowId)>,
+    /// Flows that may get more, in the order in which they do: by rank, then by what remains, then by name.
+    candidates: Vec<(u32, u64, FlowId)>,
 }
 
 impl Ranks {
     /// Sets the order.
-    pub fn set(&mut self, order: impl IntoIterator<Item = TransferId>) {
-        self.by_transfer = order.into_iter().zip(0..).collect();
+    pub fn set(&mut self, order: Vec<TransferId>) {
+        self.by_transfer = order.iter().copied().zip(0..).collect();
+        self.order = order;
+    }
+    /// Transfers in their order; some may have no active flows any more.
+    pub fn order(&self) -> &[TransferId] {
+        &self.order
     }
     /// A transfer's place, from 0; last of all if it has none.
     pub fn of(&self, transfer: TransferId) -> u32 {
@@ -28,22 +34,23 @@ impl Ranks {
         !event.arrived.is_empty() || !event.grown.is_empty() || event.completed.iter().any(has_gone)
     }
 
-    /// Gives what flows that have completed leave of their links to others there, in order.
+    /// Gives what changes since the last decision have left of links to the flows there, in order; within a transfer to the
+    /// one with the least to move first.
     ///
     /// Cost: the flows on those links.
-    pub fn fill_after(&mut self, event: &Event, active: &mut Active) {
-        let mut links: Vec<LinkId> = event.completed.iter().flat_map(|id| active.route(*id)).collect();
-        links.sort_unstable();
-        links.dedup();
-        links.retain(|link| active.left_bps(*link) > 0.0);
+    pub fn fill_changed(&mut self, active: &mut Active) {
         self.candidates.clear();
-        for id in links.iter().flat_map(|link| active.flows_on(*link)) {
+        let links = active.changed_links().iter().filter(|link| active.left_bps(**link) > 0.0);
+        let by_transfer = &self.by_transfer;
+        for id in links.flat_map(|link| active.flows_on(*link)) {
             if active.most_bps(*id) > 0.0 {
-                self.candidates.push((self.of(active.transfer(*id)), *id));
+                let rank = by_transfer.get(&active.transfer(*id)).copied().unwrap_or(u32::MAX);
+                // Not negative: ordered as its bits are.
+                self.candidates.push((rank, active.remaining_bits(*id).to_bits(), *id));
             }
         }
         self.candidates.sort_unstable();
-        for (_, id) in &self.candidates {
+        for (_, _, id) in &self.candidates {
             let more_bps = active.most_bps(*id);
             if more_bps > 0.0 {
                 active.set_bps(*id, active.bps(*id) + more_bps);

@@ -2,6 +2,8 @@
 
 use crate::active::{Active, ROUNDING};
 use crate::network::{FlowId, LinkId};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// A rate for every active flow, and what that leaves of each link.
 #[derive(Clone, Debug, Default)]
@@ -9,25 +11,35 @@ pub struct Plan {
     links: Vec<Link>,
     /// By flow.
     bps: Vec<f64>,
+    /// By place among the flows at hand.
+    set_evenly: Vec<bool>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Link {
     rate_bps: f64,
     left_bps: f64,
-    /// What the flows at hand have to move over it.
+    /// What the flows at hand have to move over it, and their places.
     bits: f64,
+    flows: Vec<u32>,
+    is_queued: bool,
+}
+
+impl Link {
+    /// What is left; 0 where rounding may have left it.
+    fn left_bps(&self) -> f64 {
+        if self.left_bps > self.rate_bps * ROUNDING { self.left_bps } else { 0.0 }
+    }
 }
 
 impl Plan {
     /// Begins: no flow has a rate.
     pub fn begin(&mut self, active: &Active) {
-        let link = |id| {
-            let rate_bps = active.rate_bps(LinkId(id));
-            Link { rate_bps, left_bps: rate_bps, bits: 0.0 }
-        };
-        self.links.clear();
-        self.links.extend((0..active.network().links() as u32).map(link));
+        self.links.resize_with(active.network().links(), Link::default);
+        for (id, link) in (0..).map(LinkId).zip(&mut self.links) {
+            link.rate_bps = active.rate_bps(id);
+            link.left_bps = link.rate_bps;
+        }
         self.bps.clear();
         self.bps.resize(active.ids_end(), 0.0);
     }
@@ -38,8 +50,7 @@ impl Plan {
     }
     /// What is left of a link, in bits a second; 0 where rounding may have left it.
     pub fn left_bps(&self, link: LinkId) -> f64 {
-        let link = &self.links[link.0 as usize];
-        if link.left_bps > link.rate_bps * ROUNDING { link.left_bps } else { 0.0 }
+        self.links[link.0 as usize].left_bps()
     }
     /// What all links of a flow's route have left, in bits a second.
     pub fn most_bps(&self, active: &Active, id: FlowId) -> f64 {
@@ -61,6 +72,62 @@ impl Plan {
         }
     }
 
+    /// Gives these flows what their links have left so that each moves the same part of what it has to as long as links
+    /// allow: the slowest is as fast as it can be, then the next.
+    ///
+    /// Source: progressive filling, weighted by what remains.
+    /// Cost: their routes, and for each link that is full a look at a heap.
+    pub fn fill_evenly(&mut self, active: &Active, flows: &[FlowId]) {
+        self.set_evenly.clear();
+        self.set_evenly.resize(flows.len(), false);
+        let mut heap = BinaryHeap::new();
+        for (at, id) in (0..).zip(flows) {
+            let bits = active.remaining_bits(*id);
+            for link in active.route(*id) {
+                let link = &mut self.links[link.0 as usize];
+                link.bits += bits;
+                link.flows.push(at);
+            }
+        }
+        // A link's level is the part of its flows' bits that it moves in a second; not negative, so ordered as its bits are.
+        let level = |link: &Link| (link.left_bps() / link.bits).to_bits();
+        for link in flows.iter().flat_map(|id| active.route(*id)) {
+            let at = &mut self.links[link.0 as usize];
+            if !std::mem::replace(&mut at.is_queued, true) {
+                heap.push(Reverse((level(at), link)));
+            }
+        }
+        while let Some(Reverse((bits, id))) = heap.pop() {
+            let link = &mut self.links[id.0 as usize];
+            // What is left of its bits when all of its flows are set is rounding.
+            if link.flows.iter().all(|at| self.set_evenly[*at as usize]) {
+                continue;
+            }
+            let now = level(link);
+            if now > bits {
+                heap.push(Reverse((now, id)));
+                continue;
+            }
+            let through = std::mem::take(&mut link.flows);
+            for at in &through {
+                if !std::mem::replace(&mut self.set_evenly[*at as usize], true) {
+                    let id = flows[*at as usize];
+                    let bits_moved = active.remaining_bits(id);
+                    for link in active.route(id) {
+                        self.links[link.0 as usize].bits -= bits_moved;
+                    }
+                    self.give(active, id, f64::from_bits(bits) * bits_moved);
+                }
+            }
+            self.links[id.0 as usize].flows = through;
+        }
+        for link in flows.iter().flat_map(|id| active.route(*id)) {
+            let link = &mut self.links[link.0 as usize];
+            (link.bits, link.is_queued) = (0.0, false);
+            link.flows.clear();
+        }
+    }
+
     /// The time in which these flows could be complete together with all of their links, in seconds.
     pub fn alone_s(&mut self, active: &Active, flows: &[FlowId]) -> f64 {
         self.together_s(active, flows, |link| link.rate_bps)
@@ -68,8 +135,7 @@ impl Plan {
     /// The time in which these flows could be complete together with what their links have left, in seconds; infinite where
     /// one has nothing.
     pub fn left_s(&mut self, active: &Active, flows: &[FlowId]) -> f64 {
-        let left = |link: &Link| if link.left_bps > link.rate_bps * ROUNDING { link.left_bps } else { 0.0 };
-        self.together_s(active, flows, left)
+        self.together_s(active, flows, Link::left_bps)
     }
     fn together_s(&mut self, active: &Active, flows: &[FlowId], bps: impl Fn(&Link) -> f64) -> f64 {
         for id in flows {

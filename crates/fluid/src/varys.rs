@@ -25,7 +25,7 @@ impl Allocator for Varys {
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         let Self { plan, ranks } = self;
         if !ranks.is_new_order(event, active) {
-            return ranks.fill_after(event, active);
+            return ranks.fill_changed(active);
         }
         plan.begin(active);
         let mut order: Vec<(f64, TransferId)> =
@@ -41,6 +41,6 @@ impl Allocator for Varys {
         }
         order.iter().for_each(|(_, transfer)| plan.fill(active, active.flows_of(*transfer)));
         plan.set(active);
-        ranks.set(order.iter().map(|(_, transfer)| *transfer));
+        ranks.set(order.into_iter().map(|(_, transfer)| transfer).collect());
     }
 }

@@ -1,9 +1,8 @@
 //! The paper's example, limits, and laws on random networks.
 
 use super::*;
-use crate::active::ROUNDING;
 use crate::allocator::Event;
-use crate::{MaxMin, Varys};
+use crate::{Law, MaxMin, Varys, Watched};
 use anabranch_units::BitRate;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -85,52 +84,6 @@ fn nothing_takes_no_time() {
     assert!(run(&network, &[], &mut MaxMin::default()).expect("it ends").flows.is_empty());
 }
 
-/// Looks at each decision of another, and adds up what flows move: all that they had to when they complete.
-struct Watched<A> {
-    inner: A,
-    is_fair: bool,
-    /// By name.
-    moved_bits: Vec<f64>,
-    last: Option<(Instant, Vec<(FlowId, f64)>)>,
-}
-
-impl<A: Allocator> Allocator for Watched<A> {
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
-        if let Some((since, rates)) = self.last.take() {
-            let time_s = active.now().saturating_since(since).as_secs_f64();
-            rates.iter().for_each(|(id, bps)| self.moved_bits[id.0 as usize] += bps * time_s);
-        }
-        for id in &event.completed {
-            let (moved, volume) = (self.moved_bits[id.0 as usize], active.volume_bits(*id));
-            assert!((moved - volume).abs() <= 1e-6 * volume.max(1.0), "{moved} of {volume} bits");
-        }
-        self.moved_bits.resize(active.ids_end(), 0.0);
-        event.arrived.iter().for_each(|id| self.moved_bits[id.0 as usize] = 0.0);
-        self.inner.allocate(event, active);
-        let mut fastest = vec![0.0f64; active.network().links()];
-        let mut load = vec![0.0; active.network().links()];
-        for id in active.ids() {
-            for link in active.route(*id) {
-                load[link.0 as usize] += active.bps(*id);
-                fastest[link.0 as usize] = fastest[link.0 as usize].max(active.bps(*id));
-            }
-        }
-        // Work is conserved: each flow has a link that is full. Max-min is that no flow is faster there.
-        for id in active.ids() {
-            let is_bottleneck = |link: LinkId| {
-                let (rate, at) = (active.rate_bps(link), link.0 as usize);
-                let is_first = !self.is_fair || active.bps(*id) >= fastest[at] * (1.0 - ROUNDING);
-                load[at] >= rate * (1.0 - 2.0 * ROUNDING) && is_first
-            };
-            assert!(active.route(*id).any(is_bottleneck), "flow {} has no bottleneck", id.0);
-        }
-        self.last = Some((active.now(), active.ids().iter().map(|id| (*id, active.bps(*id))).collect()));
-    }
-    fn next_decision(&self, active: &Active) -> Option<Instant> {
-        self.inner.next_decision(active)
-    }
-}
-
 /// Transfer, route, bytes, arrival, and what comes how much later.
 type Row = (u32, BTreeSet<u32>, u64, u64, Vec<(u64, u64)>);
 
@@ -163,7 +116,7 @@ fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
 
 /// What holds whoever allocates; that no link is above its rate, [`run`] sees to.
 fn keeps_the_laws(network: &Network, flows: &[Flow], inner: impl Allocator, is_fair: bool) {
-    let mut watched = Watched { inner, is_fair, moved_bits: Vec::new(), last: None };
+    let mut watched = Watched::new(inner, if is_fair { Law::MaxMin } else { Law::WorkConserving });
     let outcome = run(network, flows, &mut watched).expect("it ends");
     for (flow, done) in flows.iter().zip(&outcome.flows) {
         assert!(flow.grows.iter().all(|(at, _)| done.completed >= *at) && done.completed >= flow.arrives);

@@ -1,0 +1,78 @@
+//! What holds of every allocator's decisions, looked at while a run goes on: for tests of allocators, here and elsewhere.
+
+use crate::active::{Active, ROUNDING};
+use crate::allocator::{Allocator, Event};
+use crate::network::{FlowId, LinkId};
+use anabranch_units::Instant;
+
+/// What is to hold after each decision; that no link is above its rate, [`Active::decide`] sees to.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Law {
+    /// Only that flows move what they have to.
+    Conservation,
+    /// Each flow has a link that is full.
+    WorkConserving,
+    /// Each flow has a link that is full and where none is faster.
+    MaxMin,
+}
+
+/// Another allocator, whose flows must have moved all that they had to when they complete.
+///
+/// Panics: where a law does not hold.
+#[derive(Clone, Debug)]
+pub struct Watched<A> {
+    inner: A,
+    law: Law,
+    /// By flow: what it has moved.
+    moved_bits: Vec<f64>,
+    last: Option<(Instant, Vec<(FlowId, f64)>)>,
+}
+
+impl<A> Watched<A> {
+    /// Watches this one.
+    pub const fn new(inner: A, law: Law) -> Self {
+        Self { inner, law, moved_bits: Vec::new(), last: None }
+    }
+
+    fn check(&self, active: &Active) {
+        let mut fastest = vec![0.0f64; active.network().links()];
+        let mut load = vec![0.0; active.network().links()];
+        for id in active.ids() {
+            for link in active.route(*id) {
+                load[link.0 as usize] += active.bps(*id);
+                fastest[link.0 as usize] = fastest[link.0 as usize].max(active.bps(*id));
+            }
+        }
+        for id in active.ids() {
+            let is_bottleneck = |link: LinkId| {
+                let at = link.0 as usize;
+                let is_first = self.law != Law::MaxMin || active.bps(*id) >= fastest[at] * (1.0 - ROUNDING);
+                load[at] >= active.rate_bps(link) * (1.0 - 2.0 * ROUNDING) && is_first
+            };
+            assert!(active.route(*id).any(is_bottleneck), "flow {} has no bottleneck", id.0);
+        }
+    }
+}
+
+impl<A: Allocator> Allocator for Watched<A> {
+    fn allocate(&mut self, event: &Event, active: &mut Active) {
+        if let Some((since, rates)) = self.last.take() {
+            let time_s = active.now().saturating_since(since).as_secs_f64();
+            rates.iter().for_each(|(id, bps)| self.moved_bits[id.0 as usize] += bps * time_s);
+        }
+        for id in &event.completed {
+            let (moved, volume) = (self.moved_bits[id.0 as usize], active.volume_bits(*id));
+            assert!((moved - volume).abs() <= 1e-6 * volume.max(1.0), "{moved} of {volume} bits");
+        }
+        self.moved_bits.resize(active.ids_end(), 0.0);
+        event.arrived.iter().for_each(|id| self.moved_bits[id.0 as usize] = 0.0);
+        self.inner.allocate(event, active);
+        if self.law != Law::Conservation {
+            self.check(active);
+        }
+        self.last = Some((active.now(), active.ids().iter().map(|id| (*id, active.bps(*id))).collect()));
+    }
+    fn next_decision(&self, active: &Active) -> Option<Instant> {
+        self.inner.next_decision(active)
+    }
+}

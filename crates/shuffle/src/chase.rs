@@ -1,0 +1,251 @@
+//! Flow Chasing as published: each flow catches up with its transfer's last, and what that leaves is given away.
+//!
+//! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016): Algorithm 1 when
+//! a flow arrives, then equations 7 to 9 (a transfer that can be through earlier is, smallest first) and equation 10 (nothing
+//! is left unused); when one completes, only the latter two, for the transfers on its links (section 4.3). Data that comes
+//! later is a flow that arrives (section 4.4).
+//!
+//! In short, `bits[l]` being what a transfer has to move over link `l`: it is through in `max_l bits[l] / bps[l]`, if all of
+//! its flows are through then.
+//!
+//! Differs: what remains of transfers is compared when one arrives or completes, not at each flow's completion. Equations 7 to 9
+//! then have all of a transfer's flows be through together: a flow that is faster than that is slowed down.
+
+use anabranch_fluid::{Active, Allocator, Event, FlowId, LinkId, Plan, Ranks, TransferId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Which transfers come first where there is something left.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// Those with the least to move in all (section 5.2, as what remains is not known exactly on real hosts).
+    Total,
+    /// Those with the least still to move (section 4.3).
+    #[default]
+    Remaining,
+}
+
+/// The paper's rate control.
+#[derive(Clone, Debug)]
+pub struct Chase {
+    priority: Priority,
+    is_work_conserving: bool,
+    plan: Plan,
+    ranks: Ranks,
+    /// Of a transfer that could not be sped up: the link that does not let it, and what that had left.
+    held_by: BTreeMap<TransferId, (LinkId, f64)>,
+    /// By link, for the transfer at hand: what it has to move, and what it is given.
+    bits: Vec<f64>,
+    given_bps: Vec<f64>,
+    /// By flow: whether it has just come.
+    is_new: Vec<bool>,
+}
+
+impl Default for Chase {
+    fn default() -> Self {
+        Self::new(Priority::default(), true)
+    }
+}
+
+impl Chase {
+    /// Rate control with this priority; without work conservation, equation 10's step is left out.
+    pub fn new(priority: Priority, is_work_conserving: bool) -> Self {
+        Self {
+            priority,
+            is_work_conserving,
+            plan: Plan::default(),
+            ranks: Ranks::default(),
+            held_by: BTreeMap::new(),
+            bits: Vec::new(),
+            given_bps: Vec::new(),
+            is_new: Vec::new(),
+        }
+    }
+
+    /// Algorithm 1, for each flow that has come. Returns by transfer the time in which it is through, in seconds.
+    fn intra_transfer(&mut self, event: &Event, active: &Active) -> BTreeMap<TransferId, f64> {
+        let mut through_s = BTreeMap::new();
+        // Lines 1 to 6: nobody is through before its transfer's last.
+        for transfer in active.transfers() {
+            let flows = active.flows_of(transfer);
+            let old = flows.iter().filter(|id| !self.is_new[id.0 as usize]);
+            let time_s = old.map(|id| active.remaining_bits(*id) / active.bps(*id)).fold(0.0, f64::max);
+            for id in flows.iter().filter(|id| !self.is_new[id.0 as usize]) {
+                self.plan.give(active, *id, pace_bps(active.remaining_bits(*id), time_s));
+            }
+            through_s.insert(transfer, time_s);
+        }
+        // Lines 7 to 16, transfer by transfer: flows that come at the same time do so in no order that means anything.
+        let mut coming: BTreeMap<TransferId, Vec<FlowId>> = BTreeMap::new();
+        for id in came(event).filter(|id| self.is_new[id.0 as usize]) {
+            coming.entry(active.transfer(id)).or_default().push(id);
+        }
+        for flows in coming.values_mut() {
+            // One that has come and grown since is there once.
+            flows.sort_unstable();
+            flows.dedup();
+        }
+        for (transfer, coming) in coming {
+            let time_s = through_s.entry(transfer).or_default();
+            self.arrive(active, transfer, &coming, time_s);
+        }
+        through_s
+    }
+
+    /// Lines 7 to 16 for flows that have come to one transfer, which is through in `time_s` without them.
+    fn arrive(&mut self, active: &Active, transfer: TransferId, coming: &[FlowId], time_s: &mut f64) {
+        let flows = active.flows_of(transfer);
+        for id in flows.iter().filter(|id| !self.is_new[id.0 as usize]) {
+            active.route(*id).for_each(|link| self.bits[link.0 as usize] += active.remaining_bits(*id));
+            self.plan.give(active, *id, -self.plan.bps(*id));
+        }
+        for id in coming {
+            let volume_bits = active.remaining_bits(*id);
+            let left = |link: LinkId| {
+                let used_bps = pace_bps(self.bits[link.0 as usize], *time_s);
+                let left_bps = self.plan.left_bps(link) - used_bps;
+                if left_bps > active.rate_bps(link) * 1e-9 { left_bps } else { 0.0 }
+            };
+            let most_bps = active.route(*id).map(left).fold(f64::INFINITY, f64::min);
+            // Line 9: it is its transfer's last, and the others are not through before it.
+            *time_s = time_s.max(volume_bits / most_bps);
+            active.route(*id).for_each(|link| self.bits[link.0 as usize] += volume_bits);
+        }
+        for id in flows {
+            active.route(*id).for_each(|link| self.bits[link.0 as usize] = 0.0);
+            self.plan.give(active, *id, pace_bps(active.remaining_bits(*id), *time_s));
+        }
+    }
+
+    /// Transfers in the order in which they are given what is left.
+    fn order(&self, active: &Active) -> Vec<TransferId> {
+        let bits = |transfer| match self.priority {
+            Priority::Total => active.transfer_so_far(transfer).map_or(0.0, |(_, bits)| bits),
+            Priority::Remaining => {
+                active.flows_of(transfer).iter().map(|id| active.remaining_bits(*id)).sum()
+            }
+        };
+        let mut order: Vec<(f64, TransferId)> = active.transfers().map(|id| (bits(id), id)).collect();
+        order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        order.into_iter().map(|(_, transfer)| transfer).collect()
+    }
+
+    /// Equations 7 to 10 for all transfers.
+    fn inter_transfer(&mut self, active: &mut Active, through_s: &BTreeMap<TransferId, f64>) {
+        let Self { plan, .. } = self;
+        let order = self.ranks.order();
+        for transfer in order {
+            let flows = active.flows_of(*transfer);
+            flows.iter().for_each(|id| plan.give(active, *id, -plan.bps(*id)));
+            let time_s = plan.left_s(active, flows).min(through_s[transfer]);
+            for id in flows {
+                plan.give(active, *id, pace_bps(active.remaining_bits(*id), time_s));
+            }
+        }
+        if self.is_work_conserving {
+            let mut flows: Vec<(f64, FlowId)> = Vec::new();
+            for transfer in order {
+                flows.clear();
+                let all = active.flows_of(*transfer).iter();
+                flows.extend(all.map(|id| (active.remaining_bits(*id), *id)));
+                flows.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+                plan.fill(active, flows.iter().map(|(_, id)| id));
+            }
+        }
+        plan.set(active);
+    }
+
+    /// Equations 7 to 9 for the transfers on links that a flow has left.
+    fn inter_transfer_on(&mut self, active: &mut Active, links: &[LinkId]) {
+        let there: BTreeSet<TransferId> = links
+            .iter()
+            .filter(|link| active.left_bps(**link) > 0.0)
+            .flat_map(|link| active.flows_on(*link))
+            .map(|id| active.transfer(*id))
+            .collect();
+        let mut there: Vec<(u32, TransferId)> = there.into_iter().map(|id| (self.ranks.of(id), id)).collect();
+        there.sort_unstable();
+        for (_, transfer) in there {
+            let is_held = |(link, left_bps): &(LinkId, f64)| active.left_bps(*link) <= *left_bps;
+            if !self.held_by.get(&transfer).is_some_and(is_held) {
+                self.speed_up(active, transfer);
+            }
+        }
+    }
+
+    /// Has a transfer be through as early as what its links have left allows, and notes which of them holds it.
+    fn speed_up(&mut self, active: &mut Active, transfer: TransferId) {
+        let flows = active.flows_of(transfer);
+        let mut through_s = 0.0f64;
+        for id in flows {
+            let (bits, bps) = (active.remaining_bits(*id), active.bps(*id));
+            through_s = through_s.max(bits / bps);
+            for link in active.route(*id) {
+                self.bits[link.0 as usize] += bits;
+                self.given_bps[link.0 as usize] += bps;
+            }
+        }
+        let (mut time_s, mut held_by) = (0.0, None);
+        for link in flows.iter().flat_map(|id| active.route(*id)) {
+            let bits = std::mem::take(&mut self.bits[link.0 as usize]);
+            let given_bps = std::mem::take(&mut self.given_bps[link.0 as usize]);
+            let left_bps = active.left_bps(link);
+            let link_s = bits / (left_bps + given_bps);
+            if bits > 0.0 && link_s > time_s {
+                (time_s, held_by) = (link_s, Some((link, left_bps)));
+            }
+        }
+        if time_s < through_s * (1.0 - SPEED_UP_MIN) {
+            for id in active.flows_of(transfer).to_vec() {
+                active.set_bps(id, active.remaining_bits(id) / time_s);
+            }
+            // By then it is held where it has just become faster, and that has nothing left.
+            held_by = held_by.map(|(link, _)| (link, 0.0));
+        }
+        self.held_by.extend(held_by.map(|link| (transfer, link)));
+    }
+}
+
+/// The part of its time that a transfer must gain for its rates to be changed: less is rounding.
+const SPEED_UP_MIN: f64 = 1e-9;
+
+/// Flows that are to be taken for new.
+fn came(event: &Event) -> impl Iterator<Item = FlowId> {
+    event.arrived.iter().copied().chain(event.grown.iter().map(|(id, _)| *id))
+}
+
+/// The rate at which this is through in that time: none where that is for ever.
+fn pace_bps(bits: f64, time_s: f64) -> f64 {
+    if time_s > 0.0 { bits / time_s } else { 0.0 }
+}
+
+impl Allocator for Chase {
+    /// Cost: when a flow arrives, a few walks along the routes of all active flows, and a sort of them. When one completes,
+    /// the flows on its links, and those of the transfers there that can be sped up.
+    fn allocate(&mut self, event: &Event, active: &mut Active) {
+        self.bits.resize(active.network().links(), 0.0);
+        self.given_bps.resize(active.network().links(), 0.0);
+        if self.ranks.is_new_order(event, active) {
+            self.ranks.set(self.order(active));
+        }
+        if event.arrived.is_empty() && event.grown.is_empty() {
+            let links: Vec<LinkId> = event.completed.iter().flat_map(|id| active.route(*id)).collect();
+            self.inter_transfer_on(active, &links);
+            if self.is_work_conserving {
+                self.ranks.fill_changed(active);
+            }
+            return;
+        }
+        self.is_new.clear();
+        self.is_new.resize(active.ids_end(), false);
+        came(event).for_each(|id| self.is_new[id.0 as usize] = true);
+        // Who has come and gone since is not there any more.
+        event.completed.iter().for_each(|id| self.is_new[id.0 as usize] = false);
+        self.held_by.clear();
+        self.plan.begin(active);
+        let through_s = self.intra_transfer(event, active);
+        self.inter_transfer(active, &through_s);
+    }
+}
+
+#[cfg(test)]
+mod tests;

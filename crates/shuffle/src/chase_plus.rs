@@ -1,0 +1,143 @@
+//! Flow Chasing, further: whoever could be through first goes first, and all of its flows chase its last.
+//!
+//! The paper keeps every transfer's pace when another comes, so a small one waits for large ones, and what is left over goes to
+//! flows one after the other. Three things differ here.
+//!
+//! 1. *Order*: a transfer may take from those after it. The next in order is the one that would be through first behind those
+//!    before it, if each link served transfers in that order: `min over T of max over l of (behind[l] + bits[T][l]) / rate[l]`.
+//!    This is SEBF (Varys), but for a transfer counting at the links where it waits, not where it has most to move.
+//! 2. *Chase*: a transfer's flows move the same part of what they have to in the same time, as long as links let them; where
+//!    a link is full, the others go on together. Its last flow is as early as it can be, then the one before. MADD followed by
+//!    backfilling instead leaves a transfer's other flows to whoever is first, in no proportion.
+//! 3. *Nobody starves*: a transfer that has been there for longer than [`SLOWDOWN_DUE`] times what it needs alone is due. Those
+//!    that are due are first, in the order in which they became so. From then on a transfer waits for no more than those that
+//!    were due before it have to move, whatever comes.
+//!
+//! It knows the volumes of flows that have arrived, and nothing of what is to come.
+
+use anabranch_fluid::{Active, Allocator, Event, FlowId, LinkId, Plan, Ranks, TransferId};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// A transfer that takes so many times what it would alone goes before all that came after it.
+pub const SLOWDOWN_DUE: f64 = 20.0;
+
+/// Earliest completion first, each transfer's flows together, and nobody starves.
+#[derive(Clone, Debug, Default)]
+pub struct ChasePlus {
+    plan: Plan,
+    ranks: Ranks,
+    /// By link, in seconds: what the transfers that have their place have to move over it; and the one at hand.
+    behind_s: Vec<f64>,
+    load_s: Vec<f64>,
+    /// When a transfer is due, in seconds: so many times what it needs alone after it came. What comes later puts that off by
+    /// so many times what that needs alone.
+    due_s: BTreeMap<TransferId, f64>,
+}
+
+/// A transfer that is to have its place, and what it has to move over each of its links, in seconds.
+struct Waiting {
+    transfer: TransferId,
+    loads_s: Vec<(LinkId, f64)>,
+}
+
+impl Waiting {
+    fn through_s(&self, behind_s: &[f64]) -> f64 {
+        self.loads_s.iter().map(|(link, load_s)| behind_s[link.0 as usize] + load_s).fold(0.0, f64::max)
+    }
+}
+
+impl ChasePlus {
+    fn order(&mut self, active: &Active) -> Vec<TransferId> {
+        self.behind_s.clear();
+        self.behind_s.resize(active.network().links(), 0.0);
+        let mut waiting: Vec<Waiting> = Vec::new();
+        for transfer in active.transfers() {
+            let flows = active.flows_of(transfer).iter().map(|id| (*id, active.remaining_bits(*id)));
+            let loads_s = loads_s(&mut self.load_s, active, flows);
+            waiting.push(Waiting { transfer, loads_s });
+        }
+        let mut order = Vec::with_capacity(waiting.len());
+        let mut due: Vec<(u64, usize)> = Vec::new();
+        let mut heap = BinaryHeap::new();
+        for (at, one) in waiting.iter().enumerate() {
+            let due_s = self.due_s.get(&one.transfer).copied().unwrap_or(f64::INFINITY);
+            // Not negative: ordered as their bits are.
+            if due_s < active.now().as_secs_f64() {
+                due.push((due_s.to_bits(), at));
+            } else {
+                heap.push(Reverse((one.through_s(&self.behind_s).to_bits(), at)));
+            }
+        }
+        due.sort_unstable();
+        let place = |at: usize, behind_s: &mut [f64], order: &mut Vec<TransferId>| {
+            waiting[at].loads_s.iter().for_each(|(link, load_s)| behind_s[link.0 as usize] += load_s);
+            order.push(waiting[at].transfer);
+        };
+        due.iter().for_each(|(_, at)| place(*at, &mut self.behind_s, &mut order));
+        while let Some(Reverse((bits, at))) = heap.pop() {
+            // It only gets later as others have their places.
+            let now = waiting[at].through_s(&self.behind_s).to_bits();
+            if now > bits {
+                heap.push(Reverse((now, at)));
+            } else {
+                place(at, &mut self.behind_s, &mut order);
+            }
+        }
+        order
+    }
+
+    /// Notes when transfers that have come, or have more to move, are due.
+    fn note_due(&mut self, event: &Event, active: &Active) {
+        self.due_s.retain(|transfer, _| !active.flows_of(*transfer).is_empty());
+        let mut came: BTreeMap<TransferId, Vec<(FlowId, f64)>> = BTreeMap::new();
+        let arrived = event.arrived.iter().map(|id| (*id, active.volume_bits(*id)));
+        for (id, bits) in arrived.chain(event.grown.iter().copied()) {
+            came.entry(active.transfer(id)).or_default().push((id, bits));
+        }
+        for (transfer, flows) in came {
+            let loads_s = loads_s(&mut self.load_s, active, flows.into_iter());
+            let alone_s = loads_s.iter().map(|(_, load_s)| *load_s).fold(0.0, f64::max);
+            let now_s = active.now().as_secs_f64();
+            let due_s = self.due_s.entry(transfer).or_insert(now_s);
+            *due_s = due_s.max(now_s) + SLOWDOWN_DUE * alone_s;
+        }
+    }
+}
+
+/// What these flows have to move over each of their links, in seconds; `by_link` is all zeros before and after.
+fn loads_s(
+    by_link: &mut Vec<f64>,
+    active: &Active,
+    flows: impl Iterator<Item = (FlowId, f64)>,
+) -> Vec<(LinkId, f64)> {
+    by_link.resize(active.network().links(), 0.0);
+    let mut links = Vec::new();
+    for (id, bits) in flows {
+        for link in active.route(id) {
+            let load_s = &mut by_link[link.0 as usize];
+            if *load_s == 0.0 {
+                links.push(link);
+            }
+            *load_s += bits / active.rate_bps(link);
+        }
+    }
+    // A link that is there twice had nothing on it at first.
+    links.into_iter().map(|link| (link, std::mem::take(&mut by_link[link.0 as usize]))).collect()
+}
+
+impl Allocator for ChasePlus {
+    /// Cost: when a transfer arrives, grows or completes, a few walks along the routes of all active flows; else the flows on
+    /// the links of those that have completed.
+    fn allocate(&mut self, event: &Event, active: &mut Active) {
+        if !self.ranks.is_new_order(event, active) {
+            return self.ranks.fill_changed(active);
+        }
+        self.note_due(event, active);
+        let order = self.order(active);
+        self.plan.begin(active);
+        order.iter().for_each(|transfer| self.plan.fill_evenly(active, active.flows_of(*transfer)));
+        self.plan.set(active);
+        self.ranks.set(order);
+    }
+}

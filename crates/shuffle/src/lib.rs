@@ -1,0 +1,15 @@
+//! Rates for the flows of a computing stage, so that the stage ends early.
+//!
+//! A stage waits for the last of the flows that feed it, its *transfer*. A flow that is through before that has gained nothing,
+//! and has kept others from their links. So each flow gets the rate at which it is through with its transfer's last.
+//!
+//! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016).
+//!
+//! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for [`anabranch_fluid::run`].
+//! Leaves out: the other schedulers (`fluid`), how rates get to hosts and what enforces them there (drivers).
+
+mod chase;
+mod chase_plus;
+
+pub use chase::{Chase, Priority};
+pub use chase_plus::ChasePlus;
