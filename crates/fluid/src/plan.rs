@@ -99,8 +99,10 @@ impl Plan {
         }
         while let Some(Reverse((bits, id))) = heap.pop() {
             let link = &mut self.links[id.0 as usize];
-            // What is left of its bits when all of its flows are set is rounding.
-            if link.flows.iter().all(|at| self.set_evenly[*at as usize]) {
+            // Summed, as what is left of a difference may be rounding.
+            let unset = link.flows.iter().filter(|at| !self.set_evenly[**at as usize]);
+            link.bits = unset.map(|at| active.remaining_bits(flows[*at as usize])).sum();
+            if link.bits == 0.0 {
                 continue;
             }
             let now = level(link);

@@ -31,8 +31,8 @@ pub struct Chase {
     is_work_conserving: bool,
     plan: Plan,
     ranks: Ranks,
-    /// Of a transfer that could not be sped up: the link that does not let it, and what that had left.
-    held_by: BTreeMap<TransferId, (LinkId, f64)>,
+    /// Of a transfer that could not be sped up: the link that does not let it, for as long as that has nothing left.
+    held_by: BTreeMap<TransferId, LinkId>,
     /// By link, for the transfer at hand: what it has to move, and what it is given.
     bits: Vec<f64>,
     given_bps: Vec<f64>,
@@ -165,7 +165,7 @@ impl Chase {
         let mut there: Vec<(u32, TransferId)> = there.into_iter().map(|id| (self.ranks.of(id), id)).collect();
         there.sort_unstable();
         for (_, transfer) in there {
-            let is_held = |(link, left_bps): &(LinkId, f64)| active.left_bps(*link) <= *left_bps;
+            let is_held = |link: &LinkId| active.left_bps(*link) == 0.0;
             if !self.held_by.get(&transfer).is_some_and(is_held) {
                 self.speed_up(active, transfer);
             }
@@ -191,15 +191,15 @@ impl Chase {
             let left_bps = active.left_bps(link);
             let link_s = bits / (left_bps + given_bps);
             if bits > 0.0 && link_s > time_s {
-                (time_s, held_by) = (link_s, Some((link, left_bps)));
+                (time_s, held_by) = (link_s, Some(link));
             }
         }
         if time_s < through_s * (1.0 - SPEED_UP_MIN) {
             for id in active.flows_of(transfer).to_vec() {
                 active.set_bps(id, active.remaining_bits(id) / time_s);
             }
-            // By then it is held where it has just become faster, and that has nothing left.
-            held_by = held_by.map(|(link, _)| (link, 0.0));
+            // A flow that was faster than that leaves others more, on links that nobody is asked about.
+            self.held_by.clear();
         }
         self.held_by.extend(held_by.map(|link| (transfer, link)));
     }
