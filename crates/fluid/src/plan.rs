@@ -162,3 +162,59 @@ impl Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::{Network, TransferId};
+    use anabranch_units::{BitRate, ByteCount};
+    use proptest::prelude::*;
+
+    /// All flows that can go on get what their slowest can have, until none can.
+    fn fill_in_rounds(plan: &mut Plan, active: &Active, flows: &[FlowId]) {
+        let mut flows = flows.to_vec();
+        loop {
+            flows.retain(|id| plan.most_bps(active, *id) > 0.0);
+            if flows.is_empty() {
+                return;
+            }
+            let time_s = plan.left_s(active, &flows);
+            flows.iter().for_each(|id| plan.give(active, *id, active.remaining_bits(*id) / time_s));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn flows_go_on_evenly_as_they_do_round_by_round(
+            rates in proptest::collection::vec(1u64..1_000, 1..7),
+            flows in proptest::collection::vec(
+                (proptest::collection::btree_set(0usize..7, 1..4), 1u64..100_000, any::<bool>()),
+                1..30,
+            ),
+        ) {
+            let links = rates.len();
+            let network = Network::new(rates.iter().map(|rate| BitRate::bps(rate * 1_000)).collect());
+            let mut active = Active::new(network.expect("all have a rate"));
+            let (mut first, mut all) = (Vec::new(), Vec::new());
+            for (route, bytes, is_first) in flows {
+                let mut route: Vec<LinkId> = route.iter().map(|at| LinkId((at % links) as u32)).collect();
+                route.sort_unstable();
+                route.dedup();
+                let id = active.insert(TransferId(0), &route, ByteCount::new(bytes));
+                all.push(id);
+                first.extend(is_first.then_some(id));
+            }
+            let (mut ours, mut plain) = (Plan::default(), Plan::default());
+            ours.begin(&active);
+            plain.begin(&active);
+            for flows in [&first, &all] {
+                ours.fill_evenly(&active, flows);
+                fill_in_rounds(&mut plain, &active, flows);
+            }
+            for id in &all {
+                let (ours, plain) = (ours.bps(*id), plain.bps(*id));
+                prop_assert!((ours - plain).abs() <= 1e-6 * plain.max(1.0), "{ours} and {plain} b/s");
+            }
+        }
+    }
+}

@@ -11,28 +11,42 @@
 //!    backfilling instead leaves a transfer's other flows to whoever is first, in no proportion.
 //! 3. *Nobody starves*: a transfer that has been there for longer than [`SLOWDOWN_DUE`] times what it needs alone is due. Those
 //!    that are due are first, in the order in which they became so. From then on a transfer waits for no more than those that
-//!    were due before it have to move, whatever comes.
+//!    were due before it have to move, whatever comes. (Who is due is looked at when a transfer comes or goes; those before
+//!    it in the order go sooner than it would, so that is soon.)
 //!
 //! It knows the volumes of flows that have arrived, and nothing of what is to come.
 
 use anabranch_fluid::{Active, Allocator, Event, FlowId, LinkId, Plan, Ranks, TransferId};
+use anabranch_units::Instant;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// A transfer that takes so many times what it would alone goes before all that came after it.
 pub const SLOWDOWN_DUE: f64 = 20.0;
 
+/// Which of the three is left out, to see what each one brings.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Without {
+    /// Transfers are ordered by what each needs alone (SEBF).
+    Order,
+    /// A transfer's flows get what its last needs (MADD); what that leaves goes to one after the other.
+    Chase,
+    /// No transfer is ever due.
+    Due,
+}
+
 /// Earliest completion first, each transfer's flows together, and nobody starves.
 #[derive(Clone, Debug, Default)]
 pub struct ChasePlus {
+    without: BTreeSet<Without>,
     plan: Plan,
     ranks: Ranks,
     /// By link, in seconds: what the transfers that have their place have to move over it; and the one at hand.
     behind_s: Vec<f64>,
     load_s: Vec<f64>,
-    /// When a transfer is due, in seconds: so many times what it needs alone after it came. What comes later puts that off by
-    /// so many times what that needs alone.
-    due_s: BTreeMap<TransferId, f64>,
+    /// When a transfer is due: so many times what it needs alone after it came. What comes later puts that off by so many
+    /// times what that needs alone.
+    due: BTreeMap<TransferId, Instant>,
 }
 
 /// A transfer that is to have its place, and what it has to move over each of its links, in seconds.
@@ -48,6 +62,11 @@ impl Waiting {
 }
 
 impl ChasePlus {
+    /// All but these.
+    pub fn without(parts: impl IntoIterator<Item = Without>) -> Self {
+        Self { without: parts.into_iter().collect(), ..Self::default() }
+    }
+
     fn order(&mut self, active: &Active) -> Vec<TransferId> {
         self.behind_s.clear();
         self.behind_s.resize(active.network().links(), 0.0);
@@ -58,14 +77,14 @@ impl ChasePlus {
             waiting.push(Waiting { transfer, loads_s });
         }
         let mut order = Vec::with_capacity(waiting.len());
-        let mut due: Vec<(u64, usize)> = Vec::new();
+        let mut due: Vec<(Instant, usize)> = Vec::new();
         let mut heap = BinaryHeap::new();
         for (at, one) in waiting.iter().enumerate() {
-            let due_s = self.due_s.get(&one.transfer).copied().unwrap_or(f64::INFINITY);
-            // Not negative: ordered as their bits are.
-            if due_s < active.now().as_secs_f64() {
-                due.push((due_s.to_bits(), at));
+            let is_due = |at: &&Instant| **at <= active.now() && !self.without.contains(&Without::Due);
+            if let Some(since) = self.due.get(&one.transfer).filter(is_due) {
+                due.push((*since, at));
             } else {
+                // Not negative: ordered as their bits are.
                 heap.push(Reverse((one.through_s(&self.behind_s).to_bits(), at)));
             }
         }
@@ -78,7 +97,7 @@ impl ChasePlus {
         while let Some(Reverse((bits, at))) = heap.pop() {
             // It only gets later as others have their places.
             let now = waiting[at].through_s(&self.behind_s).to_bits();
-            if now > bits {
+            if now > bits && !self.without.contains(&Without::Order) {
                 heap.push(Reverse((now, at)));
             } else {
                 place(at, &mut self.behind_s, &mut order);
@@ -89,7 +108,7 @@ impl ChasePlus {
 
     /// Notes when transfers that have come, or have more to move, are due.
     fn note_due(&mut self, event: &Event, active: &Active) {
-        self.due_s.retain(|transfer, _| !active.flows_of(*transfer).is_empty());
+        self.due.retain(|transfer, _| !active.flows_of(*transfer).is_empty());
         let mut came: BTreeMap<TransferId, Vec<(FlowId, f64)>> = BTreeMap::new();
         let arrived = event.arrived.iter().map(|id| (*id, active.volume_bits(*id)));
         for (id, bits) in arrived.chain(event.grown.iter().copied()) {
@@ -98,9 +117,10 @@ impl ChasePlus {
         for (transfer, flows) in came {
             let loads_s = loads_s(&mut self.load_s, active, flows.into_iter());
             let alone_s = loads_s.iter().map(|(_, load_s)| *load_s).fold(0.0, f64::max);
-            let now_s = active.now().as_secs_f64();
-            let due_s = self.due_s.entry(transfer).or_insert(now_s);
-            *due_s = due_s.max(now_s) + SLOWDOWN_DUE * alone_s;
+            let due = self.due.entry(transfer).or_insert(active.now());
+            let ps = due.as_ps().max(active.now().as_ps());
+            // What is beyond all time is never due: a conversion of floats saturates.
+            *due = Instant::from_ps(ps.saturating_add((SLOWDOWN_DUE * alone_s * 1e12) as u64));
         }
     }
 }
@@ -136,8 +156,24 @@ impl Allocator for ChasePlus {
         self.note_due(event, active);
         let order = self.order(active);
         self.plan.begin(active);
-        order.iter().for_each(|transfer| self.plan.fill_evenly(active, active.flows_of(*transfer)));
+        for transfer in &order {
+            let flows = active.flows_of(*transfer);
+            if self.without.contains(&Without::Chase) {
+                let time_s = self.plan.left_s(active, flows);
+                if time_s.is_finite() {
+                    flows
+                        .iter()
+                        .for_each(|id| self.plan.give(active, *id, active.remaining_bits(*id) / time_s));
+                }
+                self.plan.fill(active, flows);
+            } else {
+                self.plan.fill_evenly(active, flows);
+            }
+        }
         self.plan.set(active);
         self.ranks.set(order);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,4 +12,4 @@ mod chase;
 mod chase_plus;
 
 pub use chase::{Chase, Priority};
-pub use chase_plus::ChasePlus;
+pub use chase_plus::{ChasePlus, SLOWDOWN_DUE, Without};
