@@ -19,6 +19,7 @@ mod pipe;
 mod process;
 mod replicate;
 mod run_dir;
+mod shuffle;
 mod simulate;
 mod stage;
 
@@ -47,6 +48,9 @@ enum Verb {
     /// Objects from many servers at once, without the collapse that TCP has there.
     #[command(subcommand)]
     Gather(gather::Noun),
+    /// Rates for the flows of a computing stage, so that the stage ends early.
+    #[command(subcommand)]
+    Shuffle(shuffle::Noun),
     /// A scenario in the packet simulator.
     Simulate(simulate::Args),
     /// Any program on an emulated network.
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
     let result = match cli.verb {
         Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
         Verb::Gather(noun) => gather::run(noun, cli.quiet),
+        Verb::Shuffle(noun) => shuffle::run(noun, cli.quiet),
         Verb::Simulate(args) => simulate::run(&args, cli.quiet),
         Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),
         Verb::EmulateAgent => emulate::agent::run(),

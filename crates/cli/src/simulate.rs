@@ -4,7 +4,7 @@
 //! 95 % confidence intervals; JSON lines and run directories hold every trial. Ctrl-C ends it, and what was whole is shown.
 
 mod capture;
-mod parquet;
+pub(crate) mod parquet;
 pub(crate) mod systems;
 pub(crate) mod table;
 

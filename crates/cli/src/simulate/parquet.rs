@@ -8,7 +8,7 @@ use std::borrow::Cow;
 /// Writes `rows` as `NAME.parquet`.
 ///
 /// Errors: a column without its unit, a field of mixed kinds, the system's.
-pub(super) fn write(run_dir: &RunDir, name: &str, rows: &[Map<String, Value>]) -> anyhow::Result<()> {
+pub(crate) fn write(run_dir: &RunDir, name: &str, rows: &[Map<String, Value>]) -> anyhow::Result<()> {
     let mut columns: Vec<(&str, Option<Kind>)> = Vec::new();
     for (field, value) in rows.iter().flatten() {
         let at = columns.iter().position(|(name, _)| *name == field).unwrap_or_else(|| {

@@ -1,0 +1,52 @@
+//! The schedulers that there are, by their names on the command line.
+
+use anabranch_fluid::{Allocator, MaxMin, Varys};
+use anabranch_shuffle::{Chase, ChasePlus, Priority, Without};
+
+/// A scheduler.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Name {
+    /// Max-min fair rates, as ideal transports reach them.
+    MaxMin,
+    /// The transfer with the shortest bottleneck first, its flows just in time (SEBF and MADD).
+    Varys,
+    /// Flow Chasing as published; what remains of transfers is their priority.
+    Chase,
+    /// Flow Chasing as published; the total volume of transfers is their priority.
+    ChaseTotal,
+    /// Flow Chasing, further: who could be through first, flows in proportion, and nobody starves.
+    #[value(name = "chase+")]
+    ChasePlus,
+    /// chase+ with transfers ordered by what each needs alone.
+    #[value(name = "chase+without-order")]
+    ChasePlusWithoutOrder,
+    /// chase+ with MADD and backfilling in place of flows in proportion.
+    #[value(name = "chase+without-chase")]
+    ChasePlusWithoutChase,
+    /// chase+ with transfers that may starve.
+    #[value(name = "chase+without-due")]
+    ChasePlusWithoutDue,
+}
+
+impl Name {
+    /// As the command line has it.
+    pub fn text(self) -> String {
+        let value = clap::ValueEnum::to_possible_value(&self).expect("no scheduler is hidden");
+        value.get_name().to_owned()
+    }
+
+    /// A scheduler that has decided nothing yet.
+    pub fn make(self) -> Box<dyn Allocator + Send> {
+        let without = |part| Box::new(ChasePlus::without([part]));
+        match self {
+            Self::MaxMin => Box::new(MaxMin::default()),
+            Self::Varys => Box::new(Varys::default()),
+            Self::Chase => Box::new(Chase::new(Priority::Remaining, true)),
+            Self::ChaseTotal => Box::new(Chase::new(Priority::Total, true)),
+            Self::ChasePlus => Box::new(ChasePlus::default()),
+            Self::ChasePlusWithoutOrder => without(Without::Order),
+            Self::ChasePlusWithoutChase => without(Without::Chase),
+            Self::ChasePlusWithoutDue => without(Without::Due),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! `anabranch shuffle replay`: recorded transfers on one switch, under one scheduler after the other.
+
+use super::allocator::Name;
+use crate::run_dir::RunDir;
+use crate::simulate::parquet;
+use anabranch_fluid::{Flow, Network, Outcome, TransferId, benchmark, run as run_flows};
+use anabranch_sim::stats::{mean, percentile};
+use anabranch_units::{BitRate, Instant};
+use anyhow::Context as _;
+use clap::ValueEnum as _;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What to replay, and how.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Transfers in the coflow benchmark's format (github.com/coflow/coflow-benchmark).
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+    /// Schedulers, one after the other; all of them otherwise.
+    #[arg(long = "allocator", value_name = "NAME", value_enum)]
+    allocators: Vec<Name>,
+    /// Only so many transfers from the trace's beginning.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    transfers: Option<u64>,
+    /// The rate of each port, in and out. The benchmark's own simulator has 2^30 bit/s.
+    #[arg(long, value_name = "RATE", default_value = "1073741824 bit/s")]
+    port_rate: BitRate,
+    /// Have transfers arrive so many times faster, for a busier network.
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    faster: u64,
+    /// The run directory, with every transfer's time: one that is not there.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// One JSON object for each scheduler on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long transfers took under one scheduler.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    allocator: String,
+    transfers: u64,
+    flows: u64,
+    mean_s: Option<f64>,
+    p50_s: Option<f64>,
+    p95_s: Option<f64>,
+    p99_s: Option<f64>,
+    max_s: Option<f64>,
+    /// A transfer's time over what it takes with all links to itself.
+    slowdown_mean_share: Option<f64>,
+    slowdown_p99_share: Option<f64>,
+    slowdown_max_share: Option<f64>,
+    decisions: u64,
+    cpu_s: f64,
+}
+
+/// One transfer under one scheduler.
+#[derive(Clone, Debug, Serialize)]
+struct TransferRow<'a> {
+    allocator: &'a str,
+    transfer: u64,
+    arrived_s: f64,
+    time_s: f64,
+    alone_s: f64,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let shown = args.trace.display();
+    let text = std::fs::read_to_string(&args.trace)
+        .with_context(|| format!("{shown}: cannot be read: name a trace of the coflow benchmark"))?;
+    let transfers = args.transfers.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
+    let mut trace = benchmark::parse(&text, transfers).with_context(|| shown.to_string())?;
+    for flow in &mut trace.flows {
+        flow.arrives = Instant::from_ps(flow.arrives.as_ps() / args.faster);
+    }
+    let network = Network::big_switch(trace.ports, args.port_rate).context("--port-rate")?;
+    let alone_s = alone_s(&network, &trace.flows);
+    let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
+    let mut rows = Vec::new();
+    let mut times: Vec<Map<String, Value>> = Vec::new();
+    let chosen = if args.allocators.is_empty() { Name::value_variants() } else { &args.allocators };
+    for name in chosen {
+        let text = name.text();
+        let began_s = cpu_s();
+        let outcome = run_flows(&network, &trace.flows, &mut name.make()).with_context(|| text.clone())?;
+        let row = summary(text, &outcome, &alone_s, cpu_s() - began_s);
+        if args.json {
+            println!("{}", serde_json::to_string(&row)?);
+        } else if !quiet && chosen.len() > 1 {
+            eprintln!("{}: {:.1} s of one processor", row.allocator, row.cpu_s);
+        }
+        times.extend(outcome.transfers.iter().filter_map(|(id, done)| {
+            let row = TransferRow {
+                allocator: &row.allocator,
+                transfer: id.0.into(),
+                arrived_s: done.arrived.as_secs_f64(),
+                time_s: done.time().as_secs_f64(),
+                alone_s: alone_s[id],
+            };
+            serde_json::to_value(row).ok()?.as_object().cloned()
+        }));
+        rows.push(row);
+    }
+    if !args.json {
+        println!("{}", table(&rows));
+    }
+    if let Some(mut run_dir) = run_dir {
+        rows.iter().try_for_each(|row| run_dir.row(row))?;
+        parquet::write(&run_dir, "transfers", &times)?;
+        let (command, config) = crate::arguments();
+        run_dir.finish(&command, config, None)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What each transfer takes with all links to itself, in seconds.
+fn alone_s(network: &Network, flows: &[Flow]) -> BTreeMap<TransferId, f64> {
+    let mut bits: BTreeMap<TransferId, BTreeMap<_, f64>> = BTreeMap::new();
+    for flow in flows {
+        let links = bits.entry(flow.transfer).or_default();
+        for link in &flow.route {
+            *links.entry(*link).or_default() += 8.0 * flow.volume.as_u64() as f64;
+        }
+    }
+    let longest = |links: BTreeMap<_, f64>| {
+        links.iter().map(|(link, bits)| bits / network.rate(*link).as_bps() as f64).fold(0.0, f64::max)
+    };
+    bits.into_iter().map(|(id, links)| (id, longest(links))).collect()
+}
+
+fn summary(allocator: String, outcome: &Outcome, alone_s: &BTreeMap<TransferId, f64>, cpu_s: f64) -> Row {
+    let done = || outcome.transfers.iter().map(|(id, done)| (done.time().as_secs_f64(), alone_s[id]));
+    let mut times: Vec<f64> = done().map(|(time_s, _)| time_s).collect();
+    times.sort_by(f64::total_cmp);
+    // What has nothing to move takes no time, however busy the network is.
+    let mut slowdowns: Vec<f64> =
+        done().filter(|(_, alone_s)| *alone_s > 0.0).map(|(time_s, alone_s)| time_s / alone_s).collect();
+    slowdowns.sort_by(f64::total_cmp);
+    Row {
+        allocator,
+        transfers: times.len() as u64,
+        flows: outcome.flows.len() as u64,
+        mean_s: mean(&times).map(|mean| mean.mean),
+        p50_s: percentile(&times, 0.5),
+        p95_s: percentile(&times, 0.95),
+        p99_s: percentile(&times, 0.99),
+        max_s: times.last().copied(),
+        slowdown_mean_share: mean(&slowdowns).map(|mean| mean.mean),
+        slowdown_p99_share: percentile(&slowdowns, 0.99),
+        slowdown_max_share: slowdowns.last().copied(),
+        decisions: outcome.decisions,
+        cpu_s,
+    }
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header([
+        "allocator",
+        "mean s",
+        "median s",
+        "p95 s",
+        "p99 s",
+        "max s",
+        "slowdown",
+        "p99",
+        "max",
+        "decisions",
+        "CPU s",
+    ]);
+    let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.3}"));
+    for row in rows {
+        let times = [row.mean_s, row.p50_s, row.p95_s, row.p99_s, row.max_s];
+        let slowdowns = [row.slowdown_mean_share, row.slowdown_p99_share, row.slowdown_max_share];
+        let mut line = vec![row.allocator.clone()];
+        line.extend(times.into_iter().chain(slowdowns).map(cell));
+        line.extend([row.decisions.to_string(), format!("{:.1}", row.cpu_s)]);
+        table.add_row(line);
+    }
+    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}
+
+/// What this thread has had of a processor.
+fn cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
