@@ -5,8 +5,8 @@
 //! real flows drives it by a real clock.
 
 use crate::allocator::{Allocator, Event};
-use crate::network::{FlowId, LinkId, Network, TransferId};
-use anabranch_units::{ByteCount, Duration, Instant};
+use crate::network::{FlowId, LinkId, Network, NetworkError, TransferId};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -69,6 +69,12 @@ struct Link {
     load_bps: f64,
     flows: Vec<FlowId>,
     is_touched: bool,
+}
+
+impl Link {
+    const fn new(rate: BitRate) -> Self {
+        Self { rate_bps: rate.as_bps() as f64, load_bps: 0.0, flows: Vec::new(), is_touched: false }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -141,12 +147,7 @@ impl Slot {
 impl Active {
     /// No flows, at the beginning of time.
     pub fn new(network: Network) -> Self {
-        let link = |id| Link {
-            rate_bps: network.rate(LinkId(id)).as_bps() as f64,
-            load_bps: 0.0,
-            flows: Vec::new(),
-            is_touched: false,
-        };
+        let link = |id| Link::new(network.rate(LinkId(id)));
         Self {
             links: (0..network.links() as u32).map(link).collect(),
             network,
@@ -160,6 +161,24 @@ impl Active {
             changed: Changed::default(),
             completions: Completions::Scan,
         }
+    }
+
+    /// Adds a link to the network.
+    ///
+    /// Errors: see [`NetworkError`].
+    pub fn add_link(&mut self, rate: BitRate) -> Result<LinkId, NetworkError> {
+        let id = self.network.push(rate)?;
+        self.links.push(Link::new(rate));
+        Ok(id)
+    }
+    /// Sets a link's rate, for the next decision.
+    ///
+    /// Errors: [`NetworkError::NoRate`].
+    /// Panics: for a link that is not there.
+    pub fn set_link_rate(&mut self, link: LinkId, rate: BitRate) -> Result<(), NetworkError> {
+        self.network.set_rate(link, rate)?;
+        self.links[link.0 as usize].rate_bps = rate.as_bps() as f64;
+        Ok(())
     }
 
     /// Goes on to a later instant; flows move at the rates that are set.

@@ -66,6 +66,30 @@ impl Network {
         [LinkId(from), LinkId(ports + to)]
     }
 
+    /// Adds a link.
+    ///
+    /// Errors: see [`NetworkError`].
+    pub fn push(&mut self, rate: BitRate) -> Result<LinkId, NetworkError> {
+        let id = u32::try_from(self.rates.len()).ok().filter(|id| *id < u32::MAX);
+        let id = LinkId(id.ok_or(NetworkError::TooManyLinks(self.rates.len()))?);
+        if rate.as_bps() == 0 {
+            return Err(NetworkError::NoRate(id));
+        }
+        self.rates.push(rate);
+        Ok(id)
+    }
+    /// Sets a link's rate.
+    ///
+    /// Errors: [`NetworkError::NoRate`].
+    /// Panics: for a link that is not there.
+    pub fn set_rate(&mut self, link: LinkId, rate: BitRate) -> Result<(), NetworkError> {
+        if rate.as_bps() == 0 {
+            return Err(NetworkError::NoRate(link));
+        }
+        self.rates[link.0 as usize] = rate;
+        Ok(())
+    }
+
     /// How many links there are.
     pub const fn links(&self) -> usize {
         self.rates.len()

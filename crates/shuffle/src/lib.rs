@@ -6,10 +6,14 @@
 //! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016).
 //!
 //! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for [`anabranch_fluid::run`].
-//! Leaves out: the other schedulers (`fluid`), how rates get to hosts and what enforces them there (drivers).
+//! [`Coordinator`] has any allocator decide for real flows, of which the agents of their hosts tell it by [`control`].
+//! Leaves out: the other schedulers (`fluid`), how messages travel and what enforces rates (drivers).
 
 mod chase;
 mod chase_plus;
+pub mod control;
+pub mod coordinator;
 
 pub use chase::{Chase, Priority};
 pub use chase_plus::{ChasePlus, SLOWDOWN_DUE, Without};
+pub use coordinator::Coordinator;

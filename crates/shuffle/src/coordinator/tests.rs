@@ -1,0 +1,169 @@
+//! What agents are told, and that whatever they say leaves rates that links carry.
+
+use super::*;
+use crate::ChasePlus;
+use anabranch_units::Duration;
+use proptest::prelude::*;
+
+const LINK: BitRate = BitRate::mbps(100);
+
+fn address(host: u8, port: u16) -> std::net::SocketAddr {
+    (IpAddr::from([10, 0, 0, host]), port).into()
+}
+fn key(from: u8, to: u8, port: u16) -> FlowKey {
+    FlowKey { local: address(from, port), remote: address(to, 7_000) }
+}
+fn flow(key: FlowKey, transfer: &str, megabytes: u64) -> Report {
+    Report::Flow { flow: key, transfer: transfer.to_owned(), size_bytes: megabytes * 1_000_000 }
+}
+fn at(ms: u64) -> Instant {
+    Instant::ZERO + Duration::from_ms(ms)
+}
+fn host(number: u8) -> Host {
+    Host { addresses: vec![[10, 0, 0, number].into()], rate: LINK }
+}
+
+struct Site(Coordinator<ChasePlus>);
+
+impl Site {
+    fn new(hosts: u8) -> Self {
+        let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
+        for number in 0..hosts {
+            coordinator.handle_join(at(0), &number.to_string(), 1, host(number)).expect("it joins");
+        }
+        Self(coordinator)
+    }
+    fn report(&mut self, ms: u64, host: u8, reports: &[Report]) {
+        self.0.handle_reports(at(ms), &host.to_string(), 1, reports).expect("it is taken");
+    }
+    fn limits(&mut self, ms: u64, host: u8) -> Vec<(u16, u64)> {
+        self.0.decide(at(ms)).expect("it decides");
+        let limits = self.0.poll_limits(&host.to_string(), 1);
+        limits.into_iter().map(|l| (l.flow.local.port(), l.rate_bps.expect("a limit") / 1_000)).collect()
+    }
+}
+
+#[test]
+fn a_transfers_flows_are_through_together_and_the_rest_is_for_others() {
+    let mut site = Site::new(4);
+    site.report(0, 0, &[flow(key(0, 2, 1), "a", 10), flow(key(0, 3, 2), "a", 30)]);
+    assert_eq!(site.limits(0, 0), [(1, 25_000), (2, 75_000)]);
+    // What b has is larger, and gets what a leaves at host 3.
+    site.report(1, 1, &[flow(key(1, 3, 3), "b", 300)]);
+    assert_eq!(site.limits(1, 1), [(3, 25_000)]);
+    assert_eq!(site.limits(1, 0), []);
+    site.report(2, 0, &[Report::Ended { flow: key(0, 3, 2) }]);
+    assert_eq!(site.limits(2, 0), [(1, 100_000)]);
+    assert_eq!(site.limits(2, 1), [(3, 100_000)]);
+}
+
+#[test]
+fn mice_pass_until_they_have_grown() {
+    let mut site = Site::new(2);
+    let mouse = |bytes| Report::Flow { flow: key(0, 1, 1), transfer: "a".into(), size_bytes: bytes };
+    site.report(0, 0, &[mouse(49_999)]);
+    assert_eq!(site.limits(0, 0), []);
+    site.report(1, 0, &[mouse(50_000)]);
+    assert_eq!(site.limits(1, 0), [(1, 100_000)]);
+}
+
+#[test]
+fn whoever_goes_leaves_its_links_to_others_and_says_all_anew_when_it_returns() {
+    let mut site = Site::new(3);
+    site.report(0, 0, &[flow(key(0, 2, 1), "a", 10)]);
+    site.report(0, 1, &[flow(key(1, 2, 2), "a", 10)]);
+    assert_eq!((site.limits(0, 0), site.limits(0, 1)), (vec![(1, 50_000)], vec![(2, 50_000)]));
+    site.0.handle_leave(at(1), "0", 2);
+    assert_eq!(site.limits(1, 1), [], "another agent's leave means nothing");
+    site.0.handle_leave(at(1), "0", 1);
+    assert_eq!(site.limits(1, 1), [(2, 100_000)]);
+    assert!(matches!(site.0.handle_reports(at(2), "0", 1, &[]), Err(ReportError::NotJoined(_))));
+    site.0.handle_join(at(2), "0", 2, host(0)).expect("it joins");
+    let again = [flow(key(0, 2, 1), "a", 10)];
+    assert!(matches!(site.0.handle_reports(at(2), "0", 1, &again), Err(ReportError::NotJoined(_))));
+    site.0.handle_reports(at(2), "0", 2, &again).expect("it is taken");
+    site.0.decide(at(2)).expect("it decides");
+    assert_eq!(site.0.poll_limits("0", 1), []);
+    assert_eq!(site.0.poll_limits("0", 2).len(), 1);
+}
+
+#[test]
+fn flows_to_a_host_that_joins_later_share_its_link() {
+    let mut site = Site::new(2);
+    site.report(0, 0, &[flow(key(0, 2, 1), "a", 10)]);
+    site.report(0, 1, &[flow(key(1, 2, 2), "a", 10)]);
+    assert_eq!((site.limits(0, 0), site.limits(0, 1)), (vec![(1, 100_000)], vec![(2, 100_000)]));
+    let slow = Host { rate: BitRate::mbps(20), ..host(2) };
+    site.0.handle_join(at(1), "2", 1, slow).expect("it joins");
+    assert_eq!((site.limits(1, 0), site.limits(1, 1)), (vec![(1, 10_000)], vec![(2, 10_000)]));
+    // It joins again with another link.
+    site.0.handle_join(at(2), "2", 2, host(2)).expect("it joins");
+    assert_eq!((site.limits(2, 0), site.limits(2, 1)), (vec![(1, 50_000)], vec![(2, 50_000)]));
+}
+
+#[test]
+fn who_should_be_through_and_is_not_still_has_a_rate() {
+    let mut site = Site::new(3);
+    site.report(0, 0, &[flow(key(0, 2, 1), "a", 1)]);
+    assert_eq!(site.limits(0, 0), [(1, 100_000)]);
+    // Long after it should have been through, another comes; the first is taken to end soon.
+    site.report(60_000, 1, &[flow(key(1, 2, 2), "b", 100)]);
+    assert_eq!(site.limits(60_000, 1), [(2, RATE_MIN.as_bps() / 1_000)]);
+    assert_eq!(site.limits(60_000, 0), []);
+    let remaining = |site: &mut Site| site.0.transfers(at(60_000))[0].flows[0].remaining;
+    assert_eq!(remaining(&mut site), REMAINING_MIN);
+    site.report(60_000, 0, &[Report::Moved { flow: key(0, 2, 1), moved_bytes: 400_000 }]);
+    assert_eq!(remaining(&mut site).as_u64(), 600_000);
+}
+
+#[test]
+fn what_is_out_of_bounds_is_refused_in_one_line() {
+    let mut site = Site::new(1);
+    let long = "x".repeat(NAME_MAX + 1);
+    for name in ["", "a b", "\n", &long] {
+        let error =
+            site.0.handle_reports(at(0), "0", 1, &[flow(key(0, 1, 1), name, 1)]).expect_err("refused");
+        assert!(
+            error.to_string().ends_with("must be 1 to 128 printable characters without blanks"),
+            "{error}"
+        );
+    }
+    let none = Host { rate: BitRate::bps(0), ..host(1) };
+    assert_eq!(site.0.handle_join(at(0), "1", 1, none), Err(ReportError::NoRate));
+    let many = Host { addresses: vec![[10, 0, 0, 1].into(); ADDRESSES_MAX + 1], rate: LINK };
+    assert_eq!(site.0.handle_join(at(0), "1", 1, many), Err(ReportError::TooManyAddresses(65)));
+    let flows: Vec<Report> = (0..HOST_FLOWS_MAX as u32 + 1)
+        .map(|n| FlowKey { local: address(0, n as u16), remote: address(1, 1 + (n >> 16) as u16) })
+        .map(|flow| Report::Flow { flow, transfer: "a".into(), size_bytes: 1 })
+        .collect();
+    assert_eq!(site.0.handle_reports(at(0), "0", 1, &flows), Err(ReportError::TooManyFlows));
+}
+
+/// Something that an agent says or does: host, what, a flow's port and receiver, megabytes.
+type Act = (u8, u8, u16, u8, u64);
+
+proptest! {
+    #[test]
+    fn whatever_agents_say_rates_are_what_links_carry(acts in proptest::collection::vec(
+        (0u8..4, 0u8..10, 0u16..4, 0u8..5, 0u64..100), 1..80,
+    )) {
+        let mut site = Site::new(3);
+        for (step, (from, what, port, to, megabytes)) in acts.into_iter().enumerate() {
+            let _: Act = (from, what, port, to, megabytes);
+            let (now, name, key) = (at(step as u64 * 50), from.to_string(), key(from, to, port));
+            // What a host may not say is refused, and nothing else comes of it.
+            let _ = match what {
+                0 => site.0.handle_join(now, &name, 1, Host { rate: BitRate::mbps(1 + megabytes), ..host(from) }),
+                1 => { site.0.handle_leave(now, &name, 1); Ok(()) }
+                2 | 3 => site.0.handle_reports(now, &name, 1, &[Report::Ended { flow: key }]),
+                4 => site.0.handle_reports(now, &name, 1, &[Report::Moved { flow: key, moved_bytes: megabytes * 1_000_000 }]),
+                _ => site.0.handle_reports(now, &name, 1, &[flow(key, ["a", "b"][usize::from(port % 2)], megabytes)]),
+            };
+            site.0.decide(now).expect("links carry it");
+            let told: usize = site.0.hosts.values().map(|host| host.flows.values().filter(|f| f.id.is_some()).count()).sum();
+            prop_assert_eq!(told, site.0.active.ids().len());
+            prop_assert_eq!(site.0.transfers(now).iter().map(|t| t.flows.len()).sum::<usize>(), told);
+            prop_assert!(site.0.transfers.len() == site.0.transfer_names.len());
+        }
+    }
+}
