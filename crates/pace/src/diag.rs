@@ -1,0 +1,235 @@
+//! The TCP flows of this host, and what the kernel knows of each.
+//!
+//! Asks the kernel over netlink (sock_diag(7), `INET_DIAG`), in the network namespace in which the [`FlowReader`] was made. A
+//! snapshot: a flow that opens or closes meanwhile may be missing. What a flow has sent comes from `struct tcp_info`
+//! (tcp(7), `TCP_INFO`; fields in the kernel's include/uapi/linux/tcp.h), which has grown: fields that this kernel lacks are
+//! `None`.
+//!
+//! Leaves out: listening sockets, those that wait out TIME-WAIT, protocols other than TCP. Read [`FlowReader::list`] and
+//! [`FlowState`].
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+use anabranch_units::{BitRate, ByteCount, Duration};
+use netlink_packet_sock_diag::SockDiagMessage;
+use netlink_packet_sock_diag::inet::nlas::Nla;
+use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags};
+
+use crate::Flow;
+use crate::netlink::Netlink;
+
+/// What the kernel knows of one flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowState {
+    /// Which one.
+    pub flow: Flow,
+    /// Whether both ends may still send (the state ESTABLISHED of RFC 9293, section 3.3.2); else it is closing.
+    pub established: bool,
+    /// The user who made the socket.
+    pub uid: u32,
+    /// Congestion control by the kernel's name.
+    pub congestion_control: Option<String>,
+    /// Smoothed round-trip time; `None` before the first sample.
+    pub rtt: Option<Duration>,
+    /// What was sent, retransmissions counted (kernel 4.19).
+    pub bytes_sent: Option<ByteCount>,
+    /// What of that were retransmissions (kernel 4.19).
+    pub bytes_retransmitted: Option<ByteCount>,
+    /// What the other end has acknowledged. SYN and FIN may count one byte each.
+    pub bytes_acked: Option<ByteCount>,
+    /// What the program has written that was not sent yet.
+    pub bytes_not_sent: Option<ByteCount>,
+    /// How fast the kernel spaces packets just now, if it does.
+    pub pacing_rate: Option<BitRate>,
+    /// The most that it may pace at (`SO_MAX_PACING_RATE`); `None` without limit.
+    pub pacing_limit: Option<BitRate>,
+    pub(crate) inode: u32,
+    pub(crate) cookie: u64,
+}
+
+/// A listing of flows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The flows, sorted by name.
+    pub flows: Vec<FlowState>,
+    /// How many there were beyond the most that was asked for.
+    pub left_out: usize,
+}
+
+/// Reads the states of this host's flows.
+#[derive(Debug)]
+pub struct FlowReader {
+    netlink: Netlink,
+}
+
+impl FlowReader {
+    /// A reader for the network namespace of this thread.
+    ///
+    /// Errors: the system's, if it has no sock_diag or refuses it.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { netlink: Netlink::open(rustix::net::netlink::SOCK_DIAG)? })
+    }
+
+    /// All TCP flows, but at most `max`.
+    ///
+    /// Errors: the system's.
+    /// Cost: one pass over the kernel's table of connections for each of IPv4 and IPv6.
+    pub fn list(&mut self, max: usize) -> io::Result<Listing> {
+        let mut listing = Listing::default();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let request = request(family as u8, SocketId::new_v4());
+            self.netlink.dump(request, |answer| {
+                let Some(state) = state(answer) else { return };
+                if listing.flows.len() < max {
+                    listing.flows.push(state);
+                } else {
+                    listing.left_out += 1;
+                }
+            })?;
+        }
+        listing.flows.sort_by_key(|state| state.flow);
+        Ok(listing)
+    }
+
+    /// One flow; `None` if there is no such flow.
+    ///
+    /// Errors: the system's.
+    /// Cost: one look into the kernel's hash table.
+    pub fn find(&mut self, flow: Flow) -> io::Result<Option<FlowState>> {
+        let (local, remote) = (flow.local(), flow.remote());
+        let (family, mut id) = match local {
+            SocketAddr::V4(_) => (libc::AF_INET, SocketId::new_v4()),
+            SocketAddr::V6(v6) => {
+                let mut id = SocketId::new_v6();
+                id.interface_id = v6.scope_id();
+                (libc::AF_INET6, id)
+            }
+        };
+        (id.source_address, id.source_port) = (local.ip(), local.port());
+        (id.destination_address, id.destination_port) = (remote.ip(), remote.port());
+        // All ones: whatever cookie it has (INET_DIAG_NOCOOKIE).
+        id.cookie = [0xff; 8];
+        match self.netlink.ask(request(family as u8, id)) {
+            // Where nothing is connected, the kernel answers with a socket that listens at the local address.
+            Ok(answer) => Ok(state(answer).filter(|state| state.flow == flow)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// States in which a connection may still send, or did.
+fn connected() -> StateFlags {
+    StateFlags::ESTABLISHED
+        | StateFlags::FIN_WAIT1
+        | StateFlags::FIN_WAIT2
+        | StateFlags::CLOSE_WAIT
+        | StateFlags::LAST_ACK
+        | StateFlags::CLOSING
+}
+
+fn request(family: u8, socket_id: SocketId) -> SockDiagMessage {
+    SockDiagMessage::InetRequest(InetRequest {
+        family,
+        protocol: libc::IPPROTO_TCP as u8,
+        extensions: ExtensionFlags::INFO | ExtensionFlags::CONG,
+        states: connected(),
+        socket_id,
+    })
+}
+
+fn state(answer: SockDiagMessage) -> Option<FlowState> {
+    let SockDiagMessage::InetResponse(response) = answer else { return None };
+    let InetResponse { header, nlas } = *response;
+    let bit = 1u32.checked_shl(header.state.into()).unwrap_or(0);
+    if !connected().contains(StateFlags::from_bits_retain(bit)) {
+        return None;
+    }
+    let id = &header.socket_id;
+    let address = |ip, port| match ip {
+        IpAddr::V4(_) => SocketAddr::new(ip, port),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, id.interface_id).into(),
+    };
+    let flow = Flow::new(
+        address(id.source_address, id.source_port),
+        address(id.destination_address, id.destination_port),
+    );
+    let info =
+        nlas.iter().find_map(|nla| if let Nla::TcpInfo(bytes) = nla { Some(&bytes[..]) } else { None });
+    let info = TcpInfo(info.unwrap_or_default());
+    let congestion_control = nlas.iter().find_map(|nla| match nla {
+        Nla::Congestion(name) => Some(name.clone()),
+        _ => None,
+    });
+    Some(FlowState {
+        flow,
+        established: bit == StateFlags::ESTABLISHED.bits(),
+        uid: header.uid,
+        congestion_control,
+        rtt: info.u32(RTT_US).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+        bytes_sent: info.u64(BYTES_SENT).map(ByteCount::new),
+        bytes_retransmitted: info.u64(BYTES_RETRANS).map(ByteCount::new),
+        bytes_acked: info.u64(BYTES_ACKED).map(ByteCount::new),
+        bytes_not_sent: info.u32(NOTSENT_BYTES).map(|n| ByteCount::new(n.into())),
+        pacing_rate: info.rate(PACING_RATE),
+        pacing_limit: info.rate(MAX_PACING_RATE),
+        inode: header.inode,
+        cookie: u64::from_ne_bytes(id.cookie),
+    })
+}
+
+// Where fields begin in `struct tcp_info`; times are microseconds, rates bytes per second.
+const RTT_US: usize = 68;
+const PACING_RATE: usize = 104;
+const MAX_PACING_RATE: usize = 112;
+const BYTES_ACKED: usize = 120;
+const NOTSENT_BYTES: usize = 144;
+const BYTES_SENT: usize = 200;
+const BYTES_RETRANS: usize = 208;
+
+/// As much of `struct tcp_info` as this kernel has.
+struct TcpInfo<'a>(&'a [u8]);
+
+impl TcpInfo<'_> {
+    fn u32(&self, at: usize) -> Option<u32> {
+        self.0.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+    }
+    fn u64(&self, at: usize) -> Option<u64> {
+        self.0.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+    }
+    /// The kernel writes no limit as all ones.
+    fn rate(&self, at: usize) -> Option<BitRate> {
+        self.u64(at).filter(|bytes| *bytes != u64::MAX).map(|bytes| BitRate::bps(bytes.saturating_mul(8)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_packet_core::ParseableParametrized;
+    use proptest::prelude::*;
+
+    #[test]
+    fn fields_that_an_older_kernel_lacks_are_none() {
+        let mut bytes = vec![0; BYTES_SENT];
+        bytes[BYTES_ACKED] = 7;
+        bytes[MAX_PACING_RATE..][..8].fill(0xff);
+        let info = TcpInfo(&bytes);
+        assert_eq!((info.u64(BYTES_ACKED), info.u64(BYTES_SENT)), (Some(7), None));
+        assert_eq!((info.rate(MAX_PACING_RATE), info.rate(PACING_RATE)), (None, Some(BitRate::bps(0))));
+    }
+
+    proptest! {
+        #[test]
+        fn answers_of_random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400), v6: bool) {
+            let mut bytes = bytes;
+            if let Some(first) = bytes.first_mut() {
+                *first = if v6 { libc::AF_INET6 } else { libc::AF_INET } as u8;
+            }
+            if let Ok(answer) = SockDiagMessage::parse_with_param(&bytes, 20) {
+                let _ = state(answer);
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What can go wrong, with what is missing and how to get it.
+
+use std::io;
+
+use anabranch_units::BitRate;
+
+use crate::{Flow, Mechanism};
+
+/// Why a flow has not the limit that was asked for.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PaceError {
+    /// This host has no such connection (in the network namespace that the pacer was made in).
+    NoSuchFlow {
+        /// Which one.
+        flow: Flow,
+    },
+    /// The connection is there, but no process that we can see holds it.
+    NoOwner {
+        /// Which one.
+        flow: Flow,
+    },
+    /// The rate is one that the mechanism cannot set.
+    Rate {
+        /// What was asked for.
+        rate: BitRate,
+        /// The least that can be set.
+        min: BitRate,
+        /// The most that can be set.
+        max: BitRate,
+    },
+    /// As many flows are limited as may be.
+    Full {
+        /// How many that is.
+        flows_max: usize,
+    },
+    /// The kernel refused.
+    Refused {
+        /// For which flow.
+        flow: Flow,
+        /// By which mechanism.
+        mechanism: Mechanism,
+        /// What it said.
+        error: io::Error,
+    },
+}
+
+impl std::fmt::Display for PaceError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoSuchFlow { flow } => {
+                write!(f, "flow {flow}: no such connection in this network namespace")
+            }
+            Self::NoOwner { flow } => {
+                write!(
+                    f,
+                    "flow {flow}: no process that may be looked at holds it: run as root, in the host's pid namespace"
+                )
+            }
+            Self::Rate { rate, min, max } => write!(f, "rate {rate}: must be {min} to {max}"),
+            Self::Full { flows_max } => write!(f, "{flows_max} flows have limits, no more can: lift one"),
+            Self::Refused { flow, mechanism, error } => {
+                write!(f, "flow {flow}: cannot set its rate by {mechanism}: {error}: {}", mechanism.needs())
+            }
+        }
+    }
+}
+
+impl std::error::Error for PaceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Refused { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}

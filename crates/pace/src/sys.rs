@@ -1,0 +1,52 @@
+//! Socket options that rustix lacks, each behind a safe function.
+
+use std::io::{Error, Result};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Linux's number on all architectures but Alpha, MIPS, PA-RISC and SPARC (include/uapi/asm-generic/socket.h).
+const SO_MAX_PACING_RATE: libc::c_int = 47;
+
+/// How fast the kernel may pace this socket (socket(7), `SO_MAX_PACING_RATE`).
+///
+/// Units: bytes per second; all ones is no limit.
+pub(crate) fn max_pacing_rate(socket: impl AsFd) -> Result<u64> {
+    let mut bytes = [0; 8];
+    // A kernel before 4.20 knows 32 bits of it.
+    match option(socket, SO_MAX_PACING_RATE, &mut bytes)? {
+        8 => Ok(u64::from_ne_bytes(bytes)),
+        _ => {
+            let [a, b, c, d, ..] = bytes;
+            let rate = u32::from_ne_bytes([a, b, c, d]);
+            Ok(if rate == u32::MAX { u64::MAX } else { rate.into() })
+        }
+    }
+}
+
+pub(crate) fn set_max_pacing_rate(socket: impl AsFd, rate: u64) -> Result<()> {
+    set_option(socket, SO_MAX_PACING_RATE, &rate.to_ne_bytes())
+}
+
+/// Reads a `SOL_SOCKET` option; how many bytes of it there were.
+fn option(socket: impl AsFd, name: libc::c_int, value: &mut [u8]) -> Result<usize> {
+    let mut length = value.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `value`, and the length to `length`; both outlive the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            value.as_mut_ptr().cast(),
+            &mut length,
+        )
+    };
+    if result < 0 { Err(Error::last_os_error()) } else { Ok(length as usize) }
+}
+
+fn set_option(socket: impl AsFd, name: libc::c_int, value: &[u8]) -> Result<()> {
+    let length = value.len() as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of `value`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, name, value.as_ptr().cast(), length)
+    };
+    if result < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+}

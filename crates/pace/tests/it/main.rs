@@ -1,0 +1,185 @@
+//! Rates of real TCP flows, between two network namespaces or over loopback.
+//!
+//! Namespaces have no names, so they vanish with their threads, and what is in them too. Where the machine allows none, or
+//! lacks a mechanism, the tests print why and count what they skip.
+
+#![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
+
+mod net;
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anabranch_pace::*;
+use anabranch_units::BitRate;
+use net::*;
+
+/// How far a rate over a second or so may be from the one that was set, on a machine that does other things, too.
+const TOLERANCE: f64 = 0.10;
+
+/// Asserts that each of these flows, all limited so, runs at its limit.
+fn assert_run_at(loads: &[Load], rate: BitRate) {
+    // What was sent at an earlier rate drains.
+    std::thread::sleep(Duration::from_millis(250));
+    for (load, seen) in loads.iter().zip(rates_over(loads, Duration::from_millis(700))) {
+        println!("{}: {:.1} Mbit/s where {rate} was set", load.congestion_control, seen.as_mbps_f64());
+        let share = seen.as_mbps_f64() / rate.as_mbps_f64();
+        assert!((1.0 - TOLERANCE..1.0 + TOLERANCE).contains(&share), "{seen} where {rate} was set");
+    }
+}
+
+/// Asserts that flows have no limit any more: each runs at twice this rate at least.
+fn assert_are_faster_than(loads: &[Load], rate: BitRate) {
+    std::thread::sleep(Duration::from_millis(150));
+    for (load, seen) in loads.iter().zip(rates_over(loads, Duration::from_millis(300))) {
+        println!("{}: {:.1} Mbit/s without limit", load.congestion_control, seen.as_mbps_f64());
+        assert!(seen.as_bps() > 2 * rate.as_bps(), "{seen} without limit, {rate} with");
+    }
+}
+
+/// Sets one limit that must be set.
+fn set(pacer: &mut SocketPacer, flow: Flow, limit: Limit) {
+    for result in pacer.set(&[(flow, limit)]) {
+        result.expect("the flow is there and ours");
+    }
+}
+
+/// Sets the limits of all these flows, which must be set.
+fn set_all(pacer: &mut SocketPacer, loads: &[Load], limit: Limit) {
+    let changes: Vec<_> = loads.iter().map(|load| (load.flow, limit)).collect();
+    for result in pacer.set(&changes) {
+        result.expect("the flow is there and ours");
+    }
+}
+
+#[test]
+fn the_pacing_rate_set_is_the_rate_seen_until_it_is_lifted() {
+    let _alone = alone();
+    let Some(pair) = Pair::start() else { return };
+    let loads: Vec<_> = ["bbr", "cubic", "reno"].into_iter().filter_map(|name| pair.load(name)).collect();
+    let mut pacer = pair.a.run(|| SocketPacer::new().expect("a pacer"));
+    for rate in [BitRate::mbps(20), BitRate::mbps(100)] {
+        set_all(&mut pacer, &loads, Limit::Rate(rate));
+        assert_eq!(pacer.limits().filter(|(_, limit)| *limit == rate).count(), loads.len());
+        assert_run_at(&loads, rate);
+    }
+    set_all(&mut pacer, &loads, Limit::None);
+    assert_eq!(pacer.limits().count(), 0);
+    assert_are_faster_than(&loads, BitRate::mbps(100));
+}
+
+#[test]
+fn a_flow_of_another_process_is_limited_and_restored_when_the_pacer_goes() {
+    let _alone = alone();
+    let Some(pair) = Pair::start() else { return };
+    let loads = [pair.foreign_load(Ipv::Six)];
+    let mut pacer = pair.a.run(|| SocketPacer::new().expect("a pacer"));
+    set_all(&mut pacer, &loads, Limit::Rate(BitRate::mbps(20)));
+    assert_run_at(&loads, BitRate::mbps(20));
+    let mut reader = pair.a.run(|| FlowReader::new().expect("sock_diag"));
+    let mut limit = || reader.find(loads[0].flow).expect("asked").expect("running").pacing_limit;
+    assert_eq!(limit(), Some(BitRate::mbps(20)));
+    drop(pacer);
+    assert_eq!(limit(), None);
+    assert_are_faster_than(&loads, BitRate::mbps(20));
+}
+
+fn connected() -> (TcpStream, TcpStream, Flow) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("listening");
+    let (far, _) = listener.accept().expect("connected");
+    let flow = Flow::new(near.local_addr().expect("connected"), near.peer_addr().expect("connected"));
+    (near, far, flow)
+}
+
+#[test]
+fn what_a_program_had_set_itself_is_restored() {
+    let (near, _far, flow) = connected();
+    set_pacing_limit(&near, Limit::Rate(BitRate::gbps(80))).expect("ours");
+    let mut pacer = SocketPacer::new().expect("a pacer");
+    set(&mut pacer, flow, Limit::Rate(BitRate::mbps(5)));
+    set(&mut pacer, flow, Limit::Rate(BitRate::mbps(6)));
+    assert_eq!(pacing_limit(&near).expect("ours"), Some(BitRate::mbps(6)));
+    set(&mut pacer, flow, Limit::None);
+    assert_eq!(pacing_limit(&near).expect("ours"), Some(BitRate::gbps(80)));
+    set_pacing_limit(&near, Limit::None).expect("ours");
+    assert_eq!(pacing_limit(&near).expect("ours"), None);
+}
+
+#[test]
+fn a_socket_that_moved_to_another_descriptor_is_found_again_and_a_closed_one_is_gone() {
+    let (near, far, flow) = connected();
+    let mut pacer = SocketPacer::new().expect("a pacer");
+    set(&mut pacer, flow, Limit::Rate(BitRate::mbps(5)));
+    let moved = near.try_clone().expect("a duplicate");
+    drop(near);
+    set(&mut pacer, flow, Limit::Rate(BitRate::mbps(7)));
+    assert_eq!(pacing_limit(&moved).expect("ours"), Some(BitRate::mbps(7)));
+    set(&mut pacer, flow, Limit::None);
+    assert_eq!(pacing_limit(&moved).expect("ours"), None);
+    set(&mut pacer, flow, Limit::Rate(BitRate::mbps(7)));
+    drop(far);
+    drop(moved);
+    let again = &pacer.set(&[(flow, Limit::Rate(BitRate::mbps(8)))])[0];
+    assert!(matches!(again, Err(PaceError::NoSuchFlow { .. } | PaceError::NoOwner { .. })), "{again:?}");
+    set(&mut pacer, flow, Limit::None);
+    assert_eq!(pacer.limits().count(), 0);
+}
+
+#[test]
+fn a_flow_that_is_not_there_and_a_rate_out_of_range_are_refused_and_hinder_no_other() {
+    let (near, _far, flow) = connected();
+    let nobody = Flow::new("127.0.0.1:1".parse().expect("good"), "127.0.0.1:1".parse().expect("good"));
+    let mut pacer = SocketPacer::new().expect("a pacer");
+    let results = pacer.set(&[
+        (nobody, Limit::Rate(BitRate::mbps(1))),
+        (flow, Limit::Rate(BitRate::bps(1))),
+        (flow, Limit::Rate(BitRate::mbps(1))),
+        (nobody, Limit::None),
+    ]);
+    assert!(matches!(results[0], Err(PaceError::NoSuchFlow { flow }) if flow == nobody), "{results:?}");
+    assert!(matches!(results[1], Err(PaceError::Rate { .. })), "{results:?}");
+    assert!(results[2].is_ok() && results[3].is_ok(), "{results:?}");
+    assert_eq!(pacing_limit(&near).expect("ours"), Some(BitRate::mbps(1)));
+}
+
+#[test]
+fn a_listing_says_what_was_sent_and_how_and_keeps_its_bound() {
+    let (mut near, far, flow) = connected();
+    rustix::net::sockopt::set_tcp_congestion(&near, "reno").expect("always there");
+    near.write_all(&[7; 100_000]).expect("connected");
+    let mut reader = FlowReader::new().expect("sock_diag");
+    // What is sent over loopback is acknowledged at once, but perhaps by another processor.
+    let state = (0..100).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        let listing = reader.list(FLOWS_MAX).expect("asked");
+        listing
+            .flows
+            .into_iter()
+            .find(|s| s.flow == flow && s.bytes_acked.is_some_and(|n| n.as_u64() >= 50_000))
+    });
+    let state = state.expect("it has sent");
+    println!("{state:?}");
+    assert_eq!(reader.find(flow).expect("asked").map(|s| s.flow), Some(flow));
+    assert_eq!(state.congestion_control.as_deref(), Some("reno"));
+    assert!(state.established && state.rtt.is_some());
+    let (sent, waiting) =
+        (state.bytes_sent.expect("4.19 or later"), state.bytes_not_sent.expect("4.6 or later"));
+    assert!(sent.as_u64() + waiting.as_u64() >= 100_000, "{state:?}");
+    let short = reader.list(1).expect("asked");
+    assert!(short.flows.len() == 1 && short.left_out > 0, "{short:?}");
+    let mapped = |a: SocketAddr| match a {
+        SocketAddr::V4(v4) => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),
+        v6 => v6,
+    };
+    let both = Flow::new(mapped(flow.local()), mapped(flow.remote()));
+    assert!(reader.find(both).expect("asked").is_some());
+    drop((near, far));
+}
+
+/// Not a test: the program that [`Pair::foreign_load`] starts.
+#[test]
+fn the_sender_of_other_tests() {
+    net::send_if_asked();
+}

@@ -1,0 +1,255 @@
+//! Two network namespaces joined by a veth cable, and flows that fill it.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anabranch_pace::Flow;
+use anabranch_units::BitRate;
+
+static SKIPPED: AtomicU32 = AtomicU32::new(0);
+/// Two loads at once would slow each other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// The longest that any load runs.
+const LOAD_MAX: Duration = Duration::from_secs(8);
+
+pub fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+pub fn skip(why: &str) {
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    eprintln!("skipped ({count} so far): {why}");
+}
+
+/// A network namespace: that of a thread, which does what it is told.
+pub struct Namespace {
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    thread_id: i32,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Namespace {
+    /// A new one, or why there can be none.
+    fn start() -> Result<Self, String> {
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: only this thread's network namespace changes; no memory is shared with it alone.
+            let made = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
+            let id = rustix::thread::gettid().as_raw_pid();
+            let _ = tell.send(made.map(|()| id));
+            inbox.into_iter().for_each(|job| job());
+        });
+        let thread_id =
+            told.recv().expect("the thread tells").map_err(|e| format!("no network namespace: {e}"))?;
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), thread_id })
+    }
+
+    /// Does this in the namespace.
+    pub fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let (tell, told) = mpsc::channel();
+        let jobs = self.jobs.as_ref().expect("until it is dropped");
+        jobs.send(Box::new(move || drop(tell.send(job())))).expect("the thread runs");
+        told.recv().expect("the job did not panic")
+    }
+
+    /// Runs a command line there, and returns what it prints.
+    pub fn command(&self, line: &str) -> Result<String, String> {
+        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+        let output = self.run(move || Command::new(&words[0]).args(&words[1..]).output());
+        let output = output.map_err(|e| format!("`{line}`: {e}"))?;
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(format!("`{line}`: {}", String::from_utf8_lossy(&output.stderr).trim()))
+        }
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        self.jobs = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Which internet protocol.
+#[derive(Copy, Clone, Debug)]
+pub enum Ipv {
+    Four,
+    Six,
+}
+
+/// Two namespaces with a cable between their devices `v0`; flows run from `a` to `b`.
+pub struct Pair {
+    pub a: Namespace,
+    pub b: Namespace,
+}
+
+impl Pair {
+    /// `None`, with the reason printed, where the machine allows none.
+    pub fn start() -> Option<Self> {
+        match Self::try_start() {
+            Ok(pair) => Some(pair),
+            Err(why) => {
+                skip(&why);
+                None
+            }
+        }
+    }
+
+    fn try_start() -> Result<Self, String> {
+        let pair = Self { a: Namespace::start()?, b: Namespace::start()? };
+        pair.a.command(&format!("ip link add v0 type veth peer name v0 netns {}", pair.b.thread_id))?;
+        for (namespace, host) in [(&pair.a, 1), (&pair.b, 2)] {
+            namespace.command(&format!("ip address add 10.9.0.{host}/24 dev v0"))?;
+            namespace.command(&format!("ip address add fd09::{host}/64 dev v0 nodad"))?;
+            namespace.command("ip link set v0 up")?;
+            namespace.command("ip link set lo up")?;
+        }
+        Ok(pair)
+    }
+
+    fn sink(&self, ipv: Ipv) -> Sink {
+        let to: SocketAddr = match ipv {
+            Ipv::Four => "10.9.0.2:0".parse().expect("good"),
+            Ipv::Six => "[fd09::2]:0".parse().expect("good"),
+        };
+        Sink::start(self.b.run(move || TcpListener::bind(to).expect("our own address")))
+    }
+
+    /// A flow of this process; `None`, with the reason printed, if the machine lacks the congestion control.
+    pub fn load(&self, congestion_control: &'static str) -> Option<Load> {
+        let sink = self.sink(Ipv::Four);
+        let to = sink.address;
+        let stream = self.a.run(move || TcpStream::connect(to).expect("listening"));
+        if let Err(error) = rustix::net::sockopt::set_tcp_congestion(&stream, congestion_control) {
+            skip(&format!("congestion control {congestion_control}: {error}"));
+            return None;
+        }
+        let flow = Flow::new(stream.local_addr().expect("connected"), to);
+        let stop = sink.stop.clone();
+        let sender = std::thread::spawn(move || pump(stream, &stop));
+        Some(Load {
+            flow,
+            congestion_control: congestion_control.into(),
+            sink,
+            sender: Some(sender),
+            child: None,
+        })
+    }
+
+    /// A flow of another process.
+    pub fn foreign_load(&self, ipv: Ipv) -> Load {
+        self.foreign_load_in(ipv, None)
+    }
+
+    /// A flow of another process, which is put into this cgroup before it connects.
+    pub fn foreign_load_in(&self, ipv: Ipv, cgroup: Option<&std::path::Path>) -> Load {
+        let sink = self.sink(ipv);
+        let to = sink.address;
+        let procs = cgroup.map(|path| path.join("cgroup.procs"));
+        let mut child = self.a.run(move || {
+            let mut command = Command::new(std::env::current_exe().expect("this test"));
+            command.args(["--exact", "the_sender_of_other_tests"]).env(SEND_TO, to.to_string());
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("this test again")
+        });
+        if let Some(procs) = procs {
+            std::fs::write(procs, child.id().to_string()).expect("our own cgroup");
+        }
+        // It waits for this.
+        child.stdin.take().expect("piped").write_all(b"\n").expect("it reads");
+        let flow = Flow::new(sink.peer(), to);
+        let congestion_control = "default".into();
+        Load { flow, congestion_control, sink, sender: None, child: Some(child) }
+    }
+}
+
+const SEND_TO: &str = "ANABRANCH_PACE_TEST_SEND_TO";
+
+/// In the process that [`Pair::foreign_load`] starts: fills a flow until the other end is gone.
+pub fn send_if_asked() {
+    let Ok(to) = std::env::var(SEND_TO) else { return };
+    let _ = std::io::stdin().read(&mut [0]);
+    let stream = TcpStream::connect(to.parse::<SocketAddr>().expect("an address")).expect("listening");
+    pump(stream, &AtomicBool::new(false));
+}
+
+fn pump(mut stream: TcpStream, stop: &AtomicBool) {
+    let chunk = [0; 16 << 10];
+    let start = Instant::now();
+    while !stop.load(Ordering::Relaxed) && start.elapsed() < LOAD_MAX && stream.write_all(&chunk).is_ok() {}
+}
+
+/// Takes one connection and counts what arrives.
+struct Sink {
+    address: SocketAddr,
+    received: Arc<AtomicU64>,
+    peer: mpsc::Receiver<SocketAddr>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sink {
+    fn start(listener: TcpListener) -> Self {
+        let address = listener.local_addr().expect("bound");
+        let (received, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (tell, peer) = mpsc::channel();
+        let (count, stopped) = (received.clone(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            let Ok((mut stream, from)) = listener.accept() else { return };
+            let _ = tell.send(from);
+            let mut chunk = vec![0; 64 << 10];
+            let start = Instant::now();
+            while let Ok(n @ 1..) = stream.read(&mut chunk) {
+                count.fetch_add(n as u64, Ordering::Relaxed);
+                if stopped.load(Ordering::Relaxed) || start.elapsed() > LOAD_MAX {
+                    break;
+                }
+            }
+        });
+        Self { address, received, peer, stop, thread: Some(thread) }
+    }
+
+    /// Who has connected.
+    fn peer(&self) -> SocketAddr {
+        self.peer.recv_timeout(Duration::from_secs(5)).expect("somebody connects")
+    }
+}
+
+/// A flow that sends all that it may.
+pub struct Load {
+    pub flow: Flow,
+    pub congestion_control: String,
+    sink: Sink,
+    sender: Option<JoinHandle<()>>,
+    child: Option<Child>,
+}
+
+/// How fast each of these flows runs over the next so long.
+pub fn rates_over(loads: &[Load], time: Duration) -> Vec<BitRate> {
+    let count = || loads.iter().map(|load| load.sink.received.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let (start, before) = (Instant::now(), count());
+    std::thread::sleep(time);
+    let (seconds, after) = (start.elapsed().as_secs_f64(), count());
+    before.iter().zip(after).map(|(b, a)| BitRate::bps(((a - b) as f64 * 8.0 / seconds) as u64)).collect()
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.sink.stop.store(true, Ordering::Relaxed);
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = self.sender.take().map(JoinHandle::join);
+        let _ = self.sink.thread.take().map(JoinHandle::join);
+    }
+}
