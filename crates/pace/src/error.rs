@@ -45,6 +45,36 @@ pub enum PaceError {
     },
 }
 
+/// Why a mechanism does not work here.
+#[derive(Debug)]
+pub struct StartError {
+    /// Which one.
+    pub mechanism: Mechanism,
+    /// What could not be done.
+    pub step: &'static str,
+    /// What the system said.
+    pub error: io::Error,
+}
+
+impl StartError {
+    /// What to do about it, in one sentence.
+    pub fn fix(&self) -> &'static str {
+        self.mechanism.needs()
+    }
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "no rates by {}: cannot {}: {}: {}", self.mechanism, self.step, self.error, self.fix())
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
 impl std::fmt::Display for PaceError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

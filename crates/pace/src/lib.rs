@@ -5,8 +5,9 @@
 //!
 //! - **Flows.** A [`Flow`] is a 5-tuple of the network namespace in which a reader or a pacer was made; the protocol is TCP.
 //! - **Listing.** [`FlowReader`] says which flows there are and what each has sent.
-//! - **Limits.** [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor. Lifting a limit brings
-//!   back what the flow had before, and so does dropping the pacer.
+//! - **Limits.** [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor. [`BpfPacer`] has the
+//!   kernel set the same option, also on flows whose programs cannot be touched and on those to come. Lifting a limit
+//!   brings back what the flow had before, and so does dropping the pacer.
 //!
 //! Differs: Flow Chasing marks packets in a kernel module and shapes them by HTB; here TCP's own pacing holds the rate where it
 //! can, which needs no queue and no module.
@@ -33,6 +34,7 @@
     reason = "a driver: it opens sockets and files, and asks the kernel (DESIGN 2)"
 )]
 
+mod bpf;
 mod diag;
 mod error;
 mod flow;
@@ -41,8 +43,9 @@ mod owner;
 mod socket;
 mod sys;
 
+pub use bpf::BpfPacer;
 pub use diag::{FlowReader, FlowState, Listing};
-pub use error::PaceError;
+pub use error::{PaceError, StartError};
 pub use flow::{Flow, Limit};
 pub use socket::{SocketPacer, pacing_limit, set_pacing_limit};
 
@@ -54,6 +57,8 @@ pub const FLOWS_MAX: usize = 65_536;
 pub enum Mechanism {
     /// `SO_MAX_PACING_RATE` on its socket, by a duplicate of the owner's descriptor.
     Socket,
+    /// The same, set by a BPF program in the kernel.
+    Bpf,
 }
 
 impl Mechanism {
@@ -61,6 +66,9 @@ impl Mechanism {
     pub(crate) const fn needs(self) -> &'static str {
         match self {
             Self::Socket => "needs CAP_SYS_PTRACE for other users' programs: run as root",
+            Self::Bpf => {
+                "needs Linux 5.16 with BTF, a cgroup2 file system, and CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run as root"
+            }
         }
     }
 }
@@ -69,6 +77,7 @@ impl std::fmt::Display for Mechanism {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Socket => "SO_MAX_PACING_RATE",
+            Self::Bpf => "BPF",
         })
     }
 }

@@ -3,8 +3,9 @@
 use std::io::{Error, Result};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Linux's number on all architectures but Alpha, MIPS, PA-RISC and SPARC (include/uapi/asm-generic/socket.h).
-const SO_MAX_PACING_RATE: libc::c_int = 47;
+// Linux's numbers on all architectures but Alpha, MIPS, PA-RISC and SPARC (include/uapi/asm-generic/socket.h).
+pub(crate) const SO_MAX_PACING_RATE: libc::c_int = 47;
+const SO_NETNS_COOKIE: libc::c_int = 71;
 
 /// How fast the kernel may pace this socket (socket(7), `SO_MAX_PACING_RATE`).
 ///
@@ -24,6 +25,13 @@ pub(crate) fn max_pacing_rate(socket: impl AsFd) -> Result<u64> {
 
 pub(crate) fn set_max_pacing_rate(socket: impl AsFd, rate: u64) -> Result<()> {
     set_option(socket, SO_MAX_PACING_RATE, &rate.to_ne_bytes())
+}
+
+/// What the kernel tells the socket's network namespace from others by.
+pub(crate) fn netns_cookie(socket: impl AsFd) -> Result<u64> {
+    let mut bytes = [0; 8];
+    option(socket, SO_NETNS_COOKIE, &mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Reads a `SOL_SOCKET` option; how many bytes of it there were.

@@ -85,6 +85,60 @@ fn a_flow_of_another_process_is_limited_and_restored_when_the_pacer_goes() {
     assert_are_faster_than(&loads, BitRate::mbps(20));
 }
 
+/// The pacer, or `None`, with the reason printed, where this machine has no such.
+fn bpf_pacer(pair: &Pair, cgroup: &TestCgroup) -> Option<BpfPacer> {
+    let path = cgroup.path().to_owned();
+    pair.a.run(move || BpfPacer::new(Some(&path))).map_err(|error| skip(&error.to_string())).ok()
+}
+
+fn set_all_by_bpf(pacer: &mut BpfPacer, loads: &[Load], limit: Limit) {
+    let changes: Vec<_> = loads.iter().map(|load| (load.flow, limit)).collect();
+    for result in pacer.set(&changes) {
+        result.expect("the maps have room");
+    }
+}
+
+#[test]
+fn bpf_limits_programs_in_a_cgroup_that_nobody_touches() {
+    let _alone = alone();
+    let Some(pair) = Pair::start() else { return };
+    let Some(cgroup) = TestCgroup::make() else { return };
+    let Some(mut pacer) = bpf_pacer(&pair, &cgroup) else { return };
+    let loads =
+        [pair.foreign_load_in(Ipv::Four, Some(&cgroup)), pair.foreign_load_in(Ipv::Six, Some(&cgroup))];
+    set_all_by_bpf(&mut pacer, &loads, Limit::Rate(BitRate::mbps(30)));
+    assert_run_at(&loads, BitRate::mbps(30));
+    set_all_by_bpf(&mut pacer, &loads, Limit::Rate(BitRate::mbps(100)));
+    assert_run_at(&loads, BitRate::mbps(100));
+    assert_eq!(pacer.limits().count(), 2);
+    set_all_by_bpf(&mut pacer, &loads, Limit::None);
+    assert_are_faster_than(&loads, BitRate::mbps(100));
+}
+
+#[test]
+fn bpf_limits_connections_that_were_there_before_it_or_come_after_and_restores_them_when_it_goes() {
+    let _alone = alone();
+    let Some(pair) = Pair::start() else { return };
+    let Some(cgroup) = TestCgroup::make() else { return };
+    let before = pair.foreign_load(Ipv::Four);
+    let Some(mut pacer) = bpf_pacer(&pair, &cgroup) else { return };
+    let mut reader = pair.a.run(|| FlowReader::new().expect("sock_diag"));
+    let mut limit = |flow| reader.find(flow).expect("asked").map(|state| state.pacing_limit);
+    // Named before it is there.
+    let waiting = pair.waiting_load(Ipv::Four, Some(&cgroup));
+    let later = waiting.flow;
+    for result in
+        pacer.set(&[(before.flow, Limit::Rate(BitRate::mbps(10))), (later, Limit::Rate(BitRate::mbps(20)))])
+    {
+        result.expect("the maps have room");
+    }
+    assert_eq!((limit(before.flow), limit(later)), (Some(Some(BitRate::mbps(10))), None));
+    let after = waiting.start();
+    assert_eq!(limit(after.flow), Some(Some(BitRate::mbps(20))));
+    drop(pacer);
+    assert_eq!((limit(before.flow), limit(after.flow)), (Some(None), Some(None)));
+}
+
 fn connected() -> (TcpStream, TcpStream, Flow) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("listening");

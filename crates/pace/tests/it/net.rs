@@ -151,34 +151,116 @@ impl Pair {
         self.foreign_load_in(ipv, None)
     }
 
-    /// A flow of another process, which is put into this cgroup before it connects.
-    pub fn foreign_load_in(&self, ipv: Ipv, cgroup: Option<&std::path::Path>) -> Load {
+    /// A flow of another process, which is in this cgroup before it connects.
+    pub fn foreign_load_in(&self, ipv: Ipv, cgroup: Option<&TestCgroup>) -> Load {
+        self.waiting_load(ipv, cgroup).start()
+    }
+
+    /// A flow of another process that is about to connect, in this cgroup.
+    pub fn waiting_load(&self, ipv: Ipv, cgroup: Option<&TestCgroup>) -> WaitingLoad {
         let sink = self.sink(ipv);
         let to = sink.address;
-        let procs = cgroup.map(|path| path.join("cgroup.procs"));
-        let mut child = self.a.run(move || {
+        // A port that was free a moment ago, below those that the kernel hands out.
+        let port = 20_000 + NEXT_PORT.fetch_add(1, Ordering::Relaxed) as u16;
+        let from = SocketAddr::new(if to.is_ipv4() { A4 } else { A6 }.parse().expect("good"), port);
+        let child = self.a.run(move || {
             let mut command = Command::new(std::env::current_exe().expect("this test"));
-            command.args(["--exact", "the_sender_of_other_tests"]).env(SEND_TO, to.to_string());
+            command.args(["--exact", "the_sender_of_other_tests"]);
+            command.env(SEND_TO, to.to_string()).env(SEND_FROM, from.to_string());
             command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("this test again")
         });
-        if let Some(procs) = procs {
-            std::fs::write(procs, child.id().to_string()).expect("our own cgroup");
+        if let Some(cgroup) = cgroup {
+            std::fs::write(cgroup.path().join("cgroup.procs"), child.id().to_string())
+                .expect("our own cgroup");
         }
-        // It waits for this.
-        child.stdin.take().expect("piped").write_all(b"\n").expect("it reads");
-        let flow = Flow::new(sink.peer(), to);
-        let congestion_control = "default".into();
-        Load { flow, congestion_control, sink, sender: None, child: Some(child) }
+        WaitingLoad { flow: Flow::new(from, to), sink, child }
     }
 }
 
+const A4: &str = "10.9.0.1";
+const A6: &str = "fd09::1";
+static NEXT_PORT: AtomicU32 = AtomicU32::new(0);
+
+/// A program that will connect when it is told to.
+pub struct WaitingLoad {
+    pub flow: Flow,
+    sink: Sink,
+    child: Child,
+}
+
+impl WaitingLoad {
+    /// Tells it, and waits until it has.
+    pub fn start(mut self) -> Load {
+        self.child.stdin.take().expect("piped").write_all(b"\n").expect("it reads");
+        assert_eq!(self.sink.peer(), self.flow.local());
+        let congestion_control =
+            std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
+        Load {
+            flow: self.flow,
+            congestion_control: congestion_control.trim().to_owned(),
+            sink: self.sink,
+            sender: None,
+            child: Some(self.child),
+        }
+    }
+}
+
+/// A cgroup of our own below the root, gone when it is dropped.
+pub struct TestCgroup(std::path::PathBuf);
+
+impl TestCgroup {
+    /// `None`, with the reason printed, where none can be made.
+    pub fn make() -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let root = mounts.lines().find(|line| line.contains(" cgroup2 ")).and_then(|l| l.split(' ').nth(1));
+        let Some(root) = root else {
+            skip("no cgroup2 file system is mounted");
+            return None;
+        };
+        let name = format!("pace-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::path::Path::new(root).join(name);
+        match std::fs::create_dir(&path) {
+            Ok(()) => Some(Self(path)),
+            Err(error) => {
+                skip(&format!("{}: {error}", path.display()));
+                None
+            }
+        }
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+}
+
+impl Drop for TestCgroup {
+    fn drop(&mut self) {
+        // Processes that were killed leave it a moment later.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+const SEND_FROM: &str = "ANABRANCH_PACE_TEST_SEND_FROM";
 const SEND_TO: &str = "ANABRANCH_PACE_TEST_SEND_TO";
 
 /// In the process that [`Pair::foreign_load`] starts: fills a flow until the other end is gone.
 pub fn send_if_asked() {
     let Ok(to) = std::env::var(SEND_TO) else { return };
     let _ = std::io::stdin().read(&mut [0]);
-    let stream = TcpStream::connect(to.parse::<SocketAddr>().expect("an address")).expect("listening");
+    let (to, from) = (to.parse::<SocketAddr>().expect("an address"), std::env::var(SEND_FROM).expect("both"));
+    let from: SocketAddr = from.parse().expect("an address");
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let stream = socket(family, SocketType::STREAM, None).expect("a socket");
+    bind(&stream, &from).expect("a free port");
+    connect(&stream, &to).expect("listening");
+    let stream = TcpStream::from(stream);
     pump(stream, &AtomicBool::new(false));
 }
 

@@ -1,0 +1,242 @@
+//! Rates by BPF: the kernel itself sets `SO_MAX_PACING_RATE` on sockets whose tuple is in a map.
+//!
+//! For programs whose descriptors cannot be had (another pid namespace, a security module, connections whose owner has
+//! closed them already), and for flows that are not there yet: a limit may be set before the connection is made.
+//! What the kernel then does is what the module `socket` says.
+//!
+//! One program is attached to a cgroup (v2) and called for every connection in it that opens, and then at each
+//! round-trip sample: it gives the connection its rate before the first byte. Connections that were there
+//! before it was attached never call it. So a second program is an iterator over all TCP sockets of the network namespace,
+//! run once after every change: it sets rates at once on old and new connections alike, and takes them off again. It needs
+//! `CONFIG_DEBUG_INFO_BTF` and a kernel of 5.16 or later; without it no rate could be taken off a connection that no longer
+//! has round trips, and so there is no pacer by BPF then.
+//!
+//! The programs are written as instructions (`bpf/asm.rs`, `bpf/program.rs`) and loaded by bpf(2): some hundred of them, and
+//! nothing is needed to build or run them. The `aya` crate loads only objects from a compiler with a BPF back end: clang, or
+//! a nightly rustc and bpf-linker. Structure offsets come from the running kernel's BTF.
+//!
+//! Links and maps vanish with their descriptors, also when this process is killed; rates already set on sockets stay then.
+//! Rates are 32 bits of bytes per second here, up to 34 Gbit/s; a limit above that which a program has set itself comes back as none.
+//!
+//! Leaves out: other network namespaces, even in the same cgroup. Read [`BpfPacer`].
+
+mod asm;
+mod btf;
+mod program;
+mod sys;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use anabranch_units::BitRate;
+use rustix::fs::{Mode, OFlags};
+
+use crate::{FLOWS_MAX, Flow, Limit, Mechanism, PaceError, StartError};
+use btf::Btf;
+use program::{KEY_BYTES, Maps, RATE_BYTES};
+
+type RateMap = sys::Map<KEY_BYTES, RATE_BYTES>;
+
+/// One less than what says "no limit".
+const RATE_MAX: u64 = u32::MAX as u64 - 1;
+
+/// Sets rates by BPF on the flows of programs that cannot be touched.
+///
+/// Dropping it lifts every limit that it set.
+#[derive(Debug)]
+pub struct BpfPacer {
+    wanted: RateMap,
+    before: RateMap,
+    limited: BTreeMap<Flow, BitRate>,
+    iterator: OwnedFd,
+    /// The network namespace that this is for.
+    namespace: OwnedFd,
+    _attached: OwnedFd,
+}
+
+impl BpfPacer {
+    /// A pacer for the network namespace of this thread. A flow that is not there yet gets its limit as it opens if its
+    /// program is in this cgroup or below it; `None` is the root, so any program.
+    ///
+    /// Errors: what this kernel lacks or refuses, with the step.
+    pub fn new(cgroup: Option<&Path>) -> Result<Self, StartError> {
+        let failed = |step| move |error| StartError { mechanism: Mechanism::Bpf, step, error };
+        let cgroup = match cgroup {
+            Some(path) => path.to_owned(),
+            None => cgroup_root().map_err(failed("find a cgroup2 file system"))?,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let cgroup = rustix::fs::open(&cgroup, flags, Mode::empty())
+            .map_err(|error| failed("open the cgroup")(error.into()))?;
+        let namespace = namespace().map_err(failed("open the network namespace"))?;
+        let cookie = netns_cookie().map_err(failed("ask for the network namespace's cookie"))?;
+
+        let make = || RateMap::new(FLOWS_MAX as u32).map_err(failed("make a BPF map"));
+        let (wanted, before) = (make()?, make()?);
+        let maps = Maps { wanted: wanted.raw_fd(), before: before.raw_fd() };
+        let types = std::fs::read(btf::VMLINUX).map_err(failed("read the kernel's types"))?;
+        let lacks = || failed("find TCP's iterator in the kernel's types")(io::ErrorKind::Unsupported.into());
+        let types = Btf::parse(&types).ok_or_else(lacks)?;
+        let function = types.function("bpf_iter_tcp").ok_or_else(lacks)?;
+        let iterator = program::iterator(maps, &types).ok_or_else(lacks)?;
+        let iterator = sys::load_iterator(&iterator, function).map_err(failed("load the iterator"))?;
+        let iterator = sys::link_iterator(&iterator).map_err(failed("make the iterator"))?;
+        let sock_ops = sys::load_sock_ops(&program::sock_ops(maps, cookie))
+            .map_err(failed("load the program for connections"))?;
+        let attached =
+            sys::attach_to_cgroup(&sock_ops, &cgroup).map_err(failed("attach it to the cgroup"))?;
+        Ok(Self { wanted, before, limited: BTreeMap::new(), iterator, namespace, _attached: attached })
+    }
+
+    /// Sets these limits, in this order, and says for each whether it stands. A flow need not be there yet.
+    ///
+    /// Errors: for each flow its own; one that fails leaves the others be.
+    /// Cost: up to four system calls for each flow, and one pass over the network namespace's sockets for all together.
+    pub fn set(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
+        let mut results: Vec<_> = changes.iter().map(|(flow, limit)| self.write(*flow, *limit)).collect();
+        let applied = self.apply();
+        for ((flow, limit), result) in changes.iter().zip(&mut results) {
+            if result.is_err() {
+                continue;
+            }
+            if let Err(error) = &applied {
+                *result = Err(refused(*flow, io::Error::new(error.kind(), error.to_string())));
+            } else if *limit == Limit::None && !self.limited.contains_key(flow) {
+                let key = key(*flow);
+                *result = self
+                    .wanted
+                    .remove(&key)
+                    .and_then(|()| self.before.remove(&key))
+                    .map_err(|error| refused(*flow, error));
+            }
+        }
+        results
+    }
+
+    /// The flows that have limits, and which.
+    pub fn limits(&self) -> impl Iterator<Item = (Flow, BitRate)> {
+        self.limited.iter().map(|(flow, rate)| (*flow, *rate))
+    }
+
+    /// Writes down what is wanted; lifting wants what was before.
+    fn write(&mut self, flow: Flow, limit: Limit) -> Result<(), PaceError> {
+        let bytes = limit.bytes_per_second(RATE_MAX)?;
+        let key = key(flow);
+        if bytes.is_some() && self.limited.len() >= FLOWS_MAX && !self.limited.contains_key(&flow) {
+            return Err(PaceError::Full { flows_max: FLOWS_MAX });
+        }
+        let written = match bytes {
+            Some(bytes) => self.wanted.insert(&key, &(bytes as u32).to_ne_bytes()),
+            None if !self.limited.contains_key(&flow) => Ok(()),
+            None => match self.before.find(&key) {
+                Ok(Some(before)) => self.wanted.insert(&key, &before),
+                // No socket of that name was ever seen.
+                Ok(None) => self.wanted.remove(&key),
+                Err(error) => Err(error),
+            },
+        };
+        written.map_err(|error| refused(flow, error))?;
+        match limit {
+            Limit::Rate(rate) => drop(self.limited.insert(flow, rate)),
+            Limit::None => drop(self.limited.remove(&flow)),
+        }
+        Ok(())
+    }
+
+    /// Runs the iterator in the network namespace that it is for, which may not be that of this thread.
+    fn apply(&self) -> io::Result<()> {
+        let here = rustix::fs::fstat(namespace()?)?;
+        let there = rustix::fs::fstat(&self.namespace)?;
+        if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino) {
+            return sys::run_iterator(&self.iterator);
+        }
+        let run = || {
+            use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+            use std::os::fd::AsFd;
+            move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+            sys::run_iterator(&self.iterator)
+        };
+        std::thread::scope(|scope| scope.spawn(run).join().expect("nothing in it panics"))
+    }
+}
+
+impl Drop for BpfPacer {
+    fn drop(&mut self) {
+        let lifts: Vec<_> = self.limited.keys().map(|flow| (*flow, Limit::None)).collect();
+        if !lifts.is_empty() {
+            self.set(&lifts);
+        }
+    }
+}
+
+fn refused(flow: Flow, error: io::Error) -> PaceError {
+    PaceError::Refused { flow, mechanism: Mechanism::Bpf, error }
+}
+
+/// As the programs build it.
+fn key(flow: Flow) -> [u8; KEY_BYTES] {
+    let mut key = [0; KEY_BYTES];
+    let address = |at: SocketAddr| match at.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    key[..16].copy_from_slice(&address(flow.local()));
+    key[16..32].copy_from_slice(&address(flow.remote()));
+    key[32..36].copy_from_slice(&u32::from(flow.local().port()).to_ne_bytes());
+    key[36..].copy_from_slice(&u32::from(flow.remote().port()).to_ne_bytes());
+    key
+}
+
+/// That of this thread.
+fn namespace() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty())?)
+}
+
+/// What the kernel tells network namespaces apart by.
+fn netns_cookie() -> io::Result<u64> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let kind = (AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC);
+    crate::sys::netns_cookie(socket_with(kind.0, kind.1, kind.2, None)?)
+}
+
+/// Where the version 2 hierarchy is: at the usual place, or beside those of version 1.
+pub(crate) fn cgroup_root() -> io::Result<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    cgroup2_mount(&mounts).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Of lines as fstab(5) has them.
+fn cgroup2_mount(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let mut words = line.split(' ');
+        let (_, at, kind) = (words.next()?, words.next()?, words.next()?);
+        (kind == "cgroup2").then(|| PathBuf::from(at))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cgroup2_mount_is_found_also_beside_version_1() {
+        let hybrid = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        assert_eq!(cgroup2_mount(hybrid), Some("/sys/fs/cgroup/unified".into()));
+        assert_eq!(cgroup2_mount("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"), Some("/sys/fs/cgroup".into()));
+        assert_eq!(cgroup2_mount("proc /proc proc rw 0 0\n\n"), None);
+    }
+
+    #[test]
+    fn a_key_has_mapped_addresses_and_ports_as_numbers() {
+        let flow = Flow::new("10.0.0.1:258".parse().expect("good"), "[fd00::1]:3".parse().expect("good"));
+        let key = key(flow);
+        assert_eq!(key[10..16], [0xff, 0xff, 10, 0, 0, 1]);
+        assert_eq!((key[16], key[31]), (0xfd, 1));
+        assert_eq!(key[32..36], 258u32.to_ne_bytes());
+        assert_eq!(key[36..], 3u32.to_ne_bytes());
+    }
+}

@@ -1,0 +1,170 @@
+//! What the kernel says of its own types: where fields lie and what functions are numbered.
+//!
+//! Source: the kernel's Documentation/bpf/btf.rst, section 2. Leaves out: everything but the two questions that
+//! [`super::program`] has. Read [`Btf`].
+
+use std::collections::BTreeMap;
+
+/// Where the running kernel has its BTF.
+pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+/// How deep anonymous structures may nest: they do so twice in `sock_common`.
+const DEPTH_MAX: u32 = 8;
+
+const KIND_ARRAY: u32 = 3;
+const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
+const KIND_FUNC: u32 = 12;
+
+/// Type information, indexed.
+#[derive(Debug)]
+pub(crate) struct Btf<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+    little: bool,
+    /// Where each type begins; type 1 is the first.
+    starts: Vec<usize>,
+}
+
+impl<'a> Btf<'a> {
+    /// `None` for bytes that are no BTF of a version that we know.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let little = match bytes.first_chunk()? {
+            [0x9f, 0xeb] => true,
+            [0xeb, 0x9f] => false,
+            _ => return None,
+        };
+        let field = |at: usize| read(bytes, at, little).map(|n| n as usize);
+        let body = bytes.get(field(4)?..)?;
+        let section = |at: usize| body.get(field(at)?..)?.get(..field(at + 4)?);
+        let mut btf = Self { types: section(8)?, strings: section(16)?, little, starts: Vec::new() };
+        let mut at = 0;
+        while at < btf.types.len() {
+            btf.starts.push(at);
+            let info = btf.read(at + 4)?;
+            let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
+            at += 12
+                + match kind {
+                    1 | 14 | 17 => 4,
+                    KIND_ARRAY => 12,
+                    KIND_STRUCT | KIND_UNION | 15 | 19 => 12 * count,
+                    6 | 13 => 8 * count,
+                    2 | 7..=12 | 16 | 18 => 0,
+                    _ => return None,
+                };
+        }
+        Some(btf)
+    }
+
+    /// The number of a function.
+    pub(crate) fn function(&self, name: &str) -> Option<u32> {
+        self.find(KIND_FUNC, name)
+    }
+
+    /// Where these fields lie in a structure, those of anonymous structures within it included.
+    ///
+    /// Units: bytes. `None` if one is missing.
+    pub(crate) fn offsets<const N: usize>(&self, structure: &str, fields: [&str; N]) -> Option<[i16; N]> {
+        let mut found = BTreeMap::new();
+        self.members(self.find(KIND_STRUCT, structure)?, 0, DEPTH_MAX, &mut found);
+        let mut offsets = [0; N];
+        for (offset, field) in offsets.iter_mut().zip(fields) {
+            *offset = i16::try_from(*found.get(field.as_bytes())?).ok()?;
+        }
+        Some(offsets)
+    }
+
+    fn members(&self, id: u32, base: u32, depth: u32, found: &mut BTreeMap<&'a [u8], u32>) {
+        let Some((kind, count, start)) = self.header(id).filter(|_| depth > 0) else { return };
+        if !matches!(kind, KIND_STRUCT | KIND_UNION) {
+            return;
+        }
+        for at in (0..count).map(|i| start + 12 + 12 * i) {
+            let (Some(name), Some(inner), Some(bits)) = (self.read(at), self.read(at + 4), self.read(at + 8))
+            else {
+                return;
+            };
+            // The upper byte is a bit field's size where there are bit fields.
+            let offset = base.saturating_add((bits & 0xff_ffff) / 8);
+            match self.name(name) {
+                Some([]) | None => self.members(inner, offset, depth - 1, found),
+                Some(name) => drop(found.insert(name, offset)),
+            }
+        }
+    }
+
+    fn find(&self, kind: u32, name: &str) -> Option<u32> {
+        (1..=self.starts.len() as u32).find(|id| {
+            self.header(*id).is_some_and(|(k, _, start)| {
+                k == kind
+                    && self.read(start).and_then(|name| self.name(name)).is_some_and(|n| n == name.as_bytes())
+            })
+        })
+    }
+
+    /// Kind, number of members and beginning of a type.
+    fn header(&self, id: u32) -> Option<(u32, usize, usize)> {
+        let start = *self.starts.get(usize::try_from(id.checked_sub(1)?).ok()?)?;
+        let info = self.read(start + 4)?;
+        Some((info >> 24 & 0x1f, (info & 0xffff) as usize, start))
+    }
+
+    fn read(&self, at: usize) -> Option<u32> {
+        read(self.types, at, self.little)
+    }
+
+    fn name(&self, at: u32) -> Option<&'a [u8]> {
+        let rest = self.strings.get(usize::try_from(at).ok()?..)?;
+        rest.split(|byte| *byte == 0).next()
+    }
+}
+
+fn read(bytes: &[u8], at: usize, little: bool) -> Option<u32> {
+    let bytes = *bytes.get(at..)?.first_chunk()?;
+    Some(if little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// `struct s { int a; union { int b; int c; }; }` and `func f`.
+    fn example() -> Vec<u8> {
+        let words = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
+        let types = [
+            words(&[1, 1 << 24, 4, 32]),
+            words(&[0, KIND_UNION << 24 | 2, 4, 7, 1, 0, 9, 1, 0]),
+            words(&[3, KIND_STRUCT << 24 | 2, 8, 5, 1, 0, 0, 2, 32]),
+            words(&[11, KIND_FUNC << 24, 0]),
+        ]
+        .concat();
+        let strings = b"\0i\0s\0a\0b\0c\0f\0";
+        let mut bytes = vec![0x9f, 0xeb, 1, 0];
+        bytes.extend(words(&[24, 0, types.len() as u32, types.len() as u32, strings.len() as u32]));
+        bytes.extend(types);
+        bytes.extend(strings);
+        bytes
+    }
+
+    #[test]
+    fn fields_are_found_also_in_anonymous_members_and_functions_by_name() {
+        let bytes = example();
+        let btf = Btf::parse(&bytes).expect("BTF");
+        assert_eq!(btf.offsets("s", ["a", "b", "c"]), Some([0, 4, 4]));
+        assert_eq!(btf.offsets("s", ["x"]), None);
+        assert_eq!((btf.function("f"), btf.function("s")), (Some(4), None));
+    }
+
+    proptest! {
+        #[test]
+        fn broken_bytes_never_panic(at in 0usize..200, byte: u8, length in 0usize..200) {
+            let mut bytes = example();
+            let n = bytes.len();
+            bytes[at % n] = byte;
+            bytes.truncate(length);
+            if let Some(btf) = Btf::parse(&bytes) {
+                let _ = (btf.offsets("s", ["a"]), btf.function("f"));
+            }
+        }
+    }
+}
