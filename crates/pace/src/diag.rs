@@ -68,7 +68,7 @@ impl FlowReader {
     ///
     /// Errors: the system's, if it has no sock_diag or refuses it.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { netlink: Netlink::open(rustix::net::netlink::SOCK_DIAG)? })
+        Ok(Self { netlink: Netlink::open(Some(rustix::net::netlink::SOCK_DIAG))? })
     }
 
     /// All TCP flows, but at most `max`.

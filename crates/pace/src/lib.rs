@@ -6,8 +6,8 @@
 //! - **Flows.** A [`Flow`] is a 5-tuple of the network namespace in which a reader or a pacer was made; the protocol is TCP.
 //! - **Listing.** [`FlowReader`] says which flows there are and what each has sent.
 //! - **Limits.** [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor. [`BpfPacer`] has the
-//!   kernel set the same option, also on flows whose programs cannot be touched and on those to come. Lifting a limit
-//!   brings back what the flow had before, and so does dropping the pacer.
+//!   kernel set the same option, also on flows whose programs cannot be touched and on those to come. [`HtbPacer`]
+//!   shapes what leaves by a device. Lifting a limit brings back what the flow had before, and so does dropping the pacer.
 //!
 //! Differs: Flow Chasing marks packets in a kernel module and shapes them by HTB; here TCP's own pacing holds the rate where it
 //! can, which needs no queue and no module.
@@ -38,6 +38,7 @@ mod bpf;
 mod diag;
 mod error;
 mod flow;
+mod htb;
 mod netlink;
 mod owner;
 mod socket;
@@ -47,6 +48,7 @@ pub use bpf::BpfPacer;
 pub use diag::{FlowReader, FlowState, Listing};
 pub use error::{PaceError, StartError};
 pub use flow::{Flow, Limit};
+pub use htb::HtbPacer;
 pub use socket::{SocketPacer, pacing_limit, set_pacing_limit};
 
 /// Most flows that can have limits at a time.
@@ -59,6 +61,8 @@ pub enum Mechanism {
     Socket,
     /// The same, set by a BPF program in the kernel.
     Bpf,
+    /// A class of its own in an HTB qdisc.
+    Htb,
 }
 
 impl Mechanism {
@@ -69,6 +73,9 @@ impl Mechanism {
             Self::Bpf => {
                 "needs Linux 5.16 with BTF, a cgroup2 file system, and CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run as root"
             }
+            Self::Htb => {
+                "needs sch_htb and cls_u32 (`modprobe`), CAP_NET_ADMIN, and a device without a qdisc of somebody else's"
+            }
         }
     }
 }
@@ -78,6 +85,7 @@ impl std::fmt::Display for Mechanism {
         f.write_str(match self {
             Self::Socket => "SO_MAX_PACING_RATE",
             Self::Bpf => "BPF",
+            Self::Htb => "HTB",
         })
     }
 }

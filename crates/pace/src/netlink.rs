@@ -8,13 +8,16 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-    NetlinkSerializable,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload, NetlinkSerializable,
 };
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
 
 /// Room for one datagram: the kernel's dumps come in at most 32 KiB.
 const BUFFER_BYTES: usize = 64 << 10;
+/// Most requests in one datagram: their acknowledgements must fit the socket's default buffer of some 200 KiB together.
+const BATCH_MAX: usize = 64;
+
 /// A netlink socket.
 #[derive(Debug)]
 pub(crate) struct Netlink {
@@ -24,12 +27,13 @@ pub(crate) struct Netlink {
 }
 
 impl Netlink {
-    pub(crate) fn open(protocol: Protocol) -> io::Result<Self> {
+    /// No protocol is rtnetlink(7), whose number is 0.
+    pub(crate) fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,
             SocketType::RAW,
             SocketFlags::CLOEXEC,
-            Some(protocol),
+            protocol,
         )?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER_BYTES] })
     }
@@ -77,6 +81,34 @@ impl Netlink {
                 }
             }
         }
+    }
+
+    /// Has things done, in this order, and returns the kernel's verdict on each. Flags say how, beside `NLM_F_REQUEST`
+    /// and `NLM_F_ACK`.
+    pub(crate) fn change<M>(&mut self, requests: Vec<(M, u16)>) -> io::Result<Vec<io::Result<()>>>
+    where
+        M: NetlinkSerializable + NetlinkDeserializable,
+    {
+        let mut verdicts = Vec::with_capacity(requests.len());
+        let mut requests = requests.into_iter().peekable();
+        while requests.peek().is_some() {
+            let batch: Vec<_> =
+                requests.by_ref().take(BATCH_MAX).map(|(m, flags)| (m, flags | NLM_F_ACK)).collect();
+            let wanted = verdicts.len() + batch.len();
+            let first = self.send(batch)?;
+            let mut next = first;
+            while verdicts.len() < wanted {
+                for (header, payload) in self.receive::<M>()? {
+                    if let Ok(NetlinkPayload::Error(error)) = payload
+                        && header.sequence_number == next
+                    {
+                        verdicts.push(verdict(error.raw_code()));
+                        next = next.wrapping_add(1);
+                    }
+                }
+            }
+        }
+        Ok(verdicts)
     }
 
     /// Sends requests in one datagram and returns the first one's sequence number.

@@ -27,6 +27,17 @@ pub(crate) fn set_max_pacing_rate(socket: impl AsFd, rate: u64) -> Result<()> {
     set_option(socket, SO_MAX_PACING_RATE, &rate.to_ne_bytes())
 }
 
+/// What the socket's packets carry as their priority (socket(7), `SO_PRIORITY`).
+pub(crate) fn priority(socket: impl AsFd) -> Result<u32> {
+    let mut bytes = [0; 4];
+    option(socket, libc::SO_PRIORITY, &mut bytes)?;
+    Ok(u32::from_ne_bytes(bytes))
+}
+
+pub(crate) fn set_priority(socket: impl AsFd, priority: u32) -> Result<()> {
+    set_option(socket, libc::SO_PRIORITY, &priority.to_ne_bytes())
+}
+
 /// What the kernel tells the socket's network namespace from others by.
 pub(crate) fn netns_cookie(socket: impl AsFd) -> Result<u64> {
     let mut bytes = [0; 8];

@@ -139,6 +139,77 @@ fn bpf_limits_connections_that_were_there_before_it_or_come_after_and_restores_t
     assert_eq!((limit(before.flow), limit(after.flow)), (Some(None), Some(None)));
 }
 
+fn htb_pacer(pair: &Pair) -> Option<HtbPacer> {
+    pair.a.run(|| HtbPacer::new("v0")).map_err(|error| skip(&error.to_string())).ok()
+}
+
+fn set_all_by_htb(pacer: &mut HtbPacer, loads: &[Load], limit: Limit) {
+    let changes: Vec<_> = loads.iter().map(|load| (load.flow, limit)).collect();
+    for result in pacer.set(&changes) {
+        result.expect("a class can be made");
+    }
+}
+
+/// What the device has beside its default, by `tc`.
+fn qdiscs(pair: &Pair) -> String {
+    let seen = pair.a.command("tc qdisc show dev v0").unwrap_or_default();
+    seen + &pair.a.command("tc class show dev v0").unwrap_or_default()
+}
+
+#[test]
+fn htb_limits_flows_by_class_steered_by_their_sockets_or_by_filters() {
+    let _alone = alone();
+    let Some(pair) = Pair::start() else { return };
+    let before = qdiscs(&pair);
+    let Some(mut pacer) = htb_pacer(&pair) else { return };
+    // The class of those that are not there yet cannot be steered by a socket.
+    let waiting = [pair.waiting_load(Ipv::Four, None), pair.waiting_load(Ipv::Six, None)];
+    let changes = waiting.each_ref().map(|w| (w.flow, Limit::Rate(BitRate::mbps(20))));
+    pacer.set(&changes).into_iter().for_each(|result| result.expect("a class can be made"));
+    let mut loads: Vec<_> = waiting.into_iter().map(WaitingLoad::start).collect();
+    loads.extend(pair.load("cubic"));
+    loads.push(pair.foreign_load(Ipv::Six));
+    set_all_by_htb(&mut pacer, &loads, Limit::Rate(BitRate::mbps(20)));
+    // Of what HTB counts, headers down to Ethernet's are a twentieth.
+    assert_run_at(&loads, BitRate::mbps(19));
+    set_all_by_htb(&mut pacer, &loads, Limit::Rate(BitRate::mbps(80)));
+    assert_run_at(&loads, BitRate::mbps(76));
+    set_all_by_htb(&mut pacer, &loads, Limit::None);
+    assert_eq!(pacer.limits().count(), 0);
+    assert_are_faster_than(&loads, BitRate::mbps(80));
+    set_all_by_htb(&mut pacer, &loads, Limit::Rate(BitRate::mbps(20)));
+    drop(pacer);
+    assert_eq!(qdiscs(&pair), before);
+}
+
+#[test]
+fn htb_clears_what_a_killed_pacer_left_and_touches_no_other_qdisc() {
+    let _alone = alone();
+    let Some(pair) = Pair::start() else { return };
+    let Some(pacer) = htb_pacer(&pair) else { return };
+    let second = pair.a.run(|| HtbPacer::new("v0")).expect_err("one at a time");
+    assert!(second.to_string().contains("another pacer has"), "{second}");
+    let ours = qdiscs(&pair);
+    drop(pacer);
+    // As a killed one would have left it.
+    for line in [
+        "tc qdisc add dev v0 root handle ab0a: htb default 0xfa1e",
+        "tc class add dev v0 parent ab0a: classid ab0a:7 htb rate 8mbit",
+    ] {
+        if let Err(error) = pair.a.command(line) {
+            return skip(&error);
+        }
+    }
+    let pacer = htb_pacer(&pair).expect("what is left is cleared");
+    assert_eq!(qdiscs(&pair).lines().count(), ours.lines().count(), "{}", qdiscs(&pair));
+    drop(pacer);
+    pair.a.command("tc qdisc add dev v0 root handle 7: htb default 1").expect("the device is free again");
+    let theirs = qdiscs(&pair);
+    let refusal = pair.a.run(|| HtbPacer::new("v0")).expect_err("not ours");
+    assert!(refusal.to_string().contains("not ours, which stays"), "{refusal}");
+    assert_eq!(qdiscs(&pair), theirs);
+}
+
 fn connected() -> (TcpStream, TcpStream, Flow) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("listening");

@@ -1,0 +1,459 @@
+//! Rates by HTB: one class for each flow on one device, and packets steered to it.
+//!
+//! This is what Flow Chasing does (section 5.2), less its kernel module: a flow's packets find their class by the socket's
+//! `SO_PRIORITY`, which HTB reads first (tc-htb(8)), where a duplicate of its descriptor can be had, and else by a u32 filter on
+//! addresses and ports. It queues packets rather than keep TCP from sending them, so it is the last choice; it is the
+//! only one that counts all that goes to the wire, headers of the link included. A packet that finds no class goes on as if there were no HTB.
+//!
+//! Changes go to the kernel over rtnetlink(7), many in one datagram. Filters are read one after the other for every packet, so
+//! hundreds of flows without descriptors cost time.
+//!
+//! What is ours is known by its handle and a default class that no one else would choose: the next start on the device
+//! clears what a killed process has left. A root qdisc that somebody else has made is never touched, nor one that a
+//! living pacer holds: it holds the name of a socket as well, which the kernel frees when it dies. A killed process leaves priorities
+//! on sockets too; without classes they do nothing much.
+//!
+//! Leaves out: ingress, several devices, borrowing between flows, filters on `mark` (a kernel without `CONFIG_CLS_U32_MARK`
+//! takes them and matches everything). Read [`HtbPacer`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+
+use anabranch_units::BitRate;
+use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL, Nla as _, NlasIterator};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::tc::{
+    TcAttribute, TcFilterU32Option, TcHandle, TcMessage, TcOption, TcU32Key, TcU32Selector,
+    TcU32SelectorFlags,
+};
+use rustix::net::{AddressFamily, SocketType};
+
+use crate::netlink::Netlink;
+use crate::owner::{Socket, Sockets};
+use crate::{Flow, Limit, Mechanism, PaceError, StartError, sys};
+
+/// The major number of our qdisc.
+const MAJOR: u16 = 0xab0a;
+/// Its default class, which never exists: what is not steered is not shaped, and the qdisc is known for ours.
+const DEFAULT_CLASS: u32 = 0xfa1e;
+/// Minor numbers that classes may have.
+const CLASSES_MAX: u16 = 0x7fff;
+
+const TCA_HTB_PARMS: u16 = 1;
+const TCA_HTB_INIT: u16 = 2;
+const TCA_HTB_RATE64: u16 = 6;
+const TCA_HTB_CEIL64: u16 = 7;
+/// Of the interface that HTB checks, from include/uapi/linux/pkt_sched.h.
+const HTB_VERSION: u32 = 3;
+/// Saves the tables of rates that older tools computed.
+const LINKLAYER_ETHERNET: u8 = 1;
+
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_IPV6: u16 = 0x86dd;
+
+/// How a flow's packets find their class.
+#[derive(Copy, Clone, Debug)]
+enum Steering {
+    /// By the socket's priority, which was this before.
+    Priority { socket: Socket, before: u32 },
+    /// By a filter, whose preference is the class's minor number.
+    Filter,
+}
+
+#[derive(Debug)]
+struct Class {
+    minor: u16,
+    rate: BitRate,
+    steering: Steering,
+}
+
+/// Holds flows that leave by one device to rates, by an HTB class for each.
+///
+/// Dropping it takes its qdisc off the device, with all classes, and gives sockets their priorities back.
+#[derive(Debug)]
+pub struct HtbPacer {
+    netlink: Netlink,
+    sockets: Sockets,
+    device: i32,
+    classes: BTreeMap<Flow, Class>,
+    /// Minor numbers that are free again; above `next` all are.
+    free: Vec<u16>,
+    next: u16,
+    _only_one: UnixListener,
+}
+
+impl HtbPacer {
+    /// A pacer on this device of the thread's network namespace, in place of the device's default qdisc.
+    ///
+    /// Errors: what this kernel lacks or refuses, with the step: a root qdisc that is not ours, another pacer on the device.
+    pub fn new(device: &str) -> Result<Self, StartError> {
+        let failed = |step| move |error| StartError { mechanism: Mechanism::Htb, step, error };
+        let any = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
+        let index = any.and_then(|socket| rustix::net::netdevice::name_to_index(&socket, device));
+        let index = index.map_err(|error| failed("find the device")(error.into()))?;
+        let only_one = claim(index).map_err(failed("claim the device, which another pacer has"))?;
+        // Before anything is changed: from then on, only a pacer that is dropped cleans up.
+        let sockets = Sockets::new().map_err(failed("list flows"))?;
+        let route = Netlink::open(None);
+        let mut netlink = route.map_err(failed("open a netlink socket"))?;
+        let device = index as i32;
+        if leftover(&mut netlink, device).map_err(failed("list qdiscs"))? {
+            let delete = RouteNetlinkMessage::DelQueueDiscipline(root(device));
+            change(&mut netlink, delete, 0).map_err(failed("clear what a killed pacer has left"))?;
+        }
+        // The kernel takes this for a default qdisc only: it would have to be told to replace another.
+        let mut qdisc = root(device);
+        qdisc.attributes = kind("htb", vec![(TCA_HTB_INIT, global_options())]);
+        let add = RouteNetlinkMessage::NewQueueDiscipline(qdisc);
+        change(&mut netlink, add, NLM_F_CREATE | NLM_F_EXCL).map_err(|error| match error.raw_os_error() {
+            Some(libc::EEXIST) => {
+                failed("make a root qdisc: the device has one that is not ours, which stays")(error)
+            }
+            _ => failed("make a root qdisc")(error),
+        })?;
+        let mut pacer = Self {
+            netlink,
+            sockets,
+            device,
+            classes: BTreeMap::new(),
+            free: Vec::new(),
+            next: 1,
+            _only_one: only_one,
+        };
+        // A kernel without u32 should say so now.
+        let probe = Flow::new(SocketAddr::from(([0, 0, 0, 0], 0)), SocketAddr::from(([0, 0, 0, 0], 0)));
+        for request in [pacer.add_filter(probe, CLASSES_MAX), pacer.delete_filter(probe, CLASSES_MAX)] {
+            change(&mut pacer.netlink, request.0, request.1).map_err(failed("make a u32 filter"))?;
+        }
+        Ok(pacer)
+    }
+
+    /// Sets these limits, in this order, and says for each whether it stands. A flow need not be there yet.
+    ///
+    /// Lifting a limit drops what waits in the class; TCP sends it again.
+    /// Errors: for each flow its own; one that fails leaves the others be.
+    /// Cost: one message of a shared datagram for each flow that is known; finding new ones costs one pass over `/proc` for all of
+    /// them together.
+    pub fn set(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
+        let flow_is_new =
+            |(flow, limit): &&(Flow, Limit)| *limit != Limit::None && !self.classes.contains_key(flow);
+        let new: Vec<Flow> = changes.iter().filter(flow_is_new).map(|(flow, _)| *flow).collect();
+        let mut sockets: BTreeMap<Flow, Socket> = BTreeMap::new();
+        for (flow, socket) in new.iter().zip(self.sockets.find(&new)) {
+            if let Ok(socket) = socket {
+                sockets.insert(*flow, socket);
+            }
+        }
+        let mut requests = Vec::new();
+        let mut results = Vec::with_capacity(changes.len());
+        for (i, (flow, limit)) in changes.iter().enumerate() {
+            let result = self.plan(*flow, *limit, sockets.get(flow));
+            results.push(result.map(|planned| requests.extend(planned.into_iter().map(|r| (i, r)))));
+        }
+        let (owners, requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
+        match self.netlink.change(requests) {
+            Ok(verdicts) => {
+                for (i, verdict) in owners.into_iter().zip(verdicts) {
+                    if let Err(error) = verdict {
+                        results[i] = Err(refused(changes[i].0, error));
+                    }
+                }
+            }
+            Err(error) => {
+                for i in owners {
+                    results[i] = Err(refused(changes[i].0, io::Error::new(error.kind(), error.to_string())));
+                }
+            }
+        }
+        // A flow that could not be given all that it needs is given nothing.
+        let mut undo = Vec::new();
+        for ((flow, _), result) in changes.iter().zip(&results) {
+            if result.is_err() && new.contains(flow) {
+                undo.extend(self.plan(*flow, Limit::None, None).unwrap_or_default());
+            }
+        }
+        let _ = self.netlink.change(undo);
+        results
+    }
+
+    /// The flows that have limits, and which.
+    pub fn limits(&self) -> impl Iterator<Item = (Flow, BitRate)> {
+        self.classes.iter().map(|(flow, class)| (*flow, class.rate))
+    }
+
+    /// Steers the flow and says what the kernel is to be asked for.
+    fn plan(
+        &mut self,
+        flow: Flow,
+        limit: Limit,
+        socket: Option<&Socket>,
+    ) -> Result<Vec<(RouteNetlinkMessage, u16)>, PaceError> {
+        let bytes = limit.bytes_per_second(u64::MAX / 8)?;
+        let (Some(bytes), Limit::Rate(rate)) = (bytes, limit) else {
+            let Some(class) = self.classes.remove(&flow) else { return Ok(Vec::new()) };
+            let mut requests = Vec::new();
+            match class.steering {
+                Steering::Filter => requests.push(self.delete_filter(flow, class.minor)),
+                Steering::Priority { socket, before } => self.restore(flow, socket, before),
+            }
+            requests.push((RouteNetlinkMessage::DelTrafficClass(self.class(class.minor)), 0));
+            self.free.push(class.minor);
+            return Ok(requests);
+        };
+        if let Some(class) = self.classes.get_mut(&flow) {
+            class.rate = rate;
+            let minor = class.minor;
+            return Ok(vec![self.set_class(minor, bytes, 0)]);
+        }
+        let full = PaceError::Full { flows_max: usize::from(CLASSES_MAX) - 1 };
+        let minor = match self.free.pop() {
+            Some(minor) => minor,
+            None if self.next < CLASSES_MAX => {
+                self.next += 1;
+                self.next - 1
+            }
+            None => return Err(full),
+        };
+        let mut requests = vec![self.set_class(minor, bytes, NLM_F_CREATE | NLM_F_EXCL)];
+        let steering = match socket.and_then(|socket| steer(socket, minor)) {
+            Some(priority) => priority,
+            None => {
+                requests.push(self.add_filter(flow, minor));
+                Steering::Filter
+            }
+        };
+        self.classes.insert(flow, Class { minor, rate, steering });
+        Ok(requests)
+    }
+
+    /// Gives a socket its priority back, wherever it is now; one that is gone needs none.
+    fn restore(&mut self, flow: Flow, socket: Socket, before: u32) {
+        let duplicate = socket.duplicate().ok().or_else(|| {
+            let found = self.sockets.find(&[flow]).pop()?.ok()?;
+            (found.cookie() == socket.cookie()).then(|| found.duplicate().ok())?
+        });
+        if let Some(duplicate) = duplicate {
+            let _ = sys::set_priority(duplicate, before);
+        }
+    }
+
+    fn class(&self, minor: u16) -> TcMessage {
+        let mut class = TcMessage::with_index(self.device);
+        class.header.handle = TcHandle { major: MAJOR, minor };
+        class
+    }
+
+    fn set_class(&self, minor: u16, bytes_per_second: u64, flags: u16) -> (RouteNetlinkMessage, u16) {
+        let mut class = self.class(minor);
+        class.header.parent = TcHandle { major: MAJOR, minor: 0 };
+        class.attributes = kind("htb", class_options(bytes_per_second));
+        (RouteNetlinkMessage::NewTrafficClass(class), flags)
+    }
+
+    fn filter(&self, flow: Flow, minor: u16) -> TcMessage {
+        let mut filter = TcMessage::with_index(self.device);
+        filter.header.parent = TcHandle { major: MAJOR, minor: 0 };
+        let protocol = if flow.local().is_ipv4() { ETH_P_IP } else { ETH_P_IPV6 };
+        filter.header.info = u32::from(minor) << 16 | u32::from(protocol.to_be());
+        filter
+    }
+
+    fn add_filter(&self, flow: Flow, minor: u16) -> (RouteNetlinkMessage, u16) {
+        let mut filter = self.filter(flow, minor);
+        filter.attributes = vec![
+            TcAttribute::Kind("u32".into()),
+            TcAttribute::Options(vec![
+                TcOption::U32(TcFilterU32Option::ClassId(TcHandle { major: MAJOR, minor })),
+                TcOption::U32(TcFilterU32Option::Selector(selector(flow))),
+            ]),
+        ];
+        (RouteNetlinkMessage::NewTrafficFilter(filter), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    fn delete_filter(&self, flow: Flow, minor: u16) -> (RouteNetlinkMessage, u16) {
+        (RouteNetlinkMessage::DelTrafficFilter(self.filter(flow, minor)), 0)
+    }
+}
+
+impl Drop for HtbPacer {
+    fn drop(&mut self) {
+        for (flow, class) in std::mem::take(&mut self.classes) {
+            if let Steering::Priority { socket, before } = class.steering {
+                self.restore(flow, socket, before);
+            }
+        }
+        let delete = RouteNetlinkMessage::DelQueueDiscipline(root(self.device));
+        let _ = change(&mut self.netlink, delete, 0);
+    }
+}
+
+/// Has the socket's packets find this class, or says that it cannot.
+fn steer(socket: &Socket, minor: u16) -> Option<Steering> {
+    let duplicate = socket.duplicate().ok()?;
+    let before = sys::priority(&duplicate).ok()?;
+    sys::set_priority(&duplicate, TcHandle { major: MAJOR, minor }.into()).ok()?;
+    Some(Steering::Priority { socket: *socket, before })
+}
+
+/// A name in this network namespace that only one process can hold, and only while it lives.
+fn claim(device: u32) -> io::Result<UnixListener> {
+    UnixListener::bind_addr(&UnixAddr::from_abstract_name(format!("anabranch-pace-htb-{device}"))?)
+}
+
+/// Whether the device's root qdisc is one that we left.
+fn leftover(netlink: &mut Netlink, device: i32) -> io::Result<bool> {
+    let mut ours = false;
+    netlink.dump(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::with_index(device)), |answer| {
+        if let RouteNetlinkMessage::NewQueueDiscipline(qdisc) = answer
+            && (qdisc.header.index, qdisc.header.parent) == (device, TcHandle::ROOT)
+        {
+            ours = is_ours(&qdisc);
+        }
+    })?;
+    Ok(ours)
+}
+
+fn is_ours(qdisc: &TcMessage) -> bool {
+    let htb = TcAttribute::Kind("htb".into());
+    let default_class = qdisc.attributes.iter().find_map(|attribute| {
+        let TcAttribute::Options(options) = attribute else { return None };
+        let [TcOption::Other(options)] = &options[..] else { return None };
+        let mut bytes = vec![0; options.value_len()];
+        options.emit_value(&mut bytes);
+        let init = NlasIterator::new(&bytes[..]).flatten().find(|nla| nla.kind() == TCA_HTB_INIT)?;
+        init.value().get(8..)?.first_chunk().map(|class| u32::from_ne_bytes(*class))
+    });
+    qdisc.header.handle == TcHandle { major: MAJOR, minor: 0 }
+        && qdisc.attributes.contains(&htb)
+        && default_class == Some(DEFAULT_CLASS)
+}
+
+fn change(netlink: &mut Netlink, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    netlink.change(vec![(request, flags)])?.pop().expect("one verdict for one request")
+}
+
+/// Our root qdisc on this device.
+fn root(device: i32) -> TcMessage {
+    let mut qdisc = TcMessage::with_index(device);
+    qdisc.header.parent = TcHandle::ROOT;
+    qdisc.header.handle = TcHandle { major: MAJOR, minor: 0 };
+    qdisc
+}
+
+fn kind(name: &str, options: Vec<(u16, Vec<u8>)>) -> Vec<TcAttribute> {
+    let options = options.into_iter().map(|(kind, value)| TcOption::Other(DefaultNla::new(kind, value)));
+    vec![TcAttribute::Kind(name.into()), TcAttribute::Options(options.collect())]
+}
+
+/// A `tc_htb_glob`: version, divisor for quanta, default class, debug, packets not shaped.
+fn global_options() -> Vec<u8> {
+    [HTB_VERSION, 10, DEFAULT_CLASS, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect()
+}
+
+/// What a burst may be: what passes in this time, and a packet.
+///
+/// Units: nanoseconds; bytes.
+const BURST_NS: u64 = 2_000_000;
+const BURST_PACKET_BYTES: u64 = 1_600;
+/// What a class may send when it is its turn; of no effect where none borrows, but HTB asks for it.
+///
+/// Units: bytes.
+const QUANTUM_BYTES: u32 = 60_000;
+
+/// A `tc_htb_opt`, with rates beyond 32 bits beside it.
+fn class_options(bytes_per_second: u64) -> Vec<(u16, Vec<u8>)> {
+    let rate = u32::try_from(bytes_per_second).unwrap_or(u32::MAX);
+    let mut spec = vec![0, LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0];
+    spec.extend(rate.to_ne_bytes());
+    // In the scheduler's ticks of 64 ns.
+    let packet_ns = BURST_PACKET_BYTES * 1_000_000_000 / bytes_per_second.max(1);
+    let ticks = u32::try_from((BURST_NS + packet_ns) >> 6).unwrap_or(u32::MAX);
+    let mut options = [spec.clone(), spec].concat();
+    options.extend([ticks, ticks, QUANTUM_BYTES, 0, 0].into_iter().flat_map(u32::to_ne_bytes));
+    let mut all = vec![(TCA_HTB_PARMS, options)];
+    if bytes_per_second >= u64::from(u32::MAX) {
+        let wide = bytes_per_second.to_ne_bytes().to_vec();
+        all.extend([(TCA_HTB_RATE64, wide.clone()), (TCA_HTB_CEIL64, wide)]);
+    }
+    all
+}
+
+/// Matches the packets that the flow sends: TCP right after the IP header, without options or extension headers.
+fn selector(flow: Flow) -> TcU32Selector {
+    let mut keys = Vec::new();
+    let mut push = |off: usize, mask: u32, val: u32| {
+        let mut key = TcU32Key::default();
+        (key.off, key.mask, key.val) = (off as i32, mask, val);
+        keys.push(key);
+    };
+    let ports = u32::from(flow.local().port()) << 16 | u32::from(flow.remote().port());
+    let tcp = libc::IPPROTO_TCP as u32;
+    match (flow.local().ip(), flow.remote().ip()) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            push(0, 0xff00_0000, 0x4500_0000);
+            push(8, 0x00ff_0000, tcp << 16);
+            push(12, u32::MAX, local.into());
+            push(16, u32::MAX, remote.into());
+            push(20, u32::MAX, ports);
+        }
+        (local, remote) => {
+            push(4, 0x0000_ff00, tcp << 8);
+            for (at, ip) in [(8, local), (24, remote)] {
+                let ip = match ip {
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                    IpAddr::V6(ip) => ip,
+                };
+                for (word, bytes) in ip.octets().as_chunks::<4>().0.iter().enumerate() {
+                    push(at + 4 * word, u32::MAX, u32::from_be_bytes(*bytes));
+                }
+            }
+            push(40, u32::MAX, ports);
+        }
+    }
+    let mut selector = TcU32Selector::default();
+    selector.flags = TcU32SelectorFlags::Terminal;
+    selector.nkeys = keys.len() as u8;
+    selector.keys = keys;
+    selector
+}
+
+fn refused(flow: Flow, error: io::Error) -> PaceError {
+    PaceError::Refused { flow, mechanism: Mechanism::Htb, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_qdisc_is_ours_only_with_our_handle_and_default_class() {
+        let qdisc = |class: u32, major| {
+            let mut init = vec![28, 0, TCA_HTB_INIT as u8, 0];
+            init[..2].copy_from_slice(&24u16.to_ne_bytes());
+            init[2..].copy_from_slice(&TCA_HTB_INIT.to_ne_bytes());
+            init.extend([HTB_VERSION, 10, class, 0, 0].into_iter().flat_map(u32::to_ne_bytes));
+            let mut qdisc = root(1);
+            qdisc.header.handle.major = major;
+            qdisc.attributes = vec![
+                TcAttribute::Kind("htb".into()),
+                TcAttribute::Options(vec![TcOption::Other(DefaultNla::new(2, init))]),
+            ];
+            qdisc
+        };
+        assert!(is_ours(&qdisc(DEFAULT_CLASS, MAJOR)));
+        assert!(!is_ours(&qdisc(1, MAJOR)));
+        assert!(!is_ours(&qdisc(DEFAULT_CLASS, 1)));
+        assert!(!is_ours(&root(1)));
+    }
+
+    #[test]
+    fn rates_beyond_32_bits_get_fields_of_their_own() {
+        assert_eq!(class_options(u64::from(u32::MAX) - 1).len(), 1);
+        let wide = class_options(u64::from(u32::MAX));
+        assert_eq!(wide.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [1, 6, 7]);
+        assert_eq!(wide[0].1.len(), 44);
+    }
+}
