@@ -121,6 +121,15 @@ impl BpfPacer {
         self.limited.iter().map(|(flow, rate)| (*flow, *rate))
     }
 
+    /// Has a flow get this back when its limit is lifted, whatever it has now.
+    ///
+    /// Units: bytes per second; what 32 bits cannot say is no limit.
+    pub(crate) fn note_before(&self, flow: Flow, before: u64) {
+        let before = u32::try_from(before).unwrap_or(u32::MAX);
+        // Without room for it there is none for the limit either, which the caller hears of.
+        let _ = self.before.insert(&key(flow), &before.to_ne_bytes());
+    }
+
     /// Writes down what is wanted; lifting wants what was before.
     fn write(&mut self, flow: Flow, limit: Limit) -> Result<(), PaceError> {
         let bytes = limit.bytes_per_second(RATE_MAX)?;

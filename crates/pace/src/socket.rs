@@ -95,6 +95,13 @@ impl SocketPacer {
         self.limited.iter().map(|(flow, limited)| (*flow, limited.rate))
     }
 
+    /// Forgets a flow without lifting its limit, and says what it had before.
+    ///
+    /// Units: bytes per second; all ones is no limit.
+    pub(crate) fn release(&mut self, flow: Flow) -> Option<u64> {
+        self.limited.remove(&flow).map(|limited| limited.before)
+    }
+
     /// Sets the limit of a flow whose socket is where it was; `None` if it has to be looked for.
     fn set_known(&mut self, flow: Flow, limit: Limit) -> Option<Result<(), PaceError>> {
         let bytes = match limit.bytes_per_second(RATE_MAX) {

@@ -21,8 +21,8 @@ const TOLERANCE: f64 = 0.10;
 /// Asserts that each of these flows, all limited so, runs at its limit.
 fn assert_run_at(loads: &[Load], rate: BitRate) {
     // What was sent at an earlier rate drains.
-    std::thread::sleep(Duration::from_millis(250));
-    for (load, seen) in loads.iter().zip(rates_over(loads, Duration::from_millis(700))) {
+    std::thread::sleep(Duration::from_millis(200));
+    for (load, seen) in loads.iter().zip(rates_over(loads, Duration::from_millis(600))) {
         println!("{}: {:.1} Mbit/s where {rate} was set", load.congestion_control, seen.as_mbps_f64());
         let share = seen.as_mbps_f64() / rate.as_mbps_f64();
         assert!((1.0 - TOLERANCE..1.0 + TOLERANCE).contains(&share), "{seen} where {rate} was set");
@@ -208,6 +208,47 @@ fn htb_clears_what_a_killed_pacer_left_and_touches_no_other_qdisc() {
     let refusal = pair.a.run(|| HtbPacer::new("v0")).expect_err("not ours");
     assert!(refusal.to_string().contains("not ours, which stays"), "{refusal}");
     assert_eq!(qdiscs(&pair), theirs);
+}
+
+#[test]
+fn a_pacer_takes_the_first_mechanism_that_holds_a_flow_and_says_which() {
+    let _alone = alone();
+    let Some(pair) = Pair::start() else { return };
+    let Some(cgroup) = TestCgroup::make() else { return };
+    let options = PacerOptions {
+        cgroup: Some(cgroup.path().to_owned()),
+        device: Some("v0".into()),
+        ..PacerOptions::default()
+    };
+    let mut pacer = pair.a.run(move || Pacer::new(&options).expect("sockets at least"));
+    if !pacer.missing().is_empty() {
+        return skip(&format!("{:?}", pacer.missing()));
+    }
+    let (here, waiting) = (pair.foreign_load(Ipv::Four), pair.waiting_load(Ipv::Six, Some(&cgroup)));
+    let (there, later) = (here.flow, waiting.flow);
+    let wide = BitRate::gbps(50);
+    let mut set = |flow, limit| pacer.set(&[(flow, limit)]).pop().expect("one").expect("it can be held");
+    assert_eq!(set(there, Limit::Rate(BitRate::mbps(20))), Some(Mechanism::Socket));
+    assert_eq!(set(later, Limit::Rate(BitRate::mbps(20))), Some(Mechanism::Bpf));
+    let loads = [here, waiting.start()];
+    assert_run_at(&loads, BitRate::mbps(20));
+    // More than BPF can say: the next in the order takes over.
+    assert_eq!(set(later, Limit::Rate(wide)), Some(Mechanism::Htb));
+    assert_eq!(set(later, Limit::None), Some(Mechanism::Htb));
+    assert_eq!(set(later, Limit::None), None);
+    let limits: Vec<_> = pacer.limits().collect();
+    assert_eq!(limits, [(there, BitRate::mbps(20), Mechanism::Socket)]);
+    pacer.retain(|_| false);
+    assert_eq!(pacer.mechanism(there), None);
+    assert_are_faster_than(&loads, BitRate::mbps(20));
+}
+
+#[test]
+fn every_finding_that_is_not_ok_has_a_fix() {
+    for finding in doctor() {
+        println!("{finding:?}");
+        assert_eq!(finding.ok, finding.fix.is_none(), "{finding:?}");
+    }
 }
 
 fn connected() -> (TcpStream, TcpStream, Flow) {

@@ -1,0 +1,113 @@
+//! What this machine can do to hold flows to rates, and the fix for what it cannot.
+//!
+//! Read [`doctor`].
+
+use std::net::{TcpListener, TcpStream};
+
+use anabranch_units::BitRate;
+
+use crate::{BpfPacer, Flow, FlowReader, HtbPacer, Limit, Mechanism, SocketPacer};
+
+/// One fact about the machine.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub name: &'static str,
+    /// Whether it is as a pacer wants it.
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it; `None` if nothing needs to be done.
+    pub fix: Option<String>,
+}
+
+/// Tries every mechanism, on a connection to itself over loopback and, for HTB, in a network namespace of its own. Leaves nothing behind.
+pub fn doctor() -> Vec<Finding> {
+    vec![
+        finding("flow listing", list(), "needs CONFIG_INET_DIAG: sudo modprobe inet_diag tcp_diag"),
+        finding("rates by socket", by_socket(), Mechanism::Socket.needs()),
+        finding("rates by BPF", by_bpf(), Mechanism::Bpf.needs()),
+        finding("rates by HTB", by_htb(), Mechanism::Htb.needs()),
+    ]
+}
+
+fn finding(name: &'static str, result: Result<String, String>, fix: &str) -> Finding {
+    match result {
+        Ok(detail) => Finding { name, ok: true, detail, fix: None },
+        Err(detail) => Finding { name, ok: false, detail, fix: Some(fix.to_owned()) },
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// A connection from this process to itself: both ends, and its name.
+fn connection() -> std::io::Result<(TcpStream, TcpStream, Flow)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    let flow = Flow::new(near.local_addr()?, near.peer_addr()?);
+    Ok((near, far, flow))
+}
+
+fn list() -> Result<String, String> {
+    let connection = connection().map_err(text)?;
+    let found = FlowReader::new().and_then(|mut reader| reader.find(connection.2)).map_err(text)?;
+    let state = found.ok_or("a connection of our own is not listed")?;
+    match state.bytes_sent {
+        Some(_) => Ok("tells what each flow has sent".into()),
+        None => Err("does not tell what flows have sent: needs Linux 4.19".into()),
+    }
+}
+
+/// What both ways of setting the option are tried with.
+const RATE: BitRate = BitRate::mbps(8);
+
+fn by_socket() -> Result<String, String> {
+    let connection = connection().map_err(text)?;
+    let mut pacer = SocketPacer::new().map_err(text)?;
+    pacer
+        .set(&[(connection.2, Limit::Rate(RATE))])
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(text)?;
+    took_effect(&connection.0)?;
+    Ok(if rustix::process::geteuid().is_root() {
+        "a duplicated descriptor takes a rate".into()
+    } else {
+        "a duplicated descriptor takes a rate; other users' programs need root".into()
+    })
+}
+
+fn by_bpf() -> Result<String, String> {
+    let connection = connection().map_err(text)?;
+    let mut pacer = BpfPacer::new(None).map_err(text)?;
+    pacer
+        .set(&[(connection.2, Limit::Rate(RATE))])
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(text)?;
+    took_effect(&connection.0)?;
+    Ok("programs load, attach and set a rate".into())
+}
+
+fn took_effect(stream: &TcpStream) -> Result<(), String> {
+    match crate::pacing_limit(stream).map_err(text)? {
+        Some(RATE) => Ok(()),
+        other => Err(format!("{RATE} was set, but the socket says {other:?}")),
+    }
+}
+
+/// In a thread of its own, in a network namespace of its own, on its loopback device.
+fn by_htb() -> Result<String, String> {
+    let try_it = || {
+        // SAFETY: the network namespace is this thread's own affair; the thread ends right after.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
+            .map_err(|error| format!("no network namespace to try it in: {error}"))?;
+        HtbPacer::new("lo").map(drop).map_err(text)
+    };
+    let tried = std::thread::scope(|scope| scope.spawn(try_it).join());
+    tried.unwrap_or_else(|_| Err("the trial panicked".into()))?;
+    Ok("a qdisc and filters can be made".into())
+}

@@ -1,0 +1,190 @@
+//! One pacer for all flows, by whichever mechanism holds each.
+//!
+//! Order of choice: the flow's own socket (at once, nothing between TCP and the wire, nothing left in the kernel); BPF, where the
+//! socket cannot be had or is not there yet; HTB on a device that was named, as the last. A flow stays with its mechanism until
+//! that fails it: then the next takes over, and the first lets go.
+//!
+//! Read [`Pacer`] and [`PacerOptions`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anabranch_units::BitRate;
+
+use crate::{BpfPacer, Flow, HtbPacer, Limit, Mechanism, PaceError, SocketPacer, StartError};
+
+/// What a pacer may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacerOptions {
+    /// Whether descriptors of other programs may be duplicated.
+    pub socket: bool,
+    /// Whether BPF programs may be loaded.
+    pub bpf: bool,
+    /// The cgroup whose programs' connections BPF looks at as they open; `None` is the root, so all.
+    pub cgroup: Option<PathBuf>,
+    /// The device whose default qdisc may be replaced by HTB; `None` uses no HTB.
+    pub device: Option<String>,
+}
+
+impl Default for PacerOptions {
+    /// Sockets and BPF in the root cgroup; no HTB.
+    fn default() -> Self {
+        Self { socket: true, bpf: true, cgroup: None, device: None }
+    }
+}
+
+/// Holds this host's flows to rates, each by the first mechanism that can.
+///
+/// Dropping it lifts every limit that it set.
+#[derive(Debug)]
+pub struct Pacer {
+    socket: Option<SocketPacer>,
+    bpf: Option<BpfPacer>,
+    htb: Option<HtbPacer>,
+    missing: Vec<StartError>,
+    used: BTreeMap<Flow, (Mechanism, BitRate)>,
+}
+
+impl Pacer {
+    /// A pacer for the network namespace of this thread.
+    ///
+    /// A mechanism that does not work here is no error if another does: [`Pacer::missing`] says which and why.
+    /// Errors: why the last of those that may be used does not work, if none does.
+    pub fn new(options: &PacerOptions) -> Result<Self, NoMechanism> {
+        let mut missing = Vec::new();
+        let mut keep = |error| missing.push(error);
+        let socket = options.socket.then(|| {
+            let failed = |error| StartError { mechanism: Mechanism::Socket, step: "list flows", error };
+            SocketPacer::new().map_err(failed)
+        });
+        let socket = socket.and_then(|result| result.map_err(&mut keep).ok());
+        let bpf = options.bpf.then(|| BpfPacer::new(options.cgroup.as_deref()));
+        let bpf = bpf.and_then(|result| result.map_err(&mut keep).ok());
+        let htb = options.device.as_deref().map(HtbPacer::new);
+        let htb = htb.and_then(|result| result.map_err(&mut keep).ok());
+        if socket.is_none() && bpf.is_none() && htb.is_none() {
+            return Err(NoMechanism { missing });
+        }
+        Ok(Self { socket, bpf, htb, missing, used: BTreeMap::new() })
+    }
+
+    /// Which of the mechanisms that may be used do not work here, and why.
+    pub fn missing(&self) -> &[StartError] {
+        &self.missing
+    }
+
+    /// Sets these limits, in this order, and says for each by which mechanism, or for one that is lifted by which it was.
+    /// `None` is a flow that had no limit and needs none.
+    ///
+    /// A flow need not be there yet, unless sockets are all there is: so one that has ended gets a limit all the same, and
+    /// keeps its place among [`crate::FLOWS_MAX`] until it is lifted ([`Pacer::retain`]).
+    /// Errors: for each flow its own, from the last mechanism that was tried; one that fails leaves the others be.
+    pub fn set(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<Option<Mechanism>, PaceError>> {
+        let mut results: Vec<Option<Result<Option<Mechanism>, PaceError>>> =
+            changes.iter().map(|_| None).collect();
+        let held: Vec<_> = changes.iter().map(|(flow, _)| self.mechanism(*flow)).collect();
+        for mechanism in [Mechanism::Socket, Mechanism::Bpf, Mechanism::Htb] {
+            // Lifting is for the mechanism that holds the flow, a rate also for those after it.
+            let mine = |i: &usize| match (held[*i], changes[*i].1) {
+                (Some(held), Limit::None) => held == mechanism,
+                (None, Limit::None) => false,
+                (held, Limit::Rate(_)) => {
+                    held.is_none_or(|held| held <= mechanism) && !matches!(results[*i], Some(Ok(_)))
+                }
+            };
+            let indices: Vec<usize> = (0..changes.len()).filter(mine).collect();
+            if !self.has(mechanism) {
+                continue;
+            }
+            for i in &indices {
+                if let Some(earlier) = held[*i].filter(|held| *held != mechanism) {
+                    self.hand_over(changes[*i].0, earlier, mechanism);
+                }
+            }
+            let wanted: Vec<_> = indices.iter().map(|i| changes[*i]).collect();
+            for (i, answer) in indices.into_iter().zip(self.set_by(mechanism, &wanted)) {
+                let (flow, limit) = changes[i];
+                match (&answer, limit) {
+                    (Ok(()), Limit::Rate(rate)) => drop(self.used.insert(flow, (mechanism, rate))),
+                    (Ok(()), Limit::None) => drop(self.used.remove(&flow)),
+                    (Err(_), _) => {}
+                }
+                results[i] = Some(answer.map(|()| Some(mechanism)));
+            }
+        }
+        let unused = || Ok(None);
+        results.into_iter().map(|result| result.unwrap_or_else(unused)).collect()
+    }
+
+    /// How this flow is held to its rate; `None` if it has no limit of ours.
+    pub fn mechanism(&self, flow: Flow) -> Option<Mechanism> {
+        self.used.get(&flow).map(|(mechanism, _)| *mechanism)
+    }
+
+    /// The flows that have limits, which, and by which mechanism.
+    pub fn limits(&self) -> impl Iterator<Item = (Flow, BitRate, Mechanism)> {
+        self.used.iter().map(|(flow, (mechanism, rate))| (*flow, *rate, *mechanism))
+    }
+
+    /// Lifts the limits of flows for which this says no: those that a listing no longer has, for one.
+    pub fn retain(&mut self, mut keep: impl FnMut(Flow) -> bool) {
+        let lifts: Vec<_> =
+            self.used.keys().filter(|flow| !keep(**flow)).map(|flow| (*flow, Limit::None)).collect();
+        self.set(&lifts);
+    }
+
+    fn has(&self, mechanism: Mechanism) -> bool {
+        match mechanism {
+            Mechanism::Socket => self.socket.is_some(),
+            Mechanism::Bpf => self.bpf.is_some(),
+            Mechanism::Htb => self.htb.is_some(),
+        }
+    }
+
+    fn set_by(&mut self, mechanism: Mechanism, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
+        match mechanism {
+            _ if changes.is_empty() => None,
+            Mechanism::Socket => self.socket.as_mut().map(|pacer| pacer.set(changes)),
+            Mechanism::Bpf => self.bpf.as_mut().map(|pacer| pacer.set(changes)),
+            Mechanism::Htb => self.htb.as_mut().map(|pacer| pacer.set(changes)),
+        }
+        .unwrap_or_default()
+    }
+
+    /// Has the mechanism that failed a flow let go of it, before the next takes over.
+    fn hand_over(&mut self, flow: Flow, from: Mechanism, to: Mechanism) {
+        self.used.remove(&flow);
+        match (&mut self.socket, &mut self.bpf) {
+            // Both set the same option, so the second must know what the first had found.
+            (Some(socket), Some(bpf)) if (from, to) == (Mechanism::Socket, Mechanism::Bpf) => {
+                if let Some(before) = socket.release(flow) {
+                    bpf.note_before(flow, before);
+                }
+            }
+            _ => drop(self.set_by(from, &[(flow, Limit::None)])),
+        }
+    }
+}
+
+/// No mechanism that may be used works here.
+#[derive(Debug)]
+pub struct NoMechanism {
+    /// Why not, for each that was tried.
+    pub missing: Vec<StartError>,
+}
+
+impl std::fmt::Display for NoMechanism {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.missing[..] {
+            [] => {
+                write!(f, "no way to hold flows to rates is allowed: allow sockets, BPF or a device for HTB")
+            }
+            [first, rest @ ..] => {
+                write!(f, "{first}")?;
+                rest.iter().try_for_each(|error| write!(f, "; {error}"))
+            }
+        }
+    }
+}
+
+impl std::error::Error for NoMechanism {}
