@@ -14,11 +14,14 @@
 mod active;
 mod allocator;
 pub mod benchmark;
+pub mod bound;
 mod max_min;
 mod network;
 mod order;
 mod plan;
 mod run;
+#[cfg(test)]
+mod testing;
 mod varys;
 mod watched;
 

@@ -166,7 +166,7 @@ pub fn run(network: &Network, flows: &[Flow], allocator: &mut impl Allocator) ->
     }
 }
 
-fn check(network: &Network, flows: &[Flow]) -> Result<(), RunError> {
+pub(crate) fn check(network: &Network, flows: &[Flow]) -> Result<(), RunError> {
     if u32::try_from(flows.len()).is_err() {
         return Err(RunError::TooManyFlows(flows.len()));
     }

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::allocator::Event;
+use crate::testing::networks;
 use crate::{Law, MaxMin, Varys, Watched};
 use anabranch_units::BitRate;
 use proptest::prelude::*;
-use std::collections::BTreeSet;
 
 /// Flow Chasing's Figure 5: transfers `a` and `b` of two flows each, 30 Mbit a flow. `links` are the rates of (s1, d1),
 /// (s2, d2) and (s3, d3), of which a2 and b2 share the last.
@@ -82,36 +82,6 @@ fn nothing_takes_no_time() {
     let outcome = run(&network, &flows, &mut MaxMin::default()).expect("it ends");
     assert!(outcome.flows.iter().all(|flow| flow.time() == Duration::ZERO));
     assert!(run(&network, &[], &mut MaxMin::default()).expect("it ends").flows.is_empty());
-}
-
-/// Transfer, route, bytes, arrival, and what comes how much later.
-type Row = (u32, BTreeSet<u32>, u64, u64, Vec<(u64, u64)>);
-
-/// Random links, and flows on them.
-fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
-    let links = proptest::collection::vec(1u64..1_000, 1..8);
-    let route = proptest::collection::btree_set(0u32..8, 1..4);
-    let grows = proptest::collection::vec((0u64..2_000, 0u64..50_000), 0..3);
-    let flows = proptest::collection::vec((0u32..4, route, 0u64..100_000, 0u64..2_000, grows), 0..24);
-    (links, flows).prop_map(|(links, flows)| {
-        let rates = links.iter().map(|rate| BitRate::bps(rate * 1_000)).collect();
-        let count = links.len() as u32;
-        let at = |ms: u64| Instant::ZERO + Duration::from_ms(ms);
-        let flow = |(transfer, route, bytes, arrives_ms, grows): Row| {
-            let route: BTreeSet<LinkId> = route.into_iter().map(|link| LinkId(link % count)).collect();
-            Flow {
-                transfer: TransferId(transfer),
-                route: route.into_iter().collect(),
-                volume: ByteCount::new(bytes),
-                arrives: at(arrives_ms),
-                grows: grows
-                    .iter()
-                    .map(|(ms, bytes)| (at(arrives_ms + ms), ByteCount::new(*bytes)))
-                    .collect(),
-            }
-        };
-        (Network::new(rates).expect("all have a rate"), flows.into_iter().map(flow).collect())
-    })
 }
 
 /// What holds whoever allocates; that no link is above its rate, [`run`] sees to.

@@ -1,7 +1,7 @@
 //! The Facebook trace of the coflow benchmark, where it lies beside the checkout.
 
 use anabranch_fluid::{
-    Allocator, Completion, Flow, LinkId, MaxMin, Network, Outcome, TransferId, Varys, benchmark, run,
+    Allocator, Completion, Flow, LinkId, MaxMin, Network, Outcome, TransferId, Varys, benchmark, bound, run,
 };
 use anabranch_units::BitRate;
 use std::collections::BTreeMap;
@@ -45,6 +45,11 @@ fn replay(network: &Network, flows: &[Flow], mut allocator: impl Allocator) -> O
     outcome
 }
 
+/// The mean of completion times is nowhere below the bound's.
+fn is_above(outcome: &Outcome, bound: &bound::Bound) -> bool {
+    mean_s(outcome) >= bound.mean_s() * (1.0 - 1e-7)
+}
+
 fn mean_s(outcome: &Outcome) -> f64 {
     let times = outcome.transfers.values().map(Completion::time);
     times.map(|time| time.as_secs_f64()).sum::<f64>() / outcome.transfers.len() as f64
@@ -57,4 +62,17 @@ fn no_transfer_is_faster_than_alone_and_varys_is_faster_than_fair() {
     assert!((8.6..8.7).contains(&fair), "{fair} s");
     let varys = mean_s(&replay(&network, &flows, Varys::default()));
     assert!((7.5..7.6).contains(&varys), "{varys} s");
+}
+
+#[test]
+fn varys_is_within_a_thousandth_of_what_no_schedule_beats() {
+    let Some((network, flows)) = trace(170) else { return };
+    let effort = bound::Effort { splits: 6, steps: 40 };
+    let bound = bound::total(&network, &flows, effort).expect("routes are on the switch");
+    let means_s = [bound.alone_s, bound.links_s, bound.prices_s].map(|total_s| total_s / 170.0);
+    assert!((7.49..7.491).contains(&means_s[0]) && (7.497..7.5).contains(&means_s[1]), "{means_s:?} s");
+    assert!((7.517..7.522).contains(&means_s[2]) && bound.mean_s() == means_s[2], "{means_s:?} s");
+    let varys = replay(&network, &flows, Varys::default());
+    assert!(is_above(&varys, &bound) && mean_s(&varys) < bound.mean_s() * 1.001, "{} s", mean_s(&varys));
+    assert!(is_above(&replay(&network, &flows, MaxMin::default()), &bound));
 }

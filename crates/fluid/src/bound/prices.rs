@@ -1,0 +1,255 @@
+//! Prices for time on links, and what transfers make of them.
+
+use super::ROUNDING;
+use super::work::{Load, Work};
+
+/// A price for each link and each interval of time: seconds of delay that a second of the link is worth.
+#[derive(Clone, Debug)]
+pub struct Prices {
+    /// Where intervals begin, from 0 on. The last one has no end, and costs nothing.
+    pub starts_s: Vec<f64>,
+    links: Vec<Vec<f64>>,
+}
+
+/// When a transfer may complete: from, to.
+pub type Window = (f64, f64);
+
+/// What came of prices.
+#[derive(Clone, Debug, Default)]
+pub struct Value {
+    /// No schedule's sum of completion times is below that.
+    pub total_s: f64,
+    /// By transfer: when it would complete.
+    pub completes_s: Vec<f64>,
+    /// By link and interval: for how long they would be busy.
+    pub busy_s: Vec<Vec<f64>>,
+}
+
+/// Intervals in which one link is busy with one transfer: price, seconds, interval; from cheap to dear.
+#[derive(Debug, Default)]
+pub struct Pattern {
+    chosen: Vec<(f64, f64, usize)>,
+    free: Vec<(f64, f64, usize)>,
+}
+
+/// How what a transfer pays changes over one interval as its completion moves through it.
+#[derive(Copy, Clone, Debug, Default)]
+struct Change {
+    /// A second, at the interval's begin and at its end; convex between them.
+    slopes: [f64; 2],
+    total_s: f64,
+}
+
+/// What an evaluation writes in, kept for the next.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    pattern: Pattern,
+    changes: Vec<Change>,
+}
+
+impl Prices {
+    /// All links for nothing, in so many intervals up to the end and one after it.
+    pub fn zero(links: usize, intervals: u32, end_s: f64) -> Self {
+        let starts_s: Vec<f64> =
+            (0..=intervals).map(|at| end_s * f64::from(at) / f64::from(intervals)).collect();
+        Self { links: vec![vec![0.0; starts_s.len()]; links], starts_s }
+    }
+    /// How many links there are.
+    pub fn links(&self) -> usize {
+        self.links.len()
+    }
+    /// Intervals that may cost something.
+    pub fn intervals(&self) -> usize {
+        self.starts_s.len() - 1
+    }
+    /// How long one of these is.
+    pub fn length_s(&self, interval: usize) -> f64 {
+        self.starts_s[interval + 1] - self.starts_s[interval]
+    }
+    /// One link's prices, by interval; the last one stays nothing.
+    pub fn of_link_mut(&mut self, link: usize) -> &mut [f64] {
+        let intervals = self.intervals();
+        &mut self.links[link][..intervals]
+    }
+
+    /// How much prices differ on both sides of each interval and in it, over all links: where finer ones are worth it.
+    pub fn variations(&self) -> Vec<f64> {
+        let mut all = vec![0.0; self.intervals()];
+        for link in &self.links {
+            for at in 0..all.len() {
+                let before = if at > 0 { link[at - 1] } else { 0.0 };
+                all[at] += (link[at] - before).abs() + (link[at + 1] - link[at]).abs();
+            }
+        }
+        all
+    }
+    /// The same prices with more intervals: these begin too.
+    pub fn split(&self, more_s: impl IntoIterator<Item = f64>) -> Self {
+        let mut starts_s = self.starts_s.clone();
+        starts_s.extend(more_s);
+        starts_s.sort_by(f64::total_cmp);
+        starts_s.dedup();
+        let links = self.links.iter();
+        let links = links.map(|old| starts_s.iter().map(|at| old[self.interval(*at)]).collect()).collect();
+        Self { starts_s, links }
+    }
+    /// Which interval an instant is in; the later one of two that meet there.
+    pub fn interval(&self, at_s: f64) -> usize {
+        self.starts_s.partition_point(|start| *start <= at_s).saturating_sub(1)
+    }
+    fn end_s(&self, interval: usize) -> f64 {
+        self.starts_s.get(interval + 1).copied().unwrap_or(f64::INFINITY)
+    }
+
+    /// What the prices prove: transfers complete, each in its window, no sooner in sum.
+    ///
+    /// In any schedule, let transfer T keep link l busy for the part x[T,l](t) of its rate at t. The sum over T is at most 1,
+    /// prices p are not negative, so the sum of completion times is at least
+    /// sum of (C[T] - r[T] + integral of p x) - integral of p. T's term is what it pays for a pattern of work on its links
+    /// that ends by C[T], is nowhere above a link's rate and does nothing before it is there: at least the cheapest such
+    /// pattern's price, and the minimum over C[T]. So the sum of these minima, less the links' worth, is a bound whatever the
+    /// prices. Source: Lagrangian relaxation (Fisher, *Management Science* 27, 1981, section 2) of a time-indexed program
+    /// (Dyer and Wolsey, *Discrete Applied Mathematics* 26, 1990).
+    pub fn evaluate(&self, works: &[Work], windows: &[Window], scratch: &mut Scratch, value: &mut Value) {
+        value.completes_s.clear();
+        value.busy_s.resize_with(self.links.len(), Vec::new);
+        for busy in &mut value.busy_s {
+            busy.clear();
+            busy.resize(self.starts_s.len(), 0.0);
+        }
+        let mut paid_s = 0.0;
+        for (work, window) in works.iter().zip(windows) {
+            let (least_s, completes_s) = self.least(work, *window, scratch);
+            paid_s += least_s;
+            value.completes_s.push(completes_s);
+            for load in &work.loads {
+                let busy = &mut value.busy_s[load.link.0 as usize];
+                scratch.pattern.cheapest(self, load, completes_s);
+                scratch.pattern.chosen.iter().for_each(|(_, length_s, at)| busy[*at] += length_s);
+            }
+        }
+        let worth =
+            |link: &Vec<f64>| (0..self.intervals()).map(|at| link[at] * self.length_s(at)).sum::<f64>();
+        let worth_s: f64 = self.links.iter().map(worth).sum();
+        value.total_s = paid_s - worth_s - (paid_s + worth_s) * ROUNDING;
+    }
+
+    /// The least that a transfer takes and pays, and when it completes then.
+    pub fn least(&self, work: &Work, (from_s, to_s): Window, scratch: &mut Scratch) -> (f64, f64) {
+        let Scratch { pattern, changes } = scratch;
+        let at_first_s = from_s - work.arrived_s;
+        let mut pays_s = 0.0;
+        // Waiting can save no more than is paid, so that nothing later is cheaper.
+        for load in &work.loads {
+            pays_s += pattern.cheapest(self, load, from_s);
+        }
+        let mut best = (at_first_s + pays_s, from_s);
+        let to_s = to_s.min(from_s + pays_s);
+        if to_s <= from_s {
+            return best;
+        }
+        let first = self.interval(from_s);
+        let intervals = first..self.starts_s.partition_point(|start| *start < to_s);
+        changes.clear();
+        changes.resize(intervals.len(), Change::default());
+        for load in &work.loads {
+            if pattern.cheapest(self, load, from_s) > 0.0 {
+                for (at, change) in intervals.clone().zip(changes.iter_mut()) {
+                    let length_s = self.end_s(at).min(to_s) - self.starts_s[at].max(from_s);
+                    if !pattern.lengthen(self.links[load.link.0 as usize][at], length_s, at, change) {
+                        break;
+                    }
+                }
+            }
+        }
+        let mut at_s = best.0;
+        for (at, change) in intervals.zip(changes.iter()) {
+            let begins_s = self.starts_s[at].max(from_s);
+            let length_s = self.end_s(at).min(to_s) - begins_s;
+            let [begin, end] = change.slopes.map(|slope| 1.0 + slope);
+            let ends_at_s = at_s + length_s + change.total_s;
+            // A convex function is above its tangents, so nowhere below where those at both ends meet.
+            let (least_s, into_s) = if begin < 0.0 && end > 0.0 {
+                let into_s = ((ends_at_s - at_s - end * length_s) / (begin - end)).clamp(0.0, length_s);
+                ((at_s + begin * into_s).min(ends_at_s - end * (length_s - into_s)), into_s)
+            } else if begin < 0.0 {
+                (ends_at_s, length_s)
+            } else {
+                (at_s, 0.0)
+            };
+            if least_s < best.0 {
+                best = (least_s, begins_s + into_s);
+            }
+            at_s = ends_at_s;
+        }
+        best
+    }
+}
+
+impl Pattern {
+    /// Chooses the cheapest time on a link in which a transfer's load fits until `to_s`, and says what it costs.
+    ///
+    /// The latest part first, each in the cheapest time that is left: what comes from an instant on needs so much time after
+    /// it, these needs are nested, and so the greedy choice is the best.
+    pub fn cheapest(&mut self, prices: &Prices, load: &Load, to_s: f64) -> f64 {
+        let Self { chosen, free } = self;
+        let of_link = &prices.links[load.link.0 as usize];
+        chosen.clear();
+        free.clear();
+        let (mut until_s, mut cost_s) = (to_s, 0.0);
+        for (since_s, busy_s) in &load.parts {
+            let mut at = prices.interval(*since_s);
+            let mut from_s = *since_s;
+            while from_s < until_s {
+                let end_s = prices.end_s(at).min(until_s);
+                free.push((of_link[at], end_s - from_s, at));
+                (at, from_s) = (at + 1, end_s);
+            }
+            until_s = since_s.min(until_s);
+            // From dear to cheap; of equal ones the latest is used first.
+            free.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let mut left_s = *busy_s;
+            while left_s > 0.0 {
+                let Some((price, length_s, at)) = free.last_mut() else { break };
+                let used_s = length_s.min(left_s);
+                chosen.push((*price, used_s, *at));
+                (cost_s, left_s, *length_s) = (cost_s + *price * used_s, left_s - used_s, *length_s - used_s);
+                if *length_s <= 0.0 {
+                    free.pop();
+                }
+            }
+        }
+        if load.parts.len() > 1 {
+            chosen.sort_by(|a, b| a.0.total_cmp(&b.0));
+        }
+        cost_s
+    }
+
+    /// Lets the pattern end so much later, in an interval of that price: its dearest time moves there. Adds what changes; says
+    /// whether something later could be cheaper still.
+    fn lengthen(&mut self, price: f64, length_s: f64, at: usize, change: &mut Change) -> bool {
+        let (mut left_s, mut is_first, mut last) = (length_s, true, 0.0);
+        while left_s > 0.0 {
+            let Some((dear, dear_s, _)) = self.chosen.last_mut().filter(|(dear, ..)| *dear > price) else {
+                break;
+            };
+            last = price - *dear;
+            if std::mem::take(&mut is_first) {
+                change.slopes[0] += last;
+            }
+            let moved_s = dear_s.min(left_s);
+            change.total_s += last * moved_s;
+            (left_s, *dear_s) = (left_s - moved_s, *dear_s - moved_s);
+            if *dear_s <= 0.0 {
+                self.chosen.pop();
+            }
+        }
+        // With time left over, nothing dearer is left to move.
+        change.slopes[1] += if left_s > 0.0 { 0.0 } else { last };
+        if left_s < length_s {
+            let place = self.chosen.partition_point(|(other, ..)| *other <= price);
+            self.chosen.insert(place, (price, length_s - left_s, at));
+        }
+        self.chosen.last().is_some_and(|(dear, ..)| *dear > 0.0)
+    }
+}

@@ -1,0 +1,72 @@
+//! What transfers put on links.
+
+use crate::network::{Flow, LinkId, Network, TransferId};
+use anabranch_units::Instant;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+
+/// A transfer, as far as bounds look. Seconds count from the first arrival of all.
+#[derive(Clone, Debug)]
+pub struct Work {
+    pub arrived_s: f64,
+    /// Before that it is not complete, were all links its own.
+    pub alone_s: f64,
+    pub loads: Vec<Load>,
+}
+
+/// What it puts on one link.
+#[derive(Clone, Debug)]
+pub struct Load {
+    pub link: LinkId,
+    pub busy_s: f64,
+    /// Since when, and for how long the link is busy with it; the latest first.
+    pub parts: SmallVec<[(f64, f64); 1]>,
+}
+
+impl Load {
+    /// Before that, the link has not carried it: what comes from some instant on is carried after it.
+    pub fn end_s(&self) -> f64 {
+        let mut busy_s = 0.0;
+        let end = |(since_s, more_s): &(f64, f64)| {
+            busy_s += more_s;
+            since_s + busy_s
+        };
+        self.parts.iter().map(end).fold(0.0, f64::max)
+    }
+}
+
+/// All transfers, by their names.
+pub fn of_transfers(network: &Network, flows: &[Flow]) -> Vec<(TransferId, Work)> {
+    // Bytes are summed as whole numbers and rounded once.
+    type Parts = BTreeMap<LinkId, BTreeMap<Instant, u128>>;
+    let mut transfers: BTreeMap<TransferId, (Instant, Instant, Parts)> = BTreeMap::new();
+    for flow in flows {
+        let (first, last, parts) =
+            transfers.entry(flow.transfer).or_insert((flow.arrives, flow.arrives, Parts::new()));
+        *first = flow.arrives.min(*first);
+        for (at, volume) in std::iter::once((flow.arrives, flow.volume)).chain(flow.grows.iter().copied()) {
+            // What has nothing to move is there all the same, and complete then.
+            *last = at.max(*last);
+            for link in flow.route.iter().filter(|_| volume.as_u64() > 0) {
+                *parts.entry(*link).or_default().entry(at).or_default() += u128::from(volume.as_u64());
+            }
+        }
+    }
+    let Some(zero) = transfers.values().map(|(first, ..)| *first).min() else { return Vec::new() };
+    let since_s = |at: Instant| at.saturating_since(zero).as_secs_f64();
+    let work = |(id, (first, last, parts)): (TransferId, (Instant, Instant, Parts))| {
+        let load = |(link, parts): (LinkId, BTreeMap<Instant, u128>)| {
+            let rate_bps = network.rate(link).as_bps() as f64;
+            let busy_s = |bytes: u128| (8 * bytes) as f64 / rate_bps;
+            Load {
+                link,
+                busy_s: busy_s(parts.values().sum()),
+                parts: parts.iter().rev().map(|(at, bytes)| (since_s(*at), busy_s(*bytes))).collect(),
+            }
+        };
+        let loads: Vec<Load> = parts.into_iter().map(load).collect();
+        let alone_s = loads.iter().map(Load::end_s).fold(since_s(last), f64::max);
+        (id, Work { arrived_s: since_s(first), alone_s, loads })
+    };
+    transfers.into_iter().map(work).collect()
+}

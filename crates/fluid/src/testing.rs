@@ -1,0 +1,36 @@
+//! Random networks and flows on them, for the laws that tests hold everything here to.
+
+use crate::network::{Flow, LinkId, Network, TransferId};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// Transfer, route, bytes, arrival, and what comes how much later.
+type Row = (u32, BTreeSet<u32>, u64, u64, Vec<(u64, u64)>);
+
+/// Random links, and flows on them.
+pub fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
+    let links = proptest::collection::vec(1u64..1_000, 1..8);
+    let route = proptest::collection::btree_set(0u32..8, 1..4);
+    let grows = proptest::collection::vec((0u64..2_000, 0u64..50_000), 0..3);
+    let flows = proptest::collection::vec((0u32..4, route, 0u64..100_000, 0u64..2_000, grows), 0..24);
+    (links, flows).prop_map(|(links, flows)| {
+        let rates = links.iter().map(|rate| BitRate::bps(rate * 1_000)).collect();
+        let count = links.len() as u32;
+        let at = |ms: u64| Instant::ZERO + Duration::from_ms(ms);
+        let flow = |(transfer, route, bytes, arrives_ms, grows): Row| {
+            let route: BTreeSet<LinkId> = route.into_iter().map(|link| LinkId(link % count)).collect();
+            Flow {
+                transfer: TransferId(transfer),
+                route: route.into_iter().collect(),
+                volume: ByteCount::new(bytes),
+                arrives: at(arrives_ms),
+                grows: grows
+                    .iter()
+                    .map(|(ms, bytes)| (at(arrives_ms + ms), ByteCount::new(*bytes)))
+                    .collect(),
+            }
+        };
+        (Network::new(rates).expect("all have a rate"), flows.into_iter().map(flow).collect())
+    })
+}
