@@ -44,6 +44,9 @@ struct Change {
 #[derive(Debug, Default)]
 pub struct Scratch {
     pattern: Pattern,
+    /// One transfer's patterns if it completes as soon as it may, link by link, and where each one ends.
+    soonest: Vec<(f64, f64, usize)>,
+    ends: Vec<usize>,
     changes: Vec<Change>,
 }
 
@@ -122,10 +125,16 @@ impl Prices {
             let (least_s, completes_s) = self.least(work, *window, scratch);
             paid_s += least_s;
             value.completes_s.push(completes_s);
-            for load in &work.loads {
+            let is_soonest = completes_s == window.0;
+            let mut begin = 0;
+            for (load, end) in work.loads.iter().zip(&scratch.ends) {
                 let busy = &mut value.busy_s[load.link.0 as usize];
-                scratch.pattern.cheapest(self, load, completes_s);
-                scratch.pattern.chosen.iter().for_each(|(_, length_s, at)| busy[*at] += length_s);
+                let soonest = &scratch.soonest[std::mem::replace(&mut begin, *end)..*end];
+                if !is_soonest {
+                    scratch.pattern.cheapest(self, load, completes_s);
+                }
+                let chosen = if is_soonest { soonest } else { &scratch.pattern.chosen };
+                chosen.iter().for_each(|(_, length_s, at)| busy[*at] += length_s);
             }
         }
         let worth =
@@ -136,12 +145,16 @@ impl Prices {
 
     /// The least that a transfer takes and pays, and when it completes then.
     pub fn least(&self, work: &Work, (from_s, to_s): Window, scratch: &mut Scratch) -> (f64, f64) {
-        let Scratch { pattern, changes } = scratch;
+        let Scratch { pattern, soonest, ends, changes } = scratch;
         let at_first_s = from_s - work.arrived_s;
         let mut pays_s = 0.0;
+        soonest.clear();
+        ends.clear();
         // Waiting can save no more than is paid, so that nothing later is cheaper.
         for load in &work.loads {
             pays_s += pattern.cheapest(self, load, from_s);
+            soonest.extend_from_slice(&pattern.chosen);
+            ends.push(soonest.len());
         }
         let mut best = (at_first_s + pays_s, from_s);
         let to_s = to_s.min(from_s + pays_s);
@@ -152,14 +165,16 @@ impl Prices {
         let intervals = first..self.starts_s.partition_point(|start| *start < to_s);
         changes.clear();
         changes.resize(intervals.len(), Change::default());
-        for load in &work.loads {
-            if pattern.cheapest(self, load, from_s) > 0.0 {
-                for (at, change) in intervals.clone().zip(changes.iter_mut()) {
-                    let length_s = self.end_s(at).min(to_s) - self.starts_s[at].max(from_s);
-                    if !pattern.lengthen(self.links[load.link.0 as usize][at], length_s, at, change) {
-                        break;
-                    }
+        let mut begin = 0;
+        for (load, end) in work.loads.iter().zip(&*ends) {
+            pattern.chosen.clear();
+            pattern.chosen.extend_from_slice(&soonest[std::mem::replace(&mut begin, *end)..*end]);
+            for (at, change) in intervals.clone().zip(changes.iter_mut()) {
+                if !pattern.is_dear() {
+                    break;
                 }
+                let length_s = self.end_s(at).min(to_s) - self.starts_s[at].max(from_s);
+                pattern.lengthen(self.links[load.link.0 as usize][at], length_s, at, change);
             }
         }
         let mut at_s = best.0;
@@ -195,6 +210,14 @@ impl Pattern {
         let Self { chosen, free } = self;
         let of_link = &prices.links[load.link.0 as usize];
         chosen.clear();
+        if let [(since_s, busy_s)] = load.parts[..] {
+            let at = prices.interval(since_s);
+            // Most have one place to go.
+            if to_s <= prices.end_s(at) {
+                chosen.push((of_link[at], busy_s, at));
+                return of_link[at] * busy_s;
+            }
+        }
         free.clear();
         let (mut until_s, mut cost_s) = (to_s, 0.0);
         for (since_s, busy_s) in &load.parts {
@@ -225,9 +248,8 @@ impl Pattern {
         cost_s
     }
 
-    /// Lets the pattern end so much later, in an interval of that price: its dearest time moves there. Adds what changes; says
-    /// whether something later could be cheaper still.
-    fn lengthen(&mut self, price: f64, length_s: f64, at: usize, change: &mut Change) -> bool {
+    /// Lets the pattern end so much later, in an interval of that price: its dearest time moves there. Adds what changes.
+    fn lengthen(&mut self, price: f64, length_s: f64, at: usize, change: &mut Change) {
         let (mut left_s, mut is_first, mut last) = (length_s, true, 0.0);
         while left_s > 0.0 {
             let Some((dear, dear_s, _)) = self.chosen.last_mut().filter(|(dear, ..)| *dear > price) else {
@@ -250,6 +272,9 @@ impl Pattern {
             let place = self.chosen.partition_point(|(other, ..)| *other <= price);
             self.chosen.insert(place, (price, length_s - left_s, at));
         }
+    }
+    /// Whether it costs anything, so that something later could be cheaper.
+    fn is_dear(&self) -> bool {
         self.chosen.last().is_some_and(|(dear, ..)| *dear > 0.0)
     }
 }

@@ -8,6 +8,8 @@ use super::work::Work;
 const INTERVALS_FIRST: u32 = 32;
 /// The most intervals that they are split into.
 const INTERVALS_MAX: usize = 4096;
+/// Prices of a case begin near its best: it gets one of so many parts of the steps.
+const STEPS_WHOLE: u32 = 3;
 /// How far a price goes in a step at first, in seconds a second; later ones go less far.
 const STEP: f64 = 0.05;
 /// The decay of the means of slopes and of their squares (Kingma and Ba, *Adam*, ICLR 2015, section 2).
@@ -21,6 +23,8 @@ const SLOPE_LEAST: f64 = 1e-3;
 pub struct Proof {
     pub prices: Prices,
     pub total_s: f64,
+    /// By transfer: mean and variance of when it completes in the later half of the steps. What varies has no one good place.
+    pub completes_s: Vec<(f64, f64)>,
 }
 
 /// Climbs from these prices in so many steps. A link whose time more is wanted of than there is becomes dearer, and the other
@@ -30,12 +34,18 @@ pub fn ascend(works: &[Work], windows: &[Window], mut prices: Prices, steps: u32
     let (mut value, mut scratch) = (Value::default(), Scratch::default());
     let mut means = vec![vec![(0.0f64, 0.0f64); intervals]; links];
     let (mut mean_left, mut square_left) = (1.0, 1.0);
-    let mut best = Proof { prices: prices.clone(), total_s: f64::NEG_INFINITY };
+    let mut best = Proof { prices: prices.clone(), total_s: f64::NEG_INFINITY, completes_s: Vec::new() };
+    let mut sums = vec![(0.0, 0.0); works.len()];
     for step in 0..=steps {
         prices.evaluate(works, windows, &mut scratch, &mut value);
         if value.total_s > best.total_s {
             best.total_s = value.total_s;
             best.prices.clone_from(&prices);
+        }
+        if step >= steps / 2 {
+            for (sum, at_s) in sums.iter_mut().zip(&value.completes_s) {
+                *sum = (sum.0 + at_s, sum.1 + at_s * at_s);
+            }
         }
         let far = STEP * f64::from(steps - step) / f64::from(steps.max(1));
         (mean_left, square_left) = (mean_left * MEAN, square_left * SQUARE);
@@ -51,6 +61,9 @@ pub fn ascend(works: &[Work], windows: &[Window], mut prices: Prices, steps: u32
             }
         }
     }
+    let late = f64::from(steps - steps / 2 + 1);
+    let spread = |(sum, squares): (f64, f64)| (sum / late, squares / late - (sum / late) * (sum / late));
+    best.completes_s = sums.into_iter().map(spread).collect();
     best
 }
 
@@ -102,4 +115,44 @@ pub fn prove(works: &[Work], links: usize, effort: Effort) -> Proof {
         proof = ascend(works, &windows, prices, effort.steps);
     }
     proof
+}
+
+/// What is assumed of when transfers complete, and what holds then.
+struct Case {
+    windows: Vec<Window>,
+    proof: Proof,
+}
+
+/// What holds whatever is the case, in seconds: so often, the case that proves least becomes two.
+///
+/// A transfer completes by some instant or after it, so that what holds in both cases holds. It is the transfer whose completion
+/// varies most, and the instant about which it does: there, prices are between two schedules of which neither is half of one.
+/// Source: branch and bound (Land and Doig, *Econometrica* 28, 1960), on completion times rather than on variables.
+pub fn branch(works: &[Work], proof: Proof, effort: Effort) -> f64 {
+    let mut cases = vec![Case { windows: windows(works), proof }];
+    let total_s = |case: &Case| case.proof.total_s;
+    for _ in 0..effort.branches {
+        let least = (0..cases.len()).min_by(|a, b| total_s(&cases[*a]).total_cmp(&total_s(&cases[*b])));
+        let case = cases.swap_remove(least.expect("a case becomes two, never none"));
+        let spread = &case.proof.completes_s;
+        let most = (0..works.len()).max_by(|a, b| spread[*a].1.total_cmp(&spread[*b].1));
+        let two = most.and_then(|on| {
+            let ((from_s, to_s), (at_s, _)) = (case.windows[on], spread[on]);
+            (from_s < at_s && at_s < to_s).then_some((on, [(from_s, at_s), (at_s, to_s)]))
+        });
+        let Some((on, two)) = two else {
+            cases.push(case);
+            break;
+        };
+        for window in two {
+            let mut windows = case.windows.clone();
+            windows[on] = window;
+            let steps = effort.steps.div_ceil(STEPS_WHOLE);
+            let mut proof = ascend(works, &windows, case.proof.prices.clone(), steps);
+            // What holds in general holds in each case.
+            proof.total_s = proof.total_s.max(case.proof.total_s);
+            cases.push(Case { windows, proof });
+        }
+    }
+    cases.iter().map(total_s).fold(f64::INFINITY, f64::min)
 }
