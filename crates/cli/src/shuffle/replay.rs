@@ -3,6 +3,7 @@
 use super::allocator::Name;
 use crate::run_dir::RunDir;
 use crate::simulate::parquet;
+use anabranch_fluid::bound::{self, Effort};
 use anabranch_fluid::{Flow, Network, Outcome, TransferId, benchmark, run as run_flows};
 use anabranch_sim::stats::{mean, percentile};
 use anabranch_units::{BitRate, Instant};
@@ -33,12 +34,40 @@ pub struct Args {
     /// Have transfers arrive so many times faster, for a busier network.
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     faster: u64,
+    /// How long to look for what no scheduler is faster than.
+    #[arg(long, value_enum, default_value_t = Bounding::Usual)]
+    bound: Bounding,
     /// The run directory, with every transfer's time: one that is not there.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// One JSON object for each scheduler on stdout.
     #[arg(long)]
     json: bool,
+}
+
+/// How long to look for a lower bound.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Bounding {
+    /// Not at all.
+    None,
+    /// Some seconds for the benchmark's trace.
+    Quick,
+    /// Half a minute for it.
+    Usual,
+    /// Some minutes for it.
+    Long,
+}
+
+impl Bounding {
+    fn effort(self) -> Option<Effort> {
+        let usual = Effort::default();
+        match self {
+            Self::None => None,
+            Self::Quick => Some(Effort { branches: 0, ..usual }),
+            Self::Usual => Some(usual),
+            Self::Long => Some(Effort { steps: 200, branches: 200, ..usual }),
+        }
+    }
 }
 
 /// How long transfers took under one scheduler.
@@ -52,6 +81,10 @@ struct Row {
     p95_s: Option<f64>,
     p99_s: Option<f64>,
     max_s: Option<f64>,
+    /// What no scheduler's mean is below, though it knew all transfers beforehand.
+    bound_mean_s: Option<f64>,
+    /// By how much of that this one's is above it.
+    above_bound_share: Option<f64>,
     /// A transfer's time over what it takes with all links to itself.
     slowdown_mean_share: Option<f64>,
     slowdown_p99_share: Option<f64>,
@@ -85,6 +118,16 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let network = Network::big_switch(trace.ports, args.port_rate).context("--port-rate")?;
     let alone_s = alone_s(&network, &trace.flows);
     let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
+    let say = |what: &str, began_s: f64| {
+        if !args.json && !quiet {
+            eprintln!("{what}: {:.1} s of one processor", cpu_s() - began_s);
+        }
+    };
+    let began_s = cpu_s();
+    let effort = args.bound.effort();
+    let bound = effort.map(|effort| bound::total(&network, &trace.flows, effort)).transpose()?;
+    bound.iter().for_each(|_| say("lower bound", began_s));
+    let bound_mean_s = bound.map(|bound| bound.mean_s());
     let mut rows = Vec::new();
     let mut times: Vec<Map<String, Value>> = Vec::new();
     let chosen = if args.allocators.is_empty() { Name::value_variants() } else { &args.allocators };
@@ -92,11 +135,12 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let text = name.text();
         let began_s = cpu_s();
         let outcome = run_flows(&network, &trace.flows, &mut name.make()).with_context(|| text.clone())?;
-        let row = summary(text, &outcome, &alone_s, cpu_s() - began_s);
+        say(&text, began_s);
+        let mut row = summary(text, &outcome, &alone_s, cpu_s() - began_s);
+        row.bound_mean_s = bound_mean_s;
+        row.above_bound_share = row.mean_s.zip(bound_mean_s).map(|(mean_s, bound_s)| mean_s / bound_s - 1.0);
         if args.json {
             println!("{}", serde_json::to_string(&row)?);
-        } else if !quiet && chosen.len() > 1 {
-            eprintln!("{}: {:.1} s of one processor", row.allocator, row.cpu_s);
         }
         times.extend(outcome.transfers.iter().filter_map(|(id, done)| {
             let row = TransferRow {
@@ -112,6 +156,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     if !args.json {
         println!("{}", table(&rows));
+        if let Some(bound_s) = bound_mean_s {
+            println!("no scheduler's mean is below {bound_s:.3} s, though it knew all transfers beforehand");
+        }
     }
     if let Some(mut run_dir) = run_dir {
         rows.iter().try_for_each(|row| run_dir.row(row))?;
@@ -154,6 +201,8 @@ fn summary(allocator: String, outcome: &Outcome, alone_s: &BTreeMap<TransferId, 
         p95_s: percentile(&times, 0.95),
         p99_s: percentile(&times, 0.99),
         max_s: times.last().copied(),
+        bound_mean_s: None,
+        above_bound_share: None,
         slowdown_mean_share: mean(&slowdowns).map(|mean| mean.mean),
         slowdown_p99_share: percentile(&slowdowns, 0.99),
         slowdown_max_share: slowdowns.last().copied(),
@@ -168,6 +217,7 @@ fn table(rows: &[Row]) -> Table {
     table.set_header([
         "allocator",
         "mean s",
+        "above bound",
         "median s",
         "p95 s",
         "p99 s",
@@ -180,9 +230,10 @@ fn table(rows: &[Row]) -> Table {
     ]);
     let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.3}"));
     for row in rows {
-        let times = [row.mean_s, row.p50_s, row.p95_s, row.p99_s, row.max_s];
+        let times = [row.p50_s, row.p95_s, row.p99_s, row.max_s];
+        let above = row.above_bound_share.map(|share| format!("{:.1} %", 100.0 * share));
         let slowdowns = [row.slowdown_mean_share, row.slowdown_p99_share, row.slowdown_max_share];
-        let mut line = vec![row.allocator.clone()];
+        let mut line = vec![row.allocator.clone(), cell(row.mean_s), above.unwrap_or_else(|| "–".to_owned())];
         line.extend(times.into_iter().chain(slowdowns).map(cell));
         line.extend([row.decisions.to_string(), format!("{:.1}", row.cpu_s)]);
         table.add_row(line);
