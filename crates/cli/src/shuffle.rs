@@ -2,6 +2,7 @@
 
 pub mod allocator;
 pub mod replay;
+pub mod trace;
 
 use std::process::ExitCode;
 
@@ -10,6 +11,8 @@ use std::process::ExitCode;
 pub enum Noun {
     /// Recorded transfers under one scheduler or several: how long they take, beside the least that they could.
     Replay(replay::Args),
+    /// Make up transfers with the statistics of a recorded hour, for `replay`, on stdout.
+    Trace(trace::Args),
 }
 
 /// Runs it.
@@ -18,5 +21,6 @@ pub enum Noun {
 pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
     match noun {
         Noun::Replay(args) => replay::run(&args, quiet),
+        Noun::Trace(args) => trace::run(&args),
     }
 }

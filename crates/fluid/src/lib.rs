@@ -15,6 +15,7 @@ mod active;
 mod allocator;
 pub mod benchmark;
 pub mod bound;
+pub mod generate;
 mod max_min;
 mod network;
 mod order;

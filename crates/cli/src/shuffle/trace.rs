@@ -1,0 +1,33 @@
+//! `anabranch shuffle trace`: transfers made up with the statistics of a recorded hour.
+
+use anabranch_fluid::benchmark::PORTS_MAX;
+use anabranch_fluid::generate::text;
+use anabranch_units::Seed;
+use std::process::ExitCode;
+
+/// How many, and where.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Transfers, one every 6.9 seconds in the mean.
+    #[arg(long, value_name = "COUNT", default_value_t = 526, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    transfers: u32,
+    /// Ports of the switch that they cross.
+    #[arg(long, value_name = "COUNT", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..=i64::from(PORTS_MAX)))]
+    ports: u32,
+    /// The same seed gives the same transfers.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text(args.transfers, args.ports, Seed::new(args.seed)).as_bytes()) {
+        // Who reads has enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        written => Ok(written.map(|()| ExitCode::SUCCESS)?),
+    }
+}
