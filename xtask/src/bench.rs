@@ -6,6 +6,7 @@
 
 mod codes;
 mod datagrams;
+mod decide;
 mod pace;
 mod parts;
 mod relay;
@@ -27,6 +28,8 @@ enum Job {
     Codes(codes::Args),
     /// UDP over loopback, plain and sealed, with and without offload; and the AEADs alone.
     Datagrams(datagrams::Args),
+    /// A decision of Flow Chasing, as flows grow in number.
+    Decide(decide::Args),
     /// Changes of flows' rates by each mechanism, and by forking `tc`.
     Pace(pace::Args),
     /// What each role of `replicate` costs over loopback: source, mirror, coding relay, destination.
@@ -40,6 +43,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.job {
         Job::Codes(args) => codes::run(&args),
         Job::Datagrams(args) => datagrams::run(&args),
+        Job::Decide(args) => decide::run(&args),
         Job::Pace(args) => pace::run(&args),
         Job::Relay(args) => relay::run(&args),
         Job::Sim(args) => sim::run(&args),

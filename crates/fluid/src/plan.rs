@@ -78,10 +78,13 @@ impl Plan {
     /// Source: progressive filling, weighted by what remains.
     /// Cost: their routes, and for each link that is full a look at a heap.
     pub fn fill_evenly(&mut self, active: &Active, flows: &[FlowId]) {
+        // Where a link has nothing left its flows do not go on, and others go on without them.
+        let flows: Vec<FlowId> =
+            flows.iter().copied().filter(|id| self.most_bps(active, *id) > 0.0).collect();
         self.set_evenly.clear();
         self.set_evenly.resize(flows.len(), false);
         let mut heap = BinaryHeap::new();
-        for (at, id) in (0..).zip(flows) {
+        for (at, id) in (0..).zip(&flows) {
             let bits = active.remaining_bits(*id);
             for link in active.route(*id) {
                 let link = &mut self.links[link.0 as usize];

@@ -56,8 +56,13 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn through_s(&self, behind_s: &[f64]) -> f64 {
-        self.loads_s.iter().map(|(link, load_s)| behind_s[link.0 as usize] + load_s).fold(0.0, f64::max)
+    /// When it would be through behind these, and the place of the link that it waits for longest.
+    fn through_s(&self, behind_s: &[f64]) -> (f64, usize) {
+        let through = |(at, _): (usize, &(LinkId, f64))| (self.on_link_s(behind_s, at), at);
+        self.loads_s.iter().enumerate().map(through).fold((0.0, 0), |a, b| if b.0 > a.0 { b } else { a })
+    }
+    fn on_link_s(&self, behind_s: &[f64], at: usize) -> f64 {
+        self.loads_s.get(at).map_or(0.0, |(link, load_s)| behind_s[link.0 as usize] + load_s)
     }
 }
 
@@ -70,7 +75,7 @@ impl ChasePlus {
     fn order(&mut self, active: &Active) -> Vec<TransferId> {
         self.behind_s.clear();
         self.behind_s.resize(active.network().links(), 0.0);
-        let mut waiting: Vec<Waiting> = Vec::new();
+        let (mut waiting, mut longest): (Vec<Waiting>, Vec<usize>) = (Vec::new(), Vec::new());
         for transfer in active.transfers() {
             let flows = active.flows_of(transfer).iter().map(|id| (*id, active.remaining_bits(*id)));
             let loads_s = loads_s(&mut self.load_s, active, flows);
@@ -80,12 +85,14 @@ impl ChasePlus {
         let mut due: Vec<(Instant, usize)> = Vec::new();
         let mut heap = BinaryHeap::new();
         for (at, one) in waiting.iter().enumerate() {
+            let (through_s, link) = one.through_s(&self.behind_s);
+            longest.push(link);
             let is_due = |at: &&Instant| **at <= active.now() && !self.without.contains(&Without::Due);
             if let Some(since) = self.due.get(&one.transfer).filter(is_due) {
                 due.push((*since, at));
             } else {
                 // Not negative: ordered as their bits are.
-                heap.push(Reverse((one.through_s(&self.behind_s).to_bits(), at)));
+                heap.push(Reverse((through_s.to_bits(), at)));
             }
         }
         due.sort_unstable();
@@ -94,11 +101,17 @@ impl ChasePlus {
             order.push(waiting[at].transfer);
         };
         due.iter().for_each(|(_, at)| place(*at, &mut self.behind_s, &mut order));
-        while let Some(Reverse((bits, at))) = heap.pop() {
-            // It only gets later as others have their places.
-            let now = waiting[at].through_s(&self.behind_s).to_bits();
-            if now > bits && !self.without.contains(&Without::Order) {
-                heap.push(Reverse((now, at)));
+        // Those with a place only put others off: what was put there earlier may be too early. The link that one waited for
+        // longest says so mostly, without a look at the others.
+        while let Some(Reverse((_, at))) = heap.pop() {
+            let next = heap.peek().filter(|_| !self.without.contains(&Without::Order)).map(|next| next.0);
+            let is_after = |through_s: f64| next.is_some_and(|next| (through_s.to_bits(), at) > next);
+            let mut through_s = waiting[at].on_link_s(&self.behind_s, longest[at]);
+            if !is_after(through_s) {
+                (through_s, longest[at]) = waiting[at].through_s(&self.behind_s);
+            }
+            if is_after(through_s) {
+                heap.push(Reverse((through_s.to_bits(), at)));
             } else {
                 place(at, &mut self.behind_s, &mut order);
             }
