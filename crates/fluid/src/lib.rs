@@ -14,6 +14,8 @@
 mod active;
 mod allocator;
 pub mod benchmark;
+mod fifo;
+mod madd;
 mod max_min;
 mod network;
 mod order;
@@ -23,6 +25,7 @@ mod varys;
 
 pub use active::{Active, DecisionError};
 pub use allocator::{Allocator, Event};
+pub use fifo::Fifo;
 pub use max_min::MaxMin;
 pub use network::{Flow, FlowId, LinkId, Network, NetworkError, TransferId};
 pub use order::Ranks;

@@ -198,4 +198,4 @@ fn outcome(flows: &[Flow], completed: Vec<Instant>, decisions: u64) -> Outcome {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

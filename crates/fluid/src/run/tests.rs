@@ -135,7 +135,7 @@ impl<A: Allocator> Allocator for Watched<A> {
 type Row = (u32, BTreeSet<u32>, u64, u64, Vec<(u64, u64)>);
 
 /// Random links, and flows on them.
-fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
+pub(crate) fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
     let links = proptest::collection::vec(1u64..1_000, 1..8);
     let route = proptest::collection::btree_set(0u32..8, 1..4);
     let grows = proptest::collection::vec((0u64..2_000, 0u64..50_000), 0..3);
@@ -161,8 +161,21 @@ fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
     })
 }
 
+/// One link of a megabit a second, and on it transfers of one flow each: bytes, and when they come in milliseconds.
+pub(crate) fn on_one_link(flows: &[(u64, u64)]) -> (Network, Vec<Flow>) {
+    let flow = |(transfer, (bytes, arrives_ms)): (u32, &(u64, u64))| Flow {
+        transfer: TransferId(transfer),
+        route: Box::new([LinkId(0)]),
+        volume: ByteCount::new(*bytes),
+        arrives: Instant::ZERO + Duration::from_ms(*arrives_ms),
+        grows: Box::default(),
+    };
+    let network = Network::new(vec![BitRate::mbps(1)]).expect("it has a rate");
+    (network, (0..).zip(flows).map(flow).collect())
+}
+
 /// What holds whoever allocates; that no link is above its rate, [`run`] sees to.
-fn keeps_the_laws(network: &Network, flows: &[Flow], inner: impl Allocator, is_fair: bool) {
+pub(crate) fn keeps_the_laws(network: &Network, flows: &[Flow], inner: impl Allocator, is_fair: bool) {
     let mut watched = Watched { inner, is_fair, moved_bits: Vec::new(), last: None };
     let outcome = run(network, flows, &mut watched).expect("it ends");
     for (flow, done) in flows.iter().zip(&outcome.flows) {
