@@ -23,6 +23,7 @@ mod order;
 mod plan;
 mod run;
 mod sincronia;
+mod srf;
 mod varys;
 
 pub use active::{Active, DecisionError};
@@ -34,4 +35,5 @@ pub use order::Ranks;
 pub use plan::Plan;
 pub use run::{Completion, Outcome, RunError, run};
 pub use sincronia::Sincronia;
+pub use srf::Srf;
 pub use varys::Varys;
