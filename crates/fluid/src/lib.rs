@@ -11,10 +11,12 @@
 //! transfers), [`Outcome`] comes out; [`benchmark`] reads recorded transfers. Leaves out: how a program's rates are enforced
 //! (systems and drivers).
 
+mod aalo;
 mod active;
 mod allocator;
 pub mod benchmark;
 mod fifo;
+mod filling;
 mod greedy;
 mod madd;
 mod max_min;
@@ -26,6 +28,7 @@ mod sincronia;
 mod srf;
 mod varys;
 
+pub use aalo::{Aalo, AaloError};
 pub use active::{Active, DecisionError};
 pub use allocator::{Allocator, Event};
 pub use fifo::Fifo;
