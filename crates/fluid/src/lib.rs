@@ -7,9 +7,9 @@
 //! Stoica, *Coflow*, HotNets 2012). Its completion time is from its first flow's arrival to its last flow's completion. A flow
 //! is *active* from its arrival to its completion.
 //!
-//! Entry points: [`Network`] and [`Flow`]s go into [`run`] with an allocator ([`MaxMin`] is the fair baseline, [`Varys`] knows
-//! transfers), [`Outcome`] comes out; [`benchmark`] reads recorded transfers. Leaves out: how a program's rates are enforced
-//! (systems and drivers).
+//! Entry points: [`Network`] and [`Flow`]s go into [`run`] with an allocator, [`Outcome`] comes out; [`benchmark`] reads
+//! recorded transfers. [`MaxMin`] is the fair baseline, [`Srf`] orders flows, [`Wss`] shares among transfers, and [`Fifo`],
+//! [`Aalo`], [`Varys`] and [`Sincronia`] order them. Leaves out: how a program's rates are enforced (systems and drivers).
 
 mod aalo;
 mod active;
@@ -27,6 +27,7 @@ mod run;
 mod sincronia;
 mod srf;
 mod varys;
+mod wss;
 
 pub use aalo::{Aalo, AaloError};
 pub use active::{Active, DecisionError};
@@ -40,3 +41,4 @@ pub use run::{Completion, Outcome, RunError, run};
 pub use sincronia::Sincronia;
 pub use srf::Srf;
 pub use varys::Varys;
+pub use wss::Wss;
