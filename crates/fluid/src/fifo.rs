@@ -11,6 +11,7 @@
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
+use crate::coflowsim;
 use crate::madd::Madd;
 use crate::order::by_arrival;
 
@@ -18,12 +19,24 @@ use crate::order::by_arrival;
 #[derive(Clone, Debug, Default)]
 pub struct Fifo {
     madd: Madd,
+    like_coflowsim: Option<coflowsim::Rates>,
+}
+
+impl Fifo {
+    /// One that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
+    pub fn like_coflowsim() -> Self {
+        let rates = coflowsim::Rates::new(coflowsim::Order::Arrival);
+        Self { like_coflowsim: Some(rates), ..Self::default() }
+    }
 }
 
 impl Allocator for Fifo {
     /// Cost: a few walks along the routes of all active flows where a transfer arrives, grows or completes; else the flows on
     /// the links of those that have completed.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
+        if let Some(rates) = &mut self.like_coflowsim {
+            return rates.allocate(event, active);
+        }
         self.madd.allocate(event, active, |_, active| by_arrival(active));
     }
 }

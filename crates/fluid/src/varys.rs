@@ -8,6 +8,7 @@
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
+use crate::coflowsim;
 use crate::madd::Madd;
 use crate::network::TransferId;
 
@@ -15,12 +16,24 @@ use crate::network::TransferId;
 #[derive(Clone, Debug, Default)]
 pub struct Varys {
     madd: Madd,
+    like_coflowsim: Option<coflowsim::Rates>,
+}
+
+impl Varys {
+    /// One that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
+    pub fn like_coflowsim() -> Self {
+        let rates = coflowsim::Rates::new(coflowsim::Order::Bottleneck);
+        Self { like_coflowsim: Some(rates), ..Self::default() }
+    }
 }
 
 impl Allocator for Varys {
     /// Cost: a few walks along the routes of all active flows where a transfer arrives, grows or completes; else the flows on
     /// the links of those that have completed.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
+        if let Some(rates) = &mut self.like_coflowsim {
+            return rates.allocate(event, active);
+        }
         self.madd.allocate(event, active, |plan, active| {
             let mut order: Vec<(f64, TransferId)> =
                 active.transfers().map(|id| (plan.alone_s(active, active.flows_of(id)), id)).collect();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::active::ROUNDING;
 use crate::allocator::Event;
-use crate::{MaxMin, Varys};
+use crate::{Aalo, MaxMin, Varys};
 use anabranch_units::BitRate;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -39,6 +39,19 @@ fn who_chases_its_bottleneck_leaves_the_other_transfer_3_seconds_in_figure_5() {
     let outcome = run(&network, &flows, &mut Varys::default()).expect("it ends");
     let times: Vec<Duration> = outcome.transfers.values().map(Completion::time).collect();
     assert_eq!(times, [Duration::from_secs(6), Duration::from_secs(3)]);
+}
+
+#[test]
+fn in_epochs_rates_are_set_at_multiples_only() {
+    let (network, flows) = on_one_link(&[(12_500, 0), (12_500, 3)]);
+    let outcome =
+        run_in_epochs(&network, &flows, Duration::from_ms(7), &mut MaxMin::default()).expect("it ends");
+    // 1 Mb/s: 7 ms alone, then half of it until 193 ms; the second has the other half to 196 ms, and all to its end.
+    let done: Vec<u64> = outcome.flows.iter().map(|flow| flow.completed.as_ns() / 1000).collect();
+    assert_eq!(done, [193_000, 201_500]);
+    assert_eq!(outcome.decisions, 4);
+    let error = run_in_epochs(&network, &flows, Duration::ZERO, &mut MaxMin::default());
+    assert_eq!(error, Err(RunError::NoEpoch));
 }
 
 /// Gives every flow the same rate, whatever there is.
@@ -189,6 +202,15 @@ proptest! {
     #[test]
     fn max_min_is_fair_and_what_flows_move_is_their_volume((network, flows) in networks()) {
         keeps_the_laws(&network, &flows, MaxMin::default(), true);
+    }
+
+    #[test]
+    fn epochs_of_a_picosecond_are_none((network, flows) in networks()) {
+        let epoch = Duration::from_ps(1);
+        for mut allocator in [Box::<Varys>::default() as Box<dyn Allocator>, Box::<Aalo>::default()] {
+            let exact = run(&network, &flows, &mut allocator);
+            prop_assert_eq!(run_in_epochs(&network, &flows, epoch, &mut allocator), exact);
+        }
     }
 
     #[test]
