@@ -259,6 +259,7 @@ mod tests {
     impl Allocator for Watched {
         fn allocate(&mut self, event: &Event, active: &mut Active) {
             let before: Vec<Option<usize>> = active.transfers().map(|id| self.inner.queue(id)).collect();
+            let (fell, wakes) = (self.fell.len(), self.inner.falls == Some(active.now()));
             self.inner.allocate(event, active);
             for (transfer, was) in active.transfers().collect::<Vec<_>>().into_iter().zip(before) {
                 let (_, all_bits) = active.transfer_so_far(transfer).expect("it is there");
@@ -275,6 +276,8 @@ mod tests {
                     self.fell.push((transfer, queue, active.now()));
                 }
             }
+            let nothing = event.arrived.is_empty() && event.grown.is_empty() && event.completed.is_empty();
+            assert!(!(wakes && nothing) || self.fell.len() > fell, "nobody falls at {:?}", active.now());
         }
         fn next_decision(&self, active: &Active) -> Option<Instant> {
             self.inner.next_decision(active)

@@ -1,7 +1,7 @@
 //! The rules of CoflowSim, the field's reference simulator, where they are not ours: with them its figures can be compared.
 //!
-//! Source: github.com/coflow/coflowsim, at commit b61f209, with its defaults. What it does otherwise, and why
-//! ours is as it is by default:
+//! Source: github.com/coflow/coflowsim, at commit b61f209, with its defaults. What it does otherwise, and why ours is as it is
+//! by default:
 //!
 //! - *Arrivals.* Transfers are admitted at the beginning of epochs of [`EPOCH`], and those that arrive during one or at its end
 //!   with it: up to 10.24 s before they arrive. Their times count from then ([`Trace::as_coflowsim`]). Ours come when they come:
@@ -14,9 +14,11 @@
 //!   stays unused until then. Ours goes to others at once, as work conservation is for.
 //! - *Order.* SEBF is by what a transfer had to move at first. Ours is by what it has still to move, as Varys's section 5.3.2.
 //! - *Backfilling.* A transfer that finds a link of its full gets nothing by MADD. Of what is left then the flows of all such
-//!   transfers have the least even share of their links; the rest goes to flows of all transfers by a deadline: admission and a
-//!   random 1 to 2 times the time that the transfer takes alone. Ours follows the order of service, which is what it is for.
-//!   Differs: the random factor is 1.5 here, as its draws are those of Java's generator.
+//!   transfers have the least even share of their links; the rest goes to flows of all transfers by a deadline in whole
+//!   milliseconds, admission and a random 1 to 2 times the time that the transfer takes alone (for that a second has 1000 ms
+//!   and a port 2^30 bits), then by their last and first ports. Ours follows the order of service, which is what it is for.
+//!
+//! Over the first 170 transfers of the benchmark's trace all completions are CoflowSim's, to the millisecond.
 
 use crate::active::Active;
 use crate::allocator::Event;
@@ -25,6 +27,7 @@ use crate::network::{FlowId, LinkId, TransferId};
 use crate::order::{Ranks, by_arrival};
 use crate::plan::Plan;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
 /// How often it admits transfers.
@@ -34,8 +37,6 @@ pub const STEP: Duration = Duration::from_ms(8);
 /// The rate of its ports: 2^20 bytes in 8 ms.
 pub const PORT: BitRate = BitRate::bps(1_048_576_000);
 const MEGABYTE: u64 = 1 << 20;
-/// The mean of its random factor.
-const DEADLINE: f64 = 1.5;
 
 impl Trace {
     /// The transfers as CoflowSim has them: admitted at the beginning of the epoch during which or at whose end they arrive, and
@@ -66,13 +67,44 @@ pub(crate) enum Order {
 pub(crate) struct Rates {
     order: Order,
     plan: Plan,
-    /// What each transfer would have taken alone when it came, in seconds.
-    alone_s: BTreeMap<TransferId, f64>,
+    came: BTreeMap<TransferId, Came>,
+    factors: Factors,
+}
+
+/// What is kept of a transfer as it was when it came.
+#[derive(Copy, Clone, Debug)]
+struct Came {
+    /// What it would have taken alone.
+    alone_s: f64,
+    deadline_ms: f64,
+}
+
+/// Random factors as `java.util.Random` draws them with CoflowSim's seed, one for each transfer in the order of their arrival.
+///
+/// Source: the documentation of that class, which says its linear congruence (D. H. Lehmer's, in 48 bits).
+#[derive(Copy, Clone, Debug)]
+struct Factors(u64);
+
+impl Factors {
+    const MULTIPLIER: u64 = 0x5_deec_e66d;
+    const SEED: u64 = 17;
+
+    const fn new() -> Self {
+        Self(Self::SEED ^ Self::MULTIPLIER)
+    }
+    fn bits(&mut self, bits: u32) -> u64 {
+        self.0 = (self.0.wrapping_mul(Self::MULTIPLIER) + 0xb) & ((1 << 48) - 1);
+        self.0 >> (48 - bits)
+    }
+    /// 1 to 2.
+    fn draw(&mut self) -> f64 {
+        1.0 + ((self.bits(26) << 27) + self.bits(27)) as f64 / (1u64 << 53) as f64
+    }
 }
 
 impl Rates {
     pub fn new(order: Order) -> Self {
-        Self { order, plan: Plan::default(), alone_s: BTreeMap::new() }
+        Self { order, plan: Plan::default(), came: BTreeMap::new(), factors: Factors::new() }
     }
 
     /// Sets rates anew where a transfer has come or gone, and does nothing else.
@@ -80,16 +112,21 @@ impl Rates {
         if !Ranks::default().is_new_order(event, active) {
             return;
         }
-        let Self { order, plan, alone_s } = self;
+        let Self { order, plan, came, factors } = self;
         plan.begin(active);
-        alone_s.retain(|transfer, _| !active.flows_of(*transfer).is_empty());
-        for transfer in active.transfers() {
-            alone_s.entry(transfer).or_insert_with(|| plan.alone_s(active, active.flows_of(transfer)));
-        }
+        came.retain(|transfer, _| !active.flows_of(*transfer).is_empty());
         let mut transfers = by_arrival(active);
+        for transfer in &transfers {
+            let (arrived, _) = active.transfer_so_far(*transfer).expect("it has active flows");
+            came.entry(*transfer).or_insert_with(|| {
+                let alone_s = plan.alone_s(active, active.flows_of(*transfer));
+                let deadline_ms = 1e3 * arrived.as_secs_f64() + 1e3 / 1.024 * alone_s * factors.draw();
+                Came { alone_s, deadline_ms: deadline_ms.trunc() }
+            });
+        }
         let mut by_deadline = transfers.clone();
         if *order == Order::Bottleneck {
-            transfers.sort_by(|a, b| alone_s[a].total_cmp(&alone_s[b]));
+            transfers.sort_by(|a, b| came[a].alone_s.total_cmp(&came[b].alone_s));
         }
         let mut skipped: Vec<FlowId> = Vec::new();
         for transfer in transfers {
@@ -102,12 +139,19 @@ impl Rates {
             }
         }
         share(plan, active, skipped);
-        let deadline_s = |transfer: &TransferId| {
-            let (arrived, _) = active.transfer_so_far(*transfer).expect("it has active flows");
-            arrived.as_secs_f64() + DEADLINE * alone_s[transfer]
-        };
-        by_deadline.sort_by(|a, b| deadline_s(a).total_cmp(&deadline_s(b)));
-        by_deadline.iter().for_each(|transfer| plan.fill(active, active.flows_of(*transfer)));
+        by_deadline.sort_by(|a, b| came[a].deadline_ms.total_cmp(&came[b].deadline_ms));
+        let mut flows: Vec<FlowId> = Vec::new();
+        for transfer in &by_deadline {
+            let hungry = active.flows_of(*transfer).iter().filter(|id| plan.most_bps(active, **id) > 0.0);
+            flows.extend(hungry);
+            flows.sort_by_cached_key(|id| {
+                let mut ports: SmallVec<[LinkId; 2]> = active.route(*id).collect();
+                ports.reverse();
+                ports
+            });
+            plan.fill(active, &flows);
+            flows.clear();
+        }
         plan.set(active);
     }
 }
@@ -128,6 +172,13 @@ fn share(plan: &mut Plan, active: &Active, mut flows: Vec<FlowId>) {
 mod tests {
     use super::*;
     use crate::benchmark;
+
+    #[test]
+    fn factors_are_javas() {
+        // The first draws of `new Random(17).nextDouble()`.
+        let mut factors = Factors::new();
+        assert_eq!([factors.draw(), factors.draw()], [1.0 + 0.7323115139597316, 1.0 + 0.6973704783607497]);
+    }
 
     #[test]
     fn who_arrives_in_an_epoch_or_at_its_end_is_there_at_its_beginning() {
