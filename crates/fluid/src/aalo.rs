@@ -303,7 +303,7 @@ mod tests {
         let outcome = run(&network, &flows, &mut watched).expect("it ends");
         let at = |us: u64| Instant::ZERO + Duration::from_us(us);
         // The second falls after 8000 bits at 4/7 Mb/s, 14 ms; then the third has 4/7 and falls 14 ms later. The first has moved
-        // 8000 + 12,000 bits by then and has all of the link, as it came first; the second has 32,000 bits left, as has the third.
+        // 8000 + 12,000 bits by then and has all of the link, as it came first; each of the others has 32,000 bits left.
         let fell: Vec<_> =
             watched.fell.iter().map(|(transfer, queue, at)| (transfer.0, *queue, *at)).collect();
         assert_eq!(fell, [(0, 1, at(8_000)), (1, 1, at(22_000)), (2, 1, at(36_000))]);

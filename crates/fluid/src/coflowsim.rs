@@ -6,8 +6,8 @@
 //! - *Arrivals.* Transfers are admitted at the beginning of epochs of [`EPOCH`], and those that arrive during one or at its end
 //!   with it: up to 10.24 s before they arrive. Their times count from then ([`Trace::as_coflowsim`]). Ours come when they come:
 //!   no scheduler knows what is to come.
-//! - *Volumes.* Each flow has whole megabytes, rounded up ([`Trace::as_coflowsim`]). Ours are the trace's, to a byte; those of the
-//!   benchmark's own trace are whole megabytes.
+//! - *Volumes.* Each flow has whole megabytes, rounded up ([`Trace::as_coflowsim`]). Ours are the trace's, to a byte; those of
+//!   the benchmark's own trace are whole megabytes.
 //! - *Steps.* Time goes by in steps of [`STEP`], in which a port moves a megabyte: [`PORT`]. Its second has 1024 ms. What
 //!   completes within a step does so at its end: [`crate::run_in_epochs`] with [`STEP`]. Ours is exact.
 //! - *Decisions.* Rates are set when transfers are admitted or have gone; what a flow leaves that completes before its transfer

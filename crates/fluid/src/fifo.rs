@@ -45,7 +45,7 @@ impl Allocator for Fifo {
 mod tests {
     use super::*;
     use crate::run::tests::{keeps_the_laws, networks, on_one_link};
-    use crate::{Outcome, TransferId, run};
+    use crate::{Completion, Outcome, TransferId, run};
     use anabranch_units::Instant;
     use proptest::prelude::*;
 
@@ -61,7 +61,8 @@ mod tests {
         ) {
             let (network, flows) = on_one_link(&rows);
             let outcome = run(&network, &flows, &mut Fifo::default()).expect("it ends");
-            let mut order: Vec<_> = outcome.flows.iter().zip(0..).map(|(done, name)| (done.arrived, name, done.completed)).collect();
+            let row = |(done, name): (&Completion, u32)| (done.arrived, name, done.completed);
+            let mut order: Vec<_> = outcome.flows.iter().zip(0..).map(row).collect();
             order.sort_unstable();
             prop_assert!(order.is_sorted_by_key(|(.., completed)| *completed), "{order:?}");
         }

@@ -9,7 +9,8 @@
 //!
 //! Entry points: [`Network`] and [`Flow`]s go into [`run`] with an allocator, [`Outcome`] comes out; [`benchmark`] reads
 //! recorded transfers. [`MaxMin`] is the fair baseline, [`Srf`] orders flows, [`Wss`] shares among transfers, and [`Fifo`],
-//! [`Aalo`], [`Varys`] and [`Sincronia`] order them. Leaves out: how a program's rates are enforced (systems and drivers).
+//! [`Aalo`], [`Varys`] and [`Sincronia`] order them; [`coflowsim`] is how the reference simulator has it. Leaves out: how a
+//! program's rates are enforced (systems and drivers).
 
 mod aalo;
 mod active;

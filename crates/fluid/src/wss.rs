@@ -2,9 +2,10 @@
 //! together, and transfers share links fairly.
 //!
 //! Source: Chowdhury, Zaharia, Ma, Jordan and Stoica, *Managing Data Transfers in Computer Clusters with Orchestra* (SIGCOMM
-//! 2011): its shuffles' WSS, which weighs each flow by its volume, and its inter-transfer controller's weighted fair sharing,
-//! all transfers weighing the same. A flow's weight is the rate at which it would end together with its transfer's others were
-//! they alone; rates are weighted max-min. So on a link that is the bottleneck of several transfers each has as much.
+//! 2011), section 5: its shuffles' WSS, which weighs each flow by its volume; and section 3, its inter-transfer controller's
+//! weighted fair sharing, all transfers weighing the same. A flow's weight is the rate at which it would end together with its
+//! transfer's others were they alone; rates are weighted max-min. So on a link that is the bottleneck of several transfers each
+//! has as much.
 //! Differs: Orchestra's controller divides every congested link evenly among transfers; a transfer whose bottleneck is elsewhere
 //! weighs less here, by what it needs less, as a flow can have but one weight if rates are to be max-min. Weights follow what
 //! is still to be moved when a transfer arrives, grows or completes; Orchestra's follow what there was at first. What a flow
