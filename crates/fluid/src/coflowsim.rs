@@ -19,6 +19,8 @@
 //!   and a port 2^30 bits), then by their last and first ports. Ours follows the order of service, which is what it is for.
 //!
 //! Over the first 170 transfers of the benchmark's trace all completions are CoflowSim's, to the millisecond.
+//! Differs: a link with less than a billionth of its rate left is full. CoflowSim's limit is 0.001 b/s, which what rounding
+//! leaves of its sums exceeds in long runs: such transfers get next to nothing by MADD and no even share either.
 
 use crate::active::Active;
 use crate::allocator::Event;
