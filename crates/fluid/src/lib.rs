@@ -7,31 +7,46 @@
 //! Stoica, *Coflow*, HotNets 2012). Its completion time is from its first flow's arrival to its last flow's completion. A flow
 //! is *active* from its arrival to its completion.
 //!
-//! Entry points: [`Network`] and [`Flow`]s go into [`run`] with an allocator ([`MaxMin`] is the fair baseline, [`Varys`] knows
-//! transfers), [`Outcome`] comes out; [`benchmark`] reads recorded transfers. Leaves out: how a program's rates are enforced
-//! (systems and drivers).
+//! Entry points: [`Network`] and [`Flow`]s go into [`run`] with an allocator, [`Outcome`] comes out; [`benchmark`] reads
+//! recorded transfers. [`MaxMin`] is the fair baseline, [`Srf`] orders flows, [`Wss`] shares among transfers, and [`Fifo`],
+//! [`Aalo`], [`Varys`] and [`Sincronia`] order them; [`coflowsim`] is how the reference simulator has it. Leaves out: how a
+//! program's rates are enforced (systems and drivers).
 
+mod aalo;
 mod active;
 mod allocator;
 pub mod benchmark;
 pub mod bound;
+pub mod coflowsim;
+mod fifo;
+mod filling;
 pub mod generate;
+mod greedy;
+mod madd;
 mod max_min;
 mod network;
 mod order;
 mod plan;
 mod run;
+mod sincronia;
+mod srf;
 #[cfg(test)]
 mod testing;
 mod varys;
 mod watched;
+mod wss;
 
+pub use aalo::{Aalo, AaloError};
 pub use active::{Active, DecisionError};
 pub use allocator::{Allocator, Event};
+pub use fifo::Fifo;
 pub use max_min::MaxMin;
 pub use network::{Flow, FlowId, LinkId, Network, NetworkError, TransferId};
 pub use order::Ranks;
 pub use plan::Plan;
-pub use run::{Completion, Outcome, RunError, run};
+pub use run::{Completion, Outcome, RunError, run, run_in_epochs};
+pub use sincronia::Sincronia;
+pub use srf::Srf;
 pub use varys::Varys;
 pub use watched::{Law, Watched};
+pub use wss::Wss;

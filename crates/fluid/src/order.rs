@@ -5,6 +5,13 @@ use crate::allocator::Event;
 use crate::network::{FlowId, TransferId};
 use std::collections::BTreeMap;
 
+/// The transfers that have active flows, in the order in which they came; those that came at once by their names.
+pub(crate) fn by_arrival(active: &Active) -> Vec<TransferId> {
+    let mut order: Vec<TransferId> = active.transfers().collect();
+    order.sort_by_key(|id| active.transfer_so_far(*id).map(|(arrived, _)| arrived));
+    order
+}
+
 /// The order in which transfers are served, first to last.
 #[derive(Clone, Debug, Default)]
 pub struct Ranks {

@@ -1,6 +1,6 @@
 //! From event to event: the flows' volumes and completions.
 
-use crate::active::{Active, DecisionError};
+use crate::active::{Active, COMPLETE_WITHIN, DecisionError};
 use crate::allocator::Allocator;
 use crate::network::{Flow, FlowId, LinkId, Network, TransferId};
 use anabranch_units::{ByteCount, Duration, Instant};
@@ -77,6 +77,8 @@ pub enum RunError {
     },
     /// A flow would take longer than a run can be (213 days).
     TooLong(FlowId),
+    /// Epochs of no length.
+    NoEpoch,
 }
 
 impl fmt::Display for RunError {
@@ -93,6 +95,7 @@ impl fmt::Display for RunError {
             Self::Stalled { at, flows } => {
                 write!(f, "{flows} flows are given nothing at {} s, and nothing is to come", at.as_secs_f64())
             }
+            Self::NoEpoch => write!(f, "epoch 0 s: must be longer"),
             Self::TooLong(flow) => write!(f, "flow {}: takes longer than 213 days", flow.0),
         }
     }
@@ -107,7 +110,42 @@ impl std::error::Error for RunError {}
 /// Differs: volumes and rates are `f64`, so that completions are exact to some picoseconds; what completes within
 /// ten of each other does so together.
 pub fn run(network: &Network, flows: &[Flow], allocator: &mut impl Allocator) -> Result<Outcome, RunError> {
+    run_flows(network, flows, None, allocator)
+}
+
+/// Runs all flows to their completion, with rates that are set only at multiples of an epoch: for all that has happened in it. A
+/// flow that arrives has no rate until then, and what one had that completes nobody has.
+///
+/// Cost, Differs: as [`run`].
+/// Errors: see [`RunError`].
+pub fn run_in_epochs(
+    network: &Network,
+    flows: &[Flow],
+    epoch: Duration,
+    allocator: &mut impl Allocator,
+) -> Result<Outcome, RunError> {
+    if epoch == Duration::ZERO {
+        return Err(RunError::NoEpoch);
+    }
+    run_flows(network, flows, Some(epoch), allocator)
+}
+
+fn run_flows(
+    network: &Network,
+    flows: &[Flow],
+    epoch: Option<Duration>,
+    allocator: &mut impl Allocator,
+) -> Result<Outcome, RunError> {
     check(network, flows)?;
+    // When rates may be set first, not before something has happened; what completed within rounding of that is in time.
+    let decides = |at: Instant| match epoch {
+        Some(epoch) => {
+            let epochs = at.as_ps().saturating_sub(COMPLETE_WITHIN.as_ps()).div_ceil(epoch.as_ps());
+            at.max(Instant::from_ps(epochs.saturating_mul(epoch.as_ps())))
+        }
+        None => at,
+    };
+    let mut decision: Option<Instant> = None;
     let mut volumes: Vec<(Instant, FlowId, ByteCount)> = Vec::with_capacity(flows.len());
     for (id, flow) in (0..).map(FlowId).zip(flows) {
         volumes.push((flow.arrives, id, flow.volume));
@@ -124,6 +162,7 @@ pub fn run(network: &Network, flows: &[Flow], allocator: &mut impl Allocator) ->
     loop {
         let next = [volumes.peek().map(|(at, ..)| *at), active.next_completion()].into_iter().flatten().min();
         let wakes = allocator.next_decision(&active).filter(|_| !active.ids().is_empty());
+        let wakes = wakes.map(decides).into_iter().chain(decision);
         let Some(next) = next.into_iter().chain(wakes).min() else {
             if active.ids().is_empty() {
                 return Ok(outcome(flows, through, decisions));
@@ -158,6 +197,10 @@ pub fn run(network: &Network, flows: &[Flow], allocator: &mut impl Allocator) ->
                 }
             }
         }
+        if *decision.get_or_insert(decides(next)) > next {
+            continue;
+        }
+        decision = None;
         decisions += 1;
         active.decide(allocator).map_err(|error| match error {
             DecisionError::Rate { flow, bps } => RunError::Rate { flow: named[flow.0 as usize], bps },
@@ -198,4 +241,4 @@ fn outcome(flows: &[Flow], completed: Vec<Instant>, decisions: u64) -> Outcome {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

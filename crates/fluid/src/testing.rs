@@ -1,6 +1,9 @@
 //! Random networks and flows on them, for the laws that tests hold everything here to.
 
+use crate::allocator::Allocator;
 use crate::network::{Flow, LinkId, Network, TransferId};
+use crate::run::run;
+use crate::watched::{Law, Watched};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -33,4 +36,28 @@ pub fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
         };
         (Network::new(rates).expect("all have a rate"), flows.into_iter().map(flow).collect())
     })
+}
+
+/// One link of a megabit a second, and on it transfers of one flow each: bytes, and when they come in milliseconds.
+pub fn on_one_link(flows: &[(u64, u64)]) -> (Network, Vec<Flow>) {
+    let flow = |(transfer, (bytes, arrives_ms)): (u32, &(u64, u64))| Flow {
+        transfer: TransferId(transfer),
+        route: Box::new([LinkId(0)]),
+        volume: ByteCount::new(*bytes),
+        arrives: Instant::ZERO + Duration::from_ms(*arrives_ms),
+        grows: Box::default(),
+    };
+    let network = Network::new(vec![BitRate::mbps(1)]).expect("it has a rate");
+    (network, (0..).zip(flows).map(flow).collect())
+}
+
+/// What holds whoever allocates; that no link is above its rate, [`run`] sees to.
+pub fn keeps_the_laws(network: &Network, flows: &[Flow], inner: impl Allocator, is_fair: bool) {
+    let mut watched = Watched::new(inner, if is_fair { Law::MaxMin } else { Law::WorkConserving });
+    let outcome = run(network, flows, &mut watched).expect("it ends");
+    for (flow, done) in flows.iter().zip(&outcome.flows) {
+        assert!(flow.grows.iter().all(|(at, _)| done.completed >= *at) && done.completed >= flow.arrives);
+        let all = outcome.transfers[&flow.transfer];
+        assert!(all.arrived <= done.arrived && all.completed >= done.completed);
+    }
 }

@@ -8,39 +8,38 @@
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
+use crate::coflowsim;
+use crate::madd::Madd;
 use crate::network::TransferId;
-use crate::order::Ranks;
-use crate::plan::Plan;
 
 /// Smallest effective bottleneck first.
 #[derive(Clone, Debug, Default)]
 pub struct Varys {
-    plan: Plan,
-    ranks: Ranks,
+    madd: Madd,
+    like_coflowsim: Option<coflowsim::Rates>,
+}
+
+impl Varys {
+    /// One that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
+    pub fn like_coflowsim() -> Self {
+        let rates = coflowsim::Rates::new(coflowsim::Order::Bottleneck);
+        Self { like_coflowsim: Some(rates), ..Self::default() }
+    }
 }
 
 impl Allocator for Varys {
     /// Cost: a few walks along the routes of all active flows where a transfer arrives, grows or completes; else the flows on
     /// the links of those that have completed.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
-        let Self { plan, ranks } = self;
-        if !ranks.is_new_order(event, active) {
-            return ranks.fill_changed(active);
+        if let Some(rates) = &mut self.like_coflowsim {
+            return rates.allocate(event, active);
         }
-        plan.begin(active);
-        let mut order: Vec<(f64, TransferId)> =
-            active.transfers().map(|id| (plan.alone_s(active, active.flows_of(id)), id)).collect();
-        // Equal ones in the order of their names.
-        order.sort_by(|a, b| a.0.total_cmp(&b.0));
-        for (_, transfer) in &order {
-            let flows = active.flows_of(*transfer);
-            let time_s = plan.left_s(active, flows);
-            if time_s.is_finite() {
-                flows.iter().for_each(|id| plan.give(active, *id, active.remaining_bits(*id) / time_s));
-            }
-        }
-        order.iter().for_each(|(_, transfer)| plan.fill(active, active.flows_of(*transfer)));
-        plan.set(active);
-        ranks.set(order.into_iter().map(|(_, transfer)| transfer).collect());
+        self.madd.allocate(event, active, |plan, active| {
+            let mut order: Vec<(f64, TransferId)> =
+                active.transfers().map(|id| (plan.alone_s(active, active.flows_of(id)), id)).collect();
+            // Equal ones in the order of their names.
+            order.sort_by(|a, b| a.0.total_cmp(&b.0));
+            order.into_iter().map(|(_, id)| id).collect()
+        });
     }
 }

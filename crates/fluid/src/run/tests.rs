@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::allocator::Event;
-use crate::testing::networks;
-use crate::{Law, MaxMin, Varys, Watched};
+use crate::testing::{keeps_the_laws, networks, on_one_link};
+use crate::{Aalo, MaxMin, Varys};
 use anabranch_units::BitRate;
 use proptest::prelude::*;
 
@@ -38,6 +38,19 @@ fn who_chases_its_bottleneck_leaves_the_other_transfer_3_seconds_in_figure_5() {
     let outcome = run(&network, &flows, &mut Varys::default()).expect("it ends");
     let times: Vec<Duration> = outcome.transfers.values().map(Completion::time).collect();
     assert_eq!(times, [Duration::from_secs(6), Duration::from_secs(3)]);
+}
+
+#[test]
+fn in_epochs_rates_are_set_at_multiples_only() {
+    let (network, flows) = on_one_link(&[(12_500, 0), (12_500, 3)]);
+    let outcome =
+        run_in_epochs(&network, &flows, Duration::from_ms(7), &mut MaxMin::default()).expect("it ends");
+    // 1 Mb/s: 7 ms alone, then half of it until 193 ms; the second has the other half to 196 ms, and all to its end.
+    let done: Vec<u64> = outcome.flows.iter().map(|flow| flow.completed.as_ns() / 1000).collect();
+    assert_eq!(done, [193_000, 201_500]);
+    assert_eq!(outcome.decisions, 4);
+    let error = run_in_epochs(&network, &flows, Duration::ZERO, &mut MaxMin::default());
+    assert_eq!(error, Err(RunError::NoEpoch));
 }
 
 /// Gives every flow the same rate, whatever there is.
@@ -84,21 +97,19 @@ fn nothing_takes_no_time() {
     assert!(run(&network, &[], &mut MaxMin::default()).expect("it ends").flows.is_empty());
 }
 
-/// What holds whoever allocates; that no link is above its rate, [`run`] sees to.
-fn keeps_the_laws(network: &Network, flows: &[Flow], inner: impl Allocator, is_fair: bool) {
-    let mut watched = Watched::new(inner, if is_fair { Law::MaxMin } else { Law::WorkConserving });
-    let outcome = run(network, flows, &mut watched).expect("it ends");
-    for (flow, done) in flows.iter().zip(&outcome.flows) {
-        assert!(flow.grows.iter().all(|(at, _)| done.completed >= *at) && done.completed >= flow.arrives);
-        let all = outcome.transfers[&flow.transfer];
-        assert!(all.arrived <= done.arrived && all.completed >= done.completed);
-    }
-}
-
 proptest! {
     #[test]
     fn max_min_is_fair_and_what_flows_move_is_their_volume((network, flows) in networks()) {
         keeps_the_laws(&network, &flows, MaxMin::default(), true);
+    }
+
+    #[test]
+    fn epochs_of_a_picosecond_are_none((network, flows) in networks()) {
+        let epoch = Duration::from_ps(1);
+        for mut allocator in [Box::<Varys>::default() as Box<dyn Allocator>, Box::<Aalo>::default()] {
+            let exact = run(&network, &flows, &mut allocator);
+            prop_assert_eq!(run_in_epochs(&network, &flows, epoch, &mut allocator), exact);
+        }
     }
 
     #[test]

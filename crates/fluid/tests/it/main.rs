@@ -1,22 +1,32 @@
 //! The Facebook trace of the coflow benchmark, where it lies beside the checkout.
 
+use anabranch_fluid::benchmark::Trace;
 use anabranch_fluid::{
-    Allocator, Completion, Flow, LinkId, MaxMin, Network, Outcome, TransferId, Varys, benchmark, bound, run,
+    Aalo, Allocator, Completion, Fifo, Flow, LinkId, MaxMin, Network, Outcome, Sincronia, Srf, TransferId,
+    Varys, Wss, benchmark, bound, coflowsim, run, run_in_epochs,
 };
 use anabranch_units::BitRate;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// As the benchmark's simulator has it: 2^30 bits a second.
 const PORT: BitRate = BitRate::bps(1 << 30);
 
-fn trace(transfers: usize) -> Option<(Network, Vec<Flow>)> {
+static SKIPPED: AtomicU32 = AtomicU32::new(0);
+
+fn recorded(transfers: usize) -> Option<Trace> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/FB2010-1Hr-150-0.txt");
     #[expect(clippy::disallowed_methods, reason = "a trace that is not part of the project")]
     let Ok(text) = std::fs::read_to_string(path) else {
-        eprintln!("skipped (1 so far): no trace at {path}");
+        let skipped = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+        eprintln!("skipped ({skipped} so far): no trace at {path}");
         return None;
     };
-    let trace = benchmark::parse(&text, transfers).expect("it is as published");
+    Some(benchmark::parse(&text, transfers).expect("it is as published"))
+}
+
+fn trace(transfers: usize) -> Option<(Network, Vec<Flow>)> {
+    let trace = recorded(transfers)?;
     Some((Network::big_switch(trace.ports, PORT).expect("ports have a rate"), trace.flows))
 }
 
@@ -75,4 +85,46 @@ fn varys_is_within_a_thousandth_of_what_no_schedule_beats() {
     let varys = replay(&network, &flows, Varys::default());
     assert!(is_above(&varys, &bound) && mean_s(&varys) < bound.mean_s() * 1.001, "{} s", mean_s(&varys));
     assert!(is_above(&replay(&network, &flows, MaxMin::default()), &bound));
+}
+
+#[test]
+fn nobody_is_faster_than_alone_and_the_means_are_as_published() {
+    let Some((network, flows)) = trace(170) else { return };
+    let mean_s = |allocator: Box<dyn Allocator>| mean_s(&replay(&network, &flows, allocator));
+    for (name, allocator, published_s) in [
+        ("FIFO", Box::<Fifo>::default() as Box<dyn Allocator>, 10.584),
+        ("shortest remaining first", Box::<Srf>::default(), 7.757),
+        ("weighted shuffle scheduling", Box::<Wss>::default(), 7.603),
+        ("Aalo", Box::<Aalo>::default(), 7.708),
+        ("Sincronia", Box::<Sincronia>::default(), 7.530),
+    ] {
+        let mean_s = mean_s(allocator);
+        assert!((mean_s - published_s).abs() < 1e-3, "{name}: {mean_s} s, published {published_s} s");
+    }
+}
+
+/// All transfers' times together, the median, and the 95th and 99th of a hundred, as CoflowSim has them: what completes in a
+/// step does so at its end. In milliseconds.
+fn in_steps(network: &Network, flows: &[Flow], mut allocator: impl Allocator) -> (u64, [u64; 3]) {
+    let outcome = run_in_epochs(network, flows, coflowsim::STEP, &mut allocator).expect("it ends");
+    // What completes within rounding of a step's end is in it.
+    let in_steps = |all: &Completion| (all.time().as_ps() - 10).div_ceil(coflowsim::STEP.as_ps());
+    let mut times_ms: Vec<u64> =
+        outcome.transfers.values().map(|all| in_steps(all) * coflowsim::STEP.as_us() / 1000).collect();
+    times_ms.sort_unstable();
+    let at = |percent: usize| times_ms[(times_ms.len() * percent).div_ceil(100) - 1];
+    (times_ms.iter().sum(), [at(50), at(95), at(99)])
+}
+
+/// CoflowSim's own figures for the first 170 transfers, from a run of it with its defaults (SEBF and FIFO): means of 7.793 and
+/// 10.916 s.
+#[test]
+fn by_coflowsims_rules_varys_and_fifo_have_its_figures_to_the_millisecond() {
+    let Some(trace) = recorded(170) else { return };
+    let trace = trace.as_coflowsim();
+    let network = Network::big_switch(trace.ports, coflowsim::PORT).expect("ports have a rate");
+    let varys = in_steps(&network, &trace.flows, Varys::like_coflowsim());
+    assert_eq!(varys, (1_324_776, [112, 6144, 165_928]));
+    let fifo = in_steps(&network, &trace.flows, Fifo::like_coflowsim());
+    assert_eq!(fifo, (1_855_744, [112, 22_472, 164_640]));
 }

@@ -1,0 +1,329 @@
+//! Aalo: who has sent less comes first, with nothing known of what is left.
+//!
+//! Source: Chowdhury and Stoica, *Efficient Coflow Scheduling Without Prior Knowledge* (SIGCOMM 2015), section 4: D-CLAS
+//! (discretised coflow-aware least-attained service). A transfer falls from queue to queue when what it has sent crosses
+//! thresholds that grow by a factor. Queues share each link by weight; in a queue transfers are in the order of their arrival,
+//! and a transfer's flows share what it gets max-min fairly. What that leaves goes to whoever is next, queue by queue.
+//! Differs: queue i of K, from 1, weighs K - i + 1, where the paper asks only that weights fall; a link is shared among queues
+//! that have flows there. The paper's coordinator looks every 10 ms; here a transfer falls when it crosses. What a flow leaves
+//! when it completes before its transfer goes to others on its links in order, shared max-min fairly within a transfer; shares
+//! are set anew when a flow arrives or grows, a transfer completes or one falls. What a transfer has sent counts as long
+//! as it has flows.
+
+use crate::active::Active;
+use crate::allocator::{Allocator, Event};
+use crate::filling::Filling;
+use crate::network::{FlowId, LinkId, TransferId};
+use crate::plan::Plan;
+use anabranch_units::{ByteCount, Instant};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The most queues that there may be.
+const QUEUES_MAX: u32 = 64;
+/// The part of a threshold by which a transfer that is at it may be short of it, for rounding.
+const AT_THRESHOLD: f64 = 1e-9;
+
+/// Least sent first, in steps.
+#[derive(Clone, Debug)]
+pub struct Aalo {
+    /// Between queues.
+    thresholds_bits: Vec<f64>,
+    transfers: BTreeMap<TransferId, Sent>,
+    /// By flow: its transfer's place in the order, and its rate.
+    flows: Vec<(u32, f64)>,
+    plan: Plan,
+    filling: Filling,
+    /// When the next transfer falls at the rates that are set.
+    falls: Option<Instant>,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Sent {
+    /// At `since`; `bps` holds from then on.
+    bits: f64,
+    bps: f64,
+    since: Instant,
+    queue: usize,
+}
+
+/// Why there are no such queues.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AaloError {
+    /// Fewer queues than one, or too many.
+    Queues(u32),
+    /// Thresholds that do not grow.
+    Factor(u32),
+    /// A first threshold of nothing.
+    NoThreshold,
+}
+
+impl fmt::Display for AaloError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queues(queues) => write!(f, "{queues} queues: must be 1 to {QUEUES_MAX}"),
+            Self::Factor(factor) => write!(f, "thresholds grow by a factor of {factor}: must be at least 2"),
+            Self::NoThreshold => write!(f, "first threshold 0 bytes: must be at least 1 byte"),
+        }
+    }
+}
+impl std::error::Error for AaloError {}
+
+impl Default for Aalo {
+    /// As in the paper: 10 queues, thresholds from 10 MB on that grow by a factor of 10.
+    fn default() -> Self {
+        Self::new(10, ByteCount::new(10_000_000), 10).expect("within limits")
+    }
+}
+
+impl Sent {
+    fn settle(&mut self, now: Instant) {
+        self.bits += self.bps * now.saturating_since(self.since).as_secs_f64();
+        self.since = now;
+    }
+}
+
+impl Aalo {
+    /// So many queues; a transfer leaves the first when it has sent the first threshold, and each other at the threshold before
+    /// times the factor.
+    ///
+    /// Errors: see [`AaloError`].
+    pub fn new(queues: u32, first: ByteCount, factor: u32) -> Result<Self, AaloError> {
+        if !(1..=QUEUES_MAX).contains(&queues) {
+            return Err(AaloError::Queues(queues));
+        }
+        if factor < 2 {
+            return Err(AaloError::Factor(factor));
+        }
+        if first == ByteCount::ZERO {
+            return Err(AaloError::NoThreshold);
+        }
+        let threshold = |at: u32| 8.0 * first.as_u64() as f64 * f64::from(factor).powi(at as i32);
+        Ok(Self {
+            thresholds_bits: (0..queues - 1).map(threshold).collect(),
+            transfers: BTreeMap::new(),
+            flows: Vec::new(),
+            plan: Plan::default(),
+            filling: Filling::default(),
+            falls: None,
+        })
+    }
+
+    /// The queue that a transfer with active flows was in at the last decision, from 0.
+    pub fn queue(&self, transfer: TransferId) -> Option<usize> {
+        self.transfers.get(&transfer).map(|sent| sent.queue)
+    }
+
+    /// Notes what transfers have sent and which queue that puts them in, and says their order: queue by queue, then as they
+    /// came.
+    fn order(&mut self, active: &Active) -> Vec<(usize, TransferId)> {
+        let was = std::mem::take(&mut self.transfers);
+        let mut order: Vec<(usize, Instant, TransferId)> = Vec::new();
+        for transfer in active.transfers() {
+            let (arrived, all_bits) = active.transfer_so_far(transfer).expect("it has active flows");
+            let left_bits: f64 = active.flows_of(transfer).iter().map(|id| active.remaining_bits(*id)).sum();
+            let bits = all_bits - left_bits;
+            let crossed = |threshold: &f64| bits >= threshold * (1.0 - AT_THRESHOLD);
+            // A name may be that of a new transfer, which has arrived since.
+            let was = was.get(&transfer).filter(|was| arrived <= was.since).map_or(0, |was| was.queue);
+            let queue = self.thresholds_bits.partition_point(crossed).max(was);
+            self.transfers.insert(transfer, Sent { bits, bps: 0.0, since: active.now(), queue });
+            order.push((queue, arrived, transfer));
+        }
+        order.sort_unstable();
+        order.into_iter().map(|(queue, _, transfer)| (queue, transfer)).collect()
+    }
+
+    /// Sets all rates.
+    fn share(&mut self, active: &mut Active) {
+        let order = self.order(active);
+        let Self { transfers, flows, plan, filling, thresholds_bits, .. } = self;
+        plan.begin(active);
+        let queues: Vec<&[(usize, TransferId)]> = order.chunk_by(|a, b| a.0 == b.0).collect();
+        let weight = |queue: usize| (thresholds_bits.len() + 1 - queue) as f64;
+        let links = active.network().links();
+        let mut weights = vec![0.0; links];
+        // By queue: where it has flows.
+        let mut is_on = vec![vec![false; links]; queues.len()];
+        for (queue, is_on) in queues.iter().zip(&mut is_on) {
+            let there = queue.iter().flat_map(|(_, transfer)| active.flows_of(*transfer));
+            there.flat_map(|id| active.route(*id)).for_each(|link| is_on[link.0 as usize] = true);
+            let there = weights.iter_mut().zip(is_on).filter(|(_, is_on)| **is_on);
+            there.for_each(|(all, _)| *all += weight(queue[0].0));
+        }
+        let mut group: Vec<(FlowId, f64)> = Vec::new();
+        for queue in &queues {
+            let part =
+                |link: usize| active.rate_bps(LinkId(link as u32)) * weight(queue[0].0) / weights[link];
+            let mut left_bps: Vec<f64> = (0..links).map(part).collect();
+            for (_, transfer) in *queue {
+                group.extend(active.flows_of(*transfer).iter().map(|id| (*id, 1.0)));
+                filling.fill(active, &mut group, |link| left_bps[link.0 as usize]);
+                for (id, bps) in group.drain(..) {
+                    plan.give(active, id, bps);
+                    active.route(id).for_each(|link| left_bps[link.0 as usize] -= bps);
+                }
+            }
+        }
+        for (_, transfer) in &order {
+            let hungry = active.flows_of(*transfer).iter().filter(|id| plan.most_bps(active, **id) > 0.0);
+            group.extend(hungry.map(|id| (*id, 1.0)));
+            filling.fill(active, &mut group, |link| plan.left_bps(link));
+            group.drain(..).for_each(|(id, bps)| plan.give(active, id, bps));
+        }
+        plan.set(active);
+        flows.resize(active.ids_end(), (0, 0.0));
+        for ((_, transfer), rank) in order.iter().zip(0..) {
+            let sent = transfers.get_mut(transfer).expect("it is in the order");
+            for id in active.flows_of(*transfer) {
+                flows[id.0 as usize] = (rank, plan.bps(*id));
+                sent.bps += plan.bps(*id);
+            }
+        }
+    }
+
+    /// When the first transfer is at a threshold.
+    fn first_fall(&self) -> Option<Instant> {
+        let falls = |sent: &Sent| {
+            let threshold = self.thresholds_bits.get(sent.queue)?;
+            let ps = ((threshold - sent.bits).max(0.0) / sent.bps * 1e12).ceil();
+            // Also where nothing moves: that is no number or without end.
+            (ps < 1e19).then(|| sent.since.as_ps().checked_add(ps as u64).map(Instant::from_ps))?
+        };
+        self.transfers.values().filter_map(falls).min()
+    }
+}
+
+impl Allocator for Aalo {
+    /// Cost: where shares are set anew, some walks along the routes of all active flows; else the flows on the links of those
+    /// that have completed, and the number of transfers.
+    fn allocate(&mut self, event: &Event, active: &mut Active) {
+        let now = active.now();
+        let has_gone = |id: &FlowId| active.flows_of(active.transfer(*id)).is_empty();
+        let is_same =
+            event.arrived.is_empty() && event.grown.is_empty() && !event.completed.iter().any(has_gone);
+        if is_same && self.falls.is_none_or(|falls| falls > now) {
+            let Self { transfers, flows, filling, .. } = self;
+            let mut add = |active: &Active, id: FlowId, more_bps: f64| {
+                let sent = transfers.get_mut(&active.transfer(id)).expect("it has active flows");
+                sent.settle(now);
+                // Rounding may leave it below nothing, and it would fall at once.
+                sent.bps = (sent.bps + more_bps).max(0.0);
+            };
+            for id in &event.completed {
+                add(active, *id, -std::mem::take(&mut flows[id.0 as usize].1));
+            }
+            let mut more: Vec<(FlowId, f64)> = Vec::new();
+            filling.fill_after(
+                event,
+                active,
+                |id| (flows[id.0 as usize].0, 1.0),
+                |active, id, more_bps| {
+                    add(active, id, more_bps);
+                    more.push((id, more_bps));
+                },
+            );
+            more.into_iter().for_each(|(id, more_bps)| flows[id.0 as usize].1 += more_bps);
+        } else {
+            self.share(active);
+        }
+        self.falls = self.first_fall();
+    }
+
+    fn next_decision(&self, _: &Active) -> Option<Instant> {
+        self.falls
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run;
+    use crate::testing::{keeps_the_laws, networks, on_one_link};
+    use anabranch_units::Duration;
+    use proptest::prelude::*;
+
+    /// Sees to it that transfers fall when they are at a threshold, neither earlier nor later.
+    struct Watched {
+        inner: Aalo,
+        /// Transfer, queue and when, where it is another than before.
+        fell: Vec<(TransferId, usize, Instant)>,
+    }
+
+    impl Watched {
+        fn new(inner: Aalo) -> Self {
+            Self { inner, fell: Vec::new() }
+        }
+    }
+
+    impl Allocator for Watched {
+        fn allocate(&mut self, event: &Event, active: &mut Active) {
+            let before: Vec<Option<usize>> = active.transfers().map(|id| self.inner.queue(id)).collect();
+            let wakes = self.inner.falls == Some(active.now());
+            let mut is_at = false;
+            self.inner.allocate(event, active);
+            for (transfer, was) in active.transfers().collect::<Vec<_>>().into_iter().zip(before) {
+                let (_, all_bits) = active.transfer_so_far(transfer).expect("it is there");
+                let flows = active.flows_of(transfer).iter();
+                let sent_bits = all_bits - flows.map(|id| active.remaining_bits(*id)).sum::<f64>();
+                let queue = self.inner.queue(transfer).expect("it is there");
+                let thresholds = &self.inner.thresholds_bits;
+                let is_beyond = |at: usize| sent_bits >= thresholds[at] * (1.0 - 2.0 * AT_THRESHOLD);
+                assert!(queue == 0 || is_beyond(queue - 1), "{transfer:?}: {sent_bits} bits, queue {queue}");
+                let most_bits =
+                    thresholds.get(queue).map_or(f64::INFINITY, |most| most * (1.0 + 1e-6) + 1e-3);
+                assert!(sent_bits <= most_bits, "{transfer:?}: {sent_bits} bits, queue {queue}");
+                // By rounding it may be short of its threshold when it wakes.
+                is_at |= thresholds.get(queue).is_some_and(|most| sent_bits >= most * (1.0 - 1e-6));
+                if was.is_some_and(|was| was != queue) {
+                    is_at = true;
+                    self.fell.push((transfer, queue, active.now()));
+                }
+            }
+            let nothing = event.arrived.is_empty() && event.grown.is_empty() && event.completed.is_empty();
+            assert!(!(wakes && nothing) || is_at, "nobody is at a threshold at {:?}", active.now());
+        }
+        fn next_decision(&self, active: &Active) -> Option<Instant> {
+            self.inner.next_decision(active)
+        }
+    }
+
+    fn small() -> Aalo {
+        Aalo::new(4, ByteCount::new(1_000), 10).expect("within limits")
+    }
+
+    proptest! {
+        #[test]
+        fn aalo_leaves_nothing_and_transfers_fall_when_they_are_at_a_threshold((network, flows) in networks()) {
+            keeps_the_laws(&network, &flows, Watched::new(small()), false);
+        }
+    }
+
+    #[test]
+    fn queues_share_by_weight_and_are_in_the_order_of_arrival_within() {
+        // 1 Mb/s: the first is in the second queue after 1000 bytes, 8 ms, and the second comes then. It has 4/7.
+        let (network, flows) = on_one_link(&[(10_000, 0), (5_000, 8), (5_000, 9)]);
+        let mut watched = Watched::new(small());
+        let outcome = run(&network, &flows, &mut watched).expect("it ends");
+        let at = |us: u64| Instant::ZERO + Duration::from_us(us);
+        // The second falls after 8000 bits at 4/7 Mb/s, 14 ms; then the third has 4/7 and falls 14 ms later. The first has moved
+        // 8000 + 12,000 bits by then and has all of the link, as it came first; each of the others has 32,000 bits left.
+        let fell: Vec<_> =
+            watched.fell.iter().map(|(transfer, queue, at)| (transfer.0, *queue, *at)).collect();
+        assert_eq!(fell, [(0, 1, at(8_000)), (1, 1, at(22_000)), (2, 1, at(36_000))]);
+        let done: Vec<_> = outcome.flows.iter().map(|flow| flow.completed).collect();
+        assert_eq!(done, [at(96_000), at(128_000), at(160_000)]);
+    }
+
+    #[test]
+    fn what_are_no_queues_is_refused() {
+        let first = ByteCount::new(1);
+        assert!(Aalo::new(1, first, 2).is_ok() && Aalo::new(QUEUES_MAX, first, 2).is_ok());
+        let error = |queues, first, factor| Aalo::new(queues, first, factor).expect_err("refused");
+        assert_eq!(error(0, first, 2), AaloError::Queues(0));
+        assert_eq!(error(65, first, 2).to_string(), "65 queues: must be 1 to 64");
+        assert_eq!(error(1, first, 1), AaloError::Factor(1));
+        assert_eq!(error(1, ByteCount::ZERO, 2), AaloError::NoThreshold);
+    }
+}

@@ -1,0 +1,194 @@
+//! The rules of CoflowSim, the field's reference simulator, where they are not ours: with them its figures can be compared.
+//!
+//! Source: github.com/coflow/coflowsim, at commit b61f209, with its defaults. What it does otherwise, and why ours is as it is
+//! by default:
+//!
+//! - *Arrivals.* Transfers are admitted at the beginning of epochs of [`EPOCH`], and those that arrive during one or at its end
+//!   with it: up to 10.24 s before they arrive. Their times count from then ([`Trace::as_coflowsim`]). Ours come when they come:
+//!   no scheduler knows what is to come.
+//! - *Volumes.* Each flow has whole megabytes, rounded up ([`Trace::as_coflowsim`]). Ours are the trace's, to a byte; those of
+//!   the benchmark's own trace are whole megabytes.
+//! - *Steps.* Time goes by in steps of [`STEP`], in which a port moves a megabyte: [`PORT`]. Its second has 1024 ms. What
+//!   completes within a step does so at its end: [`crate::run_in_epochs`] with [`STEP`]. Ours is exact.
+//! - *Decisions.* Rates are set when transfers are admitted or have gone; what a flow leaves that completes before its transfer
+//!   stays unused until then. Ours goes to others at once, as work conservation is for.
+//! - *Order.* SEBF is by what a transfer had to move at first. Ours is by what it has still to move, as Varys's section 5.3.2.
+//! - *Backfilling.* A transfer that finds a link of its full gets nothing by MADD. Of what is left then the flows of all such
+//!   transfers have the least even share of their links; the rest goes to flows of all transfers by a deadline in whole
+//!   milliseconds, admission and a random 1 to 2 times the time that the transfer takes alone (for that a second has 1000 ms
+//!   and a port 2^30 bits), then by their last and first ports. Ours follows the order of service, which is what it is for.
+//!
+//! Over the first 170 transfers of the benchmark's trace all completions are CoflowSim's, to the millisecond.
+//! Differs: a link with less than a billionth of its rate left is full. CoflowSim's limit is 0.001 b/s, which what rounding
+//! leaves of its sums exceeds in long runs: such transfers get next to nothing by MADD and no even share either.
+
+use crate::active::Active;
+use crate::allocator::Event;
+use crate::benchmark::Trace;
+use crate::network::{FlowId, LinkId, TransferId};
+use crate::order::{Ranks, by_arrival};
+use crate::plan::Plan;
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+
+/// How often it admits transfers.
+pub const EPOCH: Duration = Duration::from_ms(10 * 1024);
+/// Its steps.
+pub const STEP: Duration = Duration::from_ms(8);
+/// The rate of its ports: 2^20 bytes in 8 ms.
+pub const PORT: BitRate = BitRate::bps(1_048_576_000);
+const MEGABYTE: u64 = 1 << 20;
+
+impl Trace {
+    /// The transfers as CoflowSim has them: admitted at the beginning of the epoch during which or at whose end they arrive, and
+    /// with whole megabytes for each flow, at least one.
+    ///
+    /// Differs: mappers at one port, or reducers, are flows of their own; CoflowSim joins them.
+    pub fn as_coflowsim(mut self) -> Self {
+        for flow in &mut self.flows {
+            let (epoch_ps, arrives_ps) = (EPOCH.as_ps(), flow.arrives.as_ps());
+            flow.arrives = Instant::from_ps(arrives_ps.saturating_sub(1) / epoch_ps * epoch_ps);
+            flow.volume = ByteCount::new(flow.volume.as_u64().div_ceil(MEGABYTE).max(1) * MEGABYTE);
+        }
+        self
+    }
+}
+
+/// In which order transfers get their rates.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// The smallest effective bottleneck first.
+    Bottleneck,
+    /// As they came.
+    Arrival,
+}
+
+/// Rates by CoflowSim's rules.
+#[derive(Clone, Debug)]
+pub(crate) struct Rates {
+    order: Order,
+    plan: Plan,
+    came: BTreeMap<TransferId, Came>,
+    factors: Factors,
+}
+
+/// What is kept of a transfer as it was when it came.
+#[derive(Copy, Clone, Debug)]
+struct Came {
+    /// What it would have taken alone.
+    alone_s: f64,
+    deadline_ms: f64,
+}
+
+/// Random factors as `java.util.Random` draws them with CoflowSim's seed, one for each transfer in the order of their arrival.
+///
+/// Source: the documentation of that class, which says its linear congruence (D. H. Lehmer's, in 48 bits).
+#[derive(Copy, Clone, Debug)]
+struct Factors(u64);
+
+impl Factors {
+    const MULTIPLIER: u64 = 0x5_deec_e66d;
+    const SEED: u64 = 17;
+
+    const fn new() -> Self {
+        Self(Self::SEED ^ Self::MULTIPLIER)
+    }
+    fn bits(&mut self, bits: u32) -> u64 {
+        self.0 = (self.0.wrapping_mul(Self::MULTIPLIER) + 0xb) & ((1 << 48) - 1);
+        self.0 >> (48 - bits)
+    }
+    /// 1 to 2.
+    fn draw(&mut self) -> f64 {
+        1.0 + ((self.bits(26) << 27) + self.bits(27)) as f64 / (1u64 << 53) as f64
+    }
+}
+
+impl Rates {
+    pub fn new(order: Order) -> Self {
+        Self { order, plan: Plan::default(), came: BTreeMap::new(), factors: Factors::new() }
+    }
+
+    /// Sets rates anew where a transfer has come or gone, and does nothing else.
+    pub fn allocate(&mut self, event: &Event, active: &mut Active) {
+        if !Ranks::default().is_new_order(event, active) {
+            return;
+        }
+        let Self { order, plan, came, factors } = self;
+        plan.begin(active);
+        came.retain(|transfer, _| !active.flows_of(*transfer).is_empty());
+        let mut transfers = by_arrival(active);
+        for transfer in &transfers {
+            let (arrived, _) = active.transfer_so_far(*transfer).expect("it has active flows");
+            came.entry(*transfer).or_insert_with(|| {
+                let alone_s = plan.alone_s(active, active.flows_of(*transfer));
+                let deadline_ms = 1e3 * arrived.as_secs_f64() + 1e3 / 1.024 * alone_s * factors.draw();
+                Came { alone_s, deadline_ms: deadline_ms.trunc() }
+            });
+        }
+        let mut by_deadline = transfers.clone();
+        if *order == Order::Bottleneck {
+            transfers.sort_by(|a, b| came[a].alone_s.total_cmp(&came[b].alone_s));
+        }
+        let mut skipped: Vec<FlowId> = Vec::new();
+        for transfer in transfers {
+            let flows = active.flows_of(transfer);
+            let time_s = plan.left_s(active, flows);
+            if time_s.is_finite() {
+                flows.iter().for_each(|id| plan.give(active, *id, active.remaining_bits(*id) / time_s));
+            } else {
+                skipped.extend(flows);
+            }
+        }
+        share(plan, active, skipped);
+        by_deadline.sort_by(|a, b| came[a].deadline_ms.total_cmp(&came[b].deadline_ms));
+        let mut flows: Vec<FlowId> = Vec::new();
+        for transfer in &by_deadline {
+            let hungry = active.flows_of(*transfer).iter().filter(|id| plan.most_bps(active, **id) > 0.0);
+            flows.extend(hungry);
+            flows.sort_by_cached_key(|id| {
+                let mut ports: SmallVec<[LinkId; 2]> = active.route(*id).collect();
+                ports.reverse();
+                ports
+            });
+            plan.fill(active, &flows);
+            flows.clear();
+        }
+        plan.set(active);
+    }
+}
+
+/// Gives flows the least even share of what their links have left.
+fn share(plan: &mut Plan, active: &Active, mut flows: Vec<FlowId>) {
+    flows.retain(|id| plan.most_bps(active, *id) > 0.0);
+    let mut count = vec![0u32; active.network().links()];
+    let links = flows.iter().flat_map(|id| active.route(*id));
+    links.for_each(|link| count[link.0 as usize] += 1);
+    let even_bps = |link: LinkId| plan.left_bps(link) / f64::from(count[link.0 as usize]);
+    let least_bps = |id: &FlowId| active.route(*id).map(even_bps).fold(f64::INFINITY, f64::min);
+    let shares: Vec<f64> = flows.iter().map(least_bps).collect();
+    flows.iter().zip(shares).for_each(|(id, bps)| plan.give(active, *id, bps));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benchmark;
+
+    #[test]
+    fn factors_are_javas() {
+        // The first draws of `new Random(17).nextDouble()`.
+        let mut factors = Factors::new();
+        assert_eq!([factors.draw(), factors.draw()], [1.0 + 0.7323115139597316, 1.0 + 0.6973704783607497]);
+    }
+
+    #[test]
+    fn who_arrives_in_an_epoch_or_at_its_end_is_there_at_its_beginning() {
+        let text = "2 4\n1 0 1 0 1 1:0\n2 10240 1 0 1 1:1\n3 10241 1 0 1 1:1.5\n4 20480 2 0 1 1 1:3\n";
+        let trace = benchmark::parse(text, usize::MAX).expect("well written").as_coflowsim();
+        let arrives: Vec<u64> = trace.flows.iter().map(|flow| flow.arrives.as_ns() / 1_000_000).collect();
+        assert_eq!(arrives, [0, 0, 10_240, 10_240, 10_240]);
+        let megabytes: Vec<u64> = trace.flows.iter().map(|flow| flow.volume.as_u64() / MEGABYTE).collect();
+        assert_eq!(megabytes, [1, 1, 2, 2, 2]);
+    }
+}

@@ -1,0 +1,89 @@
+//! FIFO: transfers in the order in which they came, each flow just in time for its transfer's bottleneck, and what is left to
+//! whoever is next.
+//!
+//! Source: the order is the baseline of Chowdhury and Stoica's work on coflows (*Efficient Coflow Scheduling Without Prior
+//! Knowledge*, SIGCOMM 2015, section 2, and their simulator, github.com/coflow/coflowsim). Rates are MADD's, as in that
+//! simulator: the first transfer is as fast as the network lets it be, its flows end together, and what it does not need goes
+//! to the second. So the order is all in which it is not [`crate::Varys`], and what is measured between them is what an order
+//! is worth. A transfer came with its first flow; of two that came at once the one with the lower name is first.
+//! Differs: MADD needs to know the volumes of flows that have arrived; a FIFO that knows none would share what is left among
+//! a transfer's flows.
+
+use crate::active::Active;
+use crate::allocator::{Allocator, Event};
+use crate::coflowsim;
+use crate::madd::Madd;
+use crate::order::by_arrival;
+
+/// Transfers in the order of their arrival.
+#[derive(Clone, Debug, Default)]
+pub struct Fifo {
+    madd: Madd,
+    like_coflowsim: Option<coflowsim::Rates>,
+}
+
+impl Fifo {
+    /// One that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
+    pub fn like_coflowsim() -> Self {
+        let rates = coflowsim::Rates::new(coflowsim::Order::Arrival);
+        Self { like_coflowsim: Some(rates), ..Self::default() }
+    }
+}
+
+impl Allocator for Fifo {
+    /// Cost: a few walks along the routes of all active flows where a transfer arrives, grows or completes; else the flows on
+    /// the links of those that have completed.
+    fn allocate(&mut self, event: &Event, active: &mut Active) {
+        if let Some(rates) = &mut self.like_coflowsim {
+            return rates.allocate(event, active);
+        }
+        self.madd.allocate(event, active, |_, active| by_arrival(active));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{keeps_the_laws, networks, on_one_link};
+    use crate::{Completion, Outcome, TransferId, run};
+    use anabranch_units::Instant;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn fifo_leaves_nothing_that_a_flow_could_use((network, flows) in networks()) {
+            keeps_the_laws(&network, &flows, Fifo::default(), false);
+        }
+
+        #[test]
+        fn transfers_on_one_link_complete_in_the_order_of_their_arrival(
+            rows in proptest::collection::vec((1u64..100_000, 0u64..1_000), 1..12)
+        ) {
+            let (network, flows) = on_one_link(&rows);
+            let outcome = run(&network, &flows, &mut Fifo::default()).expect("it ends");
+            let row = |(done, name): (&Completion, u32)| (done.arrived, name, done.completed);
+            let mut order: Vec<_> = outcome.flows.iter().zip(0..).map(row).collect();
+            order.sort_unstable();
+            prop_assert!(order.is_sorted_by_key(|(.., completed)| *completed), "{order:?}");
+        }
+
+        #[test]
+        fn the_first_transfer_is_as_fast_as_alone((network, mut flows) in networks()) {
+            for flow in &mut flows {
+                flow.grows = Box::default();
+                if flow.transfer == TransferId(0) {
+                    flow.arrives = Instant::ZERO;
+                }
+            }
+            let alone: Vec<_> = flows.iter().filter(|flow| flow.transfer == TransferId(0)).cloned().collect();
+            let done = |outcome: Outcome| outcome.transfers.get(&TransferId(0)).map(|all| all.completed.as_ps());
+            let (beside, alone) = (
+                done(run(&network, &flows, &mut Fifo::default()).expect("it ends")),
+                done(run(&network, &alone, &mut Fifo::default()).expect("it ends")),
+            );
+            if let (Some(beside), Some(alone)) = (beside, alone) {
+                prop_assert!(beside.abs_diff(alone) as f64 <= 100.0 + 1e-6 * alone as f64, "{beside} ps, {alone} ps alone");
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Flows in an order, each at the most that those before it leave: what a change does not reach is not looked at.
+//!
+//! On each link of its route a flow has what better ones there leave. So where a flow gets less or more, worse ones on its
+//! links are looked at again, best first, and nobody else: one that gets a link pushes out a worse one, whose other link is
+//! free then, and so on down the order. Of flows with the same route only the best can have anything, as it leaves one of
+//! the route's links full; hence routes wait rather than flows.
+
+use crate::active::{Active, ROUNDING};
+use crate::allocator::Event;
+use crate::network::{FlowId, LinkId};
+use smallvec::SmallVec;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+/// A flow's place in the order: a key, and its name where keys are equal.
+type Place = (u64, FlowId);
+
+/// Rates that are greedy in an order, kept from decision to decision.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Greedy {
+    links: Vec<Link>,
+    /// All that a flow has ever had, and where they are.
+    routes: Vec<Route>,
+    route_of: BTreeMap<SmallVec<[LinkId; 2]>, u32>,
+    flows: Vec<State>,
+    /// Links with several flows that have a rate: these may change places while they move.
+    shared: BTreeSet<LinkId>,
+    /// To be looked at, best first.
+    queue: BinaryHeap<Reverse<Place>>,
+    decision: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Link {
+    /// Flows that have a rate, and which; a place is that of when it was set, and may be better by now.
+    served: SmallVec<[(Place, f64); 2]>,
+    routes: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct Route {
+    links: SmallVec<[LinkId; 2]>,
+    /// Of those that wait. It is looked for so often that it is kept here.
+    best: Option<Place>,
+    /// Flows that have no rate, worst first.
+    waiting: Vec<Place>,
+}
+
+#[derive(Copy, Clone, Debug, Default)]
+struct State {
+    route: u32,
+    /// While it waits.
+    key: u64,
+    is_served: bool,
+    looked_in: u64,
+}
+
+impl Greedy {
+    /// Rates for what has happened. `key` is a flow's key, lower is better; it may fall while the flow has a rate, and else is
+    /// another only after it has grown or after [`Greedy::restart`].
+    ///
+    /// Cost: for each flow that gets another rate, the routes of its links.
+    pub fn allocate(&mut self, event: &Event, active: &mut Active, key: impl Fn(&Active, FlowId) -> u64) {
+        self.begin(active);
+        for id in &event.arrived {
+            self.arrive(active, *id, key(active, *id));
+        }
+        for (id, _) in &event.grown {
+            if self.flows[id.0 as usize].is_served {
+                self.queue.push(Reverse((key(active, *id), *id)));
+                self.stop(active, *id);
+                active.set_bps(*id, 0.0);
+            } else {
+                self.unwait(*id);
+            }
+            self.wait(*id, key(active, *id));
+        }
+        // A flow may have come or grown and gone since the last decision.
+        for id in &event.completed {
+            if self.flows[id.0 as usize].is_served {
+                self.stop(active, *id);
+            } else {
+                self.unwait(*id);
+            }
+        }
+        let changed = event.grown.iter().map(|(id, _)| id).chain(&event.completed);
+        let mut freed: Vec<LinkId> = changed.flat_map(|id| active.route(*id)).collect();
+        freed.sort_unstable();
+        freed.dedup();
+        for link in freed {
+            self.look_after(active, link, None, &key);
+        }
+        for id in &event.arrived {
+            let State { route, key, .. } = self.flows[id.0 as usize];
+            if self.routes[route as usize].best == Some((key, *id)) {
+                self.queue.push(Reverse((key, *id)));
+            }
+        }
+        for link in &self.shared {
+            let served = &self.links[link.0 as usize].served;
+            self.queue.extend(served.iter().map(|((_, id), _)| Reverse((key(active, *id), *id))));
+        }
+        self.settle(active, key);
+    }
+
+    /// Rates for all flows in another order.
+    ///
+    /// Cost: all active flows.
+    pub fn restart(&mut self, active: &mut Active, key: impl Fn(&Active, FlowId) -> u64) {
+        self.begin(active);
+        self.links.iter_mut().for_each(|link| link.served.clear());
+        self.routes.iter_mut().for_each(|route| (route.best, _) = (None, route.waiting.clear()));
+        self.shared.clear();
+        for place in 0..active.ids().len() {
+            let id = active.ids()[place];
+            active.set_bps(id, 0.0);
+            self.arrive(active, id, key(active, id));
+        }
+        self.queue.extend(self.routes.iter().filter_map(|route| route.best).map(Reverse));
+        self.settle(active, key);
+    }
+
+    fn begin(&mut self, active: &Active) {
+        self.decision += 1;
+        self.links.resize_with(active.network().links(), Link::default);
+        self.flows.resize(active.ids_end(), State::default());
+    }
+
+    fn arrive(&mut self, active: &Active, id: FlowId, key: u64) {
+        let Self { links, routes, route_of, flows, .. } = self;
+        let on: SmallVec<[LinkId; 2]> = active.route(id).collect();
+        let route = *route_of.entry(on).or_insert_with_key(|on| {
+            on.iter().for_each(|link| links[link.0 as usize].routes.push(routes.len() as u32));
+            routes.push(Route { links: on.clone(), best: None, waiting: Vec::new() });
+            routes.len() as u32 - 1
+        });
+        flows[id.0 as usize] = State { route, key, is_served: false, looked_in: 0 };
+        self.wait(id, key);
+    }
+
+    fn wait(&mut self, id: FlowId, key: u64) {
+        let state = &mut self.flows[id.0 as usize];
+        state.key = key;
+        let Route { best, waiting, .. } = &mut self.routes[state.route as usize];
+        let at = waiting.partition_point(|place| *place > (key, id));
+        waiting.insert(at, (key, id));
+        *best = waiting.last().copied();
+    }
+    fn unwait(&mut self, id: FlowId) {
+        let State { route, key, .. } = self.flows[id.0 as usize];
+        let Route { best, waiting, .. } = &mut self.routes[route as usize];
+        let at = waiting.partition_point(|place| *place > (key, id));
+        assert_eq!(waiting.get(at), Some(&(key, id)), "a flow that has no rate waits");
+        waiting.remove(at);
+        *best = waiting.last().copied();
+    }
+
+    /// Notes a flow's rate where it is needed.
+    fn serve(&mut self, active: &Active, (key, id): Place, bps: f64) {
+        self.flows[id.0 as usize].is_served = true;
+        for link in active.route(id) {
+            let served = &mut self.links[link.0 as usize].served;
+            served.retain(|((_, other), _)| *other != id);
+            served.push(((key, id), bps));
+            if served.len() == 2 {
+                self.shared.insert(link);
+            }
+        }
+    }
+    fn stop(&mut self, active: &Active, id: FlowId) {
+        self.flows[id.0 as usize].is_served = false;
+        for link in active.route(id) {
+            let served = &mut self.links[link.0 as usize].served;
+            served.retain(|((_, other), _)| *other != id);
+            if served.len() == 1 {
+                self.shared.remove(&link);
+            }
+        }
+    }
+
+    /// Has those on a link looked at who are worse than a place, or all, where they may have another rate now.
+    fn look_after(
+        &mut self,
+        active: &Active,
+        link: LinkId,
+        after: Option<Place>,
+        key: &impl Fn(&Active, FlowId) -> u64,
+    ) {
+        let mut queue = std::mem::take(&mut self.queue);
+        let Link { served, routes } = &self.links[link.0 as usize];
+        let served = served.iter().map(|((_, id), _)| (key(active, *id), *id));
+        // Whom better ones leave nothing now will be looked at when one of them gets less.
+        let waiting = routes.iter().filter_map(|route| {
+            let Route { links, best, .. } = &self.routes[*route as usize];
+            let best = best.filter(|_| *best > after)?;
+            (self.most_bps(active, links, best, key) > 0.0).then_some(best)
+        });
+        let served = served.filter(|place| Some(*place) > after);
+        queue.extend(served.chain(waiting).map(Reverse));
+        self.queue = queue;
+    }
+
+    /// What those who are better than a place leave of these links.
+    fn most_bps(
+        &self,
+        active: &Active,
+        links: &[LinkId],
+        place: Place,
+        key: &impl Fn(&Active, FlowId) -> u64,
+    ) -> f64 {
+        let left = |link: &LinkId| {
+            let served = self.links[link.0 as usize].served.iter();
+            let is_better = |was: &Place| *was < place || (key(active, was.1), was.1) < place;
+            let better = served.filter(|(was, _)| is_better(was));
+            let rate_bps = active.rate_bps(*link);
+            let left_bps = rate_bps - better.map(|(_, bps)| bps).sum::<f64>();
+            if left_bps > rate_bps * ROUNDING { left_bps } else { 0.0 }
+        };
+        links.iter().map(left).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Looks at flows, best first, until nobody's rate is another.
+    fn settle(&mut self, active: &mut Active, key: impl Fn(&Active, FlowId) -> u64) {
+        while let Some(Reverse(place)) = self.queue.pop() {
+            let (now, id) = place;
+            let state = &mut self.flows[id.0 as usize];
+            if std::mem::replace(&mut state.looked_in, self.decision) == self.decision {
+                continue;
+            }
+            let (route, was_served) = (state.route, state.is_served);
+            let bps = self.most_bps(active, &self.routes[route as usize].links, place, &key);
+            let was_bps = if was_served { active.bps(id) } else { 0.0 };
+            if bps == was_bps {
+                continue;
+            }
+            if !was_served {
+                self.unwait(id);
+            }
+            if bps > 0.0 {
+                self.serve(active, place, bps);
+            } else {
+                self.stop(active, id);
+                self.wait(id, now);
+            }
+            active.set_bps(id, bps);
+            for at in 0..self.routes[route as usize].links.len() {
+                let link = self.routes[route as usize].links[at];
+                if bps < was_bps {
+                    self.look_after(active, link, Some(place), &key);
+                } else {
+                    // Those who have nothing there get no more.
+                    let served = self.links[link.0 as usize].served.iter();
+                    let worse =
+                        served.map(|((_, id), _)| (key(active, *id), *id)).filter(|other| *other > place);
+                    self.queue.extend(worse.map(Reverse));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::Allocator;
+    use crate::plan::Plan;
+
+    /// Compares each decision with that of who sorts all flows and fills in that order.
+    pub(crate) struct Checked<A, K> {
+        pub inner: A,
+        /// A flow's key.
+        pub key: K,
+    }
+
+    impl<A: Allocator, K: Fn(&A, &Active, FlowId) -> u64> Allocator for Checked<A, K> {
+        fn allocate(&mut self, event: &Event, active: &mut Active) {
+            self.inner.allocate(event, active);
+            let mut order: Vec<Place> =
+                active.ids().iter().map(|id| ((self.key)(&self.inner, active, *id), *id)).collect();
+            order.sort_unstable();
+            let mut plan = Plan::default();
+            plan.begin(active);
+            plan.fill(active, order.iter().map(|(_, id)| id));
+            for id in active.ids() {
+                let most_bps = active.route(*id).map(|link| active.rate_bps(link)).fold(0.0, f64::max);
+                let (bps, plain_bps) = (active.bps(*id), plan.bps(*id));
+                let is_same = (bps - plain_bps).abs() <= 1e-6 * most_bps;
+                assert!(is_same, "flow {}: {bps} b/s, {plain_bps} where all are sorted", id.0);
+            }
+        }
+    }
+}

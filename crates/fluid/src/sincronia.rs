@@ -1,0 +1,163 @@
+//! Sincronia: an order of transfers from bottlenecks, last to first; rates are whatever the order allows.
+//!
+//! Source: Agarwal et al., *Sincronia: Near-Optimal Network Design for Coflows* (SIGCOMM 2018), section 3: BSSI (bottleneck,
+//! select, scale, iterate) finds an order in which completion times are at most four times the best if rates are greedy in it.
+//! All transfers weigh the same. It knows the volumes of flows that have arrived, and of no others.
+//! Differs: the order is of what flows have still to move when a flow arrives or grows, and is kept until the next one does;
+//! the paper's online version puts transfers off to epochs that double, for its proof's sake. A link's load is in seconds, as
+//! links differ in rate. Of a transfer's flows, whose order is free, those with more to move come first.
+
+use crate::active::Active;
+use crate::allocator::{Allocator, Event};
+use crate::greedy::Greedy;
+use crate::network::TransferId;
+
+/// Bottleneck, select, scale, iterate.
+#[derive(Clone, Debug, Default)]
+pub struct Sincronia {
+    greedy: Greedy,
+    /// By flow.
+    keys: Vec<u64>,
+}
+
+impl Allocator for Sincronia {
+    /// Cost: where a flow arrives or grows, a walk along all active flows, and for each transfer its and the others' links; else
+    /// for each flow that gets another rate, the routes of its links.
+    fn allocate(&mut self, event: &Event, active: &mut Active) {
+        let Self { greedy, keys } = self;
+        if event.arrived.is_empty() && event.grown.is_empty() {
+            return greedy.allocate(event, active, |_, id| keys[id.0 as usize]);
+        }
+        keys.resize(active.ids_end(), 0);
+        for (transfer, rank) in order(active).into_iter().zip(0u64..) {
+            for id in active.flows_of(transfer) {
+                // Volumes are not negative, so that their bits are ordered as they are.
+                let volume = (active.volume_bits(*id) as f32).to_bits();
+                keys[id.0 as usize] = rank << 32 | u64::from(!volume);
+            }
+        }
+        greedy.restart(active, |_, id| keys[id.0 as usize]);
+    }
+}
+
+/// What is left to put in order: a weight, and seconds on each link.
+struct Unordered {
+    transfer: TransferId,
+    weight: f64,
+    load_s: Vec<f64>,
+}
+
+/// BSSI's order, first to last. Of equal links the first is the bottleneck; of equal transfers the last name goes last.
+fn order(active: &Active) -> Vec<TransferId> {
+    let links = active.network().links();
+    let mut total_s = vec![0.0; links];
+    let mut left: Vec<Unordered> = Vec::new();
+    for transfer in active.transfers() {
+        let mut load_s = vec![0.0; links];
+        for id in active.flows_of(transfer) {
+            let bits = active.remaining_bits(*id);
+            active.route(*id).for_each(|link| load_s[link.0 as usize] += bits / active.rate_bps(link));
+        }
+        total_s.iter_mut().zip(&load_s).for_each(|(total, load)| *total += load);
+        left.push(Unordered { transfer, weight: 1.0, load_s });
+    }
+    let mut backwards = Vec::with_capacity(left.len());
+    while !left.is_empty() {
+        let longest = |best: usize, at: usize| if total_s[at] > total_s[best] { at } else { best };
+        let bottleneck = (0..links).reduce(longest).expect("flows cross links");
+        // Weight for each second there, without a division by none.
+        let is_lighter = |a: &Unordered, b: &Unordered| {
+            a.weight * b.load_s[bottleneck] <= b.weight * a.load_s[bottleneck] && a.load_s[bottleneck] > 0.0
+        };
+        let lightest = |best: usize, at: usize| {
+            if is_lighter(&left[at], &left[best]) || left[best].load_s[bottleneck] <= 0.0 { at } else { best }
+        };
+        let last = (0..left.len()).reduce(lightest).expect("some are left");
+        let last = left.remove(last);
+        let seconds = last.load_s[bottleneck];
+        total_s.iter_mut().zip(&last.load_s).for_each(|(total, load)| *total -= load);
+        if seconds > 0.0 {
+            for other in &mut left {
+                let scaled = other.weight - last.weight * other.load_s[bottleneck] / seconds;
+                other.weight = scaled.max(0.0);
+            }
+        }
+        backwards.push(last.transfer);
+    }
+    backwards.reverse();
+    backwards
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::greedy::tests::Checked;
+    use crate::testing::{keeps_the_laws, networks};
+    use crate::{FlowId, LinkId, Network};
+    use anabranch_units::{BitRate, ByteCount};
+    use proptest::prelude::*;
+
+    /// A weight without rounding: numerator and denominator.
+    type Weight = (i128, i128);
+
+    fn reduced((above, below): Weight) -> Weight {
+        let (mut a, mut b) = (above.abs(), below.abs());
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        (above / a.max(1), below / a.max(1))
+    }
+
+    /// Whether BSSI as the paper has it, without rounding, may find this order of transfers from first to last; it may choose
+    /// among equal ones. `loads` are by transfer and link.
+    fn oracle_is_bssi(order: &[usize], loads: &[Vec<i128>], weights: &[Weight]) -> bool {
+        let Some((last, before)) = order.split_last() else { return true };
+        let total = |link: usize| order.iter().map(|transfer| loads[*transfer][link]).sum::<i128>();
+        let longest = (0..loads[0].len()).map(total).max().expect("there are links");
+        if longest == 0 {
+            return true;
+        }
+        let is_found = |link: usize| {
+            let there = order.iter().filter(|transfer| loads[**transfer][link] > 0);
+            // Weight by load: w / d of the last is at most that of each other.
+            let is_least = |other: &usize| {
+                let ((a, b), (c, d)) = (weights[*last], weights[*other]);
+                a * d * loads[*other][link] <= c * b * loads[*last][link]
+            };
+            if total(link) < longest || loads[*last][link] == 0 || !there.clone().all(is_least) {
+                return false;
+            }
+            let scaled = |(other, (c, d)): (usize, &Weight)| {
+                let (a, b) = weights[*last];
+                let (load, by) = (loads[other][link], loads[*last][link]);
+                reduced((c * b * by - a * load * d, d * b * by))
+            };
+            let weights: Vec<Weight> = weights.iter().enumerate().map(scaled).collect();
+            oracle_is_bssi(before, loads, &weights)
+        };
+        (0..loads[0].len()).any(is_found)
+    }
+
+    proptest! {
+        #[test]
+        fn sincronia_leaves_nothing_and_rates_are_greedy_in_its_order((network, flows) in networks()) {
+            let key = |inner: &Sincronia, _: &Active, id: FlowId| inner.keys[id.0 as usize];
+            keeps_the_laws(&network, &flows, Checked { inner: Sincronia::default(), key }, false);
+        }
+
+        #[test]
+        fn the_order_is_one_that_bssi_finds(rows in proptest::collection::vec((0u32..5, 0u32..3, 0u32..3, 0u64..20), 1..14)) {
+            let network = Network::big_switch(3, BitRate::mbps(1)).expect("it has a rate");
+            let mut active = Active::new(network);
+            let mut loads = vec![vec![0i128; 6]; 5];
+            for (transfer, from, to, bytes) in &rows {
+                let route = Network::through_switch(3, *from, *to);
+                active.insert(TransferId(*transfer), &route, ByteCount::new(*bytes));
+                route.iter().for_each(|LinkId(link)| loads[*transfer as usize][*link as usize] += i128::from(*bytes));
+            }
+            let order: Vec<usize> = order(&active).iter().map(|id| id.0 as usize).collect();
+            prop_assert_eq!(order.len(), active.transfers().count());
+            prop_assert!(oracle_is_bssi(&order, &loads, &[(1, 1); 5]), "{order:?} for {loads:?}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Shortest remaining first, flow by flow: what pFabric's switches strive for.
+//!
+//! Source: Alizadeh et al., *pFabric: Minimal Near-Optimal Datacenter Transport* (SIGCOMM 2013), section 3, the ideal
+//! algorithm: flows in the order of what they have still to move, each on links that no better one fills. Equal ones are in the
+//! order of their names. It knows nothing of transfers.
+//! Differs: pFabric's flows have a link or do not; where links differ in rate, a flow is given what better ones leave. The
+//! order is seen to at decisions: two that share a link may change places between them, and do so at the next.
+
+use crate::active::Active;
+use crate::allocator::{Allocator, Event};
+use crate::greedy::Greedy;
+
+/// The flow with the least still to move first.
+#[derive(Clone, Debug, Default)]
+pub struct Srf {
+    greedy: Greedy,
+}
+
+impl Allocator for Srf {
+    /// Cost: for each flow that gets another rate, the routes of its links.
+    fn allocate(&mut self, event: &Event, active: &mut Active) {
+        // Volumes are not negative, so that their bits are ordered as they are.
+        self.greedy.allocate(event, active, |active, id| active.remaining_bits(id).to_bits());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::greedy::tests::Checked;
+    use crate::plan::Plan;
+    use crate::testing::{keeps_the_laws, networks, on_one_link};
+    use crate::{Completion, FlowId, TransferId, run};
+    use proptest::prelude::*;
+
+    /// One link's transfers in a fixed order.
+    struct Fixed(Vec<u32>);
+    impl Allocator for Fixed {
+        fn allocate(&mut self, _: &Event, active: &mut Active) {
+            let mut plan = Plan::default();
+            plan.begin(active);
+            self.0.iter().for_each(|name| plan.fill(active, active.flows_of(TransferId(*name))));
+            plan.set(active);
+        }
+    }
+
+    fn permutations(of: &[u32]) -> Vec<Vec<u32>> {
+        if of.is_empty() {
+            return vec![Vec::new()];
+        }
+        let others = |first: u32| of.iter().copied().filter(|other| *other != first).collect::<Vec<_>>();
+        let starting = |first: &u32| {
+            let rest = permutations(&others(*first));
+            rest.into_iter().map(|rest| [vec![*first], rest].concat()).collect::<Vec<_>>()
+        };
+        of.iter().flat_map(starting).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn only_what_a_change_reaches_is_looked_at_and_rates_are_as_if_all_were((network, flows) in networks()) {
+            let key = |_: &Srf, active: &Active, id: FlowId| active.remaining_bits(id).to_bits();
+            keeps_the_laws(&network, &flows, Checked { inner: Srf::default(), key }, false);
+        }
+
+        #[test]
+        fn no_order_on_one_link_has_a_lower_mean(rows in proptest::collection::vec((1u64..50_000, 0u64..500), 1..6)) {
+            let (network, flows) = on_one_link(&rows);
+            let sum_s = |mut allocator: Box<dyn Allocator>| -> f64 {
+                let outcome = run(&network, &flows, &mut allocator).expect("it ends");
+                outcome.flows.iter().map(Completion::time).map(|time| time.as_secs_f64()).sum()
+            };
+            let srf_s = sum_s(Box::<Srf>::default());
+            for order in permutations(&(0..flows.len() as u32).collect::<Vec<_>>()) {
+                let other_s = sum_s(Box::new(Fixed(order.clone())));
+                prop_assert!(srf_s <= other_s + 1e-9, "{srf_s} s in all, {other_s} s in the order {order:?}");
+            }
+        }
+    }
+}
