@@ -1,9 +1,8 @@
 //! Rates in the making: what allocators that set all of them at once write in, before any flow's rate changes.
 
 use crate::active::{Active, ROUNDING};
+use crate::filling::Filling;
 use crate::network::{FlowId, LinkId};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 /// A rate for every active flow, and what that leaves of each link.
 #[derive(Clone, Debug, Default)]
@@ -11,18 +10,15 @@ pub struct Plan {
     links: Vec<Link>,
     /// By flow.
     bps: Vec<f64>,
-    /// By place among the flows at hand.
-    set_evenly: Vec<bool>,
+    filling: Filling,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Link {
     rate_bps: f64,
     left_bps: f64,
-    /// What the flows at hand have to move over it, and their places.
+    /// What the flows at hand have to move over it.
     bits: f64,
-    flows: Vec<u32>,
-    is_queued: bool,
 }
 
 impl Link {
@@ -79,58 +75,13 @@ impl Plan {
     /// Cost: their routes, and for each link that is full a look at a heap.
     pub fn fill_evenly(&mut self, active: &Active, flows: &[FlowId]) {
         // Where a link has nothing left its flows do not go on, and others go on without them.
-        let flows: Vec<FlowId> =
-            flows.iter().copied().filter(|id| self.most_bps(active, *id) > 0.0).collect();
-        self.set_evenly.clear();
-        self.set_evenly.resize(flows.len(), false);
-        let mut heap = BinaryHeap::new();
-        for (at, id) in (0..).zip(&flows) {
-            let bits = active.remaining_bits(*id);
-            for link in active.route(*id) {
-                let link = &mut self.links[link.0 as usize];
-                link.bits += bits;
-                link.flows.push(at);
-            }
-        }
-        // A link's level is the part of its flows' bits that it moves in a second; not negative, so ordered as its bits are.
-        let level = |link: &Link| (link.left_bps() / link.bits).to_bits();
-        for link in flows.iter().flat_map(|id| active.route(*id)) {
-            let at = &mut self.links[link.0 as usize];
-            if !std::mem::replace(&mut at.is_queued, true) {
-                heap.push(Reverse((level(at), link)));
-            }
-        }
-        while let Some(Reverse((bits, id))) = heap.pop() {
-            let link = &mut self.links[id.0 as usize];
-            // Summed, as what is left of a difference may be rounding.
-            let unset = link.flows.iter().filter(|at| !self.set_evenly[**at as usize]);
-            link.bits = unset.map(|at| active.remaining_bits(flows[*at as usize])).sum();
-            if link.bits == 0.0 {
-                continue;
-            }
-            let now = level(link);
-            if now > bits {
-                heap.push(Reverse((now, id)));
-                continue;
-            }
-            let through = std::mem::take(&mut link.flows);
-            for at in &through {
-                if !std::mem::replace(&mut self.set_evenly[*at as usize], true) {
-                    let id = flows[*at as usize];
-                    let bits_moved = active.remaining_bits(id);
-                    for link in active.route(id) {
-                        self.links[link.0 as usize].bits -= bits_moved;
-                    }
-                    self.give(active, id, f64::from_bits(bits) * bits_moved);
-                }
-            }
-            self.links[id.0 as usize].flows = through;
-        }
-        for link in flows.iter().flat_map(|id| active.route(*id)) {
-            let link = &mut self.links[link.0 as usize];
-            (link.bits, link.is_queued) = (0.0, false);
-            link.flows.clear();
-        }
+        let can_go_on = flows.iter().filter(|id| self.most_bps(active, **id) > 0.0);
+        let mut bps: Vec<(FlowId, f64)> =
+            can_go_on.map(|id| (*id, active.remaining_bits(*id))).filter(|(_, bits)| *bits > 0.0).collect();
+        let mut filling = std::mem::take(&mut self.filling);
+        filling.fill(active, &mut bps, |link| self.left_bps(link));
+        bps.into_iter().for_each(|(id, bps)| self.give(active, id, bps));
+        self.filling = filling;
     }
 
     /// The time in which these flows could be complete together with all of their links, in seconds.
