@@ -4,11 +4,12 @@ use super::allocator::Name;
 use crate::run_dir::RunDir;
 use crate::simulate::parquet;
 use anabranch_fluid::bound::{self, Effort};
-use anabranch_fluid::{Flow, Network, Outcome, TransferId, benchmark, run as run_flows};
+use anabranch_fluid::{
+    Flow, Network, Outcome, TransferId, benchmark, coflowsim, run as run_flows, run_in_epochs,
+};
 use anabranch_sim::stats::{mean, percentile};
 use anabranch_units::{BitRate, Instant};
 use anyhow::Context as _;
-use clap::ValueEnum as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -22,9 +23,12 @@ pub struct Args {
     /// Transfers in the coflow benchmark's format (github.com/coflow/coflow-benchmark).
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// Schedulers, one after the other; all of them otherwise.
+    /// Schedulers, one after the other; otherwise all but those that leave out a part of another.
     #[arg(long = "allocator", value_name = "NAME", value_enum)]
     allocators: Vec<Name>,
+    /// By the rules of CoflowSim, the field's reference simulator: its epochs, ports and rounding. For varys and fifo.
+    #[arg(long, conflicts_with_all = ["port_rate", "faster"])]
+    like_coflowsim: bool,
     /// Only so many transfers from the trace's beginning.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     transfers: Option<u64>,
@@ -112,10 +116,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("{shown}: cannot be read: name a trace of the coflow benchmark"))?;
     let transfers = args.transfers.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
     let mut trace = benchmark::parse(&text, transfers).with_context(|| shown.to_string())?;
+    if args.like_coflowsim {
+        trace = trace.as_coflowsim();
+    }
     for flow in &mut trace.flows {
         flow.arrives = Instant::from_ps(flow.arrives.as_ps() / args.faster);
     }
-    let network = Network::big_switch(trace.ports, args.port_rate).context("--port-rate")?;
+    let port_rate = if args.like_coflowsim { coflowsim::PORT } else { args.port_rate };
+    let network = Network::big_switch(trace.ports, port_rate).context("--port-rate")?;
     let alone_s = alone_s(&network, &trace.flows);
     let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
     let say = |what: &str, began_s: f64| {
@@ -130,11 +138,20 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let bound_mean_s = bound.map(|bound| bound.mean_s());
     let mut rows = Vec::new();
     let mut times: Vec<Map<String, Value>> = Vec::new();
-    let chosen = if args.allocators.is_empty() { Name::value_variants() } else { &args.allocators };
+    let all: &[Name] = if args.like_coflowsim { &[Name::Varys, Name::Fifo] } else { &Name::WHOLE };
+    let chosen = if args.allocators.is_empty() { all } else { &args.allocators };
     for name in chosen {
         let text = name.text();
         let began_s = cpu_s();
-        let outcome = run_flows(&network, &trace.flows, &mut name.make()).with_context(|| text.clone())?;
+        let outcome = if args.like_coflowsim {
+            let mut allocator = name.make_like_coflowsim().with_context(|| {
+                format!("{text}: its rules in CoflowSim are not known here: leave out --like-coflowsim")
+            })?;
+            run_in_epochs(&network, &trace.flows, coflowsim::STEP, &mut allocator)
+        } else {
+            run_flows(&network, &trace.flows, &mut name.make())
+        };
+        let outcome = outcome.with_context(|| text.clone())?;
         say(&text, began_s);
         let mut row = summary(text, &outcome, &alone_s, cpu_s() - began_s);
         row.bound_mean_s = bound_mean_s;
