@@ -12,7 +12,7 @@ use std::str::FromStr;
 /// The most ports that a trace may have.
 pub const PORTS_MAX: u32 = 1 << 16;
 /// The most flows that are read.
-pub const FLOWS_MAX: usize = 1 << 24;
+pub const FLOWS_MAX: usize = 1 << 22;
 const MEGABYTE: f64 = 1_048_576.0;
 
 /// A trace: on a [`Network::big_switch`] of so many ports.

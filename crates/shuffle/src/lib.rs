@@ -13,6 +13,8 @@ mod chase;
 mod chase_plus;
 pub mod control;
 pub mod coordinator;
+#[doc(hidden)]
+pub mod exercise;
 
 pub use chase::{Chase, Priority};
 pub use chase_plus::{ChasePlus, SLOWDOWN_DUE, Without};

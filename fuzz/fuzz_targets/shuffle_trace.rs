@@ -1,0 +1,7 @@
+//! Random bytes as a trace of the coflow benchmark: never a panic, and what is small runs to its end.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_shuffle::exercise::exercise_trace(bytes);
+});
