@@ -12,7 +12,7 @@
 //!   completes within a step does so at its end: [`crate::run_in_epochs`] with [`STEP`]. Ours is exact.
 //! - *Decisions.* Rates are set when transfers are admitted or have gone; what a flow leaves that completes before its transfer
 //!   stays unused until then. Ours goes to others at once, as work conservation is for.
-//! - *Order.* SEBF is by what a transfer had to move at first. Ours is by what it has still to move, as Varys's section 5.3.2.
+//! - *Order.* SEBF is by what a transfer had to move at first. Ours is by what it has still to move, as Varys has it.
 //! - *Backfilling.* A transfer that finds a link of its full gets nothing by MADD. Of what is left then the flows of all such
 //!   transfers have the least even share of their links; the rest goes to flows of all transfers by a deadline in whole
 //!   milliseconds, admission and a random 1 to 2 times the time that the transfer takes alone (for that a second has 1000 ms

@@ -1,7 +1,7 @@
 //! MADD, minimum allocation for desired duration: transfers in an order, each as fast as what those before it leave lets it be
 //! and no flow of it faster than that takes; then what is left to whoever is next.
 //!
-//! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014), section 5.3. The order is
+//! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014), section 5. The order is
 //! its user's: [`crate::Varys`]'s or [`crate::Fifo`]'s.
 //! Differs: backfilling is greedy in the same order, flow by flow; Varys's own divides it among flows of a port.
 
