@@ -12,7 +12,7 @@ mod fill;
 mod gather;
 mod hostile;
 mod net;
-mod shuffle;
+mod replay;
 mod simulate;
 mod together;
 

@@ -1,4 +1,4 @@
-//! `anabranch shuffle`: traces, and what replays of them say.
+//! `anabranch shuffle replay` and `trace`: made-up traces, and what replays of them say.
 
 use crate::{answer, text};
 use serde_json::Value;
