@@ -13,6 +13,7 @@ mod doctor;
 mod emulate;
 mod experiment;
 mod gather;
+mod keys;
 mod network;
 mod partial;
 mod pipe;

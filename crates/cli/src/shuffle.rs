@@ -1,6 +1,8 @@
 //! `anabranch shuffle`: rates for the flows of a computing stage. Joins the system to the network of flows, files and hosts.
 
 pub mod allocator;
+pub mod coordinator;
+pub mod keys;
 pub mod replay;
 
 use std::process::ExitCode;
@@ -8,6 +10,10 @@ use std::process::ExitCode;
 /// What to do.
 #[derive(clap::Subcommand)]
 pub enum Noun {
+    /// Make the keys with which coordinator, agents and operators know each other.
+    Keys(keys::Args),
+    /// Hear of flows from hosts' agents, and say how fast each may be: one for all hosts.
+    Coordinator(coordinator::Args),
     /// Recorded transfers under one scheduler or several: how long they take, beside the least that they could.
     Replay(replay::Args),
 }
@@ -17,6 +23,8 @@ pub enum Noun {
 /// Errors: one line for the user.
 pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
     match noun {
+        Noun::Keys(args) => keys::run(&args, quiet),
+        Noun::Coordinator(args) => coordinator::run(&args, quiet),
         Noun::Replay(args) => replay::run(&args, quiet),
     }
 }
