@@ -12,6 +12,7 @@ mod fill;
 mod gather;
 mod hostile;
 mod net;
+mod shuffle;
 mod simulate;
 mod together;
 
