@@ -15,6 +15,7 @@ mod experiment;
 mod gather;
 mod keys;
 mod network;
+mod page;
 mod partial;
 mod pipe;
 mod process;

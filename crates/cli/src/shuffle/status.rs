@@ -1,4 +1,6 @@
-//! `anabranch shuffle status`: what is under way and how fast, as a table or JSON; and what has ended.
+//! `anabranch shuffle status`: what is under way and how fast, as a table, JSON or a page; and what has ended.
+
+mod page;
 
 use anabranch_api::shuffle::Client;
 use anabranch_api::shuffle::wire::{EndedView, HostView, TransfersView};
@@ -28,6 +30,15 @@ pub struct Args {
     /// One JSON object with hosts, transfers and history, as the API has them.
     #[arg(long)]
     json: bool,
+    /// Show all of it, as it happens, on a page for a browser on this machine.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:7191",
+        conflicts_with_all = ["json", "history"]
+    )]
+    web: Option<std::net::SocketAddr>,
 }
 
 /// Runs it.
@@ -37,6 +48,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, Role::Operator, &args.operator);
     let client = Client::new(&args.coordinator, &Credentials::load(&files)?, Duration::from_secs(10))?;
     crate::process::runtime()?.block_on(async {
+        if let Some(listen) = args.web {
+            return tokio::select! {
+                served = page::serve(client, listen) => served.map(|()| ExitCode::SUCCESS),
+                () = crate::process::asked_to_end() => Ok(ExitCode::SUCCESS),
+            };
+        }
         let (hosts, transfers) = (client.hosts().await?, client.transfers().await?);
         let history = if args.history > 0 { client.history(args.history).await? } else { Vec::new() };
         if args.json {
