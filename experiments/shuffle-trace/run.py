@@ -2,7 +2,8 @@
 
 ``run.py TRACE`` replays it, writes ``measured.csv`` and draws the figures; ``--draw`` draws them from ``measured.csv`` alone.
 ``--smoke`` replays a short made-up trace, writes nothing and checks what must hold of any: nobody is below the bound, and the
-order of those whose order is known. Needs the lab's environment (python/test.sh makes it) and a binary. Exit code 1 if
+order of those whose order is known. ``--decide XTASK`` measures what a decision takes by ``xtask bench decide``, writes
+``decide.csv`` and draws that. Needs the lab's environment (python/test.sh makes it) and a binary. Exit code 1 if
 something does not hold, 2 on wrong usage.
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MEASURED = HERE / "measured.csv"
+DECIDED = HERE / "decide.csv"
 #: How many times faster transfers arrive than in the recorded hour.
 LOADS = (1, 2, 4)
 ABLATION = ("chase+without-order", "chase+without-chase", "chase+without-due")
@@ -54,37 +56,99 @@ def violations(rows: list[Row]) -> list[str]:
     return wrong
 
 
+def canvas_of(look: Any) -> tuple[Any, Any]:
+    """A figure and its axes, on a background."""
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(7.2, 4.6), dpi=150, facecolor=look.paper, layout="constrained")
+    axes = canvas.add_subplot(facecolor=look.paper)
+    axes.grid(color=look.grid, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=look.ink, length=0, which="both")
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return canvas, axes
+
+
+def finish(canvas: Any, look: Any, name: str, theme: str) -> None:
+    """The legend, and the files."""
+    from anabranch_lab.figures import save
+
+    legend = canvas.legend(loc="outside lower left", ncols=2, fontsize=8.5, frameon=False)
+    for text in legend.get_texts():
+        text.set_color(look.ink)
+    for end in ("svg", "png"):
+        save(canvas, HERE / f"{name}{'' if theme == 'light' else '-dark'}.{end}", {})
+
+
 def draw(rows: list[Row]) -> None:
     """How far each scheduler is above the bound, at each load."""
     import matplotlib as mpl
-    from anabranch_lab.figures import THEMES, save
-    from matplotlib.figure import Figure
+    from anabranch_lab.figures import THEMES
 
     names = [name for name in SCHEDULERS if name not in ABLATION]
     for theme, look in THEMES.items():
         with mpl.rc_context({"font.family": "sans-serif", "font.size": 10}):
-            canvas = Figure(figsize=(7.2, 4.6), dpi=150, facecolor=look.paper, layout="constrained")
-            axes = canvas.add_subplot(facecolor=look.paper)
+            canvas, axes = canvas_of(look)
             for faster, colour, marker in zip(LOADS, look.lines, "oDs", strict=False):
-                of = {row["allocator"]: 100 * float(row["above_bound_share"]) for row in rows if int(row["faster"]) == faster}
+                above = {row["allocator"]: row["above_bound_share"] for row in rows if int(row["faster"]) == faster}
+                percent = [100 * float(above[name]) for name in names]
                 label = "as recorded" if faster == 1 else f"arrivals {faster} times faster"
-                axes.plot([of[name] for name in names], range(len(names)), marker, color=colour, label=label, markersize=7)
+                axes.plot(percent, range(len(names)), marker, color=colour, label=label, markersize=7)
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} %")
             axes.set_yticks(range(len(names)), names)
             axes.invert_yaxis()
-            axes.set_xlabel("mean completion time above what no scheduler is below", color=look.ink)
-            axes.set_title("526 transfers, 706,397 flows, 150 ports", color=look.ink, loc="left", fontsize=11, fontweight="bold")
-            axes.grid(color=look.grid, linewidth=0.8)
-            axes.set_axisbelow(True)
-            axes.tick_params(colors=look.ink, length=0)
-            for spine in axes.spines.values():
-                spine.set_visible(False)
-            legend = canvas.legend(loc="outside lower left", ncols=3, fontsize=8.5, frameon=False)
-            for text in legend.get_texts():
-                text.set_color(look.ink)
-        for end in ("svg", "png"):
-            save(canvas, HERE / f"above-bound{'' if theme == 'light' else '-dark'}.{end}", {})
+            axes.set_xlabel("mean completion time above what no schedule is below", color=look.ink)
+            axes.set_title(
+                "526 transfers of 706,397 flows on 150 ports",
+                color=look.ink,
+                loc="left",
+                fontsize=11,
+                fontweight="bold",
+            )
+            finish(canvas, look, "above-bound", theme)
+
+
+def draw_decide(rows: list[Row]) -> None:
+    """What a decision takes, as flows grow in number."""
+    import matplotlib as mpl
+    from anabranch_lab.figures import THEMES
+
+    for theme, look in THEMES.items():
+        with mpl.rc_context({"font.family": "sans-serif", "font.size": 10}):
+            canvas, axes = canvas_of(look)
+            for rule, colour in zip(("chase", "chase+"), look.lines, strict=False):
+                points = sorted((int(row["flows"]), float(row["arrival_ms"])) for row in rows if row["rule"] == rule)
+                axes.plot(
+                    *zip(*points, strict=True),
+                    marker="o",
+                    color=colour,
+                    label=f"{rule}: all rates anew, as a flow arrives",
+                )
+            flows, ms = points[0]
+            line = [(at, ms * at / flows) for at, _ in points]
+            axes.plot(*zip(*line, strict=True), color=look.dim, linestyle=":", label="in proportion to flows")
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.set_xlabel("flows, in transfers of 100", color=look.ink)
+            axes.set_ylabel("ms of one processor", color=look.ink)
+            axes.set_title("What a decision takes", color=look.ink, loc="left", fontsize=11, fontweight="bold")
+            finish(canvas, look, "decide", theme)
+
+
+def write(path: pathlib.Path, rows: list[Row]) -> None:
+    """A table as CSV."""
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+
+
+def read(path: pathlib.Path) -> list[Row]:
+    """The same, as text."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def main() -> int:
@@ -92,29 +156,42 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", nargs="?", type=pathlib.Path, help="FB2010-1Hr-150-0.txt of the coflow benchmark")
     parser.add_argument("--binary", default=str(ROOT / "target/release/anabranch"))
-    parser.add_argument("--draw", action="store_true", help="only the figures, from measured.csv")
+    parser.add_argument("--draw", action="store_true", help="only the figures, from what was measured")
+    parser.add_argument("--decide", metavar="XTASK", help="only what a decision takes, by this xtask")
     parser.add_argument("--smoke", action="store_true", help="a short made-up trace; nothing is written")
     args = parser.parse_args()
     if args.draw:
-        with MEASURED.open(newline="") as file:
-            draw(list(csv.DictReader(file)))
+        draw(read(MEASURED))
+        draw_decide(read(DECIDED))
+        return 0
+    if args.decide:
+        done = subprocess.run([args.decide, "bench", "decide", "--json"], check=True, stdout=subprocess.PIPE, text=True)
+        write(DECIDED, [json.loads(line) for line in done.stdout.splitlines()])
+        draw_decide(read(DECIDED))
         return 0
     if args.smoke:
         with tempfile.TemporaryDirectory() as folder:
             trace = pathlib.Path(folder) / "trace.txt"
-            made = subprocess.run([args.binary, "shuffle", "trace", "--transfers", "60"], check=True, capture_output=True)
+            made = subprocess.run(
+                [args.binary, "shuffle", "trace", "--transfers", "60"], check=True, capture_output=True
+            )
             trace.write_bytes(made.stdout)
             rows = replay(args.binary, trace, 4, "quick", SCHEDULERS)
     elif args.trace is None:
         parser.error("which trace: FB2010-1Hr-150-0.txt of github.com/coflow/coflow-benchmark, or --smoke or --draw")
     else:
-        rows = [row for load in LOADS for row in replay(args.binary, args.trace, load, "long" if load == 1 else "usual", SCHEDULERS)]
-        with MEASURED.open("w", newline="") as file:
-            table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            table.writeheader()
-            table.writerows(rows)
+        rows = [
+            row
+            for load in LOADS
+            for row in replay(args.binary, args.trace, load, "long" if load == 1 else "usual", SCHEDULERS)
+        ]
+        write(MEASURED, rows)
         draw(rows)
-    wrong = [line for load in sorted({row["faster"] for row in rows}) for line in violations([r for r in rows if r["faster"] == load])]
+    wrong = [
+        line
+        for load in sorted({row["faster"] for row in rows})
+        for line in violations([r for r in rows if r["faster"] == load])
+    ]
     for line in wrong:
         print(f"does not hold: {line}", file=sys.stderr)
     print(f"shuffle-trace: {len(rows)} replays, {len(wrong)} of what must hold does not")

@@ -10,6 +10,7 @@ mod decide;
 mod pace;
 mod parts;
 mod relay;
+mod shuffle;
 mod sim;
 
 use clap::Subcommand;
@@ -34,6 +35,8 @@ enum Job {
     Pace(pace::Args),
     /// What each role of `replicate` costs over loopback: source, mirror, coding relay, destination.
     Relay(relay::Args),
+    /// From a flow's announcement on one host to another host's new limit.
+    Shuffle(shuffle::Args),
     /// The packet simulator: packet-hops per CPU second on fixed scenarios.
     Sim(sim::Args),
 }
@@ -46,6 +49,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Job::Decide(args) => decide::run(&args),
         Job::Pace(args) => pace::run(&args),
         Job::Relay(args) => relay::run(&args),
+        Job::Shuffle(args) => shuffle::run(&args),
         Job::Sim(args) => sim::run(&args),
     }
 }

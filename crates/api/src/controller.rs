@@ -4,6 +4,8 @@
 //! nothing goes out until it can. Leaves out: HTTP. Read [`Controller`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
+use crate::metrics::Metrics;
+use crate::server::Service;
 use crate::store::{Store, StoreError};
 use anabranch_graph::Topology;
 use anabranch_replicate::control::{Command, Report, TransferId};
@@ -160,7 +162,7 @@ struct Counters {
 pub(crate) struct NotRegistered;
 
 impl Controller {
-    /// Opens the store and goes on with what is in it. Somebody must then poll [`Controller::run`].
+    /// Opens the store and goes on with what is in it. A [`crate::Server`] then drives it.
     ///
     /// Errors: a store that cannot be used, or that was written on another topology.
     pub fn open(config: ControllerConfig) -> Result<Self, StoreError> {
@@ -200,7 +202,7 @@ impl Controller {
     }
 
     /// Drives deadlines: the coordinator's, and those of silent sites. Never returns; drop it to stop.
-    pub async fn run(&self) {
+    async fn run(&self) {
         loop {
             let wait = {
                 let mut state = self.lock();
@@ -351,26 +353,18 @@ impl Controller {
 
     /// Metrics in Prometheus' text format.
     pub(crate) fn metrics(&self) -> String {
-        use std::fmt::Write as _;
         let state = self.lock();
-        let mut text = String::new();
-        let mut metric = |name: &str, kind: &str, help: &str, lines: &[(String, u64)]| {
-            let _ = writeln!(text, "# HELP anabranch_{name} {help}\n# TYPE anabranch_{name} {kind}");
-            for (labels, value) in lines {
-                let _ = writeln!(text, "anabranch_{name}{labels} {value}");
-            }
-        };
-        let quoted = |s: &str| s.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let mut text = Metrics::default();
         let up: Vec<_> = self
             .shared
             .topology
             .site_ids()
             .map(|s| {
-                let name = quoted(&self.shared.topology.site(s).name);
+                let name = crate::metrics::quoted(&self.shared.topology.site(s).name);
                 (format!("{{site=\"{name}\"}}"), u64::from(state.coordinator.is_up(s)))
             })
             .collect();
-        metric("site_up", "gauge", "Whether the site is registered and answers.", &up);
+        text.metric("site_up", "gauge", "Whether the site is registered and answers.", &up);
         let statuses: Vec<_> =
             state.coordinator.transfer_ids().filter_map(|id| state.coordinator.status(id)).collect();
         let over = statuses.iter().filter(|s| s.outcome.is_some()).count() as u64;
@@ -378,45 +372,49 @@ impl Controller {
             ("{state=\"open\"}".to_owned(), statuses.len() as u64 - over),
             ("{state=\"over\"}".to_owned(), over),
         ];
-        metric("transfers", "gauge", "Transfers that are remembered.", &counts);
+        text.metric("transfers", "gauge", "Transfers that are remembered.", &counts);
         let verified: Vec<_> = statuses
             .iter()
             .filter(|s| s.outcome.is_none())
             .map(|s| {
-                let bytes = s.destinations.iter().map(|d| d.verified_bytes).sum();
+                let bytes: u64 = s.destinations.iter().map(|d| d.verified_bytes).sum();
                 (format!("{{transfer=\"{}\"}}", s.id), bytes)
             })
             .collect();
-        metric(
+        text.metric(
             "transfer_verified_bytes",
             "gauge",
             "Bytes verified at all destinations, of open transfers.",
             &verified,
         );
-        let queued = state.sites.iter().map(|s| s.queue.len() as u64).sum();
-        let plain = |n: u64| [(String::new(), n)];
-        metric("commands_queued", "gauge", "Commands that sites have not acknowledged.", &plain(queued));
-        metric("commands_total", "counter", "Commands given.", &plain(state.counters.commands));
-        metric("reports_total", "counter", "Reports taken.", &plain(state.counters.reports));
-        metric(
+        let queued: u64 = state.sites.iter().map(|s| s.queue.len() as u64).sum();
+        text.metric(
+            "commands_queued",
+            "gauge",
+            "Commands that sites have not acknowledged.",
+            &Metrics::plain(queued),
+        );
+        text.metric("commands_total", "counter", "Commands given.", &Metrics::plain(state.counters.commands));
+        text.metric("reports_total", "counter", "Reports taken.", &Metrics::plain(state.counters.reports));
+        text.metric(
             "store_errors_total",
             "counter",
             "Failed writes to the store.",
-            &plain(state.counters.store_errors),
+            &Metrics::plain(state.counters.store_errors),
         );
-        metric(
+        text.metric(
             "queue_overflows_total",
             "counter",
             "Sites dropped for not taking commands.",
-            &plain(state.counters.queue_overflows),
+            &Metrics::plain(state.counters.queue_overflows),
         );
-        metric(
+        text.metric(
             "events_dropped_total",
             "counter",
             "Events that nobody took in time.",
-            &plain(state.coordinator.events_dropped()),
+            &Metrics::plain(state.coordinator.events_dropped()),
         );
-        text
+        text.text()
     }
 
     /// Begins the clock anew if it has run for long enough.
@@ -559,6 +557,16 @@ impl Controller {
         let clock = if state.now() < may { may } else { must };
         let others = [silent, state.coordinator.poll_timeout(), state.store_retry_at];
         others.into_iter().flatten().fold(clock, Instant::min)
+    }
+}
+
+impl Service for Controller {
+    fn router(&self) -> axum::Router {
+        crate::http::router(self.clone())
+    }
+
+    async fn drive(self) {
+        self.run().await;
     }
 }
 

@@ -3,11 +3,12 @@
 //! Sites may only speak for themselves; operators submit, watch and cancel; a site may also submit and cancel transfers
 //! that it is the source of (CodedBulk section 2.4, step 1). Leaves out: TLS and connections. Read [`router`] first.
 
+use crate::answer::{ErrorBody, HealthView, Refusal, Reply, complete, read, speaks_for};
 use crate::controller::Controller;
 use crate::wire::{
-    CommandsReply, DestinationRequest, DestinationView, ErrorBody, HealthView, HopOverrideRequest,
-    HopRequest, LinkAddress, LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest,
-    ReportsRequest, SiteView, SubmitReply, SubmitRequest, TopologyView, TransferView, TransfersView,
+    CommandsReply, DestinationRequest, DestinationView, HopOverrideRequest, HopRequest, LinkAddress,
+    LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest, ReportsRequest, SiteView,
+    SubmitReply, SubmitRequest, TopologyView, TransferView, TransfersView,
 };
 use anabranch_graph::Topology;
 use anabranch_net::keys::Role;
@@ -20,9 +21,8 @@ use anabranch_units::{LinkId, SiteId};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Extension, Path, Query, State};
+use axum::extract::{Extension, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::map_response;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
@@ -31,22 +31,8 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use utoipa::OpenApi;
 
-/// Bytes of a request: an inventory of the most ranges that a site may report (65 536, of at most 58 bytes) fits.
-pub(crate) const BODY_BYTES_MAX: usize = 4 << 20;
 /// The longest that a site may wait for commands.
 const COMMANDS_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(10);
-
-/// A refusal.
-#[derive(Debug)]
-pub(crate) struct Refusal(StatusCode, String);
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        (self.0, Json(ErrorBody { error: self.1 })).into_response()
-    }
-}
-
-type Reply<T> = Result<Json<T>, Refusal>;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -90,7 +76,7 @@ pub(crate) fn openapi() -> String {
 
 /// All routes. The caller's [`PeerIdentity`] must be among the request's extensions.
 pub(crate) fn router(controller: Controller) -> Router {
-    Router::new()
+    let routes = Router::new()
         .route("/v1/sites/{site}/register", post(register))
         .route("/v1/sites/{site}/commands", get(commands))
         .route("/v1/sites/{site}/reports", post(reports))
@@ -101,48 +87,12 @@ pub(crate) fn router(controller: Controller) -> Router {
         .route("/v1/transfers/{id}/events", get(events))
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics))
-        .route("/openapi.json", get(|| async { ([(header::CONTENT_TYPE, "application/json")], openapi()) }))
-        .fallback(|| async {
-            Refusal(StatusCode::NOT_FOUND, "no such address: /openapi.json lists them".into())
-        })
-        .method_not_allowed_fallback(|| async {
-            Refusal(StatusCode::METHOD_NOT_ALLOWED, "not with this method: /openapi.json lists them".into())
-        })
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(map_response(refuse_in_json))
-        .with_state(controller)
-}
-
-/// Gives refusals of the framework itself (a path or query that does not parse) the shape of ours.
-async fn refuse_in_json(response: Response) -> Response {
-    let status = response.status();
-    let json = response.headers().get(header::CONTENT_TYPE).is_some_and(|t| t == "application/json");
-    if json || !(status.is_client_error() || status.is_server_error()) {
-        return response;
-    }
-    let text = axum::body::to_bytes(response.into_body(), 4_096).await.unwrap_or_default();
-    let line = String::from_utf8_lossy(&text).lines().next().unwrap_or("").to_owned();
-    let error = if line.is_empty() { status.to_string() } else { line };
-    Refusal(status, error).into_response()
-}
-
-fn read<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
-    let bytes = body.map_err(|e| match e.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            Refusal(StatusCode::PAYLOAD_TOO_LARGE, format!("body: at most {BODY_BYTES_MAX} bytes"))
-        }
-        status => Refusal(status, e.body_text()),
-    })?;
-    serde_json::from_slice(&bytes).map_err(|e| Refusal(StatusCode::BAD_REQUEST, format!("body: {e}")))
+        .route("/openapi.json", get(|| async { ([(header::CONTENT_TYPE, "application/json")], openapi()) }));
+    complete(routes).with_state(controller)
 }
 
 fn own_site(controller: &Controller, peer: &PeerIdentity, site: &str) -> Result<SiteId, Refusal> {
-    if peer.role != Role::Site || peer.name != site {
-        return Err(Refusal(
-            StatusCode::FORBIDDEN,
-            format!("{} `{}` may not speak for site `{site}`", peer.role.word(), peer.name),
-        ));
-    }
+    speaks_for(peer, "site", site)?;
     controller.topology().site_ids().find(|s| controller.topology().site(*s).name == site).ok_or_else(|| {
         Refusal(StatusCode::NOT_FOUND, format!("no site `{site}` in this controller's topology"))
     })
@@ -477,10 +427,7 @@ async fn events(
 
 #[utoipa::path(get, path = "/healthz", responses((status = 200, body = HealthView), (status = 503, body = HealthView)))]
 async fn healthz(State(controller): State<Controller>) -> (StatusCode, Json<HealthView>) {
-    match controller.trouble() {
-        None => (StatusCode::OK, Json(HealthView { status: "ok".into() })),
-        Some(status) => (StatusCode::SERVICE_UNAVAILABLE, Json(HealthView { status })),
-    }
+    HealthView::reply(controller.trouble())
 }
 
 #[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]

@@ -2,9 +2,7 @@
 //!
 //! HTTP/1.1 only. Leaves out: what is asked (the `http` module). Read [`Server`] first.
 
-use crate::controller::Controller;
-use crate::http::BODY_BYTES_MAX;
-use crate::wire::ErrorBody;
+use crate::answer::{BODY_BYTES_MAX, ErrorBody};
 use anabranch_net::keys::Role;
 use anabranch_net::tls::{Credentials, PeerIdentity, peer_identity};
 use axum::body::{HttpBody as _, to_bytes};
@@ -64,7 +62,7 @@ pub enum ServeError {
         /// The system's reason.
         error: std::io::Error,
     },
-    /// The credentials are not a controller's.
+    /// The credentials are not those of a controller.
     WrongRole {
         /// What they are.
         role: &'static str,
@@ -80,19 +78,30 @@ impl std::fmt::Display for ServeError {
                 write!(f, "{address}: cannot listen there: {error}: choose another address or port")
             }
             Self::WrongRole { role } => {
-                write!(f, "the controller was given keys of role `{role}`: give it `controller`")
+                write!(f, "the service was given keys of role `{role}`: give it `controller`")
             }
-            Self::Credentials(reason) => write!(f, "the controller's keys cannot be used: {reason}"),
+            Self::Credentials(reason) => write!(f, "the service's keys cannot be used: {reason}"),
         }
     }
 }
 impl std::error::Error for ServeError {}
 
+/// What a [`Server`] serves.
+pub trait Service: Send + Sync + 'static {
+    /// Its routes. The caller's identity is among each request's extensions.
+    #[doc(hidden)]
+    fn router(&self) -> axum::Router;
+
+    /// What must run beside them: deadlines, say. Never returns; dropped to stop.
+    #[doc(hidden)]
+    fn drive(self) -> impl Future<Output = ()> + Send;
+}
+
 /// A bound listener, not yet serving.
-pub struct Server {
+pub struct Server<S> {
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    controller: Controller,
+    service: S,
     config: ServeConfig,
 }
 
@@ -120,12 +129,12 @@ const SMALL_BODY_BYTES: usize = 64 << 10;
 /// What a connection's requests are read into, at most; a request's head must fit.
 const READ_BUFFER_BYTES: usize = 32 << 10;
 
-impl Server {
+impl<S: Service> Server<S> {
     /// Listens.
     ///
     /// Errors: see [`ServeError`].
     pub async fn bind(
-        controller: Controller,
+        service: S,
         credentials: &Credentials,
         config: ServeConfig,
     ) -> Result<Self, ServeError> {
@@ -137,7 +146,7 @@ impl Server {
         let listener = TcpListener::bind(config.address)
             .await
             .map_err(|error| ServeError::Bind { address: config.address, error })?;
-        Ok(Self { listener, acceptor: tls.into(), controller, config })
+        Ok(Self { listener, acceptor: tls.into(), service, config })
     }
 
     /// Where it listens.
@@ -147,13 +156,11 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves, and drives the controller. Never returns; drop it to stop.
+    /// Serves, and drives the service. Never returns; drop it to stop.
     pub async fn run(self) {
-        let Self { listener, acceptor, controller, config } = self;
+        let Self { listener, acceptor, service, config } = self;
         let bodies = Bodies { large: Arc::new(Semaphore::new(1)), patience: config.patience };
-        let router = crate::http::router(controller.clone())
-            .layer(from_fn_with_state(bodies, limit_body))
-            .layer(from_fn(limit));
+        let router = service.router().layer(from_fn_with_state(bodies, limit_body)).layer(from_fn(limit));
         let handshakes = Arc::new(Semaphore::new(config.handshakes_max));
         let slots = Arc::new(Semaphore::new(config.connections_max));
         let peers = PeerTable::default();
@@ -185,7 +192,7 @@ impl Server {
         };
         tokio::select! {
             () = serve => {}
-            () = controller.run() => {}
+            () = service.drive() => {}
         }
     }
 }

@@ -56,6 +56,33 @@ impl std::fmt::Display for StoreError {
 }
 impl std::error::Error for StoreError {}
 
+pub(crate) fn unusable(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Unusable { path: path.to_owned(), reason: error.to_string() }
+}
+
+/// Opens or makes a database whose records have this format.
+///
+/// Errors: a file that cannot be used, or with records of another format.
+pub(crate) fn open_database(path: &Path, format: &[u8]) -> Result<Database, StoreError> {
+    let unusable = |e: &dyn std::fmt::Display| unusable(path, e);
+    let database = Database::create(path).map_err(|e| unusable(&e))?;
+    let write = database.begin_write().map_err(|e| unusable(&e))?;
+    let found = {
+        let mut meta = write.open_table(META).map_err(|e| unusable(&e))?;
+        let found = meta.get("format").map_err(|e| unusable(&e))?.map(|v| v.value().to_vec());
+        if found.is_none() {
+            meta.insert("format", format).map_err(|e| unusable(&e))?;
+        }
+        found
+    };
+    if let Some(other) = found.as_deref().filter(|found| *found != format) {
+        let reason = format!("format {:?} is not known", String::from_utf8_lossy(other));
+        return Err(StoreError::BadRecord { path: path.to_owned(), reason });
+    }
+    write.commit().map_err(|e| unusable(&e))?;
+    Ok(database)
+}
+
 /// An open store.
 pub(crate) struct Store {
     database: Database,
@@ -83,31 +110,19 @@ fn fingerprint(topology: &Topology) -> Vec<u8> {
 impl Store {
     /// Opens or makes the store.
     pub(crate) fn open(path: &Path, topology: &Topology) -> Result<(Self, Stored), StoreError> {
-        let unusable =
-            |e: &dyn std::fmt::Display| StoreError::Unusable { path: path.to_owned(), reason: e.to_string() };
+        let unusable = |e: &dyn std::fmt::Display| unusable(path, e);
         let bad = |reason: String| StoreError::BadRecord { path: path.to_owned(), reason };
-        let database = Database::create(path).map_err(|e| unusable(&e))?;
+        let database = open_database(path, FORMAT)?;
         let fingerprint = fingerprint(topology);
         let write = database.begin_write().map_err(|e| unusable(&e))?;
         {
             let mut meta = write.open_table(META).map_err(|e| unusable(&e))?;
             write.open_table(TRANSFERS).map_err(|e| unusable(&e))?;
-            let format = meta.get("format").map_err(|e| unusable(&e))?.map(|v| v.value().to_vec());
-            match format.as_deref() {
-                None => {
-                    meta.insert("format", FORMAT).map_err(|e| unusable(&e))?;
-                    meta.insert("topology", fingerprint.as_slice()).map_err(|e| unusable(&e))?;
-                }
-                Some(FORMAT) => {
-                    let same =
-                        meta.get("topology").map_err(|e| unusable(&e))?.map(|v| v.value() == fingerprint);
-                    if same != Some(true) {
-                        return Err(StoreError::OtherTopology { path: path.to_owned() });
-                    }
-                }
-                Some(other) => {
-                    return Err(bad(format!("format {:?} is not known", String::from_utf8_lossy(other))));
-                }
+            let known = meta.get("topology").map_err(|e| unusable(&e))?.map(|v| v.value() == fingerprint);
+            match known {
+                None => drop(meta.insert("topology", fingerprint.as_slice()).map_err(|e| unusable(&e))?),
+                Some(true) => {}
+                Some(false) => return Err(StoreError::OtherTopology { path: path.to_owned() }),
             }
         }
         write.commit().map_err(|e| unusable(&e))?;
@@ -139,8 +154,7 @@ impl Store {
         next_transfer: TransferId,
         changes: &[(TransferId, Option<TransferSnapshot>)],
     ) -> Result<(), StoreError> {
-        self.try_save(next_transfer, changes)
-            .map_err(|e| StoreError::Unusable { path: self.path.clone(), reason: e.to_string() })
+        self.try_save(next_transfer, changes).map_err(|e| unusable(&self.path, &e))
     }
 
     fn try_save(

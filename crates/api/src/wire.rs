@@ -10,12 +10,7 @@ use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Why a request was refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ErrorBody {
-    /// One line: what, value, limit, place, what to do.
-    pub error: String,
-}
+pub use crate::answer::{ErrorBody, HealthView};
 
 /// A site says that it is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -328,11 +323,4 @@ pub struct LinkView {
     pub delay_us: u64,
     /// Price of a byte.
     pub cost: f64,
-}
-
-/// How the controller is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct HealthView {
-    /// `ok`, or what is wrong.
-    pub status: String,
 }

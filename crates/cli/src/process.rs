@@ -20,3 +20,11 @@ pub async fn asked_to_end() {
         _ = ended => {}
     }
 }
+
+/// A number that nobody can guess, as sessions have.
+pub fn random() -> std::io::Result<u64> {
+    use std::io::Read as _;
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -130,6 +130,11 @@ impl BpfPacer {
         let _ = self.before.insert(&key(flow), &before.to_ne_bytes());
     }
 
+    /// Takes back [`BpfPacer::note_before`].
+    pub(crate) fn forget_before(&self, flow: Flow) {
+        let _ = self.before.remove(&key(flow));
+    }
+
     /// Writes down what is wanted; lifting wants what was before.
     fn write(&mut self, flow: Flow, limit: Limit) -> Result<(), PaceError> {
         let bytes = limit.bytes_per_second(RATE_MAX)?;

@@ -48,6 +48,13 @@ pub struct FlowState {
     pub(crate) cookie: u64,
 }
 
+impl FlowState {
+    /// What tells its socket from every other socket of this boot (`SO_COOKIE`).
+    pub const fn cookie(&self) -> u64 {
+        self.cookie
+    }
+}
+
 /// A listing of flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {

@@ -5,6 +5,7 @@
 //!
 //! - **Flows.** A [`Flow`] is a 5-tuple of the network namespace in which a reader or a pacer was made; the protocol is TCP.
 //! - **Listing.** [`FlowReader`] says which flows there are and what each has sent.
+//! - **The host.** [`addresses`] are those that flows to it have, [`link_rate`] is what its link carries.
 //! - **Limits.** [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor. [`BpfPacer`] has the
 //!   kernel set the same option, also on flows whose programs cannot be touched and on those to come. [`HtbPacer`]
 //!   shapes what leaves by a device. Lifting a limit brings back what the flow had before, and so does dropping the pacer.
@@ -54,6 +55,7 @@ mod diag;
 mod doctor;
 mod error;
 mod flow;
+mod host;
 mod htb;
 mod netlink;
 mod owner;
@@ -66,6 +68,7 @@ pub use diag::{FlowReader, FlowState, Listing};
 pub use doctor::{Finding, doctor};
 pub use error::{PaceError, StartError};
 pub use flow::{Flow, Limit};
+pub use host::{LinkError, addresses, link_rate};
 pub use htb::HtbPacer;
 pub use pacer::{NoMechanism, Pacer, PacerOptions};
 pub use socket::{SocketPacer, pacing_limit, set_pacing_limit};

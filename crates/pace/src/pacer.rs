@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use anabranch_units::BitRate;
 
+use crate::socket::UNLIMITED;
 use crate::{BpfPacer, Flow, HtbPacer, Limit, Mechanism, PaceError, SocketPacer, StartError};
 
 /// What a pacer may use.
@@ -114,6 +115,33 @@ impl Pacer {
         }
         let unused = || Ok(None);
         results.into_iter().map(|result| result.unwrap_or_else(unused)).collect()
+    }
+
+    /// Takes over the limit that a pacer which was killed has left on this flow's socket: it stands, and lifting it brings back
+    /// what the flow had before that, `None` for no limit. Without, what was left is all that this pacer would know of.
+    ///
+    /// Errors: as [`Pacer::set`].
+    pub fn adopt(
+        &mut self,
+        flow: Flow,
+        rate: BitRate,
+        before: Option<BitRate>,
+    ) -> Result<Option<Mechanism>, PaceError> {
+        let before = before.map_or(UNLIMITED, |rate| rate.as_bps() / 8);
+        if let Some(socket) = &mut self.socket {
+            socket.note_before(Some((flow, before)));
+        }
+        if let Some(bpf) = &self.bpf {
+            bpf.note_before(flow, before);
+        }
+        let result = self.set(&[(flow, Limit::Rate(rate))]).pop().unwrap_or(Ok(None));
+        if let Some(socket) = &mut self.socket {
+            socket.note_before(None);
+        }
+        if let (Some(bpf), false) = (&self.bpf, matches!(result, Ok(Some(Mechanism::Bpf)))) {
+            bpf.forget_before(flow);
+        }
+        result
     }
 
     /// How this flow is held to its rate; `None` if it has no limit of ours.

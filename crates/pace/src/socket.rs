@@ -21,7 +21,7 @@ use crate::owner::{Socket, Sockets};
 use crate::{FLOWS_MAX, Flow, Limit, Mechanism, PaceError, sys};
 
 /// All ones: the kernel's way to write no limit.
-const UNLIMITED: u64 = u64::MAX;
+pub(crate) const UNLIMITED: u64 = u64::MAX;
 
 /// The most that this socket may be paced at; `None` without limit.
 ///
@@ -60,6 +60,8 @@ struct Limited {
 pub struct SocketPacer {
     sockets: Sockets,
     limited: BTreeMap<Flow, Limited>,
+    /// What a flow gets back when its first limit of ours is lifted, where that is not what it has now.
+    noted: Option<(Flow, u64)>,
 }
 
 impl SocketPacer {
@@ -67,7 +69,7 @@ impl SocketPacer {
     ///
     /// Errors: the system's, if it has no sock_diag(7).
     pub fn new() -> io::Result<Self> {
-        Ok(Self { sockets: Sockets::new()?, limited: BTreeMap::new() })
+        Ok(Self { sockets: Sockets::new()?, limited: BTreeMap::new(), noted: None })
     }
 
     /// Sets these limits, in this order, and says for each whether it stands.
@@ -93,6 +95,13 @@ impl SocketPacer {
     /// The flows that have limits, and which.
     pub fn limits(&self) -> impl Iterator<Item = (Flow, BitRate)> {
         self.limited.iter().map(|(flow, limited)| (*flow, limited.rate))
+    }
+
+    /// What this flow gets back when its next limit is lifted; `None` takes that back.
+    ///
+    /// Units: bytes per second; all ones is no limit.
+    pub(crate) fn note_before(&mut self, noted: Option<(Flow, u64)>) {
+        self.noted = noted;
     }
 
     /// Forgets a flow without lifting its limit, and says what it had before.
@@ -144,7 +153,10 @@ impl SocketPacer {
         let known = self.limited.get(&flow).filter(|known| known.socket.cookie() == socket.cookie());
         let before = match known {
             Some(known) => known.before,
-            None => sys::max_pacing_rate(&duplicate).map_err(|error| refused(flow, error))?,
+            None => match self.noted.filter(|(noted, _)| *noted == flow) {
+                Some((_, before)) => before,
+                None => sys::max_pacing_rate(&duplicate).map_err(|error| refused(flow, error))?,
+            },
         };
         if self.limited.len() >= FLOWS_MAX && !self.limited.contains_key(&flow) {
             return Err(PaceError::Full { flows_max: FLOWS_MAX });

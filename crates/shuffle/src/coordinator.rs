@@ -15,7 +15,7 @@
 use crate::control::{FlowKey, Limit, Report};
 use anabranch_fluid::{Active, Allocator, DecisionError, FlowId, LinkId, Network, TransferId};
 use anabranch_units::{BitRate, ByteCount, Instant};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -95,6 +95,24 @@ impl fmt::Display for ReportError {
 }
 impl std::error::Error for ReportError {}
 
+/// A transfer whose last flow has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its name.
+    pub name: String,
+    /// When its first flow was there.
+    pub since: Instant,
+    /// When its last one had ended.
+    pub at: Instant,
+    /// Its flows that were no mice.
+    pub flows: u64,
+    /// What they had moved when that was last said.
+    pub bytes: ByteCount,
+}
+
+/// The most transfers that have ended and that nobody has asked for; of more, the oldest are forgotten.
+pub const ENDED_MAX: usize = 4_096;
+
 /// Agents' flows, and the rates that an allocator gives them.
 #[derive(Debug)]
 pub struct Coordinator<A> {
@@ -106,9 +124,18 @@ pub struct Coordinator<A> {
     /// Of active flows: whose, and which.
     keys: BTreeMap<FlowId, (String, FlowKey)>,
     transfers: BTreeMap<String, TransferId>,
-    transfer_names: BTreeMap<TransferId, String>,
+    transfer_names: BTreeMap<TransferId, Named>,
     transfers_so_far: u32,
+    ended: VecDeque<Ended>,
     is_changed: bool,
+}
+
+#[derive(Debug)]
+struct Named {
+    name: String,
+    /// Of those that have ended.
+    flows: u64,
+    moved: ByteCount,
 }
 
 #[derive(Debug)]
@@ -174,6 +201,7 @@ impl<A: Allocator> Coordinator<A> {
             transfers: BTreeMap::new(),
             transfer_names: BTreeMap::new(),
             transfers_so_far: 0,
+            ended: VecDeque::new(),
             is_changed: false,
         }
     }
@@ -269,7 +297,7 @@ impl<A: Allocator> Coordinator<A> {
                 Ok(())
             }
             Report::Ended { flow } => {
-                self.forget_flow(name, *flow);
+                self.on_ended(now, name, *flow);
                 Ok(())
             }
         })
@@ -351,6 +379,25 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
+    fn on_ended(&mut self, now: Instant, name: &str, key: FlowKey) {
+        let Some(known) = self.host(name).flows.get(&key) else { return };
+        let (Some(id), moved) = (known.id, known.moved) else { return self.forget_flow(name, key) };
+        let transfer = self.active.transfer(id);
+        let named = self.transfer_names.get_mut(&transfer).expect("a transfer with flows has a name");
+        named.flows += 1;
+        named.moved = ByteCount::new(named.moved.as_u64().saturating_add(moved.as_u64()));
+        if let (&[_], Some((since, _))) =
+            (self.active.flows_of(transfer), self.active.transfer_so_far(transfer))
+        {
+            if self.ended.len() >= ENDED_MAX {
+                self.ended.pop_front();
+            }
+            let (name, flows, bytes) = (named.name.clone(), named.flows, named.moved);
+            self.ended.push_back(Ended { name, since, at: now, flows, bytes });
+        }
+        self.forget_flow(name, key);
+    }
+
     fn forget_flow(&mut self, name: &str, key: FlowKey) {
         let Some(host) = self.hosts.get_mut(name) else { return };
         host.changed.remove(&key);
@@ -360,8 +407,8 @@ impl<A: Allocator> Coordinator<A> {
         self.keys.remove(&id);
         self.is_changed = true;
         if self.active.flows_of(transfer).is_empty() {
-            let name = self.transfer_names.remove(&transfer);
-            name.map(|name| self.transfers.remove(&name));
+            let named = self.transfer_names.remove(&transfer);
+            named.map(|named| self.transfers.remove(&named.name));
         }
     }
 
@@ -378,7 +425,8 @@ impl<A: Allocator> Coordinator<A> {
         self.transfers_so_far = self.transfers_so_far.wrapping_add(1);
         let id = TransferId(self.transfers_so_far);
         self.transfers.insert(name.to_owned(), id);
-        self.transfer_names.insert(id, name.to_owned());
+        let named = Named { name: name.to_owned(), flows: 0, moved: ByteCount::ZERO };
+        self.transfer_names.insert(id, named);
         id
     }
 
@@ -422,6 +470,12 @@ impl<A: Allocator> Coordinator<A> {
         let changed = std::mem::take(&mut host.changed);
         changed.into_iter().map(|flow| Limit { flow, rate_bps: host.flows[&flow].rate_bps }).collect()
     }
+
+    /// The next transfer whose flows have all ended. One whose last flow went with its agent has not: it may be back.
+    pub fn poll_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+
     /// Hosts whose agents have limits to be told, with their agents' sessions.
     pub fn hosts_changed(&self) -> impl Iterator<Item = (&str, u64)> {
         let is_changed = |host: &Joined| host.is_up && !host.changed.is_empty();
@@ -450,6 +504,12 @@ impl<A: Allocator> Coordinator<A> {
         };
         self.transfers.iter().map(view).collect()
     }
+
+    /// How many flows have rates, and how many transfers they make.
+    pub fn count(&self) -> (usize, usize) {
+        (self.keys.len(), self.transfers.len())
+    }
+
     /// Hosts by name, their links' rates, and whether their agents are there.
     pub fn hosts(&self) -> impl Iterator<Item = (&str, BitRate, bool)> {
         self.hosts.iter().map(|(name, host)| (name.as_str(), host.rate, host.is_up))
@@ -461,7 +521,10 @@ fn remaining(known: &Known) -> ByteCount {
     ByteCount::new(known.size.as_u64() - known.moved.as_u64()).max(REMAINING_MIN)
 }
 
-fn check_name(name: &str) -> Result<(), ReportError> {
+/// Whether a host or a transfer may be called so.
+///
+/// Errors: [`ReportError::Name`].
+pub fn check_name(name: &str) -> Result<(), ReportError> {
     let is_one = (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
     if is_one { Ok(()) } else { Err(ReportError::Name(name.to_owned())) }
 }

@@ -1,6 +1,8 @@
 //! A controller on loopback, real mutual TLS, and made-up sites that only talk.
 #![allow(clippy::disallowed_methods, reason = "real sockets and files under test")]
 
+mod shuffle;
+
 use anabranch_api::wire::{DestinationRequest, LinkAddress, SubmitRequest};
 use anabranch_api::{
     Client, ClientError, Controller, ControllerConfig, ServeConfig, Server, SiteLink, WatchItem,

@@ -1,6 +1,6 @@
 //! `anabranch gather keys`: certificates with which servers and clients know each other.
 
-use anabranch_net::keys::{SetRequest, VALID_DAYS, add_to_set, make_set, write_set};
+use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,16 +36,6 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         controller_hosts: vec![],
         valid_days: args.valid_days,
     };
-    let is_there = args.out.join("ca.key").exists();
-    let set = if is_there { add_to_set(&args.out, &request)? } else { make_set(&request)? };
-    write_set(&args.out, &set)?;
-    if !quiet {
-        let names: Vec<_> = args.servers.iter().chain(&args.clients).map(String::as_str).collect();
-        eprintln!(
-            "keys for {} in {}/: each machine needs ca.pem and its own pair",
-            names.join(", "),
-            args.out.display()
-        );
-    }
+    crate::keys::make_or_add(&args.out, &request, quiet)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let config = SiteConfig { root, memory_max: args.memory.as_u64(), fault };
         let service = Service::start(config, Identity::new(&credentials)?, vec![listener], reports);
         eprintln!("site {name} takes data on {}; controller {}", args.listen, args.controller);
-        let session = u64::from_ne_bytes(rand_bytes()?);
+        let session = crate::process::random()?;
         let link = Arc::new(SiteLink::new(client, name, session, addresses));
         tokio::select! {
             never = converse(&link, &service) => match never {},
@@ -100,13 +100,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         }
     })
-}
-
-fn rand_bytes() -> std::io::Result<[u8; 8]> {
-    use std::io::Read as _;
-    let mut bytes = [0; 8];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Where each link into this site is taken in.

@@ -13,6 +13,7 @@ mod gather;
 mod hostile;
 mod net;
 mod replay;
+mod shuffle;
 mod simulate;
 mod together;
 

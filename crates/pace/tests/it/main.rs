@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
+mod namespace;
 mod net;
 
 use std::io::Write as _;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::namespace::Namespace;
 use anabranch_pace::Flow;
 use anabranch_units::BitRate;
 
@@ -24,60 +25,6 @@ pub fn alone() -> MutexGuard<'static, ()> {
 pub fn skip(why: &str) {
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
     eprintln!("skipped ({count} so far): {why}");
-}
-
-/// A network namespace: that of a thread, which does what it is told.
-pub struct Namespace {
-    jobs: Option<mpsc::Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
-    thread_id: i32,
-}
-
-type Job = Box<dyn FnOnce() + Send>;
-
-impl Namespace {
-    /// A new one, or why there can be none.
-    fn start() -> Result<Self, String> {
-        let (jobs, inbox) = mpsc::channel::<Job>();
-        let (tell, told) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            // SAFETY: only this thread's network namespace changes; no memory is shared with it alone.
-            let made = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
-            let id = rustix::thread::gettid().as_raw_pid();
-            let _ = tell.send(made.map(|()| id));
-            inbox.into_iter().for_each(|job| job());
-        });
-        let thread_id =
-            told.recv().expect("the thread tells").map_err(|e| format!("no network namespace: {e}"))?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread), thread_id })
-    }
-
-    /// Does this in the namespace.
-    pub fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = mpsc::channel();
-        let jobs = self.jobs.as_ref().expect("until it is dropped");
-        jobs.send(Box::new(move || drop(tell.send(job())))).expect("the thread runs");
-        told.recv().expect("the job did not panic")
-    }
-
-    /// Runs a command line there, and returns what it prints.
-    pub fn command(&self, line: &str) -> Result<String, String> {
-        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
-        let output = self.run(move || Command::new(&words[0]).args(&words[1..]).output());
-        let output = output.map_err(|e| format!("`{line}`: {e}"))?;
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-        } else {
-            Err(format!("`{line}`: {}", String::from_utf8_lossy(&output.stderr).trim()))
-        }
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        self.jobs = None;
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
 }
 
 /// Which internet protocol.
@@ -107,7 +54,7 @@ impl Pair {
 
     fn try_start() -> Result<Self, String> {
         let pair = Self { a: Namespace::start()?, b: Namespace::start()? };
-        pair.a.command(&format!("ip link add v0 type veth peer name v0 netns {}", pair.b.thread_id))?;
+        pair.a.command(&format!("ip link add v0 type veth peer name v0 netns {}", pair.b.id()))?;
         for (namespace, host) in [(&pair.a, 1), (&pair.b, 2)] {
             namespace.command(&format!("ip address add 10.9.0.{host}/24 dev v0"))?;
             namespace.command(&format!("ip address add fd09::{host}/64 dev v0 nodad"))?;

@@ -44,6 +44,24 @@ impl Site {
 }
 
 #[test]
+fn a_transfer_has_ended_with_its_last_flow_but_not_if_that_went_with_its_agent() {
+    let mut site = Site::new(4);
+    let keys = [key(0, 2, 1), key(1, 3, 2)];
+    for (host, key) in [(0, keys[0]), (1, keys[1])] {
+        site.report(5, host, &[flow(key, "a", 10)]);
+    }
+    site.report(6, 0, &[Report::Moved { flow: keys[0], moved_bytes: 7 }, Report::Ended { flow: keys[0] }]);
+    assert_eq!(site.0.poll_ended(), None);
+    site.report(9, 1, &[Report::Moved { flow: keys[1], moved_bytes: 4 }, Report::Ended { flow: keys[1] }]);
+    let (since, bytes) = (at(5), ByteCount::new(11));
+    assert_eq!(site.0.poll_ended(), Some(Ended { name: "a".into(), since, at: at(9), flows: 2, bytes }));
+
+    site.report(10, 0, &[flow(keys[0], "b", 10)]);
+    site.0.handle_leave(at(11), "0", 1);
+    assert_eq!(site.0.poll_ended(), None);
+}
+
+#[test]
 fn a_transfers_flows_are_through_together_and_the_rest_is_for_others() {
     let mut site = Site::new(4);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 10), flow(key(0, 3, 2), "a", 30)]);

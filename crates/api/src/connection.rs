@@ -1,0 +1,313 @@
+//! A client's connections to a service: HTTP/1.1 over mutual TLS, kept, so that a request costs one round trip.
+//!
+//! What is safe to repeat is repeated until the client's patience ends. Leaves out: what is asked. Read [`Connection`] first.
+
+use crate::answer::ErrorBody;
+use anabranch_net::keys::Role;
+use anabranch_net::tls::{Credentials, explain, server_name};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::SendRequest;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsConnector;
+
+/// The largest reply that is taken.
+pub(crate) const REPLY_BYTES_MAX: usize = 256 << 20;
+/// How long connecting, or a reply that nothing holds up, may take.
+pub(crate) const REPLY_TIME: Duration = Duration::from_secs(20);
+/// The most connections that are kept while nothing is asked on them.
+const IDLE_MAX: usize = 2;
+pub(crate) const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// Short of the time for which a controller that comes back gathers its sites.
+pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// Why a service did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// It cannot be reached, or is not who it should be. One line, with host and port.
+    Unreachable(String),
+    /// It said no. One line, with host and port; `status` is HTTP's.
+    Refused {
+        /// HTTP's status.
+        status: u16,
+        /// One line.
+        error: String,
+    },
+    /// What it said cannot be understood.
+    Garbled(String),
+    /// The client's own settings cannot be used.
+    Settings(String),
+}
+
+impl std::fmt::Display for ClientError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreachable(line) | Self::Garbled(line) | Self::Settings(line) => f.write_str(line),
+            Self::Refused { error, .. } => f.write_str(error),
+        }
+    }
+}
+impl std::error::Error for ClientError {}
+
+impl ClientError {
+    /// The same request may succeed later.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::Refused { status, .. } => matches!(status, 429 | 502 | 503),
+            _ => false,
+        }
+    }
+}
+
+/// Connections to one service; clones share them.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    service: &'static str,
+    address: String,
+    connector: TlsConnector,
+    name: ServerName<'static>,
+    patience: Duration,
+    /// Kept connections, longest unused first: taken in turn, none rests long enough for the server to close it.
+    idle: Mutex<VecDeque<SendRequest<Full<Bytes>>>>,
+}
+
+impl Connection {
+    /// To the service at `address` (`host:port`), which calls itself `service` in messages. Connects at the first request;
+    /// `patience` is how long a repeatable request is tried.
+    ///
+    /// Errors: credentials that cannot be used, an address without port.
+    pub(crate) fn new(
+        service: &'static str,
+        address: impl Into<String>,
+        credentials: &Credentials,
+        patience: Duration,
+    ) -> Result<Self, ClientError> {
+        let address = address.into();
+        let settings = |e: &dyn std::fmt::Display| ClientError::Settings(e.to_string());
+        if address.rsplit_once(':').is_none_or(|(h, p)| h.is_empty() || p.parse::<u16>().is_err()) {
+            return Err(ClientError::Settings(format!(
+                "{service} address `{address}`: must be host:port, as in 127.0.0.1:7171"
+            )));
+        }
+        let config = credentials.client_config().map_err(|e| settings(&e))?;
+        let name = server_name(Role::Controller, "controller").map_err(|e| settings(&e))?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                service,
+                address,
+                connector: TlsConnector::from(config),
+                name,
+                patience,
+                idle: Mutex::default(),
+            }),
+        })
+    }
+
+    /// Where the service is: `host:port`.
+    pub(crate) fn address(&self) -> &str {
+        &self.inner.address
+    }
+
+    /// How long a repeatable request is tried.
+    pub(crate) fn patience(&self) -> Duration {
+        self.inner.patience
+    }
+
+    pub(crate) fn who(&self) -> String {
+        format!("{} at {}", self.inner.service, self.inner.address)
+    }
+
+    pub(crate) async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+        let fail = |e: &std::io::Error| {
+            let hint = match e.kind() {
+                std::io::ErrorKind::ConnectionRefused => ": does it run, and listen at this address?",
+                _ => "",
+            };
+            ClientError::Unreachable(explain(&self.who(), e) + hint)
+        };
+        let slow = || {
+            ClientError::Unreachable(format!("{}: no answer within {} s", self.who(), REPLY_TIME.as_secs()))
+        };
+        let stream = timeout(REPLY_TIME, TcpStream::connect(&self.inner.address))
+            .await
+            .map_err(|_| slow())?
+            .map_err(|e| fail(&e))?;
+        let _ = stream.set_nodelay(true);
+        let tls = timeout(REPLY_TIME, self.inner.connector.connect(self.inner.name.clone(), stream))
+            .await
+            .map_err(|_| slow())?
+            .map_err(|e| fail(&e))?;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls))
+            .await
+            .map_err(|e| ClientError::Unreachable(self.broken(&e)))?;
+        tokio::spawn(async move {
+            // Whoever waits for a reply on it hears of its end.
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+
+    pub(crate) fn broken(&self, error: &hyper::Error) -> String {
+        let mut source: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
+        while let Some(inner) = source {
+            if let Some(io) = inner.downcast_ref::<std::io::Error>() {
+                return explain(&self.who(), io);
+            }
+            source = inner.source();
+        }
+        format!("{}: {error}", self.who())
+    }
+
+    pub(crate) fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header(hyper::header::HOST, &self.inner.address)
+            .header(hyper::header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(|e| ClientError::Settings(e.to_string()))
+    }
+
+    /// One try.
+    pub(crate) async fn send(
+        &self,
+        method: &Method,
+        path: &str,
+        body: &Bytes,
+        wait: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let kept = self.kept().await;
+        let was_kept = kept.is_some();
+        let mut sender = match kept {
+            Some(sender) => sender,
+            None => self.connect().await?,
+        };
+        let exchange = async {
+            let request = self.request(method.clone(), path, body.clone())?;
+            let response = match sender.try_send_request(request).await {
+                Ok(response) => response,
+                Err(mut e) => {
+                    // A kept connection may have been closed meanwhile; what was not sent may go over a new one.
+                    if !was_kept || e.take_message().is_none() {
+                        return Err(ClientError::Unreachable(self.broken(e.error())));
+                    }
+                    sender = self.connect().await?;
+                    let request = self.request(method.clone(), path, body.clone())?;
+                    sender
+                        .send_request(request)
+                        .await
+                        .map_err(|e| ClientError::Unreachable(self.broken(&e)))?
+                }
+            };
+            self.collect(response).await
+        };
+        let result = timeout(wait, exchange).await.map_err(|_| {
+            ClientError::Unreachable(format!("{}: no answer within {} s", self.who(), wait.as_secs()))
+        })?;
+        if result.is_ok() && sender.ready().await.is_ok() {
+            self.keep(sender).await;
+        }
+        result
+    }
+
+    /// A kept connection that still stands.
+    async fn kept(&self) -> Option<SendRequest<Full<Bytes>>> {
+        let mut idle = self.inner.idle.lock().await;
+        idle.retain(|s| s.is_ready() && !s.is_closed());
+        idle.pop_front()
+    }
+
+    /// Opens one connection more, in the background, for a request that will come while another is under way.
+    pub(crate) fn warm(&self) {
+        let connection = self.clone();
+        tokio::spawn(async move {
+            // One that fails now is tried again by whoever needs it.
+            if let Ok(sender) = connection.connect().await {
+                connection.keep(sender).await;
+            }
+        });
+    }
+
+    async fn keep(&self, sender: SendRequest<Full<Bytes>>) {
+        let mut idle = self.inner.idle.lock().await;
+        idle.push_back(sender);
+        // The others rest since longer.
+        let surplus = idle.len().saturating_sub(IDLE_MAX);
+        idle.drain(..surplus);
+    }
+
+    pub(crate) async fn collect(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
+        let status = response.status();
+        let body = Limited::new(response.into_body(), REPLY_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|e| ClientError::Unreachable(format!("{}: reply broke off: {e}", self.who())))?
+            .to_bytes();
+        if status.is_success() {
+            return Ok(body);
+        }
+        let error =
+            serde_json::from_slice::<ErrorBody>(&body).map_or_else(|_| status.to_string(), |b| b.error);
+        Err(ClientError::Refused { status: status.as_u16(), error: format!("{}: {error}", self.who()) })
+    }
+
+    /// Tries until it works, is refused, or patience ends.
+    pub(crate) async fn send_again(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        wait: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let end = Instant::now() + self.inner.patience;
+        let mut pause = BACKOFF_MIN;
+        loop {
+            match self.send(&method, path, &body, wait).await {
+                Err(e) if e.is_passing() && Instant::now() + pause < end => {
+                    sleep(pause).await;
+                    pause = (pause * 2).min(BACKOFF_MAX);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    pub(crate) fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, ClientError> {
+        serde_json::from_slice(bytes).map_err(|e| ClientError::Garbled(format!("{}: reply: {e}", self.who())))
+    }
+
+    pub(crate) fn write(&self, value: &impl Serialize) -> Result<Bytes, ClientError> {
+        serde_json::to_vec(value).map(Bytes::from).map_err(|e| ClientError::Settings(e.to_string()))
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.read(&self.send_again(Method::GET, path, Bytes::new(), REPLY_TIME).await?)
+    }
+
+    /// Any address that answers with text.
+    pub(crate) async fn text(&self, path: &str) -> Result<String, ClientError> {
+        let bytes = self.send_again(Method::GET, path, Bytes::new(), REPLY_TIME).await?;
+        String::from_utf8(bytes.to_vec()).map_err(|e| ClientError::Garbled(format!("{}: {e}", self.who())))
+    }
+}

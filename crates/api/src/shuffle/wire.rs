@@ -1,0 +1,130 @@
+//! The JSON that crosses the HTTP interface of `shuffle`'s coordinator.
+//!
+//! Leaves out: reports and limits, which are `shuffle::control`'s own. Read [`JoinRequest`] and [`TransferView`] first.
+
+pub use crate::answer::{ErrorBody, HealthView};
+use anabranch_shuffle::control::{Limit, Report};
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+use utoipa::ToSchema;
+
+/// An agent is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JoinRequest {
+    /// Chosen at random each time that it joins.
+    pub session: u64,
+    /// Those that flows to its host have.
+    #[schema(value_type = Vec<String>)]
+    pub addresses: Vec<IpAddr>,
+    /// What its host's link carries, out and in.
+    pub link_rate_bps: u64,
+    /// The flows that there are, or the first of them.
+    #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
+    pub reports: Vec<Report>,
+}
+
+/// What has become of flows. An empty one says that the agent is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReportsRequest {
+    /// The agent's session.
+    pub session: u64,
+    /// In order.
+    #[schema(value_type = Vec<Object>)]
+    pub reports: Vec<Report>,
+}
+
+/// An agent goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaveRequest {
+    /// Its session.
+    pub session: u64,
+}
+
+/// How fast flows may be from now on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LimitsReply {
+    /// Those that have changed; none if none did in time.
+    #[schema(value_type = Vec<Object>)]
+    pub limits: Vec<Limit>,
+}
+
+/// What is under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TransfersView {
+    /// By name.
+    pub transfers: Vec<TransferView>,
+    /// Flows beyond the most that was asked for.
+    pub flows_left_out: u64,
+}
+
+/// A transfer that is under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TransferView {
+    /// Its name.
+    pub name: String,
+    /// When its first flow was there, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// Its flows that are no mice.
+    pub flows: Vec<FlowView>,
+}
+
+/// A flow that is under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FlowView {
+    /// Who sends it.
+    pub host: String,
+    /// The sender's end.
+    #[schema(value_type = String)]
+    pub local: SocketAddr,
+    /// The receiver's.
+    #[schema(value_type = String)]
+    pub remote: SocketAddr,
+    /// What it has still to move, as far as is known.
+    pub remaining_bytes: u64,
+    /// How fast it may be.
+    pub rate_bps: u64,
+}
+
+/// The hosts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HostsView {
+    /// By name.
+    pub hosts: Vec<HostView>,
+}
+
+/// A host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HostView {
+    /// Its name.
+    pub name: String,
+    /// Whether its agent is there.
+    pub up: bool,
+    /// What its link carries, out and in.
+    pub link_rate_bps: u64,
+}
+
+/// Transfers that have ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HistoryView {
+    /// The last one first.
+    pub transfers: Vec<EndedView>,
+}
+
+/// A transfer that has ended: all its flows are through, or their programs have gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EndedView {
+    /// Its name.
+    pub name: String,
+    /// When its first flow was there, in milliseconds since 1970.
+    pub began_unix_ms: u64,
+    /// When its last one had ended.
+    pub ended_unix_ms: u64,
+    /// How many flows it had that were no mice.
+    pub flows: u64,
+    /// What they had moved when they were last looked at.
+    pub bytes: u64,
+}

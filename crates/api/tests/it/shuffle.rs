@@ -1,0 +1,300 @@
+//! `shuffle`'s coordinator on loopback, real mutual TLS, and made-up agents that only talk.
+
+use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest};
+use anabranch_api::shuffle::{Client, CoordinatorService, CoordinatorServiceConfig};
+use anabranch_api::{ClientError, ServeConfig, Server};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_shuffle::ChasePlus;
+use anabranch_shuffle::control::{FlowKey, Limit, Report};
+use anabranch_units::Duration;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration as StdDuration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+const PATIENCE: StdDuration = StdDuration::from_secs(20);
+const HOSTS: [&str; 3] = ["h0", "h1", "h2"];
+const LINK_BPS: u64 = 100_000_000;
+
+struct World {
+    folder: PathBuf,
+    running: Option<JoinHandle<()>>,
+    address: SocketAddr,
+    silence_max: Duration,
+}
+
+impl World {
+    async fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("anabranch-shuffle-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let request = SetRequest {
+            sites: HOSTS.map(str::to_owned).to_vec(),
+            operators: vec!["operator".into()],
+            controller_hosts: vec![],
+            valid_days: 2,
+        };
+        write_set(&folder, &make_set(&request).expect("a good request")).expect("an empty folder");
+        let silence_max = Duration::from_secs(60);
+        let mut world = Self { folder, running: None, address: ([127, 0, 0, 1], 0).into(), silence_max };
+        world.start().await;
+        world
+    }
+
+    async fn start(&mut self) {
+        // A killed task's connections take a moment to go.
+        let mut tries = 0;
+        let service = loop {
+            let store = self.folder.join("coordinator.redb");
+            let mut config = CoordinatorServiceConfig::new(|| Box::new(ChasePlus::default()), store);
+            config.silence_max = self.silence_max;
+            match CoordinatorService::open(config) {
+                Ok(service) => break service,
+                Err(error) if tries == 100 => panic!("{error}"),
+                Err(_) => tries += 1,
+            }
+            tokio::time::sleep(StdDuration::from_millis(20)).await;
+        };
+        let config = ServeConfig { address: self.address, ..ServeConfig::default() };
+        let credentials = self.credentials(Role::Controller, "controller");
+        let server = Server::bind(service, &credentials, config).await.expect("a free port");
+        self.address = server.local_addr().expect("it is bound");
+        self.running = Some(tokio::spawn(server.run()));
+    }
+
+    async fn restart(&mut self) {
+        let running = self.running.take().expect("it runs");
+        running.abort();
+        let _ = running.await;
+        self.start().await;
+    }
+
+    fn credentials(&self, role: Role, name: &str) -> Credentials {
+        Credentials::load(&CredentialFiles::in_set(&self.folder, role, name)).expect("they were written")
+    }
+
+    fn client(&self, role: Role, name: &str) -> Client {
+        Client::new(&format!("https://{}", self.address), &self.credentials(role, name), PATIENCE)
+            .expect("good settings")
+    }
+
+    fn operator(&self) -> Client {
+        self.client(Role::Operator, "operator")
+    }
+
+    /// The agent of one host, which has joined.
+    async fn agent(&self, host: usize) -> Agent {
+        let agent = Agent { client: self.client(Role::Site, HOSTS[host]), host, session: 1 };
+        agent.join(vec![]).await.expect("it joins");
+        agent
+    }
+
+    /// What the coordinator answers to these bytes from a host's agent.
+    async fn raw(&self, host: usize, request: &str) -> String {
+        let identity = Identity::new(&self.credentials(Role::Site, HOSTS[host])).expect("good credentials");
+        let tcp = TcpStream::connect(self.address).await.expect("it listens");
+        let mut stream = identity.connect(tcp, Role::Controller, "controller").await.expect("it is the one");
+        stream.write_all(request.as_bytes()).await.expect("it reads");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.expect("text");
+        reply
+    }
+
+    async fn post(&self, host: usize, path: &str, body: &str) -> String {
+        let length = body.len();
+        let head =
+            format!("POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}");
+        self.raw(host, &format!("{head}\r\n\r\n{body}")).await
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+struct Agent {
+    client: Client,
+    host: usize,
+    session: u64,
+}
+
+impl Agent {
+    async fn join(&self, reports: Vec<Report>) -> Result<(), ClientError> {
+        let addresses = vec![[10, 0, 0, self.host as u8].into()];
+        let request = JoinRequest { session: self.session, addresses, link_rate_bps: LINK_BPS, reports };
+        self.client.join(HOSTS[self.host], &request, PATIENCE).await
+    }
+
+    async fn report(&self, reports: Vec<Report>) -> Result<(), ClientError> {
+        let request = ReportsRequest { session: self.session, reports };
+        self.client.report(HOSTS[self.host], &request, PATIENCE).await
+    }
+
+    async fn limits(&self) -> Result<Vec<Limit>, ClientError> {
+        let wait = StdDuration::from_secs(10);
+        self.client.limits(HOSTS[self.host], self.session, wait, PATIENCE).await
+    }
+}
+
+fn key(from: u8, to: u8, port: u16) -> FlowKey {
+    FlowKey { local: ([10, 0, 0, from], port).into(), remote: ([10, 0, 0, to], 7_000).into() }
+}
+
+fn flow(flow: FlowKey, transfer: &str, megabytes: u64) -> Report {
+    Report::Flow { flow, transfer: transfer.into(), size_bytes: 1_000_000 * megabytes }
+}
+
+fn status(result: Result<impl std::fmt::Debug, ClientError>) -> u16 {
+    match result {
+        Err(ClientError::Refused { status, error }) => {
+            assert!(!error.contains('\n'), "{error}");
+            status
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_restart() {
+    let mut world = World::new("whole").await;
+    let agents = [world.agent(0).await, world.agent(1).await, world.agent(2).await];
+    agents[0].report(vec![flow(key(0, 2, 1), "a", 30)]).await.expect("it is taken");
+    let all = LINK_BPS;
+    assert_eq!(agents[0].limits().await.expect("one"), [Limit { flow: key(0, 2, 1), rate_bps: Some(all) }]);
+    // The larger transfer at the same link waits, but for the least that any flow has.
+    let (waiting, reported) =
+        tokio::join!(agents[1].limits(), agents[1].report(vec![flow(key(1, 2, 2), "b", 90)]));
+    reported.expect("it is taken");
+    let waiting = waiting.expect("one");
+    assert!(waiting[0].flow == key(1, 2, 2) && waiting[0].rate_bps < Some(all / 10), "{waiting:?}");
+    agents[0]
+        .report(vec![Report::Moved { flow: key(0, 2, 1), moved_bytes: 30_000_000 }])
+        .await
+        .expect("taken");
+    let (freed, ended) =
+        tokio::join!(agents[1].limits(), agents[0].report(vec![Report::Ended { flow: key(0, 2, 1) }]));
+    ended.expect("it is taken");
+    assert_eq!(freed.expect("one"), [Limit { flow: key(1, 2, 2), rate_bps: Some(all) }]);
+
+    let operator = world.operator();
+    let view = operator.transfers().await.expect("it is there");
+    assert_eq!((view.transfers.len(), view.flows_left_out), (1, 0));
+    let b = &view.transfers[0];
+    assert_eq!((b.name.as_str(), b.flows[0].host.as_str(), b.flows[0].rate_bps), ("b", "h1", all));
+    assert_eq!(b.flows[0].remote, key(1, 2, 2).remote);
+    let hosts = operator.hosts().await.expect("it is there");
+    assert!(hosts.iter().all(|host| host.up && host.link_rate_bps == all) && hosts.len() == 3);
+    let metrics = operator.text("/metrics").await.expect("text");
+    for line in ["hosts_up 3", "flows 1", "transfers 1", "reports_total 4", "limits_total 3"] {
+        assert!(metrics.contains(&format!("\nanabranch_shuffle_{line}\n")), "{line}: {metrics}");
+    }
+    assert!(metrics.contains("anabranch_shuffle_decision_seconds_count "), "{metrics}");
+    assert!(operator.text("/healthz").await.expect("text").contains("ok"));
+    assert!(operator.text("/openapi.json").await.expect("text").contains("/v1/hosts/{host}/limits"));
+
+    let ended = loop {
+        let ended = operator.history(9).await.expect("it is there");
+        if !ended.is_empty() {
+            break ended;
+        }
+        tokio::time::sleep(StdDuration::from_millis(5)).await;
+    };
+    assert_eq!((ended[0].name.as_str(), ended[0].flows, ended[0].bytes), ("a", 1, 30_000_000));
+    world.restart().await;
+    assert_eq!(world.operator().history(9).await.expect("it is there"), ended);
+
+    // Who was there is told to join anew, and says all in one.
+    let left = vec![flow(key(1, 2, 2), "b", 90)];
+    assert_eq!(status(agents[1].report(vec![]).await), 409);
+    assert_eq!(status(agents[1].limits().await), 409);
+    agents[1].join(left).await.expect("it joins");
+    assert_eq!(agents[1].limits().await.expect("one")[0].rate_bps, Some(all));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_speaks_for_another_and_garbage_is_refused_in_a_line() {
+    let world = World::new("refused").await;
+    let agent = world.agent(0).await;
+    let as_another = Agent { client: world.client(Role::Site, "h1"), host: 0, session: 1 };
+    let as_operator = Agent { client: world.operator(), host: 0, session: 1 };
+    for other in [as_another, as_operator] {
+        assert_eq!(status(other.join(vec![]).await), 403);
+        assert_eq!(status(other.report(vec![]).await), 403);
+        assert_eq!(status(other.limits().await), 403);
+        assert_eq!(status(other.client.leave("h0", 1, PATIENCE).await), 403);
+    }
+    assert_eq!(status(agent.client.transfers().await), 403);
+    let stranger = Agent { client: world.client(Role::Site, "h0"), host: 0, session: 9 };
+    assert_eq!(status(stranger.report(vec![]).await), 409);
+    assert_eq!(status(stranger.limits().await), 409);
+    assert_eq!(status(agent.report(vec![flow(key(0, 1, 1), "two words", 1)]).await), 400);
+    let good = r#"{"session":1,"addresses":["10.0.0.1"],"link_rate_bps":1}"#;
+    for (path, body) in [
+        ("join", "{"),
+        ("join", "\u{0}\u{ff}"),
+        ("join", "[]"),
+        ("join", &good.replace("1}", "0}")),
+        ("join", &good.replace("1}", "-1}")),
+        ("join", &good.replace("10.0.0.1", "10.0.0.256")),
+        ("join", &good.replace('}', r#","more":1}"#)),
+        ("reports", r#"{"session":1,"reports":[{"report":"flow"}]}"#),
+        ("reports", r#"{"session":1,"reports":[{"report":"nothing"}]}"#),
+        ("leave", r#"{"session":"1"}"#),
+    ] {
+        let reply = world.post(0, &format!("/v1/hosts/h0/{path}"), body).await;
+        let (head, body) = reply.split_once("\r\n\r\n").expect("a body");
+        assert!(head.starts_with("HTTP/1.1 400") && body.starts_with(r#"{"error":""#), "{path}: {reply}");
+        assert!(!body.contains('\n'), "{reply}");
+    }
+    let large = format!("[{}", " ".repeat(5 << 20));
+    let reply = world.post(0, "/v1/hosts/h0/reports", &large).await;
+    assert!(reply.starts_with("HTTP/1.1 413"), "{reply}");
+    agent.report(vec![]).await.expect("nothing of it has done any harm");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_falls_silent_has_left_though_it_waits_and_who_leaves_has_at_once() {
+    let mut world = World::new("silent").await;
+    world.silence_max = Duration::from_ms(300);
+    world.restart().await;
+    let (talks, silent) = (world.agent(0).await, world.agent(1).await);
+    let ups = async || {
+        let hosts = world.operator().hosts().await.expect("it is there");
+        hosts.into_iter().filter(|host| host.up).map(|host| host.name).collect::<Vec<_>>()
+    };
+    let talking = async {
+        loop {
+            talks.report(vec![]).await.expect("it is known");
+            tokio::time::sleep(StdDuration::from_millis(50)).await;
+        }
+    };
+    let refused = tokio::select! { never = talking => never, refused = silent.limits() => refused };
+    assert_eq!(status(refused), 409);
+    assert_eq!(ups().await, ["h0"]);
+    talks.client.leave("h0", 1, PATIENCE).await.expect("it is known");
+    assert_eq!(ups().await, Vec::<String>::new());
+    silent.join(vec![]).await.expect("it joins again");
+    assert_eq!(ups().await, ["h1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_joins_takes_the_place_of_the_one_before() {
+    let world = World::new("again").await;
+    let first = world.agent(0).await;
+    let second = Agent { client: world.client(Role::Site, "h0"), host: 0, session: 2 };
+    let (refused, joined) = tokio::join!(first.limits(), async {
+        // Sent a moment later, so that the first may wait already; it is refused in any case.
+        tokio::time::sleep(StdDuration::from_millis(20)).await;
+        second.join(vec![flow(key(0, 1, 1), "a", 1)]).await
+    });
+    joined.expect("it joins");
+    assert_eq!(status(refused), 409);
+    assert_eq!(status(first.report(vec![]).await), 409);
+    first.client.leave("h0", 1, PATIENCE).await.expect("who has gone may say so");
+    assert_eq!(second.limits().await.expect("one").len(), 1);
+}

@@ -1,0 +1,367 @@
+//! `anabranch shuffle agent`: a host's part. It says what flows there are, and holds them to the rates that come back.
+//!
+//! While the coordinator is away, no flow has a limit: after [`SILENCE_MAX`] without a word of it all are lifted, and when it
+//! is back the agent joins anew with all flows. Whatever goes wrong between the two, they begin anew likewise.
+//! Read [`Args`], and `book` for what is said.
+
+mod announce;
+mod book;
+mod enforce;
+pub mod guard;
+mod rules;
+
+use anabranch_api::ClientError;
+use anabranch_api::shuffle::Client;
+use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest};
+use anabranch_net::keys::Role;
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_pace::{Flow, FlowReader, Pacer, PacerOptions};
+use anabranch_shuffle::coordinator::{ADDRESSES_MAX, HOST_FLOWS_MAX};
+use anabranch_units::BitRate;
+use anyhow::Context as _;
+use book::Book;
+use enforce::{Enforcer, State};
+use rules::Rules;
+use std::convert::Infallible;
+use std::net::{IpAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+/// How to run it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The coordinator.
+    #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:7190")]
+    coordinator: String,
+    /// The folder with this host's keys (and ca.pem), as `shuffle keys` made it.
+    #[arg(long, value_name = "DIR", default_value = "keys")]
+    keys: PathBuf,
+    /// The host's name, as its keys have it.
+    #[arg(long, value_name = "HOST")]
+    name: String,
+    /// What the host's link carries, out and in; what the default route's device says otherwise.
+    #[arg(long, value_name = "RATE")]
+    link: Option<BitRate>,
+    /// An address that flows to this host have, repeatable; all of this network namespace otherwise, but for loopback and
+    /// link-local ones.
+    #[arg(long, value_name = "ADDRESS")]
+    address: Vec<IpAddr>,
+    /// The Unix socket over which programs announce their flows, one JSON object a line:
+    /// {"flow":{"local":"10.0.0.1:40000","remote":"10.0.0.2:7000"},"transfer":"job-7","size_bytes":1000000}.
+    ///
+    /// Each line is answered by one. {"ended":{"local":…,"remote":…}} says that a transfer's part is through though its
+    /// connection stays. Only the user who made the flow's socket, or root, may speak of it.
+    #[arg(long, value_name = "PATH")]
+    listen: Option<PathBuf>,
+    /// The group that may use --listen, too.
+    #[arg(long, value_name = "GROUP", requires = "listen")]
+    group: Option<String>,
+    /// Rules for flows that the agent announces by itself, TOML: tables [[rule]] with `remote = "10.0.0.0/8"`,
+    /// `remote_port`, `local_port` (all optional) and `transfer = "job-{remote_host}"`.
+    ///
+    /// {remote_host}, {remote_port} and {local_host} are filled in; the first rule that fits counts. What such a flow has
+    /// to move is what its program has written so far.
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// The cgroup whose programs' connections may be held to rates by BPF; all of them otherwise.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<PathBuf>,
+    /// The device whose queue may be replaced by HTB, for flows that can be held in no other way.
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+    /// Where it is kept which flows have limits, so that what a killed agent leaves is lifted.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+}
+
+/// After so long without a word of the coordinator, limits are lifted.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// How long one request may take.
+const REPLY_MAX: Duration = SILENCE_MAX;
+/// How often flows are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The agent says something at least this often.
+const SAY_EVERY: Duration = Duration::from_millis(200);
+/// How long one call waits for limits.
+const LIMITS_WAIT: Duration = Duration::from_secs(10);
+/// How long to wait before joining is tried again, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// After a session has begun, how long limits of the one before stand that were not said again.
+const OLD_LIMITS: Duration = SILENCE_MAX;
+/// Flows of one request: with these, one stays below the 64 KiB from which on requests take turns.
+const FLOWS_TOGETHER: usize = 100;
+
+/// Runs it until it is told to end.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    anabranch_shuffle::coordinator::check_name(&args.name)?;
+    let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Site, &args.name))?;
+    let client = Client::new(&args.coordinator, &credentials, REPLY_MAX)?;
+    let link_rate = match args.link {
+        Some(rate) => rate,
+        None => anabranch_pace::link_rate().map_err(|error| anyhow::anyhow!("{error}: give --link RATE"))?,
+    };
+    let addresses = if args.address.is_empty() { anabranch_pace::addresses()? } else { args.address.clone() };
+    anyhow::ensure!(
+        addresses.len() <= ADDRESSES_MAX,
+        "{} addresses: a host has at most {ADDRESSES_MAX}: name those that flows use with --address",
+        addresses.len()
+    );
+    let rules: Rules = match &args.rules {
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(anyhow::Error::from)
+            .and_then(|text| Ok(text.parse()?))
+            .with_context(|| format!("--rules {}", path.display()))?,
+        None => Rules::default(),
+    };
+    let state_path = match &args.state {
+        Some(path) => path.clone(),
+        None => {
+            let folder = PathBuf::from("/run/anabranch");
+            std::fs::create_dir_all(&folder)
+                .context("/run/anabranch: cannot be made: name a file with --state")?;
+            folder.join(format!("shuffle-{}.jsonl", anabranch_net::keys::escaped(&args.name)))
+        }
+    };
+    let (mut state, left) = State::open(&state_path)?;
+    let options =
+        PacerOptions { cgroup: args.cgroup.clone(), device: args.device.clone(), ..PacerOptions::default() };
+    let mut pacer = Pacer::new(&options)?;
+    for missing in pacer.missing() {
+        tracing::warn!("{missing}");
+    }
+    let lifted = left.lift(&mut state, &mut pacer)?;
+    if lifted > 0 {
+        tracing::warn!("limits of {lifted} flows that an agent had left are lifted");
+    }
+    let listener = |path: &PathBuf| announce::listen(path, args.group.as_deref());
+    crate::process::runtime()?.block_on(async {
+        let announcements = args.listen.as_ref().map(listener).transpose()?;
+        let own = client.address().to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+        let agent = Agent {
+            client,
+            name: args.name.clone(),
+            addresses,
+            link_rate,
+            book: Arc::new(Mutex::new(Book::new(rules, own))),
+            changed: Arc::new(Notify::new()),
+            reader: Mutex::new(FlowReader::new()?),
+            enforcer: Enforcer::start(pacer, state)?,
+            heard_at: Mutex::new(None),
+            session: Mutex::new(None),
+            quiet,
+        };
+        let guard = guard::start(&state_path);
+        if let Err(error) = &guard {
+            tracing::warn!("no guard: if this agent is killed, limits stay until the next one: {error}");
+        }
+        if !quiet {
+            eprintln!(
+                "agent of {}, with a link of {link_rate}; coordinator {}",
+                agent.name,
+                agent.client.address()
+            );
+        }
+        let answering = async {
+            match announcements {
+                Some(listener) => {
+                    announce::answer(listener, FlowReader::new()?, agent.book.clone(), agent.changed.clone())
+                        .await;
+                    Ok(())
+                }
+                None => std::future::pending::<anyhow::Result<()>>().await,
+            }
+        };
+        let ended = tokio::select! {
+            refused = agent.serve() => Err(refused),
+            never = agent.lift_in_silence() => match never {},
+            failed = answering => failed,
+            () = crate::process::asked_to_end() => Ok(()),
+        };
+        agent.leave().await;
+        drop(agent);
+        if let Some(path) = &args.listen {
+            let _ = std::fs::remove_file(path);
+        }
+        if let Ok(mut guard) = guard {
+            drop(guard.stdin.take());
+            let _ = guard.wait();
+        }
+        ended.map(|()| ExitCode::SUCCESS)
+    })
+}
+
+struct Agent {
+    client: Client,
+    name: String,
+    addresses: Vec<IpAddr>,
+    link_rate: BitRate,
+    book: Arc<Mutex<Book>>,
+    /// Wakes who reports.
+    changed: Arc<Notify>,
+    reader: Mutex<FlowReader>,
+    enforcer: Enforcer,
+    /// When the coordinator last answered; `None` once limits are lifted for its silence.
+    heard_at: Mutex<Option<Instant>>,
+    session: Mutex<Option<u64>>,
+    quiet: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Agent {
+    /// Joins, again and again. Returns when the coordinator says that it never will.
+    async fn serve(&self) -> anyhow::Error {
+        let (mut pause, mut is_away) = (RETRY.0, false);
+        loop {
+            let error = match self.join().await {
+                Ok(session) => {
+                    pause = RETRY.0;
+                    if std::mem::take(&mut is_away) && !self.quiet {
+                        eprintln!("the coordinator is back");
+                    }
+                    let Err(error) = self.converse(session).await;
+                    error
+                }
+                // The keys are another's, or the settings are none: that stays so.
+                Err(error @ ClientError::Refused { status: 400 | 403, .. }) => return error.into(),
+                Err(error @ ClientError::Settings(_)) => return error.into(),
+                Err(error) => error,
+            };
+            match &error {
+                ClientError::Refused { status: 409, .. } => tracing::info!("{error}"),
+                _ if !std::mem::replace(&mut is_away, true) => tracing::warn!("{error}; trying on"),
+                _ => tracing::debug!("{error}"),
+            }
+            sleep(pause).await;
+            pause = (2 * pause).min(RETRY.1);
+        }
+    }
+
+    async fn join(&self) -> Result<u64, ClientError> {
+        self.look().await;
+        let session = crate::process::random()
+            .map_err(|error| ClientError::Settings(format!("/dev/urandom: {error}")))?;
+        let reports = {
+            let mut book = lock(&self.book);
+            book.say_all();
+            book.take(FLOWS_TOGETHER)
+        };
+        let (addresses, link_rate_bps) = (self.addresses.clone(), self.link_rate.as_bps());
+        let request = JoinRequest { session, addresses, link_rate_bps, reports };
+        self.client.join(&self.name, &request, REPLY_MAX).await?;
+        *lock(&self.heard_at) = Some(Instant::now());
+        *lock(&self.session) = Some(session);
+        self.enforcer.begin_session().await;
+        Ok(session)
+    }
+
+    /// Reports and sets limits until something goes wrong.
+    async fn converse(&self, session: u64) -> Result<Infallible, ClientError> {
+        let lift_old = async {
+            sleep(OLD_LIMITS).await;
+            self.enforcer.lift_old().await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            ended = self.report(session) => ended,
+            ended = self.take_limits(session) => ended,
+            never = lift_old => never,
+        }
+    }
+
+    async fn report(&self, session: u64) -> Result<Infallible, ClientError> {
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut said_at = Instant::now();
+        loop {
+            tokio::select! {
+                _ = looks.tick() => self.look().await,
+                () = self.changed.notified() => {}
+            }
+            loop {
+                let reports = lock(&self.book).take(FLOWS_TOGETHER);
+                if reports.is_empty() && said_at.elapsed() < SAY_EVERY {
+                    break;
+                }
+                said_at = Instant::now();
+                self.client.report(&self.name, &ReportsRequest { session, reports }, REPLY_MAX).await?;
+                *lock(&self.heard_at) = Some(Instant::now());
+            }
+        }
+    }
+
+    async fn take_limits(&self, session: u64) -> Result<Infallible, ClientError> {
+        loop {
+            let limits = self.client.limits(&self.name, session, LIMITS_WAIT, REPLY_MAX).await?;
+            let limits = {
+                let book = lock(&self.book);
+                let known = |limit: anabranch_shuffle::control::Limit| {
+                    let flow = Flow::new(limit.flow.local, limit.flow.remote);
+                    // One that has ended meanwhile needs none.
+                    Some((flow, limit.rate_bps.map(BitRate::bps), book.socket(flow)?))
+                };
+                limits.into_iter().filter_map(known).collect::<Vec<_>>()
+            };
+            self.enforcer.set(limits).await;
+        }
+    }
+
+    /// Looks at what has become of flows.
+    async fn look(&self) {
+        // A pass over the kernel's table takes some microseconds for each flow.
+        let listing = tokio::task::block_in_place(|| lock(&self.reader).list(2 * HOST_FLOWS_MAX));
+        let listing = match listing {
+            Ok(listing) => listing,
+            Err(error) => return tracing::warn!("flows cannot be listed: {error}"),
+        };
+        if listing.left_out > 0 {
+            // Those that are left out would count as ended.
+            return tracing::warn!("{} flows too many to look at", listing.left_out);
+        }
+        let flows = {
+            let mut book = lock(&self.book);
+            book.observe(&listing.flows);
+            if book.take_full() {
+                tracing::warn!("more than {HOST_FLOWS_MAX} flows: the others pass without limits");
+            }
+            book.flows()
+        };
+        self.enforcer.keep(flows).await;
+    }
+
+    /// Lifts all limits whenever the coordinator has been silent for too long.
+    async fn lift_in_silence(&self) -> Infallible {
+        loop {
+            let heard_at = *lock(&self.heard_at);
+            let left =
+                heard_at.map_or(SILENCE_MAX, |heard_at| SILENCE_MAX.saturating_sub(heard_at.elapsed()));
+            if left.is_zero() {
+                *lock(&self.heard_at) = None;
+                tracing::warn!("the coordinator is silent: no flow has a limit until it is back");
+                self.enforcer.lift_all().await;
+            } else {
+                sleep(left).await;
+            }
+        }
+    }
+
+    async fn leave(&self) {
+        self.enforcer.lift_all().await;
+        let session = *lock(&self.session);
+        if let Some(session) = session {
+            // Without this it counts as gone a second later.
+            let _ = self.client.leave(&self.name, session, REPLY_MAX / 2).await;
+        }
+        if !self.quiet {
+            eprintln!("agent ends; no flow has a limit of its");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What programs of this host say of their flows, over a Unix socket.
+//!
+//! One JSON object a line, each answered by one line: `{"flow":{"local":…,"remote":…},"transfer":"…","size_bytes":…}`
+//! announces a flow or that it has more to move, `{"ended":{"local":…,"remote":…}}` says that what its transfer waits for has
+//! been moved, though the connection stays. Only the user who made the flow's socket, or root, may speak of it.
+//! Leaves out: what becomes of it. Read [`listen`] and [`answer`].
+
+use super::book::Book;
+use anabranch_pace::{Flow, FlowReader};
+use anabranch_shuffle::control::FlowKey;
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Notify, Semaphore};
+
+/// The most bytes of a line.
+const LINE_BYTES_MAX: u64 = 1_024;
+/// The most programs at a time.
+const CONNECTIONS_MAX: usize = 256;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    flow: Option<FlowKey>,
+    transfer: Option<String>,
+    size_bytes: Option<u64>,
+    ended: Option<FlowKey>,
+}
+
+#[derive(Serialize)]
+struct Reply {
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Makes the socket, for its owner alone or for a group too.
+///
+/// Errors: somebody listens there; no such group; the system's.
+pub fn listen(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListener> {
+    let bind = || UnixListener::bind(path);
+    let listener = match bind() {
+        // Left by an agent that was killed, if nobody answers.
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            anyhow::ensure!(
+                std::os::unix::net::UnixStream::connect(path).is_err(),
+                "--listen {}: somebody listens there already: choose another path",
+                path.display()
+            );
+            std::fs::remove_file(path).and_then(|()| bind())
+        }
+        other => other,
+    };
+    let listener = listener.with_context(|| format!("--listen {}: cannot listen", path.display()))?;
+    let mode = match group {
+        Some(group) => {
+            let id = rustix::fs::Gid::from_raw(group_id(group)?);
+            rustix::fs::chown(path, None, Some(id))
+                .with_context(|| format!("--group {group}: {} cannot be given to it", path.display()))?;
+            0o660
+        }
+        None => 0o600,
+    };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .with_context(|| format!("--listen {}: cannot set its mode", path.display()))?;
+    Ok(listener)
+}
+
+/// A group's number, by its name in `/etc/group` or as it stands.
+fn group_id(group: &str) -> anyhow::Result<u32> {
+    if let Ok(id) = group.parse() {
+        return Ok(id);
+    }
+    let groups = std::fs::read_to_string("/etc/group").context("/etc/group")?;
+    let id = groups.lines().find_map(|line| {
+        let mut words = line.split(':');
+        (words.next()? == group).then(|| words.nth(1)?.parse().ok())?
+    });
+    id.with_context(|| format!("--group {group}: no such group"))
+}
+
+/// Answers programs until it is dropped; `changed` is told of every announcement.
+pub async fn answer(
+    listener: UnixListener,
+    reader: FlowReader,
+    book: Arc<Mutex<Book>>,
+    changed: Arc<Notify>,
+) {
+    let (reader, places) = (Arc::new(Mutex::new(reader)), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+    loop {
+        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely: those who are here will give some back.
+                tracing::warn!("cannot take an announcement: {error}");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let (reader, book, changed) = (reader.clone(), book.clone(), changed.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            if let Err(error) = converse(stream, &reader, &book, &changed).await {
+                tracing::debug!("a program that announces: {error}");
+            }
+        });
+    }
+}
+
+async fn converse(
+    stream: UnixStream,
+    reader: &Mutex<FlowReader>,
+    book: &Mutex<Book>,
+    changed: &Notify,
+) -> std::io::Result<()> {
+    let uid = stream.peer_cred()?.uid();
+    let (lines, mut replies) = stream.into_split();
+    let mut lines = BufReader::new(lines);
+    loop {
+        let mut line = Vec::new();
+        let length = (&mut lines).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        let is_whole = line.ends_with(b"\n");
+        let said = if is_whole || length < LINE_BYTES_MAX as usize {
+            take(&line, uid, reader, book)
+        } else {
+            Err(format!("a line has at most {LINE_BYTES_MAX} bytes"))
+        };
+        if said.is_ok() {
+            changed.notify_one();
+        }
+        let reply = Reply { ok: said.is_ok(), error: said.err() };
+        let mut text = serde_json::to_vec(&reply)?;
+        text.push(b'\n');
+        replies.write_all(&text).await?;
+        if !is_whole {
+            return Ok(());
+        }
+    }
+}
+
+/// Carries out one line of a program of this user.
+///
+/// Errors: one line for its author.
+fn take(line: &[u8], uid: u32, reader: &Mutex<FlowReader>, book: &Mutex<Book>) -> Result<(), String> {
+    let line: Line = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let (key, announced) = match line {
+        Line { flow: Some(flow), transfer: Some(transfer), size_bytes: Some(size), ended: None } => {
+            (flow, Some((transfer, size)))
+        }
+        Line { flow: None, transfer: None, size_bytes: None, ended: Some(flow) } => (flow, None),
+        _ => return Err("write flow, transfer and size_bytes, or ended".to_owned()),
+    };
+    let flow = Flow::new(key.local, key.remote);
+    let found = reader.lock().unwrap_or_else(PoisonError::into_inner).find(flow);
+    let state = found
+        .map_err(|error| format!("flow {flow}: {error}"))?
+        .ok_or_else(|| format!("flow {flow}: no such connection in the agent's network namespace"))?;
+    if uid != 0 && uid != state.uid {
+        return Err(format!("flow {flow}: is another user's: only its owner or root may speak of it"));
+    }
+    let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+    match announced {
+        Some((transfer, size_bytes)) => book.announce(&state, &transfer, size_bytes),
+        None => {
+            book.end(flow);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Limits of this host's flows as they come, in a thread of its own; and what of them a killed agent leaves.
+//!
+//! Before a flow gets its first limit, a line in the state file says which connection it is and what it had before. An agent
+//! that is killed leaves limits on sockets and those lines; the agent's guard, or the next agent, reads them, and lifts
+//! what it finds ([`Left`]). Leaves out: how a limit is enforced (the `pace` room). Read [`Enforcer`] first.
+
+use super::book::Socket;
+use anabranch_pace::{Flow, FlowReader, Limit, PaceError, Pacer};
+use anabranch_units::BitRate;
+use anyhow::Context as _;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use tokio::sync::{mpsc, oneshot};
+
+/// The most orders that wait; who gives more waits.
+const ORDERS_MAX: usize = 64;
+/// The most bytes of a state file that are read: a line for each flow that may have a limit, with room.
+const STATE_BYTES_MAX: u64 = 64 << 20;
+/// Lines beyond twice those that count after which the file is written anew.
+const LINES_SPARE: usize = 1_024;
+
+/// A connection that is to have a limit, as the state file has it.
+#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
+struct Limited {
+    local: SocketAddr,
+    remote: SocketAddr,
+    cookie: u64,
+    /// What it had before.
+    before_bps: Option<u64>,
+}
+
+impl Limited {
+    fn flow(&self) -> Flow {
+        Flow::new(self.local, self.remote)
+    }
+}
+
+/// The state file of a host's agent, held by one process at a time.
+pub struct State {
+    file: File,
+    lines: usize,
+    /// Held for as long as this is.
+    _lock: File,
+}
+
+/// What a process that is gone has left.
+pub struct Left(Vec<Limited>);
+
+impl State {
+    /// Opens or makes the file, and reads what was left in it.
+    ///
+    /// Errors: another process holds it; the system's.
+    pub fn open(path: &Path) -> anyhow::Result<(Self, Left)> {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+        let open = |path: &Path| options.open(path).with_context(|| format!("--state {}", path.display()));
+        let mut lock_path = path.to_owned().into_os_string();
+        lock_path.push(".lock");
+        let lock = open(&PathBuf::from(lock_path))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .with_context(|| format!("--state {}: another agent of this host runs", path.display()))?;
+        let file = open(path)?;
+        let mut left = Vec::new();
+        for line in BufReader::new((&file).take(STATE_BYTES_MAX)).split(b'\n') {
+            // A line that was cut off is of a flow that has no limit yet.
+            if let Ok(limited) = serde_json::from_slice(&line?) {
+                left.push(limited);
+            }
+        }
+        Ok((Self { file, lines: left.len(), _lock: lock }, Left(left)))
+    }
+
+    fn add<'a>(&mut self, limited: impl IntoIterator<Item = &'a Limited>) -> std::io::Result<()> {
+        let mut text = Vec::new();
+        for limited in limited {
+            serde_json::to_writer(&mut text, limited)?;
+            text.push(b'\n');
+            self.lines += 1;
+        }
+        self.file.seek(std::io::SeekFrom::End(0))?;
+        // What is written outlives this process; the machine's end is that of its connections.
+        self.file.write_all(&text)
+    }
+
+    /// Forgets all but these. A process that is killed meanwhile leaves limits that nobody knows of; a write takes
+    /// microseconds.
+    fn keep_only<'a>(&mut self, limited: impl IntoIterator<Item = &'a Limited>) -> std::io::Result<()> {
+        self.file.set_len(0)?;
+        self.lines = 0;
+        self.add(limited)
+    }
+}
+
+impl Left {
+    /// Whether nothing was left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Lifts what was left on connections that are still there, and says on how many.
+    ///
+    /// Errors: the system's.
+    pub fn lift(self, state: &mut State, pacer: &mut Pacer) -> anyhow::Result<usize> {
+        let mut reader = FlowReader::new()?;
+        let mut lifted = 0;
+        // The first line of a connection says what it had before any limit of ours.
+        let mut seen = BTreeSet::new();
+        for limited in self.0 {
+            let flow = limited.flow();
+            let Some(found) = reader.find(flow)?.filter(|found| found.cookie() == limited.cookie) else {
+                continue;
+            };
+            let Some(rate) = found.pacing_limit.filter(|_| seen.insert(limited.cookie)) else { continue };
+            let before = limited.before_bps.map(BitRate::bps);
+            if before == Some(rate) {
+                continue;
+            }
+            let result = pacer.adopt(flow, rate.max(Limit::RATE_MIN), before);
+            match result.map(|_| pacer.set(&[(flow, Limit::None)]).pop()) {
+                Ok(Some(Err(error))) | Err(error) => tracing::warn!("a limit was left behind: {error}"),
+                Ok(_) => lifted += 1,
+            }
+        }
+        state.keep_only([])?;
+        Ok(lifted)
+    }
+}
+
+/// What the enforcing thread is to do.
+enum Order {
+    Set(Vec<(Flow, Option<BitRate>, Socket)>),
+    Keep(BTreeSet<Flow>),
+    BeginSession,
+    LiftOld,
+    LiftAll(oneshot::Sender<()>),
+}
+
+/// Has limits set by a thread. Dropping it lifts them all.
+pub struct Enforcer {
+    orders: Option<mpsc::Sender<Order>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Enforcer {
+    /// Starts it.
+    ///
+    /// Errors: the system's, if there can be no thread.
+    pub fn start(pacer: Pacer, state: State) -> std::io::Result<Self> {
+        let (orders, inbox) = mpsc::channel(ORDERS_MAX);
+        let worker =
+            Worker { pacer, state, limited: BTreeMap::new(), fresh: BTreeSet::new(), is_warned: false };
+        let thread = std::thread::Builder::new().name("enforcer".into()).spawn(move || worker.run(inbox))?;
+        Ok(Self { orders: Some(orders), thread: Some(thread) })
+    }
+
+    async fn order(&self, order: Order) {
+        let orders = self.orders.as_ref().expect("until it is dropped");
+        // The thread ends after this only.
+        let _ = orders.send(order).await;
+    }
+
+    /// Sets limits; no rate lifts.
+    pub async fn set(&self, limits: Vec<(Flow, Option<BitRate>, Socket)>) {
+        self.order(Order::Set(limits)).await;
+    }
+
+    /// Forgets the limits of all flows but these.
+    pub async fn keep(&self, flows: BTreeSet<Flow>) {
+        self.order(Order::Keep(flows)).await;
+    }
+
+    /// From now on limits are those of a new session.
+    pub async fn begin_session(&self) {
+        self.order(Order::BeginSession).await;
+    }
+
+    /// Lifts the limits that were not set since the session began.
+    pub async fn lift_old(&self) {
+        self.order(Order::LiftOld).await;
+    }
+
+    /// Lifts all limits; done when this returns.
+    pub async fn lift_all(&self) {
+        let (tell, done) = oneshot::channel();
+        self.order(Order::LiftAll(tell)).await;
+        let _ = done.await;
+    }
+}
+
+impl Drop for Enforcer {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker {
+    pacer: Pacer,
+    state: State,
+    limited: BTreeMap<Flow, Limited>,
+    /// Those with limits of this session.
+    fresh: BTreeSet<Flow>,
+    is_warned: bool,
+}
+
+impl Worker {
+    fn run(mut self, mut inbox: mpsc::Receiver<Order>) {
+        while let Some(order) = inbox.blocking_recv() {
+            match order {
+                Order::Set(mut limits) => {
+                    // What else has come is set with it, so that all of it costs one pass; the last word counts.
+                    let mut next = None;
+                    while let Ok(order) = inbox.try_recv() {
+                        match order {
+                            Order::Set(more) => limits.extend(more),
+                            other => {
+                                next = Some(other);
+                                break;
+                            }
+                        }
+                    }
+                    let last: BTreeMap<_, _> =
+                        limits.into_iter().map(|(flow, rate, socket)| (flow, (rate, socket))).collect();
+                    self.set(last);
+                    if let Some(order) = next {
+                        self.carry_out(order);
+                    }
+                }
+                other => self.carry_out(other),
+            }
+        }
+        self.lift(|_| true);
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Set(limits) => {
+                self.set(limits.into_iter().map(|(flow, rate, socket)| (flow, (rate, socket))).collect());
+            }
+            Order::Keep(flows) => self.lift(|flow| !flows.contains(flow)),
+            Order::BeginSession => self.fresh.clear(),
+            Order::LiftOld => {
+                let fresh = std::mem::take(&mut self.fresh);
+                self.lift(|flow| !fresh.contains(flow));
+                self.fresh = fresh;
+            }
+            Order::LiftAll(done) => {
+                self.lift(|_| true);
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn set(&mut self, limits: BTreeMap<Flow, (Option<BitRate>, Socket)>) {
+        let mut news = Vec::new();
+        for (flow, (rate, socket)) in &limits {
+            let is_known = self.limited.get(flow).is_some_and(|limited| limited.cookie == socket.cookie);
+            if rate.is_some() && !is_known {
+                let before_bps = socket.limit.map(BitRate::as_bps);
+                let (local, remote) = (flow.local(), flow.remote());
+                news.push(Limited { local, remote, cookie: socket.cookie, before_bps });
+            }
+        }
+        if !news.is_empty() {
+            // A limit that nobody knows of is worse than none.
+            if let Err(error) = self.state.add(&news) {
+                return tracing::error!("no limits are set, as the state file cannot be written: {error}");
+            }
+            self.limited.extend(news.into_iter().map(|limited| (limited.flow(), limited)));
+        }
+        let changes: Vec<(Flow, Limit)> = limits
+            .iter()
+            .map(|(flow, (rate, _))| {
+                (*flow, rate.map_or(Limit::None, |rate| Limit::Rate(rate.max(Limit::RATE_MIN))))
+            })
+            .collect();
+        for ((flow, limit), result) in changes.iter().zip(self.pacer.set(&changes)) {
+            match (result, limit) {
+                (Ok(_), Limit::Rate(_)) => drop(self.fresh.insert(*flow)),
+                (Ok(_), Limit::None) => drop(self.fresh.remove(flow)),
+                // It has ended; the next listing says so.
+                (Err(PaceError::NoSuchFlow { .. }), _) => {}
+                (Err(error), _) if !std::mem::replace(&mut self.is_warned, true) => {
+                    tracing::warn!("a flow runs without its limit: {error}");
+                }
+                (Err(error), _) => tracing::debug!("a flow runs without its limit: {error}"),
+            }
+        }
+    }
+
+    /// Lifts the limits of the flows for which this says yes.
+    fn lift(&mut self, is_lifted: impl Fn(&Flow) -> bool) {
+        let flows: Vec<Flow> = self.limited.keys().filter(|flow| is_lifted(flow)).copied().collect();
+        if flows.is_empty() {
+            return;
+        }
+        let lifts: Vec<_> = flows.iter().map(|flow| (*flow, Limit::None)).collect();
+        for (flow, result) in flows.into_iter().zip(self.pacer.set(&lifts)) {
+            match result {
+                Ok(_) | Err(PaceError::NoSuchFlow { .. }) => {
+                    self.limited.remove(&flow);
+                    self.fresh.remove(&flow);
+                }
+                Err(error) => tracing::warn!("cannot lift a limit: {error}"),
+            }
+        }
+        let is_long = self.limited.is_empty() || self.state.lines > 2 * self.limited.len() + LINES_SPARE;
+        if is_long && let Err(error) = self.state.keep_only(self.limited.values()) {
+            tracing::warn!("the state file cannot be written: {error}");
+        }
+    }
+}

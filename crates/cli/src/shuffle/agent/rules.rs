@@ -1,0 +1,233 @@
+//! Rules: which flows the agent announces by itself, and as what.
+//!
+//! A TOML file of `[[rule]]` tables, the first that fits a flow counts. Leaves out: what flows there are. Read [`Rules`].
+
+use anabranch_pace::Flow;
+use anabranch_shuffle::coordinator::NAME_MAX;
+use serde::Deserialize;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// The most bytes of a file.
+const FILE_BYTES_MAX: usize = 1 << 20;
+/// The most rules.
+const RULES_MAX: usize = 1_024;
+/// What may stand in a transfer's name for what a flow has.
+const PLACES: [&str; 3] = ["{remote_host}", "{remote_port}", "{local_host}"];
+
+/// Which flows are announced, as what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules(Vec<Rule>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    remote: Option<toml::Spanned<Net>>,
+    remote_port: Option<u16>,
+    local_port: Option<u16>,
+    transfer: toml::Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    rule: Vec<Rule>,
+}
+
+/// Addresses that begin alike.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Net {
+    address: IpAddr,
+    length: u8,
+}
+
+impl FromStr for Net {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("`{text}`: write an address, or a network as in 10.0.0.0/8");
+        let (address, length) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
+        let address: IpAddr = address.parse().map_err(|_| bad())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let length = length.map_or(Ok(most), str::parse).map_err(|_| bad())?;
+        if length > most {
+            return Err(format!("`{text}`: at most {most} bits"));
+        }
+        Ok(Self { address, length })
+    }
+}
+
+impl<'de> Deserialize<'de> for Net {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Net {
+    fn has(self, ip: IpAddr) -> bool {
+        let begin = |bits: u128, of: u8| bits.checked_shr(u32::from(of - self.length)).unwrap_or(0);
+        match (self.address, ip) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => begin(a.to_bits().into(), 32) == begin(b.to_bits().into(), 32),
+            (IpAddr::V6(a), IpAddr::V6(b)) => begin(a.to_bits(), 128) == begin(b.to_bits(), 128),
+            _ => false,
+        }
+    }
+}
+
+/// What is wrong with a file of rules, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RulesError {
+    /// More than [`FILE_BYTES_MAX`].
+    TooLarge {
+        /// Bytes.
+        bytes: usize,
+    },
+    /// More than [`RULES_MAX`].
+    TooMany {
+        /// Rules.
+        rules: usize,
+    },
+    /// Something else.
+    Wrong {
+        /// Where, from 1.
+        line: usize,
+        /// One line.
+        reason: String,
+    },
+}
+
+impl fmt::Display for RulesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge { bytes } => write!(f, "{bytes} bytes of rules: at most {FILE_BYTES_MAX}"),
+            Self::TooMany { rules } => write!(f, "{rules} rules: at most {RULES_MAX}"),
+            Self::Wrong { line, reason } => write!(f, "line {line}: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for RulesError {}
+
+impl FromStr for Rules {
+    type Err = RulesError;
+    fn from_str(text: &str) -> Result<Self, RulesError> {
+        if text.len() > FILE_BYTES_MAX {
+            return Err(RulesError::TooLarge { bytes: text.len() });
+        }
+        let line = |at: usize| 1 + text.get(..at).map_or(0, |before| before.matches('\n').count());
+        let file: File = toml::from_str(text).map_err(|error| RulesError::Wrong {
+            line: error.span().map_or(1, |span| line(span.start)),
+            reason: error.message().lines().collect::<Vec<_>>().join(" "),
+        })?;
+        if file.rule.len() > RULES_MAX {
+            return Err(RulesError::TooMany { rules: file.rule.len() });
+        }
+        for rule in &file.rule {
+            let wrong = |reason: &str| RulesError::Wrong {
+                line: line(rule.transfer.span().start),
+                reason: format!("transfer {:?}: {reason}", rule.transfer.get_ref()),
+            };
+            let plain =
+                PLACES.iter().fold(rule.transfer.get_ref().clone(), |text, place| text.replace(place, ""));
+            if plain.contains(['{', '}']) {
+                return Err(wrong("only {remote_host}, {remote_port} and {local_host} are filled in"));
+            }
+            let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_graphic());
+            // Two IPv6 addresses and a port are 83 characters.
+            if rule.transfer.get_ref().is_empty() || !is_name(&plain) || plain.len() + 83 > NAME_MAX {
+                return Err(wrong(
+                    "must be 1 to 45 printable characters without blanks, besides what is filled in",
+                ));
+            }
+        }
+        Ok(Self(file.rule))
+    }
+}
+
+impl Rules {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What waits for this flow by the first rule that fits it.
+    pub fn transfer(&self, flow: Flow) -> Option<String> {
+        let (local, remote) = (flow.local(), flow.remote());
+        let fits = |rule: &&Rule| {
+            rule.remote.as_ref().is_none_or(|net| net.get_ref().has(remote.ip()))
+                && rule.remote_port.is_none_or(|port| port == remote.port())
+                && rule.local_port.is_none_or(|port| port == local.port())
+        };
+        let rule = self.0.iter().find(fits)?;
+        let values = [remote.ip().to_string(), remote.port().to_string(), local.ip().to_string()];
+        let fill = |text: String, (place, value): (&&str, &String)| text.replace(place, value);
+        let name = PLACES.iter().zip(&values).fold(rule.transfer.get_ref().clone(), fill);
+        // A place that is there several times may make it too long.
+        (name.len() <= NAME_MAX).then_some(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn flow(local: &str, remote: &str) -> Flow {
+        Flow::new(local.parse().expect("an address"), remote.parse().expect("an address"))
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_names_the_transfer() {
+        let rules: Rules =
+            "[[rule]]\nremote = '10.1.0.0/16'\nremote_port = 7000\ntransfer = 'shuffle-{remote_host}'\n\
+            [[rule]]\nremote = 'fd00::/8'\ntransfer = '{local_host}>{remote_host}:{remote_port}'\n\
+            [[rule]]\nlocal_port = 50\ntransfer = 'fifty'\n"
+                .parse()
+                .expect("good rules");
+        let name = |local, remote| rules.transfer(flow(local, remote));
+        assert_eq!(name("10.0.0.1:5", "10.1.2.3:7000").as_deref(), Some("shuffle-10.1.2.3"));
+        assert_eq!(name("10.0.0.1:5", "10.1.2.3:7001"), None);
+        assert_eq!(name("10.0.0.1:50", "10.1.2.3:7001").as_deref(), Some("fifty"));
+        assert_eq!(name("10.0.0.1:5", "10.2.2.3:7000"), None);
+        assert_eq!(name("[fd01::1]:5", "[fd02::2]:9").as_deref(), Some("fd01::1>fd02::2:9"));
+        let all: Rules = "[[rule]]\nremote='0.0.0.0/0'\ntransfer='all'".parse().expect("good rules");
+        assert_eq!(all.transfer(flow("1.2.3.4:1", "5.6.7.8:1")).as_deref(), Some("all"));
+        assert_eq!(all.transfer(flow("[::2]:1", "[::3]:1")), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_one_line_with_its_place() {
+        for (text, line, says) in [
+            ("[[rule]]\ntransfer = 'a'\nport = 1", 3, "unknown field"),
+            ("\n[[rule]]\nremote = '10.0.0.0/33'\ntransfer = 'a'", 3, "at most 32 bits"),
+            ("[[rule]]\nremote = 'localhost'\ntransfer = 'a'", 2, "write an address"),
+            ("[[rule]]\nremote_port = 70000\ntransfer = 'a'", 2, "70000"),
+            ("[[rule]]\n\ntransfer = 'a b'", 3, "printable"),
+            ("[[rule]]\ntransfer = '{host}'", 2, "only {remote_host}"),
+            ("[[rule]]\nremote_port = 1", 1, "missing field `transfer`"),
+            ("rule = 1", 1, "invalid type"),
+            ("[[rule]", 1, ""),
+        ] {
+            let error = text.parse::<Rules>().expect_err(text).to_string();
+            assert!(error.starts_with(&format!("line {line}: ")) && error.contains(says), "{text}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+        let rule = "[[rule]]\ntransfer = 'a'\n";
+        assert!(rule.repeat(RULES_MAX).parse::<Rules>().is_ok());
+        let error = rule.repeat(RULES_MAX + 1).parse::<Rules>();
+        assert_eq!(error, Err(RulesError::TooMany { rules: RULES_MAX + 1 }));
+        assert!(matches!("#".repeat(FILE_BYTES_MAX + 1).parse::<Rules>(), Err(RulesError::TooLarge { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic_and_every_name_is_one(text in "(\\[\\[rule\\]\\]\n|transfer = '[a-z{}_]{0,12}'\n|remote = '[0-9./]{1,9}'\n|.){0,6}") {
+            let rules: Rules = text.parse().unwrap_or_default();
+            if let Some(name) = rules.transfer(flow("10.0.0.1:5", "10.1.2.3:7000")) {
+                prop_assert!(anabranch_shuffle::coordinator::check_name(&name).is_ok());
+            }
+        }
+    }
+}

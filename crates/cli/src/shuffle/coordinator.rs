@@ -1,0 +1,56 @@
+//! `anabranch shuffle coordinator`: hears of flows from hosts' agents, and says how fast each may be.
+
+use super::allocator::Name;
+use anabranch_api::shuffle::{CoordinatorService, CoordinatorServiceConfig};
+use anabranch_api::{ServeConfig, Server};
+use anabranch_net::keys::Role;
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// How to run it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where to listen. Loopback unless you say otherwise.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7190")]
+    listen: SocketAddr,
+    /// The folder that `shuffle keys` made, or a copy with ca.pem, controller.pem and controller.key.
+    #[arg(long, value_name = "DIR", default_value = "keys")]
+    keys: PathBuf,
+    /// The file in which transfers that have ended are kept, the last 10,000.
+    #[arg(long, value_name = "FILE", default_value = "coordinator.redb")]
+    store: PathBuf,
+    /// The scheduler that decides.
+    #[arg(long, value_enum, default_value_t = Name::ChasePlus)]
+    allocator: Name,
+}
+
+/// Runs it until it is told to end.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let files = CredentialFiles::in_set(&args.keys, Role::Controller, "controller");
+    let credentials = Credentials::load(&files)?;
+    let allocator = args.allocator;
+    crate::process::runtime()?.block_on(async {
+        let config = CoordinatorServiceConfig::new(move || allocator.make(), &args.store);
+        let service = CoordinatorService::open(config)?;
+        let config = ServeConfig { address: args.listen, ..ServeConfig::default() };
+        let server = Server::bind(service, &credentials, config).await?;
+        if !quiet {
+            eprintln!(
+                "coordinator listens on https://{}; {} decides",
+                server.local_addr()?,
+                allocator.text()
+            );
+        }
+        tokio::select! {
+            () = server.run() => {}
+            () = crate::process::asked_to_end() => if !quiet {
+                eprintln!("coordinator ends; agents lift their limits until it is back");
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}

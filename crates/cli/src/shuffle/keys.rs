@@ -1,0 +1,45 @@
+//! `anabranch shuffle keys`: certificates with which coordinator, agents and operators know each other.
+
+use anabranch_net::keys::{SetRequest, VALID_DAYS};
+use anyhow::ensure;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// For whom, and where.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The folder to make, with an authority and a coordinator of its own; or that of an authority which is there, that
+    /// makes more.
+    #[arg(long, value_name = "DIR", default_value = "keys")]
+    out: PathBuf,
+    /// Names of the hosts.
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    hosts: Vec<String>,
+    /// Names of those who may look at what the coordinator does.
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    operators: Vec<String>,
+    /// Host names or addresses of the coordinator, for curl.
+    #[arg(long, value_name = "HOST,HOST", value_delimiter = ',')]
+    coordinator_hosts: Vec<String>,
+    /// Days until the certificates expire, if the authority does not before.
+    #[arg(long, value_name = "DAYS", default_value_t = VALID_DAYS)]
+    valid_days: u32,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    ensure!(
+        !(args.hosts.is_empty() && args.operators.is_empty()),
+        "keys for nobody: name --hosts, --operators, or both"
+    );
+    let request = SetRequest {
+        sites: args.hosts.clone(),
+        operators: args.operators.clone(),
+        controller_hosts: args.coordinator_hosts.clone(),
+        valid_days: args.valid_days,
+    };
+    crate::keys::make_or_add(&args.out, &request, quiet)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,114 @@
+//! `anabranch shuffle status`: what is under way and how fast, as a table, JSON or a page; and what has ended.
+
+mod page;
+
+use anabranch_api::shuffle::Client;
+use anabranch_api::shuffle::wire::{EndedView, HostView, TransfersView};
+use anabranch_net::keys::Role;
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_units::{BitRate, ByteCount};
+use comfy_table::{Table, presets::NOTHING};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Of which coordinator, and how.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The coordinator.
+    #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:7190")]
+    coordinator: String,
+    /// The folder with the operator's keys (and ca.pem), as `shuffle keys` made it.
+    #[arg(long, value_name = "DIR", default_value = "keys")]
+    keys: PathBuf,
+    /// Which operator.
+    #[arg(long, value_name = "NAME", default_value = "operator")]
+    operator: String,
+    /// Also the last so many transfers that have ended.
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000))]
+    history: u64,
+    /// One JSON object with hosts, transfers and history, as the API has them.
+    #[arg(long)]
+    json: bool,
+    /// Show all of it, as it happens, on a page for a browser on this machine.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:7191",
+        conflicts_with_all = ["json", "history"]
+    )]
+    web: Option<std::net::SocketAddr>,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let files = CredentialFiles::in_set(&args.keys, Role::Operator, &args.operator);
+    let client = Client::new(&args.coordinator, &Credentials::load(&files)?, Duration::from_secs(10))?;
+    crate::process::runtime()?.block_on(async {
+        if let Some(listen) = args.web {
+            return tokio::select! {
+                served = page::serve(client, listen) => served.map(|()| ExitCode::SUCCESS),
+                () = crate::process::asked_to_end() => Ok(ExitCode::SUCCESS),
+            };
+        }
+        let (hosts, transfers) = (client.hosts().await?, client.transfers().await?);
+        let history = if args.history > 0 { client.history(args.history).await? } else { Vec::new() };
+        if args.json {
+            let TransfersView { transfers, flows_left_out } = transfers;
+            let all = serde_json::json!({
+                "hosts": hosts, "transfers": transfers, "flows_left_out": flows_left_out, "history": history
+            });
+            println!("{all}");
+        } else {
+            show(&hosts, &transfers, &history);
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(header);
+    table
+}
+
+fn show(hosts: &[HostView], view: &TransfersView, history: &[EndedView]) {
+    let mut rows = table(&["host", "agent", "link"]);
+    for host in hosts {
+        let up = if host.up { "up" } else { "away" };
+        rows.add_row([host.name.clone(), up.to_owned(), BitRate::bps(host.link_rate_bps).to_string()]);
+    }
+    println!("{rows}\n");
+    let mut rows = table(&["transfer", "host", "flow", "remaining", "rate"]);
+    for transfer in &view.transfers {
+        for flow in &transfer.flows {
+            rows.add_row([
+                transfer.name.clone(),
+                flow.host.clone(),
+                format!("{} -> {}", flow.local, flow.remote),
+                ByteCount::new(flow.remaining_bytes).to_string(),
+                BitRate::bps(flow.rate_bps).to_string(),
+            ]);
+        }
+    }
+    println!("{rows}");
+    if view.flows_left_out > 0 {
+        println!("and {} flows more", view.flows_left_out);
+    }
+    if !history.is_empty() {
+        let mut rows = table(&["ended", "flows", "moved", "took"]);
+        for ended in history {
+            let took = Duration::from_millis(ended.ended_unix_ms.saturating_sub(ended.began_unix_ms));
+            rows.add_row([
+                ended.name.clone(),
+                ended.flows.to_string(),
+                ByteCount::new(ended.bytes).to_string(),
+                format!("{:.1} s", took.as_secs_f64()),
+            ]);
+        }
+        println!("\n{rows}");
+    }
+}

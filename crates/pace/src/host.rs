@@ -1,0 +1,141 @@
+//! What this host is called by flows, and how fast its link is.
+//!
+//! Leaves out: hosts with several links; the one of the default route is taken for the only one. Read [`addresses`] and
+//! [`link_rate`].
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use anabranch_units::BitRate;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+
+use crate::netlink::Netlink;
+
+/// The addresses of this network namespace by which other hosts may reach it, in order: neither loopback nor link-local.
+///
+/// Errors: the system's.
+pub fn addresses() -> io::Result<Vec<IpAddr>> {
+    let mut found = BTreeSet::new();
+    let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    Netlink::open(None)?.dump(request, |answer| {
+        let RouteNetlinkMessage::NewAddress(message) = answer else { return };
+        // Of a link between two, `Address` is the other's and `Local` ours; else there may be only one of them.
+        let local = message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Local(ip) => Some(*ip),
+            _ => None,
+        });
+        let any = message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(ip) => Some(*ip),
+            _ => None,
+        });
+        found.extend(local.or(any).filter(|ip| is_reachable(*ip)));
+    })?;
+    Ok(found.into_iter().collect())
+}
+
+fn is_reachable(ip: IpAddr) -> bool {
+    let is_link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !(ip.is_loopback() || ip.is_unspecified() || is_link_local)
+}
+
+/// Why it cannot be told how fast the host's link is.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// There is no default route.
+    NoDefaultRoute,
+    /// The device of the default route does not say.
+    Unknown {
+        /// The device.
+        device: String,
+    },
+}
+
+impl std::fmt::Display for LinkError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoDefaultRoute => write!(f, "link rate: there is no default route, so no device to ask"),
+            Self::Unknown { device } => {
+                write!(f, "link rate: {device} does not say how fast it is (/sys/class/net/{device}/speed)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for LinkError {}
+
+/// The rate of the link that the default route leads over, as its device says it.
+///
+/// Errors: no default route; a device that does not say, as virtual ones often do not.
+pub fn link_rate() -> Result<BitRate, LinkError> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let device = default_device(&read("/proc/self/net/route"))
+        .or_else(|| default_device_v6(&read("/proc/self/net/ipv6_route")))
+        .ok_or(LinkError::NoDefaultRoute)?;
+    let speed = std::fs::read_to_string(Path::new("/sys/class/net").join(&device).join("speed"));
+    let mbps = speed.ok().and_then(|text| text.trim().parse::<u64>().ok()).filter(|mbps| *mbps > 0);
+    mbps.map(BitRate::mbps).ok_or(LinkError::Unknown { device })
+}
+
+/// Of lines as `/proc/net/route` has them: the device, destination, gateway, flags, two counts, metric and mask.
+fn default_device(routes: &str) -> Option<String> {
+    let defaults = routes.lines().skip(1).filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [device, destination, _, _, _, _, metric, mask, ..] = words[..] else { return None };
+        (destination == "00000000" && mask == "00000000").then_some((metric.parse::<u64>().ok()?, device))
+    });
+    defaults.min().map(|(_, device)| device.to_owned())
+}
+
+/// Of lines as `/proc/net/ipv6_route` has them: destination and its length, source and its length, gateway, metric, three
+/// counts and flags, the device.
+fn default_device_v6(routes: &str) -> Option<String> {
+    let defaults = routes.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [destination, length, _, _, _, metric, _, _, _, device] = words[..] else { return None };
+        let is_default = length == "00" && destination.bytes().all(|byte| byte == b'0') && device != "lo";
+        is_default.then_some((u64::from_str_radix(metric, 16).ok()?, device))
+    });
+    defaults.min().map(|(_, device)| device.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_route_of_the_least_metric_names_the_device() {
+        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+            wlan0\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n\
+            eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
+            eth1\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        assert_eq!(default_device(routes).as_deref(), Some("eth0"));
+        assert_eq!(default_device("Iface\n"), None);
+        let zero = "0".repeat(32);
+        let routes = format!(
+            "{zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo\n\
+             {zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 1 0 00000003 eth0\n"
+        );
+        assert_eq!(default_device_v6(&routes).as_deref(), Some("eth0"));
+    }
+
+    #[test]
+    fn addresses_that_other_hosts_cannot_use_are_left_out() {
+        for (ip, expected) in [
+            ("127.0.0.1", false),
+            ("::1", false),
+            ("169.254.1.1", false),
+            ("fe80::1", false),
+            ("10.0.0.1", true),
+            ("fd00::1", true),
+        ] {
+            assert_eq!(is_reachable(ip.parse().expect("an address")), expected, "{ip}");
+        }
+    }
+}
