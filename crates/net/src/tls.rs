@@ -119,7 +119,7 @@ impl std::fmt::Display for TlsError {
             Self::Unreadable { path, error } => {
                 write!(
                     f,
-                    "{}: cannot be read: {error} (`anabranch replicate keys init` makes a set)",
+                    "{}: cannot be read: {error} (`anabranch replicate keys init`, `gather keys` and `shuffle keys` make sets)",
                     path.display()
                 )
             }
