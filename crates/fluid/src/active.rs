@@ -15,7 +15,7 @@ use std::fmt;
 /// What would be moved within this is complete: times are whole picoseconds, and volumes are rounded on the way.
 pub(crate) const COMPLETE_WITHIN: Duration = Duration::from_ps(10);
 /// The part of a link's rate that is nothing: by so much it may be above it, and so little is not left of it.
-pub(crate) const ROUNDING: f64 = 1e-9;
+pub const ROUNDING: f64 = 1e-9;
 /// A decision that changes more than one of so many flows changes many.
 const MANY: usize = 16;
 /// After so many changes, what links carry is summed anew, so that rounding does not add up.

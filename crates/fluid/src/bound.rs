@@ -99,6 +99,15 @@ impl Bound {
     }
 }
 
+/// What each transfer takes with all links to itself at least, in seconds: see [`Bound::alone_s`].
+///
+/// Errors: as of [`crate::run`], where flows and network do not fit.
+pub fn alone_s(network: &Network, flows: &[Flow]) -> Result<BTreeMap<TransferId, f64>, RunError> {
+    check(network, flows)?;
+    let works = work::of_transfers(network, flows).into_iter();
+    Ok(works.map(|(transfer, work)| (transfer, work.alone_s - work.arrived_s)).collect())
+}
+
 /// Bounds what the transfers' completion times add up to, under any schedule.
 ///
 /// Cost: for each step of each effort, what transfers do with their links, in all intervals in which they may wait.

@@ -37,7 +37,7 @@ mod watched;
 mod wss;
 
 pub use aalo::{Aalo, AaloError};
-pub use active::{Active, DecisionError};
+pub use active::{Active, DecisionError, ROUNDING};
 pub use allocator::{Allocator, Event};
 pub use fifo::Fifo;
 pub use max_min::MaxMin;

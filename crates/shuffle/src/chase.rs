@@ -11,7 +11,7 @@
 //! Differs: what remains of transfers is compared when one arrives or completes, not at each flow's completion. Equations 7 to 9
 //! then have all of a transfer's flows be through together: a flow that is faster than that is slowed down.
 
-use anabranch_fluid::{Active, Allocator, Event, FlowId, LinkId, Plan, Ranks, TransferId};
+use anabranch_fluid::{Active, Allocator, Event, FlowId, LinkId, Plan, ROUNDING, Ranks, TransferId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Which transfers come first where there is something left.
@@ -103,7 +103,7 @@ impl Chase {
             let left = |link: LinkId| {
                 let used_bps = pace_bps(self.bits[link.0 as usize], *time_s);
                 let left_bps = self.plan.left_bps(link) - used_bps;
-                if left_bps > active.rate_bps(link) * 1e-9 { left_bps } else { 0.0 }
+                if left_bps > active.rate_bps(link) * ROUNDING { left_bps } else { 0.0 }
             };
             let most_bps = active.route(*id).map(left).fold(f64::INFINITY, f64::min);
             // Line 9: it is its transfer's last, and the others are not through before it.

@@ -4,9 +4,7 @@ use super::allocator::Name;
 use crate::run_dir::RunDir;
 use crate::simulate::parquet;
 use anabranch_fluid::bound::{self, Effort};
-use anabranch_fluid::{
-    Flow, Network, Outcome, TransferId, benchmark, coflowsim, run as run_flows, run_in_epochs,
-};
+use anabranch_fluid::{Network, Outcome, TransferId, benchmark, coflowsim, run as run_flows, run_in_epochs};
 use anabranch_sim::stats::{mean, percentile};
 use anabranch_units::{BitRate, Instant};
 use anyhow::Context as _;
@@ -124,7 +122,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     let port_rate = if args.like_coflowsim { coflowsim::PORT } else { args.port_rate };
     let network = Network::big_switch(trace.ports, port_rate).context("--port-rate")?;
-    let alone_s = alone_s(&network, &trace.flows);
+    let alone_s = bound::alone_s(&network, &trace.flows)?;
     let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
     let say = |what: &str, began_s: f64| {
         if !args.json && !quiet {
@@ -184,21 +182,6 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         run_dir.finish(&command, config, None)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// What each transfer takes with all links to itself, in seconds.
-fn alone_s(network: &Network, flows: &[Flow]) -> BTreeMap<TransferId, f64> {
-    let mut bits: BTreeMap<TransferId, BTreeMap<_, f64>> = BTreeMap::new();
-    for flow in flows {
-        let links = bits.entry(flow.transfer).or_default();
-        for link in &flow.route {
-            *links.entry(*link).or_default() += 8.0 * flow.volume.as_u64() as f64;
-        }
-    }
-    let longest = |links: BTreeMap<_, f64>| {
-        links.iter().map(|(link, bits)| bits / network.rate(*link).as_bps() as f64).fold(0.0, f64::max)
-    };
-    bits.into_iter().map(|(id, links)| (id, longest(links))).collect()
 }
 
 fn summary(allocator: String, outcome: &Outcome, alone_s: &BTreeMap<TransferId, f64>, cpu_s: f64) -> Row {

@@ -157,9 +157,6 @@ fn what_is_out_of_bounds_is_refused_in_one_line() {
     assert_eq!(site.0.handle_reports(at(0), "0", 1, &flows), Err(ReportError::TooManyFlows));
 }
 
-/// Something that an agent says or does: host, what, a flow's port and receiver, megabytes.
-type Act = (u8, u8, u16, u8, u64);
-
 proptest! {
     #[test]
     fn whatever_agents_say_rates_are_what_links_carry(acts in proptest::collection::vec(
@@ -167,7 +164,6 @@ proptest! {
     )) {
         let mut site = Site::new(3);
         for (step, (from, what, port, to, megabytes)) in acts.into_iter().enumerate() {
-            let _: Act = (from, what, port, to, megabytes);
             let (now, name, key) = (at(step as u64 * 50), from.to_string(), key(from, to, port));
             // What a host may not say is refused, and nothing else comes of it.
             let _ = match what {
