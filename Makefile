@@ -44,5 +44,6 @@ peers: build ## Ours beside BitTorrent, rsync and curl on emulated networks (hou
 	.venv/bin/pip install --quiet libtorrent
 	.venv/bin/python experiments/replicate-peers/run.py all
 
-claims: setup ## The long claims: every instance that the planner's claims speak of (minutes)
+claims: setup ## The long claims: every instance that the planner's claims speak of, 50 schedules of kills (minutes)
 	cargo test --release --package anabranch-replicate -- --ignored --nocapture
+	cargo test --package anabranch-cli --test it -- --ignored --nocapture

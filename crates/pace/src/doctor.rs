@@ -28,6 +28,7 @@ pub fn doctor() -> Vec<Finding> {
         finding("rates by socket", by_socket(), Mechanism::Socket.needs()),
         finding("rates by BPF", by_bpf(), Mechanism::Bpf.needs()),
         finding("rates by HTB", by_htb(), Mechanism::Htb.needs()),
+        finding("small bursts", small_bursts(), "sysctl -w net.ipv4.tcp_tso_rtt_log=0, or run as root"),
     ]
 }
 
@@ -49,6 +50,19 @@ fn connection() -> std::io::Result<(TcpStream, TcpStream, Flow)> {
     let (far, _) = listener.accept()?;
     let flow = Flow::new(near.local_addr()?, near.peer_addr()?);
     Ok((near, far, flow))
+}
+
+/// Whether limits that are raised take effect soon.
+fn small_bursts() -> Result<String, String> {
+    match crate::tso_rtt_log() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok("as the rate has them".into()),
+        Ok(0) => Ok("as the rate has them".into()),
+        // What is there stays.
+        Ok(log) => crate::set_tso_rtt_log(log)
+            .map(|()| format!("net.ipv4.tcp_tso_rtt_log is {log}: an agent sets it to 0 while it runs"))
+            .map_err(|error| format!("raised limits take effect late: {error}")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn list() -> Result<String, String> {

@@ -6,6 +6,7 @@
 //! - **Flows.** A [`Flow`] is a 5-tuple of the network namespace in which a reader or a pacer was made; the protocol is TCP.
 //! - **Listing.** [`FlowReader`] says which flows there are and what each has sent.
 //! - **The host.** [`addresses`] are those that flows to it have, [`link_rate`] is what its link carries.
+//! - **Bursts.** [`set_tso_rtt_log`] keeps them small, so that a limit that is raised takes effect soon.
 //! - **Limits.** [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor. [`BpfPacer`] has the
 //!   kernel set the same option, also on flows whose programs cannot be touched and on those to come. [`HtbPacer`]
 //!   shapes what leaves by a device. Lifting a limit brings back what the flow had before, and so does dropping the pacer.
@@ -51,6 +52,7 @@
 )]
 
 mod bpf;
+mod bursts;
 mod diag;
 mod doctor;
 mod error;
@@ -64,6 +66,7 @@ mod socket;
 mod sys;
 
 pub use bpf::BpfPacer;
+pub use bursts::{set_tso_rtt_log, tso_rtt_log};
 pub use diag::{FlowReader, FlowState, Listing};
 pub use doctor::{Finding, doctor};
 pub use error::{PaceError, StartError};

@@ -33,6 +33,9 @@ pub const HOST_FLOWS_MAX: usize = 65_536;
 pub const REMAINING_MIN: ByteCount = ByteCount::new(64 * 1024);
 /// No flow's limit is below this: a connection that may send nothing cannot tell that it has ended.
 pub const RATE_MIN: BitRate = BitRate::bps(100_000);
+/// Nor below this part of its link's, over all flows there: what has been sent at a low rate holds up what follows when the
+/// rate is raised, by two segments' time at the least.
+pub const PART_MIN: f64 = 0.02;
 /// A flow of which nothing has arrived for so long is idle, and for as long again as the most that a kernel sends at once
 /// ([`BURST`]) takes at its rate.
 pub const IDLE_AFTER: Duration = Duration::from_ms(500);
@@ -552,7 +555,9 @@ impl<A: Allocator> Coordinator<A> {
             let (name, key) = &self.keys[id];
             let host = self.hosts.get_mut(name).expect("an active flow's host has joined");
             let known = host.flows.get_mut(key).expect("an active flow is known to its host");
-            let rate_bps = self.active.bps(*id).max(RATE_MIN.as_bps() as f64);
+            let part = |link| PART_MIN * self.active.rate_bps(link) / self.active.flows_on(link).len() as f64;
+            let least_bps = self.active.route(*id).map(part).fold(f64::INFINITY, f64::min);
+            let rate_bps = self.active.bps(*id).max(least_bps).max(RATE_MIN.as_bps() as f64);
             let is_same = |old: u64| (rate_bps - old as f64).abs() <= CHANGE_MIN * old as f64;
             if !known.rate_bps.is_some_and(is_same) {
                 known.rate_bps = Some(rate_bps as u64);

@@ -1,7 +1,8 @@
 //! `anabranch shuffle agent`: a host's part. It says what flows there are, and holds them to the rates that come back.
 //!
 //! While the coordinator is away, no flow has a limit: after [`SILENCE_MAX`] without a word of it all are lifted, and when it
-//! is back the agent joins anew with all flows. Whatever goes wrong between the two, they begin anew likewise.
+//! is back the agent joins anew with all flows. Whatever goes wrong between the two, they begin anew likewise. While it runs,
+//! `net.ipv4.tcp_tso_rtt_log` is 0, so that limits that are raised take effect soon (`pace::set_tso_rtt_log` says why).
 //! Read [`Args`], and `shuffle::book` for what is said.
 
 mod announce;
@@ -158,7 +159,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             session: Mutex::new(None),
             quiet,
         };
-        let guard = guard::start(&state_path);
+        let tso_rtt_log = small_bursts();
+        let guard = guard::start(&state_path, tso_rtt_log);
         if let Err(error) = &guard {
             tracing::warn!("no guard: if this agent is killed, limits stay until the next one: {error}");
         }
@@ -193,6 +195,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if let Ok(mut guard) = guard {
             drop(guard.stdin.take());
             let _ = guard.wait();
+        } else if let Some(log) = tso_rtt_log {
+            anabranch_pace::set_tso_rtt_log(log)?;
         }
         ended.map(|()| ExitCode::SUCCESS)
     })
@@ -219,6 +223,26 @@ struct Agent {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has the kernel send small bursts, so that raised limits take effect soon; returns what is to be set again in the end.
+fn small_bursts() -> Option<u8> {
+    let log = match anabranch_pace::tso_rtt_log() {
+        Ok(log) => Some(log).filter(|log| *log != 0)?,
+        // Older kernels have no other bursts.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            tracing::warn!("limits that are raised take effect late: {error}");
+            return None;
+        }
+    };
+    match anabranch_pace::set_tso_rtt_log(0) {
+        Ok(()) => Some(log),
+        Err(error) => {
+            tracing::warn!("limits that are raised take effect late: {error}");
+            None
+        }
+    }
 }
 
 /// What the kernel calls it.
