@@ -135,6 +135,26 @@ fn prices_prove_of_all_links_what_none_proves_alone() {
     assert_eq!(bound.total_s(), (bound.cases_s, Relaxation::Cases));
 }
 
+#[test]
+fn orders_prove_of_two_links_what_neither_proves_alone() {
+    // Each of two transfers has 3 s on one link and 1 s on the other's: whichever waits completes after 4 s, the other after 3 s.
+    let network = Network::new(vec![BitRate::bps(1_000); 2]).expect("they have rates");
+    let flows = [flow(0, &[0], 3, 0), flow(0, &[1], 1, 0), flow(1, &[1], 3, 0), flow(1, &[0], 1, 0)];
+    assert!(near(best_s(&network, &flows), 7.0));
+    let bound = total(&network, &flows, Effort::default()).expect("it fits");
+    let orders_s = bound.orders_s.expect("there are few");
+    assert!((orders_s - 7.0).abs() < 1e-4, "{bound:?}");
+    assert!(bound.links_s < 6.99, "{bound:?}");
+}
+
+#[test]
+fn more_transfers_than_a_program_takes_are_bounded_by_the_others() {
+    let network = Network::new(vec![BitRate::bps(1_000)]).expect("it has a rate");
+    let flows: Vec<Flow> = (0..11).map(|id| flow(id, &[0], 1, 0)).collect();
+    let of = |count| total(&network, &flows[..count], LITTLE).expect("it fits").orders_s;
+    assert!(of(10).is_some_and(|total_s| (total_s - 55.0).abs() < 1e-3) && of(11).is_none());
+}
+
 /// Whole seconds, each for the job that has least left of those that are there.
 fn shortest_first_by_seconds(jobs: &[(u32, u32)]) -> u32 {
     let mut left: Vec<(u32, u32)> = jobs.to_vec();
@@ -197,6 +217,8 @@ proptest! {
         let bound = total(&network, &flows, LITTLE).expect("it fits");
         let least_s = best_s(&network, &flows) * (1.0 + RUN_ROUNDING);
         prop_assert!(bound.alone_s <= least_s && bound.links_s <= least_s && bound.cases_s <= least_s, "{bound:?}, {least_s} s");
+        let orders_s = bound.orders_s.expect("there are few");
+        prop_assert!(bound.alone_s * (1.0 - 1e-5) <= orders_s && orders_s <= least_s, "{bound:?}, {least_s} s");
         prop_assert!(bound.alone_s <= bound.links_s * (1.0 + RUN_ROUNDING), "{bound:?}");
         prop_assert!(bound.prices_s <= bound.cases_s, "{bound:?}");
         prop_assert!(bound.alone_s <= bound.prices_s * (1.0 + RUN_ROUNDING) + RUN_ROUNDING, "{bound:?}");
@@ -212,6 +234,11 @@ proptest! {
         // One link, one flow each: Varys has the shortest bottleneck first, which is the shortest remaining time.
         let reached_s = sum_s(&run(&network, &flows, &mut Varys::default()).expect("it ends"));
         prop_assert!(near(bound.links_s, reached_s), "{bound:?}, {reached_s} s");
+        // Of what is there from the beginning, an order is all there is to choose.
+        if transfers.iter().all(|(_, at)| *at == transfers[0].1) {
+            let orders_s = bound.orders_s.expect("there are few");
+            prop_assert!((orders_s / reached_s - 1.0).abs() < 1e-5, "{bound:?}, {reached_s} s");
+        }
         prop_assert!(bound.cases_s <= reached_s * (1.0 + RUN_ROUNDING));
     }
 

@@ -1,0 +1,59 @@
+//! Few transfers: a linear program over the orders in which they complete.
+//!
+//! Any schedule's transfers complete in some order. Let `before[k][j]` be 1 where `k` completes no later than `j`, and 0 where
+//! not; one of `before[k][j]` and `before[j][k]` is 1. By when `j` is complete, a link has carried all of `j` and all of those before
+//! it, and what arrived at `r` or later after `r`. So for every link and every arrival `r` no later than `j`'s,
+//! `complete[j] >= r + busy[j] + sum over k that arrived at r or later of busy[k] * before[k][j]`. The program lets `before` be any
+//! part of one, and keeps that of three transfers none is before the next all around.
+//!
+//! Source: the relaxation by linear ordering of Potts (*Mathematical Programming Study* 13, 1980), on every link (concurrent
+//! open shop: Mastrolilli and others, *Operations Research Letters* 38, 2010). microlp solves it.
+
+use super::work::{Load, Work};
+use microlp::{ComparisonOp, OptimizationDirection, Problem, Variable};
+
+/// The most transfers: rows grow with their third power.
+pub const TRANSFERS_MAX: usize = 10;
+
+/// What completion times, each from its transfer's arrival on, add up to at least, in seconds; none where there are too many
+/// transfers, or the solver gives up.
+pub fn total_s(works: &[Work]) -> Option<f64> {
+    if works.len() > TRANSFERS_MAX {
+        return None;
+    }
+    let mut problem = Problem::new(OptimizationDirection::Minimize);
+    let completes: Vec<Variable> =
+        works.iter().map(|work| problem.add_var(1.0, (work.alone_s, f64::INFINITY))).collect();
+    // For k < j whether k is before j; the other way around it is the rest of one.
+    let pairs: Vec<Vec<Variable>> =
+        (0..works.len()).map(|j| (0..j).map(|_| problem.add_var(0.0, (0.0, 1.0))).collect()).collect();
+    let before = |k: usize, j: usize| if k < j { (pairs[j][k], 1.0, 0.0) } else { (pairs[k][j], -1.0, 1.0) };
+    let busy_s = |k: usize, load: &Load| {
+        works[k].loads.iter().find(|other| other.link == load.link).map_or(0.0, |other| other.busy_s)
+    };
+    for (j, work) in works.iter().enumerate() {
+        for load in &work.loads {
+            for since_s in works.iter().map(|other| other.arrived_s).filter(|at| *at <= work.arrived_s) {
+                let (mut row, mut least_s) = (vec![(completes[j], 1.0)], since_s + load.busy_s);
+                for k in (0..works.len()).filter(|k| *k != j && works[*k].arrived_s >= since_s) {
+                    let (variable, sign, constant) = before(k, j);
+                    let busy_s = busy_s(k, load);
+                    row.push((variable, -sign * busy_s));
+                    least_s += constant * busy_s;
+                }
+                problem.add_constraint(row, ComparisonOp::Ge, least_s);
+            }
+        }
+        for k in 0..j {
+            for i in 0..k {
+                // i before k before j before i, or the other way around.
+                let cycle = [(pairs[k][i], 1.0), (pairs[j][k], 1.0), (pairs[j][i], -1.0)];
+                problem.add_constraint(cycle, ComparisonOp::Le, 1.0);
+                problem.add_constraint(cycle, ComparisonOp::Ge, 0.0);
+            }
+        }
+    }
+    let solution = problem.solve().ok()?.into_solution().ok()?;
+    let arrived_s: f64 = works.iter().map(|work| work.arrived_s).sum();
+    Some(solution.objective() - arrived_s)
+}
