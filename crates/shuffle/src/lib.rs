@@ -6,15 +6,18 @@
 //! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016).
 //!
 //! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for [`anabranch_fluid::run`].
-//! [`Coordinator`] has any allocator decide for real flows, of which the agents of their hosts tell it by [`control`].
+//! [`Coordinator`] has any allocator decide for real flows, of which the agents of their hosts tell it by [`control`];
+//! agents hear of them by [`announcement`], or find them by [`rules`].
 //! Leaves out: the other schedulers (`fluid`), how messages travel and what enforces rates (drivers).
 
+pub mod announcement;
 mod chase;
 mod chase_plus;
 pub mod control;
 pub mod coordinator;
 #[doc(hidden)]
 pub mod exercise;
+pub mod rules;
 
 pub use chase::{Chase, Priority};
 pub use chase_plus::{ChasePlus, SLOWDOWN_DUE, Without};

@@ -2,16 +2,19 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
-use anabranch_shuffle::exercise::{exercise_reports, exercise_trace};
+use anabranch_shuffle::exercise::{exercise_announcements, exercise_reports, exercise_rules, exercise_trace};
 use proptest::prelude::*;
 use std::path::Path;
 
 /// Names that begin with `bad` must be refused and all others read.
 #[test]
 fn corpus_replays() {
-    for (target, exercise) in
-        [("shuffle_trace", exercise_trace as fn(&[u8]) -> bool), ("shuffle_reports", exercise_reports)]
-    {
+    for (target, exercise) in [
+        ("shuffle_trace", exercise_trace as fn(&[u8]) -> bool),
+        ("shuffle_reports", exercise_reports),
+        ("shuffle_announcements", exercise_announcements),
+        ("shuffle_rules", exercise_rules),
+    ] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
         let entries = std::fs::read_dir(&folder).expect("the corpus is part of the repository");
         let mut paths: Vec<_> = entries.map(|e| e.expect("the folder can be listed").path()).collect();

@@ -4,10 +4,10 @@
 //! asked for, from what has changed by then, so however long the coordinator is away nothing piles up. Leaves out: clocks,
 //! sockets. Read [`Book`] first.
 
-use super::rules::Rules;
 use anabranch_pace::{Flow, FlowState};
 use anabranch_shuffle::control::{FlowKey, Report};
 use anabranch_shuffle::coordinator::{HOST_FLOWS_MAX, Settings, check_name};
+use anabranch_shuffle::rules::Rules;
 use anabranch_units::BitRate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -172,7 +172,7 @@ impl Book {
             if written_bytes < mice_below {
                 continue;
             }
-            let Some(transfer) = self.rules.transfer(flow) else { continue };
+            let Some(transfer) = self.rules.transfer(key(flow)) else { continue };
             if let Err(error) = self.announce(state, &transfer, written_bytes) {
                 tracing::debug!("flow {flow}: {error}");
             }
