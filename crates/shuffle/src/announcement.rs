@@ -46,7 +46,9 @@ impl Announcement {
         if line.len() > LINE_BYTES_MAX {
             return Err(too_long());
         }
-        match serde_json::from_slice(line).map_err(|error| error.to_string())? {
+        // What the reason quotes of the line may have line ends in it.
+        let reason = |error: serde_json::Error| error.to_string().replace(char::is_control, " ");
+        match serde_json::from_slice(line).map_err(reason)? {
             Line {
                 flow: Some(flow),
                 transfer: Some(transfer),
@@ -103,6 +105,7 @@ mod tests {
             (format!(r#"{{"flow":{FLOW},"transfer":"t","size_bytes":7,"ended":{FLOW}}}"#), "write flow"),
             (format!(r#"{{"flow":{FLOW},"transfer":"t","size_bytes":-1}}"#), "invalid value"),
             (format!(r#"{{"ended":{FLOW},"more":1}}"#), "unknown field"),
+            (r#"{"ended":{"lo\ncal":1}}"#.to_owned(), "unknown field `lo cal`"),
             (format!(r#"{{"ended":{FLOW}}}{{"ended":{FLOW}}}"#), "trailing"),
         ] {
             let error = Announcement::read(line.as_bytes()).expect_err(&line);
