@@ -174,6 +174,19 @@ class Announcing(unittest.TestCase):
         with self.assertRaises(AnnounceError):
             announcer.announce(self.stream, "a" * 1_024, 1)
 
+    def test_what_the_page_shows_runs(self):
+        page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../docs/shuffle.md")
+        with open(page, encoding="utf-8") as file:
+            shown = file.read().split("```python\n")[1].split("```")[0]
+        agent = Agent(self.path)
+        os.environ[SOCKET_VARIABLE] = self.path
+        self.addCleanup(os.environ.pop, SOCKET_VARIABLE)
+        names = {}
+        exec(shown, names)
+        with socket.create_server(("127.0.0.1", 0)) as reducer:
+            names["push"](reducer.getsockname(), bytes(60_000))
+        self.assertEqual([line["size_bytes"] for _, line in agent.lines], [60_000])
+
     def test_threads_do_not_wait_for_each_other(self):
         # None is answered before all have spoken.
         agent = Agent(self.path, after=3)

@@ -284,5 +284,10 @@ impl Shared {
     }
 }
 
+/// Its Rust is run with this room's examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/shuffle.md")]
+pub struct Page;
+
 #[cfg(test)]
 mod tests;

@@ -28,6 +28,19 @@ fn corpus_replays() {
     }
 }
 
+#[test]
+fn rules_that_the_page_shows_are_rules() {
+    let page = include_str!("../../../../docs/shuffle.md");
+    let shown: Vec<_> =
+        page.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap_or_default()).collect();
+    assert_eq!(shown.len(), 2);
+    for rules in shown {
+        // They stand in a list.
+        let rules: String = rules.lines().map(|line| format!("{}\n", line.trim())).collect();
+        assert!(exercise_rules(rules.as_bytes()), "{rules}");
+    }
+}
+
 proptest! {
     #[test]
     fn numbers_in_lines_are_a_trace_or_refused(lines in proptest::collection::vec(
