@@ -12,23 +12,26 @@ use std::time::{Duration, Instant};
 /// The most bytes of a reply: its reason may repeat what the line had.
 const REPLY_BYTES_MAX: usize = 8_192;
 
-/// When a call is to be over.
+/// When a call is to be over; `None` is later than the clock goes.
 #[derive(Copy, Clone, Debug)]
-pub struct Deadline(Instant);
+pub struct Deadline(Option<Instant>);
 
 impl Deadline {
     pub fn after(time: Duration) -> Self {
-        Self(Instant::now() + time)
+        Self(Instant::now().checked_add(time))
     }
 
     pub fn is_past(self) -> bool {
         self.left().is_err()
     }
 
-    /// Errors: none is left.
-    fn left(self) -> Result<Duration> {
-        let left = self.0.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(Error::new(ErrorKind::TimedOut, "did not answer in time")) } else { Ok(left) }
+    /// As sockets take it. Errors: no time is left.
+    fn left(self) -> Result<Option<Duration>> {
+        let left = self.0.map(|end| end.saturating_duration_since(Instant::now()));
+        match left {
+            Some(Duration::ZERO) => Err(Error::new(ErrorKind::TimedOut, "did not answer in time")),
+            left => Ok(left),
+        }
     }
 }
 
@@ -54,7 +57,7 @@ impl Connection {
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
         // A line fits into the buffer of a connection on which nothing else is under way.
-        stream.set_write_timeout(Some(deadline.left()?))?;
+        stream.set_write_timeout(deadline.left()?)?;
         Ok(Self { stream, process: std::process::id() })
     }
 
@@ -70,13 +73,15 @@ impl Connection {
             // Whatever handles signals in this program, a peer that has gone is no reason for one.
             match rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL) {
                 Ok(length) => rest = &rest[length..],
-                Err(rustix::io::Errno::INTR) => drop(deadline.left()?),
+                Err(rustix::io::Errno::INTR) => {
+                    deadline.left()?;
+                }
                 Err(error) => return Err(late(error.into())),
             }
         }
         let (mut reply, mut chunk) = (Vec::new(), [0; 512]);
         while reply.last() != Some(&b'\n') {
-            self.stream.set_read_timeout(Some(deadline.left()?))?;
+            self.stream.set_read_timeout(deadline.left()?)?;
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(Error::new(ErrorKind::UnexpectedEof, "has closed the connection")),
                 Ok(length) => reply.extend_from_slice(&chunk[..length]),

@@ -181,6 +181,17 @@ fn an_agent_that_does_not_answer_holds_nobody_up_for_longer_than_stated() {
 }
 
 #[test]
+fn no_time_at_all_is_too_late_and_all_the_time_there_is_is_not() {
+    let folder = Folder::new("bounds");
+    let _lines = agent(&folder, OK);
+    let (stream, _other) = pair("127.0.0.1:0");
+    let announcer = Announcer::new(folder.socket());
+    let error = announcer.clone().with_timeout(Duration::ZERO).announce(&stream, "t", size(1));
+    assert!(matches!(error, Err(AnnounceError::Away { .. })), "{error:?}");
+    announcer.with_timeout(Duration::MAX).announce(&stream, "t", size(1)).expect("taken");
+}
+
+#[test]
 fn threads_do_not_wait_for_each_other() {
     let folder = Folder::new("threads");
     let listener = UnixListener::bind(folder.socket()).expect("a free path");
