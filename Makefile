@@ -22,8 +22,8 @@ setup: ## Install what is needed and the machine lacks (a C compiler, Python's v
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 
-build: setup ## Build the release binary
-	cargo build --release --package anabranch-cli
+build: setup ## Build the release binary, and the library that announces other programs' flows
+	cargo build --release --package anabranch-cli --package anabranch-preload
 
 demo: build ## One file to three sites of an emulated Internet2, by every scheme
 	$(ANABRANCH) demo
@@ -36,6 +36,7 @@ test: setup ## Everything that continuous integration runs
 	python3 experiments/codedbulk-throughput/run.py --smoke --binary target/debug/anabranch
 	python3 experiments/sim-vs-ns3/run.py --smoke --binary target/debug/anabranch --xtask target/debug/xtask
 	python3 experiments/shuffle-trace/run.py --smoke --binary target/debug/anabranch
+	python3 -W ignore::ResourceWarning -m unittest discover --quiet clients/python/tests
 	ANABRANCH_BIN=$(CURDIR)/target/debug/anabranch python/test.sh
 
 peers: build ## Ours beside BitTorrent, rsync and curl on emulated networks (hours; resumable)

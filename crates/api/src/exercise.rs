@@ -1,4 +1,4 @@
-//! What the fuzz target and its corpus's test do with the body of a request.
+//! What the fuzz target and its corpus's test do with the body of a request to the controller.
 //!
 //! Leaves out: HTTP and TLS, which are libraries'.
 

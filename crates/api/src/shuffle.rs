@@ -8,10 +8,13 @@
 //! Read [`CoordinatorService`], [`Client`] and [`wire`] first.
 
 mod client;
+mod exercise;
 mod http;
 mod service;
 mod store;
 pub mod wire;
 
 pub use client::Client;
+#[doc(hidden)]
+pub use exercise::exercise;
 pub use service::{CoordinatorService, CoordinatorServiceConfig};

@@ -1,7 +1,9 @@
 //! What fuzzers and the corpus's tests do with bytes from outside.
 
-use crate::control::Report;
-use crate::coordinator::{Host, Settings};
+use crate::announcement::Announcement;
+use crate::control::{FlowKey, Report};
+use crate::coordinator::{Host, Settings, check_name};
+use crate::rules::Rules;
 use crate::{Chase, ChasePlus, Coordinator};
 use anabranch_fluid::{Law, Network, RunError, Watched, benchmark, run};
 use anabranch_units::{BitRate, Duration, Instant};
@@ -46,4 +48,56 @@ pub fn exercise_reports(bytes: &[u8]) -> bool {
         coordinator.transfers(now);
     }
     do_all_read
+}
+
+/// Takes lines for what programs of one host announce, each a millisecond after the one before. True if all of them are taken.
+#[doc(hidden)]
+pub fn exercise_announcements(bytes: &[u8]) -> bool {
+    let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
+    let mut now = Instant::ZERO;
+    let host = Host { addresses: vec![[10, 0, 0, 1].into()], rate: BitRate::mbps(100) };
+    coordinator.handle_join(now, "a", 1, host).expect("it joins");
+    let mut are_all_taken = true;
+    for line in bytes.split(|byte| *byte == b'\n') {
+        now += Duration::from_ms(1);
+        let report = match Announcement::read(line) {
+            Ok(Announcement::Flow { flow, transfer, size_bytes }) => {
+                Report::Flow { flow, transfer, size_bytes }
+            }
+            Ok(Announcement::Ended { flow }) => Report::Ended { flow },
+            Err(reason) => {
+                assert!(!reason.is_empty() && !reason.contains('\n'), "{reason:?}");
+                are_all_taken = false;
+                continue;
+            }
+        };
+        are_all_taken &= coordinator.handle_reports(now, "a", 1, &[report]).is_ok();
+        coordinator.decide(now).expect("links carry what is decided");
+    }
+    are_all_taken
+}
+
+/// Reads rules, and names some flows by them. True if they read.
+#[doc(hidden)]
+pub fn exercise_rules(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let rules: Rules = match text.parse() {
+        Ok(rules) => rules,
+        Err(reason) => {
+            assert!(!reason.to_string().contains('\n'), "{reason}");
+            return false;
+        }
+    };
+    for (local, remote) in [
+        ("10.0.0.1:7337", "10.1.2.3:40000"),
+        ("10.0.0.1:40000", "10.1.2.3:7000"),
+        ("[fd00::1]:7337", "[2001:db8:1111:2222:3333:4444:5555:6666]:65535"),
+        ("127.0.0.1:1", "[fe80::1%4]:1"),
+    ] {
+        let [local, remote] = [local, remote].map(|end| end.parse().expect("an address"));
+        if let Some(name) = rules.transfer(FlowKey { local, remote }) {
+            check_name(&name).expect("what rules call a transfer is a name");
+        }
+    }
+    true
 }

@@ -7,9 +7,10 @@
 //!
 //! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for [`anabranch_fluid::run`].
 //! [`Coordinator`] has any allocator decide for real flows, of which the agents of their hosts tell it by [`control`];
-//! an agent keeps a [`book::Book`] of them.
+//! an agent hears of them by [`announcement`], finds them by [`rules`], and keeps a [`book::Book`] of them.
 //! Leaves out: the other schedulers (`fluid`), how messages travel and what enforces rates (drivers).
 
+pub mod announcement;
 pub mod book;
 mod chase;
 mod chase_plus;
@@ -17,6 +18,7 @@ pub mod control;
 pub mod coordinator;
 #[doc(hidden)]
 pub mod exercise;
+pub mod rules;
 
 pub use chase::{Chase, Priority};
 pub use chase_plus::{ChasePlus, SLOWDOWN_DUE, Without};

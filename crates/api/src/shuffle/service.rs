@@ -114,7 +114,18 @@ impl CoordinatorService {
     ///
     /// Errors: a store that cannot be used.
     pub fn open(config: CoordinatorServiceConfig) -> Result<Self, StoreError> {
-        let history = Arc::new(History::open(&config.store)?);
+        let history = History::open(&config.store)?;
+        Ok(Self::new(config, history))
+    }
+
+    /// The same without a file, for what only talks to it.
+    pub(super) fn open_in_memory(config: CoordinatorServiceConfig) -> Result<Self, StoreError> {
+        let history = History::in_memory()?;
+        Ok(Self::new(config, history))
+    }
+
+    fn new(config: CoordinatorServiceConfig, history: History) -> Self {
+        let history = Arc::new(history);
         let state = State {
             epoch: std::time::Instant::now(),
             coordinator: Coordinator::new(config.settings, (config.allocator)()),
@@ -125,7 +136,7 @@ impl CoordinatorService {
             counters: Counters::default(),
         };
         let (state, changed, ended) = (Mutex::new(state), Notify::new(), Notify::new());
-        Ok(Self { shared: Arc::new(Shared { config, state, changed, history, ended }) })
+        Self { shared: Arc::new(Shared { config, state, changed, history, ended }) }
     }
 
     pub(super) fn join(&self, name: &str, request: JoinRequest) -> Result<(), ReportError> {
@@ -278,6 +289,13 @@ impl CoordinatorService {
         drop(state);
         self.shared.changed.notify_one();
         result
+    }
+
+    /// Decides now; what drives it decides by itself.
+    pub(super) fn decide_once(&self) {
+        let mut state = self.lock();
+        self.decide(&mut state);
+        assert_eq!(state.counters.decisions_failed, 0, "links carry what is decided");
     }
 
     async fn decide_on_and_on(&self) {

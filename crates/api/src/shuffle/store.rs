@@ -4,6 +4,7 @@
 
 use super::wire::EndedView;
 use crate::store::{StoreError, open_database, unusable};
+use redb::backends::InMemoryBackend;
 use redb::{
     Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, TableDefinition,
 };
@@ -27,6 +28,15 @@ impl History {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let database = open_database(path, FORMAT)?;
         let history = Self { database, path: path.to_owned() };
+        history.add(&[])?;
+        Ok(history)
+    }
+
+    /// One that goes with the process.
+    pub(super) fn in_memory() -> Result<Self, StoreError> {
+        let path = PathBuf::from("in memory");
+        let database = Database::builder().create_with_backend(InMemoryBackend::new());
+        let history = Self { database: database.map_err(|e| unusable(&path, &e))?, path };
         history.add(&[])?;
         Ok(history)
     }

@@ -8,7 +8,6 @@
 mod announce;
 mod enforce;
 pub mod guard;
-mod rules;
 
 use anabranch_api::ClientError;
 use anabranch_api::shuffle::Client;
@@ -19,10 +18,10 @@ use anabranch_pace::{Flow, FlowReader, FlowState, Pacer, PacerOptions};
 use anabranch_shuffle::book::{Book, Seen};
 use anabranch_shuffle::control::FlowKey;
 use anabranch_shuffle::coordinator::{ADDRESSES_MAX, HOST_FLOWS_MAX};
+use anabranch_shuffle::rules::Rules;
 use anabranch_units::{BitRate, ByteCount};
 use anyhow::Context as _;
 use enforce::{Enforcer, State};
-use rules::Rules;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
@@ -379,7 +378,7 @@ impl Agent {
             let mut book = lock(&self.book);
             let listed: Vec<Seen> = listing.flows.iter().map(seen).collect();
             book.observe(&listed, |key| {
-                if self.own.contains(&key.remote) { None } else { self.rules.transfer(flow(key)) }
+                if self.own.contains(&key.remote) { None } else { self.rules.transfer(key) }
             });
             if book.take_full() {
                 tracing::warn!("more than {HOST_FLOWS_MAX} flows: the others pass without limits");

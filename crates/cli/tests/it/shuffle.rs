@@ -9,16 +9,17 @@ mod namespace;
 
 use crate::net::PATIENCE;
 use crate::{anabranch, skip, text};
+use anabranch_announce::{AnnounceError, Announcer};
 use anabranch_pace::{Flow, FlowReader};
-use anabranch_units::Seed;
+use anabranch_units::{ByteCount, Seed};
 use namespace::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -91,7 +92,7 @@ impl Star {
     }
 
     /// Starts this in a namespace and waits for its first line.
-    fn spawn(namespace: &Namespace, mut command: std::process::Command) -> Child {
+    fn spawn(namespace: &Namespace, mut command: Command) -> Child {
         command.stderr(Stdio::piped());
         let mut child = namespace.run(move || command.spawn()).expect("it starts");
         let mut said = BufReader::new(child.stderr.take().expect("it is piped")).lines();
@@ -121,15 +122,12 @@ impl Star {
         self.agents[host] = Some(Self::spawn(&self.hosts[host], command));
     }
 
-    /// A flow from one host to another, which sends nothing before it is told to.
-    fn load(&self, from: usize, to: usize) -> Load {
-        let address = format!("10.9.7.{}:0", to + 1);
-        let listener = self.hosts[to].run(move || TcpListener::bind(address).expect("its own address"));
-        let remote = listener.local_addr().expect("bound");
-        let stream = self.hosts[from].run(move || TcpStream::connect(remote).expect("listening"));
-        let local = stream.local_addr().expect("connected");
-        let (received, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (count, is_over) = (received.clone(), stop.clone());
+    /// What takes one connection at this host, and counts what comes over it.
+    fn sink(&self, host: usize) -> (SocketAddr, Arc<AtomicU64>) {
+        let address = format!("10.9.7.{}:0", host + 1);
+        let listener = self.hosts[host].run(move || TcpListener::bind(address).expect("its own address"));
+        let (remote, received) = (listener.local_addr().expect("bound"), Arc::new(AtomicU64::new(0)));
+        let count = received.clone();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("it is connected");
             let mut chunk = vec![0; 64 << 10];
@@ -137,6 +135,40 @@ impl Star {
                 count.fetch_add(length as u64, Ordering::Relaxed);
             }
         });
+        (remote, received)
+    }
+
+    /// A program in Python at host 1 that sends to host 2, and the flow that it says that it has.
+    fn python(&self, script: &str, more: impl FnOnce(&mut Command)) -> (Load, Child) {
+        let (remote, received) = self.sink(2);
+        let begin = "import os, socket, sys\ns = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n\
+            print(s.getsockname()[1], flush=True)\n";
+        let mut command = Command::new("python3");
+        command.args([
+            "-c",
+            &format!("{begin}{script}"),
+            &remote.ip().to_string(),
+            &remote.port().to_string(),
+        ]);
+        command.env("ANABRANCH_SHUFFLE_SOCKET", self.path("h1.sock")).current_dir(self.folder.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        more(&mut command);
+        let mut child = self.hosts[1].run(move || command.spawn()).expect("it starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("it is piped")).read_line(&mut line).expect("text");
+        let port = line.trim().parse().expect("a port");
+        let flow = Flow::new((Ipv4Addr::new(10, 9, 7, 2), port).into(), remote);
+        let (stop, (go, _)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+        (Load { from: 1, flow, received, stop, go }, child)
+    }
+
+    /// A flow from one host to another, which sends nothing before it is told to.
+    fn load(&self, from: usize, to: usize) -> Load {
+        let (remote, received) = self.sink(to);
+        let stream = self.hosts[from].run(move || TcpStream::connect(remote).expect("listening"));
+        let local = stream.local_addr().expect("connected");
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_over = stop.clone();
         let (go, may_go) = mpsc::channel::<()>();
         std::thread::spawn(move || {
             let (mut stream, chunk) = (stream, [0; 16 << 10]);
@@ -559,4 +591,104 @@ fn rules_announce_flows_and_nobody_else_does_for_another() {
     let reply = star.say(1, &format!(r#"{{"ended":{{"local":"{local}","remote":"{remote}"}}}}"#));
     assert_eq!(reply["ok"], true);
     star.wait_for(&[(&load, None)]);
+}
+
+/// Has the program go on from where it reads a line.
+fn go_on(child: &mut Child) {
+    child.stdin.as_mut().expect("it is piped").write_all(b"\n").expect("it reads");
+}
+
+#[test]
+fn programs_announce_by_the_libraries_in_rust_and_python() {
+    let Some(mut star) = Star::start() else { return };
+    star.start_agent(1, &[]);
+    // The machine may be busy; what the tests are about is not how fast it is.
+    let announcer = Announcer::new(star.path("h1.sock")).with_timeout(PATIENCE);
+    let (remote, _) = star.sink(2);
+    let stream = star.hosts[1].run(move || TcpStream::connect(remote).expect("listening"));
+    let mut flow = announcer.announce(&stream, "rust", ByteCount::new(60_000_000)).expect("taken");
+    assert_eq!((flow.remote(), flow.local().ip()), (remote, Ipv4Addr::new(10, 9, 7, 2).into()));
+    let limit = || {
+        let flow = Flow::new(stream.local_addr().expect("bound"), remote);
+        let state = star.hosts[1].run(move || FlowReader::new().and_then(|mut r| r.find(flow)));
+        state.expect("it can be asked").expect("it is there").pacing_limit
+    };
+    let begun = Instant::now();
+    while limit().is_none() {
+        assert!(begun.elapsed() < PATIENCE, "a limit is set");
+    }
+    flow.grow(ByteCount::new(90_000_000)).expect("taken");
+    let view = star.status();
+    assert_eq!(view["transfers"][0]["name"], "rust");
+    let remaining = view["transfers"][0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
+    assert!((60_000_001..=90_000_000).contains(&remaining), "{view}");
+    flow.ended().expect("taken");
+    while limit().is_some() {
+        assert!(begun.elapsed() < PATIENCE, "it is lifted");
+    }
+    let error = announcer.announce(&stream, "a b", ByteCount::new(1)).expect_err("no name");
+    assert!(matches!(&error, AnnounceError::Refused(reason) if reason.contains("printable")), "{error}");
+    // A socket for both families: the kernel's table has it as IPv4.
+    let mapped = SocketAddr::from((Ipv4Addr::new(10, 9, 7, 3).to_ipv6_mapped(), star.sink(2).0.port()));
+    let stream = star.hosts[1].run(move || TcpStream::connect(mapped).expect("listening"));
+    announcer.announce(&stream, "mapped", ByteCount::new(1)).expect("taken");
+
+    if !crate::has_program("python3") {
+        return skip("no python3");
+    }
+    let clients = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients/python");
+    let script = "from anabranch_announce import Announcer\nagent = Announcer(timeout=20)\n\
+        with agent.announce(s, 'python', 60_000_000) as flow:\n    flow.grow(90_000_000)\n    sys.stdin.readline()\n\
+        sys.stdin.readline()";
+    let (load, mut child) = star.python(script, |command| {
+        command.env("PYTHONPATH", clients);
+    });
+    star.wait_for(&[(&load, Some(24.0))]);
+    assert_eq!(star.status()["transfers"][0]["name"], "python");
+    go_on(&mut child);
+    star.wait_for(&[(&load, None)]);
+    go_on(&mut child);
+    assert!(child.wait().expect("ours to reap").success());
+}
+
+#[test]
+fn an_unchanged_program_is_announced_held_to_its_limit_and_forgotten() {
+    let Some(mut star) = Star::start() else { return };
+    if !crate::has_program("python3") {
+        return skip("no python3");
+    }
+    star.start_agent(1, &[]);
+    // Cargo puts it beside the tests of rooms that use it.
+    let library = std::env::current_exe().expect("it runs").with_file_name("libanabranch_preload.so");
+    assert!(library.exists(), "{} is built with the tests", library.display());
+    let script = "import time\nopen('part', 'wb').truncate(100_000_000)\nf = os.open('part', os.O_RDONLY)\n\
+        s.sendall(bytes(40_000)); sys.stdin.readline()\n\
+        s.setblocking(False); s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536); at = 0\n\
+        while at < 100_000_000 and not os.path.exists('stop'):\n    \
+            try: at += os.sendfile(s.fileno(), f, at, 100_000_000 - at)\n    except BlockingIOError: pass\n    \
+            time.sleep(0.01)";
+    let (load, mut child) = star.python(script, |command| {
+        command.env("LD_PRELOAD", library).env("ANABRANCH_TRANSFER", "unchanged");
+    });
+    while load.received.load(Ordering::Relaxed) < 40_000 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(star.status()["transfers"], serde_json::json!([]), "a mouse");
+    go_on(&mut child);
+    star.wait_for(&[(&load, Some(24.0))]);
+    let status = star.status();
+    assert_eq!(status["transfers"][0]["name"], "unchanged");
+    // All that sendfile is about to send, not what has been sent.
+    let remaining = status["transfers"][0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
+    assert!((50_000_000..=100_040_000).contains(&remaining), "{status}");
+    let rates = Load::rates(std::slice::from_ref(&load), Duration::from_secs(1));
+    assert!((0.6..1.1).contains(&(rates[0] / 24.0)), "{rates:?}");
+    std::fs::write(star.path("stop"), "").expect("the folder is ours");
+    assert!(child.wait().expect("ours to reap").success());
+    let begun = Instant::now();
+    while star.status()["transfers"] != serde_json::json!([]) {
+        assert!(begun.elapsed() < PATIENCE, "it is forgotten");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(star.status()["history"][0]["name"], "unchanged");
 }

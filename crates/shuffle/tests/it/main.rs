@@ -2,16 +2,19 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
-use anabranch_shuffle::exercise::{exercise_reports, exercise_trace};
+use anabranch_shuffle::exercise::{exercise_announcements, exercise_reports, exercise_rules, exercise_trace};
 use proptest::prelude::*;
 use std::path::Path;
 
 /// Names that begin with `bad` must be refused and all others read.
 #[test]
 fn corpus_replays() {
-    for (target, exercise) in
-        [("shuffle_trace", exercise_trace as fn(&[u8]) -> bool), ("shuffle_reports", exercise_reports)]
-    {
+    for (target, exercise) in [
+        ("shuffle_trace", exercise_trace as fn(&[u8]) -> bool),
+        ("shuffle_reports", exercise_reports),
+        ("shuffle_announcements", exercise_announcements),
+        ("shuffle_rules", exercise_rules),
+    ] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
         let entries = std::fs::read_dir(&folder).expect("the corpus is part of the repository");
         let mut paths: Vec<_> = entries.map(|e| e.expect("the folder can be listed").path()).collect();
@@ -22,6 +25,19 @@ fn corpus_replays() {
             assert_eq!(exercise(&bytes), !name.starts_with("bad"), "{name}");
         }
         assert!(paths.len() >= 5, "{}", folder.display());
+    }
+}
+
+#[test]
+fn rules_that_the_page_shows_are_rules() {
+    let page = include_str!("../../../../docs/shuffle.md");
+    let shown: Vec<_> =
+        page.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap_or_default()).collect();
+    assert_eq!(shown.len(), 2);
+    for rules in shown {
+        // They stand in a list.
+        let rules: String = rules.lines().map(|line| format!("{}\n", line.trim())).collect();
+        assert!(exercise_rules(rules.as_bytes()), "{rules}");
     }
 }
 

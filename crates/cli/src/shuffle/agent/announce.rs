@@ -1,15 +1,12 @@
 //! What programs of this host say of their flows, over a Unix socket.
 //!
-//! One JSON object a line, each answered by one line: `{"flow":{"local":…,"remote":…},"transfer":"…","size_bytes":…}`
-//! announces a flow or that it has more to move, `{"ended":{"local":…,"remote":…}}` says that what its transfer waits for has
-//! been moved, though the connection stays. Only the user who made the flow's socket, or root, may speak of it.
-//! Leaves out: what becomes of it. Read [`listen`] and [`answer`].
+//! One JSON object a line, as `shuffle::announcement` has it, each answered by one line. Only the user who made the flow's
+//! socket, or root, may speak of it. Leaves out: what becomes of it. Read [`listen`] and [`answer`].
 
 use anabranch_pace::{Flow, FlowReader};
+use anabranch_shuffle::announcement::{Announcement, LINE_BYTES_MAX, Reply, too_long};
 use anabranch_shuffle::book::Book;
-use anabranch_shuffle::control::FlowKey;
 use anyhow::Context as _;
-use serde::{Deserialize, Serialize};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,26 +14,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 
-/// The most bytes of a line.
-const LINE_BYTES_MAX: u64 = 1_024;
 /// The most programs at a time.
 const CONNECTIONS_MAX: usize = 256;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line {
-    flow: Option<FlowKey>,
-    transfer: Option<String>,
-    size_bytes: Option<u64>,
-    ended: Option<FlowKey>,
-}
-
-#[derive(Serialize)]
-struct Reply {
-    ok: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
 
 /// Makes the socket, for its owner alone or for a group too.
 ///
@@ -123,15 +102,15 @@ async fn converse(
     let mut lines = BufReader::new(lines);
     loop {
         let mut line = Vec::new();
-        let length = (&mut lines).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await?;
+        let length = (&mut lines).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line).await?;
         if length == 0 {
             return Ok(());
         }
         let is_whole = line.ends_with(b"\n");
-        let said = if is_whole || length < LINE_BYTES_MAX as usize {
+        let said = if is_whole || length < LINE_BYTES_MAX {
             take(&line, uid, reader, book)
         } else {
-            Err(format!("a line has at most {LINE_BYTES_MAX} bytes"))
+            Err(too_long())
         };
         if said.is_ok() {
             changed.notify_one();
@@ -150,15 +129,9 @@ async fn converse(
 ///
 /// Errors: one line for its author.
 fn take(line: &[u8], uid: u32, reader: &Mutex<FlowReader>, book: &Mutex<Book>) -> Result<(), String> {
-    let line: Line = serde_json::from_slice(line).map_err(|error| error.to_string())?;
-    let (key, announced) = match line {
-        Line { flow: Some(flow), transfer: Some(transfer), size_bytes: Some(size), ended: None } => {
-            (flow, Some((transfer, size)))
-        }
-        Line { flow: None, transfer: None, size_bytes: None, ended: Some(flow) } => (flow, None),
-        _ => return Err("write flow, transfer and size_bytes, or ended".to_owned()),
-    };
-    let flow = Flow::new(key.local, key.remote);
+    let said = Announcement::read(line)?;
+    let (Announcement::Flow { flow, .. } | Announcement::Ended { flow }) = &said;
+    let flow = Flow::new(flow.local, flow.remote);
     let found = reader.lock().unwrap_or_else(PoisonError::into_inner).find(flow);
     let state = found
         .map_err(|error| format!("flow {flow}: {error}"))?
@@ -167,9 +140,11 @@ fn take(line: &[u8], uid: u32, reader: &Mutex<FlowReader>, book: &Mutex<Book>) -
         return Err(format!("flow {flow}: is another user's: only its owner or root may speak of it"));
     }
     let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
-    match announced {
-        Some((transfer, size_bytes)) => book.announce(&super::seen(&state), &transfer, size_bytes),
-        None => {
+    match said {
+        Announcement::Flow { transfer, size_bytes, .. } => {
+            book.announce(&super::seen(&state), &transfer, size_bytes)
+        }
+        Announcement::Ended { .. } => {
             book.end(super::seen(&state).flow);
             Ok(())
         }

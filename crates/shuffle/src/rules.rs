@@ -1,18 +1,19 @@
-//! Rules: which flows the agent announces by itself, and as what.
+//! Rules: which flows an agent announces by itself, and as what.
 //!
-//! A TOML file of `[[rule]]` tables, the first that fits a flow counts. Leaves out: what flows there are. Read [`Rules`].
+//! A TOML file of `[[rule]]` tables, the first that fits a flow counts. Leaves out: what flows there are, and
+//! files. Read [`Rules`].
 
-use anabranch_pace::Flow;
-use anabranch_shuffle::coordinator::NAME_MAX;
+use crate::control::FlowKey;
+use crate::coordinator::NAME_MAX;
 use serde::Deserialize;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
 /// The most bytes of a file.
-const FILE_BYTES_MAX: usize = 1 << 20;
+pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// The most rules.
-const RULES_MAX: usize = 1_024;
+pub const RULES_MAX: usize = 1_024;
 /// What may stand in a transfer's name for what a flow has.
 const PLACES: [&str; 3] = ["{remote_host}", "{remote_port}", "{local_host}"];
 
@@ -147,9 +148,9 @@ impl FromStr for Rules {
 }
 
 impl Rules {
-    /// What waits for this flow by the first rule that fits it.
-    pub fn transfer(&self, flow: Flow) -> Option<String> {
-        let (local, remote) = (flow.local(), flow.remote());
+    /// What waits for this flow by the first rule that fits it; `None` if none fits, or if its name gets too long.
+    pub fn transfer(&self, flow: FlowKey) -> Option<String> {
+        let FlowKey { local, remote } = flow;
         let fits = |rule: &&Rule| {
             rule.remote.as_ref().is_none_or(|net| net.get_ref().has(remote.ip()))
                 && rule.remote_port.is_none_or(|port| port == remote.port())
@@ -169,8 +170,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn flow(local: &str, remote: &str) -> Flow {
-        Flow::new(local.parse().expect("an address"), remote.parse().expect("an address"))
+    fn flow(local: &str, remote: &str) -> FlowKey {
+        FlowKey { local: local.parse().expect("an address"), remote: remote.parse().expect("an address") }
     }
 
     #[test]
@@ -221,7 +222,7 @@ mod tests {
         fn no_text_makes_it_panic_and_every_name_is_one(text in "(\\[\\[rule\\]\\]\n|transfer = '[a-z{}_]{0,12}'\n|remote = '[0-9./]{1,9}'\n|.){0,6}") {
             let rules: Rules = text.parse().unwrap_or_default();
             if let Some(name) = rules.transfer(flow("10.0.0.1:5", "10.1.2.3:7000")) {
-                prop_assert!(anabranch_shuffle::coordinator::check_name(&name).is_ok());
+                prop_assert!(crate::coordinator::check_name(&name).is_ok());
             }
         }
     }

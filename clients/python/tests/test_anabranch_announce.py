@@ -1,0 +1,224 @@
+"""Against a socket that answers as it is told. A real agent is spoken with in ``crates/cli/tests/it/shuffle.rs``.
+
+Run by ``python3 -m unittest discover clients/python/tests``.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import tempfile
+import threading
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from anabranch_announce import SOCKET_VARIABLE, AnnounceError, Announcer, _name
+
+OK = b'{"ok":true}\n'
+
+
+class Agent:
+    """Answers every line of every connection so, and keeps lines with their connections' numbers."""
+
+    def __init__(self, path, reply=OK, after=0):
+        self.lines = []
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(path)
+        self.listener.listen(16)
+        self.streams = []
+        self.reply = reply
+        self.barrier = threading.Barrier(after) if after else None
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                stream, _ = self.listener.accept()
+            except OSError:
+                return
+            self.streams.append(stream)
+            number = len(self.streams) - 1
+            threading.Thread(target=self._converse, args=(number, stream), daemon=True).start()
+
+    def _converse(self, number, stream):
+        for line in stream.makefile("rb"):
+            self.lines.append((number, json.loads(line)))
+            if self.barrier:
+                self.barrier.wait(20)
+            stream.sendall(self.reply)
+
+    def stop(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for stream in self.streams:
+            stream.shutdown(socket.SHUT_RDWR)
+
+
+def pair(host="127.0.0.1", family=socket.AF_INET):
+    with socket.socket(family) as listener:
+        listener.bind((host, 0))
+        listener.listen()
+        stream = socket.create_connection(("127.0.0.1", listener.getsockname()[1]))
+        return stream, listener.accept()[0]
+
+
+class Announcing(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = os.path.join(self.folder.name, "agent.sock")
+        self.stream, self.accepted = pair()
+        self.key = {
+            "local": "127.0.0.1:%d" % self.stream.getsockname()[1],
+            "remote": "127.0.0.1:%d" % self.stream.getpeername()[1],
+        }
+
+    def tearDown(self):
+        self.stream.close()
+        self.accepted.close()
+        self.folder.cleanup()
+
+    def test_a_flow_is_announced_grows_and_ends_over_one_connection(self):
+        agent = Agent(self.path)
+        os.environ[SOCKET_VARIABLE] = self.path
+        self.addCleanup(os.environ.pop, SOCKET_VARIABLE)
+        announcer = Announcer()
+        flow = announcer.announce(self.stream, 'job-"7\\', 1_000_000)
+        flow.grow(2**64 - 1)
+        flow.ended()
+        flow.ended()
+        with announcer.announce(self.stream, "b", 60_000):
+            pass
+        told = [
+            {"flow": self.key, "transfer": 'job-"7\\', "size_bytes": 1_000_000},
+            {"flow": self.key, "transfer": 'job-"7\\', "size_bytes": 2**64 - 1},
+            {"ended": self.key},
+            {"flow": self.key, "transfer": "b", "size_bytes": 60_000},
+            {"ended": self.key},
+        ]
+        self.assertEqual(agent.lines, [(0, line) for line in told])
+
+    def test_asyncio_transports_and_writers_are_sockets_too(self):
+        agent = Agent(self.path)
+        announcer = Announcer(self.path)
+
+        async def talk():
+            _, writer = await asyncio.open_connection(sock=self.stream)
+            announcer.announce(writer, "t", 1)
+            announcer.announce(writer.transport, "t", 2)
+            writer.close()
+
+        asyncio.run(talk())
+        self.assertEqual([line["flow"] for _, line in agent.lines], [self.key, self.key])
+
+    def test_addresses_of_ipv6_stand_in_brackets_with_scopes_as_numbers(self):
+        agent = Agent(self.path)
+        stream, accepted = pair("::", socket.AF_INET6)
+        with stream, accepted:
+            port = accepted.getsockname()[1]
+            Announcer(self.path).announce(accepted, "t", 1)
+        self.assertEqual(agent.lines[0][1]["flow"]["local"], "[::ffff:127.0.0.1]:%d" % port)
+        self.assertEqual(_name(("fe80::1%eth0", 9, 0, 4)), "[fe80::1%4]:9")
+        self.assertEqual(_name(("fd00::1", 9, 0, 0)), "[fd00::1]:9")
+
+    def test_what_is_no_connected_tcp_socket_is_refused_here(self):
+        announcer = Announcer("nowhere")
+        for sock in (*socket.socketpair(), socket.socket(), None, 7):
+            with self.assertRaisesRegex(AnnounceError, "not a connected TCP socket"):
+                announcer.announce(sock, "t", 1)
+
+    def test_without_an_agent_calls_fail_and_with_one_again_they_do_not(self):
+        with self.assertRaisesRegex(AnnounceError, "set ANABRANCH_SHUFFLE_SOCKET"):
+            Announcer().announce(self.stream, "t", 1)
+        announcer = Announcer(self.path)
+        with self.assertRaisesRegex(AnnounceError, "agent.sock"):
+            announcer.announce(self.stream, "t", 1)
+        first = Agent(self.path)
+        flow = announcer.announce(self.stream, "t", 1)
+        first.stop()
+        os.unlink(self.path)
+        with self.assertRaises(AnnounceError):
+            flow.grow(2)
+        second = Agent(self.path)
+        flow.grow(3)
+        # Started anew while it was connected: the call connects once more.
+        second.stop()
+        os.unlink(self.path)
+        third = Agent(self.path)
+        flow.grow(4)
+        self.assertEqual([line["size_bytes"] for _, line in third.lines], [4])
+
+    def test_what_the_agent_refuses_is_told_with_its_reason(self):
+        agent = Agent(self.path, b'{"ok":false,"error":"no room"}\n')
+        announcer = Announcer(self.path)
+        for _ in range(2):
+            with self.assertRaisesRegex(AnnounceError, "no room"):
+                announcer.announce(self.stream, "t", 1)
+        self.assertEqual([number for number, _ in agent.lines], [0, 0])
+
+    def test_an_agent_that_answers_nothing_or_nonsense_is_an_error_in_time(self):
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self.path)
+        listener.listen(0)
+        announcer = Announcer(self.path, timeout=0.05)
+        for says in ("in time", ".", "."):
+            with self.assertRaisesRegex(AnnounceError, says):
+                announcer.announce(self.stream, "t", 1)
+        listener.close()
+        for reply in (b"x", b"{}\n", b"1\n", b"x" * 10_000):
+            os.unlink(self.path)
+            Agent(self.path, reply)
+            with self.assertRaises(AnnounceError):
+                announcer.announce(self.stream, "t", 1)
+        with self.assertRaises(AnnounceError):
+            announcer.announce(self.stream, "a" * 1_024, 1)
+
+    def test_what_the_page_shows_runs(self):
+        page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../docs/shuffle.md")
+        with open(page, encoding="utf-8") as file:
+            shown = file.read().split("```python\n")[1].split("```")[0]
+        agent = Agent(self.path)
+        os.environ[SOCKET_VARIABLE] = self.path
+        self.addCleanup(os.environ.pop, SOCKET_VARIABLE)
+        names = {}
+        exec(shown, names)
+        with socket.create_server(("127.0.0.1", 0)) as reducer:
+            names["push"](reducer.getsockname(), bytes(60_000))
+        self.assertEqual([line["size_bytes"] for _, line in agent.lines], [60_000])
+
+    def test_threads_do_not_wait_for_each_other(self):
+        # None is answered before all have spoken.
+        agent = Agent(self.path, after=3)
+        announcer = Announcer(self.path, timeout=20)
+        errors = []
+
+        def announce():
+            try:
+                announcer.announce(self.stream, "t", 1)
+            except AnnounceError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=announce) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual((errors, len(agent.streams)), ([], 3))
+
+    def test_a_forked_child_speaks_over_a_connection_of_its_own(self):
+        agent = Agent(self.path)
+        announcer = Announcer(self.path, timeout=20)
+        flow = announcer.announce(self.stream, "t", 1)
+        child = multiprocessing.get_context("fork").Process(target=flow.grow, args=(2,))
+        child.start()
+        child.join()
+        flow.grow(3)
+        announcer.close()
+        self.assertEqual(child.exitcode, 0)
+        told = [(number, line["size_bytes"]) for number, line in agent.lines]
+        self.assertEqual(told, [(0, 1), (1, 2), (0, 3)])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,277 @@
+//! Unchanged programs under the library, and a socket that hears what is announced of them.
+//!
+//! The programs are Python's, whose sockets are the C library's. Where there is no Python, tests print why and count what they
+//! skip. `cli`'s tests have a real agent hear them. Read [`World`] first.
+
+#![allow(clippy::disallowed_methods, reason = "tests of a driver: they run programs")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What every program begins with.
+const PROLOGUE: &str = "import os, socket, sys, threading\n\
+    def connect(): return socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n";
+
+/// A folder, a socket in it whose lines are kept, and a receiver that counts.
+struct World {
+    folder: PathBuf,
+    lines: Arc<Mutex<Vec<serde_json::Value>>>,
+    receiver: SocketAddr,
+    received: Arc<Mutex<u64>>,
+}
+
+impl World {
+    /// `None`, with the reason printed, where there is no Python.
+    fn new(name: &str, is_agent_there: bool) -> Option<Self> {
+        static SKIPPED: AtomicU32 = AtomicU32::new(0);
+        if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+            let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+            eprintln!("skipped ({count} so far): no python3");
+            return None;
+        }
+        let folder = std::env::temp_dir().join(format!("anabranch-preload-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).expect("a writable temporary folder");
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        if is_agent_there {
+            let (listener, lines) =
+                (UnixListener::bind(folder.join("agent.sock")).expect("a free path"), lines.clone());
+            std::thread::spawn(move || {
+                for mut stream in listener.incoming().map_while(Result::ok) {
+                    let mut line = String::new();
+                    BufReader::new(&stream).read_line(&mut line).expect("text");
+                    lines.lock().expect("no panic").push(serde_json::from_str(&line).expect("JSON"));
+                    // It may have gone without waiting.
+                    let _ = stream.write_all(b"{\"ok\":true}\n");
+                }
+            });
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let receiver = listener.local_addr().expect("bound");
+        let received = Arc::new(Mutex::new(0));
+        let count = received.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let count = count.clone();
+                std::thread::spawn(move || {
+                    let mut chunk = vec![0; 1 << 16];
+                    while let Ok(length @ 1..) = stream.read(&mut chunk) {
+                        *count.lock().expect("no panic") += length as u64;
+                    }
+                });
+            }
+        });
+        Some(Self { folder, lines, receiver, received })
+    }
+
+    /// The program with the library and its two variables, which may be changed.
+    fn program(&self, script: &str) -> Command {
+        // Cargo puts the library beside the tests of its room.
+        let tests = std::env::current_exe().expect("it runs");
+        let library = tests.with_file_name("libanabranch_preload.so");
+        assert!(library.exists(), "{} is built with the tests", library.display());
+        let mut command = Command::new("python3");
+        command.args(["-c", &format!("{PROLOGUE}{script}"), &self.receiver.port().to_string()]);
+        command.env("LD_PRELOAD", library).env("ANABRANCH_TRANSFER", "job-7");
+        command.env("ANABRANCH_SHUFFLE_SOCKET", self.folder.join("agent.sock")).current_dir(&self.folder);
+        command
+    }
+
+    /// Runs it to its good end; what it prints.
+    fn run(&self, script: &str) -> String {
+        finished(&mut self.program(script))
+    }
+
+    /// The sizes that were announced, in order, once this many were.
+    fn sizes(&self, count: usize) -> Vec<u64> {
+        let sizes = || -> Vec<u64> {
+            let lines = self.lines.lock().expect("no panic");
+            lines.iter().map(|line| line["size_bytes"].as_u64().expect("a size")).collect()
+        };
+        for _ in 0..2_000 {
+            if sizes().len() >= count {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        sizes()
+    }
+
+    /// Waits until so much has arrived.
+    fn receives(&self, bytes: u64) {
+        for _ in 0..2_000 {
+            if *self.received.lock().expect("no panic") >= bytes {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert_eq!(*self.received.lock().expect("no panic"), bytes);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn finished(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().expect("it starts");
+    assert!(status.success(), "{status}: {}", String::from_utf8_lossy(&stderr));
+    assert!(stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).expect("text").trim().to_owned()
+}
+
+#[test]
+fn a_program_is_announced_before_it_is_no_mouse_any_more_and_as_it_grows() {
+    let Some(world) = World::new("grows", true) else { return };
+    let port = world.run(
+        "s = connect()\nfor n in (40_000, 9_999, 1, 12_499, 1, 400_000): s.sendall(bytes(n))\n\
+         print(s.getsockname()[1])",
+    );
+    assert_eq!(world.sizes(3), [50_000, 62_500, 462_500]);
+    let lines = world.lines.lock().expect("no panic");
+    let flow = serde_json::json!({
+        "local": format!("127.0.0.1:{port}"), "remote": world.receiver.to_string(),
+    });
+    assert!(lines.iter().all(|line| line["flow"] == flow && line["transfer"] == "job-7"), "{lines:?}");
+    world.receives(462_500);
+}
+
+#[test]
+fn sendfile_says_what_is_left_of_the_file_before_it_sends_it() {
+    let Some(world) = World::new("sendfile", true) else { return };
+    world.run(
+        "s = connect()\nopen('part', 'wb').truncate(10_000_000)\nf = os.open('part', os.O_RDONLY)\nat = 0\n\
+         while sent := os.sendfile(s.fileno(), f, at, 1 << 40): at += sent\n\
+         assert at == 10_000_000",
+    );
+    assert_eq!(world.sizes(1), [10_000_000]);
+    world.receives(10_000_000);
+}
+
+#[test]
+fn each_way_to_send_is_counted() {
+    let Some(world) = World::new("ways", true) else { return };
+    for send in [
+        "os.write(s.fileno(), bytes(70_000))",
+        "os.writev(s.fileno(), [bytes(30_000), bytes(40_000)])",
+        "s.sendmsg([bytes(30_000), bytes(40_000)])",
+        "s.sendto(bytes(70_000), ('127.0.0.1', int(sys.argv[1])))",
+        "os.write(os.dup(s.fileno()), bytes(70_000))",
+        "os.dup2(s.fileno(), 0); os.write(0, bytes(70_000))",
+    ] {
+        let before = world.lines.lock().expect("no panic").len();
+        world.run(&format!("s = connect()\n{send}"));
+        let sizes = world.sizes(before + 1);
+        assert_eq!(sizes.get(before), Some(&70_000), "{send}");
+    }
+}
+
+#[test]
+fn connections_that_take_a_descriptors_place_begin_anew() {
+    let Some(world) = World::new("reuse", true) else { return };
+    world.run(
+        "fds = set()\nfor _ in range(3):\n    s = connect(); fds.add(s.fileno()); s.sendall(bytes(60_000)); s.close()\n\
+         f = open('file', 'wb', buffering=0); fds.add(f.fileno()); f.write(bytes(100_000)); f.close()\n\
+         s = connect(); fds.add(s.fileno()); s.sendall(bytes(40_000)); s.sendall(bytes(20_000))\n\
+         assert len(fds) == 1",
+    );
+    assert_eq!(world.sizes(4), [60_000; 4]);
+}
+
+#[test]
+fn accepted_connections_are_announced_too() {
+    let Some(world) = World::new("accepted", true) else { return };
+    world.run(
+        "l = socket.create_server(('127.0.0.1', 0))\n\
+         def get():\n    c = socket.create_connection(l.getsockname())\n    while c.recv(1 << 16): pass\n\
+         t = threading.Thread(target=get); t.start()\ns, _ = l.accept(); s.sendall(bytes(60_000)); s.close(); t.join()",
+    );
+    assert_eq!(world.sizes(1), [60_000]);
+}
+
+#[test]
+fn what_is_no_tcp_is_not_announced() {
+    let Some(world) = World::new("other", true) else { return };
+    world.run(
+        "f = open('file', 'wb', buffering=0); f.write(bytes(1_000_000))\n\
+         a, b = socket.socketpair()\n\
+         t = threading.Thread(target=lambda: a.sendall(bytes(1_000_000))); t.start()\n\
+         n = 0\nwhile n < 1_000_000: n += len(b.recv(1 << 16))\n\
+         t.join()\n\
+         u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.connect(('127.0.0.1', 9))\n\
+         for _ in range(3):\n    try: u.send(bytes(60_000))\n    except ConnectionRefusedError: pass\n\
+         s = connect(); s.sendall(bytes(51_000))",
+    );
+    assert_eq!(world.sizes(1), [51_000]);
+}
+
+#[test]
+fn threads_and_forked_children_are_announced_as_what_they_are() {
+    let Some(world) = World::new("fork", true) else { return };
+    world.run(
+        "s = connect(); s.sendall(bytes(60_000))\n\
+         if not (child := os.fork()):\n    c = connect(); c.sendall(bytes(70_000)); s.sendall(bytes(20_000)); os._exit(0)\n\
+         assert os.waitpid(child, 0)[1] == 0\n\
+         ts = [threading.Thread(target=lambda: connect().sendall(bytes(80_000))) for _ in range(8)]\n\
+         [t.start() for t in ts]; [t.join() for t in ts]",
+    );
+    let mut sizes = world.sizes(11);
+    sizes[3..].sort_unstable();
+    assert_eq!(sizes, [[60_000, 70_000, 80_000].as_slice(), &[80_000; 8]].concat());
+    world.receives(60_000 + 90_000 + 8 * 80_000);
+}
+
+#[test]
+fn errors_are_the_kernels_also_where_something_is_announced() {
+    let Some(world) = World::new("errors", true) else { return };
+    let script = "import errno\n\
+         s = connect(); s.setblocking(False)\n\
+         l = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(l.getsockname()); c.setblocking(False)\n\
+         codes = []\n\
+         def code(f):\n    try: return str(f() and 0)\n    except OSError as e: return errno.errorcode[e.errno]\n\
+         while codes[-1:] != ['EAGAIN']: codes.append(code(lambda: c.send(bytes(300_000))))\n\
+         codes.append(code(lambda: c.send(bytes(3_000_000))))\n\
+         s.shutdown(socket.SHUT_WR)\n\
+         codes.append(code(lambda: s.send(bytes(60_000))))\n\
+         codes.append(code(lambda: os.write(99, bytes(60_000))))\n\
+         codes.append(code(lambda: socket.socket().send(bytes(60_000))))\n\
+         print(codes[-5:])";
+    let with = world.run(script);
+    assert_eq!(with, "['EAGAIN', 'EAGAIN', 'EPIPE', 'EBADF', 'EPIPE']");
+    assert_eq!(with, finished(world.program(script).env_remove("LD_PRELOAD")));
+    assert!(world.sizes(2).len() >= 2, "some were announced");
+}
+
+#[test]
+fn without_an_agent_or_a_variable_a_program_runs_as_without_the_library() {
+    let Some(world) = World::new("away", false) else { return };
+    let script = "s = connect()\nfor _ in range(100): s.sendall(bytes(10_000))\nprint(sorted(os.listdir('/proc/self/fd')))";
+    let plain = finished(world.program(script).env_remove("LD_PRELOAD"));
+    assert_eq!(world.run(script), plain);
+    for name in ["ANABRANCH_TRANSFER", "ANABRANCH_SHUFFLE_SOCKET"] {
+        assert_eq!(finished(world.program(script).env_remove(name)), plain);
+        assert_eq!(finished(world.program(script).env(name, "x".repeat(5_000))), plain);
+    }
+    world.receives(6_000_000);
+}
+
+#[test]
+fn an_agent_that_comes_later_is_found() {
+    let Some(world) = World::new("later", false) else { return };
+    let listener = world.folder.join("agent.sock");
+    let script = "import time\ns = connect(); s.sendall(bytes(60_000))\n\
+        l = socket.socket(socket.AF_UNIX); l.bind('agent.sock'); l.listen()\n\
+        l.settimeout(0)\n\
+        for _ in range(2_000):\n    s.sendall(bytes(100)); time.sleep(0.01)\n    try: c, _ = l.accept(); break\n    except BlockingIOError: pass\n\
+        c.settimeout(20); print(c.recv(4_096).decode())";
+    let line: serde_json::Value = serde_json::from_str(&world.run(script)).expect("JSON");
+    assert!(line["size_bytes"].as_u64().expect("a size") > 60_000, "{line}");
+    assert!(listener.exists());
+}

@@ -1,0 +1,123 @@
+//! What a program of a host says of its flows to the host's agent: one JSON object a line, each answered by one.
+//!
+//! `{"flow":{"local":…,"remote":…},"transfer":"…","size_bytes":…}` announces a flow or that it has more to move,
+//! `{"ended":{"local":…,"remote":…}}` says that what its transfer waits for has been moved, though the connection stays.
+//! Leaves out: how lines travel, who may speak of a flow, and whether there is one. Read [`Announcement`].
+
+use crate::control::FlowKey;
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of a line, its end counted.
+pub const LINE_BYTES_MAX: usize = 1_024;
+
+/// What a line says. Addresses are as the program has them; an IPv4 address may be mapped into IPv6.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Announcement {
+    /// There is a flow, or it has more to move than was said.
+    Flow {
+        /// Which.
+        flow: FlowKey,
+        /// What waits for it. Any text: what takes it checks whether it is a name.
+        transfer: String,
+        /// All that it has had to move so far for that.
+        size_bytes: u64,
+    },
+    /// All that its transfer waits for has been moved.
+    Ended {
+        /// Which.
+        flow: FlowKey,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    flow: Option<FlowKey>,
+    transfer: Option<String>,
+    size_bytes: Option<u64>,
+    ended: Option<FlowKey>,
+}
+
+impl Announcement {
+    /// What this line says, with its end or without.
+    ///
+    /// Errors: one line for its author.
+    pub fn read(line: &[u8]) -> Result<Self, String> {
+        if line.len() > LINE_BYTES_MAX {
+            return Err(too_long());
+        }
+        // What the reason quotes of the line may have line ends in it.
+        let reason = |error: serde_json::Error| error.to_string().replace(char::is_control, " ");
+        match serde_json::from_slice(line).map_err(reason)? {
+            Line {
+                flow: Some(flow),
+                transfer: Some(transfer),
+                size_bytes: Some(size_bytes),
+                ended: None,
+            } => Ok(Self::Flow { flow, transfer, size_bytes }),
+            Line { flow: None, transfer: None, size_bytes: None, ended: Some(flow) } => {
+                Ok(Self::Ended { flow })
+            }
+            _ => Err("write flow, transfer and size_bytes, or ended".to_owned()),
+        }
+    }
+}
+
+/// What is said of a line of which more than [`LINE_BYTES_MAX`] have come.
+pub fn too_long() -> String {
+    format!("a line has at most {LINE_BYTES_MAX} bytes")
+}
+
+/// What is answered to a line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// Whether it was taken.
+    pub ok: bool,
+    /// Why not, in one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLOW: &str = r#"{"local":"10.0.0.1:5","remote":"[fd00::2]:9"}"#;
+
+    fn key() -> FlowKey {
+        FlowKey {
+            local: "10.0.0.1:5".parse().expect("an address"),
+            remote: "[fd00::2]:9".parse().expect("an address"),
+        }
+    }
+
+    #[test]
+    fn a_line_announces_or_ends_and_nothing_else() {
+        let line = format!(r#"{{"flow":{FLOW},"transfer":"t","size_bytes":7}}"#);
+        let flow = Announcement::Flow { flow: key(), transfer: "t".into(), size_bytes: 7 };
+        assert_eq!(Announcement::read(line.as_bytes()), Ok(flow.clone()));
+        assert_eq!(Announcement::read(format!("{line}\n").as_bytes()), Ok(flow));
+        let line = format!(r#"{{"ended":{FLOW}}}"#);
+        assert_eq!(Announcement::read(line.as_bytes()), Ok(Announcement::Ended { flow: key() }));
+        for (line, says) in [
+            ("{}".to_owned(), "write flow"),
+            (format!(r#"{{"flow":{FLOW},"transfer":"t"}}"#), "write flow"),
+            (format!(r#"{{"flow":{FLOW},"transfer":"t","size_bytes":7,"ended":{FLOW}}}"#), "write flow"),
+            (format!(r#"{{"flow":{FLOW},"transfer":"t","size_bytes":-1}}"#), "invalid value"),
+            (format!(r#"{{"ended":{FLOW},"more":1}}"#), "unknown field"),
+            (r#"{"ended":{"lo\ncal":1}}"#.to_owned(), "unknown field `lo cal`"),
+            (format!(r#"{{"ended":{FLOW}}}{{"ended":{FLOW}}}"#), "trailing"),
+        ] {
+            let error = Announcement::read(line.as_bytes()).expect_err(&line);
+            assert!(error.contains(says) && !error.contains('\n'), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_line_may_be_as_long_as_the_limit_and_no_longer() {
+        let line = format!(r#"{{"ended":{FLOW}}}"#);
+        let padded = |length: usize| format!("{line}{}", " ".repeat(length - line.len()));
+        assert!(Announcement::read(padded(LINE_BYTES_MAX).as_bytes()).is_ok());
+        assert_eq!(Announcement::read(padded(LINE_BYTES_MAX + 1).as_bytes()), Err(too_long()));
+    }
+}

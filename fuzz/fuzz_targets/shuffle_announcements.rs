@@ -1,0 +1,7 @@
+//! Random lines as what programs announce to an agent: never a panic, and refusals are one line.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_shuffle::exercise::exercise_announcements(bytes);
+});
