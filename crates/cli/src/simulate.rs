@@ -260,6 +260,9 @@ fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> 
         done.iter().flat_map(keyed).collect::<Vec<_>>()
     };
     parquet::write(&run_dir, "flows", &each(|outcome| values(&outcome.flows)))?;
+    if done.iter().any(|trial| !trial.outcome.transfers.is_empty()) {
+        parquet::write(&run_dir, "transfers", &each(|outcome| values(&outcome.transfers)))?;
+    }
     parquet::write(&run_dir, "links", &each(|outcome| values(&outcome.links)))?;
     if points.iter().any(|point| point.scenario.probe.is_some()) {
         parquet::write(&run_dir, "series", &each(|outcome| values(&outcome.series)))?;
