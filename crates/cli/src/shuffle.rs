@@ -5,6 +5,7 @@ pub mod allocator;
 pub mod coordinator;
 pub mod keys;
 pub mod replay;
+pub mod simulated;
 pub mod status;
 pub mod trace;
 

@@ -5,8 +5,9 @@
 //! late as the network makes it. Limits hold the flows' senders as `SO_MAX_PACING_RATE` holds sockets: they count data, so
 //! agents say of their hosts' links what these carry of data.
 //!
-//! Ideal, beside real programs: decisions take no time, agents look at their flows in step, and nobody ever goes away. Two
-//! connections of each agent, of which one waits for limits, are one here. Read [`Shuffle`] and [`Shuffling`] first.
+//! Ideal, beside real programs: decisions take no time, agents look at their flows in step, programs know at once that all has
+//! arrived, and nobody ever goes away, so nobody says that it is still there. Two connections of each agent, of which one
+//! waits for limits, are one here. Read [`Shuffle`] and [`Shuffling`] first.
 
 mod settings;
 
@@ -14,6 +15,7 @@ use super::allocator::Name;
 use anabranch_api::shuffle::wire::{JoinRequest, LimitsReply, ReportsRequest};
 use anabranch_fluid::Allocator;
 use anabranch_shuffle::Coordinator;
+use anabranch_shuffle::book::{Book, Seen};
 use anabranch_shuffle::control::{FlowKey, Limit, Report};
 use anabranch_shuffle::coordinator::{Host, Settings};
 use anabranch_sim::stats::{mean, percentile};
@@ -34,6 +36,8 @@ const RECORD_BYTES: u64 = 22;
 const REQUEST_HEAD_BYTES: u64 = 150;
 /// The same of an answer.
 const ANSWER_HEAD_BYTES: u64 = 110;
+/// Flows of one report, as real agents have it.
+const FLOWS_TOGETHER: usize = 100;
 /// Agents' sessions: as many digits as a random number has.
 const SESSION: u64 = 1 << 63;
 /// Flows come from these ports, so many behind the first, by turns; and go to this one, and those behind it.
@@ -98,7 +102,6 @@ pub struct Shuffling {
     /// How long each flow went without the first limit, in microseconds.
     unlimited_us: Vec<f64>,
     control_bytes: u64,
-    limits: u64,
 }
 
 impl fmt::Debug for Shuffling {
@@ -126,9 +129,38 @@ struct Agent {
     link: BitRate,
     /// `None` at the coordinator's own host, where nothing travels.
     stream: Option<u32>,
+    book: Book,
+    /// The flows that its host sends, once they have begun.
+    flows: Vec<usize>,
     to_coordinator: Way<Request>,
     /// Without limits: that the coordinator has heard.
     to_agent: Way<Vec<Limit>>,
+}
+
+impl Agent {
+    /// Looks at what has become of its host's flows.
+    fn look(&mut self, cx: &AppCx<'_, '_>, flows: &[Flow]) {
+        let mut listing: Vec<Seen> =
+            self.flows.iter().map(|number| flows[*number].seen(cx, *number)).collect();
+        listing.sort_by_key(|seen| seen.flow);
+        self.book.observe(&listing, |_| None);
+    }
+}
+
+impl Flow {
+    /// As a listing of its host's connections has it. The number stands for the socket's cookie.
+    fn seen(&self, cx: &AppCx<'_, '_>, number: usize) -> Seen {
+        let written_bytes = self.written_bytes;
+        let acked_bytes = written_bytes - cx.unacknowledged_bytes(self.stream, Side::Opener);
+        Seen {
+            flow: self.key,
+            cookie: number as u64,
+            is_established: !self.is_over,
+            acked_bytes,
+            written_bytes,
+            limit: None,
+        }
+    }
 }
 
 /// What an agent says.
@@ -168,11 +200,10 @@ struct Flow {
     transfer: usize,
     key: FlowKey,
     stream: u32,
-    is_announced: bool,
     /// When it was announced, until it has its first limit.
     unlimited_since: Option<Instant>,
+    written_bytes: u64,
     arrived_bytes: u64,
-    said_bytes: u64,
     is_over: bool,
     finished_at: Option<Instant>,
     limit: Option<BitRate>,
@@ -211,10 +242,9 @@ impl Shuffling {
                     remote: SocketAddr::new(address(spec.to), 0),
                 },
                 stream: 0,
-                is_announced: false,
                 unlimited_since: None,
+                written_bytes: 0,
                 arrived_bytes: 0,
-                said_bytes: 0,
                 is_over: false,
                 finished_at: None,
                 limit: None,
@@ -230,6 +260,8 @@ impl Shuffling {
         let agent = |link: &BitRate| Agent {
             link: *link,
             stream: None,
+            book: Book::default(),
+            flows: Vec::new(),
             to_coordinator: Way::new(),
             to_agent: Way::new(),
         };
@@ -249,7 +281,6 @@ impl Shuffling {
             streams: Vec::new(),
             unlimited_us: Vec::new(),
             control_bytes: 0,
-            limits: 0,
         }
     }
 
@@ -289,47 +320,51 @@ impl Shuffling {
     /// A flow's program says what waits for it, and sends.
     fn announce(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
         let flow = &mut self.flows[number];
-        let size_bytes = flow.spec.size.as_u64();
-        (flow.is_announced, flow.unlimited_since) = (true, Some(cx.now()));
-        cx.write(flow.stream, Side::Opener, size_bytes);
-        let host = flow.spec.from;
-        let report =
-            Report::Flow { flow: flow.key, transfer: self.transfers[flow.transfer].clone(), size_bytes };
-        self.say(cx, host, vec![report]);
+        let (host, stream, size_bytes) = (flow.spec.from, flow.stream, flow.spec.size.as_u64());
+        let (seen, transfer) = (flow.seen(cx, number), &self.transfers[flow.transfer]);
+        if let Some(agent) = self.agents.get_mut(&host) {
+            flow.unlimited_since = Some(cx.now());
+            agent.flows.push(number);
+            agent.book.announce(&seen, transfer, size_bytes).expect("names are checked, and flows are few");
+            self.say(cx, host);
+        }
+        self.flows[number].written_bytes = size_bytes;
+        cx.write(stream, Side::Opener, size_bytes);
     }
 
-    /// All that was written is acknowledged, or never will be.
+    /// A flow's program knows that all has arrived, or that it never will.
     fn end(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
         let flow = &mut self.flows[number];
-        if std::mem::replace(&mut flow.is_over, true) {
-            return;
+        flow.is_over = true;
+        let (host, key) = (flow.spec.from, flow.key);
+        if let Some(agent) = self.agents.get_mut(&host) {
+            agent.look(cx, &self.flows);
+            agent.book.end(key);
+            agent.flows.retain(|other| *other != number);
+            self.say(cx, host);
         }
-        let host = flow.spec.from;
-        let (flow, moved_bytes) =
-            (flow.key, flow.spec.size.as_u64() - cx.unacknowledged_bytes(flow.stream, Side::Opener));
-        let reports = vec![Report::Moved { flow, moved_bytes }, Report::Ended { flow }];
-        self.say(cx, host, reports);
     }
 
     /// Agents look at what has become of their flows.
     fn look(&mut self, cx: &mut AppCx<'_, '_>) {
-        let mut said: BTreeMap<u16, Vec<Report>> = BTreeMap::new();
-        for flow in self.flows[..self.begun].iter_mut().filter(|flow| flow.is_announced && !flow.is_over) {
-            let moved_bytes = flow.spec.size.as_u64() - cx.unacknowledged_bytes(flow.stream, Side::Opener);
-            if moved_bytes > flow.said_bytes {
-                flow.said_bytes = moved_bytes;
-                said.entry(flow.spec.from).or_default().push(Report::Moved { flow: flow.key, moved_bytes });
-            }
+        let hosts: Vec<u16> = self.agents.keys().copied().collect();
+        for host in hosts {
+            let agent = self.agents.get_mut(&host).expect("listed above");
+            agent.look(cx, &self.flows);
+            self.say(cx, host);
         }
-        said.into_iter().for_each(|(host, reports)| self.say(cx, host, reports));
         if self.ended_at.is_none() {
             cx.arm(cx.now() + self.look_every, LOOK);
         }
     }
 
-    /// An agent tells the coordinator of its flows.
-    fn say(&mut self, cx: &mut AppCx<'_, '_>, host: u16, reports: Vec<Report>) {
-        if self.coordinator.is_some() {
+    /// An agent tells the coordinator what is new of its flows.
+    fn say(&mut self, cx: &mut AppCx<'_, '_>, host: u16) {
+        loop {
+            let reports = self.agent(host).book.take(FLOWS_TOGETHER);
+            if reports.is_empty() {
+                return;
+            }
             let bytes = json_bytes(&ReportsRequest { session: SESSION, reports: reports.clone() });
             self.ask(cx, host, Request::Reports(reports), bytes);
         }
@@ -370,7 +405,6 @@ impl Shuffling {
         }
         self.tell(cx, host, Vec::new());
         for (host, limits) in limits.into_iter().filter(|(_, limits)| !limits.is_empty()) {
-            self.limits += limits.len() as u64;
             self.tell(cx, host, limits);
         }
     }
@@ -478,10 +512,10 @@ impl App for Shuffling {
                     self.ended_at = (self.finished == self.flows.len()).then(|| cx.now());
                 }
             }
-            (Carries::Data(number), Side::Opener, StreamEvent::Acknowledged) => {
-                if cx.unacknowledged_bytes(stream, side) == 0 {
-                    self.end(cx, number);
-                }
+            (Carries::Data(number), Side::Opener, StreamEvent::Acknowledged)
+                if cx.unacknowledged_bytes(stream, side) == 0 =>
+            {
+                self.end(cx, number);
             }
             (Carries::Data(number), Side::Opener, StreamEvent::GivenUp) => self.end(cx, number),
             _ => {}
@@ -532,8 +566,7 @@ impl App for Shuffling {
             .filter_map(|t| Some(us(t.finished_at?.saturating_since(t.started_at))));
         let mut times: Vec<f64> = times.collect();
         times.sort_by(f64::total_cmp);
-        row.more.insert("transfers", self.transfers.len() as f64);
-        row.more.insert("finished_transfers", times.len() as f64);
+        row.more.insert("finished_transfers_share", times.len() as f64 / self.transfers.len() as f64);
         let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
         more("tct_us_mean", mean(&times).map(|mean| mean.mean));
         more("tct_us_p50", percentile(&times, 0.5));
@@ -543,7 +576,6 @@ impl App for Shuffling {
             unlimited_us.sort_by(f64::total_cmp);
             more("first_limit_us_p50", percentile(&unlimited_us, 0.5));
             more("first_limit_us_max", unlimited_us.last().copied());
-            more("limits", Some(self.limits as f64));
             more("control_bytes", Some(self.control_bytes as f64));
         }
     }

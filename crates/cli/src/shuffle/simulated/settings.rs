@@ -142,10 +142,7 @@ pub fn plan(workload: &System, network: &Network, field: &str) -> Result<Shuffle
     }
     Ok(Shuffle {
         allocator,
-        settings: coordinator::Settings {
-            mice_below: settings.mice_below,
-            ..coordinator::Settings::default()
-        },
+        settings: coordinator::Settings { mice_below: settings.mice_below },
         coordinator,
         look_every: settings.look_every,
         priorities: vec![settings.priority, settings.control_priority],
