@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod allocator;
 pub mod coordinator;
+pub mod emulated;
 pub mod keys;
 pub mod replay;
 pub mod simulated;

@@ -209,7 +209,7 @@ fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
 }
 
 /// `row` with what tells its trial apart.
-fn keyed(point: &Point, trial: u64, seed: u64, row: &impl Serialize) -> Map<String, Value> {
+pub(crate) fn keyed(point: &Point, trial: u64, seed: u64, row: &impl Serialize) -> Map<String, Value> {
     let json = |value: &toml::Value| serde_json::to_value(value).unwrap_or(Value::Null);
     let mut all: Map<String, Value> =
         point.swept.iter().map(|(key, value)| (key.clone(), json(value))).collect();

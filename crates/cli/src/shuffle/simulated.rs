@@ -20,7 +20,7 @@ use anabranch_shuffle::control::{FlowKey, Limit, Report};
 use anabranch_shuffle::coordinator::{Host, Settings};
 use anabranch_sim::stats::{mean, percentile};
 use anabranch_sim::system::SystemPlan;
-use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec, Transfer};
+use anabranch_sim::traffic::{App, AppCx, Side, Start, StreamEvent, StreamSpec, Transfer};
 use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use serde::Serialize;
@@ -43,9 +43,10 @@ const SESSION: u64 = 1 << 63;
 /// Flows come from these ports, so many behind the first, by turns; and go to this one, and those behind it.
 const LOCAL_PORTS: (u16, u32) = (10_000, 50_000);
 const REMOTE_PORT: u16 = 7_000;
-/// Timers: the next flow begins; agents look at their flows.
+/// Timers: the next flow begins; agents look at their flows; the coordinator decides though nobody has said anything.
 const BEGIN: u16 = 0;
 const LOOK: u16 = 1;
+const DECIDE: u16 = 2;
 
 /// A workload, looked up.
 #[derive(Debug)]
@@ -71,6 +72,43 @@ struct FlowSpec {
     start: Instant,
 }
 
+impl Shuffle {
+    /// Whether there are a coordinator and agents.
+    pub const fn has_coordinator(&self) -> bool {
+        self.allocator.is_some()
+    }
+    /// Transfers by name, with their flows.
+    pub fn transfers(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = Start>)> {
+        let start =
+            |flow: &FlowSpec| Start { at: flow.start, src: flow.from, dst: flow.to, size: Some(flow.size) };
+        self.transfers.iter().map(move |(name, flows)| (name.as_str(), flows.iter().map(start)))
+    }
+    /// Strict priority of data.
+    pub fn priority(&self) -> u8 {
+        self.priorities[0]
+    }
+    pub(super) const fn allocator(&self) -> Option<Name> {
+        self.allocator
+    }
+    pub(super) const fn coordinator_host(&self) -> u16 {
+        self.coordinator
+    }
+    /// Hosts with an agent, and the bits in a second that their links carry, headers included.
+    pub(super) const fn hosts(&self) -> &BTreeMap<u16, BitRate> {
+        &self.hosts
+    }
+}
+
+/// Fills in transfers' completion times, in microseconds: of all transfers, those that ended.
+pub(crate) fn report_transfers(mut times: Vec<f64>, all: usize, row: &mut WorkloadRow) {
+    times.sort_by(f64::total_cmp);
+    row.more.insert("finished_transfers_share", times.len() as f64 / all.max(1) as f64);
+    let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
+    more("tct_us_mean", mean(&times).map(|mean| mean.mean));
+    more("tct_us_p50", percentile(&times, 0.5));
+    more("tct_us_p99", percentile(&times, 0.99));
+}
+
 impl SystemPlan for Shuffle {
     fn app(&self, _: &Network, _: Seed) -> Result<Box<dyn App>, PlanError> {
         Ok(Box::new(Shuffling::new(self)))
@@ -87,6 +125,8 @@ impl SystemPlan for Shuffle {
 pub struct Shuffling {
     coordinator: Option<Coordinator<Box<dyn Allocator + Send>>>,
     coordinator_host: u16,
+    /// When it decides though nobody has said anything.
+    decides_at: Option<Instant>,
     look_every: Duration,
     priority: u8,
     control_priority: u8,
@@ -269,6 +309,7 @@ impl Shuffling {
         Self {
             coordinator: plan.allocator.map(|name| Coordinator::new(plan.settings, name.make())),
             coordinator_host: plan.coordinator,
+            decides_at: None,
             look_every: plan.look_every,
             priority: plan.priorities[0],
             control_priority: plan.priorities[1],
@@ -385,7 +426,7 @@ impl Shuffling {
         cx.write(stream, Side::Opener, bytes);
     }
 
-    /// The coordinator takes in what an agent says, decides, and tells all agents what has changed for them.
+    /// The coordinator takes in what an agent says, and decides.
     fn answer(&mut self, cx: &mut AppCx<'_, '_>, host: u16, request: Request) {
         let (now, name) = (cx.now(), host_name(host));
         let Some(coordinator) = &mut self.coordinator else { return };
@@ -397,16 +438,26 @@ impl Shuffling {
             Request::Reports(reports) => coordinator.handle_reports(now, &name, SESSION, &reports),
         }
         .expect("agents say what there is, in order");
+        self.tell(cx, host, Vec::new());
+        self.decide(cx);
+    }
+
+    /// The coordinator decides, and tells all agents what has changed for them.
+    fn decide(&mut self, cx: &mut AppCx<'_, '_>) {
+        let now = cx.now();
+        let Some(coordinator) = &mut self.coordinator else { return };
         coordinator.decide(now).expect("allocators put no more on a link than it carries");
         while coordinator.poll_ended().is_some() {}
-        let mut limits = Vec::new();
-        for host in self.agents.keys() {
-            limits.push((*host, coordinator.poll_limits(&host_name(*host), SESSION)));
+        if let Some(at) = coordinator.poll_timeout()
+            && self.decides_at.is_none_or(|armed| at < armed)
+        {
+            self.decides_at = Some(at);
+            cx.arm(at.max(now), DECIDE);
         }
-        self.tell(cx, host, Vec::new());
-        for (host, limits) in limits.into_iter().filter(|(_, limits)| !limits.is_empty()) {
-            self.tell(cx, host, limits);
-        }
+        let told =
+            self.agents.keys().map(|host| (*host, coordinator.poll_limits(&host_name(*host), SESSION)));
+        let told: Vec<(u16, Vec<Limit>)> = told.filter(|(_, limits)| !limits.is_empty()).collect();
+        told.into_iter().for_each(|(host, limits)| self.tell(cx, host, limits));
     }
 
     fn agent(&mut self, host: u16) -> &mut Agent {
@@ -479,7 +530,12 @@ impl App for Shuffling {
     fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, token: u16) {
         match token {
             BEGIN => self.begin(cx),
-            _ => self.look(cx),
+            LOOK => self.look(cx),
+            _ => {
+                if self.decides_at.take_if(|at| *at <= cx.now()).is_some() {
+                    self.decide(cx);
+                }
+            }
         }
     }
 
@@ -560,20 +616,13 @@ impl App for Shuffling {
             Some((flow.spec.size.as_u64(), us(took)))
         });
         row.complete(&Times(whole.collect()));
-        let times = self
-            .transfers()
-            .into_iter()
-            .filter_map(|t| Some(us(t.finished_at?.saturating_since(t.started_at))));
-        let mut times: Vec<f64> = times.collect();
-        times.sort_by(f64::total_cmp);
-        row.more.insert("finished_transfers_share", times.len() as f64 / self.transfers.len() as f64);
-        let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
-        more("tct_us_mean", mean(&times).map(|mean| mean.mean));
-        more("tct_us_p50", percentile(&times, 0.5));
-        more("tct_us_p99", percentile(&times, 0.99));
+        let ended = self.transfers();
+        let took = |t: &Transfer| Some(us(t.finished_at?.saturating_since(t.started_at)));
+        report_transfers(ended.iter().filter_map(took).collect(), ended.len(), row);
         if self.coordinator.is_some() {
             let mut unlimited_us = self.unlimited_us.clone();
             unlimited_us.sort_by(f64::total_cmp);
+            let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
             more("first_limit_us_p50", percentile(&unlimited_us, 0.5));
             more("first_limit_us_max", unlimited_us.last().copied());
             more("control_bytes", Some(self.control_bytes as f64));

@@ -119,6 +119,31 @@ fn a_transfer_ends_with_its_last_flow_and_counts_from_its_first() {
 }
 
 #[test]
+fn every_scheduler_brings_all_flows_of_random_transfers_to_their_end() {
+    use clap::ValueEnum as _;
+    for (trial, name) in super::Name::value_variants().iter().enumerate() {
+        let mut random = anabranch_units::Seed::new(trial as u64).stream("flows", 0);
+        let mut text = format!("{STAR}\nallocator = \"{}\"\n", name.text());
+        for transfer in 0..8 {
+            let flow = |random: &mut anabranch_units::RandomStream| {
+                let (from, step) = (random.below(4), 1 + random.below(3));
+                // Mice and others, from a byte on.
+                let (size, start) = (1 + random.below(400_000) * random.below(2), random.below(2_000));
+                let to = (from + step) % 4;
+                format!(
+                    "{{ from = \"h{from}\", to = \"h{to}\", size = \"{size} B\", start = \"{start} ms\" }}"
+                )
+            };
+            let flows: Vec<String> = (0..=random.below(4)).map(|_| flow(&mut random)).collect();
+            text += &format!("transfers.t{transfer}.flows = [{}]\n", flows.join(", "));
+        }
+        let outcome = run(&plan(&text, &[]).expect("it is good"));
+        assert!(outcome.transfers.iter().all(|transfer| transfer.tct_us.is_some()), "{}", name.text());
+        assert_eq!(outcome.transfers.len(), 8);
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said_with_its_setting() {
     let flow = "{ from = \"h1\", to = \"h2\", size = \"1 MB\" }";
     let good = format!("transfers.t.flows = [{flow}]");
