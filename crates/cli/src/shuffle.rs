@@ -3,8 +3,10 @@
 pub mod agent;
 pub mod allocator;
 pub mod coordinator;
+pub mod emulated;
 pub mod keys;
 pub mod replay;
+pub mod simulated;
 pub mod status;
 pub mod trace;
 

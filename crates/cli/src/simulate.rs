@@ -209,7 +209,7 @@ fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
 }
 
 /// `row` with what tells its trial apart.
-fn keyed(point: &Point, trial: u64, seed: u64, row: &impl Serialize) -> Map<String, Value> {
+pub(crate) fn keyed(point: &Point, trial: u64, seed: u64, row: &impl Serialize) -> Map<String, Value> {
     let json = |value: &toml::Value| serde_json::to_value(value).unwrap_or(Value::Null);
     let mut all: Map<String, Value> =
         point.swept.iter().map(|(key, value)| (key.clone(), json(value))).collect();
@@ -260,6 +260,9 @@ fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> 
         done.iter().flat_map(keyed).collect::<Vec<_>>()
     };
     parquet::write(&run_dir, "flows", &each(|outcome| values(&outcome.flows)))?;
+    if done.iter().any(|trial| !trial.outcome.transfers.is_empty()) {
+        parquet::write(&run_dir, "transfers", &each(|outcome| values(&outcome.transfers)))?;
+    }
     parquet::write(&run_dir, "links", &each(|outcome| values(&outcome.links)))?;
     if points.iter().any(|point| point.scenario.probe.is_some()) {
         parquet::write(&run_dir, "series", &each(|outcome| values(&outcome.series)))?;

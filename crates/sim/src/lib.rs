@@ -26,7 +26,7 @@ mod trials;
 pub use end::{End, Msg, Report, UdpSink};
 pub use network::{Network, NetworkError};
 pub use plan::{Plan, PlanError};
-pub use report::{FlowRow, LinkRow, NetworkRow, Outcome, Times, WorkloadRow};
+pub use report::{FlowRow, LinkRow, NetworkRow, Outcome, Times, TransferRow, WorkloadRow};
 pub use run::{Sample, Simulation};
 pub use sizes::{Sizes, SizesError};
 pub use trials::parallel;

@@ -24,6 +24,8 @@ pub struct Outcome {
     pub links: Vec<LinkRow>,
     /// One for each flow.
     pub flows: Vec<FlowRow>,
+    /// One for each group of flows of which the last one counts, of workloads that have such.
+    pub transfers: Vec<TransferRow>,
     /// What was probed, by time.
     pub series: Vec<Sample>,
 }
@@ -255,6 +257,23 @@ pub struct FlowRow {
     pub timeouts: u64,
 }
 
+/// What became of a group of flows of which the last one counts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TransferRow {
+    /// Which workload, from 0.
+    pub workload_index: u16,
+    /// What it is called.
+    pub transfer: String,
+    /// How many flows it has.
+    pub flows: u64,
+    /// What they move, all together.
+    pub size_bytes: u64,
+    /// When the first of them was to begin.
+    pub started_s: f64,
+    /// How long it took until the last was whole, if it was.
+    pub tct_us: Option<f64>,
+}
+
 fn us(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
@@ -293,7 +312,19 @@ impl Outcome {
             timeouts: sent.timeouts,
         });
         let flows = flows.collect();
-        Self { workloads, network: network(s), links: links(s), flows, series }
+        let mut transfers = Vec::new();
+        for (number, job) in s.traffic().jobs().iter().enumerate() {
+            let Job::App(app) = job else { continue };
+            transfers.extend(app.transfers().into_iter().map(|transfer| TransferRow {
+                workload_index: number as u16,
+                transfer: transfer.name,
+                flows: transfer.flows,
+                size_bytes: transfer.size.as_u64(),
+                started_s: transfer.started_at.as_secs_f64(),
+                tct_us: transfer.finished_at.map(|at| us(at - transfer.started_at)),
+            }));
+        }
+        Self { workloads, network: network(s), links: links(s), flows, transfers, series }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::traffic::App;
 use anabranch_units::Seed;
 
 /// The kinds of workloads that are systems'.
-pub const KINDS: &[&str] = &["replicate", "gather"];
+pub const KINDS: &[&str] = &["replicate", "gather", "shuffle"];
 
 /// Who knows systems.
 pub trait Systems {

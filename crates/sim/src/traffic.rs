@@ -9,7 +9,7 @@ mod incast;
 mod transfers;
 mod udp;
 
-pub use app::{App, AppCx, Side, StreamEvent, StreamSpec};
+pub use app::{App, AppCx, Side, StreamEvent, StreamSpec, Transfer};
 pub use incast::{Incast, Round, Settings as IncastSettings};
 pub use transfers::{Arrivals, Start, Transfers};
 pub use udp::{Sending, Udp, UdpFlow};
@@ -268,6 +268,9 @@ impl User for Traffic {
             Job::Incast(incast) => incast.on_event(&mut self.world, cx, number, end, event),
             Job::Udp(_) => {}
             Job::App(app) => {
+                if flow.size.is_some_and(|size| flow.delivered_bytes >= size.as_u64()) {
+                    flow.finished_at.get_or_insert(cx.now());
+                }
                 let side = if end == flow.sender { Side::Opener } else { Side::Acceptor };
                 if let Some(event) = app::stream_event(event) {
                     let mut cx = AppCx { world: &mut self.world, cx, job };

@@ -9,6 +9,7 @@ use crate::receive::ReceiveHalf;
 use crate::segment::{SackBlocks, Segment};
 use crate::send::{Piece, SendHalf};
 use anabranch_endpoint::{Duration, Endpoint, Instant, PeerId, Transmit};
+use anabranch_units::BitRate;
 
 /// How far a connection has come.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -212,6 +213,16 @@ impl Connection {
     /// The stream ends behind what was written.
     pub fn close(&mut self) {
         self.send.close();
+    }
+    /// Sends data no faster than this from now on, whatever the windows allow; with `None` as fast as they do, at once. The
+    /// connection is to be polled afterwards.
+    ///
+    /// Units: of data, what is sent again included; headers, acknowledgements and the handshake are not counted. Over any time
+    /// it sends at most what the limit allows in it, and one segment more.
+    /// Panics: for a limit of zero.
+    /// Cost: a timer for each segment; without a limit nothing.
+    pub fn set_pacing_limit(&mut self, limit: Option<BitRate>) {
+        self.send.set_pacing_limit(limit);
     }
     /// Takes `bytes` out of what has arrived, which makes room for more.
     pub fn read(&mut self, bytes: u64) {

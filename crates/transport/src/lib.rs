@@ -11,7 +11,7 @@
 //! (DCTCP), 3168 (ECN). Each file cites its sections and marks where it differs.
 //!
 //! Invariants: nothing is sent beyond the peer's window, probes apart, or beyond the congestion window, limited
-//! transmit, loss probes and the first segment of a repair apart;
+//! transmit, loss probes and the first segment of a repair apart; with a pacing limit nothing is sent faster than that;
 //! what is delivered is delivered once and in order; every loss is repaired or the connection is given up with an event.
 //!
 //! Leaves out: packets and links (`fabric`), and real sockets (`net`; there the kernel's TCP is used). Read [`Connection`],
@@ -20,6 +20,7 @@
 mod config;
 mod congestion;
 mod connection;
+mod pacing;
 mod rack;
 mod ranges;
 mod receive;

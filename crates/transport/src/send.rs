@@ -8,11 +8,12 @@
 
 use crate::config::Config;
 use crate::congestion::{Ack, Congestion, Window};
+use crate::pacing::Pacing;
 use crate::rack::{Rack, View};
 use crate::ranges::Ranges;
 use crate::rtt::RttEstimator;
 use crate::segment::Segment;
-use anabranch_units::{Duration, Instant};
+use anabranch_units::{BitRate, Duration, Instant};
 
 /// Duplicate acknowledgements that mean a loss (RFC 5681 section 3.2).
 const DUP_THRESHOLD: u32 = 3;
@@ -54,6 +55,8 @@ pub(crate) struct SendHalf {
     timer: Option<Instant>,
     /// Loss detection by time, where it is set.
     rack: Option<Box<Rack>>,
+    /// A limit from outside, while there is one.
+    pacing: Option<Box<Pacing>>,
     last_sent_at: Option<Instant>,
     /// Marks echoed below this position belong to a reaction that was made.
     marks_seen: u64,
@@ -144,6 +147,7 @@ impl SendHalf {
             timeouts: 0,
             timer: None,
             rack: config.rack.then(|| Box::new(Rack::new(config.delayed_ack.unwrap_or(Duration::ZERO)))),
+            pacing: None,
             last_sent_at: None,
             marks_seen: 0,
             say_cwr: false,
@@ -179,11 +183,24 @@ impl SendHalf {
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
-    /// When to call [`Self::handle_timeout`]: the first of three timers, for retransmission, reordering and loss probes.
+    /// When to call [`Self::handle_timeout`]: the first of four timers, for retransmission, reordering, loss probes and pacing.
     pub(crate) fn timer(&self) -> Option<Instant> {
-        match self.rack.as_ref().and_then(|rack| rack.timer()) {
-            None => self.timer,
-            Some(at) => Some(self.timer.map_or(at, |timer| timer.min(at))),
+        let rack = self.rack.as_ref().and_then(|rack| rack.timer());
+        let pacing = self.pacing.as_ref().and_then(|pacing| pacing.timer());
+        let first = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, None) => a,
+            (None, b) => b,
+        };
+        first(first(self.timer, rack), pacing)
+    }
+    /// Sends no faster than this from now on; as fast as the windows allow without.
+    ///
+    /// Panics: for a limit of zero.
+    pub(crate) fn set_pacing_limit(&mut self, limit: Option<BitRate>) {
+        match (limit, &mut self.pacing) {
+            (Some(limit), Some(pacing)) => pacing.set(limit),
+            (limit, pacing) => *pacing = limit.map(|limit| Box::new(Pacing::new(limit))),
         }
     }
     /// The peer takes data up to `window` now.
@@ -465,6 +482,19 @@ impl SendHalf {
 
     /// The next piece, until `None`. Counts as sent.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<Piece> {
+        if self.pacing.is_none() {
+            return self.poll_unpaced(now);
+        }
+        let has_more = self.una < self.end();
+        if !self.pacing.as_mut()?.may_send(now, has_more) {
+            return None;
+        }
+        let piece = self.poll_unpaced(now)?;
+        self.pacing.as_mut()?.note_sent(now, piece.len);
+        Some(piece)
+    }
+
+    fn poll_unpaced(&mut self, now: Instant) -> Option<Piece> {
         if std::mem::take(&mut self.probe) {
             // RFC 9293 section 3.8.6.1. A byte that the peer has, or that lies beyond its window: it must answer.
             return Some(Piece {

@@ -23,7 +23,7 @@ from anabranch_lab.batches import ROWS, RUN
 #: What a directory that `Result.save` wrote says of itself, beside its tables.
 SWEEP = "sweep.json"
 #: Tables beside the rows, in files that end in ``.parquet``.
-TABLES = ("flows", "links", "series")
+TABLES = ("flows", "transfers", "links", "series")
 
 
 class NoTableError(LookupError):
@@ -66,6 +66,17 @@ class Result:
             The run kept none.
         """
         return self._table("flows")
+
+    @functools.cached_property
+    def transfers(self) -> pd.DataFrame:
+        """A row for each transfer: of workloads whose flows make such.
+
+        Raises
+        ------
+        NoTableError
+            The run kept none.
+        """
+        return self._table("transfers")
 
     @functools.cached_property
     def links(self) -> pd.DataFrame:

@@ -10,6 +10,7 @@
 
 use anabranch_emu::Histogram;
 use anabranch_endpoint::{Endpoint as _, PeerId};
+use anabranch_shuffle::control::FlowKey;
 use anabranch_sim::UdpSink;
 use anabranch_sim::traffic::UdpFlow;
 use anabranch_transport::{Datagram, UdpSource};
@@ -22,16 +23,18 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen,
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, Error, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Handle;
 
 /// Flow 0 comes from here, the others from the ports behind: below those that the kernel gives out itself.
@@ -78,6 +81,17 @@ pub(super) struct Outgoing {
     pub priority: u8,
     pub start_ns: u64,
     pub size_bytes: Option<u64>,
+    /// What waits for it, and who is to be told before it sends.
+    #[serde(default)]
+    pub announce: Option<Announce>,
+}
+
+/// A flow of a transfer, which a host's `shuffle agent` is told of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Announce {
+    pub transfer: String,
+    /// Where the agent listens.
+    pub socket: PathBuf,
 }
 
 /// Datagrams that are sent.
@@ -116,7 +130,7 @@ pub(super) struct Ask {
 
 /// What a host has seen. Times are nanoseconds from the beginning.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// When it was done.
     pub over_ns: u64,
     pub flows: BTreeMap<u32, SeenFlow>,
@@ -137,7 +151,7 @@ pub(super) struct Seen {
 
 /// A flow, as its receiver saw it; `start_ns` as its sender did.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct SeenFlow {
+pub(crate) struct SeenFlow {
     pub bytes: u64,
     pub warmup_bytes: u64,
     pub start_ns: Option<u64>,
@@ -146,7 +160,7 @@ pub(super) struct SeenFlow {
 
 /// Datagrams of a flow, as their receiver saw them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct SeenSink {
+pub(crate) struct SeenSink {
     pub sink: UdpSink,
     pub bytes: u64,
     pub warmup_bytes: u64,
@@ -154,7 +168,7 @@ pub(super) struct SeenSink {
 
 /// The rounds of an incast.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct SeenRounds {
+pub(crate) struct SeenRounds {
     pub first_flow: u32,
     pub round_bytes: u64,
     pub rounds_ns: Vec<(u64, u64)>,
@@ -429,7 +443,7 @@ fn pace(host: &Arc<Host>, mut sources: Vec<Sending>, runtime: &Handle) {
             let host = host.clone();
             runtime.spawn(async move {
                 let sent = match begun {
-                    Ok(stream) => send(stream, flow.size_bytes).await,
+                    Ok(stream) => send(stream, &flow).await,
                     Err(error) => Err(error),
                 };
                 // A network can keep a flow from its receiver; and when time is up receivers go.
@@ -587,9 +601,14 @@ fn begin(host: &Host, task: &Outgoing) -> std::io::Result<TcpStream> {
 }
 
 /// Sends one flow and waits until its receiver has it.
-async fn send(stream: TcpStream, size_bytes: Option<u64>) -> std::io::Result<()> {
+async fn send(stream: TcpStream, task: &Outgoing) -> std::io::Result<()> {
     let mut stream = tokio::net::TcpStream::from_std(stream)?;
-    let mut left = size_bytes.unwrap_or(u64::MAX);
+    if let Some(announce) = &task.announce {
+        // Of a connection that does not stand yet an agent knows nothing.
+        stream.writable().await?;
+        say(announce, &stream, task.size_bytes.unwrap_or(u64::MAX)).await?;
+    }
+    let mut left = task.size_bytes.unwrap_or(u64::MAX);
     while left > 0 {
         stream.writable().await?;
         match stream.try_write(&ZEROES[..left.min(CHUNK as u64) as usize]) {
@@ -599,8 +618,21 @@ async fn send(stream: TcpStream, size_bytes: Option<u64>) -> std::io::Result<()>
         }
     }
     stream.shutdown().await?;
-    // The receiver goes when it has it all; an earlier end here would leave the rest to a kernel that may give it up.
+    // The receiver goes when it has it all; an earlier end here would leave the rest to a kernel that may give it up. That the
+    // connection has gone tells an agent that the flow is over.
     stream.readable().await
+}
+
+/// Tells the agent of this host what waits for a flow, and waits until it has taken that in.
+async fn say(announce: &Announce, stream: &tokio::net::TcpStream, size_bytes: u64) -> std::io::Result<()> {
+    let flow = FlowKey { local: stream.local_addr()?, remote: stream.peer_addr()? };
+    let line = json!({ "flow": flow, "transfer": announce.transfer, "size_bytes": size_bytes });
+    let mut agent = tokio::net::UnixStream::connect(&announce.socket).await?;
+    agent.write_all(format!("{line}\n").as_bytes()).await?;
+    let mut reply = String::new();
+    tokio::io::BufReader::new(agent).read_line(&mut reply).await?;
+    let is_taken = serde_json::from_str(&reply).is_ok_and(|reply: serde_json::Value| reply["ok"] == true);
+    if is_taken { Ok(()) } else { Err(Error::other(format!("its agent does not take it: {}", reply.trim()))) }
 }
 
 /// Answers each request with a block.

@@ -6,13 +6,17 @@
 //! Leaves out: shared buffers. Read [`run`] first.
 
 use super::Args;
-use super::agent::{self, Ask, Incoming, Outgoing, Seen, Serve, Source, Task, monotonic_ns};
+use super::agent::{self, Announce, Ask, Incoming, Outgoing, Seen, Serve, Source, Task, monotonic_ns};
 use crate::pipe::Pipe;
 use crate::run_dir::RunDir;
-use crate::simulate::{keyed_rows, table};
+use crate::shuffle::emulated::{Coordination, Shuffled};
+use crate::shuffle::simulated::report_transfers;
+use crate::simulate::systems::Family;
+use crate::simulate::{keyed, keyed_rows, parquet, table};
 use anabranch_emu::{Emulation, EmulationOptions, Histogram, Report, Switching};
 use anabranch_sim::scenario::{self, Point, Scenario, Workload};
-use anabranch_sim::{Plan, PlanError, Times, WorkloadRow};
+use anabranch_sim::traffic::Start;
+use anabranch_sim::{Plan, PlanError, Times, TransferRow, WorkloadRow};
 use anabranch_transport::Control;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
 use anyhow::{Context as _, bail, ensure};
@@ -74,7 +78,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone())?;
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let (mut done, mut pipe): (Vec<table::Line>, _) = (Vec::new(), Pipe::default());
-    let mut trusted = true;
+    let (mut trusted, mut transfers) = (true, Vec::new());
     for (index, point) in points.iter().enumerate() {
         for trial in 0..args.trials {
             if !quiet {
@@ -83,7 +87,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 eprintln!("emulating{swept}, trial {} of {}", trial + 1, args.trials);
             }
             let plan = plan(args, point)?;
-            let (rows, report, emulated) = emulate(args, &plan, trial, &interrupted)?;
+            let (rows, ended, report, emulated) = emulate(args, &plan, trial, &interrupted)?;
             if interrupted.load(Ordering::Relaxed) {
                 eprintln!("anabranch: interrupted");
                 return Ok(ExitCode::from(130));
@@ -100,6 +104,8 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                     record.row(&row)?;
                 }
             }
+            let keyed = |row| keyed(point, trial, plan.seed(trial), row);
+            transfers.extend(ended.iter().map(keyed));
             if let Some(record) = &mut record {
                 record.emulation(&format!("point {index}, trial {trial}"), &report)?;
             }
@@ -114,6 +120,9 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         pipe.print(std::iter::once(table::of(&points, &done).to_string()));
     }
     if let Some(record) = record {
+        if !transfers.is_empty() {
+            parquet::write(&record, "transfers", &transfers)?;
+        }
         let (command, config) = crate::arguments();
         record.finish(&command, config, points.first().map(|p| Seed::new(p.scenario.seed)))?;
     }
@@ -144,7 +153,8 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
 /// Files that a scenario names lie beside it.
 fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = Path::new(&args.topology).parent().map(Path::to_path_buf).unwrap_or_default();
-    Plan::new(point.scenario.clone(), &|name| std::fs::read_to_string(folder.join(name)))
+    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    Plan::with_systems(point.scenario.clone(), &read, &Family)
 }
 
 /// What the sites' TCP is set to.
@@ -221,7 +231,7 @@ fn emulate(
     plan: &Plan,
     trial: u64,
     interrupted: &AtomicBool,
-) -> anyhow::Result<(Vec<WorkloadRow>, Report, Emulated)> {
+) -> anyhow::Result<(Vec<WorkloadRow>, Vec<TransferRow>, Report, Emulated)> {
     let seed = Seed::new(plan.seed(trial));
     let topology = plan.network().topology();
     let switching = topology.site_ids().map(|site| {
@@ -235,9 +245,13 @@ fn emulate(
         ..settings(plan)?
     };
     let emulation = Emulation::start(topology, options)?;
-    let flows = Flows::new(plan, trial, &|site| emulation.site_address(site))?;
+    let mut flows = Flows::new(plan, trial, &|site| emulation.site_address(site))?;
+    let control = flows.shuffles.values().filter(|shuffled| shuffled.shuffle.has_coordinator());
+    let control = control.map(|shuffled| Coordination::start(&emulation, plan, &shuffled.shuffle));
+    let control: Vec<Coordination> = control.collect::<Result<_, _>>()?;
+    flows.announce(&control);
     let mut agents = Vec::new();
-    for (site, task) in flows.tasks {
+    for (site, task) in std::mem::take(&mut flows.tasks) {
         agents.push(Agent::start(&emulation, SiteId(site), &task)?);
     }
     for agent in &mut agents {
@@ -250,6 +264,7 @@ fn emulate(
     let seen = watch(plan, &emulation, &mut agents, begin_ns, interrupted)?;
     let mut report = emulation.report()?;
     report.why.extend(distrust(&seen, args.lateness_bound));
+    report.why.extend(control.iter().filter_map(Coordination::distrust));
     report.trusted = report.why.is_empty();
     let counters = emulation.counters()?;
     let emulated = Emulated {
@@ -267,8 +282,11 @@ fn emulate(
         trusted: report.trusted,
         why: report.why.clone(),
     };
-    let rows = rows(plan, &flows.of_workload, &seen);
-    Ok((rows, report, emulated))
+    drop(control);
+    let rows = rows(plan, &flows, &seen);
+    let shuffles = flows.shuffles.iter();
+    let transfers = shuffles.flat_map(|(index, shuffled)| shuffled.transfers(*index as u16, &seen)).collect();
+    Ok((rows, transfers, report, emulated))
 }
 
 fn has(late: &Histogram) -> Option<&Histogram> {
@@ -311,6 +329,8 @@ struct Flows {
     tasks: BTreeMap<u16, Task>,
     /// What all tasks begin as.
     timing: Task,
+    /// Workloads of kind `shuffle`.
+    shuffles: BTreeMap<usize, Shuffled>,
 }
 
 impl Flows {
@@ -327,7 +347,8 @@ impl Flows {
             congestion_control: congestion_control(plan)?.to_owned(),
             ..Task::default()
         };
-        let mut new = Self { of_workload: Vec::new(), tasks: BTreeMap::new(), timing };
+        let (of_workload, tasks, shuffles) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let mut new = Self { of_workload, tasks, timing, shuffles };
         let mut take = |index: usize| {
             let most = agent::FLOWS_MAX;
             flow += 1;
@@ -380,6 +401,23 @@ impl Flows {
                         udp,
                     });
                 }
+            } else if let Workload::System(system) = workload
+                && system.kind == "shuffle"
+            {
+                let field = format!("workload[{index}]");
+                let shuffle = crate::shuffle::simulated::plan(system, plan.network(), &field)?;
+                let mut transfers = Vec::new();
+                for (name, flows) in shuffle.transfers() {
+                    let mut of_transfer = Vec::new();
+                    for start in flows {
+                        let flow = take(index)?;
+                        numbers.push((flow, start.size));
+                        of_transfer.push((flow, start.size.unwrap_or_default()));
+                        new.transfer(flow, &start, shuffle.priority(), (&site, address));
+                    }
+                    transfers.push((name.to_owned(), of_transfer));
+                }
+                new.shuffles.insert(index, Shuffled { shuffle, transfers });
             } else {
                 let starts = plan.starts(seed, index).with_context(|| {
                     format!("workload[{index}].kind: {}: only in the simulator", workload.kind())
@@ -395,16 +433,47 @@ impl Flows {
                     }
                     let flow = take(index)?;
                     numbers.push((flow, start.size));
-                    let size_bytes = start.size.map(ByteCount::as_u64);
-                    let (src, dst) = (site(start.src), site(start.dst));
-                    new.task(dst).incoming.push(Incoming { flow, size_bytes });
-                    let (to, start_ns) = (address(dst), start.at.as_ns());
-                    new.task(src).outgoing.push(Outgoing { flow, to, priority, start_ns, size_bytes });
+                    new.transfer(flow, &start, priority, (&site, address));
                 }
             }
             new.of_workload.push(numbers);
         }
         Ok(new)
+    }
+
+    /// A flow of TCP from one host to another.
+    fn transfer(
+        &mut self,
+        flow: u32,
+        start: &Start,
+        priority: u8,
+        (site, address): (&dyn Fn(u16) -> SiteId, &dyn Fn(SiteId) -> IpAddr),
+    ) {
+        let size_bytes = start.size.map(ByteCount::as_u64);
+        let (src, dst) = (site(start.src), site(start.dst));
+        self.task(dst).incoming.push(Incoming { flow, size_bytes });
+        let (to, start_ns, announce) = (address(dst), start.at.as_ns(), None);
+        self.task(src).outgoing.push(Outgoing { flow, to, priority, start_ns, size_bytes, announce });
+    }
+
+    /// Flows of transfers are announced to the agents of their hosts.
+    fn announce(&mut self, control: &[Coordination]) {
+        let with_coordinator = self.shuffles.values().filter(|shuffled| shuffled.shuffle.has_coordinator());
+        for (control, shuffled) in control.iter().zip(with_coordinator) {
+            let transfers = shuffled.transfers.iter();
+            let of: BTreeMap<u32, &String> = transfers
+                .flat_map(|(name, flows)| flows.iter().map(move |(flow, _)| (*flow, name)))
+                .collect();
+            for (site, task) in &mut self.tasks {
+                let socket = control.socket(SiteId(*site));
+                for outgoing in &mut task.outgoing {
+                    if let Some(transfer) = of.get(&outgoing.flow) {
+                        let (transfer, socket) = ((*transfer).clone(), socket.clone());
+                        outgoing.announce = Some(Announce { transfer, socket });
+                    }
+                }
+            }
+        }
     }
 
     fn task(&mut self, site: SiteId) -> &mut Task {
@@ -509,13 +578,13 @@ fn watch(
 }
 
 /// What the workloads got, by what the hosts saw.
-fn rows(plan: &Plan, of_workload: &[Vec<(u32, Option<ByteCount>)>], seen: &Seen) -> Vec<WorkloadRow> {
+fn rows(plan: &Plan, all: &Flows, seen: &Seen) -> Vec<WorkloadRow> {
     let scenario = plan.scenario();
     let us = |ns: u64| ns as f64 / 1e3;
     let measured = Duration::from_ns(seen.over_ns.saturating_sub(scenario.warmup.as_ns()));
     let mbps = |bytes| BitRate::average(ByteCount::new(bytes), measured).map(BitRate::as_mbps_f64);
     let one = |(index, workload): (usize, &Workload)| {
-        let flows = &of_workload[index];
+        let flows = &all.of_workload[index];
         let mut row = WorkloadRow {
             workload: workload.kind().to_owned(),
             flows: flows.len() as u64,
@@ -547,6 +616,11 @@ fn rows(plan: &Plan, of_workload: &[Vec<(u32, Option<ByteCount>)>], seen: &Seen)
                     Some((size.as_ref()?.as_u64(), us(flow.whole_ns?.saturating_sub(flow.start_ns?))))
                 });
                 row.complete(&Times(whole.collect()));
+                if let Some(shuffled) = all.shuffles.get(&index) {
+                    let transfers = shuffled.transfers(index as u16, seen);
+                    let times = transfers.iter().filter_map(|transfer| transfer.tct_us).collect();
+                    report_transfers(times, transfers.len(), &mut row);
+                }
             }
         }
         row
@@ -556,6 +630,7 @@ fn rows(plan: &Plan, of_workload: &[Vec<(u32, Option<ByteCount>)>], seen: &Seen)
 
 #[cfg(test)]
 mod tests {
+    use super::agent::SeenFlow;
     use super::*;
 
     const NETWORK: &str = "[network]\ntopology = \"star\"\nhosts = 3\nrate = \"10 Mbit/s\"\n";
@@ -616,6 +691,39 @@ mod tests {
         let late = r#"workload = [{ kind = "long", pairs = [["h0", "h1"]], size = "1 B", start = "600 s" }]"#;
         let error = listed(&planned(late)).err().expect("too late").to_string();
         assert!(error.contains("workload[0]: a flow begins later than"), "{error}");
+    }
+
+    #[test]
+    fn flows_of_transfers_are_announced_where_they_are_sent_from() {
+        let text = r#"
+            [workload]
+            kind = "shuffle"
+            transfers.t.start = "1 s"
+            transfers.t.flows = [
+                { from = "h0", to = "h2", size = "10 kB" },
+                { from = "h1", to = "h2", size = "20 kB", start = "5 ms" },
+            ]
+        "#;
+        let points = scenario::read("test.toml", &format!("{NETWORK}{text}"), &[]).expect("a good scenario");
+        let read = |_: &str| unreachable!("it names no file");
+        let plan = Plan::with_systems(points[0].scenario.clone(), &read, &Family).expect("a good plan");
+        let flows = listed(&plan).expect("few flows");
+        assert_eq!(
+            flows.shuffles[&0].transfers,
+            [("t".to_owned(), vec![(0, ByteCount::new(10_000)), (1, ByteCount::new(20_000)),])]
+        );
+        let [late] = &flows.tasks[&1].outgoing[..] else { panic!("one") };
+        assert_eq!((late.flow, late.start_ns, late.size_bytes), (1, 1_005_000_000, Some(20_000)));
+        assert_eq!(flows.tasks[&2].incoming.len(), 2);
+        let mut seen = Seen::default();
+        let flow =
+            |start_ns, whole_ns| SeenFlow { start_ns: Some(start_ns), whole_ns, ..SeenFlow::default() };
+        seen.flows.insert(0, flow(1_000_000_000, Some(1_500_000_000)));
+        seen.flows.insert(1, flow(1_005_000_000, None));
+        let tct_us = |seen: &Seen| flows.shuffles[&0].transfers(0, seen)[0].tct_us;
+        assert_eq!(tct_us(&seen), None, "its last flow is not whole");
+        seen.flows.insert(1, flow(1_005_000_000, Some(2_250_000_000)));
+        assert_eq!(tct_us(&seen), Some(1_250_000.0));
     }
 
     #[test]

@@ -309,7 +309,14 @@ impl App for Gathering {
         for server in 0..self.servers.len() {
             let host = self.servers[server].host;
             let priority = self.settings.priority;
-            let spec = StreamSpec { from: self.host, to: host, links: [None; 2], priority, is_control: true };
+            let spec = StreamSpec {
+                from: self.host,
+                to: host,
+                links: [None; 2],
+                size: None,
+                priority,
+                is_control: true,
+            };
             let stream = cx.open(&spec);
             cx.open_channel(host, self.host, priority);
             if server == 0 {

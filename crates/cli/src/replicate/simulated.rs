@@ -185,6 +185,7 @@ impl Replication {
                         from: hosts[from],
                         to: hosts[to],
                         links: [Some(out.link), transfer.sites[from].back[index]],
+                        size: None,
                         priority: if fills { FILL } else { BULK },
                         is_control: false,
                     };

@@ -80,6 +80,8 @@ pub struct Args {
 
 /// After so long without a word of the coordinator, limits are lifted.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// What is said then.
+pub(super) const SILENT: &str = "the coordinator is silent";
 /// How long one request may take.
 const REPLY_MAX: Duration = SILENCE_MAX;
 /// How often flows are looked at.
@@ -396,7 +398,7 @@ impl Agent {
                 heard_at.map_or(SILENCE_MAX, |heard_at| SILENCE_MAX.saturating_sub(heard_at.elapsed()));
             if left.is_zero() {
                 *lock(&self.heard_at) = None;
-                tracing::warn!("the coordinator is silent: no flow has a limit until it is back");
+                tracing::warn!("{SILENT}: no flow has a limit until it is back");
                 self.enforcer.lift_all().await;
             } else {
                 sleep(left).await;

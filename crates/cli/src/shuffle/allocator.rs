@@ -24,6 +24,9 @@ pub enum Name {
     Chase,
     /// Flow Chasing as published; the total volume of transfers is their priority.
     ChaseTotal,
+    /// Flow Chasing as published, but links that no transfer would end earlier by are left idle.
+    #[value(name = "chase-without-conservation")]
+    ChaseWithoutConservation,
     /// Flow Chasing, further: who could be through first, flows in proportion, and nobody starves.
     #[value(name = "chase+")]
     ChasePlus,
@@ -81,6 +84,7 @@ impl Name {
             Self::Sincronia => Box::new(Sincronia::default()),
             Self::Chase => Box::new(Chase::new(Priority::Remaining, true)),
             Self::ChaseTotal => Box::new(Chase::new(Priority::Total, true)),
+            Self::ChaseWithoutConservation => Box::new(Chase::new(Priority::Remaining, false)),
             Self::ChasePlus => Box::new(ChasePlus::default()),
             Self::ChasePlusWithoutOrder => without(Without::Order),
             Self::ChasePlusWithoutChase => without(Without::Chase),

@@ -17,6 +17,7 @@ impl Systems for Family {
         match workload.kind.as_str() {
             "replicate" => Ok(Box::new(crate::replicate::simulated::plan(workload, network, field)?)),
             "gather" => Ok(Box::new(crate::gather::simulated::plan(workload, network, field)?)),
+            "shuffle" => Ok(Box::new(crate::shuffle::simulated::plan(workload, network, field)?)),
             other => {
                 let message = format!("{other}: cannot be simulated yet");
                 Err(PlanError { field: format!("{field}.kind"), message })

@@ -13,7 +13,7 @@ use crate::report::WorkloadRow;
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::HostsCx;
 use anabranch_transport::{Datagram, Event};
-use anabranch_units::{Duration, Instant, LinkId};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId};
 
 /// What a system does on the hosts of one run.
 pub trait App: std::fmt::Debug + Send {
@@ -37,6 +37,25 @@ pub trait App: std::fmt::Debug + Send {
     fn progress(&self) -> Option<f64>;
     /// What it got in the `measured` time since the warm-up. Sums over its streams are filled in already.
     fn report(&self, measured: Duration, row: &mut WorkloadRow);
+    /// Its transfers, where it has such: groups of flows of which the last one counts.
+    fn transfers(&self) -> Vec<Transfer> {
+        Vec::new()
+    }
+}
+
+/// A group of flows of which the last one counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// What it is called.
+    pub name: String,
+    /// How many flows it has.
+    pub flows: u64,
+    /// What they move, all together.
+    pub size: ByteCount,
+    /// When the first of them was to begin.
+    pub started_at: Instant,
+    /// When the last of them was whole; none while one is not.
+    pub finished_at: Option<Instant>,
 }
 
 /// One end of a stream.
@@ -73,6 +92,8 @@ pub struct StreamSpec {
     pub to: u16,
     /// The links that its packets take there and back, each between these hosts; what the network chooses without.
     pub links: [Option<LinkId>; 2],
+    /// What the opener sends on it in all, where that is known: reports then say when it was whole.
+    pub size: Option<ByteCount>,
     /// Strict priority of its packets, 0 first.
     pub priority: u8,
     /// Whether it only carries what is said about data that travels elsewhere: then it is no flow to be measured.
@@ -95,11 +116,16 @@ impl AppCx<'_, '_> {
     pub const fn has_handshakes(&self) -> bool {
         self.world.config.handshake
     }
+    /// The part of what full segments take of a link that is data; headers are the rest.
+    pub fn data_share(&self) -> f64 {
+        let (mss, header) = (self.world.config.mss, self.world.config.header_bytes);
+        f64::from(mss) / f64::from(mss + header)
+    }
     /// Opens a stream, and says its number: streams are numbered in the order in which a run opens them.
     pub fn open(&mut self, spec: &StreamSpec) -> u32 {
-        let StreamSpec { from: src, to: dst, links, priority, is_control } = *spec;
+        let StreamSpec { from: src, to: dst, links, size, priority, is_control } = *spec;
         let doors = links.map(|link| link.map(Network::port));
-        let opening = Opening { job: self.job, priority, src, dst, size: None, doors };
+        let opening = Opening { job: self.job, priority, src, dst, size, doors };
         let stream = self.world.connect_unread(self.cx, &opening);
         self.world.flows[stream as usize].is_control = is_control;
         stream
@@ -138,6 +164,14 @@ impl AppCx<'_, '_> {
     pub fn read(&mut self, stream: u32, side: Side, bytes: u64) {
         if let Some(End::Tcp(connection)) = self.cx.end_mut(self.end(stream, side)) {
             connection.read(bytes);
+        }
+    }
+    /// Holds what is sent at `side` to a rate, headers not counted; lifts that with `None`.
+    ///
+    /// Panics: for a limit of zero.
+    pub fn set_pacing_limit(&mut self, stream: u32, side: Side, limit: Option<BitRate>) {
+        if let Some(End::Tcp(connection)) = self.cx.end_mut(self.end(stream, side)) {
+            connection.set_pacing_limit(limit);
         }
     }
     /// Bytes that were written at `side` and that the other end has not acknowledged: what a send buffer holds.

@@ -5,7 +5,7 @@
 mod laws;
 mod theory;
 
-use anabranch_sim::scenario::{Scenario, read};
+use anabranch_sim::scenario::{Scenario, Workload, read};
 use anabranch_sim::{Outcome, Plan, Simulation};
 
 /// The only scenario of `text`.
@@ -35,14 +35,28 @@ fn run(plan: &Plan) -> Outcome {
 fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut seen = 0;
-    for folder in ["fuzz/corpus/scenario_toml", "scenarios"] {
-        for file in std::fs::read_dir(root.join(folder)).expect("it is part of the repository") {
-            let path = file.expect("it can be listed").path();
-            let is_bad = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("bad"));
-            let bytes = std::fs::read(&path).expect("it can be read");
-            assert_eq!(anabranch_sim::scenario::exercise(&bytes), !is_bad, "{}", path.display());
-            seen += 1;
+    let files = |folder: &str| {
+        let paths = std::fs::read_dir(root.join(folder)).expect("it is part of the repository");
+        let paths = paths.map(|file| file.expect("it can be listed").path());
+        // What scenarios name lies in folders beside them.
+        let files = paths.filter(|path| !path.is_dir());
+        files.map(|path| (std::fs::read(&path).expect("it can be read"), path)).collect::<Vec<_>>()
+    };
+    for (bytes, path) in files("fuzz/corpus/scenario_toml") {
+        let is_bad = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("bad"));
+        assert_eq!(anabranch_sim::scenario::exercise(&bytes), !is_bad, "{}", path.display());
+        seen += 1;
+    }
+    for (bytes, path) in files("scenarios") {
+        // False where it names a file.
+        anabranch_sim::scenario::exercise(&bytes);
+        let text = String::from_utf8(bytes).expect("text");
+        for mut point in read("scenario", &text, &[]).expect("a good one") {
+            point.scenario.workload.retain(|workload| !matches!(workload, Workload::System(_)));
+            let beside = |name: &str| std::fs::read_to_string(root.join("scenarios").join(name));
+            Plan::new(point.scenario, &beside).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         }
+        seen += 1;
     }
     assert!(seen >= 10, "{seen}");
 }

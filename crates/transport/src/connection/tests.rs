@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Control;
-use anabranch_units::{ByteCount, RandomStream, Seed};
+use anabranch_units::{BitRate, ByteCount, RandomStream, Seed};
 use proptest::prelude::*;
 
 const A: PeerId = PeerId(0);
@@ -576,5 +576,97 @@ proptest! {
                 prop_assert!(segment.seq + u64::from(segment.len) <= edge);
             }
         }
+    }
+}
+
+/// What A sent of data, by position: when, and how much.
+fn sent<F>(net: &Net<F>) -> Vec<(Instant, u64)> {
+    let data = net.log.iter().filter(|(_, from, s)| *from == 0 && s.len > 0);
+    data.map(|(at, _, s)| (*at, s.len.into())).collect()
+}
+
+/// Whether over each time between two segments no more was sent than `limit` allows, the last one apart.
+fn keeps(limit: BitRate, sent: &[(Instant, u64)]) -> bool {
+    sent.iter().enumerate().all(|(first, (from, _))| {
+        let mut bytes = 0;
+        sent[first..].windows(2).all(|pair| {
+            bytes += pair[0].1;
+            limit.transmit_time(ByteCount::new(bytes)) <= pair[1].0 - *from
+        })
+    })
+}
+
+#[test]
+fn a_limited_sender_takes_the_time_that_its_data_takes_at_the_limit() {
+    let mut net = Net::new(&config(), reliable);
+    net.ends[0].set_pacing_limit(Some(BitRate::mbps(1)));
+    net.ends[0].write(100_000);
+    assert!(net.run(Duration::from_secs(10)));
+    assert_eq!(net.received(1), 100_000);
+    let sent = sent(&net);
+    assert!(keeps(BitRate::mbps(1), &sent) && !keeps(BitRate::bps(999_000), &sent));
+    // 99 segments of 8 ms lie between the first and the last.
+    assert_eq!(net.ms(sent[99].0) - net.ms(sent[0].0), 792);
+}
+
+#[test]
+fn a_limit_that_is_lifted_or_raised_holds_nothing_back_any_more() {
+    for (new, then) in [(None, 0), (Some(BitRate::mbps(8)), 1)] {
+        let mut net = Net::new(&config(), reliable);
+        net.ends[0].set_pacing_limit(Some(BitRate::bps(8_000)));
+        net.ends[0].write(100_000);
+        // A segment a second: three by now, and the next one half a second away.
+        assert!(!net.run(Duration::from_ms(2_520)));
+        assert_eq!(sent(&net).len(), 3);
+        net.ends[0].set_pacing_limit(new);
+        net.drain();
+        let (at, _) = *sent(&net).last().expect("it goes on");
+        assert_eq!((at, sent(&net).len() > 4), (net.now, new.is_none()), "the window, or one segment");
+        assert!(net.run(Duration::from_ms(5_000)));
+        let sent = sent(&net);
+        assert_eq!(net.ms(sent[4].0) - net.ms(sent[3].0), then);
+        assert_eq!(net.received(1), 100_000);
+    }
+}
+
+#[test]
+fn a_limited_sender_with_nothing_to_send_wakes_nobody() {
+    let mut net = Net::new(&config(), reliable);
+    net.ends[0].set_pacing_limit(Some(BitRate::bps(8_000)));
+    net.ends[0].write(1_000);
+    net.drain();
+    assert!(net.run(Duration::from_ms(100)), "it is over long before the next segment might go");
+    assert_eq!(net.ends[0].poll_timeout(), None);
+    // What is written then waits for its time.
+    net.ends[0].write(1_000);
+    net.drain();
+    assert_eq!(sent(&net).len(), 1);
+    assert!(net.run(Duration::from_secs(2)));
+    assert_eq!(net.received(1), 2_000);
+}
+
+proptest! {
+    #[test]
+    fn a_limit_holds_whatever_is_lost_and_the_stream_arrives(
+        seed: u64, loss_percent in 0u64..30, kbps in 100u64..5_000, sack: bool, rack: bool
+    ) {
+        let mut random = Seed::new(seed).stream("loss", 0);
+        let fate = move |_: usize, _: &Segment| {
+            if random.below(100) < loss_percent { vec![] } else { vec![DELAY] }
+        };
+        let config = Config { sack: sack || rack, rack, timeouts_max: 50, ..config() };
+        let mut net = Net::new(&config, fate);
+        let limit = BitRate::bps(1_000 * kbps);
+        net.ends[0].set_pacing_limit(Some(limit));
+        net.ends[0].write(50_000);
+        for ms in 1..500 {
+            net.run(Duration::from_ms(ms));
+            // Said again, or changed for nobody to see, it still counts from the segment that was sent last.
+            net.ends[0].set_pacing_limit(Some(BitRate::bps(1)));
+            net.ends[0].set_pacing_limit(Some(limit));
+        }
+        net.run(Duration::from_secs(100_000));
+        prop_assert_eq!(net.received(1), 50_000);
+        prop_assert!(keeps(limit, &sent(&net)));
     }
 }
