@@ -1,7 +1,8 @@
 //! `bench shuffle`: how long it takes from a flow's announcement on one host until another host's flow has its new limit.
 //!
-//! A coordinator and three agents of a binary that is there, over the loopback device of a network namespace made for it; flows
-//! are idle. Two hosts send to the third, so that each flow's announcement halves what the other may send. Wall time
+//! A coordinator and agents of a binary that is there, over the loopback device of a network namespace made for it; flows
+//! are idle. Two hosts send to the third, so that each flow's announcement halves what the other may send; other hosts' agents
+//! say only that they are there. Wall time
 //! from the line that announces until the other flow's socket has another limit, looked at again and again. Needs root.
 //! Read [`measure`] first.
 
@@ -23,6 +24,9 @@ pub struct Args {
     /// Announcements that are measured.
     #[arg(long, default_value_t = 200)]
     turns: usize,
+    /// Hosts, each with its agent.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(3..=200))]
+    hosts: u8,
     /// Fail if the median is above this.
     #[arg(long, value_name = "MS")]
     median_ms_max: Option<f64>,
@@ -71,7 +75,7 @@ fn measure(args: &Args, folder: &Path) -> anyhow::Result<Vec<f64>> {
         Ok(())
     };
     ip("link set lo up")?;
-    for host in 1..=3 {
+    for host in 1..=args.hosts {
         ip(&format!("address add 10.9.8.{host}/32 dev lo"))?;
     }
     let keys = folder.join("keys");
@@ -80,13 +84,14 @@ fn measure(args: &Args, folder: &Path) -> anyhow::Result<Vec<f64>> {
         command.args(["-q", "shuffle"]).stdin(Stdio::null());
         command
     };
-    let made = anabranch().args(["keys", "--hosts", "h1,h2,h3", "--out"]).arg(&keys).status()?;
+    let hosts: Vec<String> = (1..=args.hosts).map(|host| format!("h{host}")).collect();
+    let made = anabranch().args(["keys", "--hosts", &hosts.join(","), "--out"]).arg(&keys).status()?;
     ensure!(made.success(), "no keys");
     let mut running = Running(Vec::new());
     let mut command = anabranch();
     command.args(["coordinator", "--allocator", "max-min", "--keys"]).arg(&keys);
     running.0.push(command.arg("--store").arg(folder.join("store")).spawn()?);
-    for host in 1..=3 {
+    for host in 1..=args.hosts {
         let mut command = anabranch();
         command.args(["agent", "--link", "100 Mbit/s", "--name", &format!("h{host}"), "--keys"]).arg(&keys);
         command
@@ -141,6 +146,8 @@ fn measure(args: &Args, folder: &Path) -> anyhow::Result<Vec<f64>> {
             ensure!(begun.elapsed() < WAIT_MAX, "{limit:?} where {mbps} Mbit/s are to be");
         }
     };
+    // All agents are to be there, and at rest.
+    std::thread::sleep(Duration::from_secs(2));
     say(1, announce(1)?)?;
     wait_for(100)?;
     let mut ms = Vec::with_capacity(args.turns);
