@@ -4,7 +4,9 @@
 //! oversubscription, nothing else need be known. A flow to a host without an agent crosses its sender's link only.
 //!
 //! What it knows of volumes is what agents say, from time to time. A flow that should be through and is not is taken to have
-//! [`REMAINING_MIN`] to move. Nothing is kept that agents could not say again: a coordinator that starts anew hears of all
+//! [`REMAINING_MIN`] to move. One of which nothing has arrived for [`IDLE_AFTER`] is idle: its program has nothing to send, or
+//! its receiver takes nothing. It passes without a limit and nobody waits for it, as if it were small, until it moves again.
+//! Nothing is kept that agents could not say again: a coordinator that starts anew hears of all
 //! flows when they join.
 //!
 //! Source: Ren and Wang (2016), sections 4.4 (volumes that grow; small flows pass) and 5.2 (a central controller, which hears
@@ -14,7 +16,7 @@
 
 use crate::control::{FlowKey, Limit, Report};
 use anabranch_fluid::{Active, Allocator, DecisionError, FlowId, LinkId, Network, TransferId};
-use anabranch_units::{BitRate, ByteCount, Instant};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
@@ -31,6 +33,11 @@ pub const HOST_FLOWS_MAX: usize = 65_536;
 pub const REMAINING_MIN: ByteCount = ByteCount::new(64 * 1024);
 /// No flow's limit is below this: a connection that may send nothing cannot tell that it has ended.
 pub const RATE_MIN: BitRate = BitRate::bps(100_000);
+/// A flow of which nothing has arrived for so long is idle, and for as long again as the most that a kernel sends at once
+/// ([`BURST`]) takes at its rate.
+pub const IDLE_AFTER: Duration = Duration::from_ms(500);
+/// The most that a kernel hands to a link at once (what one segmentation offload may carry).
+const BURST: ByteCount = ByteCount::new(64 * 1024);
 /// A limit is said anew when it is another by more than this part.
 const CHANGE_MIN: f64 = 0.01;
 
@@ -123,18 +130,24 @@ pub struct Coordinator<A> {
     by_address: BTreeMap<IpAddr, String>,
     /// Of active flows: whose, and which.
     keys: BTreeMap<FlowId, (String, FlowKey)>,
-    transfers: BTreeMap<String, TransferId>,
-    transfer_names: BTreeMap<TransferId, Named>,
+    /// When each active flow is to be looked at, whether it is idle; the first one first.
+    looks: BTreeSet<(Instant, FlowId)>,
+    /// Those that have flows other than mice.
+    transfers: BTreeMap<String, Transfer>,
     transfers_so_far: u32,
     ended: VecDeque<Ended>,
     is_changed: bool,
 }
 
 #[derive(Debug)]
-struct Named {
-    name: String,
+struct Transfer {
+    id: TransferId,
+    /// When its first flow was there.
+    since: Instant,
+    /// How many it has, idle ones among them.
+    flows: usize,
     /// Of those that have ended.
-    flows: u64,
+    flows_ended: u64,
     moved: ByteCount,
 }
 
@@ -157,10 +170,46 @@ struct Known {
     transfer: String,
     size: ByteCount,
     moved: ByteCount,
-    /// `None` while it is small.
-    id: Option<FlowId>,
+    state: State,
     /// What its agent has been told, or is about to be.
     rate_bps: Option<u64>,
+}
+
+/// What becomes of a flow.
+#[derive(Copy, Clone, Debug)]
+enum State {
+    /// It is small, or crosses no link: it passes.
+    Passes,
+    /// It has a rate.
+    Active {
+        id: FlowId,
+        /// When some of it arrived, or it was given another rate.
+        moved_at: Instant,
+        /// When it is looked at, whether it is idle.
+        look_at: Instant,
+    },
+    /// It passes until it moves, and had moved so much when it stopped.
+    Idle { moved: ByteCount },
+}
+
+impl Known {
+    const fn id(&self) -> Option<FlowId> {
+        match self.state {
+            State::Active { id, .. } => Some(id),
+            State::Passes | State::Idle { .. } => None,
+        }
+    }
+
+    /// Whether its transfer has ended only when it has.
+    const fn is_waited_for(&self) -> bool {
+        !matches!(self.state, State::Passes)
+    }
+
+    /// How long none of it may arrive without its being idle.
+    fn idle_after(&self) -> Duration {
+        let rate = BitRate::bps(self.rate_bps.unwrap_or(0)).max(RATE_MIN);
+        IDLE_AFTER + rate.transmit_time(BURST)
+    }
 }
 
 /// A transfer that is under way.
@@ -183,8 +232,8 @@ pub struct FlowView {
     pub flow: FlowKey,
     /// What it has still to move, as far as is known.
     pub remaining: ByteCount,
-    /// How fast it may be.
-    pub rate: BitRate,
+    /// How fast it may be; `None` while it is idle, and passes without a limit.
+    pub rate: Option<BitRate>,
 }
 
 impl<A: Allocator> Coordinator<A> {
@@ -198,8 +247,8 @@ impl<A: Allocator> Coordinator<A> {
             hosts: BTreeMap::new(),
             by_address: BTreeMap::new(),
             keys: BTreeMap::new(),
+            looks: BTreeSet::new(),
             transfers: BTreeMap::new(),
-            transfer_names: BTreeMap::new(),
             transfers_so_far: 0,
             ended: VecDeque::new(),
             is_changed: false,
@@ -221,7 +270,7 @@ impl<A: Allocator> Coordinator<A> {
             return Err(ReportError::TooManyAddresses(host.addresses.len()));
         }
         self.active.advance(now);
-        self.forget_flows(name);
+        self.forget_flows(now, name);
         if let Some(joined) = self.hosts.get_mut(name) {
             for link in [joined.out, joined.into] {
                 self.active.set_link_rate(link, host.rate).map_err(|_| ReportError::NoRate)?;
@@ -257,7 +306,7 @@ impl<A: Allocator> Coordinator<A> {
         let is_to_it = |key: &FlowKey| self.by_address.get(&key.remote.ip()).is_some_and(|to| to == name);
         let to_it: Vec<(String, FlowKey)> =
             self.keys.values().filter(|(_, key)| is_to_it(key)).cloned().collect();
-        to_it.into_iter().for_each(|(from, key)| self.route(&from, key));
+        to_it.into_iter().for_each(|(from, key)| self.route(now, &from, key));
         self.is_changed = true;
         Ok(())
     }
@@ -266,7 +315,7 @@ impl<A: Allocator> Coordinator<A> {
     pub fn handle_leave(&mut self, now: Instant, name: &str, session: u64) {
         self.active.advance(now);
         if self.hosts.get(name).is_some_and(|host| host.session == session) {
-            self.forget_flows(name);
+            self.forget_flows(now, name);
             if let Some(host) = self.hosts.get_mut(name) {
                 host.is_up = false;
             }
@@ -290,10 +339,10 @@ impl<A: Allocator> Coordinator<A> {
         }
         reports.iter().try_for_each(|report| match report {
             Report::Flow { flow, transfer, size_bytes } => {
-                self.on_flow(name, *flow, transfer, ByteCount::new(*size_bytes))
+                self.on_flow(now, name, *flow, transfer, ByteCount::new(*size_bytes))
             }
             Report::Moved { flow, moved_bytes } => {
-                self.on_moved(name, *flow, ByteCount::new(*moved_bytes));
+                self.on_moved(now, name, *flow, ByteCount::new(*moved_bytes));
                 Ok(())
             }
             Report::Ended { flow } => {
@@ -305,6 +354,7 @@ impl<A: Allocator> Coordinator<A> {
 
     fn on_flow(
         &mut self,
+        now: Instant,
         name: &str,
         key: FlowKey,
         transfer: &str,
@@ -313,8 +363,8 @@ impl<A: Allocator> Coordinator<A> {
         check_name(transfer)?;
         let is_other = |known: &Known| known.transfer != transfer;
         // The same addresses and ports for another transfer: the connection is another one.
-        if self.host(name).flows.get(&key).is_some_and(is_other) {
-            self.forget_flow(name, key);
+        if self.hosts[name].flows.get(&key).is_some_and(is_other) {
+            self.forget_flow(now, name, key);
         }
         let mice_below = self.settings.mice_below;
         let host = self.hosts.get_mut(name).expect("only hosts that have joined report");
@@ -325,123 +375,172 @@ impl<A: Allocator> Coordinator<A> {
             transfer: transfer.to_owned(),
             size: ByteCount::ZERO,
             moved: ByteCount::ZERO,
-            id: None,
+            state: State::Passes,
             rate_bps: None,
         });
-        if size <= known.size && known.id.is_some() {
+        if size <= known.size && known.is_waited_for() {
             return Ok(());
         }
         let more = ByteCount::new(size.as_u64().saturating_sub(known.size.as_u64()));
         known.size = known.size.max(size);
-        match known.id {
-            Some(id) => {
+        match known.state {
+            State::Active { id, .. } => {
                 self.active.grow(id, more);
                 self.is_changed = true;
             }
-            None if known.size >= mice_below => self.route(name, key),
-            None => {}
+            // There is more to move: it is taken to begin.
+            State::Idle { .. } => self.route(now, name, key),
+            State::Passes if known.size >= mice_below => self.route(now, name, key),
+            State::Passes => {}
         }
         Ok(())
     }
 
     /// Has a flow that is no mouse cross its links, once more if it does already.
-    fn route(&mut self, name: &str, key: FlowKey) {
+    fn route(&mut self, now: Instant, name: &str, key: FlowKey) {
         let to = self.by_address.get(&key.remote.ip());
         // To itself a host sends over no link.
         let route: Vec<LinkId> = match to {
             Some(to) if to == name => Vec::new(),
             to => std::iter::once(self.hosts[name].out).chain(to.map(|to| self.hosts[to].into)).collect(),
         };
+        self.set_state(now, name, key, |active, known, id| {
+            if route.is_empty() {
+                return State::Passes;
+            }
+            let (id, moved_at) = (active.insert(id, &route, remaining(known)), now);
+            State::Active { id, moved_at, look_at: now + known.idle_after() }
+        });
+    }
+
+    /// Has a flow be in another state, and all that depends on that follow.
+    fn set_state(
+        &mut self,
+        now: Instant,
+        name: &str,
+        key: FlowKey,
+        state: impl FnOnce(&mut Active, &Known, TransferId) -> State,
+    ) {
+        let Self { active, keys, looks, transfers, .. } = self;
         let host = self.hosts.get_mut(name).expect("only hosts that have joined have flows");
-        let known = host.flows.get_mut(&key).expect("a flow is known before it has a route");
-        let (old, remaining, transfer) = (known.id.take(), remaining(known), known.transfer.clone());
-        if let Some(old) = old {
-            self.active.remove(old);
-            self.keys.remove(&old);
+        let known = host.flows.get_mut(&key).expect("a flow is known before it has a state");
+        let was_waited_for = known.is_waited_for();
+        if let State::Active { id, look_at, .. } = known.state {
+            active.remove(id);
+            keys.remove(&id);
+            looks.remove(&(look_at, id));
         }
-        if !route.is_empty() {
-            let transfer = self.transfer_id(&transfer);
-            let id = self.active.insert(transfer, &route, remaining);
-            self.keys.insert(id, (name.to_owned(), key));
-            self.hosts.get_mut(name).and_then(|host| host.flows.get_mut(&key)).expect("it is known").id =
-                Some(id);
+        let transfer = transfers.entry(known.transfer.clone()).or_insert_with(|| {
+            self.transfers_so_far = self.transfers_so_far.wrapping_add(1);
+            let id = TransferId(self.transfers_so_far);
+            Transfer { id, since: now, flows: 0, flows_ended: 0, moved: ByteCount::ZERO }
+        });
+        known.state = state(active, known, transfer.id);
+        if let State::Active { id, look_at, .. } = known.state {
+            keys.insert(id, (name.to_owned(), key));
+            looks.insert((look_at, id));
+        } else if known.rate_bps.take().is_some() {
+            host.changed.insert(key);
+        }
+        transfer.flows = transfer.flows + usize::from(known.is_waited_for()) - usize::from(was_waited_for);
+        if transfer.flows == 0 {
+            transfers.remove(&known.transfer);
         }
         self.is_changed = true;
     }
 
-    fn on_moved(&mut self, name: &str, key: FlowKey, moved: ByteCount) {
+    fn on_moved(&mut self, now: Instant, name: &str, key: FlowKey, moved: ByteCount) {
+        let wakes_at = self.settings.mice_below.max(ByteCount::new(1)).as_u64();
         let host = self.hosts.get_mut(name).expect("only hosts that have joined report");
-        if let Some(known) = host.flows.get_mut(&key) {
-            known.moved = known.moved.max(moved).min(known.size);
-            if let Some(id) = known.id {
-                self.active.observe(id, remaining(known));
+        let Some(known) = host.flows.get_mut(&key) else { return };
+        let has_moved = moved > known.moved;
+        known.moved = known.moved.max(moved).min(known.size);
+        let left = remaining(known);
+        match &mut known.state {
+            State::Passes => {}
+            State::Active { id, moved_at, .. } => {
+                self.active.observe(*id, left);
+                if has_moved {
+                    *moved_at = now;
+                }
+            }
+            State::Idle { moved: before } => {
+                if moved.as_u64() >= before.as_u64().saturating_add(wakes_at) {
+                    self.route(now, name, key);
+                }
             }
         }
     }
 
     fn on_ended(&mut self, now: Instant, name: &str, key: FlowKey) {
-        let Some(known) = self.host(name).flows.get(&key) else { return };
-        let (Some(id), moved) = (known.id, known.moved) else { return self.forget_flow(name, key) };
-        let transfer = self.active.transfer(id);
-        let named = self.transfer_names.get_mut(&transfer).expect("a transfer with flows has a name");
-        named.flows += 1;
-        named.moved = ByteCount::new(named.moved.as_u64().saturating_add(moved.as_u64()));
-        if let (&[_], Some((since, _))) =
-            (self.active.flows_of(transfer), self.active.transfer_so_far(transfer))
-        {
-            if self.ended.len() >= ENDED_MAX {
-                self.ended.pop_front();
+        let Some(known) = self.hosts[name].flows.get(&key) else { return };
+        if known.is_waited_for() {
+            let transfer = self.transfers.get_mut(&known.transfer).expect("what has a flow is there");
+            transfer.flows_ended += 1;
+            let bytes = transfer.moved.as_u64().saturating_add(known.moved.as_u64());
+            transfer.moved = ByteCount::new(bytes);
+            if transfer.flows == 1 {
+                if self.ended.len() >= ENDED_MAX {
+                    self.ended.pop_front();
+                }
+                let Transfer { since, flows_ended: flows, moved: bytes, .. } = *transfer;
+                self.ended.push_back(Ended { name: known.transfer.clone(), since, at: now, flows, bytes });
             }
-            let (name, flows, bytes) = (named.name.clone(), named.flows, named.moved);
-            self.ended.push_back(Ended { name, since, at: now, flows, bytes });
         }
-        self.forget_flow(name, key);
+        self.forget_flow(now, name, key);
     }
 
-    fn forget_flow(&mut self, name: &str, key: FlowKey) {
+    fn forget_flow(&mut self, now: Instant, name: &str, key: FlowKey) {
+        let known = self.hosts.get(name).and_then(|host| host.flows.get(&key));
+        if known.is_some_and(Known::is_waited_for) {
+            self.set_state(now, name, key, |_, _, _| State::Passes);
+        }
         let Some(host) = self.hosts.get_mut(name) else { return };
+        host.flows.remove(&key);
         host.changed.remove(&key);
-        let Some(id) = host.flows.remove(&key).and_then(|known| known.id) else { return };
-        let transfer = self.active.transfer(id);
-        self.active.remove(id);
-        self.keys.remove(&id);
-        self.is_changed = true;
-        if self.active.flows_of(transfer).is_empty() {
-            let named = self.transfer_names.remove(&transfer);
-            named.map(|named| self.transfers.remove(&named.name));
-        }
     }
 
-    fn forget_flows(&mut self, name: &str) {
+    fn forget_flows(&mut self, now: Instant, name: &str) {
         let flows: Vec<FlowKey> =
             self.hosts.get(name).map(|host| host.flows.keys().copied().collect()).unwrap_or_default();
-        flows.into_iter().for_each(|key| self.forget_flow(name, key));
+        flows.into_iter().for_each(|key| self.forget_flow(now, name, key));
     }
 
-    fn transfer_id(&mut self, name: &str) -> TransferId {
-        if let Some(id) = self.transfers.get(name) {
-            return *id;
+    /// When [`Coordinator::decide`] is to be called although nobody has said anything: a flow may be idle.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.looks.first().map(|(at, _)| *at)
+    }
+
+    /// Finds the flows that have been idle for long enough.
+    fn find_idle(&mut self, now: Instant) {
+        while let Some((at, id)) = self.looks.first().copied().filter(|(at, _)| *at <= now) {
+            let (name, key) = self.keys[&id].clone();
+            let host = self.hosts.get_mut(&name).expect("an active flow's host has joined");
+            let known = host.flows.get_mut(&key).expect("an active flow is known to its host");
+            let idle_after = known.idle_after();
+            let State::Active { moved_at, look_at, .. } = &mut known.state else {
+                unreachable!("only active flows are looked at")
+            };
+            if *moved_at + idle_after > now {
+                *look_at = *moved_at + idle_after;
+                self.looks.remove(&(at, id));
+                self.looks.insert((*look_at, id));
+            } else {
+                let moved = known.moved;
+                self.set_state(now, &name, key, |_, _, _| State::Idle { moved });
+            }
         }
-        self.transfers_so_far = self.transfers_so_far.wrapping_add(1);
-        let id = TransferId(self.transfers_so_far);
-        self.transfers.insert(name.to_owned(), id);
-        let named = Named { name: name.to_owned(), flows: 0, moved: ByteCount::ZERO };
-        self.transfer_names.insert(id, named);
-        id
-    }
-
-    fn host(&self, name: &str) -> &Joined {
-        &self.hosts[name]
     }
 
     /// Sets all rates, if anything has happened that changes them.
     ///
     /// Errors: what the allocator decided is no decision; the limits of before hold.
     pub fn decide(&mut self, now: Instant) -> Result<(), DecisionError> {
+        self.active.advance(now);
+        self.find_idle(now);
         if !std::mem::take(&mut self.is_changed) {
             return Ok(());
         }
-        self.active.advance(now);
         let min_bits = 8.0 * REMAINING_MIN.as_u64() as f64;
         for id in self.active.ids().to_vec() {
             if self.active.remaining_bits(id) < min_bits {
@@ -458,6 +557,13 @@ impl<A: Allocator> Coordinator<A> {
             if !known.rate_bps.is_some_and(is_same) {
                 known.rate_bps = Some(rate_bps as u64);
                 host.changed.insert(*key);
+                // At another rate it is looked at anew.
+                let idle_after = known.idle_after();
+                if let State::Active { moved_at, look_at, .. } = &mut known.state {
+                    self.looks.remove(&(*look_at, *id));
+                    (*moved_at, *look_at) = (now, now + idle_after);
+                    self.looks.insert((*look_at, *id));
+                }
             }
         }
         Ok(())
@@ -490,24 +596,30 @@ impl<A: Allocator> Coordinator<A> {
     /// Panics: for an instant before the last one that it was told of.
     pub fn transfers(&mut self, now: Instant) -> Vec<TransferView> {
         self.active.advance(now);
-        let flow = |id: &FlowId| {
-            let (host, flow) = &self.keys[id];
-            let remaining = ByteCount::new((self.active.remaining_bits(*id) / 8.0) as u64);
-            let rate_bps = self.hosts[host].flows[flow].rate_bps.unwrap_or_default();
-            FlowView { host: host.clone(), flow: *flow, remaining, rate: BitRate::bps(rate_bps) }
-        };
-        let view = |(name, id): (&String, &TransferId)| {
-            let (since, _) = self.active.transfer_so_far(*id).expect("a transfer with a name has flows");
-            let mut flows: Vec<FlowView> = self.active.flows_of(*id).iter().map(flow).collect();
-            flows.sort_by(|a, b| (&a.host, a.flow).cmp(&(&b.host, b.flow)));
-            TransferView { name: name.clone(), since, flows }
+        let mut flows: BTreeMap<&str, Vec<FlowView>> = BTreeMap::new();
+        for (host, joined) in &self.hosts {
+            for (flow, known) in joined.flows.iter().filter(|(_, known)| known.is_waited_for()) {
+                let remaining = match known.id() {
+                    Some(id) => ByteCount::new((self.active.remaining_bits(id) / 8.0) as u64),
+                    None => ByteCount::new(known.size.as_u64() - known.moved.as_u64()),
+                };
+                let rate = known.id().map(|_| BitRate::bps(known.rate_bps.unwrap_or_default()));
+                let view = FlowView { host: host.clone(), flow: *flow, remaining, rate };
+                flows.entry(&known.transfer).or_default().push(view);
+            }
+        }
+        let view = |(name, transfer): (&String, &Transfer)| TransferView {
+            name: name.clone(),
+            since: transfer.since,
+            flows: flows.remove(name.as_str()).unwrap_or_default(),
         };
         self.transfers.iter().map(view).collect()
     }
 
-    /// How many flows have rates, and how many transfers they make.
-    pub fn count(&self) -> (usize, usize) {
-        (self.keys.len(), self.transfers.len())
+    /// How many flows there are, but for mice; how many of them have rates; and how many transfers they make.
+    pub fn count(&self) -> (usize, usize, usize) {
+        let flows = self.transfers.values().map(|transfer| transfer.flows).sum();
+        (flows, self.keys.len(), self.transfers.len())
     }
 
     /// Hosts by name, their links' rates, and whether their agents are there.

@@ -23,7 +23,7 @@ pub fn exercise_trace(bytes: &[u8]) -> bool {
     true
 }
 
-/// Takes lines of JSON for the reports of two agents in turns, each a millisecond after the one before. True if all of them
+/// Takes lines of JSON for the reports of two agents in turns, each 100 ms after the one before. True if all of them
 /// read.
 #[doc(hidden)]
 pub fn exercise_reports(bytes: &[u8]) -> bool {
@@ -35,7 +35,7 @@ pub fn exercise_reports(bytes: &[u8]) -> bool {
     }
     let mut do_all_read = true;
     for (line, name) in bytes.split(|byte| *byte == b'\n').zip(["a", "b"].into_iter().cycle()) {
-        now += Duration::from_ms(1);
+        now += Duration::from_ms(100);
         match serde_json::from_slice::<Report>(line) {
             // What is refused changes nothing that links carry.
             Ok(report) => drop(coordinator.handle_reports(now, name, 1, &[report])),

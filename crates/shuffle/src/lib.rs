@@ -6,9 +6,11 @@
 //! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016).
 //!
 //! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for [`anabranch_fluid::run`].
-//! [`Coordinator`] has any allocator decide for real flows, of which the agents of their hosts tell it by [`control`].
+//! [`Coordinator`] has any allocator decide for real flows, of which the agents of their hosts tell it by [`control`];
+//! an agent keeps a [`book::Book`] of them.
 //! Leaves out: the other schedulers (`fluid`), how messages travel and what enforces rates (drivers).
 
+pub mod book;
 mod chase;
 mod chase_plus;
 pub mod control;

@@ -203,7 +203,7 @@ impl CoordinatorService {
                 local: flow.flow.local,
                 remote: flow.flow.remote,
                 remaining_bytes: flow.remaining.as_u64(),
-                rate_bps: flow.rate.as_bps(),
+                rate_bps: flow.rate.map(BitRate::as_bps),
             });
             let since_unix_ms =
                 now_unix_ms.saturating_sub(now.saturating_since(transfer.since).as_us() / 1_000);
@@ -238,11 +238,12 @@ impl CoordinatorService {
         let state = self.lock();
         let mut text = Metrics::default();
         let ups = state.coordinator.hosts().filter(|(_, _, up)| *up).count() as u64;
-        let (flows, transfers) = state.coordinator.count();
+        let (flows, active, transfers) = state.coordinator.count();
         let counters = &state.counters;
-        let counts: [(&str, &str, &str, u64); 10] = [
+        let counts: [(&str, &str, &str, u64); 11] = [
             ("hosts_up", "gauge", "Hosts whose agents are there.", ups),
             ("flows", "gauge", "Flows that are under way, but for mice.", flows as u64),
+            ("flows_idle", "gauge", "Of them, those that move nothing and pass.", (flows - active) as u64),
             ("transfers", "gauge", "Transfers that are under way.", transfers as u64),
             ("joins_total", "counter", "Times that agents have joined.", counters.joins),
             ("silent_total", "counter", "Agents that left without a word.", counters.silent),
@@ -285,7 +286,8 @@ impl CoordinatorService {
                 let mut state = self.lock();
                 self.renew_clock(&mut state);
                 self.see_to_silence(&mut state);
-                if std::mem::take(&mut state.undecided) {
+                let is_due = state.coordinator.poll_timeout().is_some_and(|at| at <= state.now());
+                if std::mem::take(&mut state.undecided) || is_due {
                     self.decide(&mut state);
                 }
                 let now = state.now();
@@ -293,6 +295,7 @@ impl CoordinatorService {
                 let silent =
                     state.agents.values().map(|agent| agent.heard_at + self.shared.config.silence_max);
                 let next = silent
+                    .chain(state.coordinator.poll_timeout())
                     .fold(if now < clock { clock } else { now + Duration::from_secs(60) }, Instant::min);
                 next.saturating_since(now)
             };
@@ -357,7 +360,7 @@ impl CoordinatorService {
     fn renew_clock(&self, state: &mut State) {
         let Shared { config, .. } = &*self.shared;
         let may = Instant::ZERO + config.clock_max;
-        let is_idle = state.coordinator.count() == (0, 0);
+        let is_idle = state.coordinator.count() == (0, 0, 0);
         if state.now() < may || state.now() < may + config.clock_max && !is_idle {
             return;
         }

@@ -185,7 +185,7 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
     let view = operator.transfers().await.expect("it is there");
     assert_eq!((view.transfers.len(), view.flows_left_out), (1, 0));
     let b = &view.transfers[0];
-    assert_eq!((b.name.as_str(), b.flows[0].host.as_str(), b.flows[0].rate_bps), ("b", "h1", all));
+    assert_eq!((b.name.as_str(), b.flows[0].host.as_str(), b.flows[0].rate_bps), ("b", "h1", Some(all)));
     assert_eq!(b.flows[0].remote, key(1, 2, 2).remote);
     let hosts = operator.hosts().await.expect("it is there");
     assert!(hosts.iter().all(|host| host.up && host.link_rate_bps == all) && hosts.len() == 3);

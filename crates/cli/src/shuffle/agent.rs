@@ -2,10 +2,9 @@
 //!
 //! While the coordinator is away, no flow has a limit: after [`SILENCE_MAX`] without a word of it all are lifted, and when it
 //! is back the agent joins anew with all flows. Whatever goes wrong between the two, they begin anew likewise.
-//! Read [`Args`], and `book` for what is said.
+//! Read [`Args`], and `shuffle::book` for what is said.
 
 mod announce;
-mod book;
 mod enforce;
 pub mod guard;
 mod rules;
@@ -15,15 +14,16 @@ use anabranch_api::shuffle::Client;
 use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest};
 use anabranch_net::keys::Role;
 use anabranch_net::tls::{CredentialFiles, Credentials};
-use anabranch_pace::{Flow, FlowReader, Pacer, PacerOptions};
+use anabranch_pace::{Flow, FlowReader, FlowState, Pacer, PacerOptions};
+use anabranch_shuffle::book::{Book, Seen};
+use anabranch_shuffle::control::FlowKey;
 use anabranch_shuffle::coordinator::{ADDRESSES_MAX, HOST_FLOWS_MAX};
-use anabranch_units::BitRate;
+use anabranch_units::{BitRate, ByteCount};
 use anyhow::Context as _;
-use book::Book;
 use enforce::{Enforcer, State};
 use rules::Rules;
 use std::convert::Infallible;
-use std::net::{IpAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -148,7 +148,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             name: args.name.clone(),
             addresses,
             link_rate,
-            book: Arc::new(Mutex::new(Book::new(rules, own))),
+            book: Arc::default(),
+            rules,
+            own,
             changed: Arc::new(Notify::new()),
             reader: Mutex::new(FlowReader::new()?),
             enforcer: Enforcer::start(pacer, state)?,
@@ -202,6 +204,9 @@ struct Agent {
     addresses: Vec<IpAddr>,
     link_rate: BitRate,
     book: Arc<Mutex<Book>>,
+    rules: Rules,
+    /// What no rule is for: the agent's own connections.
+    own: Vec<SocketAddr>,
     /// Wakes who reports.
     changed: Arc<Notify>,
     reader: Mutex<FlowReader>,
@@ -214,6 +219,26 @@ struct Agent {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the kernel calls it.
+fn flow(key: FlowKey) -> Flow {
+    Flow::new(key.local, key.remote)
+}
+
+/// What the agent's book takes in of a connection.
+fn seen(state: &FlowState) -> Seen {
+    let bytes = |count: Option<ByteCount>| count.map_or(0, ByteCount::as_u64);
+    let acked_bytes = bytes(state.bytes_acked);
+    let sent = bytes(state.bytes_sent).saturating_sub(bytes(state.bytes_retransmitted));
+    Seen {
+        flow: FlowKey { local: state.flow.local(), remote: state.flow.remote() },
+        cookie: state.cookie(),
+        is_established: state.established,
+        acked_bytes,
+        written_bytes: sent.max(acked_bytes).saturating_add(bytes(state.bytes_not_sent)),
+        limit: state.pacing_limit,
+    }
 }
 
 impl Agent {
@@ -304,9 +329,9 @@ impl Agent {
             let limits = {
                 let book = lock(&self.book);
                 let known = |limit: anabranch_shuffle::control::Limit| {
-                    let flow = Flow::new(limit.flow.local, limit.flow.remote);
                     // One that has ended meanwhile needs none.
-                    Some((flow, limit.rate_bps.map(BitRate::bps), book.socket(flow)?))
+                    let socket = book.socket(limit.flow)?;
+                    Some((flow(limit.flow), limit.rate_bps.map(BitRate::bps), socket))
                 };
                 limits.into_iter().filter_map(known).collect::<Vec<_>>()
             };
@@ -328,11 +353,14 @@ impl Agent {
         }
         let flows = {
             let mut book = lock(&self.book);
-            book.observe(&listing.flows);
+            let listed: Vec<Seen> = listing.flows.iter().map(seen).collect();
+            book.observe(&listed, |key| {
+                if self.own.contains(&key.remote) { None } else { self.rules.transfer(flow(key)) }
+            });
             if book.take_full() {
                 tracing::warn!("more than {HOST_FLOWS_MAX} flows: the others pass without limits");
             }
-            book.flows()
+            book.flows().into_iter().map(flow).collect()
         };
         self.enforcer.keep(flows).await;
     }

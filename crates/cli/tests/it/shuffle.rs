@@ -216,11 +216,11 @@ impl Star {
     /// Two transfers as in the paper's figure 5: a's first flow has the narrow link to itself, its second shares one with b.
     fn figure_5(&self) -> [Load; 3] {
         let loads = [self.load(0, 2), self.load(1, 2), self.load(1, 2)];
+        loads.iter().for_each(Load::go);
         self.announce(&loads[0], "a", 60);
         self.announce(&loads[1], "a", 60);
         self.announce(&loads[2], "b", 600);
         self.wait_for(&with(&loads, FIGURE_5));
-        loads.iter().for_each(Load::go);
         loads
     }
 }
@@ -331,6 +331,23 @@ fn flows_of_two_transfers_run_at_their_rates_until_they_end() {
     kill_process(pid, Signal::TERM).expect("ours");
     assert!(agent.wait().expect("ours to reap").success());
     assert_eq!(star.limit(&loads[2]), None);
+}
+
+#[test]
+fn a_flow_that_sends_nothing_lends_its_rate_until_it_does() {
+    let Some(mut star) = Star::start() else { return };
+    (0..3).for_each(|host| star.start_agent(host, &[]));
+    let (idle, other) = (star.load(1, 2), star.load(1, 2));
+    other.go();
+    star.announce(&idle, "a", 60);
+    star.announce(&other, "b", 600);
+    // a is the smaller one, and comes first.
+    star.wait_for(&[(&idle, Some(24.0)), (&other, Some(0.1))]);
+    star.wait_for(&[(&idle, None), (&other, Some(24.0))]);
+    let transfers = &star.status()["transfers"];
+    assert_eq!(transfers[0]["flows"][0]["rate_bps"], Value::Null, "{transfers}");
+    idle.go();
+    star.wait_for(&[(&idle, Some(24.0)), (&other, Some(0.1))]);
 }
 
 #[test]

@@ -41,6 +41,12 @@ impl Site {
         let limits = self.0.poll_limits(&host.to_string(), 1);
         limits.into_iter().map(|l| (l.flow.local.port(), l.rate_bps.expect("a limit") / 1_000)).collect()
     }
+    /// Flows whose limits are lifted, by their ports.
+    fn lifted(&mut self, ms: u64, host: u8) -> Vec<u16> {
+        self.0.decide(at(ms)).expect("it decides");
+        let limits = self.0.poll_limits(&host.to_string(), 1);
+        limits.into_iter().filter(|l| l.rate_bps.is_none()).map(|l| l.flow.local.port()).collect()
+    }
 }
 
 #[test]
@@ -124,14 +130,56 @@ fn who_should_be_through_and_is_not_still_has_a_rate() {
     let mut site = Site::new(3);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 1)]);
     assert_eq!(site.limits(0, 0), [(1, 100_000)]);
-    // Long after it should have been through, another comes; the first is taken to end soon.
-    site.report(60_000, 1, &[flow(key(1, 2, 2), "b", 100)]);
-    assert_eq!(site.limits(60_000, 1), [(2, RATE_MIN.as_bps() / 1_000)]);
-    assert_eq!(site.limits(60_000, 0), []);
-    let remaining = |site: &mut Site| site.0.transfers(at(60_000))[0].flows[0].remaining;
+    // It should have been through long ago when another comes, and is taken to be soon.
+    site.report(400, 1, &[flow(key(1, 2, 2), "b", 100)]);
+    assert_eq!(site.limits(400, 1), [(2, RATE_MIN.as_bps() / 1_000)]);
+    assert_eq!(site.limits(400, 0), []);
+    let remaining = |site: &mut Site| site.0.transfers(at(400))[0].flows[0].remaining;
     assert_eq!(remaining(&mut site), REMAINING_MIN);
-    site.report(60_000, 0, &[Report::Moved { flow: key(0, 2, 1), moved_bytes: 400_000 }]);
+    site.report(400, 0, &[Report::Moved { flow: key(0, 2, 1), moved_bytes: 400_000 }]);
     assert_eq!(remaining(&mut site).as_u64(), 600_000);
+}
+
+#[test]
+fn an_idle_flow_lends_its_rate_until_it_moves_again() {
+    let mut site = Site::new(3);
+    let (idle, other) = (key(0, 2, 1), key(1, 2, 2));
+    let moved = |flow, moved_bytes| [Report::Moved { flow, moved_bytes }];
+    site.report(0, 0, &[flow(idle, "a", 1)]);
+    site.report(0, 1, &[flow(other, "b", 10)]);
+    assert_eq!(site.limits(0, 0), [(1, 100_000)]);
+    assert_eq!(site.limits(0, 1), [(2, 100)]);
+    // 64 KiB take 5.2 ms at the one's rate, and 5.2 s at the other's.
+    let due = site.0.poll_timeout().expect("flows are looked at");
+    assert_eq!(due, at(500) + LINK.transmit_time(BURST));
+    assert_eq!(site.lifted(505, 0), [] as [u16; 0]);
+    assert_eq!(site.lifted(506, 0), [1]);
+    assert_eq!(site.limits(506, 1), [(2, 100_000)]);
+    assert_eq!(site.0.count(), (2, 1, 2));
+    let views = site.0.transfers(at(506));
+    assert_eq!((views[0].flows[0].rate, views[0].flows[0].remaining.as_u64()), (None, 1_000_000));
+    // What is small wakes nobody.
+    site.report(600, 1, &moved(other, 1_000_000));
+    site.report(600, 0, &moved(idle, 49_999));
+    assert_eq!((site.limits(600, 0), site.limits(600, 1)), (vec![], vec![]));
+    site.report(700, 0, &moved(idle, 50_000));
+    assert_eq!((site.limits(700, 0), site.limits(700, 1)), (vec![(1, 100_000)], vec![(2, 100)]));
+    // While it moves it stays.
+    for ms in [1_000, 1_300, 1_600] {
+        site.report(ms, 0, &moved(idle, 50_000 + ms));
+        assert_eq!(site.limits(ms, 0), []);
+    }
+    assert_eq!(site.lifted(2_106, 0), [1]);
+    // So does more to move.
+    site.report(2_200, 0, &[flow(idle, "a", 2)]);
+    assert_eq!(site.limits(2_200, 0), [(1, 100_000)]);
+    assert_eq!(site.lifted(2_800, 0), [1]);
+    // A transfer has ended with its last flow, though that is idle.
+    site.report(3_000, 0, &[Report::Ended { flow: idle }]);
+    let bytes = ByteCount::new(51_600);
+    let ended = Ended { name: "a".into(), since: at(0), at: at(3_000), flows: 1, bytes };
+    assert_eq!(site.0.poll_ended(), Some(ended));
+    assert_eq!(site.0.count(), (1, 1, 1));
 }
 
 #[test]
@@ -174,10 +222,16 @@ proptest! {
                 _ => site.0.handle_reports(now, &name, 1, &[flow(key, ["a", "b"][usize::from(port % 2)], megabytes)]),
             };
             site.0.decide(now).expect("links carry it");
-            let told: usize = site.0.hosts.values().map(|host| host.flows.values().filter(|f| f.id.is_some()).count()).sum();
+            let known = |of: fn(&Known) -> bool| -> usize {
+                site.0.hosts.values().map(|host| host.flows.values().filter(|flow| of(flow)).count()).sum()
+            };
+            let (told, all) = (known(|flow| flow.id().is_some()), known(Known::is_waited_for));
             prop_assert_eq!(told, site.0.active.ids().len());
-            prop_assert_eq!(site.0.transfers(now).iter().map(|t| t.flows.len()).sum::<usize>(), told);
-            prop_assert!(site.0.transfers.len() == site.0.transfer_names.len());
+            prop_assert_eq!(told, site.0.looks.len());
+            prop_assert_eq!(site.0.count(), (all, told, site.0.transfers.len()));
+            prop_assert!(site.0.poll_timeout().is_none_or(|at| at > now), "who is idle has been found");
+            prop_assert_eq!(site.0.transfers(now).iter().map(|t| t.flows.len()).sum::<usize>(), all);
+            prop_assert!(site.0.transfers(now).iter().all(|t| !t.flows.is_empty()));
         }
     }
 }

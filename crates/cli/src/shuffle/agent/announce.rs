@@ -5,8 +5,8 @@
 //! been moved, though the connection stays. Only the user who made the flow's socket, or root, may speak of it.
 //! Leaves out: what becomes of it. Read [`listen`] and [`answer`].
 
-use super::book::Book;
 use anabranch_pace::{Flow, FlowReader};
+use anabranch_shuffle::book::Book;
 use anabranch_shuffle::control::FlowKey;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
@@ -168,9 +168,9 @@ fn take(line: &[u8], uid: u32, reader: &Mutex<FlowReader>, book: &Mutex<Book>) -
     }
     let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
     match announced {
-        Some((transfer, size_bytes)) => book.announce(&state, &transfer, size_bytes),
+        Some((transfer, size_bytes)) => book.announce(&super::seen(&state), &transfer, size_bytes),
         None => {
-            book.end(flow);
+            book.end(super::seen(&state).flow);
             Ok(())
         }
     }

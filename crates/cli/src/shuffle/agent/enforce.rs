@@ -4,8 +4,8 @@
 //! that is killed leaves limits on sockets and those lines; the agent's guard, or the next agent, reads them, and lifts
 //! what it finds ([`Left`]). Leaves out: how a limit is enforced (the `pace` room). Read [`Enforcer`] first.
 
-use super::book::Socket;
 use anabranch_pace::{Flow, FlowReader, Limit, PaceError, Pacer};
+use anabranch_shuffle::book::Socket;
 use anabranch_units::BitRate;
 use anyhow::Context as _;
 use rustix::fs::{FlockOperation, flock};

@@ -147,11 +147,6 @@ impl FromStr for Rules {
 }
 
 impl Rules {
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// What waits for this flow by the first rule that fits it.
     pub fn transfer(&self, flow: Flow) -> Option<String> {
         let (local, remote) = (flow.local(), flow.remote());

@@ -12,13 +12,15 @@ function scaled(value, unit) {
   return `${value.toFixed(prefix && value < 100 ? 1 : 0)} ${["", "k", "M", "G"][prefix]}${unit}`;
 }
 
-function row(cells) {
-  const tr = document.createElement("tr");
-  for (const cell of cells) {
+function row(texts, numbers) {
+  const cell = (content, className) => {
     const td = document.createElement("td");
-    td.textContent = cell;
-    tr.append(td);
-  }
+    td.textContent = content;
+    td.className = className;
+    return td;
+  };
+  const tr = document.createElement("tr");
+  tr.append(...texts.map((text) => cell(text, "")), ...numbers.map((number) => cell(number, "number")));
   return tr;
 }
 
@@ -31,13 +33,14 @@ function show({ hosts, under_way, history }) {
   }));
   const flows = under_way.transfers.flatMap((transfer) => transfer.flows.map((flow) => row([
     transfer.name, flow.host, `${flow.local} \u2192 ${flow.remote}`,
-    scaled(flow.remaining_bytes, "B"), scaled(flow.rate_bps, "bit/s"),
+  ], [
+    scaled(flow.remaining_bytes, "B"), flow.rate_bps === null ? "idle" : scaled(flow.rate_bps, "bit/s"),
   ])));
   find("flows").replaceChildren(...flows);
   const more = under_way.flows_left_out ? `, ${under_way.flows_left_out} flows more` : "";
   find("summary").textContent = `${under_way.transfers.length} transfers, ${flows.length} flows${more}`;
-  find("ended").replaceChildren(...history.map((ended) => row([
-    ended.name, ended.flows, scaled(ended.bytes, "B"),
+  find("ended").replaceChildren(...history.map((ended) => row([ended.name], [
+    ended.flows, scaled(ended.bytes, "B"),
     `${((ended.ended_unix_ms - ended.began_unix_ms) / 1000).toFixed(1)} s`,
   ])));
 }

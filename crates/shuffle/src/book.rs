@@ -2,30 +2,43 @@
 //!
 //! Flows come from announcements and from rules, their progress and their ends from listings. Reports are made when they are
 //! asked for, from what has changed by then, so however long the coordinator is away nothing piles up. Leaves out: clocks,
-//! sockets. Read [`Book`] first.
+//! sockets, who lists flows (drivers). Read [`Book`] first.
 
-use super::rules::Rules;
-use anabranch_pace::{Flow, FlowState};
-use anabranch_shuffle::control::{FlowKey, Report};
-use anabranch_shuffle::coordinator::{HOST_FLOWS_MAX, Settings, check_name};
+use crate::control::{FlowKey, Report};
+use crate::coordinator::{HOST_FLOWS_MAX, Settings, check_name};
 use anabranch_units::BitRate;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+
+/// A TCP connection of this host as a listing has it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Which.
+    pub flow: FlowKey,
+    /// What tells it from all others of this boot.
+    pub cookie: u64,
+    /// Whether its program may still write.
+    pub is_established: bool,
+    /// What has arrived of it.
+    pub acked_bytes: u64,
+    /// What its program has written.
+    pub written_bytes: u64,
+    /// How fast it may be.
+    pub limit: Option<BitRate>,
+}
 
 /// The flows of this host that have been announced.
+#[derive(Debug, Default)]
 pub struct Book {
-    rules: Rules,
-    /// What no rule is for: the agent's own connections.
-    coordinator: Vec<SocketAddr>,
-    flows: BTreeMap<Flow, Entry>,
+    flows: BTreeMap<FlowKey, Entry>,
     /// Those of which something is to be said.
-    unsaid: BTreeSet<Flow>,
+    unsaid: BTreeSet<FlowKey>,
     /// Those whose end is to be said, and what they had moved.
-    ended: BTreeMap<Flow, u64>,
+    ended: BTreeMap<FlowKey, u64>,
     /// Whether there was no room for a flow.
     is_full: bool,
 }
 
+#[derive(Debug)]
 struct Entry {
     socket: Socket,
     /// What waits for it; `None` when that is over and the connection stays.
@@ -46,39 +59,14 @@ pub struct Socket {
     pub limit: Option<BitRate>,
 }
 
-/// As the coordinator has it.
-fn key(flow: Flow) -> FlowKey {
-    FlowKey { local: flow.local(), remote: flow.remote() }
-}
-
-/// What a connection has moved, and what its program has written so far.
-fn volume(state: &FlowState) -> (u64, u64) {
-    let bytes = |count: Option<anabranch_units::ByteCount>| count.map_or(0, |count| count.as_u64());
-    let acked = bytes(state.bytes_acked);
-    let sent = bytes(state.bytes_sent).saturating_sub(bytes(state.bytes_retransmitted));
-    (acked, sent.max(acked).saturating_add(bytes(state.bytes_not_sent)))
-}
-
 impl Book {
-    /// No flows.
-    pub fn new(rules: Rules, coordinator: Vec<SocketAddr>) -> Self {
-        Self {
-            rules,
-            coordinator,
-            flows: BTreeMap::new(),
-            unsaid: BTreeSet::new(),
-            ended: BTreeMap::new(),
-            is_full: false,
-        }
-    }
-
     /// A program says what waits for a flow, and how much it moves in all for that.
     ///
     /// Errors: a name that cannot be one; no room. One line.
-    pub fn announce(&mut self, state: &FlowState, transfer: &str, size_bytes: u64) -> Result<(), String> {
+    pub fn announce(&mut self, state: &Seen, transfer: &str, size_bytes: u64) -> Result<(), String> {
         check_name(transfer).map_err(|error| error.to_string())?;
         let flow = state.flow;
-        if self.flows.get(&flow).is_some_and(|entry| entry.socket.cookie != state.cookie()) {
+        if self.flows.get(&flow).is_some_and(|entry| entry.socket.cookie != state.cookie) {
             self.end(flow);
             self.flows.remove(&flow);
         }
@@ -86,7 +74,6 @@ impl Book {
             self.is_full = true;
             return Err(format!("{HOST_FLOWS_MAX} flows are known: no room for more"));
         }
-        let (acked_bytes, _) = volume(state);
         let is_same = |entry: &&mut Entry| entry.transfer.as_deref() == Some(transfer);
         if let Some(entry) = self.flows.get_mut(&flow).filter(is_same) {
             if size_bytes <= entry.size_bytes {
@@ -96,11 +83,11 @@ impl Book {
         } else {
             let known = self.flows.get(&flow);
             // The first transfer of a connection may have begun before it was announced; what comes after is another's.
-            let before_bytes = known.map_or(0, |_| acked_bytes);
+            let before_bytes = known.map_or(0, |_| state.acked_bytes);
             // What it had before any limit of ours.
-            let limit = known.map_or(state.pacing_limit, |known| known.socket.limit);
+            let limit = known.map_or(state.limit, |known| known.socket.limit);
             let entry = Entry {
-                socket: Socket { cookie: state.cookie(), limit },
+                socket: Socket { cookie: state.cookie, limit },
                 transfer: Some(transfer.to_owned()),
                 before_bytes,
                 size_bytes,
@@ -114,7 +101,7 @@ impl Book {
     }
 
     /// A program says that its flow has moved all that its transfer waits for. The connection may stay, for another one.
-    pub fn end(&mut self, flow: Flow) {
+    pub fn end(&mut self, flow: FlowKey) {
         let Some(entry) = self.flows.get_mut(&flow) else { return };
         if entry.transfer.take().is_some() {
             self.unsaid.remove(&flow);
@@ -122,21 +109,22 @@ impl Book {
         }
     }
 
-    /// Takes in what there is now, in the order of flows.
-    pub fn observe(&mut self, listing: &[FlowState]) {
+    /// Takes in what there is now, in the order of flows. What flows are that nobody has announced, and that are no mice,
+    /// `rule` says.
+    pub fn observe(&mut self, listing: &[Seen], rule: impl Fn(FlowKey) -> Option<String>) {
         let find =
-            |flow: &Flow| listing.binary_search_by_key(flow, |state| state.flow).ok().map(|i| &listing[i]);
+            |flow: &FlowKey| listing.binary_search_by_key(flow, |state| state.flow).ok().map(|i| &listing[i]);
         let mut gone = Vec::new();
         let mut over = Vec::new();
         for (flow, entry) in &mut self.flows {
-            let Some(state) = find(flow).filter(|state| state.cookie() == entry.socket.cookie) else {
+            let Some(state) = find(flow).filter(|state| state.cookie == entry.socket.cookie) else {
                 gone.push(*flow);
                 continue;
             };
             if entry.transfer.is_none() {
                 continue;
             }
-            let (acked_bytes, written_bytes) = volume(state);
+            let Seen { acked_bytes, written_bytes, .. } = *state;
             let moved_bytes = acked_bytes.saturating_sub(entry.before_bytes);
             if moved_bytes > entry.moved_bytes {
                 entry.moved_bytes = moved_bytes;
@@ -147,7 +135,7 @@ impl Book {
                 (entry.size_bytes, entry.is_size_said) = (size_bytes, false);
                 self.unsaid.insert(*flow);
             }
-            if !state.established && acked_bytes >= written_bytes {
+            if !state.is_established && acked_bytes >= written_bytes {
                 over.push(*flow);
             }
         }
@@ -158,34 +146,28 @@ impl Book {
             self.end(flow);
             self.flows.remove(&flow);
         }
-        if self.rules.is_empty() {
-            return;
-        }
         let mice_below = Settings::default().mice_below.as_u64();
-        for state in listing.iter().filter(|state| state.established) {
-            let flow = state.flow;
-            if self.flows.contains_key(&flow) || self.coordinator.contains(&flow.remote()) {
-                continue;
-            }
-            let (_, written_bytes) = volume(state);
+        for state in listing {
             // Of mice nobody need hear.
-            if written_bytes < mice_below {
+            let is_new = state.is_established
+                && state.written_bytes >= mice_below
+                && !self.flows.contains_key(&state.flow);
+            if !is_new {
                 continue;
             }
-            let Some(transfer) = self.rules.transfer(flow) else { continue };
-            if let Err(error) = self.announce(state, &transfer, written_bytes) {
-                tracing::debug!("flow {flow}: {error}");
-            }
+            let Some(transfer) = rule(state.flow) else { continue };
+            // One for which there is no room is told of by `take_full`; a name that is none, by who made the rule.
+            let _ = self.announce(state, &transfer, state.written_bytes);
         }
     }
 
     /// The connection of a flow that is announced.
-    pub fn socket(&self, flow: Flow) -> Option<Socket> {
+    pub fn socket(&self, flow: FlowKey) -> Option<Socket> {
         self.flows.get(&flow).filter(|entry| entry.transfer.is_some()).map(|entry| entry.socket)
     }
 
     /// The flows that are announced.
-    pub fn flows(&self) -> BTreeSet<Flow> {
+    pub fn flows(&self) -> BTreeSet<FlowKey> {
         self.flows.iter().filter(|(_, entry)| entry.transfer.is_some()).map(|(flow, _)| *flow).collect()
     }
 
@@ -202,13 +184,11 @@ impl Book {
         for _ in 0..flows_max {
             // A flow that has ended and is announced again ends first.
             if let Some((flow, moved_bytes)) = self.ended.pop_first() {
-                let flow = key(flow);
                 reports.push(Report::Moved { flow, moved_bytes });
                 reports.push(Report::Ended { flow });
             } else if let Some(flow) = self.unsaid.pop_first() {
                 let entry = self.flows.get_mut(&flow).expect("what is unsaid is of known flows");
                 let transfer = entry.transfer.clone().expect("what is unsaid is of announced flows");
-                let flow = key(flow);
                 if !std::mem::replace(&mut entry.is_size_said, true) {
                     reports.push(Report::Flow { flow, transfer, size_bytes: entry.size_bytes });
                 }
