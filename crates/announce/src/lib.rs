@@ -1,0 +1,288 @@
+//! For programs: announce your flows to this host's `anabranch shuffle agent`, so that what waits for them ends early.
+//!
+//! A program says of each TCP connection over which it sends what waits for it (its *transfer*, a name that all flows of a
+//! stage share, on whatever host) and how much it has to move. Announce when the data is there; say so when there is more, and
+//! when all of it has been sent. Whoever only receives announces nothing.
+//!
+//! ```
+//! use anabranch_announce::Announcer;
+//! use anabranch_units::ByteCount;
+//! use std::io::Write as _;
+//!
+//! # let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+//! # let reducer = listener.local_addr()?;
+//! let agent = Announcer::from_env(); // ANABRANCH_SHUFFLE_SOCKET; one for the whole program
+//! let mut stream = std::net::TcpStream::connect(reducer)?;
+//! let partition = vec![7; 60_000];
+//! let flow = agent.announce(&stream, "job-7", ByteCount::new(60_000));
+//! if let Err(error) = &flow {
+//!     eprintln!("goes unannounced: {error}"); // and without a limit: nothing is lost but the stage's early end
+//! }
+//! stream.write_all(&partition)?;
+//! drop(flow); // or `ended`, to hear whether the agent heard
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Data is never held up for it: a call takes at most [`TIMEOUT`] (or what [`Announcer::with_timeout`] says) and fails then; none
+//! panics; and threads do not wait for each other, as each that finds the connection in use makes one of its own. Without an agent
+//! a call fails at once. The next call connects anew, also after the agent was started again or this process was forked. An
+//! agent that is started anew knows nothing of flows: [`Flow::grow`], with the same size, says a flow again.
+//!
+//! Leaves out: receiving, and what the agent does with what it is told (docs/shuffle.md). Linux only. Read [`Announcer`] and
+//! [`Flow`] first. For programs that cannot be changed there is the `preload` room.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::disallowed_methods, reason = "a driver: it speaks with the agent and reads the clock")]
+
+mod connection;
+pub mod line;
+
+use anabranch_units::ByteCount;
+use connection::{Connection, Deadline};
+use line::{FlowKey, Line};
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The environment's word for where the agent listens (its `--listen`).
+pub const SOCKET_VARIABLE: &str = "ANABRANCH_SHUFFLE_SOCKET";
+/// The longest that a call takes unless told otherwise. An agent answers within a millisecond unless its machine is overloaded.
+pub const TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Why a flow has not been announced. Its data may go all the same.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AnnounceError {
+    /// [`SOCKET_VARIABLE`] is not set.
+    NoPath,
+    /// The flow's socket is no connected TCP socket.
+    Socket(std::io::Error),
+    /// The agent is not there, has gone, or has not answered in time.
+    Away {
+        /// Where it should listen.
+        path: PathBuf,
+        /// What happened.
+        error: std::io::Error,
+    },
+    /// The agent does not take it, for this reason.
+    Refused(String),
+    /// A transfer's name with which a line is longer than [`line::LINE_BYTES_MAX`].
+    TooLong {
+        /// The name's bytes.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for AnnounceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPath => {
+                write!(f, "no shuffle agent: set {SOCKET_VARIABLE} to the path that its --listen says")
+            }
+            Self::Socket(error) => write!(f, "not a connected TCP socket: {error}"),
+            Self::Away { path, error } => write!(f, "shuffle agent at {}: {error}", path.display()),
+            Self::Refused(reason) => write!(f, "refused by the shuffle agent: {reason}"),
+            Self::TooLong { bytes } => {
+                write!(f, "a transfer's name of {bytes} bytes: the agent takes at most 128")
+            }
+        }
+    }
+}
+
+impl std::error::Error for AnnounceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Socket(error) | Self::Away { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// A way to this host's agent. Clones share its connection; one is enough for a program.
+#[derive(Clone, Debug)]
+pub struct Announcer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: Option<PathBuf>,
+    timeout: Duration,
+    /// What no call uses at the moment.
+    idle: Mutex<Option<Connection>>,
+}
+
+impl Announcer {
+    /// To the agent that listens where [`SOCKET_VARIABLE`] says. It connects when the first flow is announced.
+    pub fn from_env() -> Self {
+        let path = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
+        Self::with(path.map(PathBuf::from), TIMEOUT)
+    }
+
+    /// To the agent that listens there. It connects when the first flow is announced.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self::with(Some(path.into()), TIMEOUT)
+    }
+
+    /// To the agent that listens there, which has to be there now.
+    ///
+    /// Errors: it is not.
+    pub fn connect(path: impl Into<PathBuf>) -> Result<Self, AnnounceError> {
+        let announcer = Self::new(path);
+        let connection = announcer.shared.open(Deadline::after(TIMEOUT))?;
+        announcer.shared.put(connection);
+        Ok(announcer)
+    }
+
+    /// The same with another longest time for a call; flows that were announced before keep theirs.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self::with(self.shared.path.clone(), timeout)
+    }
+
+    fn with(path: Option<PathBuf>, timeout: Duration) -> Self {
+        Self { shared: Arc::new(Shared { path, timeout, idle: Mutex::new(None) }) }
+    }
+
+    /// Says that this connected TCP socket has so much to send for this transfer, in all.
+    ///
+    /// A transfer's name is 1 to 128 printable ASCII characters without blanks. What the connection has moved before counts if
+    /// this is its first transfer, and does not for later ones.
+    ///
+    /// Errors: see [`AnnounceError`]; the flow may send all the same.
+    pub fn announce(
+        &self,
+        socket: &impl AsFd,
+        transfer: &str,
+        size: ByteCount,
+    ) -> Result<Flow, AnnounceError> {
+        let mut flow = self.flow(socket, transfer)?;
+        flow.grow(size)?;
+        Ok(flow)
+    }
+
+    /// The flow of this connected TCP socket, of which nothing is said until it grows: for what has nothing to send yet, or is
+    /// to be announced later where the agent is away now.
+    ///
+    /// Errors: it is none.
+    pub fn flow(&self, socket: &impl AsFd, transfer: &str) -> Result<Flow, AnnounceError> {
+        let name = |end: rustix::io::Result<rustix::net::SocketAddrAny>| {
+            let end =
+                end.and_then(|end| SocketAddr::try_from(end).map_err(|_| rustix::io::Errno::AFNOSUPPORT));
+            end.map_err(|error| AnnounceError::Socket(error.into()))
+        };
+        let peer = rustix::net::getpeername(socket);
+        let key = FlowKey {
+            local: name(rustix::net::getsockname(socket))?,
+            remote: name(peer.and_then(|end| end.ok_or(rustix::io::Errno::NOTCONN)))?,
+        };
+        Ok(Flow { shared: self.shared.clone(), key, transfer: transfer.to_owned(), is_said: false })
+    }
+}
+
+/// A flow that has been announced. Dropped, it says that all that its transfer waits for has been sent.
+#[derive(Debug)]
+pub struct Flow {
+    shared: Arc<Shared>,
+    key: FlowKey,
+    transfer: String,
+    /// Whether the agent knows of it.
+    is_said: bool,
+}
+
+impl Flow {
+    /// This end of the connection.
+    pub const fn local(&self) -> SocketAddr {
+        self.key.local
+    }
+
+    /// The other end.
+    pub const fn remote(&self) -> SocketAddr {
+        self.key.remote
+    }
+
+    /// Says that it has so much to send for its transfer, in all: not so much more. Said again, it changes nothing, unless the
+    /// agent was started anew and has forgotten it; less than before changes nothing.
+    ///
+    /// Errors: see [`AnnounceError`]; the flow may send all the same.
+    pub fn grow(&mut self, to: ByteCount) -> Result<(), AnnounceError> {
+        let (key, transfer) = (self.key, self.transfer.as_str());
+        self.shared.say(&Line::announce(key, transfer, to.as_u64()))?;
+        self.is_said = true;
+        Ok(())
+    }
+
+    /// Says that all that its transfer waits for has been sent, though the connection may stay for another one. Needless before
+    /// the connection is closed, as the agent sees that by itself.
+    ///
+    /// Errors: see [`AnnounceError`].
+    pub fn ended(mut self) -> Result<(), AnnounceError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), AnnounceError> {
+        if std::mem::take(&mut self.is_said) { self.shared.say(&Line::ended(self.key)) } else { Ok(()) }
+    }
+}
+
+impl Drop for Flow {
+    /// Takes as long as any call. What the agent answers, nobody hears: a connection that is closed already has ended anyway.
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+impl Shared {
+    fn say(&self, line: &Line<'_>) -> Result<(), AnnounceError> {
+        let deadline = Deadline::after(self.timeout);
+        let mut buffer = [0; line::LINE_BYTES_MAX];
+        let bytes = line.write(&mut buffer).ok_or(AnnounceError::TooLong { bytes: line.transfer_bytes() })?;
+        let mut idle = self.lock().take().filter(Connection::is_ours);
+        let reply = loop {
+            let is_old = idle.is_some();
+            let mut connection = match idle.take() {
+                Some(connection) => connection,
+                None => self.open(deadline)?,
+            };
+            match connection.exchange(bytes, deadline) {
+                Ok(reply) => {
+                    self.put(connection);
+                    break reply;
+                }
+                // The agent may have been started anew since; one that is silent has had its time.
+                Err(_) if is_old && !deadline.is_past() => {}
+                Err(error) => return Err(self.away(error)),
+            }
+        };
+        match reply.error {
+            _ if reply.ok => Ok(()),
+            reason => {
+                Err(AnnounceError::Refused(reason.unwrap_or_else(|| "for no stated reason".to_owned())))
+            }
+        }
+    }
+
+    fn open(&self, deadline: Deadline) -> Result<Connection, AnnounceError> {
+        let path = self.path.as_ref().ok_or(AnnounceError::NoPath)?;
+        Connection::open(path, deadline).map_err(|error| self.away(error))
+    }
+
+    fn put(&self, connection: Connection) {
+        *self.lock() = Some(connection);
+    }
+
+    fn away(&self, error: std::io::Error) -> AnnounceError {
+        AnnounceError::Away { path: self.path.clone().unwrap_or_default(), error }
+    }
+
+    /// It is held for an assignment only.
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Lines as the agent reads them, one JSON object each.
+//!
+//! Writing one takes no memory but the caller's, so that it may be done anywhere. Leaves out: how lines travel. Read [`Line`].
+
+use serde::Serialize;
+use std::net::SocketAddr;
+
+/// The most bytes of a line that the agent takes, its end counted.
+pub const LINE_BYTES_MAX: usize = 1_024;
+
+/// A TCP connection, as the end that sends sees it. The agent finds an IPv4 connection also by addresses mapped into IPv6.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowKey {
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+}
+
+/// What is said.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    said: Said<'a>,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+enum Said<'a> {
+    Flow { flow: FlowKey, transfer: &'a str, size_bytes: u64 },
+    Ended { ended: FlowKey },
+}
+
+impl<'a> Line<'a> {
+    /// There is a flow, or it has more to move.
+    pub const fn announce(flow: FlowKey, transfer: &'a str, size_bytes: u64) -> Self {
+        Self { said: Said::Flow { flow, transfer, size_bytes } }
+    }
+
+    /// It has moved all that its transfer waits for.
+    pub const fn ended(flow: FlowKey) -> Self {
+        Self { said: Said::Ended { ended: flow } }
+    }
+
+    /// The line with its end; `None` if it is longer than the agent takes.
+    pub fn write<'b>(&self, buffer: &'b mut [u8; LINE_BYTES_MAX]) -> Option<&'b [u8]> {
+        // The length is checked by hand: what the library makes of a full buffer is an error on the heap.
+        let transfer_bytes = self.transfer_bytes();
+        // Two addresses with scopes, a number and the words are less than 256 bytes; a character may take six.
+        if 6 * transfer_bytes + 256 > LINE_BYTES_MAX {
+            return None;
+        }
+        let mut rest = &mut buffer[..];
+        serde_json::to_writer(&mut rest, &self.said).ok()?;
+        let length = LINE_BYTES_MAX - rest.len();
+        *buffer.get_mut(length)? = b'\n';
+        buffer.get(..=length)
+    }
+
+    pub(crate) const fn transfer_bytes(&self) -> usize {
+        match self.said {
+            Said::Flow { transfer, .. } => transfer.len(),
+            Said::Ended { .. } => 0,
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Against a socket that answers as it is told; `cli`'s tests speak with a real agent.
+
+use super::*;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc;
+use std::time::Instant;
+
+/// A folder of its own for a socket.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("anabranch-announce-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("a writable temporary folder");
+        Self(path)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("agent.sock")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Answers every line of every connection so, and passes lines on with their connection's number.
+fn agent(folder: &Folder, reply: &'static str) -> mpsc::Receiver<(usize, String)> {
+    let listener = UnixListener::bind(folder.socket()).expect("a free path");
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().map_while(Result::ok).enumerate() {
+            let tell = tell.clone();
+            std::thread::spawn(move || converse(number, stream, reply, &tell));
+        }
+    });
+    told
+}
+
+fn converse(number: usize, stream: UnixStream, reply: &str, tell: &mpsc::Sender<(usize, String)>) {
+    let mut lines = BufReader::new(stream.try_clone().expect("a descriptor")).lines();
+    while let Some(Ok(line)) = lines.next() {
+        let _ = (&stream).write_all(reply.as_bytes());
+        if tell.send((number, line)).is_err() {
+            return;
+        }
+    }
+}
+
+const OK: &str = "{\"ok\":true}\n";
+
+fn pair(address: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(address).expect("loopback");
+    let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    (stream, listener.accept().expect("it is connected").0)
+}
+
+fn size(bytes: u64) -> ByteCount {
+    ByteCount::new(bytes)
+}
+
+#[test]
+fn a_flow_is_announced_grows_and_ends_over_one_connection() {
+    let folder = Folder::new("flow");
+    let lines = agent(&folder, OK);
+    let announcer = Announcer::connect(folder.socket()).expect("it listens");
+    let (stream, _other) = pair("127.0.0.1:0");
+    let (local, remote) = (stream.local_addr().expect("bound"), stream.peer_addr().expect("connected"));
+    let mut flow = announcer.announce(&stream, "job-\"7\\", size(1_000_000)).expect("taken");
+    assert_eq!((flow.local(), flow.remote()), (local, remote));
+    flow.grow(size(u64::MAX)).expect("taken");
+    flow.ended().expect("taken");
+    drop(announcer.announce(&stream, "b", size(60_000)).expect("taken"));
+    let key = serde_json::json!({ "local": local, "remote": remote });
+    for wanted in [
+        serde_json::json!({ "flow": key, "transfer": "job-\"7\\", "size_bytes": 1_000_000 }),
+        serde_json::json!({ "flow": key, "transfer": "job-\"7\\", "size_bytes": u64::MAX }),
+        serde_json::json!({ "ended": key }),
+        serde_json::json!({ "flow": key, "transfer": "b", "size_bytes": 60_000 }),
+        serde_json::json!({ "ended": key }),
+    ] {
+        let (number, line) = lines.recv_timeout(Duration::from_secs(20)).expect("a line");
+        let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!((number, line), (0, wanted));
+    }
+}
+
+#[test]
+fn addresses_are_what_the_socket_says_also_of_ipv6() {
+    let folder = Folder::new("ipv6");
+    let _lines = agent(&folder, OK);
+    let announcer = Announcer::new(folder.socket());
+    let listener = TcpListener::bind("[::]:0").expect("both families");
+    let port = listener.local_addr().expect("bound").port();
+    let _stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    let (accepted, _) = listener.accept().expect("it is connected");
+    let flow = announcer.announce(&accepted, "t", size(1)).expect("taken");
+    // The agent takes it for IPv4.
+    assert_eq!(flow.local(), format!("[::ffff:127.0.0.1]:{port}").parse().expect("an address"));
+}
+
+#[test]
+fn what_is_no_connected_tcp_socket_is_refused_here() {
+    let announcer = Announcer::new("nowhere");
+    let (unix, _other) = UnixStream::pair().expect("a pair");
+    let error = announcer.announce(&unix, "t", size(1)).expect_err("no TCP");
+    assert!(matches!(error, AnnounceError::Socket(_)), "{error}");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let error = announcer.announce(&listener, "t", size(1)).expect_err("not connected");
+    assert!(matches!(error, AnnounceError::Socket(_)), "{error}");
+}
+
+#[test]
+fn without_an_agent_calls_fail_and_with_one_again_they_do_not() {
+    let folder = Folder::new("away");
+    let announcer = Announcer::new(folder.socket());
+    let (stream, _other) = pair("127.0.0.1:0");
+    assert!(Announcer::connect(folder.socket()).is_err());
+    let error = announcer.announce(&stream, "t", size(1)).expect_err("nobody listens");
+    assert!(matches!(&error, AnnounceError::Away { .. }), "{error}");
+    assert!(error.to_string().contains("agent.sock") && !error.to_string().contains('\n'), "{error}");
+    let mut flow = announcer.flow(&stream, "t").expect("it is connected");
+    assert!(flow.grow(size(1)).is_err());
+
+    let lines = agent(&folder, OK);
+    flow.grow(size(2)).expect("it is there");
+    assert_eq!(lines.recv().expect("a line").0, 0);
+    // Started anew: what was connected is no more.
+    std::fs::remove_file(folder.socket()).expect("it is there");
+    drop(lines);
+    let again = agent(&folder, OK);
+    flow.grow(size(3)).expect("heard by one of them");
+    flow.grow(size(4)).expect("heard by the new one");
+    assert!(again.recv().expect("a line").1.contains("\"size_bytes\":"));
+}
+
+#[test]
+fn what_the_agent_refuses_is_told_with_its_reason() {
+    let folder = Folder::new("refused");
+    let lines = agent(&folder, "{\"ok\":false,\"error\":\"no \\\"room\\\"\"}\n");
+    let announcer = Announcer::new(folder.socket());
+    let (stream, _other) = pair("127.0.0.1:0");
+    let error = announcer.announce(&stream, "t", size(1)).expect_err("refused");
+    let AnnounceError::Refused(reason) = &error else { panic!("{error}") };
+    assert_eq!(reason, "no \"room\"");
+    // The connection is good for more.
+    announcer.announce(&stream, "t", size(1)).expect_err("refused");
+    assert_eq!(lines.iter().take(2).map(|(number, _)| number).collect::<Vec<_>>(), [0, 0]);
+}
+
+#[test]
+fn an_agent_that_does_not_answer_holds_nobody_up_for_longer_than_stated() {
+    let folder = Folder::new("silent");
+    let listener = UnixListener::bind(folder.socket()).expect("a free path");
+    let announcer = Announcer::new(folder.socket()).with_timeout(Duration::from_millis(50));
+    let (stream, _other) = pair("127.0.0.1:0");
+    // It is slow to take connections: some wait, and where too many do, the next is refused.
+    for _ in 0..3 {
+        let begun = Instant::now();
+        let error = announcer.announce(&stream, "t", size(1)).expect_err("no answer");
+        let took = begun.elapsed();
+        let AnnounceError::Away { error, .. } = error else { panic!("{error}") };
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        assert!(took >= Duration::from_millis(50), "{took:?}");
+        // Not how fast it is, but that it does not hang.
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    }
+    drop(listener);
+    // Replies without end, and what is none.
+    for reply in ["x", "{\"ok\":1}\n", "\n"] {
+        std::fs::remove_file(folder.socket()).expect("it is there");
+        let _lines = agent(&folder, reply);
+        let error = announcer.announce(&stream, "t", size(1)).expect_err("no answer");
+        assert!(matches!(error, AnnounceError::Away { .. }), "{error}");
+    }
+}
+
+#[test]
+fn threads_do_not_wait_for_each_other() {
+    let folder = Folder::new("threads");
+    let listener = UnixListener::bind(folder.socket()).expect("a free path");
+    let announcer = Announcer::new(folder.socket()).with_timeout(Duration::from_secs(20));
+    let (stream, _other) = pair("127.0.0.1:0");
+    let calls: Vec<_> = (0..3)
+        .map(|_| {
+            let (announcer, stream) = (announcer.clone(), stream.try_clone().expect("a descriptor"));
+            std::thread::spawn(move || announcer.announce(&stream, "t", size(1)).map(drop))
+        })
+        .collect();
+    // Each has a connection of its own before any is answered; the last one is answered first.
+    let streams: Vec<UnixStream> = (0..3).map(|_| listener.accept().expect("a connection").0).collect();
+    let (tell, _told) = mpsc::channel();
+    for (number, stream) in streams.into_iter().enumerate().rev() {
+        let tell = tell.clone();
+        std::thread::spawn(move || converse(number, stream, OK, &tell));
+    }
+    std::thread::spawn(move || {
+        let (tell, _told) = mpsc::channel();
+        for stream in listener.incoming().map_while(Result::ok) {
+            let tell = tell.clone();
+            std::thread::spawn(move || converse(0, stream, OK, &tell));
+        }
+    });
+    for call in calls {
+        call.join().expect("no panic").expect("answered");
+    }
+}
+
+#[test]
+fn names_up_to_the_agents_limit_fit_and_longer_ones_are_refused() {
+    let folder = Folder::new("names");
+    let lines = agent(&folder, OK);
+    let announcer = Announcer::new(folder.socket());
+    let (stream, _other) = pair("127.0.0.1:0");
+    let flow = announcer.announce(&stream, &"\u{1}".repeat(128), size(u64::MAX)).expect("it fits");
+    assert!(lines.recv().expect("a line").1.len() < line::LINE_BYTES_MAX);
+    drop(flow);
+    let error = announcer.announce(&stream, &"a".repeat(129), size(1)).expect_err("too long");
+    assert!(matches!(error, AnnounceError::TooLong { bytes: 129 }), "{error}");
+}
