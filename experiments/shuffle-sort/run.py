@@ -2,7 +2,7 @@
 
 ``run.py all`` builds the network with ``anabranch emulate`` for each trial, has the sort of
 `crates/announce/examples/sort.rs` run on its hosts, checks what was sorted and adds rows to ``measured.csv``,
-``transfers.csv`` and, of the first trials, ``flows.csv``; arms take turns. What the emulator does not trust is noted,
+``transfers.csv`` and, of the first trial without, ``flows.csv``; arms take turns. What the emulator distrusts is noted,
 and tried again. ``smoke``, which ``make test`` runs, is one small trial with and one without, of which nothing is
 written; it prints why it is left out where namespaces are missing. ``spark`` has Spark sort (`spark.py`), ``trial`` is
 what runs inside, ``draw`` draws the figures and prints the tables; it alone needs the lab's environment. Exit code 1 if
@@ -246,7 +246,9 @@ def run_spark(args: argparse.Namespace) -> int:
         if not emulated["trusted"]:
             raise SystemExit(f"run.py: not trusted: {'; '.join(emulated['why'])}: run it again")
         (log,) = (folder / "events").iterdir()
-        rows = [row | {"lateness_us_p99": emulated["lateness_us_p99"]} for row in jobs_of(log)]
+        series = max((int(row["series"]) for row in read(measured)), default=0) + 1
+        late = {"lateness_us_p99": emulated["lateness_us_p99"]}
+        rows = [{"series": series} | row | late for row in jobs_of(log)]
     args.out.mkdir(parents=True, exist_ok=True)
     append(measured, rows)
     for row in rows:
@@ -296,7 +298,7 @@ def run_all(args: argparse.Namespace) -> int:
                     row, transfers, flows = emulate(args, folder, fabric, arm)
                     which = {"fabric": fabric, "arm": arm, "trial": trial}
                     append(args.out / "transfers.csv", [which | transfer for transfer in transfers])
-                    if trial == 0:
+                    if trial == 0 and arm == "without":
                         append(args.out / "flows.csv", [which | flow for flow in flows])
                     append(measured, [which | row])
                     shown = " ".join(f"{name}={value}" for name, value in (which | row).items())
@@ -325,7 +327,7 @@ def table(path: pathlib.Path, columns: list[str], by: list[str]) -> str:
             if key[-1] != "without":
                 cell += f" ({-less.mean:+.1f} ± {less.high - less.mean:.1f} %)"
             cells.append(cell)
-        lines.append("| " + " | ".join([*key, *cells]) + " |")
+        lines.append("| " + " | ".join([*map(str, key), *cells]) + " |")
     return "\n".join(lines)
 
 
@@ -384,7 +386,7 @@ def draw(args: argparse.Namespace) -> int:
         end="\n\n",
     )
     if (args.out / "spark.csv").exists():
-        print(table(args.out / "spark.csv", ["fetch_wait_mean_s", "shuffle_s", "job_s"], []), end="\n\n")
+        print(table(args.out / "spark.csv", ["fetch_wait_mean_s", "shuffle_s", "job_s"], ["series"]), end="\n\n")
     transfers, flows = read(args.out / "transfers.csv"), read(args.out / "flows.csv")
     flows = [flow for flow in flows if (flow["fabric"], flow["arm"]) == ("wide", "without")]
     fabrics = list(dict.fromkeys(row["fabric"] for row in transfers))
