@@ -37,6 +37,7 @@ test: setup ## Everything that continuous integration runs
 	python3 experiments/sim-vs-ns3/run.py --smoke --binary target/debug/anabranch --xtask target/debug/xtask
 	python3 experiments/shuffle-trace/run.py --smoke --binary target/debug/anabranch
 	python3 -W ignore::ResourceWarning -m unittest discover --quiet clients/python/tests
+	python3 experiments/shuffle-sort/run.py smoke --binary target/debug/anabranch --sort target/debug/examples/sort
 	ANABRANCH_BIN=$(CURDIR)/target/debug/anabranch python/test.sh
 
 peers: build ## Ours beside BitTorrent, rsync and curl on emulated networks (hours; resumable)

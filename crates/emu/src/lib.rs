@@ -6,7 +6,8 @@
 //! for. So any program runs on the emulated network, unchanged, with the kernel's own TCP.
 //!
 //! - **Addresses.** A site has a host address, `base + 1 + site`, reached hop by hop over the path of least delay (as
-//!   the topology was at the start: a link that goes down is not routed around). A directed link has an address too,
+//!   the topology was at the start: a link that goes down is not routed around). Where there are switches, flows spread over
+//!   all such paths (ECMP). A directed link has an address too,
 //!   `base + 0x8000 + link`: one of its far end, which its near end reaches over exactly that link, and whose answers
 //!   come back over the opposite link of the cable. IPv4 only; IPv6 is switched off in the sites.
 //! - **Rates** count bytes of IP packets, headers included; there is no Ethernet framing. Segmentation and checksum
@@ -97,7 +98,8 @@ pub struct EmulationOptions {
     pub settings: Vec<(String, String)>,
     /// What each link's port is like, by link, in place of what the topology says; default none.
     pub ports: Option<Vec<PortSettings>>,
-    /// What each site knows of the ways, by site; `None`, the default, is one path of least delay to each.
+    /// What each site knows of the ways, by site; `None`, the default, is one path of least delay to each, or in a network with
+    /// switches all that are of least delay, flow by flow.
     pub switching: Option<Vec<Switching>>,
     /// Seed of the packet losses.
     pub seed: Seed,
@@ -383,7 +385,7 @@ impl Emulation {
         let setup = Setup {
             routes: routes.clone(),
             tuns,
-            switching: options.switching.unwrap_or_else(|| least_delay(topology)),
+            switching: options.switching.unwrap_or_else(|| least_delay(topology, options.seed)),
             ports,
             bell: bell.clone(),
             requests: received,
@@ -660,8 +662,19 @@ impl EmulationHandle {
     }
 }
 
-/// One path of least delay to each site.
-fn least_delay(topology: &Topology) -> Vec<Switching> {
+/// The way of least delay to each site: one of them where sites forward, all where switches do, by flow.
+fn least_delay(topology: &Topology, seed: Seed) -> Vec<Switching> {
+    if topology.sites().iter().any(|site| site.is_switch) {
+        // A link without delay would count less than none at all.
+        let lengths = topology.links().iter().map(|link| link.properties.delay.as_ps().max(1));
+        let sites: Vec<_> = topology.site_ids().collect();
+        let routes = anabranch_graph::Routes::shortest(topology, &lengths.collect::<Vec<_>>(), &sites);
+        let of = |site: SiteId| Switching {
+            next: topology.site_ids().map(|dst| routes.next(site, dst).to_vec()).collect(),
+            policy: Policy::Ecmp(Ecmp::new(seed.stream("ecmp", site.0.into()).next_u64())),
+        };
+        return topology.site_ids().map(of).collect();
+    }
     let tables: Vec<_> = topology.site_ids().map(|to| route::next_hops(topology, to)).collect();
     let of = |site: SiteId| Switching {
         next: tables.iter().map(|next| next[site.index()].into_iter().collect()).collect(),

@@ -367,7 +367,36 @@ fn flows_spread_over_equal_paths_and_each_keeps_to_its_own() {
         policy: Policy::Ecmp(Ecmp::new(u64::from(site.0))),
     });
     let options = EmulationOptions { switching: Some(switching.collect()), ..EmulationOptions::default() };
-    let Some(emulation) = start(&topology, options) else { return };
+    let Some(over_left) = flows_over_the_first_link(&topology, options) else { return };
+    // A binomial of 40 at one half: five standard deviations are 16.
+    assert!((4..=36).contains(&over_left), "{over_left} of 40");
+}
+
+#[test]
+fn flows_spread_by_themselves_where_switches_forward() {
+    let _alone = alone();
+    for is_switch in [true, false] {
+        let mut topology = Topology::new("diamond");
+        let mut add = |name, is_switch| {
+            if is_switch { topology.add_switch(name) } else { topology.add_site(name, None) }
+                .expect("names differ")
+        };
+        let sites = [add("a", false), add("b", false), add("left", is_switch), add("right", is_switch)];
+        let properties = LinkProperties::new(BitRate::mbps(10), Duration::from_ms(1));
+        for (from, to) in [(0, 2), (0, 3), (2, 1), (3, 1)] {
+            topology.add_cable(sites[from], sites[to], properties.clone()).expect("a good cable");
+        }
+        let Some(over_left) = flows_over_the_first_link(&topology, EmulationOptions::default()) else {
+            return;
+        };
+        let expected = if is_switch { 4..=36 } else { 40..=40 };
+        assert!(expected.contains(&over_left), "{over_left} of 40");
+    }
+}
+
+/// Of forty flows from the first site to the second, how many leave by the first link; each keeps to its way.
+fn flows_over_the_first_link(topology: &Topology, options: EmulationOptions) -> Option<u64> {
+    let emulation = start(topology, options)?;
     let (to, from) = (emulation.site_address(B), emulation.site_address(A));
     let receiver = udp(&emulation, B, to, 9);
     receiver.set_read_timeout(Some(StdDuration::from_secs(2))).expect("not zero");
@@ -383,8 +412,7 @@ fn flows_spread_over_equal_paths_and_each_keeps_to_its_own() {
         assert!(sent == 0 || sent == 3, "a flow on two paths: {sent} of 3");
         over_left += sent / 3;
     }
-    // A binomial of 40 at one half: five standard deviations are 16.
-    assert!((4..=36).contains(&over_left), "{over_left} of 40");
+    Some(over_left)
 }
 
 #[test]
