@@ -5,6 +5,7 @@
 //! Read [`best_seconds`] first.
 
 mod codes;
+mod coordinator;
 mod datagrams;
 mod decide;
 mod pace;
@@ -27,6 +28,8 @@ pub struct Args {
 enum Job {
     /// GF(2^8) kernels: sums of products, and xor.
     Codes(codes::Args),
+    /// What `shuffle`'s coordinator costs while many flows are under way.
+    Coordinator(coordinator::Args),
     /// UDP over loopback, plain and sealed, with and without offload; and the AEADs alone.
     Datagrams(datagrams::Args),
     /// A decision of Flow Chasing, as flows grow in number.
@@ -45,6 +48,7 @@ enum Job {
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.job {
         Job::Codes(args) => codes::run(&args),
+        Job::Coordinator(args) => coordinator::run(&args),
         Job::Datagrams(args) => datagrams::run(&args),
         Job::Decide(args) => decide::run(&args),
         Job::Pace(args) => pace::run(&args),

@@ -283,7 +283,7 @@ fn write_file(path: &Path, size: u64) -> anyhow::Result<()> {
 }
 
 /// CPU seconds, the program's own and the kernel's, and the largest resident memory of a process so far.
-fn usage(pid: u32) -> anyhow::Result<(f64, f64, u64)> {
+pub(super) fn usage(pid: u32) -> anyhow::Result<(f64, f64, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // Fields after the name, which may contain anything but ends with the last parenthesis: utime and stime are 14 and 15.
     let fields: Vec<&str> =
