@@ -551,13 +551,12 @@ impl<A: Allocator> Coordinator<A> {
             }
         }
         self.active.decide(&mut self.allocator)?;
-        for id in self.active.ids() {
+        let limits = self.limits_bps();
+        for (id, rate_bps) in &limits {
+            let rate_bps = *rate_bps;
             let (name, key) = &self.keys[id];
             let host = self.hosts.get_mut(name).expect("an active flow's host has joined");
             let known = host.flows.get_mut(key).expect("an active flow is known to its host");
-            let part = |link| PART_MIN * self.active.rate_bps(link) / self.active.flows_on(link).len() as f64;
-            let least_bps = self.active.route(*id).map(part).fold(f64::INFINITY, f64::min);
-            let rate_bps = self.active.bps(*id).max(least_bps).max(RATE_MIN.as_bps() as f64);
             let is_same = |old: u64| (rate_bps - old as f64).abs() <= CHANGE_MIN * old as f64;
             if !known.rate_bps.is_some_and(is_same) {
                 known.rate_bps = Some(rate_bps as u64);
@@ -572,6 +571,39 @@ impl<A: Allocator> Coordinator<A> {
             }
         }
         Ok(())
+    }
+
+    /// The rates that were decided, but that each flow has the least that it may; what those that wait have so is taken from
+    /// the others on their links, in proportion.
+    fn limits_bps(&self) -> Vec<(FlowId, f64)> {
+        let active = &self.active;
+        let least_bps = |id: FlowId| {
+            let part = |link| PART_MIN * active.rate_bps(link) / active.flows_on(link).len() as f64;
+            active.route(id).map(part).fold(f64::INFINITY, f64::min).max(RATE_MIN.as_bps() as f64)
+        };
+        // By link: what flows that wait have, and the others.
+        let mut links = vec![(0.0, 0.0); active.network().links()];
+        for id in active.ids() {
+            let (bps, least_bps) = (active.bps(*id), least_bps(*id));
+            for link in active.route(*id) {
+                let (waiting_bps, going_bps) = &mut links[link.0 as usize];
+                if bps < least_bps {
+                    *waiting_bps += least_bps;
+                } else {
+                    *going_bps += bps;
+                }
+            }
+        }
+        let limit_bps = |id: &FlowId| {
+            let (bps, least_bps) = (active.bps(*id), least_bps(*id));
+            let part = |link: LinkId| {
+                let (waiting_bps, going_bps) = links[link.0 as usize];
+                ((active.rate_bps(link) - waiting_bps) / going_bps).min(1.0)
+            };
+            let part = if bps < least_bps { 1.0 } else { active.route(*id).map(part).fold(1.0, f64::min) };
+            (*id, (part * bps).max(least_bps))
+        };
+        active.ids().iter().map(limit_bps).collect()
     }
 
     /// The limits that an agent has not been told yet.

@@ -392,12 +392,12 @@ fn a_flow_that_sends_nothing_lends_its_rate_until_it_does() {
     star.announce(&idle, "a", 60);
     star.announce(&other, "b", 600);
     // a is the smaller one, and comes first.
-    star.wait_for(&[(&idle, Some(24.0)), (&other, Some(0.24))]);
+    star.wait_for(&[(&idle, Some(23.76)), (&other, Some(0.24))]);
     star.wait_for(&[(&idle, None), (&other, Some(24.0))]);
     let transfers = &star.status()["transfers"];
     assert_eq!(transfers[0]["flows"][0]["rate_bps"], Value::Null, "{transfers}");
     idle.go();
-    star.wait_for(&[(&idle, Some(24.0)), (&other, Some(0.24))]);
+    star.wait_for(&[(&idle, Some(23.76)), (&other, Some(0.24))]);
 }
 
 #[test]

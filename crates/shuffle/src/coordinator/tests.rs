@@ -147,11 +147,12 @@ fn an_idle_flow_lends_its_rate_until_it_moves_again() {
     let moved = |flow, moved_bytes| [Report::Moved { flow, moved_bytes }];
     site.report(0, 0, &[flow(idle, "a", 1)]);
     site.report(0, 1, &[flow(other, "b", 10)]);
-    assert_eq!(site.limits(0, 0), [(1, 100_000)]);
+    // What the one has that waits the other has not.
+    assert_eq!(site.limits(0, 0), [(1, 99_000)]);
     assert_eq!(site.limits(0, 1), [(2, 1_000)]);
     // 64 KiB take 5.2 ms at the one's rate, and 524 ms at the other's.
     let due = site.0.poll_timeout().expect("flows are looked at");
-    assert_eq!(due, at(500) + LINK.transmit_time(BURST));
+    assert_eq!(due, at(500) + BitRate::mbps(99).transmit_time(BURST));
     assert_eq!(site.lifted(505, 0), [] as [u16; 0]);
     assert_eq!(site.lifted(506, 0), [1]);
     assert_eq!(site.limits(506, 1), [(2, 100_000)]);
@@ -163,7 +164,7 @@ fn an_idle_flow_lends_its_rate_until_it_moves_again() {
     site.report(600, 0, &moved(idle, 49_999));
     assert_eq!((site.limits(600, 0), site.limits(600, 1)), (vec![], vec![]));
     site.report(700, 0, &moved(idle, 50_000));
-    assert_eq!((site.limits(700, 0), site.limits(700, 1)), (vec![(1, 100_000)], vec![(2, 1_000)]));
+    assert_eq!((site.limits(700, 0), site.limits(700, 1)), (vec![(1, 99_000)], vec![(2, 1_000)]));
     // While it moves it stays.
     for ms in [1_000, 1_300, 1_600] {
         site.report(ms, 0, &moved(idle, 50_000 + ms));
@@ -230,6 +231,13 @@ proptest! {
             prop_assert_eq!(told, site.0.active.ids().len());
             prop_assert_eq!(told, site.0.looks.len());
             prop_assert_eq!(site.0.count(), (all, told, site.0.transfers.len()));
+            for link in (0..site.0.active.network().links() as u32).map(LinkId) {
+                let on = site.0.active.flows_on(link);
+                let limits = site.0.limits_bps();
+                let sum_bps: f64 = limits.iter().filter(|(id, _)| on.contains(id)).map(|(_, bps)| bps).sum();
+                let most_bps = site.0.active.rate_bps(link) + on.len() as f64 * RATE_MIN.as_bps() as f64;
+                prop_assert!(sum_bps <= (1.0 + PART_MIN) * most_bps, "{sum_bps} b/s of {most_bps}");
+            }
             prop_assert!(site.0.poll_timeout().is_none_or(|at| at > now), "who is idle has been found");
             prop_assert_eq!(site.0.transfers(now).iter().map(|t| t.flows.len()).sum::<usize>(), all);
             prop_assert!(site.0.transfers(now).iter().all(|t| !t.flows.is_empty()));
