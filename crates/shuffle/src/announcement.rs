@@ -1,7 +1,7 @@
 //! What a program of a host says of its flows to the host's agent: one JSON object a line, each answered by one.
 //!
 //! `{"flow":{"local":…,"remote":…},"transfer":"…","size_bytes":…}` announces a flow or that it has more to move,
-//! `{"ended":{"local":…,"remote":…}}` says that what its transfer waits for has been moved, though the connection stays.
+//! `{"ended":{"local":…,"remote":…}}` says that all of that has been written, though the connection stays.
 //! Leaves out: how lines travel, who may speak of a flow, and whether there is one. Read [`Announcement`].
 
 use crate::control::FlowKey;

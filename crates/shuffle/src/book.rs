@@ -6,7 +6,7 @@
 
 use crate::control::{FlowKey, Report};
 use crate::coordinator::{HOST_FLOWS_MAX, Settings, check_name};
-use anabranch_units::BitRate;
+use anabranch_units::{BitRate, ByteCount, Duration};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A TCP connection of this host as a listing has it.
@@ -48,6 +48,10 @@ struct Entry {
     size_bytes: u64,
     moved_bytes: u64,
     is_size_said: bool,
+    /// What its connection has to have moved for it to be over, once its program has said that all is written.
+    ends_at_bytes: Option<u64>,
+    /// How fast it may be.
+    rate: Option<BitRate>,
 }
 
 /// What a limit's enforcement has to know of a connection.
@@ -74,6 +78,11 @@ impl Book {
             self.is_full = true;
             return Err(format!("{HOST_FLOWS_MAX} flows are known: no room for more"));
         }
+        // What it had to move before is not this.
+        let ends_at_bytes = self.flows.get(&flow).and_then(|entry| entry.ends_at_bytes);
+        if ends_at_bytes.is_some() {
+            self.end(flow);
+        }
         let is_same = |entry: &&mut Entry| entry.transfer.as_deref() == Some(transfer);
         if let Some(entry) = self.flows.get_mut(&flow).filter(is_same) {
             if size_bytes <= entry.size_bytes {
@@ -83,7 +92,8 @@ impl Book {
         } else {
             let known = self.flows.get(&flow);
             // The first transfer of a connection may have begun before it was announced; what comes after is another's.
-            let before_bytes = known.map_or(0, |_| state.acked_bytes);
+            let so_far_bytes = ends_at_bytes.unwrap_or(state.acked_bytes);
+            let before_bytes = known.map_or(0, |_| so_far_bytes);
             // What it had before any limit of ours.
             let limit = known.map_or(state.limit, |known| known.socket.limit);
             let entry = Entry {
@@ -93,6 +103,8 @@ impl Book {
                 size_bytes,
                 moved_bytes: 0,
                 is_size_said: false,
+                ends_at_bytes: None,
+                rate: None,
             };
             self.flows.insert(flow, entry);
         }
@@ -100,10 +112,44 @@ impl Book {
         Ok(())
     }
 
-    /// A program says that its flow has moved all that its transfer waits for. The connection may stay, for another one.
+    /// A program says that it has written all that its flow's transfer waits for: that is over once it has arrived. The
+    /// connection may stay, for another one.
+    pub fn finish(&mut self, state: &Seen) {
+        let Some(entry) = self.flows.get_mut(&state.flow) else { return };
+        if entry.socket.cookie != state.cookie {
+            return self.end(state.flow);
+        }
+        entry.moved_bytes = state.acked_bytes.saturating_sub(entry.before_bytes).max(entry.moved_bytes);
+        if state.acked_bytes >= state.written_bytes {
+            self.end(state.flow);
+        } else if entry.transfer.is_some() {
+            entry.ends_at_bytes = Some(state.written_bytes);
+        }
+    }
+
+    /// How fast a flow may be; none for no limit.
+    pub fn limit(&mut self, flow: FlowKey, rate: Option<BitRate>) {
+        if let Some(entry) = self.flows.get_mut(&flow) {
+            entry.rate = rate;
+        }
+    }
+
+    /// How long it takes after the last listing until a flow has moved all that is known of, at the rate that it may have.
+    pub fn soonest_end(&self) -> Option<Duration> {
+        let entries = self.flows.values().filter(|entry| entry.transfer.is_some());
+        let end = |entry: &Entry| {
+            let left = ByteCount::new(entry.size_bytes.saturating_sub(entry.moved_bytes));
+            let is_over = left == ByteCount::ZERO && entry.ends_at_bytes.is_none();
+            entry.rate.filter(|_| !is_over).map(|rate| rate.transmit_time(left))
+        };
+        entries.filter_map(end).min()
+    }
+
+    /// What a flow's transfer waits for has arrived, or never will.
     pub fn end(&mut self, flow: FlowKey) {
         let Some(entry) = self.flows.get_mut(&flow) else { return };
         if entry.transfer.take().is_some() {
+            (entry.ends_at_bytes, entry.rate) = (None, None);
             self.unsaid.remove(&flow);
             self.ended.insert(flow, entry.moved_bytes);
         }
@@ -125,17 +171,19 @@ impl Book {
                 continue;
             }
             let Seen { acked_bytes, written_bytes, .. } = *state;
-            let moved_bytes = acked_bytes.saturating_sub(entry.before_bytes);
+            let end = entry.ends_at_bytes.unwrap_or(u64::MAX);
+            let moved_bytes = acked_bytes.min(end).saturating_sub(entry.before_bytes);
             if moved_bytes > entry.moved_bytes {
                 entry.moved_bytes = moved_bytes;
                 self.unsaid.insert(*flow);
             }
-            let size_bytes = written_bytes.saturating_sub(entry.before_bytes);
+            let size_bytes = written_bytes.min(end).saturating_sub(entry.before_bytes);
             if size_bytes > entry.size_bytes {
                 (entry.size_bytes, entry.is_size_said) = (size_bytes, false);
                 self.unsaid.insert(*flow);
             }
-            if !state.is_established && acked_bytes >= written_bytes {
+            let has_closed = !state.is_established && acked_bytes >= written_bytes;
+            if has_closed || acked_bytes >= end {
                 over.push(*flow);
             }
         }
@@ -205,5 +253,74 @@ impl Book {
     /// Whether there was no room for a flow since this was asked last.
     pub fn take_full(&mut self) -> bool {
         std::mem::take(&mut self.is_full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOBODY: fn(FlowKey) -> Option<String> = |_| None;
+
+    fn flow() -> FlowKey {
+        let end = |text: &str| text.parse().expect("an address");
+        FlowKey { local: end("10.0.0.1:40000"), remote: end("10.0.0.2:7000") }
+    }
+    fn seen(acked_bytes: u64, written_bytes: u64) -> Seen {
+        Seen { flow: flow(), cookie: 1, is_established: true, acked_bytes, written_bytes, limit: None }
+    }
+    fn moved(moved_bytes: u64) -> Report {
+        Report::Moved { flow: flow(), moved_bytes }
+    }
+    fn said(transfer: &str, size_bytes: u64) -> Report {
+        Report::Flow { flow: flow(), transfer: transfer.into(), size_bytes }
+    }
+
+    #[test]
+    fn what_is_written_is_over_once_it_has_arrived() {
+        let mut book = Book::default();
+        book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
+        assert_eq!(book.take(9), [said("a", 1_000_000)]);
+        book.finish(&seen(300_000, 1_000_000));
+        assert_eq!(book.take(9), []);
+        book.observe(&[seen(999_999, 1_000_000)], NOBODY);
+        assert_eq!(book.take(9), [moved(999_999)]);
+        // What is written later is nobody's.
+        book.observe(&[seen(1_000_000, 1_000_001)], NOBODY);
+        assert_eq!(book.take(9), [moved(1_000_000), Report::Ended { flow: flow() }]);
+        assert!(book.flows().is_empty());
+        // Where all has arrived it is over at once.
+        book.announce(&seen(1_000_000, 1_000_000), "b", 60_000).expect("there is room");
+        book.finish(&seen(1_060_000, 1_060_000));
+        assert_eq!(book.take(9), [moved(60_000), Report::Ended { flow: flow() }]);
+    }
+
+    #[test]
+    fn what_a_connection_still_moves_of_one_transfer_is_none_of_the_next() {
+        let mut book = Book::default();
+        book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
+        book.finish(&seen(300_000, 1_000_000));
+        book.announce(&seen(400_000, 1_000_000), "b", 500_000).expect("there is room");
+        assert_eq!(book.take(9), [moved(300_000), Report::Ended { flow: flow() }, said("b", 500_000)]);
+        book.observe(&[seen(1_000_000, 1_500_000)], NOBODY);
+        assert_eq!(book.take(9), []);
+        book.observe(&[seen(1_200_000, 1_500_000)], NOBODY);
+        assert_eq!(book.take(9), [moved(200_000)]);
+    }
+
+    #[test]
+    fn the_soonest_end_is_that_of_what_is_left_at_the_rate_that_is_set() {
+        let mut book = Book::default();
+        book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
+        assert_eq!(book.soonest_end(), None);
+        book.limit(flow(), Some(BitRate::mbps(8)));
+        assert_eq!(book.soonest_end(), Some(Duration::from_secs(1)));
+        book.observe(&[seen(900_000, 1_000_000)], NOBODY);
+        assert_eq!(book.soonest_end(), Some(Duration::from_ms(100)));
+        // Nobody knows when a connection whose data has moved is closed.
+        book.observe(&[seen(1_000_000, 1_000_000)], NOBODY);
+        assert_eq!(book.soonest_end(), None);
+        book.limit(flow(), None);
+        assert_eq!(book.soonest_end(), None);
     }
 }

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{sleep, sleep_until};
 
 /// How to run it.
 #[derive(clap::Args)]
@@ -53,8 +53,8 @@ pub struct Args {
     /// The Unix socket over which programs announce their flows, one JSON object a line:
     /// {"flow":{"local":"10.0.0.1:40000","remote":"10.0.0.2:7000"},"transfer":"job-7","size_bytes":1000000}.
     ///
-    /// Each line is answered by one. {"ended":{"local":…,"remote":…}} says that a transfer's part is through though its
-    /// connection stays. Only the user who made the flow's socket, or root, may speak of it.
+    /// Each line is answered by one. {"ended":{"local":…,"remote":…}} says that all is written though the connection
+    /// stays; it is over once that has arrived. Only the user who made the flow's socket, or root, may speak of it.
     #[arg(long, value_name = "PATH")]
     listen: Option<PathBuf>,
     /// The group that may use --listen, too.
@@ -84,8 +84,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(1);
 pub(super) const SILENT: &str = "the coordinator is silent";
 /// How long one request may take.
 const REPLY_MAX: Duration = SILENCE_MAX;
-/// How often flows are looked at.
+/// How often flows are looked at; sooner where one should be through, but no sooner than this, and looking takes no more than
+/// a part of the time.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_SOON: Duration = Duration::from_millis(5);
+const LOOKS_MIN: u32 = 20;
 /// The agent says something at least this often.
 const SAY_EVERY: Duration = Duration::from_millis(200);
 /// How long one call waits for limits.
@@ -328,12 +331,19 @@ impl Agent {
     }
 
     async fn report(&self, session: u64) -> Result<Infallible, ClientError> {
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut said_at = Instant::now();
+        let (mut looked_at, mut look_took) = (Instant::now(), Duration::ZERO);
         loop {
+            // Whoever waits for a flow's end should not wait for a look.
+            let soonest = lock(&self.book).soonest_end().map(|end| end.to_std());
+            let soon = (LOOKS_MIN * look_took).clamp(LOOK_SOON, LOOK_EVERY);
+            let look_at = looked_at + soonest.unwrap_or(LOOK_EVERY).clamp(soon, LOOK_EVERY);
             tokio::select! {
-                _ = looks.tick() => self.look().await,
+                () = sleep_until(look_at.into()) => {
+                    looked_at = Instant::now();
+                    self.look().await;
+                    look_took = looked_at.elapsed();
+                }
                 () = self.changed.notified() => {}
             }
             loop {
@@ -352,7 +362,8 @@ impl Agent {
         loop {
             let limits = self.client.limits(&self.name, session, LIMITS_WAIT, REPLY_MAX).await?;
             let limits = {
-                let book = lock(&self.book);
+                let mut book = lock(&self.book);
+                limits.iter().for_each(|limit| book.limit(limit.flow, limit.rate_bps.map(BitRate::bps)));
                 let known = |limit: anabranch_shuffle::control::Limit| {
                     // One that has ended meanwhile needs none.
                     let socket = book.socket(limit.flow)?;
@@ -361,6 +372,7 @@ impl Agent {
                 limits.into_iter().filter_map(known).collect::<Vec<_>>()
             };
             self.enforcer.set(limits).await;
+            self.changed.notify_one();
         }
     }
 

@@ -145,7 +145,7 @@ fn take(line: &[u8], uid: u32, reader: &Mutex<FlowReader>, book: &Mutex<Book>) -
             book.announce(&super::seen(&state), &transfer, size_bytes)
         }
         Announcement::Ended { .. } => {
-            book.end(super::seen(&state).flow);
+            book.finish(&super::seen(&state));
             Ok(())
         }
     }
