@@ -37,6 +37,8 @@ FABRICS = {
 }
 #: What agents say of a link: what is left for data once headers (52 of 1,500 bytes) and acknowledgements are taken off.
 LINK_SHARE = 0.95
+#: What an arm is called in which agents also say what their leaf's uplinks carry, after its allocator.
+UPLINKS = ", uplinks"
 TRIES = 3
 Row = dict[str, Any]
 
@@ -152,11 +154,14 @@ def emulate(
     quiet, keys = "" if args.verbose else "-q ", folder / "keys"
     runs = []
     if arm != "without":
+        allocator = arm.removesuffix(UPLINKS)
         line = f"exec {args.binary} {quiet}shuffle coordinator --listen $ANABRANCH_ADDRESS:7190 --keys {keys}"
-        runs += ["--run", f"control={line} --allocator {arm} --store {folder}/coordinator.redb"]
+        runs += ["--run", f"control={line} --allocator {allocator} --store {folder}/coordinator.redb"]
         for n in range(args.hosts):
             line = f"exec {args.binary} {quiet}shuffle agent --name h{n} --keys {keys}"
             line += " --coordinator https://{@control}:7190"
+            if arm.endswith(UPLINKS):
+                line += f" --uplink 'leaf{n % LEAVES}={LINK_SHARE * SPINES * uplink} Mbit/s'"
             line += f" --link '{LINK_SHARE * rate} Mbit/s' --address $ANABRANCH_ADDRESS --listen {folder}/h{n}.sock"
             runs += ["--run", f"h{n}={line} --state {folder}/h{n}.state"]
     command = [str(args.binary), "-q", "emulate", str(network), "--site", "control", "--report", str(report)]

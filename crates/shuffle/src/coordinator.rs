@@ -1,7 +1,8 @@
 //! The coordinator: it hears of flows from the agents of hosts, and says how fast each one may be.
 //!
-//! Each host is one link out and one in (the hose model): where hosts' own links are the narrow ones, as in a network without
-//! oversubscription, nothing else need be known. A flow to a host without an agent crosses its sender's link only.
+//! Each host is one link out and one in (the hose model), which is all where hosts' own links are the narrow ones. Where hosts
+//! share a narrower way to the others (a rack's uplinks, a site's line), they say so, and the network is a tree: a flow
+//! crosses the uplinks that its ends do not share. A flow to a host without an agent crosses its sender's link only.
 //!
 //! What it knows of volumes is what agents say, from time to time. A flow that should be through and is not is taken to have
 //! [`REMAINING_MIN`] to move. One of which nothing has arrived for [`IDLE_AFTER`] is idle: its program has nothing to send, or
@@ -25,6 +26,10 @@ use std::net::IpAddr;
 pub const NAME_MAX: usize = 128;
 /// The most hosts.
 pub const HOSTS_MAX: usize = 4_096;
+/// The most uplinks.
+pub const UPLINKS_MAX: usize = 4_096;
+/// The most uplinks that a host is behind.
+pub const HOST_UPLINKS_MAX: usize = 8;
 /// The most addresses of a host.
 pub const ADDRESSES_MAX: usize = 64;
 /// The most flows of a host.
@@ -64,6 +69,17 @@ pub struct Host {
     pub addresses: Vec<IpAddr>,
     /// The rate of its link, out and in.
     pub rate: BitRate,
+    /// What it shares with other hosts on its way to all others; in any order, and each once.
+    pub uplinks: Vec<Uplink>,
+}
+
+/// What carries all that some hosts send to others, and all that these send to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// Its name, the same for all hosts behind it.
+    pub name: String,
+    /// What it carries, out and in; the same, too.
+    pub rate: BitRate,
 }
 
 /// Why the coordinator does not take what an agent says.
@@ -82,6 +98,23 @@ pub enum ReportError {
     TooManyFlows,
     /// A link of no rate.
     NoRate,
+    /// More uplinks than [`UPLINKS_MAX`].
+    TooManyUplinks,
+    /// More uplinks of a host than [`HOST_UPLINKS_MAX`].
+    TooManyHostUplinks(usize),
+    /// An uplink that a host is behind twice.
+    UplinkTwice(String),
+    /// An uplink of which another host that is there says something else.
+    UplinkRate {
+        /// Its name.
+        name: String,
+        /// What this host says.
+        said: BitRate,
+        /// Who else is behind it.
+        other: String,
+        /// What that one says.
+        known: BitRate,
+    },
 }
 
 impl fmt::Display for ReportError {
@@ -100,6 +133,17 @@ impl fmt::Display for ReportError {
             }
             Self::TooManyFlows => write!(f, "more flows than {HOST_FLOWS_MAX} on one host: the others pass"),
             Self::NoRate => write!(f, "a link of 0 bit/s: must have at least 1 bit/s"),
+            Self::TooManyUplinks => write!(f, "more uplinks than {UPLINKS_MAX}"),
+            Self::TooManyHostUplinks(count) => {
+                write!(f, "{count} uplinks: a host is behind at most {HOST_UPLINKS_MAX}")
+            }
+            Self::UplinkTwice(name) => write!(f, "uplink {name}: named twice: a host is behind it once"),
+            Self::UplinkRate { name, said, other, known } => {
+                write!(
+                    f,
+                    "uplink {name}: {said}, but {known} on host {other}: say the same on all hosts behind it"
+                )
+            }
         }
     }
 }
@@ -130,6 +174,7 @@ pub struct Coordinator<A> {
     allocator: A,
     active: Active,
     hosts: BTreeMap<String, Joined>,
+    uplinks: BTreeMap<String, Links>,
     by_address: BTreeMap<IpAddr, String>,
     /// Of active flows: whose, and which.
     keys: BTreeMap<FlowId, (String, FlowKey)>,
@@ -154,15 +199,22 @@ struct Transfer {
     moved: ByteCount,
 }
 
+/// A link in both directions.
+#[derive(Copy, Clone, Debug)]
+struct Links {
+    rate: BitRate,
+    out: LinkId,
+    into: LinkId,
+}
+
 #[derive(Debug)]
 struct Joined {
     session: u64,
     /// While its agent is there. What it was told before it left, it has forgotten.
     is_up: bool,
     addresses: Vec<IpAddr>,
-    rate: BitRate,
-    out: LinkId,
-    into: LinkId,
+    link: Links,
+    uplinks: Vec<String>,
     flows: BTreeMap<FlowKey, Known>,
     /// Limits to be said.
     changed: BTreeSet<FlowKey>,
@@ -226,6 +278,19 @@ pub struct TransferView {
     pub flows: Vec<FlowView>,
 }
 
+/// A host that has joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostView<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Whether its agent is there.
+    pub is_up: bool,
+    /// What its link carries, out and in.
+    pub rate: BitRate,
+    /// Its uplinks' names and rates.
+    pub uplinks: Vec<(&'a str, BitRate)>,
+}
+
 /// A flow that is under way.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowView {
@@ -248,6 +313,7 @@ impl<A: Allocator> Coordinator<A> {
             allocator,
             active: Active::new(network),
             hosts: BTreeMap::new(),
+            uplinks: BTreeMap::new(),
             by_address: BTreeMap::new(),
             keys: BTreeMap::new(),
             looks: BTreeSet::new(),
@@ -268,49 +334,81 @@ impl<A: Allocator> Coordinator<A> {
         session: u64,
         host: Host,
     ) -> Result<(), ReportError> {
-        check_name(name)?;
-        if host.addresses.len() > ADDRESSES_MAX {
-            return Err(ReportError::TooManyAddresses(host.addresses.len()));
-        }
+        self.check_host(name, &host)?;
         self.active.advance(now);
         self.forget_flows(now, name);
+        let Host { addresses, rate, uplinks } = host;
+        for uplink in &uplinks {
+            let known = self.uplinks.get(&uplink.name).copied();
+            self.uplinks.insert(uplink.name.clone(), set_links(&mut self.active, known, uplink.rate));
+        }
+        let uplinks: Vec<String> = uplinks.into_iter().map(|uplink| uplink.name).collect();
+        let link = set_links(&mut self.active, self.hosts.get(name).map(|joined| joined.link), rate);
         if let Some(joined) = self.hosts.get_mut(name) {
-            for link in [joined.out, joined.into] {
-                self.active.set_link_rate(link, host.rate).map_err(|_| ReportError::NoRate)?;
-            }
             for address in joined.addresses.drain(..) {
                 // Another host may have it by now.
                 if self.by_address.get(&address).is_some_and(|other| other == name) {
                     self.by_address.remove(&address);
                 }
             }
-            (joined.session, joined.is_up, joined.rate) = (session, true, host.rate);
-            joined.addresses.clone_from(&host.addresses);
+            (joined.session, joined.is_up, joined.link) = (session, true, link);
+            (joined.addresses, joined.uplinks) = (addresses.clone(), uplinks);
         } else {
-            if self.hosts.len() >= HOSTS_MAX {
-                return Err(ReportError::TooManyHosts);
-            }
-            let out = self.active.add_link(host.rate).map_err(|_| ReportError::NoRate)?;
-            let into = self.active.add_link(host.rate).map_err(|_| ReportError::NoRate)?;
             let joined = Joined {
                 session,
                 is_up: true,
-                addresses: host.addresses.clone(),
-                rate: host.rate,
-                out,
-                into,
+                addresses: addresses.clone(),
+                link,
+                uplinks,
                 flows: BTreeMap::new(),
                 changed: BTreeSet::new(),
             };
             self.hosts.insert(name.to_owned(), joined);
         }
-        self.by_address.extend(host.addresses.into_iter().map(|address| (address, name.to_owned())));
-        // Flows to it cross its link from now on, and what that carries may be another.
+        self.by_address.extend(addresses.into_iter().map(|address| (address, name.to_owned())));
+        // Flows to it cross its links from now on, and what those carry may be another.
         let is_to_it = |key: &FlowKey| self.by_address.get(&key.remote.ip()).is_some_and(|to| to == name);
         let to_it: Vec<(String, FlowKey)> =
             self.keys.values().filter(|(_, key)| is_to_it(key)).cloned().collect();
         to_it.into_iter().for_each(|(from, key)| self.route(now, &from, key));
         self.is_changed = true;
+        Ok(())
+    }
+
+    /// Whether a host may join.
+    fn check_host(&self, name: &str, host: &Host) -> Result<(), ReportError> {
+        check_name(name)?;
+        if host.addresses.len() > ADDRESSES_MAX {
+            return Err(ReportError::TooManyAddresses(host.addresses.len()));
+        }
+        if host.uplinks.len() > HOST_UPLINKS_MAX {
+            return Err(ReportError::TooManyHostUplinks(host.uplinks.len()));
+        }
+        if !self.hosts.contains_key(name) && self.hosts.len() >= HOSTS_MAX {
+            return Err(ReportError::TooManyHosts);
+        }
+        let rates = std::iter::once(host.rate).chain(host.uplinks.iter().map(|uplink| uplink.rate));
+        if rates.min() == Some(BitRate::bps(0)) {
+            return Err(ReportError::NoRate);
+        }
+        let mut room = UPLINKS_MAX.saturating_sub(self.uplinks.len());
+        for (at, Uplink { name: uplink, rate: said }) in host.uplinks.iter().enumerate() {
+            check_name(uplink)?;
+            if host.uplinks[..at].iter().any(|other| other.name == *uplink) {
+                return Err(ReportError::UplinkTwice(uplink.clone()));
+            }
+            let Some(known) = self.uplinks.get(uplink).map(|known| known.rate) else {
+                room = room.checked_sub(1).ok_or(ReportError::TooManyUplinks)?;
+                continue;
+            };
+            let is_behind = |(other, joined): &(&String, &Joined)| {
+                *other != name && joined.is_up && joined.uplinks.contains(uplink)
+            };
+            if let Some((other, _)) = self.hosts.iter().filter(|_| known != *said).find(is_behind) {
+                let (name, said, other) = (uplink.clone(), *said, other.clone());
+                return Err(ReportError::UplinkRate { name, said, other, known });
+            }
+        }
         Ok(())
     }
 
@@ -401,12 +499,7 @@ impl<A: Allocator> Coordinator<A> {
 
     /// Has a flow that is no mouse cross its links, once more if it does already.
     fn route(&mut self, now: Instant, name: &str, key: FlowKey) {
-        let to = self.by_address.get(&key.remote.ip());
-        // To itself a host sends over no link.
-        let route: Vec<LinkId> = match to {
-            Some(to) if to == name => Vec::new(),
-            to => std::iter::once(self.hosts[name].out).chain(to.map(|to| self.hosts[to].into)).collect(),
-        };
+        let route = self.links(name, key);
         self.set_state(now, name, key, |active, known, id| {
             if route.is_empty() {
                 return State::Passes;
@@ -414,6 +507,23 @@ impl<A: Allocator> Coordinator<A> {
             let (id, moved_at) = (active.insert(id, &route, remaining(known)), now);
             State::Active { id, moved_at, look_at: now + known.idle_after() }
         });
+    }
+
+    /// The links that a flow crosses; to itself a host sends over none.
+    fn links(&self, name: &str, key: FlowKey) -> Vec<LinkId> {
+        let from = &self.hosts[name];
+        let Some(to) = self.by_address.get(&key.remote.ip()) else { return vec![from.link.out] };
+        if to == name {
+            return Vec::new();
+        }
+        let to = &self.hosts[to];
+        let apart = |of: &'_ Joined, from: &Joined| -> Vec<Links> {
+            let names = of.uplinks.iter().filter(|uplink| !from.uplinks.contains(uplink));
+            names.map(|uplink| self.uplinks[uplink]).collect()
+        };
+        let out = apart(from, to).into_iter().map(|uplink| uplink.out);
+        let into = apart(to, from).into_iter().map(|uplink| uplink.into);
+        [from.link.out].into_iter().chain(out).chain(into).chain([to.link.into]).collect()
     }
 
     /// Has a flow be in another state, and all that depends on that follow.
@@ -659,10 +769,26 @@ impl<A: Allocator> Coordinator<A> {
         (flows, self.keys.len(), self.transfers.len())
     }
 
-    /// Hosts by name, their links' rates, and whether their agents are there.
-    pub fn hosts(&self) -> impl Iterator<Item = (&str, BitRate, bool)> {
-        self.hosts.iter().map(|(name, host)| (name.as_str(), host.rate, host.is_up))
+    /// Hosts by name.
+    pub fn hosts(&self) -> impl Iterator<Item = HostView<'_>> {
+        self.hosts.iter().map(|(name, host)| HostView {
+            name,
+            is_up: host.is_up,
+            rate: host.link.rate,
+            uplinks: host.uplinks.iter().map(|uplink| (uplink.as_str(), self.uplinks[uplink].rate)).collect(),
+        })
     }
+}
+
+/// A link's two directions at this rate, which is not 0, added unless they are known.
+fn set_links(active: &mut Active, known: Option<Links>, rate: BitRate) -> Links {
+    const CHECKED: &str = "a rate that is not 0 is one";
+    if let Some(Links { out, into, .. }) = known {
+        [out, into].into_iter().for_each(|link| active.set_link_rate(link, rate).expect(CHECKED));
+        return Links { rate, out, into };
+    }
+    let mut add = || active.add_link(rate).expect(CHECKED);
+    Links { rate, out: add(), into: add() }
 }
 
 /// What a flow that is known has still to move.

@@ -32,7 +32,8 @@ pub fn exercise_reports(bytes: &[u8]) -> bool {
     let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
     let mut now = Instant::ZERO;
     for (name, last) in [("a", 1), ("b", 2)] {
-        let host = Host { addresses: vec![[10, 0, 0, last].into()], rate: BitRate::mbps(100) };
+        let host =
+            Host { addresses: vec![[10, 0, 0, last].into()], rate: BitRate::mbps(100), uplinks: Vec::new() };
         coordinator.handle_join(now, name, 1, host).expect("it joins");
     }
     let mut do_all_read = true;
@@ -55,7 +56,7 @@ pub fn exercise_reports(bytes: &[u8]) -> bool {
 pub fn exercise_announcements(bytes: &[u8]) -> bool {
     let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
     let mut now = Instant::ZERO;
-    let host = Host { addresses: vec![[10, 0, 0, 1].into()], rate: BitRate::mbps(100) };
+    let host = Host { addresses: vec![[10, 0, 0, 1].into()], rate: BitRate::mbps(100), uplinks: Vec::new() };
     coordinator.handle_join(now, "a", 1, host).expect("it joins");
     let mut are_all_taken = true;
     for line in bytes.split(|byte| *byte == b'\n') {

@@ -125,6 +125,7 @@ async fn load(args: &Args, keys: &Path, names: &[String], address: &str, pid: u3
             session: 1,
             addresses: vec![[10, 9, 0, host as u8 + 1].into()],
             link_rate_bps: 10_000_000_000,
+            uplinks: Vec::new(),
             reports: Vec::new(),
         };
         client.join(name, &join, REPLY_MAX).await?;

@@ -79,7 +79,9 @@ impl From<ReportError> for Refusal {
     fn from(error: ReportError) -> Self {
         let status = match &error {
             ReportError::NotJoined(_) => StatusCode::CONFLICT,
-            ReportError::TooManyHosts | ReportError::TooManyFlows => StatusCode::TOO_MANY_REQUESTS,
+            ReportError::TooManyHosts | ReportError::TooManyUplinks | ReportError::TooManyFlows => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             _ => StatusCode::BAD_REQUEST,
         };
         Self(status, error.to_string())

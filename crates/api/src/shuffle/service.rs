@@ -6,13 +6,15 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use super::store::History;
-use super::wire::{EndedView, FlowView, HostView, JoinRequest, ReportsRequest, TransferView, TransfersView};
+use super::wire::{
+    self, EndedView, FlowView, HostView, JoinRequest, ReportsRequest, TransferView, TransfersView,
+};
 use crate::metrics::Metrics;
 use crate::server::Service;
 use crate::store::StoreError;
 use anabranch_fluid::Allocator;
 use anabranch_shuffle::control::Limit;
-use anabranch_shuffle::coordinator::{Coordinator, Ended, Host, ReportError, Settings};
+use anabranch_shuffle::coordinator::{self, Coordinator, Ended, Host, ReportError, Settings, Uplink};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -140,9 +142,11 @@ impl CoordinatorService {
     }
 
     pub(super) fn join(&self, name: &str, request: JoinRequest) -> Result<(), ReportError> {
-        let JoinRequest { session, addresses, link_rate_bps, reports } = request;
+        let JoinRequest { session, addresses, link_rate_bps, uplinks, reports } = request;
+        let uplink = |said: wire::Uplink| Uplink { name: said.name, rate: BitRate::bps(said.rate_bps) };
+        let uplinks = uplinks.into_iter().map(uplink).collect();
         self.change(|state, now| {
-            let host = Host { addresses, rate: BitRate::bps(link_rate_bps) };
+            let host = Host { addresses, rate: BitRate::bps(link_rate_bps), uplinks };
             state.coordinator.handle_join(now, name, session, host)?;
             state.counters.joins += 1;
             let agent = Agent { session, heard_at: now, limits: Arc::new(Notify::new()) };
@@ -226,10 +230,13 @@ impl CoordinatorService {
 
     pub(super) fn hosts(&self) -> Vec<HostView> {
         let state = self.lock();
-        let view = |(name, rate, up): (&str, BitRate, bool)| HostView {
-            name: name.to_owned(),
-            up,
-            link_rate_bps: rate.as_bps(),
+        let uplink =
+            |(name, rate): (&str, BitRate)| wire::Uplink { name: name.to_owned(), rate_bps: rate.as_bps() };
+        let view = |host: coordinator::HostView<'_>| HostView {
+            name: host.name.to_owned(),
+            up: host.is_up,
+            link_rate_bps: host.rate.as_bps(),
+            uplinks: host.uplinks.into_iter().map(uplink).collect(),
         };
         state.coordinator.hosts().map(view).collect()
     }
@@ -248,7 +255,7 @@ impl CoordinatorService {
     pub(super) fn metrics(&self) -> String {
         let state = self.lock();
         let mut text = Metrics::default();
-        let ups = state.coordinator.hosts().filter(|(_, _, up)| *up).count() as u64;
+        let ups = state.coordinator.hosts().filter(|host| host.is_up).count() as u64;
         let (flows, active, transfers) = state.coordinator.count();
         let counters = &state.counters;
         let counts: [(&str, &str, &str, u64); 11] = [

@@ -19,10 +19,23 @@ pub struct JoinRequest {
     pub addresses: Vec<IpAddr>,
     /// What its host's link carries, out and in.
     pub link_rate_bps: u64,
+    /// What it shares with other hosts on its way to all others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uplinks: Vec<Uplink>,
     /// The flows that there are, or the first of them.
     #[serde(default)]
     #[schema(value_type = Vec<Object>)]
     pub reports: Vec<Report>,
+}
+
+/// What carries all that some hosts send to others, and all that these send to them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Uplink {
+    /// Its name, the same for all hosts behind it.
+    pub name: String,
+    /// What it carries, out and in; the same, too.
+    pub rate_bps: u64,
 }
 
 /// What has become of flows. An empty one says that the agent is there.
@@ -105,6 +118,9 @@ pub struct HostView {
     pub up: bool,
     /// What its link carries, out and in.
     pub link_rate_bps: u64,
+    /// What it shares with other hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uplinks: Vec<Uplink>,
 }
 
 /// Transfers that have ended.

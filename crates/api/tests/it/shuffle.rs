@@ -126,7 +126,8 @@ struct Agent {
 impl Agent {
     async fn join(&self, reports: Vec<Report>) -> Result<(), ClientError> {
         let addresses = vec![[10, 0, 0, self.host as u8].into()];
-        let request = JoinRequest { session: self.session, addresses, link_rate_bps: LINK_BPS, reports };
+        let (session, link_rate_bps, uplinks) = (self.session, LINK_BPS, Vec::new());
+        let request = JoinRequest { session, addresses, link_rate_bps, uplinks, reports };
         self.client.join(HOSTS[self.host], &request, PATIENCE).await
     }
 

@@ -11,13 +11,13 @@ pub mod guard;
 
 use anabranch_api::ClientError;
 use anabranch_api::shuffle::Client;
-use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest};
+use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest, Uplink};
 use anabranch_net::keys::Role;
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_pace::{Flow, FlowReader, FlowState, Pacer, PacerOptions};
 use anabranch_shuffle::book::{Book, Seen};
 use anabranch_shuffle::control::FlowKey;
-use anabranch_shuffle::coordinator::{ADDRESSES_MAX, HOST_FLOWS_MAX};
+use anabranch_shuffle::coordinator::{ADDRESSES_MAX, HOST_FLOWS_MAX, check_name};
 use anabranch_shuffle::rules::Rules;
 use anabranch_units::{BitRate, ByteCount};
 use anyhow::Context as _;
@@ -46,6 +46,10 @@ pub struct Args {
     /// What the host's link carries, out and in; what the default route's device says otherwise.
     #[arg(long, value_name = "RATE")]
     link: Option<BitRate>,
+    /// What the host shares with others on its way to all others, and what that carries, out and in, repeatable: a rack's
+    /// uplinks together, a site's line. All hosts behind it say the same. Flows between them do not cross it.
+    #[arg(long, value_name = "NAME=RATE", value_parser = uplink)]
+    uplink: Vec<Uplink>,
     /// An address that flows to this host have, repeatable; all of this network namespace otherwise, but for loopback and
     /// link-local ones.
     #[arg(long, value_name = "ADDRESS")]
@@ -104,7 +108,7 @@ const FLOWS_TOGETHER: usize = 100;
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    anabranch_shuffle::coordinator::check_name(&args.name)?;
+    check_name(&args.name)?;
     let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Site, &args.name))?;
     let client = Client::new(&args.coordinator, &credentials, REPLY_MAX)?;
     let link_rate = match args.link {
@@ -153,6 +157,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             name: args.name.clone(),
             addresses,
             link_rate,
+            uplinks: args.uplink.clone(),
             book: Arc::default(),
             rules,
             own,
@@ -206,11 +211,20 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// An uplink as --uplink has it.
+fn uplink(text: &str) -> Result<Uplink, String> {
+    let (name, rate) = text.split_once('=').ok_or("write it as NAME=RATE")?;
+    let rate: BitRate = rate.parse().map_err(|error| format!("{error}"))?;
+    check_name(name).map_err(|error| error.to_string())?;
+    Ok(Uplink { name: name.to_owned(), rate_bps: rate.as_bps() })
+}
+
 struct Agent {
     client: Client,
     name: String,
     addresses: Vec<IpAddr>,
     link_rate: BitRate,
+    uplinks: Vec<Uplink>,
     book: Arc<Mutex<Book>>,
     rules: Rules,
     /// What no rule is for: the agent's own connections.
@@ -308,7 +322,8 @@ impl Agent {
             book.take(FLOWS_TOGETHER)
         };
         let (addresses, link_rate_bps) = (self.addresses.clone(), self.link_rate.as_bps());
-        let request = JoinRequest { session, addresses, link_rate_bps, reports };
+        let request =
+            JoinRequest { session, addresses, link_rate_bps, uplinks: self.uplinks.clone(), reports };
         self.client.join(&self.name, &request, REPLY_MAX).await?;
         *lock(&self.heard_at) = Some(Instant::now());
         *lock(&self.session) = Some(session);

@@ -413,7 +413,8 @@ impl Shuffling {
 
     fn join(&mut self, cx: &mut AppCx<'_, '_>, host: u16) {
         let (addresses, link_rate_bps) = (vec![address(host)], self.agents[&host].link.as_bps());
-        let body = JoinRequest { session: SESSION, addresses, link_rate_bps, reports: Vec::new() };
+        let (uplinks, reports) = (Vec::new(), Vec::new());
+        let body = JoinRequest { session: SESSION, addresses, link_rate_bps, uplinks, reports };
         self.ask(cx, host, Request::Join, json_bytes(&body));
     }
 
@@ -432,7 +433,8 @@ impl Shuffling {
         let Some(coordinator) = &mut self.coordinator else { return };
         match request {
             Request::Join => {
-                let joining = Host { addresses: vec![address(host)], rate: self.agents[&host].link };
+                let rate = self.agents[&host].link;
+                let joining = Host { addresses: vec![address(host)], rate, uplinks: Vec::new() };
                 coordinator.handle_join(now, &name, SESSION, joining)
             }
             Request::Reports(reports) => coordinator.handle_reports(now, &name, SESSION, &reports),

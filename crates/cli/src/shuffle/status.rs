@@ -3,7 +3,7 @@
 mod page;
 
 use anabranch_api::shuffle::Client;
-use anabranch_api::shuffle::wire::{EndedView, HostView, TransfersView};
+use anabranch_api::shuffle::wire::{EndedView, HostView, TransfersView, Uplink};
 use anabranch_net::keys::Role;
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_units::{BitRate, ByteCount};
@@ -76,10 +76,13 @@ fn table(header: &[&str]) -> Table {
 }
 
 fn show(hosts: &[HostView], view: &TransfersView, history: &[EndedView]) {
-    let mut rows = table(&["host", "agent", "link"]);
+    let mut rows = table(&["host", "agent", "link", "behind"]);
     for host in hosts {
         let up = if host.up { "up" } else { "away" };
-        rows.add_row([host.name.clone(), up.to_owned(), BitRate::bps(host.link_rate_bps).to_string()]);
+        let uplink = |uplink: &Uplink| format!("{} ({})", uplink.name, BitRate::bps(uplink.rate_bps));
+        let behind: Vec<String> = host.uplinks.iter().map(uplink).collect();
+        let link = BitRate::bps(host.link_rate_bps).to_string();
+        rows.add_row([host.name.clone(), up.to_owned(), link, behind.join(", ")]);
     }
     println!("{rows}\n");
     let mut rows = table(&["transfer", "host", "flow", "remaining", "rate"]);

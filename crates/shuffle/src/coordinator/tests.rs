@@ -20,7 +20,12 @@ fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_ms(ms)
 }
 fn host(number: u8) -> Host {
-    Host { addresses: vec![[10, 0, 0, number].into()], rate: LINK }
+    Host { addresses: vec![[10, 0, 0, number].into()], rate: LINK, uplinks: Vec::new() }
+}
+/// A host behind uplinks of these names and rates in Mbit/s.
+fn behind(number: u8, uplinks: &[(&str, u64)]) -> Host {
+    let uplink = |(name, mbps): &(&str, u64)| Uplink { name: (*name).into(), rate: BitRate::mbps(*mbps) };
+    Host { uplinks: uplinks.iter().map(uplink).collect(), ..host(number) }
 }
 
 struct Site(Coordinator<ChasePlus>);
@@ -126,6 +131,47 @@ fn flows_to_a_host_that_joins_later_share_its_link() {
 }
 
 #[test]
+fn flows_cross_the_uplinks_that_their_ends_do_not_share() {
+    let mut site = Site::new(0);
+    let join = |site: &mut Site, number: u8, uplinks: &[(&str, u64)]| {
+        site.0.handle_join(at(0), &number.to_string(), 1, behind(number, uplinks))
+    };
+    join(&mut site, 0, &[("rack-a", 30), ("site-x", 20)]).expect("it joins");
+    join(&mut site, 1, &[("site-x", 20), ("rack-a", 30)]).expect("it joins");
+    join(&mut site, 2, &[("rack-b", 25), ("site-x", 20)]).expect("it joins");
+    join(&mut site, 3, &[("site-y", 10)]).expect("it joins");
+    join(&mut site, 4, &[]).expect("it joins");
+    let alone = |site: &mut Site, from: u8, to: u8| {
+        site.report(0, from, &[flow(key(from, to, 1), "a", 10)]);
+        let limits = site.limits(0, from);
+        site.report(0, from, &[Report::Ended { flow: key(from, to, 1) }]);
+        limits[0].1 / 1_000
+    };
+    // In a rack, between racks, between sites, to a host in the core, and to one that nobody knows.
+    let rates = [(0, 1), (0, 2), (2, 0), (0, 3), (3, 0), (1, 4), (4, 2), (3, 9)]
+        .map(|(from, to)| alone(&mut site, from, to));
+    assert_eq!(rates, [100, 25, 25, 10, 10, 20, 20, 100]);
+    // Two hosts' flows share it, and one that stays inside has the rest of its link.
+    site.report(1, 0, &[flow(key(0, 4, 1), "a", 10), flow(key(0, 1, 3), "b", 100)]);
+    site.report(1, 1, &[flow(key(1, 4, 2), "a", 10)]);
+    assert_eq!((site.limits(1, 0), site.limits(1, 1)), (vec![(1, 10_000), (3, 90_000)], vec![(2, 10_000)]));
+    // It joins again from inside the site.
+    site.0.handle_join(at(2), "4", 2, behind(4, &[("site-x", 20)])).expect("it joins");
+    assert_eq!((site.limits(2, 0), site.limits(2, 1)), (vec![(1, 15_000), (3, 85_000)], vec![(2, 15_000)]));
+
+    // A rate is what all say that are there.
+    let error =
+        site.0.handle_join(at(2), "0", 1, behind(0, &[("rack-a", 40)])).expect_err("refused").to_string();
+    assert_eq!(
+        error,
+        "uplink rack-a: 40 Mbit/s, but 30 Mbit/s on host 1: say the same on all hosts behind it"
+    );
+    assert_eq!(site.0.count().0, 3, "what is refused changes nothing");
+    site.0.handle_leave(at(3), "1", 1);
+    site.0.handle_join(at(3), "0", 1, behind(0, &[("rack-a", 40)])).expect("nobody else is behind it");
+}
+
+#[test]
 fn who_should_be_through_and_is_not_still_has_a_rate() {
     let mut site = Site::new(3);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 1)]);
@@ -198,7 +244,13 @@ fn what_is_out_of_bounds_is_refused_in_one_line() {
     }
     let none = Host { rate: BitRate::bps(0), ..host(1) };
     assert_eq!(site.0.handle_join(at(0), "1", 1, none), Err(ReportError::NoRate));
-    let many = Host { addresses: vec![[10, 0, 0, 1].into(); ADDRESSES_MAX + 1], rate: LINK };
+    let none = behind(1, &[("a", 0)]);
+    assert_eq!(site.0.handle_join(at(0), "1", 1, none), Err(ReportError::NoRate));
+    let twice = behind(1, &[("a", 1), ("a", 1)]);
+    assert_eq!(site.0.handle_join(at(0), "1", 1, twice), Err(ReportError::UplinkTwice("a".into())));
+    let many = behind(1, &[("a", 1); HOST_UPLINKS_MAX + 1]);
+    assert_eq!(site.0.handle_join(at(0), "1", 1, many), Err(ReportError::TooManyHostUplinks(9)));
+    let many = Host { addresses: vec![[10, 0, 0, 1].into(); ADDRESSES_MAX + 1], ..host(1) };
     assert_eq!(site.0.handle_join(at(0), "1", 1, many), Err(ReportError::TooManyAddresses(65)));
     let flows: Vec<Report> = (0..HOST_FLOWS_MAX as u32 + 1)
         .map(|n| FlowKey { local: address(0, n as u16), remote: address(1, 1 + (n >> 16) as u16) })
@@ -217,7 +269,11 @@ proptest! {
             let (now, name, key) = (at(step as u64 * 50), from.to_string(), key(from, to, port));
             // What a host may not say is refused, and nothing else comes of it.
             let _ = match what {
-                0 => site.0.handle_join(now, &name, 1, Host { rate: BitRate::mbps(1 + megabytes), ..host(from) }),
+                0 => {
+                    let uplinks = [("a", 50), ("b", 30)];
+                    let (rate, uplinks) = (BitRate::mbps(1 + megabytes), &uplinks[..usize::from(port % 3)]);
+                    site.0.handle_join(now, &name, 1, Host { rate, ..behind(from, uplinks) })
+                }
                 1 => { site.0.handle_leave(now, &name, 1); Ok(()) }
                 2 | 3 => site.0.handle_reports(now, &name, 1, &[Report::Ended { flow: key }]),
                 4 => site.0.handle_reports(now, &name, 1, &[Report::Moved { flow: key, moved_bytes: megabytes * 1_000_000 }]),

@@ -28,7 +28,8 @@ function show({ hosts, under_way, history }) {
   find("sites").replaceChildren(...hosts.map((host) => {
     const li = document.createElement("li");
     li.className = host.up ? "up" : "down";
-    li.textContent = `${host.name} (${scaled(host.link_rate_bps, "bit/s")})`;
+    const behind = (host.uplinks ?? []).map(({ name, rate_bps }) => `, behind ${name} ${scaled(rate_bps, "bit/s")}`);
+    li.textContent = `${host.name} (${scaled(host.link_rate_bps, "bit/s")}${behind.join("")})`;
     return li;
   }));
   const flows = under_way.transfers.flatMap((transfer) => transfer.flows.map((flow) => row([
