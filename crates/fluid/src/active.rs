@@ -171,13 +171,16 @@ impl Active {
         self.links.push(Link::new(rate));
         Ok(id)
     }
-    /// Sets a link's rate, for the next decision.
+    /// Sets a link's rate, for the next decision. One of its flows counts as grown by nothing, so that allocators look at
+    /// the link.
     ///
     /// Errors: [`NetworkError::NoRate`].
     /// Panics: for a link that is not there.
     pub fn set_link_rate(&mut self, link: LinkId, rate: BitRate) -> Result<(), NetworkError> {
         self.network.set_rate(link, rate)?;
-        self.links[link.0 as usize].rate_bps = rate.as_bps() as f64;
+        let link = &mut self.links[link.0 as usize];
+        link.rate_bps = rate.as_bps() as f64;
+        self.event.grown.extend(link.flows.first().map(|id| (*id, 0.0)));
         Ok(())
     }
 

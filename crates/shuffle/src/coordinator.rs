@@ -7,17 +7,22 @@
 //! What it knows of volumes is what agents say, from time to time. A flow that should be through and is not is taken to have
 //! [`REMAINING_MIN`] to move. One of which nothing has arrived for [`IDLE_AFTER`] is idle: its program has nothing to send, or
 //! its receiver takes nothing. It passes without a limit and nobody waits for it, as if it were small, until it moves again.
-//! Nothing is kept that agents could not say again: a coordinator that starts anew hears of all
-//! flows when they join.
+//! One that moves slower than it may, because of its program, its receiver or a link that nobody has told of, is slow: it
+//! passes, too, and what is kept for it on its links is a little more than what it moves; others get the rest.
+//! Nothing is kept that agents could not say again: a coordinator that starts anew hears of all flows when they join.
 //!
 //! Source: Ren and Wang (2016), sections 4.4 (volumes that grow; small flows pass) and 5.2 (a central controller, which hears
 //! of each flow that enters or completes).
 //! Leaves out: HTTP, clocks, what enforces rates (drivers). One call of [`Coordinator::decide`] after a batch of reports sets
 //! all rates.
 
+mod progress;
+
 use crate::control::{FlowKey, Limit, Report};
 use anabranch_fluid::{Active, Allocator, DecisionError, FlowId, LinkId, Network, TransferId};
-use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use anabranch_units::{BitRate, ByteCount, Instant};
+pub use progress::IDLE_AFTER;
+use progress::{LOOK_STEP, Progress, Verdict};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
@@ -41,11 +46,14 @@ pub const RATE_MIN: BitRate = BitRate::bps(100_000);
 /// Nor below this part of its link's, over all flows there: what has been sent at a low rate holds up what follows when the
 /// rate is raised, by two segments' time at the least.
 pub const PART_MIN: f64 = 0.02;
-/// A flow of which nothing has arrived for so long is idle, and for as long again as the most that a kernel sends at once
-/// ([`BURST`]) takes at its rate.
-pub const IDLE_AFTER: Duration = Duration::from_ms(500);
-/// The most that a kernel hands to a link at once (what one segmentation offload may carry).
-const BURST: ByteCount = ByteCount::new(64 * 1024);
+/// A flow is slow that moves less than this part of what it may.
+const SLOW_BELOW: f64 = 0.75;
+/// What is kept for a slow flow, in what it moves. Once it moves so much more than is kept, it is slow no longer.
+const SLOW_KEEPS: f64 = 1.25;
+/// Nor if what is kept is all but this part of what its links have for it.
+const SLOW_LEAVES: f64 = 0.1;
+/// By so much a rate is another one where rates are measured.
+const MEASURED_CHANGE_MIN: f64 = 0.1;
 /// A limit is said anew when it is another by more than this part.
 const CHANGE_MIN: f64 = 0.01;
 
@@ -173,13 +181,15 @@ pub struct Coordinator<A> {
     settings: Settings,
     allocator: A,
     active: Active,
+    /// By link: its rate, and how much of that is kept for slow flows, in bits a second.
+    links: Vec<(BitRate, u64)>,
     hosts: BTreeMap<String, Joined>,
     uplinks: BTreeMap<String, Links>,
     by_address: BTreeMap<IpAddr, String>,
     /// Of active flows: whose, and which.
     keys: BTreeMap<FlowId, (String, FlowKey)>,
-    /// When each active flow is to be looked at, whether it is idle; the first one first.
-    looks: BTreeSet<(Instant, FlowId)>,
+    /// When each active or slow flow is to be looked at; the first one first.
+    looks: BTreeSet<(Instant, String, FlowKey)>,
     /// Those that have flows other than mice.
     transfers: BTreeMap<String, Transfer>,
     transfers_so_far: u32,
@@ -231,39 +241,53 @@ struct Known {
 }
 
 /// What becomes of a flow.
-#[derive(Copy, Clone, Debug)]
+#[derive(Clone, Debug)]
 enum State {
     /// It is small, or crosses no link: it passes.
     Passes,
     /// It has a rate.
-    Active {
-        id: FlowId,
-        /// When some of it arrived, or it was given another rate.
-        moved_at: Instant,
-        /// When it is looked at, whether it is idle.
-        look_at: Instant,
-    },
+    Active { id: FlowId, watch: Watch },
+    /// It passes, and so much is kept for it on these links, in bits a second.
+    Slow { keeps_bps: u64, route: Vec<LinkId>, watch: Watch },
     /// It passes until it moves, and had moved so much when it stopped.
     Idle { moved: ByteCount },
+}
+
+/// How a flow gets on, and when it is looked at next.
+#[derive(Copy, Clone, Debug)]
+struct Watch {
+    progress: Progress,
+    look_at: Instant,
+}
+
+impl Watch {
+    fn new(now: Instant, moved: ByteCount, rate_bps: f64) -> Self {
+        let mut progress = Progress::new(now, moved);
+        progress.set_rate(now, rate_bps);
+        Self { look_at: progress.look_at(), progress }
+    }
+}
+
+impl State {
+    const fn watch(&mut self) -> Option<&mut Watch> {
+        match self {
+            Self::Active { watch, .. } | Self::Slow { watch, .. } => Some(watch),
+            Self::Passes | Self::Idle { .. } => None,
+        }
+    }
 }
 
 impl Known {
     const fn id(&self) -> Option<FlowId> {
         match self.state {
             State::Active { id, .. } => Some(id),
-            State::Passes | State::Idle { .. } => None,
+            State::Passes | State::Slow { .. } | State::Idle { .. } => None,
         }
     }
 
     /// Whether its transfer has ended only when it has.
     const fn is_waited_for(&self) -> bool {
         !matches!(self.state, State::Passes)
-    }
-
-    /// How long none of it may arrive without its being idle.
-    fn idle_after(&self) -> Duration {
-        let rate = BitRate::bps(self.rate_bps.unwrap_or(0)).max(RATE_MIN);
-        IDLE_AFTER + rate.transmit_time(BURST)
     }
 }
 
@@ -300,7 +324,7 @@ pub struct FlowView {
     pub flow: FlowKey,
     /// What it has still to move, as far as is known.
     pub remaining: ByteCount,
-    /// How fast it may be; `None` while it is idle, and passes without a limit.
+    /// How fast it may be; `None` while it is idle or slow, and passes without a limit.
     pub rate: Option<BitRate>,
 }
 
@@ -312,6 +336,7 @@ impl<A: Allocator> Coordinator<A> {
             settings,
             allocator,
             active: Active::new(network),
+            links: Vec::new(),
             hosts: BTreeMap::new(),
             uplinks: BTreeMap::new(),
             by_address: BTreeMap::new(),
@@ -340,10 +365,18 @@ impl<A: Allocator> Coordinator<A> {
         let Host { addresses, rate, uplinks } = host;
         for uplink in &uplinks {
             let known = self.uplinks.get(&uplink.name).copied();
-            self.uplinks.insert(uplink.name.clone(), set_links(&mut self.active, known, uplink.rate));
+            self.uplinks.insert(
+                uplink.name.clone(),
+                set_links(&mut self.active, &mut self.links, known, uplink.rate),
+            );
         }
         let uplinks: Vec<String> = uplinks.into_iter().map(|uplink| uplink.name).collect();
-        let link = set_links(&mut self.active, self.hosts.get(name).map(|joined| joined.link), rate);
+        let link = set_links(
+            &mut self.active,
+            &mut self.links,
+            self.hosts.get(name).map(|joined| joined.link),
+            rate,
+        );
         if let Some(joined) = self.hosts.get_mut(name) {
             for address in joined.addresses.drain(..) {
                 // Another host may have it by now.
@@ -491,6 +524,7 @@ impl<A: Allocator> Coordinator<A> {
             }
             // There is more to move: it is taken to begin.
             State::Idle { .. } => self.route(now, name, key),
+            State::Slow { .. } => {}
             State::Passes if known.size >= mice_below => self.route(now, name, key),
             State::Passes => {}
         }
@@ -504,8 +538,8 @@ impl<A: Allocator> Coordinator<A> {
             if route.is_empty() {
                 return State::Passes;
             }
-            let (id, moved_at) = (active.insert(id, &route, remaining(known)), now);
-            State::Active { id, moved_at, look_at: now + known.idle_after() }
+            let id = active.insert(id, &route, remaining(known));
+            State::Active { id, watch: Watch::new(now, known.moved, 0.0) }
         });
     }
 
@@ -534,14 +568,23 @@ impl<A: Allocator> Coordinator<A> {
         key: FlowKey,
         state: impl FnOnce(&mut Active, &Known, TransferId) -> State,
     ) {
-        let Self { active, keys, looks, transfers, .. } = self;
+        let Self { active, links, keys, looks, transfers, .. } = self;
         let host = self.hosts.get_mut(name).expect("only hosts that have joined have flows");
         let known = host.flows.get_mut(&key).expect("a flow is known before it has a state");
         let was_waited_for = known.is_waited_for();
-        if let State::Active { id, look_at, .. } = known.state {
-            active.remove(id);
-            keys.remove(&id);
-            looks.remove(&(look_at, id));
+        if let Some(watch) = known.state.watch() {
+            looks.remove(&(watch.look_at, name.to_owned(), key));
+        }
+        match &known.state {
+            State::Active { id, .. } => {
+                active.remove(*id);
+                keys.remove(id);
+            }
+            State::Slow { keeps_bps, route, .. } => {
+                route.iter().for_each(|link| links[link.0 as usize].1 -= keeps_bps);
+                set_rates(active, links, route);
+            }
+            State::Passes | State::Idle { .. } => {}
         }
         let transfer = transfers.entry(known.transfer.clone()).or_insert_with(|| {
             self.transfers_so_far = self.transfers_so_far.wrapping_add(1);
@@ -549,10 +592,18 @@ impl<A: Allocator> Coordinator<A> {
             Transfer { id, since: now, flows: 0, flows_ended: 0, moved: ByteCount::ZERO }
         });
         known.state = state(active, known, transfer.id);
-        if let State::Active { id, look_at, .. } = known.state {
-            keys.insert(id, (name.to_owned(), key));
-            looks.insert((look_at, id));
-        } else if known.rate_bps.take().is_some() {
+        if let Some(watch) = known.state.watch() {
+            looks.insert((watch.look_at, name.to_owned(), key));
+        }
+        match &known.state {
+            State::Active { id, .. } => drop(keys.insert(*id, (name.to_owned(), key))),
+            State::Slow { keeps_bps, route, .. } => {
+                route.iter().for_each(|link| links[link.0 as usize].1 += keeps_bps);
+                set_rates(active, links, route);
+            }
+            State::Passes | State::Idle { .. } => {}
+        }
+        if known.id().is_none() && known.rate_bps.take().is_some() {
             host.changed.insert(key);
         }
         transfer.flows = transfer.flows + usize::from(known.is_waited_for()) - usize::from(was_waited_for);
@@ -566,17 +617,15 @@ impl<A: Allocator> Coordinator<A> {
         let wakes_at = self.settings.mice_below.max(ByteCount::new(1)).as_u64();
         let host = self.hosts.get_mut(name).expect("only hosts that have joined report");
         let Some(known) = host.flows.get_mut(&key) else { return };
-        let has_moved = moved > known.moved;
         known.moved = known.moved.max(moved).min(known.size);
         let left = remaining(known);
         match &mut known.state {
             State::Passes => {}
-            State::Active { id, moved_at, .. } => {
+            State::Active { id, watch } => {
                 self.active.observe(*id, left);
-                if has_moved {
-                    *moved_at = now;
-                }
+                watch.progress.on_moved(now, known.moved);
             }
+            State::Slow { watch, .. } => watch.progress.on_moved(now, known.moved),
             State::Idle { moved: before } => {
                 if moved.as_u64() >= before.as_u64().saturating_add(wakes_at) {
                     self.route(now, name, key);
@@ -619,29 +668,59 @@ impl<A: Allocator> Coordinator<A> {
         flows.into_iter().for_each(|key| self.forget_flow(now, name, key));
     }
 
-    /// When [`Coordinator::decide`] is to be called although nobody has said anything: a flow may be idle.
+    /// When [`Coordinator::decide`] is to be called although nobody has said anything: a flow may be idle or slow.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.looks.first().map(|(at, _)| *at)
+        self.looks.first().map(|(at, ..)| *at)
     }
 
-    /// Finds the flows that have been idle for long enough.
-    fn find_idle(&mut self, now: Instant) {
-        while let Some((at, id)) = self.looks.first().copied().filter(|(at, _)| *at <= now) {
-            let (name, key) = self.keys[&id].clone();
-            let host = self.hosts.get_mut(&name).expect("an active flow's host has joined");
-            let known = host.flows.get_mut(&key).expect("an active flow is known to its host");
-            let idle_after = known.idle_after();
-            let State::Active { moved_at, look_at, .. } = &mut known.state else {
-                unreachable!("only active flows are looked at")
-            };
-            if *moved_at + idle_after > now {
-                *look_at = *moved_at + idle_after;
-                self.looks.remove(&(at, id));
-                self.looks.insert((*look_at, id));
-            } else {
-                let moved = known.moved;
-                self.set_state(now, &name, key, |_, _, _| State::Idle { moved });
+    /// Looks at the flows of which it is time to tell whether they are idle or slow.
+    fn look(&mut self, now: Instant) {
+        while self.looks.first().is_some_and(|(at, ..)| *at <= now) {
+            let (_, name, key) = self.looks.pop_first().expect("there is a first one");
+            let host =
+                self.hosts.get_mut(&name).expect("a flow that is looked at is of a host that has joined");
+            let known = host.flows.get_mut(&key).expect("it is known to its host");
+            let moved = known.moved;
+            let watch = known.state.watch().expect("it is active or slow");
+            let verdict = watch.progress.look(now);
+            watch.look_at = watch.progress.look_at();
+            self.looks.insert((watch.look_at, name.clone(), key));
+            match verdict {
+                Some(Verdict::Idle) => self.set_state(now, &name, key, |_, _, _| State::Idle { moved }),
+                Some(Verdict::Moves { bps, part }) => self.judge(now, &name, key, bps, part),
+                None => {}
             }
+        }
+    }
+
+    /// Has a flow be slow, or slow no longer, that moves so much, and such a part of what it may.
+    fn judge(&mut self, now: Instant, name: &str, key: FlowKey, bps: f64, part: f64) {
+        let new_bps = ((SLOW_KEEPS * bps) as u64).max(RATE_MIN.as_bps());
+        let keep = |of: &mut Self, route: Vec<LinkId>| {
+            of.set_state(now, name, key, |_, known, _| {
+                let watch = Watch::new(now, known.moved, new_bps as f64);
+                State::Slow { keeps_bps: new_bps, route, watch }
+            });
+        };
+        match &self.hosts[name].flows[&key].state {
+            // Whoever waits cannot tell what it might move.
+            State::Active { id, .. } if part < SLOW_BELOW && self.active.bps(*id) >= self.least_bps(*id) => {
+                keep(self, self.active.route(*id).collect());
+            }
+            State::Slow { keeps_bps, route, .. } => {
+                let for_it_bps = |link: &LinkId| {
+                    let (rate, kept_bps) = self.links[link.0 as usize];
+                    rate.as_bps().saturating_sub(kept_bps - keeps_bps) as f64
+                };
+                let most_bps = route.iter().map(for_it_bps).fold(f64::INFINITY, f64::min);
+                let (old_bps, kept_bps) = (*keeps_bps as f64, new_bps as f64);
+                if bps > SLOW_KEEPS * old_bps || kept_bps > (1.0 - SLOW_LEAVES) * most_bps {
+                    self.route(now, name, key);
+                } else if (kept_bps - old_bps).abs() > MEASURED_CHANGE_MIN * old_bps {
+                    keep(self, route.clone());
+                }
+            }
+            _ => {}
         }
     }
 
@@ -650,7 +729,7 @@ impl<A: Allocator> Coordinator<A> {
     /// Errors: what the allocator decided is no decision; the limits of before hold.
     pub fn decide(&mut self, now: Instant) -> Result<(), DecisionError> {
         self.active.advance(now);
-        self.find_idle(now);
+        self.look(now);
         if !std::mem::take(&mut self.is_changed) {
             return Ok(());
         }
@@ -671,13 +750,11 @@ impl<A: Allocator> Coordinator<A> {
             if !known.rate_bps.is_some_and(is_same) {
                 known.rate_bps = Some(rate_bps as u64);
                 host.changed.insert(*key);
-                // At another rate it is looked at anew.
-                let idle_after = known.idle_after();
-                if let State::Active { moved_at, look_at, .. } = &mut known.state {
-                    self.looks.remove(&(*look_at, *id));
-                    (*moved_at, *look_at) = (now, now + idle_after);
-                    self.looks.insert((*look_at, *id));
-                }
+                let watch = known.state.watch().expect("an active flow is looked at");
+                self.looks.remove(&(watch.look_at, name.clone(), *key));
+                watch.progress.set_rate(now, rate_bps);
+                watch.look_at = watch.progress.look_at().max(now + LOOK_STEP);
+                self.looks.insert((watch.look_at, name.clone(), *key));
             }
         }
         Ok(())
@@ -687,10 +764,7 @@ impl<A: Allocator> Coordinator<A> {
     /// the others on their links, in proportion.
     fn limits_bps(&self) -> Vec<(FlowId, f64)> {
         let active = &self.active;
-        let least_bps = |id: FlowId| {
-            let part = |link| PART_MIN * active.rate_bps(link) / active.flows_on(link).len() as f64;
-            active.route(id).map(part).fold(f64::INFINITY, f64::min).max(RATE_MIN.as_bps() as f64)
-        };
+        let least_bps = |id| self.least_bps(id);
         // By link: what flows that wait have, and the others.
         let mut links = vec![(0.0, 0.0); active.network().links()];
         for id in active.ids() {
@@ -714,6 +788,13 @@ impl<A: Allocator> Coordinator<A> {
             (*id, (part * bps).max(least_bps))
         };
         active.ids().iter().map(limit_bps).collect()
+    }
+
+    /// The least that a flow may have.
+    fn least_bps(&self, id: FlowId) -> f64 {
+        let active = &self.active;
+        let part = |link| PART_MIN * active.rate_bps(link) / active.flows_on(link).len() as f64;
+        active.route(id).map(part).fold(f64::INFINITY, f64::min).max(RATE_MIN.as_bps() as f64)
     }
 
     /// The limits that an agent has not been told yet.
@@ -781,14 +862,33 @@ impl<A: Allocator> Coordinator<A> {
 }
 
 /// A link's two directions at this rate, which is not 0, added unless they are known.
-fn set_links(active: &mut Active, known: Option<Links>, rate: BitRate) -> Links {
-    const CHECKED: &str = "a rate that is not 0 is one";
+fn set_links(
+    active: &mut Active,
+    links: &mut Vec<(BitRate, u64)>,
+    known: Option<Links>,
+    rate: BitRate,
+) -> Links {
     if let Some(Links { out, into, .. }) = known {
-        [out, into].into_iter().for_each(|link| active.set_link_rate(link, rate).expect(CHECKED));
+        let both = [out, into];
+        both.iter().for_each(|link| links[link.0 as usize].0 = rate);
+        set_rates(active, links, &both);
         return Links { rate, out, into };
     }
-    let mut add = || active.add_link(rate).expect(CHECKED);
+    let mut add = || {
+        links.push((rate, 0));
+        active.add_link(rate).expect("a rate that is not 0 is one")
+    };
     Links { rate, out: add(), into: add() }
+}
+
+/// Has links carry what is not kept for slow flows, but never nothing.
+fn set_rates(active: &mut Active, links: &[(BitRate, u64)], changed: &[LinkId]) {
+    for link in changed {
+        let (rate, kept_bps) = links[link.0 as usize];
+        let least_bps = (PART_MIN * rate.as_bps() as f64) as u64;
+        let left_bps = rate.as_bps().saturating_sub(kept_bps).max(least_bps).max(1);
+        active.set_link_rate(*link, BitRate::bps(left_bps)).expect("a rate that is not 0 is one");
+    }
 }
 
 /// What a flow that is known has still to move.

@@ -191,43 +191,107 @@ fn an_idle_flow_lends_its_rate_until_it_moves_again() {
     let mut site = Site::new(3);
     let (idle, other) = (key(0, 2, 1), key(1, 2, 2));
     let moved = |flow, moved_bytes| [Report::Moved { flow, moved_bytes }];
-    site.report(0, 0, &[flow(idle, "a", 1)]);
-    site.report(0, 1, &[flow(other, "b", 10)]);
+    site.report(0, 0, &[flow(idle, "a", 30)]);
+    site.report(0, 1, &[flow(other, "b", 300)]);
     // What the one has that waits the other has not.
     assert_eq!(site.limits(0, 0), [(1, 99_000)]);
     assert_eq!(site.limits(0, 1), [(2, 1_000)]);
-    // 64 KiB take 5.2 ms at the one's rate, and 524 ms at the other's.
+    // 64 KiB take 5.2 ms at the one's rate, and 524 ms at the other's; they are looked at in steps.
     let due = site.0.poll_timeout().expect("flows are looked at");
-    assert_eq!(due, at(500) + BitRate::mbps(99).transmit_time(BURST));
-    assert_eq!(site.lifted(505, 0), [] as [u16; 0]);
-    assert_eq!(site.lifted(506, 0), [1]);
-    assert_eq!(site.limits(506, 1), [(2, 100_000)]);
+    assert_eq!(due, at(550));
+    assert_eq!(site.lifted(549, 0), [] as [u16; 0]);
+    assert_eq!(site.lifted(550, 0), [1]);
+    assert_eq!(site.limits(550, 1), [(2, 100_000)]);
     assert_eq!(site.0.count(), (2, 1, 2));
-    let views = site.0.transfers(at(506));
-    assert_eq!((views[0].flows[0].rate, views[0].flows[0].remaining.as_u64()), (None, 1_000_000));
+    let views = site.0.transfers(at(550));
+    assert_eq!((views[0].flows[0].rate, views[0].flows[0].remaining.as_u64()), (None, 30_000_000));
     // What is small wakes nobody.
     site.report(600, 1, &moved(other, 1_000_000));
     site.report(600, 0, &moved(idle, 49_999));
     assert_eq!((site.limits(600, 0), site.limits(600, 1)), (vec![], vec![]));
     site.report(700, 0, &moved(idle, 50_000));
     assert_eq!((site.limits(700, 0), site.limits(700, 1)), (vec![(1, 99_000)], vec![(2, 1_000)]));
-    // While it moves it stays.
-    for ms in [1_000, 1_300, 1_600] {
-        site.report(ms, 0, &moved(idle, 50_000 + ms));
-        assert_eq!(site.limits(ms, 0), []);
+    // While both move as they may, that stays.
+    for ms in (800..=1_800).step_by(100) {
+        site.report(ms, 0, &moved(idle, 50_000 + 12_375 * (ms - 700)));
+        site.report(ms, 1, &moved(other, 1_000_000 + 125 * (ms - 700)));
+        assert_eq!((site.limits(ms, 0), site.limits(ms, 1)), (vec![], vec![]));
     }
-    assert_eq!(site.lifted(2_106, 0), [1]);
-    // So does more to move.
-    site.report(2_200, 0, &[flow(idle, "a", 2)]);
-    assert_eq!(site.limits(2_200, 0), [(1, 100_000)]);
-    assert_eq!(site.lifted(2_800, 0), [1]);
+    assert_eq!(site.lifted(1_850, 0), [] as [u16; 0]);
+    assert_eq!(site.lifted(2_349, 0), [] as [u16; 0]);
+    assert_eq!(site.lifted(2_350, 0), [1]);
+    // More to move wakes it, too.
+    site.report(2_400, 0, &[flow(idle, "a", 31)]);
+    assert_eq!((site.limits(2_400, 0), site.limits(2_400, 1)), (vec![(1, 99_000)], vec![(2, 1_000)]));
+    assert_eq!(site.lifted(2_950, 0), [1]);
     // A transfer has ended with its last flow, though that is idle.
-    site.report(3_000, 0, &[Report::Ended { flow: idle }]);
-    let bytes = ByteCount::new(51_600);
-    let ended = Ended { name: "a".into(), since: at(0), at: at(3_000), flows: 1, bytes };
+    site.report(3_100, 0, &[Report::Ended { flow: idle }]);
+    let bytes = ByteCount::new(13_662_500);
+    let ended = Ended { name: "a".into(), since: at(0), at: at(3_100), flows: 1, bytes };
     assert_eq!(site.0.poll_ended(), Some(ended));
     // The other one has stood still since.
+    assert_eq!(site.lifted(3_500, 1), [2]);
     assert_eq!(site.0.count(), (1, 0, 1));
+}
+
+#[test]
+fn a_slow_flow_keeps_little_more_than_it_moves() {
+    let mut site = Site::new(3);
+    let (slow, other) = (key(0, 2, 1), key(1, 2, 2));
+    let moved = |flow, moved_bytes| [Report::Moved { flow, moved_bytes }];
+    // So many bytes a millisecond, from the one instant to the other.
+    let go = |site: &mut Site, from: u64, to: u64, before: u64, slow_each: u64, other_each: u64| {
+        for ms in (from + 50..=to).step_by(50) {
+            site.report(ms, 0, &moved(slow, before + slow_each * (ms - from)));
+            site.report(ms, 1, &moved(other, other_each * ms));
+            if ms < to {
+                assert_eq!((site.limits(ms, 0), site.limits(ms, 1)), (vec![], vec![]), "at {ms} ms");
+            }
+        }
+    };
+    site.report(0, 0, &[flow(slow, "a", 30)]);
+    site.report(0, 1, &[flow(other, "b", 300)]);
+    assert_eq!((site.limits(0, 0), site.limits(0, 1)), (vec![(1, 99_000)], vec![(2, 1_000)]));
+    // 8 Mbit/s of 99: it passes, and 10 are kept.
+    go(&mut site, 0, 550, 0, 1_000, 125);
+    assert_eq!((site.lifted(550, 0), site.limits(550, 1)), (vec![1], vec![(2, 90_000)]));
+    assert_eq!(site.0.count(), (2, 1, 2));
+    // A little more is the same; much less is not, and much more gives it all back.
+    go(&mut site, 550, 1_150, 550_000, 1_050, 11_250);
+    assert_eq!((site.limits(1_150, 0), site.limits(1_150, 1)), (vec![], vec![]));
+    go(&mut site, 1_150, 1_750, 1_180_000, 500, 11_250);
+    assert_eq!((site.limits(1_750, 0), site.limits(1_750, 1)), (vec![], vec![(2, 95_000)]));
+    go(&mut site, 1_750, 2_400, 1_480_000, 2_000, 11_250);
+    assert_eq!((site.limits(2_400, 0), site.limits(2_400, 1)), (vec![(1, 99_000)], vec![(2, 1_000)]));
+    site.report(2_450, 0, &[Report::Ended { flow: slow }]);
+    assert_eq!(site.limits(2_450, 1), [(2, 100_000)]);
+    assert!(site.0.links.iter().all(|(_, kept_bps)| *kept_bps == 0));
+}
+
+#[test]
+fn a_slow_flow_that_takes_more_and_more_has_a_limit_again() {
+    let mut site = Site::new(2);
+    let slow = key(0, 1, 1);
+    site.report(0, 0, &[flow(slow, "a", 1_000)]);
+    assert_eq!(site.limits(0, 0), [(1, 100_000)]);
+    let (mut moved_bytes, mut each) = (0, 7_500);
+    let mut limits = Vec::new();
+    for ms in (50..=5_000).step_by(50) {
+        moved_bytes += 50 * each;
+        site.report(ms, 0, &[Report::Moved { flow: slow, moved_bytes }]);
+        site.0.decide(at(ms)).expect("it decides");
+        for limit in site.0.poll_limits("0", 1) {
+            limits.push((ms, limit.rate_bps));
+            // What is kept for it leaves it a little more each time.
+            each += 1_500;
+        }
+        if ms % 550 == 0 && each < 12_000 {
+            each += each / 10;
+        }
+    }
+    // 60 Mbit/s of 100 are slow. Of 75 that are kept it takes more, until what would be kept is nearly the link.
+    assert_eq!(limits[0], (550, None));
+    assert_eq!(limits.last().expect("there are some").1, Some(100_000_000), "{limits:?}");
 }
 
 #[test]
@@ -285,7 +349,15 @@ proptest! {
             };
             let (told, all) = (known(|flow| flow.id().is_some()), known(Known::is_waited_for));
             prop_assert_eq!(told, site.0.active.ids().len());
-            prop_assert_eq!(told, site.0.looks.len());
+            let slow: Vec<(u64, &Vec<LinkId>)> = site.0.hosts.values().flat_map(|host| host.flows.values()).filter_map(|flow| match &flow.state {
+                State::Slow { keeps_bps, route, .. } => Some((*keeps_bps, route)),
+                _ => None,
+            }).collect();
+            prop_assert_eq!(told + slow.len(), site.0.looks.len());
+            for (at, (_, kept_bps)) in site.0.links.iter().enumerate() {
+                let kept = slow.iter().filter(|(_, route)| route.contains(&LinkId(at as u32)));
+                prop_assert_eq!(*kept_bps, kept.map(|(keeps_bps, _)| keeps_bps).sum::<u64>());
+            }
             prop_assert_eq!(site.0.count(), (all, told, site.0.transfers.len()));
             for link in (0..site.0.active.network().links() as u32).map(LinkId) {
                 let on = site.0.active.flows_on(link);
