@@ -278,6 +278,16 @@ impl Active {
         self.event.completed.push(id);
     }
 
+    /// Takes away a flow that is not to go on: what it has not moved is none of its transfer's. Otherwise as
+    /// [`Active::remove`].
+    pub fn withdraw(&mut self, id: FlowId) {
+        let left_bits = self.remaining_bits(id);
+        let transfer = self.slots[id.0 as usize].transfer;
+        self.transfers.get_mut(&transfer).expect("an active flow's transfer is there").volume_bits -=
+            left_bits;
+        self.remove(id);
+    }
+
     /// Corrects what a flow has still to move, as whoever sends it says.
     pub fn observe(&mut self, id: FlowId, remaining: ByteCount) {
         let slot = &mut self.slots[id.0 as usize];

@@ -48,6 +48,8 @@ struct Entry {
     size_bytes: u64,
     moved_bytes: u64,
     is_size_said: bool,
+    /// Whether a rule has announced it, which knows what is written and no more.
+    is_open: bool,
     /// What its connection has to have moved for it to be over, once its program has said that all is written.
     ends_at_bytes: Option<u64>,
     /// How fast it may be.
@@ -78,6 +80,9 @@ impl Book {
             self.is_full = true;
             return Err(format!("{HOST_FLOWS_MAX} flows are known: no room for more"));
         }
+        if let Some(entry) = self.flows.get_mut(&flow).filter(|entry| entry.is_open) {
+            (entry.is_open, entry.is_size_said) = (false, false);
+        }
         // What it had to move before is not this.
         let ends_at_bytes = self.flows.get(&flow).and_then(|entry| entry.ends_at_bytes);
         if ends_at_bytes.is_some() {
@@ -103,6 +108,7 @@ impl Book {
                 size_bytes,
                 moved_bytes: 0,
                 is_size_said: false,
+                is_open: false,
                 ends_at_bytes: None,
                 rate: None,
             };
@@ -205,7 +211,9 @@ impl Book {
             }
             let Some(transfer) = rule(state.flow) else { continue };
             // One for which there is no room is told of by `take_full`; a name that is none, by who made the rule.
-            let _ = self.announce(state, &transfer, state.written_bytes);
+            if self.announce(state, &transfer, state.written_bytes).is_ok() {
+                self.flows.get_mut(&state.flow).expect("it has been announced").is_open = true;
+            }
         }
     }
 
@@ -238,7 +246,8 @@ impl Book {
                 let entry = self.flows.get_mut(&flow).expect("what is unsaid is of known flows");
                 let transfer = entry.transfer.clone().expect("what is unsaid is of announced flows");
                 if !std::mem::replace(&mut entry.is_size_said, true) {
-                    reports.push(Report::Flow { flow, transfer, size_bytes: entry.size_bytes });
+                    let (size_bytes, open_ended) = (entry.size_bytes, entry.is_open);
+                    reports.push(Report::Flow { flow, transfer, size_bytes, open_ended });
                 }
                 if entry.moved_bytes > 0 {
                     reports.push(Report::Moved { flow, moved_bytes: entry.moved_bytes });
@@ -273,7 +282,7 @@ mod tests {
         Report::Moved { flow: flow(), moved_bytes }
     }
     fn said(transfer: &str, size_bytes: u64) -> Report {
-        Report::Flow { flow: flow(), transfer: transfer.into(), size_bytes }
+        Report::Flow { flow: flow(), transfer: transfer.into(), size_bytes, open_ended: false }
     }
 
     #[test]
@@ -306,6 +315,22 @@ mod tests {
         assert_eq!(book.take(9), []);
         book.observe(&[seen(1_200_000, 1_500_000)], NOBODY);
         assert_eq!(book.take(9), [moved(200_000)]);
+    }
+
+    #[test]
+    fn what_a_rule_announces_is_open_ended_until_its_program_says_more() {
+        let mut book = Book::default();
+        let open =
+            |size_bytes| Report::Flow { flow: flow(), transfer: "r".into(), size_bytes, open_ended: true };
+        book.observe(&[seen(0, 49_999)], |_| Some("r".into()));
+        assert_eq!(book.take(9), []);
+        book.observe(&[seen(0, 50_000)], |_| Some("r".into()));
+        assert_eq!(book.take(9), [open(50_000)]);
+        book.observe(&[seen(10, 70_000)], |_| Some("r".into()));
+        assert_eq!(book.take(9), [open(70_000), moved(10)]);
+        book.announce(&seen(10, 70_000), "r", 60_000).expect("there is room");
+        book.observe(&[seen(20, 70_000)], NOBODY);
+        assert_eq!(book.take(9), [said("r", 70_000), moved(20)]);
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub enum Report {
         transfer: String,
         /// All that it has had to move so far.
         size_bytes: u64,
+        /// Whether that is all that anybody knows of, and more is likely to come: what its program has written.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        open_ended: bool,
     },
     /// So much of it has arrived.
     Moved {

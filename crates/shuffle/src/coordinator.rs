@@ -9,6 +9,9 @@
 //! its receiver takes nothing. It passes without a limit and nobody waits for it, as if it were small, until it moves again.
 //! One that moves slower than it may, because of its program, its receiver or a link that nobody has told of, is slow: it
 //! passes, too, and what is kept for it on its links is a little more than what it moves; others get the rest.
+//! Of an open-ended flow nobody knows what it has to move beyond what waits in its buffer, which says little: such flows are
+//! taken to have as much to move as those of their transfer have moved so far, on average. (The longer one has gone on, the
+//! longer it will, where few flows move most of what there is.) With nothing in its buffer, one is idle at once.
 //! Nothing is kept that agents could not say again: a coordinator that starts anew hears of all flows when they join.
 //!
 //! Source: Ren and Wang (2016), sections 4.4 (volumes that grow; small flows pass) and 5.2 (a central controller, which hears
@@ -206,6 +209,8 @@ struct Transfer {
     flows: usize,
     /// Of those that have ended.
     flows_ended: u64,
+    /// What its open-ended flows have moved, those that have ended among them.
+    open_moved: u64,
     moved: ByteCount,
 }
 
@@ -235,6 +240,7 @@ struct Known {
     transfer: String,
     size: ByteCount,
     moved: ByteCount,
+    is_open: bool,
     state: State,
     /// What its agent has been told, or is about to be.
     rate_bps: Option<u64>,
@@ -471,19 +477,50 @@ impl<A: Allocator> Coordinator<A> {
         if !is_joined {
             return Err(ReportError::NotJoined(name.to_owned()));
         }
-        reports.iter().try_for_each(|report| match report {
-            Report::Flow { flow, transfer, size_bytes } => {
-                self.on_flow(now, name, *flow, transfer, ByteCount::new(*size_bytes))
+        let mut open = BTreeSet::new();
+        let result = reports.iter().try_for_each(|report| {
+            let flow = match report {
+                Report::Flow { flow, transfer, size_bytes, open_ended } => {
+                    self.on_flow(now, name, *flow, transfer, ByteCount::new(*size_bytes), *open_ended)?;
+                    flow
+                }
+                Report::Moved { flow, moved_bytes } => {
+                    self.on_moved(now, name, *flow, ByteCount::new(*moved_bytes));
+                    flow
+                }
+                Report::Ended { flow } => {
+                    self.on_ended(now, name, *flow);
+                    flow
+                }
+            };
+            if self.hosts[name].flows.get(flow).is_some_and(|known| known.is_open) {
+                open.insert(*flow);
             }
-            Report::Moved { flow, moved_bytes } => {
-                self.on_moved(now, name, *flow, ByteCount::new(*moved_bytes));
-                Ok(())
+            Ok(())
+        });
+        // What is in a buffer is known only once both has been said, what was written and what has arrived.
+        open.into_iter().for_each(|flow| self.on_buffer(now, name, flow));
+        result
+    }
+
+    /// Has an open-ended flow begin that has something to move, and be idle that has not.
+    fn on_buffer(&mut self, now: Instant, name: &str, key: FlowKey) {
+        let Some(known) = self.hosts[name].flows.get(&key) else { return };
+        let (moved, waits) = (known.moved, known.size.as_u64() - known.moved.as_u64());
+        match known.state {
+            State::Active { .. } | State::Slow { .. } if waits == 0 => {
+                self.set_state(now, name, key, |_, _, _| State::Idle { moved });
             }
-            Report::Ended { flow } => {
-                self.on_ended(now, name, *flow);
-                Ok(())
+            State::Passes if waits >= self.settings.mice_below.as_u64() => {
+                self.route(now, name, key);
+                let known = &self.hosts[name].flows[&key];
+                if let Some(transfer) = self.transfers.get_mut(&known.transfer) {
+                    transfer.open_moved = transfer.open_moved.saturating_add(moved.as_u64());
+                }
             }
-        })
+            State::Idle { .. } if waits >= self.settings.mice_below.as_u64() => self.route(now, name, key),
+            _ => {}
+        }
     }
 
     fn on_flow(
@@ -493,6 +530,7 @@ impl<A: Allocator> Coordinator<A> {
         key: FlowKey,
         transfer: &str,
         size: ByteCount,
+        is_open: bool,
     ) -> Result<(), ReportError> {
         check_name(transfer)?;
         let is_other = |known: &Known| known.transfer != transfer;
@@ -509,9 +547,15 @@ impl<A: Allocator> Coordinator<A> {
             transfer: transfer.to_owned(),
             size: ByteCount::ZERO,
             moved: ByteCount::ZERO,
+            is_open,
             state: State::Passes,
             rate_bps: None,
         });
+        known.is_open = is_open;
+        if is_open {
+            known.size = known.size.max(size);
+            return Ok(());
+        }
         if size <= known.size && known.is_waited_for() {
             return Ok(());
         }
@@ -577,7 +621,7 @@ impl<A: Allocator> Coordinator<A> {
         }
         match &known.state {
             State::Active { id, .. } => {
-                active.remove(*id);
+                active.withdraw(*id);
                 keys.remove(id);
             }
             State::Slow { keeps_bps, route, .. } => {
@@ -589,7 +633,7 @@ impl<A: Allocator> Coordinator<A> {
         let transfer = transfers.entry(known.transfer.clone()).or_insert_with(|| {
             self.transfers_so_far = self.transfers_so_far.wrapping_add(1);
             let id = TransferId(self.transfers_so_far);
-            Transfer { id, since: now, flows: 0, flows_ended: 0, moved: ByteCount::ZERO }
+            Transfer { id, since: now, flows: 0, flows_ended: 0, open_moved: 0, moved: ByteCount::ZERO }
         });
         known.state = state(active, known, transfer.id);
         if let Some(watch) = known.state.watch() {
@@ -617,20 +661,30 @@ impl<A: Allocator> Coordinator<A> {
         let wakes_at = self.settings.mice_below.max(ByteCount::new(1)).as_u64();
         let host = self.hosts.get_mut(name).expect("only hosts that have joined report");
         let Some(known) = host.flows.get_mut(&key) else { return };
+        let before = known.moved;
         known.moved = known.moved.max(moved).min(known.size);
         let left = remaining(known);
         match &mut known.state {
-            State::Passes => {}
+            State::Passes => return,
             State::Active { id, watch } => {
-                self.active.observe(*id, left);
+                if !known.is_open {
+                    self.active.observe(*id, left);
+                }
                 watch.progress.on_moved(now, known.moved);
             }
             State::Slow { watch, .. } => watch.progress.on_moved(now, known.moved),
             State::Idle { moved: before } => {
-                if moved.as_u64() >= before.as_u64().saturating_add(wakes_at) {
-                    self.route(now, name, key);
+                let is_awake = moved.as_u64() >= before.as_u64().saturating_add(wakes_at);
+                if is_awake && !known.is_open {
+                    return self.route(now, name, key);
                 }
             }
+        }
+        if known.is_open
+            && let Some(transfer) = self.transfers.get_mut(&known.transfer)
+        {
+            let more = known.moved.as_u64() - before.as_u64();
+            transfer.open_moved = transfer.open_moved.saturating_add(more);
         }
     }
 
@@ -733,12 +787,7 @@ impl<A: Allocator> Coordinator<A> {
         if !std::mem::take(&mut self.is_changed) {
             return Ok(());
         }
-        let min_bits = 8.0 * REMAINING_MIN.as_u64() as f64;
-        for id in self.active.ids().to_vec() {
-            if self.active.remaining_bits(id) < min_bits {
-                self.active.observe(id, REMAINING_MIN);
-            }
-        }
+        self.estimate();
         self.active.decide(&mut self.allocator)?;
         let limits = self.limits_bps();
         for (id, rate_bps) in &limits {
@@ -758,6 +807,27 @@ impl<A: Allocator> Coordinator<A> {
             }
         }
         Ok(())
+    }
+
+    /// Has flows have something to move of which that is not known: who should be through and is not, and who is open-ended.
+    fn estimate(&mut self) {
+        let Self { active, keys, hosts, transfers, .. } = self;
+        for (id, (name, key)) in keys {
+            let known = &hosts[name].flows[key];
+            let least = if known.is_open {
+                let transfer = &transfers[&known.transfer];
+                let mean = transfer.open_moved / (transfer.flows as u64 + transfer.flows_ended).max(1);
+                remaining(known).max(ByteCount::new(mean))
+            } else {
+                REMAINING_MIN
+            };
+            let left_bytes = (active.remaining_bits(*id) / 8.0) as u64;
+            if known.is_open && left_bytes < least.as_u64() {
+                active.grow(*id, ByteCount::new(least.as_u64() - left_bytes));
+            } else if left_bytes < least.as_u64() {
+                active.observe(*id, least);
+            }
+        }
     }
 
     /// The rates that were decided, but that each flow has the least that it may; what those that wait have so is taken from

@@ -63,7 +63,7 @@ pub fn exercise_announcements(bytes: &[u8]) -> bool {
         now += Duration::from_ms(1);
         let report = match Announcement::read(line) {
             Ok(Announcement::Flow { flow, transfer, size_bytes }) => {
-                Report::Flow { flow, transfer, size_bytes }
+                Report::Flow { flow, transfer, size_bytes, open_ended: false }
             }
             Ok(Announcement::Ended { flow }) => Report::Ended { flow },
             Err(reason) => {

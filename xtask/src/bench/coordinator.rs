@@ -111,7 +111,7 @@ impl Agent {
         let end = |host: u32, port: u32| SocketAddr::from(([10, 9, 0, host as u8 + 1], port as u16));
         let flow = FlowKey { local: end(host, 1_024 + number % 60_000), remote: end(to, 7_000) };
         self.flows.push((flow, transfer.clone()));
-        Report::Flow { flow, transfer, size_bytes: SIZE_BYTES }
+        Report::Flow { flow, transfer, size_bytes: SIZE_BYTES, open_ended: false }
     }
 }
 

@@ -147,7 +147,7 @@ fn key(from: u8, to: u8, port: u16) -> FlowKey {
 }
 
 fn flow(flow: FlowKey, transfer: &str, megabytes: u64) -> Report {
-    Report::Flow { flow, transfer: transfer.into(), size_bytes: 1_000_000 * megabytes }
+    Report::Flow { flow, transfer: transfer.into(), size_bytes: 1_000_000 * megabytes, open_ended: false }
 }
 
 fn status(result: Result<impl std::fmt::Debug, ClientError>) -> u16 {

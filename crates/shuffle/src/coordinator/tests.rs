@@ -14,7 +14,12 @@ fn key(from: u8, to: u8, port: u16) -> FlowKey {
     FlowKey { local: address(from, port), remote: address(to, 7_000) }
 }
 fn flow(key: FlowKey, transfer: &str, megabytes: u64) -> Report {
-    Report::Flow { flow: key, transfer: transfer.to_owned(), size_bytes: megabytes * 1_000_000 }
+    Report::Flow {
+        flow: key,
+        transfer: transfer.to_owned(),
+        size_bytes: megabytes * 1_000_000,
+        open_ended: false,
+    }
 }
 fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_ms(ms)
@@ -89,7 +94,12 @@ fn a_transfers_flows_are_through_together_and_the_rest_is_for_others() {
 #[test]
 fn mice_pass_until_they_have_grown() {
     let mut site = Site::new(2);
-    let mouse = |bytes| Report::Flow { flow: key(0, 1, 1), transfer: "a".into(), size_bytes: bytes };
+    let mouse = |bytes| Report::Flow {
+        flow: key(0, 1, 1),
+        transfer: "a".into(),
+        size_bytes: bytes,
+        open_ended: false,
+    };
     site.report(0, 0, &[mouse(49_999)]);
     assert_eq!(site.limits(0, 0), []);
     site.report(1, 0, &[mouse(50_000)]);
@@ -295,6 +305,44 @@ fn a_slow_flow_that_takes_more_and_more_has_a_limit_again() {
 }
 
 #[test]
+fn open_ended_flows_of_a_transfer_have_as_much_to_move_as_they_have_moved() {
+    let mut site = Site::new(4);
+    let said = |flow, kilobytes: u64, moved_kilobytes: u64| {
+        let size_bytes = 1_000 * kilobytes;
+        [
+            Report::Flow { flow, transfer: "a".into(), size_bytes, open_ended: true },
+            Report::Moved { flow, moved_bytes: 1_000 * moved_kilobytes },
+        ]
+    };
+    let remaining = |site: &mut Site, ms| -> Vec<u64> {
+        // As if another had come.
+        site.0.is_changed = true;
+        site.0.decide(at(ms)).expect("it decides");
+        site.0.transfers(at(ms))[0].flows.iter().map(|flow| flow.remaining.as_u64() / 1_000).collect()
+    };
+    let (one, two) = (key(0, 2, 1), key(1, 2, 2));
+    site.report(0, 0, &said(one, 2_100, 2_000));
+    site.report(0, 1, &said(two, 200, 0));
+    assert_eq!(remaining(&mut site, 0), [1_000, 1_000]);
+    assert_eq!((site.limits(0, 0), site.limits(0, 1)), (vec![(1, 50_000)], vec![(2, 50_000)]));
+    // What waits in a buffer counts where it is more.
+    site.report(1, 1, &said(two, 4_200, 200));
+    site.report(1, 0, &said(one, 2_300, 2_200));
+    assert_eq!(remaining(&mut site, 1), [1_200, 4_000]);
+    // With an empty buffer one is idle, until as much waits as is not small.
+    site.report(2, 0, &said(one, 2_300, 2_300));
+    assert_eq!(site.lifted(2, 0), [1]);
+    assert_eq!(site.limits(2, 1), [(2, 100_000)]);
+    site.report(3, 0, &said(one, 2_349, 2_300));
+    assert_eq!(site.lifted(3, 0), [] as [u16; 0]);
+    assert_eq!(site.0.count(), (2, 1, 1));
+    site.report(4, 0, &said(one, 9_000, 8_950));
+    assert_eq!(site.0.count(), (2, 2, 1));
+    // (2 + 6.95 + 0.2) MB by two flows.
+    assert_eq!(remaining(&mut site, 4)[0], 4_575);
+}
+
+#[test]
 fn what_is_out_of_bounds_is_refused_in_one_line() {
     let mut site = Site::new(1);
     let long = "x".repeat(NAME_MAX + 1);
@@ -318,7 +366,7 @@ fn what_is_out_of_bounds_is_refused_in_one_line() {
     assert_eq!(site.0.handle_join(at(0), "1", 1, many), Err(ReportError::TooManyAddresses(65)));
     let flows: Vec<Report> = (0..HOST_FLOWS_MAX as u32 + 1)
         .map(|n| FlowKey { local: address(0, n as u16), remote: address(1, 1 + (n >> 16) as u16) })
-        .map(|flow| Report::Flow { flow, transfer: "a".into(), size_bytes: 1 })
+        .map(|flow| Report::Flow { flow, transfer: "a".into(), size_bytes: 1, open_ended: false })
         .collect();
     assert_eq!(site.0.handle_reports(at(0), "0", 1, &flows), Err(ReportError::TooManyFlows));
 }
@@ -341,6 +389,11 @@ proptest! {
                 1 => { site.0.handle_leave(now, &name, 1); Ok(()) }
                 2 | 3 => site.0.handle_reports(now, &name, 1, &[Report::Ended { flow: key }]),
                 4 => site.0.handle_reports(now, &name, 1, &[Report::Moved { flow: key, moved_bytes: megabytes * 1_000_000 }]),
+                5 => {
+                    let (transfer, size_bytes) = (["a", "b"][usize::from(port % 2)].into(), megabytes * 1_000_000);
+                    let open = Report::Flow { flow: key, transfer, size_bytes, open_ended: true };
+                    site.0.handle_reports(now, &name, 1, &[open])
+                }
                 _ => site.0.handle_reports(now, &name, 1, &[flow(key, ["a", "b"][usize::from(port % 2)], megabytes)]),
             };
             site.0.decide(now).expect("links carry it");
