@@ -2,7 +2,8 @@
 //!
 //! Each host is one link out and one in (the hose model), which is all where hosts' own links are the narrow ones. Where hosts
 //! share a narrower way to the others (a rack's uplinks, a site's line), they say so, and the network is a tree: a flow
-//! crosses the uplinks that its ends do not share. A flow to a host without an agent crosses its sender's link only.
+//! crosses the uplinks that its ends do not share. A flow to a host whose agent has never been there crosses
+//! its sender's links only.
 //!
 //! What it knows of volumes is what agents say, from time to time. A flow that should be through and is not is taken to have
 //! [`REMAINING_MIN`] to move. One of which nothing has arrived for [`IDLE_AFTER`] is idle: its program has nothing to send, or
@@ -32,7 +33,7 @@ use std::net::IpAddr;
 
 /// The most characters that a host's or a transfer's name has.
 pub const NAME_MAX: usize = 128;
-/// The most hosts.
+/// The most hosts. Of more, one whose agent has gone is forgotten.
 pub const HOSTS_MAX: usize = 4_096;
 /// The most uplinks.
 pub const UPLINKS_MAX: usize = 4_096;
@@ -109,6 +110,13 @@ pub enum ReportError {
     TooManyFlows,
     /// A link of no rate.
     NoRate,
+    /// An address that another host has that is there.
+    AddressTaken {
+        /// Which.
+        address: IpAddr,
+        /// Who has it.
+        other: String,
+    },
     /// More uplinks than [`UPLINKS_MAX`].
     TooManyUplinks,
     /// More uplinks of a host than [`HOST_UPLINKS_MAX`].
@@ -144,6 +152,9 @@ impl fmt::Display for ReportError {
             }
             Self::TooManyFlows => write!(f, "more flows than {HOST_FLOWS_MAX} on one host: the others pass"),
             Self::NoRate => write!(f, "a link of 0 bit/s: must have at least 1 bit/s"),
+            Self::AddressTaken { address, other } => {
+                write!(f, "address {address}: is host {other}'s: name the host's own with --address")
+            }
             Self::TooManyUplinks => write!(f, "more uplinks than {UPLINKS_MAX}"),
             Self::TooManyHostUplinks(count) => {
                 write!(f, "{count} uplinks: a host is behind at most {HOST_UPLINKS_MAX}")
@@ -365,6 +376,8 @@ impl<A: Allocator> Coordinator<A> {
         session: u64,
         host: Host,
     ) -> Result<(), ReportError> {
+        let addresses = host.addresses.iter().map(IpAddr::to_canonical).collect();
+        let host = Host { addresses, ..host };
         self.check_host(name, &host)?;
         self.active.advance(now);
         self.forget_flows(now, name);
@@ -377,12 +390,16 @@ impl<A: Allocator> Coordinator<A> {
             );
         }
         let uplinks: Vec<String> = uplinks.into_iter().map(|uplink| uplink.name).collect();
-        let link = set_links(
-            &mut self.active,
-            &mut self.links,
-            self.hosts.get(name).map(|joined| joined.link),
-            rate,
-        );
+        let known = match self.hosts.get(name) {
+            Some(joined) => Some(joined.link),
+            // Whoever has gone is forgotten where there is no room, and its links are another's.
+            None if self.hosts.len() >= HOSTS_MAX => self.unused_host().cloned().map(|unused| {
+                self.by_address.retain(|_, host| *host != unused);
+                self.hosts.remove(&unused).expect("it is there").link
+            }),
+            None => None,
+        };
+        let link = set_links(&mut self.active, &mut self.links, known, rate);
         if let Some(joined) = self.hosts.get_mut(name) {
             for address in joined.addresses.drain(..) {
                 // Another host may have it by now.
@@ -414,16 +431,33 @@ impl<A: Allocator> Coordinator<A> {
         Ok(())
     }
 
+    /// A host whose agent is not there and to which there are no flows.
+    fn unused_host(&self) -> Option<&String> {
+        let is_unused = |host: &Joined| {
+            let into = host.link.into;
+            !host.is_up && self.active.flows_on(into).is_empty() && self.links[into.0 as usize].1 == 0
+        };
+        self.hosts.iter().find(|(_, host)| is_unused(host)).map(|(name, _)| name)
+    }
+
     /// Whether a host may join.
     fn check_host(&self, name: &str, host: &Host) -> Result<(), ReportError> {
         check_name(name)?;
         if host.addresses.len() > ADDRESSES_MAX {
             return Err(ReportError::TooManyAddresses(host.addresses.len()));
         }
+        for address in &host.addresses {
+            let other =
+                self.by_address.get(address).filter(|other| *other != name && self.hosts[*other].is_up);
+            if let Some(other) = other {
+                return Err(ReportError::AddressTaken { address: *address, other: other.clone() });
+            }
+        }
         if host.uplinks.len() > HOST_UPLINKS_MAX {
             return Err(ReportError::TooManyHostUplinks(host.uplinks.len()));
         }
-        if !self.hosts.contains_key(name) && self.hosts.len() >= HOSTS_MAX {
+        let is_full = !self.hosts.contains_key(name) && self.hosts.len() >= HOSTS_MAX;
+        if is_full && self.unused_host().is_none() {
             return Err(ReportError::TooManyHosts);
         }
         let rates = std::iter::once(host.rate).chain(host.uplinks.iter().map(|uplink| uplink.rate));
@@ -540,8 +574,12 @@ impl<A: Allocator> Coordinator<A> {
         }
         let mice_below = self.settings.mice_below;
         let host = self.hosts.get_mut(name).expect("only hosts that have joined report");
-        if host.flows.len() >= HOST_FLOWS_MAX && !host.flows.contains_key(&key) {
-            return Err(ReportError::TooManyFlows);
+        if !host.flows.contains_key(&key) {
+            if host.flows.len() >= HOST_FLOWS_MAX {
+                return Err(ReportError::TooManyFlows);
+            }
+            // Its connection may have a limit still, of what it moved before.
+            host.changed.insert(key);
         }
         let known = host.flows.entry(key).or_insert_with(|| Known {
             transfer: transfer.to_owned(),
@@ -590,10 +628,12 @@ impl<A: Allocator> Coordinator<A> {
     /// The links that a flow crosses; to itself a host sends over none.
     fn links(&self, name: &str, key: FlowKey) -> Vec<LinkId> {
         let from = &self.hosts[name];
-        let Some(to) = self.by_address.get(&key.remote.ip()) else { return vec![from.link.out] };
-        if to == name {
+        let to = self.by_address.get(&key.remote.ip());
+        let is_here = to.map_or(key.remote.ip().is_loopback(), |to| to == name);
+        if is_here || key.remote.ip() == key.local.ip() {
             return Vec::new();
         }
+        let Some(to) = to else { return vec![from.link.out] };
         let to = &self.hosts[to];
         let apart = |of: &'_ Joined, from: &Joined| -> Vec<Links> {
             let names = of.uplinks.iter().filter(|uplink| !from.uplinks.contains(uplink));
@@ -778,14 +818,14 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Sets all rates, if anything has happened that changes them.
+    /// Sets all rates, if anything has happened that changes them; says whether it has.
     ///
     /// Errors: what the allocator decided is no decision; the limits of before hold.
-    pub fn decide(&mut self, now: Instant) -> Result<(), DecisionError> {
+    pub fn decide(&mut self, now: Instant) -> Result<bool, DecisionError> {
         self.active.advance(now);
         self.look(now);
         if !std::mem::take(&mut self.is_changed) {
-            return Ok(());
+            return Ok(false);
         }
         self.estimate();
         self.active.decide(&mut self.allocator)?;
@@ -806,7 +846,7 @@ impl<A: Allocator> Coordinator<A> {
                 self.looks.insert((watch.look_at, name.clone(), *key));
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Has flows have something to move of which that is not known: who should be through and is not, and who is open-ended.

@@ -22,7 +22,7 @@ use std::time::Duration;
 use utoipa::OpenApi;
 
 /// The longest that an agent may wait for limits.
-const LIMITS_WAIT_MAX: Duration = Duration::from_secs(10);
+const LIMITS_WAIT_MAX_MS: u64 = 10_000;
 /// Flows in one reply unless another number is asked for, and the most that may be.
 const FLOWS_DEFAULT: usize = 4_096;
 const FLOWS_MAX: usize = 65_536;
@@ -82,10 +82,26 @@ impl From<ReportError> for Refusal {
             ReportError::TooManyHosts | ReportError::TooManyUplinks | ReportError::TooManyFlows => {
                 StatusCode::TOO_MANY_REQUESTS
             }
+            // Once the other one has gone it may.
+            ReportError::AddressTaken { .. } | ReportError::UplinkRate { .. } => StatusCode::LOCKED,
             _ => StatusCode::BAD_REQUEST,
         };
         Self(status, error.to_string())
     }
+}
+
+/// A number that a query may give, up to a limit.
+fn at_most<T: PartialOrd + std::fmt::Display>(
+    name: &str,
+    given: Option<T>,
+    default: T,
+    most: T,
+) -> Result<T, Refusal> {
+    let value = given.unwrap_or(default);
+    if value <= most {
+        return Ok(value);
+    }
+    Err(Refusal(StatusCode::BAD_REQUEST, format!("{name}={value}: is at most {most}")))
 }
 
 fn may_look(peer: &PeerIdentity) -> Result<(), Refusal> {
@@ -97,7 +113,7 @@ fn may_look(peer: &PeerIdentity) -> Result<(), Refusal> {
 }
 
 #[utoipa::path(post, path = "/v1/hosts/{host}/join", params(("host" = String, Path)), request_body = JoinRequest,
-    responses((status = 204), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 429, body = ErrorBody)))]
+    responses((status = 204), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 423, body = ErrorBody, description = "another host says otherwise"), (status = 429, body = ErrorBody)))]
 async fn join(
     State(service): State<CoordinatorService>,
     Extension(peer): Extension<PeerIdentity>,
@@ -153,7 +169,8 @@ async fn limits(
     Query(query): Query<LimitsQuery>,
 ) -> Reply<LimitsReply> {
     speaks_for(&peer, "host", &host)?;
-    let wait = query.wait_ms.map_or(LIMITS_WAIT_MAX, Duration::from_millis).min(LIMITS_WAIT_MAX);
+    let wait_ms = at_most("wait_ms", query.wait_ms, LIMITS_WAIT_MAX_MS, LIMITS_WAIT_MAX_MS)?;
+    let wait = Duration::from_millis(wait_ms);
     Ok(Json(LimitsReply { limits: service.limits(&host, query.session, wait).await? }))
 }
 
@@ -172,7 +189,7 @@ async fn transfers(
     Query(query): Query<TransfersQuery>,
 ) -> Reply<TransfersView> {
     may_look(&peer)?;
-    Ok(Json(service.transfers(query.flows_max.unwrap_or(FLOWS_DEFAULT).min(FLOWS_MAX))))
+    Ok(Json(service.transfers(at_most("flows_max", query.flows_max, FLOWS_DEFAULT, FLOWS_MAX)?)))
 }
 
 #[derive(serde::Deserialize)]
@@ -190,7 +207,7 @@ async fn history(
     Query(query): Query<HistoryQuery>,
 ) -> Reply<HistoryView> {
     may_look(&peer)?;
-    let count = query.count.unwrap_or(COUNT_DEFAULT).min(COUNT_MAX);
+    let count = at_most("count", query.count, COUNT_DEFAULT, COUNT_MAX)?;
     let transfers =
         service.history(count).await.map_err(|e| Refusal(StatusCode::SERVICE_UNAVAILABLE, e.to_string()))?;
     Ok(Json(HistoryView { transfers }))

@@ -339,14 +339,17 @@ impl CoordinatorService {
 
     fn decide(&self, state: &mut State) {
         let began = state.now();
-        if let Err(error) = state.coordinator.decide(began) {
+        let is_decided = state.coordinator.decide(began).unwrap_or_else(|error| {
             state.counters.decisions_failed += 1;
             tracing::error!("the limits of before hold: {error}");
-        }
+            true
+        });
         let ended = state.now();
         let took = ended.saturating_since(began);
-        state.counters.decisions += 1;
-        state.counters.decision_seconds += took.as_secs_f64();
+        if is_decided {
+            state.counters.decisions += 1;
+            state.counters.decision_seconds += took.as_secs_f64();
+        }
         if took > LONG_DECISION {
             // Nobody could be heard while the lock was held.
             state.agents.values_mut().for_each(|agent| agent.heard_at = ended);

@@ -368,7 +368,12 @@ impl Agent {
                 }
                 said_at = Instant::now();
                 self.client.report(&self.name, &ReportsRequest { session, reports }, REPLY_MAX).await?;
-                *lock(&self.heard_at) = Some(Instant::now());
+                let mut heard_at = lock(&self.heard_at);
+                if heard_at.is_none() {
+                    // Limits were lifted meanwhile, and the coordinator does not know.
+                    return Err(ClientError::Unreachable(SILENT.to_owned()));
+                }
+                *heard_at = Some(Instant::now());
             }
         }
     }

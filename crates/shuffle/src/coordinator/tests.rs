@@ -101,9 +101,31 @@ fn mice_pass_until_they_have_grown() {
         open_ended: false,
     };
     site.report(0, 0, &[mouse(49_999)]);
-    assert_eq!(site.limits(0, 0), []);
+    // Whatever its connection had as its limit before.
+    assert_eq!(site.lifted(0, 0), [1]);
     site.report(1, 0, &[mouse(50_000)]);
     assert_eq!(site.limits(1, 0), [(1, 100_000)]);
+    site.report(2, 0, &[Report::Ended { flow: key(0, 1, 1) }, mouse(49_999)]);
+    assert_eq!(site.lifted(2, 0), [1]);
+}
+
+#[test]
+fn what_stays_on_its_host_crosses_no_link() {
+    let mut site = Site::new(2);
+    let loopback = |mut key: FlowKey| {
+        key.remote.set_ip([127, 0, 0, 2].into());
+        key
+    };
+    for to in [key(0, 0, 1), loopback(key(0, 1, 1)), key(7, 7, 1)] {
+        site.report(0, 0, &[flow(to, "a", 10)]);
+        assert_eq!(site.lifted(0, 0), [1]);
+        site.report(0, 0, &[Report::Ended { flow: to }]);
+    }
+    // Where hosts share a machine, loopback is their network.
+    let host = Host { addresses: vec![[127, 0, 0, 2].into()], ..host(1) };
+    site.0.handle_join(at(0), "1", 2, host).expect("it joins");
+    site.report(0, 0, &[flow(loopback(key(0, 1, 1)), "a", 10)]);
+    assert_eq!(site.limits(0, 0), [(1, 100_000)]);
 }
 
 #[test]
@@ -343,6 +365,26 @@ fn open_ended_flows_of_a_transfer_have_as_much_to_move_as_they_have_moved() {
 }
 
 #[test]
+fn where_there_is_no_room_who_has_gone_is_forgotten() {
+    let mut site = Site::new(2);
+    let join = |site: &mut Site, name: usize| {
+        let host = Host { addresses: Vec::new(), rate: LINK, uplinks: Vec::new() };
+        site.0.handle_join(at(0), &format!("h{name}"), 1, host)
+    };
+    (2..HOSTS_MAX).for_each(|name| join(&mut site, name).expect("there is room"));
+    assert_eq!(join(&mut site, HOSTS_MAX), Err(ReportError::TooManyHosts));
+    // To who is forgotten there are no flows.
+    site.report(0, 0, &[flow(key(0, 1, 1), "a", 10)]);
+    site.0.handle_leave(at(0), "1", 1);
+    assert_eq!(join(&mut site, HOSTS_MAX), Err(ReportError::TooManyHosts));
+    site.report(0, 0, &[Report::Ended { flow: key(0, 1, 1) }]);
+    let links = site.0.links.len();
+    join(&mut site, HOSTS_MAX).expect("there is room");
+    assert_eq!((site.0.hosts.len(), site.0.links.len()), (HOSTS_MAX, links));
+    assert!(!site.0.hosts.contains_key("1") && !site.0.by_address.values().any(|host| host == "1"));
+}
+
+#[test]
 fn what_is_out_of_bounds_is_refused_in_one_line() {
     let mut site = Site::new(1);
     let long = "x".repeat(NAME_MAX + 1);
@@ -364,6 +406,12 @@ fn what_is_out_of_bounds_is_refused_in_one_line() {
     assert_eq!(site.0.handle_join(at(0), "1", 1, many), Err(ReportError::TooManyHostUplinks(9)));
     let many = Host { addresses: vec![[10, 0, 0, 1].into(); ADDRESSES_MAX + 1], ..host(1) };
     assert_eq!(site.0.handle_join(at(0), "1", 1, many), Err(ReportError::TooManyAddresses(65)));
+    let taken = Host { addresses: vec!["::ffff:10.0.0.0".parse().expect("an address")], ..host(1) };
+    let error = site.0.handle_join(at(0), "1", 1, taken.clone()).expect_err("host 0 has it").to_string();
+    assert_eq!(error, "address 10.0.0.0: is host 0's: name the host's own with --address");
+    site.0.handle_leave(at(0), "0", 1);
+    site.0.handle_join(at(0), "1", 1, taken).expect("nobody has it");
+    site.0.handle_join(at(0), "0", 1, Host { addresses: Vec::new(), ..host(0) }).expect("it joins");
     let flows: Vec<Report> = (0..HOST_FLOWS_MAX as u32 + 1)
         .map(|n| FlowKey { local: address(0, n as u16), remote: address(1, 1 + (n >> 16) as u16) })
         .map(|flow| Report::Flow { flow, transfer: "a".into(), size_bytes: 1, open_ended: false })
