@@ -286,11 +286,36 @@ def read(path: pathlib.Path) -> list[Row]:
         return list(csv.DictReader(file))
 
 
+def goes_on(args: argparse.Namespace, done: set[tuple[str, str, str]]) -> None:
+    """Sees that what is there was measured alike, and drops what a trial that was cut off has left.
+
+    Raises
+    ------
+    SystemExit
+        If it was not.
+    """
+    names = ("hosts", "records", "reducers", "tasks", "skew", "disk_share", "congestion_control", "seed")
+    settings = {name: getattr(args, name) for name in names}
+    path = args.out / "settings.json"
+    if done and path.exists() and (before := json.loads(path.read_text())) != settings:
+        other = ", ".join(f"{name} {before.get(name)}" for name in names if before.get(name) != settings[name])
+        raise SystemExit(f"run.py: {args.out / 'measured.csv'} is of {other}: take another --out, or move it away")
+    path.write_text(json.dumps(settings, indent=2) + "\n")
+    for name in ("transfers.csv", "flows.csv"):
+        rows = read(args.out / name)
+        whole = [row for row in rows if (row["fabric"], row["arm"], row["trial"]) in done]
+        if len(whole) < len(rows):
+            (args.out / name).unlink()
+            if whole:
+                append(args.out / name, whole)
+
+
 def run_all(args: argparse.Namespace) -> int:
     """All trials that are not in the output yet, arms in turns."""
     args.out.mkdir(parents=True, exist_ok=True)
     measured = args.out / "measured.csv"
     done = {(row["fabric"], row["arm"], row["trial"]) for row in read(measured)}
+    goes_on(args, done)
     with tempfile.TemporaryDirectory(prefix="shuffle-sort-") as name:
         folder = pathlib.Path(name)
         make_keys(args, folder)

@@ -60,10 +60,28 @@ def start_shuffle(task: Row, folder: pathlib.Path, arm: str) -> list[subprocess.
         command += ["--state", str(folder / f"h{n}.state")]
         processes.append(in_site(f"h{n}", command, folder / f"agent-h{n}.log"))
     time.sleep(1.5)
+    see_to(task, folder, processes)
+    return processes
+
+
+def see_to(task: Row, folder: pathlib.Path, processes: list[subprocess.Popen[bytes]], transfers: int = 0) -> None:
+    """All of these run, all agents are there, and the coordinator has heard of so many transfers at least.
+
+    Raises
+    ------
+    SystemExit
+        If not.
+    """
     for process in processes:
         if process.poll() is not None:
             raise SystemExit(f"spark.py: {' '.join(process.args)} ended: see the logs in {folder}")
-    return processes
+    ask = [task["binary"], "shuffle", "status", "--json", "--history", "1000", "--keys", str(folder / "keys")]
+    ask += ["--coordinator", f"https://{os.environ['ANABRANCH_ADDRESS_CONTROL']}:7190"]
+    status = json.loads(subprocess.run(ask, check=True, stdout=subprocess.PIPE).stdout)
+    away = [host["name"] for host in status["hosts"] if not host["up"]]
+    heard = {transfer["name"] for transfer in status["history"] + status["transfers"]}
+    if away or len(status["hosts"]) < task["hosts"] or len(heard) < transfers:
+        raise SystemExit(f"spark.py: {away or 'none'} away of {len(status['hosts'])} hosts, {len(heard)} transfers")
 
 
 def main(task: Row) -> None:
@@ -145,6 +163,9 @@ def main(task: Row) -> None:
             for arm in task["arms"]:
                 shuffle = start_shuffle(task, folder, arm) if arm != "without" else []
                 sort(f"{arm} {trial}")
+                if shuffle:
+                    # One transfer to each host, by the rule.
+                    see_to(task, folder, shuffle, task["hosts"])
                 end(shuffle)
                 shuffle = []
                 print(f"spark.py: {arm} {trial} is done", file=sys.stderr, flush=True)
