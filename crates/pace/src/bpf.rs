@@ -96,14 +96,19 @@ impl BpfPacer {
     /// Errors: for each flow its own; one that fails leaves the others be.
     /// Cost: up to four system calls for each flow, and one pass over the network namespace's sockets for all together.
     pub fn set(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
+        let held: Vec<_> = changes.iter().map(|(flow, _)| self.limited.get(flow).copied()).collect();
         let mut results: Vec<_> = changes.iter().map(|(flow, limit)| self.write(*flow, *limit)).collect();
         let applied = self.apply();
-        for ((flow, limit), result) in changes.iter().zip(&mut results) {
+        for (((flow, limit), result), held) in changes.iter().zip(&mut results).zip(held) {
             if result.is_err() {
                 continue;
             }
             if let Err(error) = &applied {
                 *result = Err(refused(*flow, io::Error::new(error.kind(), error.to_string())));
+                // What is not lifted is still to be.
+                if let Some(rate) = held {
+                    self.limited.entry(*flow).or_insert(rate);
+                }
             } else if *limit == Limit::None && !self.limited.contains_key(flow) {
                 let key = key(*flow);
                 *result = self
@@ -128,6 +133,19 @@ impl BpfPacer {
         let before = u32::try_from(before).unwrap_or(u32::MAX);
         // Without room for it there is none for the limit either, which the caller hears of.
         let _ = self.before.insert(&key(flow), &before.to_ne_bytes());
+    }
+
+    /// Takes a flow over that has this limit already, and gets this back when it is lifted.
+    ///
+    /// Units: as [`BpfPacer::note_before`].
+    /// Errors: no room.
+    pub(crate) fn take_over(&mut self, flow: Flow, rate: BitRate, before: u64) -> Result<(), PaceError> {
+        if self.limited.len() >= FLOWS_MAX {
+            return Err(PaceError::Full { flows_max: FLOWS_MAX });
+        }
+        self.note_before(flow, before);
+        self.limited.insert(flow, rate);
+        Ok(())
     }
 
     /// Takes back [`BpfPacer::note_before`].

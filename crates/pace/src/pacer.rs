@@ -2,7 +2,8 @@
 //!
 //! Order of choice: the flow's own socket (at once, nothing between TCP and the wire, nothing left in the kernel); BPF, where the
 //! socket cannot be had or is not there yet; HTB on a device that was named, as the last. A flow stays with its mechanism until
-//! that fails it: then the next takes over, and the first lets go.
+//! that fails it: then the next takes over, and the first lets go. One that cannot let go keeps the flow. A limit on a socket that
+//! its program has closed is changed and lifted by BPF, while the kernel sends what the socket holds.
 //!
 //! Read [`Pacer`] and [`PacerOptions`].
 
@@ -85,23 +86,20 @@ impl Pacer {
             changes.iter().map(|_| None).collect();
         let held: Vec<_> = changes.iter().map(|(flow, _)| self.mechanism(*flow)).collect();
         for mechanism in [Mechanism::Socket, Mechanism::Bpf, Mechanism::Htb] {
-            // Lifting is for the mechanism that holds the flow, a rate also for those after it.
-            let mine = |i: &usize| match (held[*i], changes[*i].1) {
-                (Some(held), Limit::None) => held == mechanism,
-                (None, Limit::None) => false,
-                (held, Limit::Rate(_)) => {
-                    held.is_none_or(|held| held <= mechanism) && !matches!(results[*i], Some(Ok(_)))
-                }
-            };
-            let indices: Vec<usize> = (0..changes.len()).filter(mine).collect();
             if !self.has(mechanism) {
                 continue;
             }
-            for i in &indices {
-                if let Some(earlier) = held[*i].filter(|held| *held != mechanism) {
-                    self.hand_over(changes[*i].0, earlier, mechanism);
-                }
-            }
+            // Lifting is for the mechanism that holds the flow, a rate also for those after it.
+            let mine = |i: &usize| match (held[*i], changes[*i].1) {
+                _ if matches!(results[*i], Some(Ok(_))) => false,
+                // What a socket has that nobody can duplicate any more, BPF takes off it.
+                (Some(Mechanism::Socket), Limit::None) if mechanism == Mechanism::Bpf => true,
+                (Some(held), Limit::None) => held == mechanism,
+                (None, Limit::None) => false,
+                (held, Limit::Rate(_)) => held.is_none_or(|held| held <= mechanism),
+            };
+            let mut indices: Vec<usize> = (0..changes.len()).filter(mine).collect();
+            indices.retain(|i| self.hand_over(changes[*i].0, mechanism));
             let wanted: Vec<_> = indices.iter().map(|i| changes[*i]).collect();
             for (i, answer) in indices.into_iter().zip(self.set_by(mechanism, &wanted)) {
                 let (flow, limit) = changes[i];
@@ -179,18 +177,36 @@ impl Pacer {
         .unwrap_or_default()
     }
 
-    /// Has the mechanism that failed a flow let go of it, before the next takes over.
-    fn hand_over(&mut self, flow: Flow, from: Mechanism, to: Mechanism) {
-        self.used.remove(&flow);
+    /// Has another mechanism that holds a flow, and failed it, let go of it before this one takes over; whether it could.
+    fn hand_over(&mut self, flow: Flow, to: Mechanism) -> bool {
+        let Some((from, rate)) = self.used.get(&flow).copied().filter(|(from, _)| *from != to) else {
+            return true;
+        };
         match (&mut self.socket, &mut self.bpf) {
-            // Both set the same option, so the second must know what the first had found.
+            // Both set the same option: the limit stands, and the second must know what the first had found.
             (Some(socket), Some(bpf)) if (from, to) == (Mechanism::Socket, Mechanism::Bpf) => {
-                if let Some(before) = socket.release(flow) {
-                    bpf.note_before(flow, before);
+                let before = socket.before(flow).unwrap_or(UNLIMITED);
+                if bpf.take_over(flow, rate, before).is_err() {
+                    return false;
                 }
+                socket.forget(flow);
+                self.used.insert(flow, (to, rate));
             }
-            _ => drop(self.set_by(from, &[(flow, Limit::None)])),
+            _ => {
+                if self.set_by(from, &[(flow, Limit::None)]).iter().any(Result::is_err) {
+                    return false;
+                }
+                self.used.remove(&flow);
+            }
         }
+        true
+    }
+}
+
+impl Drop for Pacer {
+    fn drop(&mut self) {
+        // Each mechanism would lift what it holds, but not what only another can.
+        self.retain(|_| false);
     }
 }
 

@@ -104,11 +104,16 @@ impl SocketPacer {
         self.noted = noted;
     }
 
-    /// Forgets a flow without lifting its limit, and says what it had before.
+    /// What a flow that has a limit had before.
     ///
     /// Units: bytes per second; all ones is no limit.
-    pub(crate) fn release(&mut self, flow: Flow) -> Option<u64> {
-        self.limited.remove(&flow).map(|limited| limited.before)
+    pub(crate) fn before(&self, flow: Flow) -> Option<u64> {
+        self.limited.get(&flow).map(|limited| limited.before)
+    }
+
+    /// Forgets a flow without lifting its limit.
+    pub(crate) fn forget(&mut self, flow: Flow) {
+        self.limited.remove(&flow);
     }
 
     /// Sets the limit of a flow whose socket is where it was; `None` if it has to be looked for.
@@ -146,7 +151,8 @@ impl SocketPacer {
             other => other?,
         };
         let duplicate = socket.duplicate().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => PaceError::NoSuchFlow { flow },
+            // Closed since it was found; what it holds is still sent.
+            io::ErrorKind::NotFound => PaceError::NoOwner { flow },
             _ => refused(flow, error),
         })?;
         // The same connection under another descriptor keeps what it had; a new one of the same name has its own.

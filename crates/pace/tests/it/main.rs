@@ -252,6 +252,74 @@ fn every_finding_that_is_not_ok_has_a_fix() {
     }
 }
 
+/// A flow at 100 kbit/s whose program has closed it with most of its data unsent; what holds it, and its other end.
+fn closed_with_data(options: &PacerOptions) -> Option<(Pacer, TcpStream, Flow)> {
+    let mut pacer = Pacer::new(options).expect("sockets at least");
+    if !pacer.missing().is_empty() {
+        skip(&format!("{:?}", pacer.missing()));
+        return None;
+    }
+    let (mut near, far, flow) = connected();
+    let set = pacer.set(&[(flow, Limit::Rate(BitRate::bps(100_000)))]).pop().expect("one");
+    assert_eq!(set.expect("it can be held"), Some(Mechanism::Socket));
+    near.set_nonblocking(true).expect("ours");
+    while near.write(&[7; 100_000]).is_ok() {}
+    drop(near);
+    assert_eq!(limit_of(flow), Some(BitRate::bps(100_000)), "it closes as fast as it may");
+    Some((pacer, far, flow))
+}
+
+fn limit_of(flow: Flow) -> Option<BitRate> {
+    let found = FlowReader::new().and_then(|mut reader| reader.find(flow));
+    found.expect("asked").expect("there").pacing_limit
+}
+
+/// Its descriptor is nobody's, so no duplicate can be had.
+#[test]
+fn a_limit_is_changed_and_lifted_after_the_program_has_closed() {
+    let Some(cgroup) = TestCgroup::make() else { return };
+    let cgroup = Some(cgroup.path().to_owned());
+    let options = PacerOptions { cgroup, ..PacerOptions::default() };
+    let Some((mut pacer, _far, flow)) = closed_with_data(&options) else { return };
+    let lifted = pacer.set(&[(flow, Limit::None)]).pop().expect("one");
+    assert_eq!(lifted.expect("BPF reaches it"), Some(Mechanism::Bpf));
+    assert_eq!((limit_of(flow), pacer.mechanism(flow)), (None, None));
+
+    let Some((mut pacer, _far, flow)) = closed_with_data(&options) else { return };
+    let slower = pacer.set(&[(flow, Limit::Rate(BitRate::bps(80_000)))]).pop().expect("one");
+    assert_eq!(slower.expect("BPF reaches it"), Some(Mechanism::Bpf));
+    assert_eq!(limit_of(flow), Some(BitRate::bps(80_000)));
+    drop(pacer);
+    assert_eq!(limit_of(flow), None);
+
+    let Some((pacer, _far, flow)) = closed_with_data(&options) else { return };
+    drop(pacer);
+    assert_eq!(limit_of(flow), None);
+}
+
+#[test]
+fn a_limit_that_cannot_be_lifted_is_not_forgotten_nor_another_set_beside_it() {
+    let _alone = alone();
+    let Some(pair) = Pair::start() else { return };
+    pair.a.run(|| {
+        let device = Some("lo".into());
+        let options = PacerOptions { bpf: false, device, ..PacerOptions::default() };
+        let Some((mut pacer, far, flow)) = closed_with_data(&options) else { return };
+        for limit in [Limit::None, Limit::Rate(BitRate::mbps(100))] {
+            let result = pacer.set(&[(flow, limit)]).pop().expect("one");
+            assert!(matches!(result, Err(PaceError::NoOwner { .. })), "{result:?}");
+            assert_eq!(pacer.mechanism(flow), Some(Mechanism::Socket));
+        }
+        // It is gone at once, by a reset.
+        drop(far);
+        assert_eq!(
+            pacer.set(&[(flow, Limit::None)]).pop().expect("one").expect("nothing is left"),
+            Some(Mechanism::Socket)
+        );
+        assert_eq!(pacer.mechanism(flow), None);
+    });
+}
+
 fn connected() -> (TcpStream, TcpStream, Flow) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("listening");
