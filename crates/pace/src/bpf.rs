@@ -16,7 +16,8 @@
 //! a nightly rustc and bpf-linker. Structure offsets come from the running kernel's BTF.
 //!
 //! Links and maps vanish with their descriptors, also when this process is killed; rates already set on sockets stay then.
-//! Rates are 32 bits of bytes per second here, up to 34 Gbit/s; a limit above that which a program has set itself comes back as none.
+//! Rates are 32 bits of bytes per second here: 34.36 Gbit/s or more is no limit to the kernel, and a limit above that which a
+//! program has set itself comes back as none.
 //!
 //! Leaves out: other network namespaces, even in the same cgroup. Read [`BpfPacer`].
 
@@ -40,8 +41,10 @@ use program::{KEY_BYTES, Maps, RATE_BYTES};
 
 type RateMap = sys::Map<KEY_BYTES, RATE_BYTES>;
 
-/// One less than what says "no limit".
-const RATE_MAX: u64 = u32::MAX as u64 - 1;
+/// The kernel's way to write no limit in 32 bits.
+const UNLIMITED: u32 = u32::MAX;
+/// All that a [`BitRate`] can say.
+const RATE_MAX: u64 = u64::MAX / 8;
 
 /// Sets rates by BPF on the flows of programs that cannot be touched.
 ///
@@ -93,6 +96,7 @@ impl BpfPacer {
 
     /// Sets these limits, in this order, and says for each whether it stands. A flow need not be there yet.
     ///
+    /// A rate of 34.36 Gbit/s or more does not hold a flow back.
     /// Errors: for each flow its own; one that fails leaves the others be.
     /// Cost: up to four system calls for each flow, and one pass over the network namespace's sockets for all together.
     pub fn set(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
@@ -130,7 +134,7 @@ impl BpfPacer {
     ///
     /// Units: bytes per second; what 32 bits cannot say is no limit.
     pub(crate) fn note_before(&self, flow: Flow, before: u64) {
-        let before = u32::try_from(before).unwrap_or(u32::MAX);
+        let before = u32::try_from(before).unwrap_or(UNLIMITED);
         // Without room for it there is none for the limit either, which the caller hears of.
         let _ = self.before.insert(&key(flow), &before.to_ne_bytes());
     }
@@ -161,7 +165,10 @@ impl BpfPacer {
             return Err(PaceError::Full { flows_max: FLOWS_MAX });
         }
         let written = match bytes {
-            Some(bytes) => self.wanted.insert(&key, &(bytes as u32).to_ne_bytes()),
+            Some(bytes) => {
+                let bytes = u32::try_from(bytes).unwrap_or(UNLIMITED);
+                self.wanted.insert(&key, &bytes.to_ne_bytes())
+            }
             None if !self.limited.contains_key(&flow) => Ok(()),
             None => match self.before.find(&key) {
                 Ok(Some(before)) => self.wanted.insert(&key, &before),

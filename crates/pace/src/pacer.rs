@@ -91,7 +91,8 @@ impl Pacer {
             }
             // Lifting is for the mechanism that holds the flow, a rate also for those after it.
             let mine = |i: &usize| match (held[*i], changes[*i].1) {
-                _ if matches!(results[*i], Some(Ok(_))) => false,
+                // A rate out of range is that for all of them.
+                _ if matches!(results[*i], Some(Ok(_) | Err(PaceError::Rate { .. }))) => false,
                 // What a socket has that nobody can duplicate any more, BPF takes off it.
                 (Some(Mechanism::Socket), Limit::None) if mechanism == Mechanism::Bpf => true,
                 (Some(held), Limit::None) => held == mechanism,

@@ -227,21 +227,49 @@ fn a_pacer_takes_the_first_mechanism_that_holds_a_flow_and_says_which() {
     }
     let (here, waiting) = (pair.foreign_load(Ipv::Four), pair.waiting_load(Ipv::Six, Some(&cgroup)));
     let (there, later) = (here.flow, waiting.flow);
-    let wide = BitRate::gbps(50);
     let mut set = |flow, limit| pacer.set(&[(flow, limit)]).pop().expect("one").expect("it can be held");
     assert_eq!(set(there, Limit::Rate(BitRate::mbps(20))), Some(Mechanism::Socket));
     assert_eq!(set(later, Limit::Rate(BitRate::mbps(20))), Some(Mechanism::Bpf));
     let loads = [here, waiting.start()];
     assert_run_at(&loads, BitRate::mbps(20));
-    // More than BPF can say: the next in the order takes over.
-    assert_eq!(set(later, Limit::Rate(wide)), Some(Mechanism::Htb));
-    assert_eq!(set(later, Limit::None), Some(Mechanism::Htb));
+    assert_eq!(set(later, Limit::None), Some(Mechanism::Bpf));
     assert_eq!(set(later, Limit::None), None);
     let limits: Vec<_> = pacer.limits().collect();
     assert_eq!(limits, [(there, BitRate::mbps(20), Mechanism::Socket)]);
     pacer.retain(|_| false);
     assert_eq!(pacer.mechanism(there), None);
     assert_are_faster_than(&loads, BitRate::mbps(20));
+    drop(pacer);
+
+    // Without BPF, what is not there yet is for the last in the order.
+    let options = PacerOptions { bpf: false, device: Some("v0".into()), ..PacerOptions::default() };
+    let mut pacer = pair.a.run(move || Pacer::new(&options).expect("as before"));
+    let waiting = pair.waiting_load(Ipv::Four, None);
+    let mut set = |limit| pacer.set(&[(waiting.flow, limit)]).pop().expect("one").expect("it can be held");
+    assert_eq!(set(Limit::Rate(BitRate::mbps(20))), Some(Mechanism::Htb));
+    assert_eq!(set(Limit::None), Some(Mechanism::Htb));
+}
+
+#[test]
+fn bpf_raises_a_flow_above_what_32_bits_say() {
+    let _alone = alone();
+    let Some(pair) = Pair::start() else { return };
+    let Some(cgroup) = TestCgroup::make() else { return };
+    let Some(mut pacer) = bpf_pacer(&pair, &cgroup) else { return };
+    let loads = [pair.foreign_load_in(Ipv::Four, Some(&cgroup))];
+    let mut reader = pair.a.run(|| FlowReader::new().expect("sock_diag"));
+    let mut limit = || reader.find(loads[0].flow).expect("asked").expect("running").pacing_limit;
+    // The most that it says, and what it takes for no limit.
+    let most = BitRate::bps(8 * (u64::from(u32::MAX) - 1));
+    for (rate, is_limit) in
+        [(BitRate::mbps(20), true), (most, true), (BitRate::mbps(20), true), (BitRate::gbps(50), false)]
+    {
+        set_all_by_bpf(&mut pacer, &loads, Limit::Rate(rate));
+        assert_eq!(limit(), is_limit.then_some(rate));
+        assert_eq!(pacer.limits().collect::<Vec<_>>(), [(loads[0].flow, rate)]);
+    }
+    set_all_by_bpf(&mut pacer, &loads, Limit::None);
+    assert_eq!((limit(), pacer.limits().count()), (None, 0));
 }
 
 #[test]
