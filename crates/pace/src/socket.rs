@@ -2,7 +2,9 @@
 //!
 //! The kernel's TCP then spaces packets by itself (socket(7); Documentation/networking/ip-sysctl.rst, `tcp_pacing_*`): it works
 //! under any queueing discipline, from the next packet on. BBR, which paces anyway, takes the limit as its ceiling. The
-//! rate counts TCP's headers and payload as the kernel's buffers hold them, which is all that goes on the wire but for the link's own framing.
+//! rate counts data, not headers (Linux, net/ipv4/tcp_output.c, `tcp_update_skb_after_send`): measured over a cable of namespaces
+//! with segments of 524 bytes, a socket at 10 Mbit/s moved 9.90 Mbit/s of data in 10.89 Mbit/s of IP packets. Where the qdisc `fq` does
+//! the pacing, it counts packets with all their headers (net/sched/sch_fq.c; not measured).
 //!
 //! The socket is one's own ([`set_pacing_limit`]) or that of any process that we may trace, by a duplicate
 //! ([`SocketPacer`], the module `owner`). A socket that was paced once stays paced when its limit is lifted, at the rate that its
