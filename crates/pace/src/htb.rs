@@ -90,20 +90,10 @@ impl HtbPacer {
     ///
     /// Errors: what this kernel lacks or refuses, with the step: a root qdisc that is not ours, another pacer on the device.
     pub fn new(device: &str) -> Result<Self, StartError> {
-        let failed = |step| move |error| StartError { mechanism: Mechanism::Htb, step, error };
-        let any = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
-        let index = any.and_then(|socket| rustix::net::netdevice::name_to_index(&socket, device));
-        let index = index.map_err(|error| failed("find the device")(error.into()))?;
-        let only_one = claim(index).map_err(failed("claim the device, which another pacer has"))?;
         // Before anything is changed: from then on, only a pacer that is dropped cleans up.
         let sockets = Sockets::new().map_err(failed("list flows"))?;
-        let route = Netlink::open(None);
-        let mut netlink = route.map_err(failed("open a netlink socket"))?;
-        let device = index as i32;
-        if leftover(&mut netlink, device).map_err(failed("list qdiscs"))? {
-            let delete = RouteNetlinkMessage::DelQueueDiscipline(root(device));
-            change(&mut netlink, delete, 0).map_err(failed("clear what a killed pacer has left"))?;
-        }
+        let (mut netlink, device, only_one) = take(device)?;
+        clear_leftover(&mut netlink, device)?;
         // The kernel takes this for a default qdisc only: it would have to be told to replace another.
         let mut qdisc = root(device);
         qdisc.attributes = kind("htb", vec![(TCA_HTB_INIT, global_options())]);
@@ -129,6 +119,14 @@ impl HtbPacer {
             change(&mut pacer.netlink, request.0, request.1).map_err(failed("make a u32 filter"))?;
         }
         Ok(pacer)
+    }
+
+    /// Takes off this device of the thread's network namespace what a pacer that was killed has left there; whether there was any.
+    ///
+    /// Errors: the step that the kernel refused; a pacer on the device that lives.
+    pub fn clear(device: &str) -> Result<bool, StartError> {
+        let (mut netlink, device, _only_one) = take(device)?;
+        clear_leftover(&mut netlink, device)
     }
 
     /// Sets these limits, in this order, and says for each whether it stands. A flow need not be there yet.
@@ -296,6 +294,30 @@ fn steer(socket: &Socket, minor: u16) -> Option<Steering> {
     let before = sys::priority(&duplicate).ok()?;
     sys::set_priority(&duplicate, TcHandle { major: MAJOR, minor }.into()).ok()?;
     Some(Steering::Priority { socket: *socket, before })
+}
+
+fn failed(step: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |error| StartError { mechanism: Mechanism::Htb, step, error }
+}
+
+/// A way to change this device, its number, and what keeps others from it.
+fn take(device: &str) -> Result<(Netlink, i32, UnixListener), StartError> {
+    let any = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
+    let index = any.and_then(|socket| rustix::net::netdevice::name_to_index(&socket, device));
+    let index = index.map_err(|error| failed("find the device")(error.into()))?;
+    let only_one = claim(index).map_err(failed("claim the device, which another pacer has"))?;
+    let netlink = Netlink::open(None).map_err(failed("open a netlink socket"))?;
+    Ok((netlink, index as i32, only_one))
+}
+
+/// Deletes what a killed pacer has left on the device; whether there was any.
+fn clear_leftover(netlink: &mut Netlink, device: i32) -> Result<bool, StartError> {
+    let is_there = leftover(netlink, device).map_err(failed("list qdiscs"))?;
+    if is_there {
+        let delete = RouteNetlinkMessage::DelQueueDiscipline(root(device));
+        change(netlink, delete, 0).map_err(failed("clear what a killed pacer has left"))?;
+    }
+    Ok(is_there)
 }
 
 /// A name in this network namespace that only one process can hold, and only while it lives.

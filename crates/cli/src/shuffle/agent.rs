@@ -138,6 +138,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
     };
     let (mut state, left) = State::open(&state_path)?;
+    let device = args.device.as_deref();
     let options =
         PacerOptions { cgroup: args.cgroup.clone(), device: args.device.clone(), ..PacerOptions::default() };
     let mut pacer = Pacer::new(&options)?;
@@ -151,6 +152,12 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let listener = |path: &PathBuf| announce::listen(path, args.group.as_deref());
     crate::process::runtime()?.block_on(async {
         let announcements = args.listen.as_ref().map(listener).transpose()?;
+        let reader = FlowReader::new()?;
+        small_bursts(&mut state);
+        let guard = guard::start(&state_path, device);
+        if let Err(error) = &guard {
+            tracing::warn!("no guard: if this agent is killed, limits stay until the next one: {error}");
+        }
         let own = client.address().to_socket_addrs().map(Iterator::collect).unwrap_or_default();
         let agent = Agent {
             client,
@@ -162,17 +169,12 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             rules,
             own,
             changed: Arc::new(Notify::new()),
-            reader: Mutex::new(FlowReader::new()?),
+            reader: Mutex::new(reader),
             enforcer: Enforcer::start(pacer, state)?,
             heard_at: Mutex::new(None),
             session: Mutex::new(None),
             quiet,
         };
-        let tso_rtt_log = small_bursts();
-        let guard = guard::start(&state_path, tso_rtt_log);
-        if let Err(error) = &guard {
-            tracing::warn!("no guard: if this agent is killed, limits stay until the next one: {error}");
-        }
         if !quiet {
             eprintln!(
                 "agent of {}, with a link of {link_rate}; coordinator {}",
@@ -204,8 +206,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if let Ok(mut guard) = guard {
             drop(guard.stdin.take());
             let _ = guard.wait();
-        } else if let Some(log) = tso_rtt_log {
-            anabranch_pace::set_tso_rtt_log(log)?;
+        } else {
+            guard::clean_up(&state_path, device)?;
         }
         ended.map(|()| ExitCode::SUCCESS)
     })
@@ -243,23 +245,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the kernel send small bursts, so that raised limits take effect soon; returns what is to be set again in the end.
-fn small_bursts() -> Option<u8> {
-    let log = match anabranch_pace::tso_rtt_log() {
-        Ok(log) => Some(log).filter(|log| *log != 0)?,
-        // Older kernels have no other bursts.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-        Err(error) => {
-            tracing::warn!("limits that are raised take effect late: {error}");
-            return None;
+/// Has the kernel send small bursts, so that raised limits take effect soon. What is to be set again in the end is in the state
+/// file, as an agent that was killed may have left it there.
+fn small_bursts(state: &mut State) {
+    let mut set = || match anabranch_pace::tso_rtt_log()? {
+        0 => Ok(()),
+        log => {
+            state.note_tso_rtt_log(Some(log))?;
+            anabranch_pace::set_tso_rtt_log(0)
         }
     };
-    match anabranch_pace::set_tso_rtt_log(0) {
-        Ok(()) => Some(log),
-        Err(error) => {
-            tracing::warn!("limits that are raised take effect late: {error}");
-            None
-        }
+    match set() {
+        // Older kernels have no other bursts.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!("limits that are raised take effect late: {error}"),
+        Ok(()) => {}
     }
 }
 

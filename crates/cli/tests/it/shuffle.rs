@@ -458,6 +458,50 @@ fn a_killed_agent_leaves_no_limit_behind() {
     star.wait_for(&[(&loads[1], None), (&loads[2], None)]);
 }
 
+/// By its guard while that lives, by the next agent otherwise; what is not on a flow's socket, too.
+#[test]
+fn a_killed_agent_leaves_neither_its_queue_nor_large_bursts_off() {
+    let Some(mut star) = Star::start() else { return };
+    let left = |star: &Star| {
+        let queue = star.hosts[1].command("tc qdisc show dev v0").unwrap_or_default();
+        (queue.contains("htb"), star.hosts[1].run(|| anabranch_pace::tso_rtt_log().ok()))
+    };
+    let wait_for = |star: &Star, wanted| {
+        let begun = Instant::now();
+        while left(star) != wanted {
+            assert!(begun.elapsed() < PATIENCE, "{:?} where {wanted:?} is to be", left(star));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let before = left(&star);
+    assert!(!before.0, "nobody else has a queue there");
+    let ours = (true, before.1.map(|_| 0));
+    star.start_agent(1, &["--device", "v0"]);
+    if !left(&star).0 {
+        return skip("no HTB");
+    }
+    assert_eq!(left(&star), ours);
+    kill(&mut star.agents[1]);
+    wait_for(&star, before);
+
+    star.start_agent(1, &["--device", "v0"]);
+    let guards = children(star.agents[1].as_ref().expect("it runs"));
+    if guards.is_empty() {
+        return skip("/proc does not say which children a process has");
+    }
+    for guard in guards {
+        kill_process(guard, Signal::KILL).expect("ours");
+    }
+    kill(&mut star.agents[1]);
+    assert_eq!(left(&star), ours);
+    star.start_agent(1, &["--device", "v0"]);
+    assert_eq!(left(&star), ours);
+    let agent = star.agents[1].as_mut().expect("it runs");
+    kill_process(Pid::from_raw(agent.id() as i32).expect("a process"), Signal::TERM).expect("ours");
+    assert!(agent.wait().expect("ours to reap").success());
+    assert_eq!(left(&star), before);
+}
+
 /// The longest that a flow may stand still whatever is killed: at the least rate it moves four times a second, and what it sent
 /// in a large burst before an agent was there may take a while.
 const STALL_MAX: Duration = Duration::from_secs(3);

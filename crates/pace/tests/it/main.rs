@@ -190,17 +190,26 @@ fn htb_clears_what_a_killed_pacer_left_and_touches_no_other_qdisc() {
     let Some(pacer) = htb_pacer(&pair) else { return };
     let second = pair.a.run(|| HtbPacer::new("v0")).expect_err("one at a time");
     assert!(second.to_string().contains("another pacer has"), "{second}");
+    let second = pair.a.run(|| HtbPacer::clear("v0")).expect_err("one at a time");
+    assert!(second.to_string().contains("another pacer has"), "{second}");
     let ours = qdiscs(&pair);
     drop(pacer);
+    let without = qdiscs(&pair);
+    assert!(!pair.a.run(|| HtbPacer::clear("v0")).expect("it may look"), "nothing is left");
     // As a killed one would have left it.
-    for line in [
-        "tc qdisc add dev v0 root handle ab0a: htb default 0xfa1e",
-        "tc class add dev v0 parent ab0a: classid ab0a:7 htb rate 8mbit",
-    ] {
-        if let Err(error) = pair.a.command(line) {
-            return skip(&error);
-        }
+    let leave = || {
+        let lines = [
+            "tc qdisc add dev v0 root handle ab0a: htb default 0xfa1e",
+            "tc class add dev v0 parent ab0a: classid ab0a:7 htb rate 8mbit",
+        ];
+        lines.into_iter().try_for_each(|line| pair.a.command(line).map(drop))
+    };
+    if let Err(error) = leave() {
+        return skip(&error);
     }
+    assert!(pair.a.run(|| HtbPacer::clear("v0")).expect("what is left is cleared"));
+    assert_eq!(qdiscs(&pair), without);
+    leave().expect("as before");
     let pacer = htb_pacer(&pair).expect("what is left is cleared");
     assert_eq!(qdiscs(&pair).lines().count(), ours.lines().count(), "{}", qdiscs(&pair));
     drop(pacer);
@@ -208,6 +217,7 @@ fn htb_clears_what_a_killed_pacer_left_and_touches_no_other_qdisc() {
     let theirs = qdiscs(&pair);
     let refusal = pair.a.run(|| HtbPacer::new("v0")).expect_err("not ours");
     assert!(refusal.to_string().contains("not ours, which stays"), "{refusal}");
+    assert!(!pair.a.run(|| HtbPacer::clear("v0")).expect("it may look"), "not ours");
     assert_eq!(qdiscs(&pair), theirs);
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Before a flow gets its first limit, a line in the state file says which connection it is and what it had before. An agent
 //! that is killed leaves limits on sockets and those lines; the agent's guard, or the next agent, reads them, and lifts
-//! what it finds ([`Left`]). Leaves out: how a limit is enforced (the `pace` room). Read [`Enforcer`] first.
+//! what it finds ([`Left`]); lines of what it cannot lift stay for who comes next. Another line says what is to be set again for all
+//! sockets. Leaves out: how a limit is enforced (the `pace` room). Read [`Enforcer`] first.
 
 use anabranch_pace::{Flow, FlowReader, Limit, PaceError, Pacer};
 use anabranch_shuffle::book::Socket;
@@ -12,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -41,10 +42,25 @@ impl Limited {
     }
 }
 
+/// A line of the state file.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Limited(Limited),
+    /// What `net.ipv4.tcp_tso_rtt_log` is to be set to again, if anything. The last one counts.
+    Bursts {
+        tso_rtt_log: Option<u8>,
+    },
+}
+
 /// The state file of a host's agent, held by one process at a time.
 pub struct State {
     file: File,
+    /// Lines of flows that have or had limits of this process.
     lines: usize,
+    tso_rtt_log: Option<u8>,
+    /// What could not be lifted of what was left.
+    stuck: Vec<Limited>,
     /// Held for as long as this is.
     _lock: File,
 }
@@ -67,34 +83,61 @@ impl State {
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .with_context(|| format!("--state {}: another agent of this host runs", path.display()))?;
         let file = open(path)?;
-        let mut left = Vec::new();
-        for line in BufReader::new((&file).take(STATE_BYTES_MAX)).split(b'\n') {
-            // A line that was cut off is of a flow that has no limit yet.
-            if let Ok(limited) = serde_json::from_slice(&line?) {
-                left.push(limited);
+        let mut text = Vec::new();
+        (&file).take(STATE_BYTES_MAX).read_to_end(&mut text)?;
+        // A line that was cut off is of something that has not been done yet. The next one is not to be its rest.
+        text.truncate(text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
+        file.set_len(text.len() as u64)?;
+        let (mut left, mut last_log) = (Vec::new(), None);
+        for line in text.split(|byte| *byte == b'\n') {
+            match serde_json::from_slice(line) {
+                Ok(Line::Limited(limited)) => left.push(limited),
+                Ok(Line::Bursts { tso_rtt_log }) => last_log = tso_rtt_log,
+                Err(_) => {}
             }
         }
-        Ok((Self { file, lines: left.len(), _lock: lock }, Left(left)))
+        let lines = left.len();
+        Ok((Self { file, lines, tso_rtt_log: last_log, stuck: Vec::new(), _lock: lock }, Left(left)))
     }
 
-    fn add<'a>(&mut self, limited: impl IntoIterator<Item = &'a Limited>) -> std::io::Result<()> {
+    /// What `net.ipv4.tcp_tso_rtt_log` is to be set to again: what the first agent found that has changed it.
+    pub fn tso_rtt_log(&self) -> Option<u8> {
+        self.tso_rtt_log
+    }
+
+    /// Notes that, before it is changed; none after it is as it was.
+    pub fn note_tso_rtt_log(&mut self, tso_rtt_log: Option<u8>) -> std::io::Result<()> {
+        self.write([Line::Bursts { tso_rtt_log }])?;
+        self.tso_rtt_log = tso_rtt_log;
+        Ok(())
+    }
+
+    fn write(&mut self, lines: impl IntoIterator<Item = Line>) -> std::io::Result<()> {
         let mut text = Vec::new();
-        for limited in limited {
-            serde_json::to_writer(&mut text, limited)?;
+        for line in lines {
+            serde_json::to_writer(&mut text, &line)?;
             text.push(b'\n');
-            self.lines += 1;
         }
         self.file.seek(std::io::SeekFrom::End(0))?;
         // What is written outlives this process; the machine's end is that of its connections.
         self.file.write_all(&text)
     }
 
-    /// Forgets all but these. A process that is killed meanwhile leaves limits that nobody knows of; a write takes
-    /// microseconds.
+    fn add(&mut self, limited: &[Limited]) -> std::io::Result<()> {
+        self.lines += limited.len();
+        self.write(limited.iter().copied().map(Line::Limited))
+    }
+
+    /// Forgets all flows but these and those that are stuck. A process that is killed meanwhile leaves limits that nobody knows
+    /// of; a write takes microseconds.
     fn keep_only<'a>(&mut self, limited: impl IntoIterator<Item = &'a Limited>) -> std::io::Result<()> {
+        let limited: Vec<Line> = limited.into_iter().copied().map(Line::Limited).collect();
+        let tso_rtt_log = self.tso_rtt_log;
+        let bursts = tso_rtt_log.map(|_| Line::Bursts { tso_rtt_log });
+        let stuck: Vec<Line> = self.stuck.iter().copied().map(Line::Limited).collect();
         self.file.set_len(0)?;
-        self.lines = 0;
-        self.add(limited)
+        self.lines = limited.len();
+        self.write(bursts.into_iter().chain(stuck).chain(limited))
     }
 }
 
@@ -124,7 +167,12 @@ impl Left {
             }
             let result = pacer.adopt(flow, rate.max(Limit::RATE_MIN), before);
             match result.map(|_| pacer.set(&[(flow, Limit::None)]).pop()) {
-                Ok(Some(Err(error))) | Err(error) => tracing::warn!("a limit was left behind: {error}"),
+                // It has ended meanwhile.
+                Ok(Some(Err(PaceError::NoSuchFlow { .. }))) | Err(PaceError::NoSuchFlow { .. }) => {}
+                Ok(Some(Err(error))) | Err(error) => {
+                    tracing::warn!("a limit was left behind: {error}");
+                    state.stuck.push(limited);
+                }
                 Ok(_) => lifted += 1,
             }
         }
@@ -319,3 +367,6 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

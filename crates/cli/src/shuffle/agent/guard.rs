@@ -1,11 +1,12 @@
 //! The agent's guard: a process that does nothing until its agent is gone, and then lifts what that has left.
 //!
-//! A killed agent can lift nothing, and limits stay on sockets; so does what it has set for all of them. The guard holds the other end of a pipe of the agent's; when
-//! that closes it reads the agent's state file. Where the agent has lifted all by itself, there is nothing in it. Leaves
-//! out: whoever kills both. Then the next agent does the same. Read [`start`] and [`run`].
+//! A killed agent can lift nothing, and limits stay on sockets, its queue on its device and small bursts for all of them. The guard
+//! holds the other end of a pipe of the agent's; when that closes it reads the agent's state file and clears the device. Where the
+//! agent has lifted all by itself, there is only the size of bursts to set back. Leaves out: whoever kills both. Then the next agent
+//! does the same. Read [`start`] and [`clean_up`].
 
-use super::enforce::State;
-use anabranch_pace::{Pacer, PacerOptions};
+use super::enforce::{Left, State};
+use anabranch_pace::{HtbPacer, Pacer, PacerOptions, set_tso_rtt_log};
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -18,22 +19,22 @@ pub struct Args {
     /// The agent's state file.
     #[arg(long, value_name = "FILE")]
     state: PathBuf,
-    /// What the agent has found net.ipv4.tcp_tso_rtt_log at, if it has changed it.
-    #[arg(long, value_name = "LOG")]
-    tso_rtt_log: Option<u8>,
+    /// The device on which the agent may have a queue.
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
 }
 
-/// How often the state file is tried, and how long after each.
+/// How often what a dying process may still hold is tried, and how long after each.
 const TRIES: u32 = 200;
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// Starts this process's guard; it ends after what is returned is dropped.
 ///
 /// Errors: the system's.
-pub fn start(state: &Path, tso_rtt_log: Option<u8>) -> std::io::Result<Child> {
+pub fn start(state: &Path, device: Option<&str>) -> std::io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--quiet", "shuffle", "guard", "--state"]).arg(state);
-    command.args(tso_rtt_log.map(|log| format!("--tso-rtt-log={log}")));
+    command.args(device.map(|device| format!("--device={device}")));
     // Of a group of its own, so that Ctrl-C does not end it before its agent.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()
 }
@@ -44,16 +45,41 @@ pub fn start(state: &Path, tso_rtt_log: Option<u8>) -> std::io::Result<Child> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut rest = [0; 64];
     while std::io::stdin().read(&mut rest).is_ok_and(|length| length > 0) {}
-    // A process that dies closes one file after the other: the lock may outlive the pipe by a little.
-    let opened =
-        (0..TRIES).find_map(|_| State::open(&args.state).inspect_err(|_| std::thread::sleep(TRY_AGAIN)).ok());
-    // Held by another: the next agent is there already, and sees to it.
-    let Some((mut state, left)) = opened else { return Ok(ExitCode::SUCCESS) };
-    if !left.is_empty() {
-        left.lift(&mut state, &mut Pacer::new(&PacerOptions::default())?)?;
-    }
-    if let Some(log) = args.tso_rtt_log {
-        anabranch_pace::set_tso_rtt_log(log)?;
-    }
+    clean_up(&args.state, args.device.as_deref())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Sets back and lifts what an agent that is gone has left.
+///
+/// Errors: one line for the user, of the first that could not be done; the others are done all the same.
+pub fn clean_up(state: &Path, device: Option<&str>) -> anyhow::Result<()> {
+    // Held by another for long: the next agent is there already, and sees to it.
+    let Ok((mut state, left)) = try_on(|| State::open(state)) else { return Ok(()) };
+    let done = [
+        large_bursts(&mut state),
+        device.map_or(Ok(()), |device| Ok(try_on(|| HtbPacer::clear(device)).map(drop)?)),
+        lift(left, &mut state),
+    ];
+    done.into_iter().collect()
+}
+
+/// A process that dies closes one file after the other: what it holds may outlive the pipe by a little.
+fn try_on<T, E>(attempt: impl Fn() -> Result<T, E>) -> Result<T, E> {
+    let again = |_: &E| std::thread::sleep(TRY_AGAIN);
+    (1..TRIES).find_map(|_| attempt().inspect_err(again).ok()).map_or_else(&attempt, Ok)
+}
+
+fn large_bursts(state: &mut State) -> anyhow::Result<()> {
+    if let Some(log) = state.tso_rtt_log() {
+        set_tso_rtt_log(log)?;
+        state.note_tso_rtt_log(None)?;
+    }
+    Ok(())
+}
+
+fn lift(left: Left, state: &mut State) -> anyhow::Result<()> {
+    if !left.is_empty() {
+        left.lift(state, &mut Pacer::new(&PacerOptions::default())?)?;
+    }
+    Ok(())
 }
