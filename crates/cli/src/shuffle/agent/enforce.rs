@@ -202,8 +202,7 @@ impl Enforcer {
     /// Errors: the system's, if there can be no thread.
     pub fn start(pacer: Pacer, state: State) -> std::io::Result<Self> {
         let (orders, inbox) = mpsc::channel(ORDERS_MAX);
-        let worker =
-            Worker { pacer, state, limited: BTreeMap::new(), fresh: BTreeSet::new(), is_warned: false };
+        let worker = Worker::new(pacer, state);
         let thread = std::thread::Builder::new().name("enforcer".into()).spawn(move || worker.run(inbox))?;
         Ok(Self { orders: Some(orders), thread: Some(thread) })
     }
@@ -219,7 +218,7 @@ impl Enforcer {
         self.order(Order::Set(limits)).await;
     }
 
-    /// Forgets the limits of all flows but these.
+    /// Forgets the limits of all flows but these, and tries again to lift those that could not be lifted.
     pub async fn keep(&self, flows: BTreeSet<Flow>) {
         self.order(Order::Keep(flows)).await;
     }
@@ -257,10 +256,17 @@ struct Worker {
     limited: BTreeMap<Flow, Limited>,
     /// Those with limits of this session.
     fresh: BTreeSet<Flow>,
+    /// Those whose limits were to be lifted, and could not.
+    unlifted: BTreeSet<Flow>,
     is_warned: bool,
 }
 
 impl Worker {
+    fn new(pacer: Pacer, state: State) -> Self {
+        let (limited, fresh, unlifted) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Self { pacer, state, limited, fresh, unlifted, is_warned: false }
+    }
+
     fn run(mut self, mut inbox: mpsc::Receiver<Order>) {
         while let Some(order) = inbox.blocking_recv() {
             match order {
@@ -294,7 +300,11 @@ impl Worker {
             Order::Set(limits) => {
                 self.set(limits.into_iter().map(|(flow, rate, socket)| (flow, (rate, socket))).collect());
             }
-            Order::Keep(flows) => self.lift(|flow| !flows.contains(flow)),
+            Order::Keep(flows) => {
+                // What could not be lifted is tried again, as often as flows are looked at.
+                let unlifted = self.unlifted.clone();
+                self.lift(|flow| !flows.contains(flow) || unlifted.contains(flow));
+            }
             Order::BeginSession => self.fresh.clear(),
             Order::LiftOld => {
                 let fresh = std::mem::take(&mut self.fresh);
@@ -333,15 +343,29 @@ impl Worker {
             .collect();
         for ((flow, limit), result) in changes.iter().zip(self.pacer.set(&changes)) {
             match (result, limit) {
-                (Ok(_), Limit::Rate(_)) => drop(self.fresh.insert(*flow)),
-                (Ok(_), Limit::None) => drop(self.fresh.remove(flow)),
+                (Ok(_), Limit::Rate(_)) => {
+                    self.fresh.insert(*flow);
+                    self.unlifted.remove(flow);
+                }
+                (Ok(_), Limit::None) => {
+                    self.fresh.remove(flow);
+                    self.unlifted.remove(flow);
+                }
                 // It has ended; the next listing says so.
                 (Err(PaceError::NoSuchFlow { .. }), _) => {}
+                (Err(error), Limit::None) => self.note_unlifted(*flow, &error),
                 (Err(error), _) if !std::mem::replace(&mut self.is_warned, true) => {
                     tracing::warn!("a flow runs without its limit: {error}");
                 }
                 (Err(error), _) => tracing::debug!("a flow runs without its limit: {error}"),
             }
+        }
+    }
+
+    /// Says it once of a flow, however often it is tried.
+    fn note_unlifted(&mut self, flow: Flow, error: &PaceError) {
+        if self.unlifted.insert(flow) {
+            tracing::warn!("cannot lift a limit, trying on: {error}");
         }
     }
 
@@ -357,8 +381,9 @@ impl Worker {
                 Ok(_) | Err(PaceError::NoSuchFlow { .. }) => {
                     self.limited.remove(&flow);
                     self.fresh.remove(&flow);
+                    self.unlifted.remove(&flow);
                 }
-                Err(error) => tracing::warn!("cannot lift a limit: {error}"),
+                Err(error) => self.note_unlifted(flow, &error),
             }
         }
         let is_long = self.limited.is_empty() || self.state.lines > 2 * self.limited.len() + LINES_SPARE;

@@ -1,4 +1,12 @@
+//! Tests of what an agent enforces, and of what it leaves in its state file. Nothing here needs root.
+
 use super::*;
+use anabranch_pace::{PacerOptions, pacing_limit};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, SendAncillaryBuffer, SendAncillaryMessage};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 fn limited(port: u16) -> Limited {
     let local = SocketAddr::from(([10, 0, 0, 1], port));
@@ -34,4 +42,67 @@ fn the_state_file_keeps_what_is_to_be_set_back_and_what_is_stuck_until_it_is_not
     drop(state);
     let (_, left) = State::open(&path).expect("ours");
     assert!(left.is_empty());
+}
+
+/// A worker with no way but sockets.
+fn worker(folder: &tempfile::TempDir) -> Worker {
+    let options = PacerOptions { bpf: false, ..PacerOptions::default() };
+    let (state, _) = State::open(&folder.path().join("state.jsonl")).expect("ours");
+    Worker::new(Pacer::new(&options).expect("sockets"), state)
+}
+
+fn connected() -> (TcpStream, TcpStream, Flow) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("listening");
+    let (far, _) = listener.accept().expect("connected");
+    let flow = Flow::new(near.local_addr().expect("connected"), near.peer_addr().expect("connected"));
+    (near, far, flow)
+}
+
+fn order(flow: Flow, rate: Option<BitRate>) -> BTreeMap<Flow, (Option<BitRate>, Socket)> {
+    let found = FlowReader::new().and_then(|mut reader| reader.find(flow)).expect("asked").expect("there");
+    BTreeMap::from([(flow, (rate, Socket { cookie: found.cookie(), limit: None }))])
+}
+
+/// Sends the descriptor on its way: while it is there, no process has it open.
+fn post(stream: TcpStream, by: &UnixStream) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [stream.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let data = [std::io::IoSlice::new(b"x")];
+    rustix::net::sendmsg(by, &data, &mut control, rustix::net::SendFlags::empty()).expect("there is room");
+}
+
+fn receive(by: &UnixStream) -> OwnedFd {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let (mut byte, flags) = ([0], rustix::net::RecvFlags::empty());
+    let mut data = [std::io::IoSliceMut::new(&mut byte)];
+    rustix::net::recvmsg(by, &mut data, &mut control, flags).expect("it was sent");
+    let fds = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    fds.expect("it was sent")
+}
+
+#[test]
+fn a_limit_that_could_not_be_lifted_is_lifted_once_it_can_be() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut worker = worker(&folder);
+    let (near, _far, flow) = connected();
+    let rate = BitRate::mbps(5);
+    worker.set(order(flow, Some(rate)));
+    assert_eq!(pacing_limit(&near).expect("ours"), Some(rate));
+    let (from, to) = UnixStream::pair().expect("two ends");
+    post(near, &from);
+    worker.lift(|_| true);
+    worker.carry_out(Order::Keep(BTreeSet::from([flow])));
+    assert_eq!((worker.unlifted.len(), worker.limited.len()), (1, 1));
+    let near = receive(&to);
+    assert_eq!(pacing_limit(&near).expect("ours"), Some(rate));
+    worker.carry_out(Order::Keep(BTreeSet::from([flow])));
+    assert_eq!(pacing_limit(&near).expect("ours"), None);
+    assert_eq!((worker.unlifted.len(), worker.limited.len()), (0, 0));
 }
