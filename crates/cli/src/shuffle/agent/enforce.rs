@@ -118,14 +118,18 @@ impl State {
             serde_json::to_writer(&mut text, &line)?;
             text.push(b'\n');
         }
-        self.file.seek(std::io::SeekFrom::End(0))?;
+        let end = self.file.seek(std::io::SeekFrom::End(0))?;
         // What is written outlives this process; the machine's end is that of its connections.
-        self.file.write_all(&text)
+        self.file.write_all(&text).inspect_err(|_| {
+            // The next line is not to be the rest of one that was cut off.
+            let _ = self.file.set_len(end);
+        })
     }
 
     fn add(&mut self, limited: &[Limited]) -> std::io::Result<()> {
+        self.write(limited.iter().copied().map(Line::Limited))?;
         self.lines += limited.len();
-        self.write(limited.iter().copied().map(Line::Limited))
+        Ok(())
     }
 
     /// Forgets all flows but these and those that are stuck. A process that is killed meanwhile leaves limits that nobody knows
@@ -318,7 +322,7 @@ impl Worker {
         }
     }
 
-    fn set(&mut self, limits: BTreeMap<Flow, (Option<BitRate>, Socket)>) {
+    fn set(&mut self, mut limits: BTreeMap<Flow, (Option<BitRate>, Socket)>) {
         let mut news = Vec::new();
         for (flow, (rate, socket)) in &limits {
             let is_known = self.limited.get(flow).is_some_and(|limited| limited.cookie == socket.cookie);
@@ -329,11 +333,19 @@ impl Worker {
             }
         }
         if !news.is_empty() {
-            // A limit that nobody knows of is worse than none.
-            if let Err(error) = self.state.add(&news) {
-                return tracing::error!("no limits are set, as the state file cannot be written: {error}");
+            match self.state.add(&news) {
+                Ok(()) => self.limited.extend(news.into_iter().map(|limited| (limited.flow(), limited))),
+                // A limit that nobody knows of is worse than none; those that are known go on.
+                Err(error) => {
+                    for limited in &news {
+                        limits.remove(&limited.flow());
+                    }
+                    tracing::error!(
+                        "{} flows get no limit: cannot write the state file: {error}",
+                        news.len()
+                    );
+                }
             }
-            self.limited.extend(news.into_iter().map(|limited| (limited.flow(), limited)));
         }
         let changes: Vec<(Flow, Limit)> = limits
             .iter()

@@ -106,3 +106,26 @@ fn a_limit_that_could_not_be_lifted_is_lifted_once_it_can_be() {
     assert_eq!(pacing_limit(&near).expect("ours"), None);
     assert_eq!((worker.unlifted.len(), worker.limited.len()), (0, 0));
 }
+
+#[test]
+fn where_the_state_file_cannot_be_written_flows_that_it_has_are_limited_and_lifted_all_the_same() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut worker = worker(&folder);
+    let ((near, _far, known), (other, _its_far, new)) = (connected(), connected());
+    worker.set(order(known, Some(BitRate::mbps(5))));
+    let full = File::options().read(true).write(true).open("/dev/full").expect("every Linux has it");
+    let file = std::mem::replace(&mut worker.state.file, full);
+    let mut both = order(known, Some(BitRate::mbps(7)));
+    both.extend(order(new, Some(BitRate::mbps(7))));
+    worker.set(both);
+    let limits = [&near, &other].map(|stream| pacing_limit(stream).expect("ours"));
+    assert_eq!(limits, [Some(BitRate::mbps(7)), None]);
+    let mut both = order(known, None);
+    both.extend(order(new, Some(BitRate::mbps(7))));
+    worker.set(both);
+    let limits = [&near, &other].map(|stream| pacing_limit(stream).expect("ours"));
+    assert_eq!(limits, [None, None]);
+    worker.state.file = file;
+    worker.set(order(new, Some(BitRate::mbps(7))));
+    assert_eq!(pacing_limit(&other).expect("ours"), Some(BitRate::mbps(7)));
+}
