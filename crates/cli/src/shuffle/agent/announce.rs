@@ -1,21 +1,27 @@
 //! What programs of this host say of their flows, over a Unix socket.
 //!
 //! One JSON object a line, as `shuffle::announcement` has it, each answered by one line. Only the user who made the flow's
-//! socket, or root, may speak of it. Leaves out: what becomes of it. Read [`listen`] and [`answer`].
+//! socket, or root, may speak of it. A connection on which nothing is said is closed soon, so that the places are for those who
+//! speak; the libraries make another when they have more to say. Leaves out: what becomes of it. Read [`listen`] and [`answer`].
 
 use anabranch_pace::{Flow, FlowReader};
 use anabranch_shuffle::announcement::{Announcement, LINE_BYTES_MAX, Reply, too_long};
 use anabranch_shuffle::book::Book;
 use anyhow::Context as _;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::timeout;
 
 /// The most programs at a time.
 const CONNECTIONS_MAX: usize = 256;
+/// The longest that a program may be silent on a connection, or not read what is answered, before it is closed.
+pub const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// Makes the socket, for its owner alone or for a group too.
 ///
@@ -62,16 +68,17 @@ fn group_id(group: &str) -> anyhow::Result<u32> {
     id.with_context(|| format!("--group {group}: no such group"))
 }
 
-/// Answers programs until it is dropped; `changed` is told of every announcement.
+/// Answers programs until it is dropped, each for as long as it is not silent for `idle_max`; `changed` is told of every
+/// announcement.
 pub async fn answer(
     listener: UnixListener,
     reader: FlowReader,
     book: Arc<Mutex<Book>>,
     changed: Arc<Notify>,
+    idle_max: Duration,
 ) {
     let (reader, places) = (Arc::new(Mutex::new(reader)), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
     loop {
-        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -81,10 +88,16 @@ pub async fn answer(
                 continue;
             }
         };
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            let error = format!("{CONNECTIONS_MAX} programs are connected: no room for more");
+            // What fits its buffer, or nothing.
+            let _ = stream.into_std().and_then(|mut stream| stream.write_all(&reply(Err(error))?));
+            continue;
+        };
         let (reader, book, changed) = (reader.clone(), book.clone(), changed.clone());
         tokio::spawn(async move {
             let _place = place;
-            if let Err(error) = converse(stream, &reader, &book, &changed).await {
+            if let Err(error) = converse(stream, &reader, &book, &changed, idle_max).await {
                 tracing::debug!("a program that announces: {error}");
             }
         });
@@ -96,13 +109,15 @@ async fn converse(
     reader: &Mutex<FlowReader>,
     book: &Mutex<Book>,
     changed: &Notify,
+    idle_max: Duration,
 ) -> std::io::Result<()> {
     let uid = stream.peer_cred()?.uid();
     let (lines, mut replies) = stream.into_split();
     let mut lines = BufReader::new(lines);
     loop {
         let mut line = Vec::new();
-        let length = (&mut lines).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line).await?;
+        let mut bounded = (&mut lines).take(LINE_BYTES_MAX as u64);
+        let length = timeout(idle_max, bounded.read_until(b'\n', &mut line)).await??;
         if length == 0 {
             return Ok(());
         }
@@ -115,14 +130,18 @@ async fn converse(
         if said.is_ok() {
             changed.notify_one();
         }
-        let reply = Reply { ok: said.is_ok(), error: said.err() };
-        let mut text = serde_json::to_vec(&reply)?;
-        text.push(b'\n');
-        replies.write_all(&text).await?;
+        timeout(idle_max, replies.write_all(&reply(said)?)).await??;
         if !is_whole {
             return Ok(());
         }
     }
+}
+
+/// The line that answers.
+fn reply(said: Result<(), String>) -> std::io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(&Reply { ok: said.is_ok(), error: said.err() })?;
+    text.push(b'\n');
+    Ok(text)
 }
 
 /// Carries out one line of a program of this user.
@@ -148,5 +167,47 @@ fn take(line: &[u8], uid: u32, reader: &Mutex<FlowReader>, book: &Mutex<Book>) -
             book.finish(&super::seen(&state));
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    /// The line that answers this one; none where the connection is closed without.
+    fn say(path: &Path, line: &str) -> String {
+        let stream = UnixStream::connect(path).expect("it listens");
+        // Who is turned away may be so before it has spoken.
+        let _ = (&stream).write_all(line.as_bytes());
+        let mut said = String::new();
+        let _ = BufReader::new(&stream).read_line(&mut said);
+        said
+    }
+
+    #[test]
+    fn programs_that_are_silent_keep_no_place_from_others() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("agent.sock");
+        let runtime = crate::process::runtime().expect("threads");
+        let _inside = runtime.enter();
+        let (listener, reader) = (listen(&path, None).expect("ours"), FlowReader::new().expect("sock_diag"));
+        runtime.spawn(answer(listener, reader, Arc::default(), Arc::default(), Duration::from_secs(2)));
+        let silent: Vec<_> =
+            (0..CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).expect("it listens")).collect();
+        let said = say(&path, "{}\n");
+        assert!(said.contains("no room for more"), "{said}");
+        let begun = Instant::now();
+        loop {
+            let said = say(&path, "{}\n");
+            if said.contains("write flow, transfer and size_bytes") {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "{said}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(silent);
     }
 }
