@@ -9,7 +9,7 @@ use anabranch_shuffle::announcement::{Announcement, LINE_BYTES_MAX, Reply, too_l
 use anabranch_shuffle::book::Book;
 use anyhow::Context as _;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,18 +25,24 @@ pub const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// Makes the socket, for its owner alone or for a group too.
 ///
-/// Errors: somebody listens there; no such group; the system's.
+/// Errors: somebody listens there; it is something else, which stays; no such group; the system's.
 pub fn listen(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListener> {
     let bind = || UnixListener::bind(path);
     let listener = match bind() {
         // Left by an agent that was killed, if nobody answers.
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            anyhow::ensure!(
-                std::os::unix::net::UnixStream::connect(path).is_err(),
-                "--listen {}: somebody listens there already: choose another path",
-                path.display()
-            );
-            std::fs::remove_file(path).and_then(|()| bind())
+            let shown = path.display();
+            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+            anyhow::ensure!(is_socket, "--listen {shown}: is there, and no socket: choose another path");
+            match std::os::unix::net::UnixStream::connect(path) {
+                Ok(_) => {
+                    anyhow::bail!("--listen {shown}: somebody listens there already: choose another path")
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(path).and_then(|()| bind())
+                }
+                Err(error) => anyhow::bail!("--listen {shown}: is there: {error}: choose another path"),
+            }
         }
         other => other,
     };
@@ -185,6 +191,32 @@ mod tests {
         let mut said = String::new();
         let _ = BufReader::new(&stream).read_line(&mut said);
         said
+    }
+
+    #[test]
+    fn only_a_socket_that_nobody_answers_is_replaced() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let runtime = crate::process::runtime().expect("threads");
+        let _inside = runtime.enter();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("file"), "precious").expect("ours");
+        std::os::unix::fs::symlink(path("file"), path("link")).expect("ours");
+        for name in ["file", "link"] {
+            let error = listen(&path(name), None).expect_err("it stays");
+            assert!(error.to_string().contains("no socket: choose another path"), "{error}");
+        }
+        assert_eq!(std::fs::read_to_string(path("link")).expect("as before"), "precious");
+        // Of another kind: it refuses connections, but not because nobody is there.
+        let datagrams = std::os::unix::net::UnixDatagram::bind(path("datagrams")).expect("ours");
+        let error = listen(&path("datagrams"), None).expect_err("it stays");
+        assert!(error.to_string().contains("choose another path"), "{error}");
+        drop(datagrams);
+
+        let listener = listen(&path("socket"), None).expect("nothing is there");
+        let error = listen(&path("socket"), None).expect_err("it stays");
+        assert!(error.to_string().contains("somebody listens there already"), "{error}");
+        drop(listener);
+        listen(&path("socket"), None).expect("nobody is there any more");
     }
 
     #[test]
