@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
@@ -74,6 +74,40 @@ fn group_id(group: &str) -> anyhow::Result<u32> {
     id.with_context(|| format!("--group {group}: no such group"))
 }
 
+/// Refusals are logged at most this often.
+const REFUSALS_EVERY: Duration = Duration::from_secs(1);
+
+/// Who is refused, for the log: some programs read no answers.
+#[derive(Default)]
+struct Refusals {
+    said_at: Option<Instant>,
+    /// Those since then.
+    unsaid: u64,
+}
+
+impl Refusals {
+    /// The line for one more, if it is time for one.
+    fn line(&mut self, now: Instant, reason: &str) -> Option<String> {
+        if self.said_at.is_some_and(|at| now.saturating_duration_since(at) < REFUSALS_EVERY) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.said_at = Some(now);
+        let more = match std::mem::take(&mut self.unsaid) {
+            0 => String::new(),
+            unsaid => format!(" ({unsaid} more since the last that was said)"),
+        };
+        Some(format!("an announcement is refused: {reason}{more}"))
+    }
+}
+
+fn log(refusals: &Mutex<Refusals>, reason: &str) {
+    let line = refusals.lock().unwrap_or_else(PoisonError::into_inner).line(Instant::now(), reason);
+    if let Some(line) = line {
+        tracing::info!("{line}");
+    }
+}
+
 /// Answers programs until it is dropped, each for as long as it is not silent for `idle_max`; `changed` is told of every
 /// announcement.
 pub async fn answer(
@@ -84,6 +118,7 @@ pub async fn answer(
     idle_max: Duration,
 ) {
     let (reader, places) = (Arc::new(Mutex::new(reader)), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+    let refusals = Arc::<Mutex<Refusals>>::default();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -96,14 +131,16 @@ pub async fn answer(
         };
         let Ok(place) = places.clone().try_acquire_owned() else {
             let error = format!("{CONNECTIONS_MAX} programs are connected: no room for more");
+            log(&refusals, &error);
             // What fits its buffer, or nothing.
             let _ = stream.into_std().and_then(|mut stream| stream.write_all(&reply(Err(error))?));
             continue;
         };
         let (reader, book, changed) = (reader.clone(), book.clone(), changed.clone());
+        let refusals = refusals.clone();
         tokio::spawn(async move {
             let _place = place;
-            if let Err(error) = converse(stream, &reader, &book, &changed, idle_max).await {
+            if let Err(error) = converse(stream, &reader, &book, &changed, &refusals, idle_max).await {
                 tracing::debug!("a program that announces: {error}");
             }
         });
@@ -115,6 +152,7 @@ async fn converse(
     reader: &Mutex<FlowReader>,
     book: &Mutex<Book>,
     changed: &Notify,
+    refusals: &Mutex<Refusals>,
     idle_max: Duration,
 ) -> std::io::Result<()> {
     let uid = stream.peer_cred()?.uid();
@@ -133,8 +171,9 @@ async fn converse(
         } else {
             Err(too_long())
         };
-        if said.is_ok() {
-            changed.notify_one();
+        match &said {
+            Ok(()) => changed.notify_one(),
+            Err(reason) => log(refusals, &format!("of user {uid}: {reason}")),
         }
         timeout(idle_max, replies.write_all(&reply(said)?)).await??;
         if !is_whole {
@@ -181,7 +220,6 @@ mod tests {
     use super::*;
     use std::io::{BufRead as _, BufReader};
     use std::os::unix::net::UnixStream;
-    use std::time::Instant;
 
     /// The line that answers this one; none where the connection is closed without.
     fn say(path: &Path, line: &str) -> String {
@@ -217,6 +255,17 @@ mod tests {
         assert!(error.to_string().contains("somebody listens there already"), "{error}");
         drop(listener);
         listen(&path("socket"), None).expect("nobody is there any more");
+    }
+
+    #[test]
+    fn refusals_are_logged_now_and_then_and_counted_between() {
+        let (mut refusals, begun) = (Refusals::default(), Instant::now());
+        let mut line = |after_ms| refusals.line(begun + Duration::from_millis(after_ms), "a reason");
+        assert_eq!(line(0).as_deref(), Some("an announcement is refused: a reason"));
+        assert_eq!((line(1), line(999)), (None, None));
+        let counted = "an announcement is refused: a reason (2 more since the last that was said)";
+        assert_eq!(line(1_000).as_deref(), Some(counted));
+        assert_eq!(line(2_000).as_deref(), Some("an announcement is refused: a reason"));
     }
 
     #[test]
