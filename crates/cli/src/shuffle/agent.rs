@@ -23,13 +23,13 @@ use anabranch_units::{BitRate, ByteCount};
 use anyhow::Context as _;
 use enforce::{Enforcer, State};
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio::time::{sleep, sleep_until};
+use tokio::time::{sleep, sleep_until, timeout};
 
 /// How to run it.
 #[derive(clap::Args)]
@@ -159,7 +159,6 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if let Err(error) = &guard {
             tracing::warn!("no guard: if this agent is killed, limits stay until the next one: {error}");
         }
-        let own = client.address().to_socket_addrs().map(Iterator::collect).unwrap_or_default();
         let agent = Agent {
             client,
             name: args.name.clone(),
@@ -168,7 +167,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             uplinks: args.uplink.clone(),
             book: Arc::default(),
             rules,
-            own,
+            coordinator: Mutex::default(),
             changed: Arc::new(Notify::new()),
             reader: Mutex::new(reader),
             enforcer: Enforcer::start(pacer, state)?,
@@ -230,8 +229,8 @@ struct Agent {
     uplinks: Vec<Uplink>,
     book: Arc<Mutex<Book>>,
     rules: Rules,
-    /// What no rule is for: the agent's own connections.
-    own: Vec<SocketAddr>,
+    /// Where the coordinator was last found: connections with it are for no rule.
+    coordinator: Mutex<Vec<SocketAddr>>,
     /// Wakes who reports.
     changed: Arc<Notify>,
     reader: Mutex<FlowReader>,
@@ -262,6 +261,14 @@ fn small_bursts(state: &mut State) {
         Err(error) => tracing::warn!("limits that are raised take effect late: {error}"),
         Ok(()) => {}
     }
+}
+
+/// Whether a connection is one with the coordinator: the agent's own, or another agent's where it runs on this host.
+fn is_control(key: FlowKey, coordinator: &[SocketAddr], addresses: &[IpAddr]) -> bool {
+    coordinator.iter().any(|at| {
+        let is_here = at.ip() == key.local.ip() || at.ip().is_loopback() || addresses.contains(&at.ip());
+        *at == key.remote || is_here && at.port() == key.local.port()
+    })
 }
 
 /// What the kernel calls it.
@@ -313,7 +320,17 @@ impl Agent {
         }
     }
 
+    /// Names may change; where one is not found, the coordinator is where it was.
+    async fn find_coordinator(&self) {
+        let found = timeout(REPLY_MAX, tokio::net::lookup_host(self.client.address())).await;
+        // Where this fails, the client fails as well, and says so.
+        if let Ok(Ok(found)) = found {
+            *lock(&self.coordinator) = found.collect();
+        }
+    }
+
     async fn join(&self) -> Result<u64, ClientError> {
+        self.find_coordinator().await;
         self.look().await;
         let session = crate::process::random()
             .map_err(|error| ClientError::Settings(format!("/dev/urandom: {error}")))?;
@@ -412,9 +429,11 @@ impl Agent {
         let flows = {
             let mut book = lock(&self.book);
             let listed: Vec<Seen> = listing.flows.iter().map(seen).collect();
+            let coordinator = lock(&self.coordinator);
             book.observe(&listed, |key| {
-                if self.own.contains(&key.remote) { None } else { self.rules.transfer(key) }
+                if is_control(key, &coordinator, &self.addresses) { None } else { self.rules.transfer(key) }
             });
+            drop(coordinator);
             if book.take_full() {
                 tracing::warn!("more than {HOST_FLOWS_MAX} flows: the others pass without limits");
             }
@@ -448,6 +467,29 @@ impl Agent {
         }
         if !self.quiet {
             eprintln!("agent ends; no flow has a limit of its");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_with_the_coordinator_are_known_at_both_ends() {
+        let here: [IpAddr; 1] = ["10.0.0.1".parse().expect("good")];
+        let is_control = |local: &str, remote: &str, coordinator: &str| {
+            let end = |text: &str| -> SocketAddr { text.parse().expect("good") };
+            is_control(FlowKey { local: end(local), remote: end(remote) }, &[end(coordinator)], &here)
+        };
+        assert!(is_control("10.0.0.1:40000", "10.0.0.9:7190", "10.0.0.9:7190"));
+        assert!(!is_control("10.0.0.1:40000", "10.0.0.8:7190", "10.0.0.9:7190"));
+        assert!(!is_control("10.0.0.1:7190", "10.0.0.8:40000", "10.0.0.9:7190"));
+        // Where the coordinator runs on this host, what it answers other hosts goes from its port.
+        for coordinator in ["10.0.0.1:7190", "127.0.0.1:7190"] {
+            assert!(is_control("10.0.0.1:7190", "10.0.0.2:40000", coordinator));
+            assert!(!is_control("10.0.0.1:7191", "10.0.0.2:40000", coordinator));
+            assert!(!is_control("10.0.0.1:40000", "10.0.0.2:7190", coordinator));
         }
     }
 }
