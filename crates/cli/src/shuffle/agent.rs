@@ -26,6 +26,7 @@ use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -89,11 +90,13 @@ const SILENCE_MAX: Duration = Duration::from_secs(1);
 pub(super) const SILENT: &str = "the coordinator is silent";
 /// How long one request may take.
 const REPLY_MAX: Duration = SILENCE_MAX;
-/// How often flows are looked at; sooner where one should be through, but no sooner than this, and looking takes no more than
-/// a part of the time.
+/// How often flows are looked at; sooner where one should be through, but no sooner than [`LOOK_SOON`], and later where looks take
+/// more than one part in [`LOOKS_MIN`] of the time.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_SOON: Duration = Duration::from_millis(5);
 const LOOKS_MIN: u32 = 20;
+/// No later than this unless looks take half of the time: flows of which nothing is heard for twice as long count as idle.
+const LOOK_LATE: Duration = Duration::from_millis(250);
 /// The agent says something at least this often.
 const SAY_EVERY: Duration = Duration::from_millis(200);
 /// How long one call waits for limits.
@@ -173,6 +176,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             enforcer: Enforcer::start(pacer, state)?,
             heard_at: Mutex::new(None),
             session: Mutex::new(None),
+            is_cut: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
             quiet,
         };
         if !quiet {
@@ -238,6 +243,9 @@ struct Agent {
     /// When the coordinator last answered; `None` once limits are lifted for its silence.
     heard_at: Mutex<Option<Instant>>,
     session: Mutex<Option<u64>>,
+    /// Whether there were more flows than are looked at, or than may be announced: said when it begins, not at each look.
+    is_cut: AtomicBool,
+    is_full: AtomicBool,
     quiet: bool,
 }
 
@@ -269,6 +277,12 @@ fn is_control(key: FlowKey, coordinator: &[SocketAddr], addresses: &[IpAddr]) ->
         let is_here = at.ip() == key.local.ip() || at.ip().is_loopback() || addresses.contains(&at.ip());
         *at == key.remote || is_here && at.port() == key.local.port()
     })
+}
+
+/// How long after a look that took so long has begun the next one is due, if so soon a flow should be through.
+fn look_after(look_took: Duration, soonest_end: Option<Duration>) -> Duration {
+    let soonest = soonest_end.unwrap_or(LOOK_EVERY).clamp(LOOK_SOON, LOOK_EVERY);
+    soonest.max((LOOKS_MIN * look_took).min(LOOK_LATE)).max(2 * look_took)
 }
 
 /// What the kernel calls it.
@@ -369,8 +383,7 @@ impl Agent {
         loop {
             // Whoever waits for a flow's end should not wait for a look.
             let soonest = lock(&self.book).soonest_end().map(|end| end.to_std());
-            let soon = (LOOKS_MIN * look_took).clamp(LOOK_SOON, LOOK_EVERY);
-            let look_at = looked_at + soonest.unwrap_or(LOOK_EVERY).clamp(soon, LOOK_EVERY);
+            let look_at = looked_at + look_after(look_took, soonest);
             tokio::select! {
                 () = sleep_until(look_at.into()) => {
                     looked_at = Instant::now();
@@ -378,6 +391,7 @@ impl Agent {
                     look_took = looked_at.elapsed();
                 }
                 () = self.changed.notified() => {}
+                () = sleep_until((said_at + SAY_EVERY).into()) => {}
             }
             loop {
                 let reports = lock(&self.book).take(FLOWS_TOGETHER);
@@ -422,9 +436,13 @@ impl Agent {
             Ok(listing) => listing,
             Err(error) => return tracing::warn!("flows cannot be listed: {error}"),
         };
-        if listing.left_out > 0 {
+        let is_cut = listing.left_out > 0;
+        if !self.is_cut.swap(is_cut, Ordering::Relaxed) && is_cut {
+            tracing::warn!("{} flows too many to look at: limits stay as they are", listing.left_out);
+        }
+        if is_cut {
             // Those that are left out would count as ended.
-            return tracing::warn!("{} flows too many to look at", listing.left_out);
+            return;
         }
         let flows = {
             let mut book = lock(&self.book);
@@ -434,10 +452,14 @@ impl Agent {
                 if is_control(key, &coordinator, &self.addresses) { None } else { self.rules.transfer(key) }
             });
             drop(coordinator);
-            if book.take_full() {
+            let is_full = book.take_full();
+            let flows = book.flows();
+            if is_full && !self.is_full.swap(true, Ordering::Relaxed) {
                 tracing::warn!("more than {HOST_FLOWS_MAX} flows: the others pass without limits");
+            } else if flows.len() < HOST_FLOWS_MAX {
+                self.is_full.store(false, Ordering::Relaxed);
             }
-            book.flows().into_iter().map(flow).collect()
+            flows.into_iter().map(flow).collect()
         };
         self.enforcer.keep(flows).await;
     }
@@ -474,6 +496,23 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_shuffle::coordinator::IDLE_AFTER;
+
+    #[test]
+    fn looks_take_a_small_part_of_the_time_or_half_of_it_where_flows_would_count_as_idle() {
+        let ms = Duration::from_millis;
+        assert_eq!(look_after(ms(0), None), LOOK_EVERY);
+        assert_eq!(look_after(ms(0), Some(ms(50))), ms(50));
+        assert_eq!(look_after(ms(0), Some(ms(0))), LOOK_SOON);
+        assert_eq!(look_after(ms(0), Some(ms(500))), LOOK_EVERY);
+        assert_eq!(look_after(ms(3), Some(ms(0))), ms(60));
+        assert_eq!(look_after(ms(5), None), LOOK_EVERY);
+        assert_eq!(look_after(ms(12), None), ms(240));
+        // Thousands of flows, of which the coordinator is to hear; and more than that.
+        assert_eq!(look_after(ms(120), Some(ms(0))), LOOK_LATE);
+        assert_eq!(look_after(ms(260), None), ms(520));
+        assert!(2 * LOOK_LATE <= IDLE_AFTER.to_std());
+    }
 
     #[test]
     fn connections_with_the_coordinator_are_known_at_both_ends() {
