@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 7190;
 /// The longest that agents may take to join.
 const JOIN_MAX: Duration = Duration::from_secs(20);
-/// The longest that all may take to end before they are killed.
+/// The longest that agents, and then the coordinator, may take to end before they are killed.
 const END_MAX: Duration = Duration::from_secs(5);
 
 /// A workload with the numbers of its flows.
@@ -58,7 +58,7 @@ impl Shuffled {
 /// A coordinator and agents under way.
 pub(crate) struct Coordination {
     folder: tempfile::TempDir,
-    /// Agents first: each lifts what it has set before its coordinator goes.
+    /// Agents first: each lifts what it has set, and takes its leave, before the coordinator goes.
     programs: Vec<Child>,
     /// How often an agent lifted its limits, as the coordinator did not answer.
     silences: Arc<AtomicU64>,
@@ -188,19 +188,27 @@ impl Coordination {
 impl Drop for Coordination {
     fn drop(&mut self) {
         // Told to end, an agent waits for its guard, which writes to the folder; a killed one's would after that has gone.
-        for child in &self.programs {
-            if let Some(pid) = Pid::from_raw(child.id() as i32) {
-                let _ = kill_process(pid, Signal::TERM);
-            }
+        let agents = self.programs.len().saturating_sub(1);
+        let (agents, coordinator) = self.programs.split_at_mut(agents);
+        end(agents);
+        end(coordinator);
+    }
+}
+
+/// Tells these to end, all at once, and waits for them.
+fn end(programs: &mut [Child]) {
+    for child in &*programs {
+        if let Some(pid) = Pid::from_raw(child.id() as i32) {
+            let _ = kill_process(pid, Signal::TERM);
         }
-        let began = Instant::now();
-        for child in &mut self.programs {
-            while matches!(child.try_wait(), Ok(None)) && began.elapsed() < END_MAX {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            let _ = child.kill();
-            let _ = child.wait();
+    }
+    let began = Instant::now();
+    for child in programs {
+        while matches!(child.try_wait(), Ok(None)) && began.elapsed() < END_MAX {
+            std::thread::sleep(Duration::from_millis(5));
         }
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 
