@@ -7,7 +7,11 @@
 use crate::control::{FlowKey, Report};
 use crate::coordinator::{HOST_FLOWS_MAX, Settings, check_name};
 use anabranch_units::{BitRate, ByteCount, Duration};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The most ends that wait to be said; then the first is dropped. A coordinator that is there hears of them long before, and one
+/// that comes back hears of all flows anew.
+const ENDED_MAX: usize = HOST_FLOWS_MAX;
 
 /// A TCP connection of this host as a listing has it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -32,8 +36,8 @@ pub struct Book {
     flows: BTreeMap<FlowKey, Entry>,
     /// Those of which something is to be said.
     unsaid: BTreeSet<FlowKey>,
-    /// Those whose end is to be said, and what they had moved.
-    ended: BTreeMap<FlowKey, u64>,
+    /// Those whose end is to be said, in that order: of one connection there may be several.
+    ended: VecDeque<Ended>,
     /// Whether there was no room for a flow.
     is_full: bool,
 }
@@ -54,6 +58,15 @@ struct Entry {
     ends_at_bytes: Option<u64>,
     /// How fast it may be.
     rate: Option<BitRate>,
+}
+
+/// What is to be said of a flow that is over.
+#[derive(Debug)]
+struct Ended {
+    flow: FlowKey,
+    /// If that is to be said first: what waited for it, and its size.
+    unsaid: Option<(String, u64)>,
+    moved_bytes: u64,
 }
 
 /// What a limit's enforcement has to know of a connection.
@@ -154,11 +167,14 @@ impl Book {
     /// What a flow's transfer waits for has arrived, or never will.
     pub fn end(&mut self, flow: FlowKey) {
         let Some(entry) = self.flows.get_mut(&flow) else { return };
-        if entry.transfer.take().is_some() {
-            (entry.ends_at_bytes, entry.rate) = (None, None);
-            self.unsaid.remove(&flow);
-            self.ended.insert(flow, entry.moved_bytes);
+        let Some(transfer) = entry.transfer.take() else { return };
+        (entry.ends_at_bytes, entry.rate) = (None, None);
+        self.unsaid.remove(&flow);
+        let unsaid = (!entry.is_size_said).then_some((transfer, entry.size_bytes));
+        if self.ended.len() >= ENDED_MAX {
+            self.ended.pop_front();
         }
+        self.ended.push_back(Ended { flow, unsaid, moved_bytes: entry.moved_bytes });
     }
 
     /// Takes in what there is now, in the order of flows. What flows are that nobody has announced, and that are no mice,
@@ -239,7 +255,12 @@ impl Book {
         let mut reports = Vec::new();
         for _ in 0..flows_max {
             // A flow that has ended and is announced again ends first.
-            if let Some((flow, moved_bytes)) = self.ended.pop_first() {
+            if let Some(Ended { flow, unsaid, moved_bytes }) = self.ended.pop_front() {
+                reports.extend(unsaid.map(|(transfer, size_bytes)| Report::Flow {
+                    flow,
+                    transfer,
+                    size_bytes,
+                }));
                 reports.push(Report::Moved { flow, moved_bytes });
                 reports.push(Report::Ended { flow });
             } else if let Some(flow) = self.unsaid.pop_first() {
@@ -281,6 +302,9 @@ mod tests {
     fn moved(moved_bytes: u64) -> Report {
         Report::Moved { flow: flow(), moved_bytes }
     }
+    fn ended() -> Report {
+        Report::Ended { flow: flow() }
+    }
     fn said(transfer: &str, size_bytes: u64) -> Report {
         Report::Flow { flow: flow(), transfer: transfer.into(), size_bytes, open_ended: false }
     }
@@ -296,12 +320,37 @@ mod tests {
         assert_eq!(book.take(9), [moved(999_999)]);
         // What is written later is nobody's.
         book.observe(&[seen(1_000_000, 1_000_001)], NOBODY);
-        assert_eq!(book.take(9), [moved(1_000_000), Report::Ended { flow: flow() }]);
+        assert_eq!(book.take(9), [moved(1_000_000), ended()]);
         assert!(book.flows().is_empty());
         // Where all has arrived it is over at once.
         book.announce(&seen(1_000_000, 1_000_000), "b", 60_000).expect("there is room");
         book.finish(&seen(1_060_000, 1_060_000));
-        assert_eq!(book.take(9), [moved(60_000), Report::Ended { flow: flow() }]);
+        assert_eq!(book.take(9), [said("b", 60_000), moved(60_000), ended()]);
+    }
+
+    #[test]
+    fn of_transfers_that_end_between_two_reports_all_is_said() {
+        let mut book = Book::default();
+        book.announce(&seen(0, 0), "a", 1_000).expect("there is room");
+        assert_eq!(book.take(9), [said("a", 1_000)]);
+        book.finish(&seen(1_000, 1_000));
+        book.announce(&seen(1_000, 1_000), "b", 300).expect("there is room");
+        book.finish(&seen(1_300, 1_300));
+        book.announce(&seen(1_300, 1_300), "c", 50).expect("there is room");
+        let [a, b] = [[moved(1_000), ended()].to_vec(), [said("b", 300), moved(300), ended()].to_vec()];
+        assert_eq!(book.take(9), [a, b, vec![said("c", 50)]].concat());
+        assert_eq!(book.take(9), []);
+    }
+
+    #[test]
+    fn of_ends_that_nobody_asks_for_the_last_ones_are_kept() {
+        let mut book = Book::default();
+        for size_bytes in 0..=ENDED_MAX as u64 {
+            book.announce(&seen(0, 0), "a", size_bytes).expect("there is room");
+            book.end(flow());
+        }
+        let reports = book.take(usize::MAX);
+        assert_eq!((reports.len(), &reports[0]), (3 * ENDED_MAX, &said("a", 1)));
     }
 
     #[test]
@@ -310,7 +359,8 @@ mod tests {
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         book.finish(&seen(300_000, 1_000_000));
         book.announce(&seen(400_000, 1_000_000), "b", 500_000).expect("there is room");
-        assert_eq!(book.take(9), [moved(300_000), Report::Ended { flow: flow() }, said("b", 500_000)]);
+        let first = [said("a", 1_000_000), moved(300_000), ended(), said("b", 500_000)];
+        assert_eq!(book.take(9), first);
         book.observe(&[seen(1_000_000, 1_500_000)], NOBODY);
         assert_eq!(book.take(9), []);
         book.observe(&[seen(1_200_000, 1_500_000)], NOBODY);
