@@ -60,6 +60,14 @@ struct Entry {
     rate: Option<BitRate>,
 }
 
+impl Entry {
+    /// What has arrived of it once its connection has moved so much.
+    fn moved_by(&self, acked_bytes: u64) -> u64 {
+        let end_bytes = self.ends_at_bytes.unwrap_or(u64::MAX);
+        acked_bytes.min(end_bytes).saturating_sub(self.before_bytes).max(self.moved_bytes)
+    }
+}
+
 /// What is to be said of a flow that is over.
 #[derive(Debug)]
 struct Ended {
@@ -96,22 +104,26 @@ impl Book {
         if let Some(entry) = self.flows.get_mut(&flow).filter(|entry| entry.is_open) {
             (entry.is_open, entry.is_size_said) = (false, false);
         }
-        // What it had to move before is not this.
-        let ends_at_bytes = self.flows.get(&flow).and_then(|entry| entry.ends_at_bytes);
-        if ends_at_bytes.is_some() {
-            self.end(flow);
-        }
-        let is_same = |entry: &&mut Entry| entry.transfer.as_deref() == Some(transfer);
+        let is_same =
+            |entry: &&mut Entry| entry.transfer.as_deref() == Some(transfer) && entry.ends_at_bytes.is_none();
         if let Some(entry) = self.flows.get_mut(&flow).filter(is_same) {
             if size_bytes <= entry.size_bytes {
                 return Ok(());
             }
             (entry.size_bytes, entry.is_size_said) = (size_bytes, false);
         } else {
+            // The first transfer of a connection may have begun before it was announced; what comes after is another's. What
+            // was written for the one before is not this one's either, though it may still have to arrive.
+            let before_bytes = self.flows.get_mut(&flow).map_or(0, |before| {
+                before.moved_bytes = before.moved_by(state.acked_bytes);
+                match (&before.transfer, before.ends_at_bytes) {
+                    (_, Some(end_bytes)) => end_bytes,
+                    (Some(_), None) => state.written_bytes,
+                    (None, None) => state.acked_bytes,
+                }
+            });
+            self.end(flow);
             let known = self.flows.get(&flow);
-            // The first transfer of a connection may have begun before it was announced; what comes after is another's.
-            let so_far_bytes = ends_at_bytes.unwrap_or(state.acked_bytes);
-            let before_bytes = known.map_or(0, |_| so_far_bytes);
             // What it had before any limit of ours.
             let limit = known.map_or(state.limit, |known| known.socket.limit);
             let entry = Entry {
@@ -138,7 +150,7 @@ impl Book {
         if entry.socket.cookie != state.cookie {
             return self.end(state.flow);
         }
-        entry.moved_bytes = state.acked_bytes.saturating_sub(entry.before_bytes).max(entry.moved_bytes);
+        entry.moved_bytes = entry.moved_by(state.acked_bytes);
         if state.acked_bytes >= state.written_bytes {
             self.end(state.flow);
         } else if entry.transfer.is_some() {
@@ -194,7 +206,7 @@ impl Book {
             }
             let Seen { acked_bytes, written_bytes, .. } = *state;
             let end = entry.ends_at_bytes.unwrap_or(u64::MAX);
-            let moved_bytes = acked_bytes.min(end).saturating_sub(entry.before_bytes);
+            let moved_bytes = entry.moved_by(acked_bytes);
             if moved_bytes > entry.moved_bytes {
                 entry.moved_bytes = moved_bytes;
                 self.unsaid.insert(*flow);
@@ -359,7 +371,7 @@ mod tests {
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         book.finish(&seen(300_000, 1_000_000));
         book.announce(&seen(400_000, 1_000_000), "b", 500_000).expect("there is room");
-        let first = [said("a", 1_000_000), moved(300_000), ended(), said("b", 500_000)];
+        let first = [said("a", 1_000_000), moved(400_000), ended(), said("b", 500_000)];
         assert_eq!(book.take(9), first);
         book.observe(&[seen(1_000_000, 1_500_000)], NOBODY);
         assert_eq!(book.take(9), []);
@@ -381,6 +393,20 @@ mod tests {
         book.announce(&seen(10, 70_000), "r", 60_000).expect("there is room");
         book.observe(&[seen(20, 70_000)], NOBODY);
         assert_eq!(book.take(9), [said("r", 70_000), moved(20)]);
+    }
+
+    #[test]
+    fn a_connections_next_transfer_ends_the_one_before_whether_that_is_said_or_not() {
+        let mut book = Book::default();
+        book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
+        assert_eq!(book.take(9), [said("a", 1_000_000)]);
+        book.announce(&seen(400_000, 1_000_000), "b", 500_000).expect("there is room");
+        assert_eq!(book.take(9), [moved(400_000), ended(), said("b", 500_000)]);
+        // What was in the socket's buffer is a's.
+        book.observe(&[seen(900_000, 1_400_000)], NOBODY);
+        assert_eq!(book.take(9), []);
+        book.observe(&[seen(1_200_000, 1_600_000)], NOBODY);
+        assert_eq!(book.take(9), [said("b", 600_000), moved(200_000)]);
     }
 
     #[test]
