@@ -182,7 +182,11 @@ class Announcer:
 
 
 class Flow:
-    """A flow that has been announced. As a context manager, it says at the end that all has been sent."""
+    """A flow that has been announced. As a context manager, it says at the end that all has been sent.
+
+    One is enough for a transfer on a connection: of two with the same name, the first that ends ends both. Announced for another
+    transfer, the connection is that one's, and what an older flow says later does not end it.
+    """
 
     def __init__(self, announcer: Announcer, key: Any, transfer: str) -> None:
         self._announcer = announcer
@@ -215,7 +219,7 @@ class Flow:
         """
         if self._is_said:
             self._is_said = False
-            self._announcer._say({"ended": self._key})
+            self._announcer._say({"ended": self._key, "transfer": self._transfer})
 
     def __enter__(self) -> "Flow":
         return self

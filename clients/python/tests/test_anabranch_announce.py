@@ -93,9 +93,9 @@ class Announcing(unittest.TestCase):
         told = [
             {"flow": self.key, "transfer": 'job-"7\\', "size_bytes": 1_000_000},
             {"flow": self.key, "transfer": 'job-"7\\', "size_bytes": 2**64 - 1},
-            {"ended": self.key},
+            {"ended": self.key, "transfer": 'job-"7\\'},
             {"flow": self.key, "transfer": "b", "size_bytes": 60_000},
-            {"ended": self.key},
+            {"ended": self.key, "transfer": "b"},
         ]
         self.assertEqual(agent.lines, [(0, line) for line in told])
 

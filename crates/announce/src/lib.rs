@@ -184,6 +184,9 @@ impl Announcer {
 }
 
 /// A flow that has been announced. Dropped, it says that all that its transfer waits for has been sent.
+///
+/// One is enough for a transfer on a connection: of two with the same name, the first that is dropped ends both. Announced for
+/// another transfer, the connection is that one's, and what an older flow says later does not end it.
 #[derive(Debug)]
 pub struct Flow {
     shared: Arc<Shared>,
@@ -224,7 +227,11 @@ impl Flow {
     }
 
     fn end(&mut self) -> Result<(), AnnounceError> {
-        if std::mem::take(&mut self.is_said) { self.shared.say(&Line::ended(self.key)) } else { Ok(()) }
+        if std::mem::take(&mut self.is_said) {
+            self.shared.say(&Line::ended(self.key, &self.transfer))
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Line<'a> {
 #[serde(untagged)]
 enum Said<'a> {
     Flow { flow: FlowKey, transfer: &'a str, size_bytes: u64 },
-    Ended { ended: FlowKey },
+    Ended { ended: FlowKey, transfer: &'a str },
 }
 
 impl<'a> Line<'a> {
@@ -36,9 +36,9 @@ impl<'a> Line<'a> {
         Self { said: Said::Flow { flow, transfer, size_bytes } }
     }
 
-    /// It has moved all that its transfer waits for.
-    pub const fn ended(flow: FlowKey) -> Self {
-        Self { said: Said::Ended { ended: flow } }
+    /// All that this transfer waits for has been written. If the flow is another transfer's by then, nothing changes.
+    pub const fn ended(flow: FlowKey, transfer: &'a str) -> Self {
+        Self { said: Said::Ended { ended: flow, transfer } }
     }
 
     /// The line with its end; `None` if it is longer than the agent takes.
@@ -57,9 +57,7 @@ impl<'a> Line<'a> {
     }
 
     pub(crate) const fn transfer_bytes(&self) -> usize {
-        match self.said {
-            Said::Flow { transfer, .. } => transfer.len(),
-            Said::Ended { .. } => 0,
-        }
+        let (Said::Flow { transfer, .. } | Said::Ended { transfer, .. }) = self.said;
+        transfer.len()
     }
 }

@@ -80,9 +80,9 @@ fn a_flow_is_announced_grows_and_ends_over_one_connection() {
     for wanted in [
         serde_json::json!({ "flow": key, "transfer": "job-\"7\\", "size_bytes": 1_000_000 }),
         serde_json::json!({ "flow": key, "transfer": "job-\"7\\", "size_bytes": u64::MAX }),
-        serde_json::json!({ "ended": key }),
+        serde_json::json!({ "ended": key, "transfer": "job-\"7\\" }),
         serde_json::json!({ "flow": key, "transfer": "b", "size_bytes": 60_000 }),
-        serde_json::json!({ "ended": key }),
+        serde_json::json!({ "ended": key, "transfer": "b" }),
     ] {
         let (number, line) = lines.recv_timeout(Duration::from_secs(20)).expect("a line");
         let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");

@@ -1,7 +1,8 @@
 //! What a program of a host says of its flows to the host's agent: one JSON object a line, each answered by one.
 //!
 //! `{"flow":{"local":…,"remote":…},"transfer":"…","size_bytes":…}` announces a flow or that it has more to move,
-//! `{"ended":{"local":…,"remote":…}}` says that all of that has been written, though the connection stays.
+//! `{"ended":{"local":…,"remote":…},"transfer":"…"}` says that all of that has been written, though the connection stays; without
+//! the transfer it is of whichever the flow is then.
 //! Leaves out: how lines travel, who may speak of a flow, and whether there is one. Read [`Announcement`].
 
 use crate::control::FlowKey;
@@ -22,10 +23,12 @@ pub enum Announcement {
         /// All that it has had to move so far for that.
         size_bytes: u64,
     },
-    /// All that its transfer waits for has been moved.
+    /// All that its transfer waits for has been written.
     Ended {
         /// Which.
         flow: FlowKey,
+        /// Of which transfer; if the flow is another one's by now, nothing changes.
+        transfer: Option<String>,
     },
 }
 
@@ -55,10 +58,10 @@ impl Announcement {
                 size_bytes: Some(size_bytes),
                 ended: None,
             } => Ok(Self::Flow { flow, transfer, size_bytes }),
-            Line { flow: None, transfer: None, size_bytes: None, ended: Some(flow) } => {
-                Ok(Self::Ended { flow })
+            Line { flow: None, transfer, size_bytes: None, ended: Some(flow) } => {
+                Ok(Self::Ended { flow, transfer })
             }
-            _ => Err("write flow, transfer and size_bytes, or ended".to_owned()),
+            _ => Err("write flow, transfer and size_bytes, or ended and transfer".to_owned()),
         }
     }
 }
@@ -98,11 +101,15 @@ mod tests {
         assert_eq!(Announcement::read(line.as_bytes()), Ok(flow.clone()));
         assert_eq!(Announcement::read(format!("{line}\n").as_bytes()), Ok(flow));
         let line = format!(r#"{{"ended":{FLOW}}}"#);
-        assert_eq!(Announcement::read(line.as_bytes()), Ok(Announcement::Ended { flow: key() }));
+        let ended = |transfer| Ok(Announcement::Ended { flow: key(), transfer });
+        assert_eq!(Announcement::read(line.as_bytes()), ended(None));
+        let line = format!(r#"{{"ended":{FLOW},"transfer":"t"}}"#);
+        assert_eq!(Announcement::read(line.as_bytes()), ended(Some("t".into())));
         for (line, says) in [
             ("{}".to_owned(), "write flow"),
             (format!(r#"{{"flow":{FLOW},"transfer":"t"}}"#), "write flow"),
             (format!(r#"{{"flow":{FLOW},"transfer":"t","size_bytes":7,"ended":{FLOW}}}"#), "write flow"),
+            (format!(r#"{{"ended":{FLOW},"size_bytes":7}}"#), "write flow"),
             (format!(r#"{{"flow":{FLOW},"transfer":"t","size_bytes":-1}}"#), "invalid value"),
             (format!(r#"{{"ended":{FLOW},"more":1}}"#), "unknown field"),
             (r#"{"ended":{"lo\ncal":1}}"#.to_owned(), "unknown field `lo cal`"),

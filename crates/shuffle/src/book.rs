@@ -144,11 +144,14 @@ impl Book {
     }
 
     /// A program says that it has written all that its flow's transfer waits for: that is over once it has arrived. The
-    /// connection may stay, for another one.
-    pub fn finish(&mut self, state: &Seen) {
+    /// connection may stay, for another one. If it says which transfer, and that is not the flow's any more, nothing changes.
+    pub fn finish(&mut self, state: &Seen, transfer: Option<&str>) {
         let Some(entry) = self.flows.get_mut(&state.flow) else { return };
         if entry.socket.cookie != state.cookie {
             return self.end(state.flow);
+        }
+        if transfer.is_some() && entry.transfer.as_deref() != transfer {
+            return;
         }
         entry.moved_bytes = entry.moved_by(state.acked_bytes);
         if state.acked_bytes >= state.written_bytes {
@@ -326,7 +329,7 @@ mod tests {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000_000)]);
-        book.finish(&seen(300_000, 1_000_000));
+        book.finish(&seen(300_000, 1_000_000), None);
         assert_eq!(book.take(9), []);
         book.observe(&[seen(999_999, 1_000_000)], NOBODY);
         assert_eq!(book.take(9), [moved(999_999)]);
@@ -336,7 +339,7 @@ mod tests {
         assert!(book.flows().is_empty());
         // Where all has arrived it is over at once.
         book.announce(&seen(1_000_000, 1_000_000), "b", 60_000).expect("there is room");
-        book.finish(&seen(1_060_000, 1_060_000));
+        book.finish(&seen(1_060_000, 1_060_000), None);
         assert_eq!(book.take(9), [said("b", 60_000), moved(60_000), ended()]);
     }
 
@@ -345,9 +348,9 @@ mod tests {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000)]);
-        book.finish(&seen(1_000, 1_000));
+        book.finish(&seen(1_000, 1_000), None);
         book.announce(&seen(1_000, 1_000), "b", 300).expect("there is room");
-        book.finish(&seen(1_300, 1_300));
+        book.finish(&seen(1_300, 1_300), None);
         book.announce(&seen(1_300, 1_300), "c", 50).expect("there is room");
         let [a, b] = [[moved(1_000), ended()].to_vec(), [said("b", 300), moved(300), ended()].to_vec()];
         assert_eq!(book.take(9), [a, b, vec![said("c", 50)]].concat());
@@ -369,7 +372,7 @@ mod tests {
     fn what_a_connection_still_moves_of_one_transfer_is_none_of_the_next() {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
-        book.finish(&seen(300_000, 1_000_000));
+        book.finish(&seen(300_000, 1_000_000), None);
         book.announce(&seen(400_000, 1_000_000), "b", 500_000).expect("there is room");
         let first = [said("a", 1_000_000), moved(400_000), ended(), said("b", 500_000)];
         assert_eq!(book.take(9), first);
@@ -407,6 +410,17 @@ mod tests {
         assert_eq!(book.take(9), []);
         book.observe(&[seen(1_200_000, 1_600_000)], NOBODY);
         assert_eq!(book.take(9), [said("b", 600_000), moved(200_000)]);
+    }
+
+    #[test]
+    fn the_end_of_another_transfer_is_not_the_flows() {
+        let mut book = Book::default();
+        book.announce(&seen(0, 0), "a", 1_000).expect("there is room");
+        book.announce(&seen(1_000, 1_000), "b", 500).expect("there is room");
+        book.finish(&seen(1_000, 1_000), Some("a"));
+        assert_eq!(book.flows().len(), 1);
+        book.finish(&seen(1_500, 1_500), Some("b"));
+        assert!(book.flows().is_empty());
     }
 
     #[test]

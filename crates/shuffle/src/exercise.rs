@@ -65,7 +65,7 @@ pub fn exercise_announcements(bytes: &[u8]) -> bool {
             Ok(Announcement::Flow { flow, transfer, size_bytes }) => {
                 Report::Flow { flow, transfer, size_bytes, open_ended: false }
             }
-            Ok(Announcement::Ended { flow }) => Report::Ended { flow },
+            Ok(Announcement::Ended { flow, .. }) => Report::Ended { flow },
             Err(reason) => {
                 assert!(!reason.is_empty() && !reason.contains('\n'), "{reason:?}");
                 are_all_taken = false;

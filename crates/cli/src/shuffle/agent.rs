@@ -58,9 +58,9 @@ pub struct Args {
     /// The Unix socket over which programs announce their flows, one JSON object a line:
     /// {"flow":{"local":"10.0.0.1:40000","remote":"10.0.0.2:7000"},"transfer":"job-7","size_bytes":1000000}.
     ///
-    /// Each line is answered by one; who is silent for 5 s has to connect again. {"ended":{"local":…,"remote":…}} says that all is
-    /// written though the connection stays; it is over once that has arrived. Only the user who made the flow's socket, or
-    /// root, may speak of it.
+    /// Each line is answered by one; who is silent for 5 s has to connect again.
+    /// {"ended":{"local":…,"remote":…},"transfer":"job-7"} says that all is written though the connection stays; it is over
+    /// once that has arrived. Only the user who made the flow's socket, or root, may speak of it.
     #[arg(long, value_name = "PATH")]
     listen: Option<PathBuf>,
     /// The group that may use --listen, too.

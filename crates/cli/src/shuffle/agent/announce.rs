@@ -194,7 +194,7 @@ fn reply(said: Result<(), String>) -> std::io::Result<Vec<u8>> {
 /// Errors: one line for its author.
 fn take(line: &[u8], uid: u32, reader: &Mutex<FlowReader>, book: &Mutex<Book>) -> Result<(), String> {
     let said = Announcement::read(line)?;
-    let (Announcement::Flow { flow, .. } | Announcement::Ended { flow }) = &said;
+    let (Announcement::Flow { flow, .. } | Announcement::Ended { flow, .. }) = &said;
     let flow = Flow::new(flow.local, flow.remote);
     let found = reader.lock().unwrap_or_else(PoisonError::into_inner).find(flow);
     let state = found
@@ -208,8 +208,8 @@ fn take(line: &[u8], uid: u32, reader: &Mutex<FlowReader>, book: &Mutex<Book>) -
         Announcement::Flow { transfer, size_bytes, .. } => {
             book.announce(&super::seen(&state), &transfer, size_bytes)
         }
-        Announcement::Ended { .. } => {
-            book.finish(&super::seen(&state));
+        Announcement::Ended { transfer, .. } => {
+            book.finish(&super::seen(&state), transfer.as_deref());
             Ok(())
         }
     }
