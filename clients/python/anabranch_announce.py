@@ -44,6 +44,9 @@ _IDLE_MAX = 4
 class AnnounceError(Exception):
     """Why a flow has not been announced, in one line. Its data may go all the same."""
 
+    # Whether the agent may have heard and taken what was said.
+    _may_be_heard = False
+
 
 class Announcer:
     """A way to this host's agent, for all threads of a program. It connects when the first flow is announced.
@@ -126,19 +129,29 @@ class Announcer:
             )
         deadline = time.monotonic() + self._timeout
         idle = self._take_idle()
+        may_be_heard = False
         try:
-            try:
-                reply = self._exchange(idle, line, deadline)
-            except OSError:
-                # The agent may have been started anew since; one that is silent has had its time.
-                if idle is None or time.monotonic() >= deadline:
-                    raise
-                reply = self._exchange(None, line, deadline)
-            answer = json.loads(reply)
-            is_ok = answer["ok"]
+            while True:
+                is_old, connection = idle is not None, idle or self._connect()
+                idle, may_be_heard = None, True
+                try:
+                    answer = json.loads(_exchange(connection, line, deadline))
+                    is_ok = answer["ok"]
+                    break
+                except BaseException as error:
+                    connection.close()
+                    # The agent may have been started anew since; one that is silent has had its time.
+                    if not (is_old and isinstance(error, Exception) and time.monotonic() < deadline):
+                        raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             why = "did not answer in time" if isinstance(error, socket.timeout) else error
-            raise AnnounceError("shuffle agent at %s: %s" % (self._path, why)) from error
+            failed = AnnounceError("shuffle agent at %s: %s" % (self._path, why))
+            failed._may_be_heard = may_be_heard
+            raise failed from error
+        if len(self._idle) < _IDLE_MAX:
+            self._idle.append((os.getpid(), connection))
+        else:
+            connection.close()
         if is_ok is not True:
             raise AnnounceError("refused by the shuffle agent: %s" % answer.get("error"))
 
@@ -153,32 +166,16 @@ class Announcer:
                 return idle
             idle.close()
 
-    def _exchange(self, idle: Optional[socket.socket], line: bytes, deadline: float) -> bytes:
-        connection = idle or socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            if idle is None:
-                # It does not wait: it is refused, where too many already do.
-                connection.setblocking(False)
-                connection.connect(self._path)
-            connection.settimeout(_left(deadline))
-            connection.sendall(line)
-            reply = b""
-            while not reply.endswith(b"\n"):
-                connection.settimeout(_left(deadline))
-                chunk = connection.recv(4_096)
-                if not chunk:
-                    raise OSError("has closed the connection")
-                reply += chunk
-                if len(reply) > _REPLY_BYTES_MAX:
-                    raise OSError("its reply has no end")
+            # It does not wait: it is refused, where too many already do.
+            connection.setblocking(False)
+            connection.connect(self._path)
         except BaseException:
             connection.close()
             raise
-        if len(self._idle) < _IDLE_MAX:
-            self._idle.append((os.getpid(), connection))
-        else:
-            connection.close()
-        return reply
+        return connection
 
 
 class Flow:
@@ -192,6 +189,7 @@ class Flow:
         self._announcer = announcer
         self._key = key
         self._transfer = transfer
+        # Whether the agent knows of it, or may: one that did not answer may have heard all the same.
         self._is_said = False
 
     def grow(self, to_bytes: int) -> None:
@@ -204,7 +202,11 @@ class Flow:
         AnnounceError
             The agent is away or refuses it. The flow may send all the same.
         """
-        self._announcer._say({"flow": self._key, "transfer": self._transfer, "size_bytes": to_bytes})
+        try:
+            self._announcer._say({"flow": self._key, "transfer": self._transfer, "size_bytes": to_bytes})
+        except AnnounceError as error:
+            self._is_said = self._is_said or error._may_be_heard
+            raise
         self._is_said = True
 
     def ended(self) -> None:
@@ -230,6 +232,22 @@ class Flow:
         except AnnounceError:
             # A connection that is closed already has ended anyway.
             pass
+
+
+def _exchange(connection: socket.socket, line: bytes, deadline: float) -> bytes:
+    """Say one line, and hear what is answered."""
+    connection.settimeout(_left(deadline))
+    connection.sendall(line)
+    reply = b""
+    while not reply.endswith(b"\n"):
+        connection.settimeout(_left(deadline))
+        chunk = connection.recv(4_096)
+        if not chunk:
+            raise OSError("has closed the connection")
+        reply += chunk
+        if len(reply) > _REPLY_BYTES_MAX:
+            raise OSError("its reply has no end")
+    return reply
 
 
 def _left(deadline: float) -> float:

@@ -157,6 +157,23 @@ class Announcing(unittest.TestCase):
                 announcer.announce(self.stream, "t", 1)
         self.assertEqual([number for number, _ in agent.lines], [0, 0])
 
+    def test_what_the_agent_may_have_heard_is_ended_and_what_it_has_refused_is_not(self):
+        for reply, is_ended in ((b"nonsense\n", True), (b'{"ok":false}\n', False)):
+            agent = Agent(self.path, reply)
+            with Announcer(self.path, timeout=20).flow(self.stream, "t") as flow:
+                with self.assertRaises(AnnounceError):
+                    flow.grow(1)
+            os.unlink(self.path)
+            self.assertEqual(["ended" in line for _, line in agent.lines], [False, True][: 1 + is_ended])
+
+    def test_a_connection_on_which_nonsense_came_is_not_used_again(self):
+        agent = Agent(self.path, b"1\n")
+        announcer = Announcer(self.path, timeout=20)
+        for _ in range(2):
+            with self.assertRaises(AnnounceError):
+                announcer.announce(self.stream, "t", 1)
+        self.assertEqual([number for number, _ in agent.lines], [0, 1])
+
     def test_an_agent_that_answers_nothing_or_nonsense_is_an_error_in_time(self):
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self.path)

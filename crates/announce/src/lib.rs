@@ -160,7 +160,11 @@ impl Announcer {
         size: ByteCount,
     ) -> Result<Flow, AnnounceError> {
         let mut flow = self.flow(socket, transfer)?;
-        flow.grow(size)?;
+        if let Err(error) = flow.grow(size) {
+            // Its end is nobody's to say, also where the agent has heard of it after all.
+            flow.is_said = false;
+            return Err(error);
+        }
         Ok(flow)
     }
 
@@ -192,7 +196,7 @@ pub struct Flow {
     shared: Arc<Shared>,
     key: FlowKey,
     transfer: String,
-    /// Whether the agent knows of it.
+    /// Whether the agent knows of it, or may: one that did not answer may have heard all the same.
     is_said: bool,
 }
 
@@ -213,9 +217,10 @@ impl Flow {
     /// Errors: see [`AnnounceError`]; the flow may send all the same.
     pub fn grow(&mut self, to: ByteCount) -> Result<(), AnnounceError> {
         let (key, transfer) = (self.key, self.transfer.as_str());
-        self.shared.say(&Line::announce(key, transfer, to.as_u64()))?;
-        self.is_said = true;
-        Ok(())
+        let mut is_heard = false;
+        let result = self.shared.say(&Line::announce(key, transfer, to.as_u64()), &mut is_heard);
+        self.is_said |= is_heard;
+        result
     }
 
     /// Says that all that its transfer waits for has been sent, though the connection may stay for another one. Needless before
@@ -228,7 +233,7 @@ impl Flow {
 
     fn end(&mut self) -> Result<(), AnnounceError> {
         if std::mem::take(&mut self.is_said) {
-            self.shared.say(&Line::ended(self.key, &self.transfer))
+            self.shared.say(&Line::ended(self.key, &self.transfer), &mut false)
         } else {
             Ok(())
         }
@@ -243,7 +248,8 @@ impl Drop for Flow {
 }
 
 impl Shared {
-    fn say(&self, line: &Line<'_>) -> Result<(), AnnounceError> {
+    /// Says a line, and whether the agent may have heard and taken it.
+    fn say(&self, line: &Line<'_>, is_heard: &mut bool) -> Result<(), AnnounceError> {
         let deadline = Deadline::after(self.timeout);
         let mut buffer = [0; line::LINE_BYTES_MAX];
         let bytes = line.write(&mut buffer).ok_or(AnnounceError::TooLong { bytes: line.transfer_bytes() })?;
@@ -254,6 +260,7 @@ impl Shared {
                 Some(connection) => connection,
                 None => self.open(deadline)?,
             };
+            *is_heard = true;
             match connection.exchange(bytes, deadline) {
                 Ok(reply) => {
                     self.put(connection);
@@ -267,6 +274,7 @@ impl Shared {
         match reply.error {
             _ if reply.ok => Ok(()),
             reason => {
+                *is_heard = false;
                 Err(AnnounceError::Refused(reason.unwrap_or_else(|| "for no stated reason".to_owned())))
             }
         }

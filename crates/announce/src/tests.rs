@@ -154,6 +154,26 @@ fn what_the_agent_refuses_is_told_with_its_reason() {
 }
 
 #[test]
+fn what_the_agent_may_have_heard_is_ended_and_what_it_has_refused_is_not() {
+    let (stream, _other) = pair("127.0.0.1:0");
+    for (reply, said) in [("nonsense\n", 2), ("{\"ok\":false}\n", 1)] {
+        let folder = Folder::new("heard");
+        let lines = agent(&folder, reply);
+        let announcer = Announcer::new(folder.socket());
+        let mut flow = announcer.flow(&stream, "t").expect("it is connected");
+        flow.grow(size(1)).expect_err("no good answer");
+        drop(flow);
+        for _ in 0..2 {
+            announcer.announce(&stream, "last", size(1)).expect_err("no good answer");
+        }
+        // Of the last ones nobody is left who could end them.
+        let lines: Vec<String> = lines.iter().map(|(_, line)| line).take(said + 2).collect();
+        assert!(lines[said].contains("size_bytes") && lines[said + 1].contains("size_bytes"), "{lines:?}");
+        assert_eq!(lines[1].contains("ended"), said == 2, "{lines:?}");
+    }
+}
+
+#[test]
 fn an_agent_that_does_not_answer_holds_nobody_up_for_longer_than_stated() {
     let folder = Folder::new("silent");
     let listener = UnixListener::bind(folder.socket()).expect("a free path");
