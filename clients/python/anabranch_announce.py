@@ -13,10 +13,10 @@ it has been sent. Whoever only receives announces nothing::
         print("goes unannounced:", error)  # and without a limit: nothing is lost but the stage's early end
     sock.sendall(partition)
 
-Data is never held up for it: a call takes at most ``timeout`` seconds and fails then, with :class:`AnnounceError` and nothing else;
-threads do not wait for each other. Without an agent a call fails at once. The next call connects anew, also after the agent was
-started again or this process was forked. An agent that is started anew knows nothing of flows: ``grow``, with the same size, says
-a flow again. In an event loop that must not wait at all, ``await asyncio.to_thread(agent.announce, writer, "job-7", size)``.
+Data is hardly held up for it: a call takes at most ``timeout`` seconds and fails then, with :class:`AnnounceError` and nothing else,
+and for a second after it (``RETRY``) all others fail at once; threads do not wait for each other. Without an agent a call fails at
+once. The next call connects anew, also after the agent was started again or this process was forked. An agent that is started
+anew knows nothing of flows: ``grow``, with the same size, says a flow again. In an event loop that must not wait at all, ``await asyncio.to_thread(agent.announce, writer, "job-7", size)``.
 
 One file without dependencies, for Python 3.8 and later, on Linux: copy it, or install the folder that it is in.
 """
@@ -27,13 +27,16 @@ import socket
 import time
 from typing import Any, List, Optional, Tuple
 
-__all__ = ["SOCKET_VARIABLE", "TIMEOUT", "AnnounceError", "Announcer", "Flow"]
+__all__ = ["RETRY", "SOCKET_VARIABLE", "TIMEOUT", "AnnounceError", "Announcer", "Flow"]
 
 SOCKET_VARIABLE = "ANABRANCH_SHUFFLE_SOCKET"
 """The environment's word for where the agent listens (its ``--listen``)."""
 
 TIMEOUT = 0.1
 """The longest that a call takes unless told otherwise, in seconds."""
+
+RETRY = 1.0
+"""After a call that took all of its time, for how many seconds others do not ask the agent but fail at once."""
 
 _LINE_BYTES_MAX = 1_024
 _REPLY_BYTES_MAX = 8_192
@@ -62,6 +65,8 @@ class Announcer:
     def __init__(self, path: Optional[str] = None, timeout: float = TIMEOUT) -> None:
         self._path = os.fspath(path) if path is not None else os.environ.get(SOCKET_VARIABLE)
         self._timeout = timeout
+        # Until when an agent that did not answer in time is not asked.
+        self._away_until = float("-inf")
         # A list's append and pop are whole under threads.
         self._idle = []  # type: List[Tuple[int, socket.socket]]
 
@@ -127,7 +132,11 @@ class Announcer:
             raise AnnounceError(
                 "no shuffle agent: set %s to the path that its --listen says" % SOCKET_VARIABLE
             )
-        deadline = time.monotonic() + self._timeout
+        now = time.monotonic()
+        if now < self._away_until:
+            why = "did not answer in time: not asked for %d s" % RETRY
+            raise AnnounceError("shuffle agent at %s: %s" % (self._path, why))
+        deadline = now + self._timeout
         idle = self._take_idle()
         may_be_heard = False
         try:
@@ -144,8 +153,10 @@ class Announcer:
                     if not (is_old and isinstance(error, Exception) and time.monotonic() < deadline):
                         raise
         except (OSError, ValueError, KeyError, TypeError) as error:
-            why = "did not answer in time" if isinstance(error, socket.timeout) else error
-            failed = AnnounceError("shuffle agent at %s: %s" % (self._path, why))
+            failed = AnnounceError("shuffle agent at %s: %s" % (self._path, error))
+            if isinstance(error, socket.timeout):
+                self._away_until = time.monotonic() + RETRY
+                failed = AnnounceError("shuffle agent at %s: did not answer in time" % self._path)
             failed._may_be_heard = may_be_heard
             raise failed from error
         if len(self._idle) < _IDLE_MAX:

@@ -11,6 +11,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -180,16 +181,36 @@ class Announcing(unittest.TestCase):
         listener.listen(0)
         announcer = Announcer(self.path, timeout=0.05)
         for says in ("in time", ".", "."):
+            # A second later.
+            announcer._away_until = 0
             with self.assertRaisesRegex(AnnounceError, says):
                 announcer.announce(self.stream, "t", 1)
         listener.close()
         for reply in (b"x", b"{}\n", b"1\n", b"x" * 10_000):
             os.unlink(self.path)
             Agent(self.path, reply)
+            announcer._away_until = 0
             with self.assertRaises(AnnounceError):
                 announcer.announce(self.stream, "t", 1)
         with self.assertRaises(AnnounceError):
             announcer.announce(self.stream, "a" * 1_024, 1)
+
+    def test_an_agent_that_did_not_answer_in_time_is_not_asked_for_a_second(self):
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.path)
+            listener.listen(16)
+            announcer = Announcer(self.path, timeout=0.05)
+            for says in ("in time$", "not asked for 1 s", "not asked for 1 s"):
+                with self.assertRaisesRegex(AnnounceError, says):
+                    announcer.announce(self.stream, "t", 1)
+            listener.setblocking(False)
+            listener.accept()[0].close()
+            with self.assertRaises(BlockingIOError):
+                listener.accept()
+            announcer._away_until = time.monotonic()
+            with self.assertRaisesRegex(AnnounceError, "in time$"):
+                announcer.announce(self.stream, "t", 1)
+            listener.accept()[0].close()
 
     def test_what_the_page_shows_runs(self):
         page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../docs/shuffle.md")

@@ -23,10 +23,11 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Data is never held up for it: a call takes at most [`TIMEOUT`] (or what [`Announcer::with_timeout`] says) and fails then; none
-//! panics; and threads do not wait for each other, as each that finds the connection in use makes one of its own. Without an agent
-//! a call fails at once. The next call connects anew, also after the agent was started again or this process was forked. An
-//! agent that is started anew knows nothing of flows: [`Flow::grow`], with the same size, says a flow again.
+//! Data is hardly held up for it: a call takes at most [`TIMEOUT`] (or what [`Announcer::with_timeout`] says) and fails then, and
+//! for [`RETRY`] after it all others fail at once; none panics; and threads do not wait for each other, as each that finds the
+//! connection in use makes one of its own. Without an agent a call fails at once. The next call connects anew, also after the
+//! agent was started again or this process was forked. An agent that is started anew knows nothing of flows: [`Flow::grow`], with
+//! the same size, says a flow again.
 //!
 //! Leaves out: receiving, and what the agent does with what it is told (docs/shuffle.md). Linux only. Read [`Announcer`] and
 //! [`Flow`] first. For programs that cannot be changed there is the `preload` room.
@@ -45,12 +46,14 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The environment's word for where the agent listens (its `--listen`).
 pub const SOCKET_VARIABLE: &str = "ANABRANCH_SHUFFLE_SOCKET";
 /// The longest that a call takes unless told otherwise. An agent answers within a millisecond unless its machine is overloaded.
 pub const TIMEOUT: Duration = Duration::from_millis(100);
+/// After a call that took all of its time, how long others do not ask the agent but fail at once.
+pub const RETRY: Duration = Duration::from_secs(1);
 
 /// Why a flow has not been announced. Its data may go all the same.
 #[derive(Debug)]
@@ -111,8 +114,15 @@ pub struct Announcer {
 struct Shared {
     path: Option<PathBuf>,
     timeout: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
     /// What no call uses at the moment.
-    idle: Mutex<Option<Connection>>,
+    idle: Option<Connection>,
+    /// Until when an agent that did not answer in time is not asked.
+    away_until: Option<Instant>,
 }
 
 impl Announcer {
@@ -144,7 +154,7 @@ impl Announcer {
     }
 
     fn with(path: Option<PathBuf>, timeout: Duration) -> Self {
-        Self { shared: Arc::new(Shared { path, timeout, idle: Mutex::new(None) }) }
+        Self { shared: Arc::new(Shared { path, timeout, state: Mutex::default() }) }
     }
 
     /// Says that this connected TCP socket has so much to send for this transfer, in all.
@@ -253,7 +263,13 @@ impl Shared {
         let deadline = Deadline::after(self.timeout);
         let mut buffer = [0; line::LINE_BYTES_MAX];
         let bytes = line.write(&mut buffer).ok_or(AnnounceError::TooLong { bytes: line.transfer_bytes() })?;
-        let mut idle = self.lock().take().filter(Connection::is_ours);
+        let mut state = self.lock();
+        if state.away_until.is_some_and(|until| Instant::now() < until) {
+            let why = format!("did not answer in time: not asked for {} s", RETRY.as_secs());
+            return Err(self.away(std::io::Error::other(why)));
+        }
+        let mut idle = state.idle.take().filter(Connection::is_ours);
+        drop(state);
         let reply = loop {
             let is_old = idle.is_some();
             let mut connection = match idle.take() {
@@ -286,16 +302,19 @@ impl Shared {
     }
 
     fn put(&self, connection: Connection) {
-        *self.lock() = Some(connection);
+        self.lock().idle = Some(connection);
     }
 
     fn away(&self, error: std::io::Error) -> AnnounceError {
+        if error.kind() == std::io::ErrorKind::TimedOut {
+            self.lock().away_until = Instant::now().checked_add(RETRY);
+        }
         AnnounceError::Away { path: self.path.clone().unwrap_or_default(), error }
     }
 
     /// It is held for an assignment only.
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -167,7 +167,8 @@ fn what_the_agent_may_have_heard_is_ended_and_what_it_has_refused_is_not() {
             announcer.announce(&stream, "last", size(1)).expect_err("no good answer");
         }
         // Of the last ones nobody is left who could end them.
-        let lines: Vec<String> = lines.iter().map(|(_, line)| line).take(said + 2).collect();
+        let next = |_| lines.recv_timeout(Duration::from_secs(20)).expect("a line").1;
+        let lines: Vec<String> = (0..said + 2).map(next).collect();
         assert!(lines[said].contains("size_bytes") && lines[said + 1].contains("size_bytes"), "{lines:?}");
         assert_eq!(lines[1].contains("ended"), said == 2, "{lines:?}");
     }
@@ -179,8 +180,9 @@ fn an_agent_that_does_not_answer_holds_nobody_up_for_longer_than_stated() {
     let listener = UnixListener::bind(folder.socket()).expect("a free path");
     let announcer = Announcer::new(folder.socket()).with_timeout(Duration::from_millis(50));
     let (stream, _other) = pair("127.0.0.1:0");
-    // It is slow to take connections: some wait, and where too many do, the next is refused.
     for _ in 0..3 {
+        // A second later.
+        announcer.shared.lock().away_until = None;
         let begun = Instant::now();
         let error = announcer.announce(&stream, "t", size(1)).expect_err("no answer");
         let took = begun.elapsed();
@@ -195,9 +197,29 @@ fn an_agent_that_does_not_answer_holds_nobody_up_for_longer_than_stated() {
     for reply in ["x", "{\"ok\":1}\n", "\n"] {
         std::fs::remove_file(folder.socket()).expect("it is there");
         let _lines = agent(&folder, reply);
+        let announcer = Announcer::new(folder.socket()).with_timeout(Duration::from_millis(50));
         let error = announcer.announce(&stream, "t", size(1)).expect_err("no answer");
         assert!(matches!(error, AnnounceError::Away { .. }), "{error}");
     }
+}
+
+#[test]
+fn an_agent_that_did_not_answer_in_time_is_not_asked_for_a_second() {
+    let folder = Folder::new("retry");
+    let listener = UnixListener::bind(folder.socket()).expect("a free path");
+    let announcer = Announcer::new(folder.socket()).with_timeout(Duration::from_millis(50));
+    let (stream, _other) = pair("127.0.0.1:0");
+    for _ in 0..3 {
+        announcer.announce(&stream, "t", size(1)).expect_err("no answer");
+    }
+    let error = announcer.clone().announce(&stream, "t", size(1)).expect_err("not asked");
+    assert!(error.to_string().ends_with("did not answer in time: not asked for 1 s"), "{error}");
+    listener.set_nonblocking(true).expect("a socket");
+    let _only = listener.accept().expect("the first call's");
+    assert_eq!(listener.accept().expect_err("there is no other").kind(), std::io::ErrorKind::WouldBlock);
+    announcer.shared.lock().away_until = Some(Instant::now());
+    announcer.announce(&stream, "t", size(1)).expect_err("no answer");
+    listener.accept().expect("it has been asked again");
 }
 
 #[test]
