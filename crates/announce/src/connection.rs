@@ -45,7 +45,8 @@ pub struct Reply {
 #[derive(Debug)]
 pub struct Connection {
     stream: UnixStream,
-    process: u32,
+    /// That made it.
+    pub process: u32,
 }
 
 impl Connection {

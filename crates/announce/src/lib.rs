@@ -45,7 +45,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// The environment's word for where the agent listens (its `--listen`).
@@ -263,13 +263,13 @@ impl Shared {
         let deadline = Deadline::after(self.timeout);
         let mut buffer = [0; line::LINE_BYTES_MAX];
         let bytes = line.write(&mut buffer).ok_or(AnnounceError::TooLong { bytes: line.transfer_bytes() })?;
-        let mut state = self.lock();
-        if state.away_until.is_some_and(|until| Instant::now() < until) {
+        let (away_until, idle) =
+            self.lock().map_or((None, None), |mut state| (state.away_until, state.idle.take()));
+        if away_until.is_some_and(|until| Instant::now() < until) {
             let why = format!("did not answer in time: not asked for {} s", RETRY.as_secs());
             return Err(self.away(std::io::Error::other(why)));
         }
-        let mut idle = state.idle.take().filter(Connection::is_ours);
-        drop(state);
+        let mut idle = idle.filter(Connection::is_ours);
         let reply = loop {
             let is_old = idle.is_some();
             let mut connection = match idle.take() {
@@ -302,19 +302,28 @@ impl Shared {
     }
 
     fn put(&self, connection: Connection) {
-        self.lock().idle = Some(connection);
+        if let Some(mut state) = self.lock() {
+            state.idle = Some(connection);
+        }
     }
 
     fn away(&self, error: std::io::Error) -> AnnounceError {
-        if error.kind() == std::io::ErrorKind::TimedOut {
-            self.lock().away_until = Instant::now().checked_add(RETRY);
+        if error.kind() == std::io::ErrorKind::TimedOut
+            && let Some(mut state) = self.lock()
+        {
+            state.away_until = Instant::now().checked_add(RETRY);
         }
         AnnounceError::Away { path: self.path.clone().unwrap_or_default(), error }
     }
 
-    /// It is held for an assignment only.
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// `None` if another thread has it, which then need not be waited for. In a forked child that thread may be none of its own,
+    /// and have it for ever.
+    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 

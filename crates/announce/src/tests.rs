@@ -60,6 +60,10 @@ fn pair(address: &str) -> (TcpStream, TcpStream) {
     (stream, listener.accept().expect("it is connected").0)
 }
 
+fn unused(announcer: &Announcer) -> MutexGuard<'_, State> {
+    announcer.shared.lock().expect("no other thread uses it")
+}
+
 fn size(bytes: u64) -> ByteCount {
     ByteCount::new(bytes)
 }
@@ -182,7 +186,7 @@ fn an_agent_that_does_not_answer_holds_nobody_up_for_longer_than_stated() {
     let (stream, _other) = pair("127.0.0.1:0");
     for _ in 0..3 {
         // A second later.
-        announcer.shared.lock().away_until = None;
+        unused(&announcer).away_until = None;
         let begun = Instant::now();
         let error = announcer.announce(&stream, "t", size(1)).expect_err("no answer");
         let took = begun.elapsed();
@@ -217,7 +221,7 @@ fn an_agent_that_did_not_answer_in_time_is_not_asked_for_a_second() {
     listener.set_nonblocking(true).expect("a socket");
     let _only = listener.accept().expect("the first call's");
     assert_eq!(listener.accept().expect_err("there is no other").kind(), std::io::ErrorKind::WouldBlock);
-    announcer.shared.lock().away_until = Some(Instant::now());
+    unused(&announcer).away_until = Some(Instant::now());
     announcer.announce(&stream, "t", size(1)).expect_err("no answer");
     listener.accept().expect("it has been asked again");
 }
@@ -262,6 +266,27 @@ fn threads_do_not_wait_for_each_other() {
     for call in calls {
         call.join().expect("no panic").expect("answered");
     }
+}
+
+#[test]
+fn a_forked_child_speaks_over_a_connection_of_its_own() {
+    let folder = Folder::new("fork");
+    let lines = agent(&folder, OK);
+    let announcer = Announcer::new(folder.socket());
+    let (stream, _other) = pair("127.0.0.1:0");
+    let number = || lines.recv_timeout(Duration::from_secs(20)).expect("a line").0;
+    let mut flow = announcer.announce(&stream, "t", size(1)).expect("taken");
+    // As a child finds it.
+    unused(&announcer).idle.as_mut().expect("it is kept").process += 1;
+    flow.grow(size(2)).expect("taken");
+    flow.grow(size(3)).expect("taken");
+    assert_eq!([number(), number(), number()], [0, 1, 1]);
+    // Forked while another thread had the lock, which nobody gives back.
+    let held = unused(&announcer);
+    flow.grow(size(4)).expect("taken");
+    flow.grow(size(5)).expect("taken");
+    assert_eq!([number(), number()], [2, 3]);
+    drop(held);
 }
 
 #[test]
