@@ -38,7 +38,7 @@ TIMEOUT = 0.1
 RETRY = 1.0
 """After a call that took all of its time, for how many seconds others do not ask the agent but fail at once."""
 
-_LINE_BYTES_MAX = 1_024
+_NAME_BYTES_MAX = 128
 _REPLY_BYTES_MAX = 8_192
 # What no call uses: more than one only after threads have announced at the same time.
 _IDLE_MAX = 4
@@ -106,6 +106,11 @@ class Announcer:
         AnnounceError
             It is no connected TCP socket.
         """
+        name_bytes = len(transfer.encode("utf-8", "surrogatepass"))
+        if name_bytes > _NAME_BYTES_MAX:
+            raise AnnounceError(
+                "a transfer's name of %d bytes: the agent takes at most %d" % (name_bytes, _NAME_BYTES_MAX)
+            )
         if hasattr(sock, "get_extra_info"):
             sock = sock.get_extra_info("socket")
         try:
@@ -126,8 +131,6 @@ class Announcer:
 
     def _say(self, said: Any) -> None:
         line = json.dumps(said).encode("ascii") + b"\n"
-        if len(line) > _LINE_BYTES_MAX:
-            raise AnnounceError("a line of %d bytes: at most %d" % (len(line), _LINE_BYTES_MAX))
         if not self._path:
             raise AnnounceError(
                 "no shuffle agent: set %s to the path that its --listen says" % SOCKET_VARIABLE
@@ -164,7 +167,8 @@ class Announcer:
         else:
             connection.close()
         if is_ok is not True:
-            raise AnnounceError("refused by the shuffle agent: %s" % answer.get("error"))
+            why = answer.get("error") or "for no stated reason"
+            raise AnnounceError("refused by the shuffle agent: %s" % why)
 
     def _take_idle(self) -> Optional[socket.socket]:
         while True:
@@ -183,6 +187,9 @@ class Announcer:
             # It does not wait: it is refused, where too many already do.
             connection.setblocking(False)
             connection.connect(self._path)
+        except BlockingIOError:
+            connection.close()
+            raise OSError("has too many programs waiting") from None
         except BaseException:
             connection.close()
             raise

@@ -159,10 +159,11 @@ class Announcing(unittest.TestCase):
         self.assertEqual([number for number, _ in agent.lines], [0, 0])
 
     def test_what_the_agent_may_have_heard_is_ended_and_what_it_has_refused_is_not(self):
-        for reply, is_ended in ((b"nonsense\n", True), (b'{"ok":false}\n', False)):
+        no_reason = "refused by the shuffle agent: for no stated reason"
+        for reply, says, is_ended in ((b"nonsense\n", ".", True), (b'{"ok":false}\n', no_reason, False)):
             agent = Agent(self.path, reply)
             with Announcer(self.path, timeout=20).flow(self.stream, "t") as flow:
-                with self.assertRaises(AnnounceError):
+                with self.assertRaisesRegex(AnnounceError, says):
                     flow.grow(1)
             os.unlink(self.path)
             self.assertEqual(["ended" in line for _, line in agent.lines], [False, True][: 1 + is_ended])
@@ -180,7 +181,7 @@ class Announcing(unittest.TestCase):
         listener.bind(self.path)
         listener.listen(0)
         announcer = Announcer(self.path, timeout=0.05)
-        for says in ("in time", ".", "."):
+        for says in ("in time$", "has too many programs waiting$"):
             # A second later.
             announcer._away_until = 0
             with self.assertRaisesRegex(AnnounceError, says):
@@ -192,8 +193,9 @@ class Announcing(unittest.TestCase):
             announcer._away_until = 0
             with self.assertRaises(AnnounceError):
                 announcer.announce(self.stream, "t", 1)
-        with self.assertRaises(AnnounceError):
-            announcer.announce(self.stream, "a" * 1_024, 1)
+        announcer.flow(self.stream, "a" * 128)
+        with self.assertRaisesRegex(AnnounceError, "name of 129 bytes: the agent takes at most 128"):
+            announcer.announce(self.stream, "a" * 129, 1)
 
     def test_an_agent_that_did_not_answer_in_time_is_not_asked_for_a_second(self):
         with socket.socket(socket.AF_UNIX) as listener:

@@ -54,7 +54,10 @@ impl Connection {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         // It does not wait: it is refused, where too many already do.
-        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?).map_err(|error| match error {
+            rustix::io::Errno::AGAIN => Error::new(ErrorKind::WouldBlock, "has too many programs waiting"),
+            other => other.into(),
+        })?;
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
         // A line fits into the buffer of a connection on which nothing else is under way.

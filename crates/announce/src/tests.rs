@@ -198,13 +198,29 @@ fn an_agent_that_does_not_answer_holds_nobody_up_for_longer_than_stated() {
     }
     drop(listener);
     // Replies without end, and what is none.
-    for reply in ["x", "{\"ok\":1}\n", "\n"] {
+    for (reply, kind) in [
+        ("x", std::io::ErrorKind::TimedOut),
+        ("x".repeat(10_000).leak(), std::io::ErrorKind::InvalidData),
+        ("{\"ok\":1}\n", std::io::ErrorKind::InvalidData),
+        ("\n", std::io::ErrorKind::InvalidData),
+    ] {
         std::fs::remove_file(folder.socket()).expect("it is there");
         let _lines = agent(&folder, reply);
         let announcer = Announcer::new(folder.socket()).with_timeout(Duration::from_millis(50));
         let error = announcer.announce(&stream, "t", size(1)).expect_err("no answer");
-        assert!(matches!(error, AnnounceError::Away { .. }), "{error}");
+        assert!(matches!(&error, AnnounceError::Away { error, .. } if error.kind() == kind), "{error}");
     }
+}
+
+#[test]
+fn an_agent_for_which_too_many_programs_wait_is_called_that() {
+    let folder = Folder::new("backlog");
+    let listener = UnixListener::bind(folder.socket()).expect("a free path");
+    rustix::net::listen(&listener, 0).expect("it listens");
+    let _first = UnixStream::connect(folder.socket()).expect("there is one place");
+    let (stream, _other) = pair("127.0.0.1:0");
+    let error = Announcer::new(folder.socket()).announce(&stream, "t", size(1)).expect_err("no place");
+    assert!(error.to_string().ends_with("has too many programs waiting"), "{error}");
 }
 
 #[test]
