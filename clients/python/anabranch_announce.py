@@ -255,7 +255,8 @@ class Flow:
 def _exchange(connection: socket.socket, line: bytes, deadline: float) -> bytes:
     """Say one line, and hear what is answered."""
     connection.settimeout(_left(deadline))
-    connection.sendall(line)
+    # Whatever handles signals in this program, a peer that has gone is no reason for one.
+    connection.sendall(line, socket.MSG_NOSIGNAL)
     reply = b""
     while not reply.endswith(b"\n"):
         connection.settimeout(_left(deadline))

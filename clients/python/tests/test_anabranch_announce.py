@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -245,6 +246,31 @@ class Announcing(unittest.TestCase):
         for thread in threads:
             thread.join()
         self.assertEqual((errors, len(agent.streams)), ([], 3))
+
+    def test_an_agent_that_has_gone_is_no_reason_for_a_signal(self):
+        agent = Agent(self.path)
+        script = (
+            "import signal, socket, sys\n"
+            "from anabranch_announce import AnnounceError, Announcer\n"
+            "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
+            "stream = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+            "flow = Announcer(timeout=20).announce(stream, 't', 1)\n"
+            "print(flush=True)\n"
+            "input()\n"
+            "try: flow.grow(2)\n"
+            "except AnnounceError: print('unharmed')\n"
+        )
+        folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+        with socket.create_server(("127.0.0.1", 0)) as receiver, subprocess.Popen(
+            [sys.executable, "-c", script, str(receiver.getsockname()[1])],
+            env={**os.environ, "PYTHONPATH": folder, SOCKET_VARIABLE: self.path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as child:
+            child.stdout.readline()
+            agent.stop()
+            said, _ = child.communicate(b"\n", timeout=20)
+        self.assertEqual((child.returncode, said), (0, b"unharmed\n"))
 
     def test_a_forked_child_speaks_over_a_connection_of_its_own(self):
         agent = Agent(self.path)
