@@ -22,6 +22,7 @@ One file without dependencies, for Python 3.8 and later, on Linux: copy it, or i
 """
 
 import json
+import operator
 import os
 import socket
 import time
@@ -39,6 +40,7 @@ RETRY = 1.0
 """After a call that took all of its time, for how many seconds others do not ask the agent but fail at once."""
 
 _NAME_BYTES_MAX = 128
+_TIMEOUT_MAX = 86_400
 _REPLY_BYTES_MAX = 8_192
 # What no call uses: more than one only after threads have announced at the same time.
 _IDLE_MAX = 4
@@ -59,12 +61,19 @@ class Announcer:
     path : str, optional
         Where the agent listens; what ``ANABRANCH_SHUFFLE_SOCKET`` says otherwise.
     timeout : float
-        The longest that a call takes, in seconds.
+        The longest that a call takes, in seconds: 0 to 86400.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The path is none, or the timeout. No other call raises these.
     """
 
     def __init__(self, path: Optional[str] = None, timeout: float = TIMEOUT) -> None:
-        self._path = os.fspath(path) if path is not None else os.environ.get(SOCKET_VARIABLE)
-        self._timeout = timeout
+        self._path = os.fsdecode(path) if path is not None else os.environ.get(SOCKET_VARIABLE)
+        self._timeout = float(timeout)
+        if not 0 <= self._timeout <= _TIMEOUT_MAX:
+            raise ValueError("timeout %r: must be 0 to %d seconds" % (timeout, _TIMEOUT_MAX))
         # Until when an agent that did not answer in time is not asked.
         self._away_until = float("-inf")
         # A list's append and pop are whole under threads.
@@ -104,8 +113,10 @@ class Announcer:
         Raises
         ------
         AnnounceError
-            It is no connected TCP socket.
+            It is no connected TCP socket, or the name cannot be one.
         """
+        if not isinstance(transfer, str):
+            raise AnnounceError("a transfer's name is a str, not %s" % type(transfer).__name__)
         name_bytes = len(transfer.encode("utf-8", "surrogatepass"))
         if name_bytes > _NAME_BYTES_MAX:
             raise AnnounceError(
@@ -155,7 +166,7 @@ class Announcer:
                     # The agent may have been started anew since; one that is silent has had its time.
                     if not (is_old and isinstance(error, Exception) and time.monotonic() < deadline):
                         raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             failed = AnnounceError("shuffle agent at %s: %s" % (self._path, error))
             if isinstance(error, socket.timeout):
                 self._away_until = time.monotonic() + RETRY
@@ -221,7 +232,14 @@ class Flow:
             The agent is away or refuses it. The flow may send all the same.
         """
         try:
-            self._announcer._say({"flow": self._key, "transfer": self._transfer, "size_bytes": to_bytes})
+            # What counts as one, numpy's integers too.
+            size_bytes = operator.index(to_bytes)
+        except TypeError as error:
+            raise AnnounceError("a size is a whole number, not %s" % type(to_bytes).__name__) from error
+        if not 0 <= size_bytes < 2**64:
+            raise AnnounceError("a size must be 0 to 2**64 - 1 bytes")
+        try:
+            self._announcer._say({"flow": self._key, "transfer": self._transfer, "size_bytes": size_bytes})
         except AnnounceError as error:
             self._is_said = self._is_said or error._may_be_heard
             raise

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import unittest
+from pathlib import Path
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from anabranch_announce import SOCKET_VARIABLE, AnnounceError, Announcer, _name
@@ -214,6 +215,38 @@ class Announcing(unittest.TestCase):
             with self.assertRaisesRegex(AnnounceError, "in time$"):
                 announcer.announce(self.stream, "t", 1)
             listener.accept()[0].close()
+
+    def test_what_is_no_size_or_no_name_is_an_announce_error_and_numbers_of_others_are_sizes(self):
+        class Count:
+            def __index__(self):
+                return 7
+
+        agent = Agent(self.path)
+        announcer = Announcer(self.path.encode())
+        announcer.announce(self.stream, "t", Count())
+        self.assertEqual(agent.lines[0][1]["size_bytes"], 7)
+        for size in (1.5, "1", None, -1, 2**64, 10**5_000, -(10**5_000)):
+            with self.assertRaisesRegex(AnnounceError, "a size "):
+                announcer.announce(self.stream, "t", size)
+        for name in (b"t", None, 7, Path("t")):
+            with self.assertRaisesRegex(AnnounceError, "name is a str, not "):
+                announcer.announce(self.stream, name, 1)
+        announcer.announce(self.stream, "\udc80", 1)
+        os.unlink(self.path)
+        Agent(self.path, b"[" * 8_000 + b"\n")
+        with self.assertRaises(AnnounceError):
+            Announcer(self.path).announce(self.stream, "t", 1)
+        with self.assertRaises(AnnounceError):
+            Announcer("x" * 200 + "\0").announce(self.stream, "t", 1)
+
+    def test_what_is_no_timeout_or_no_path_is_refused_when_it_is_given(self):
+        for timeout in (-0.1, 86_401, float("inf"), float("nan")):
+            with self.assertRaises(ValueError):
+                Announcer(self.path, timeout=timeout)
+        for path, timeout in ((self.path, None), (7, 1)):
+            with self.assertRaises(TypeError):
+                Announcer(path, timeout=timeout)
+        Announcer(self.path, timeout=86_400)
 
     def test_what_the_page_shows_runs(self):
         page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../docs/shuffle.md")
