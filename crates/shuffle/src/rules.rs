@@ -7,7 +7,7 @@ use crate::control::FlowKey;
 use crate::coordinator::NAME_MAX;
 use serde::Deserialize;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// The most bytes of a file.
@@ -16,6 +16,8 @@ pub const FILE_BYTES_MAX: usize = 1 << 20;
 pub const RULES_MAX: usize = 1_024;
 /// What may stand in a transfer's name for what a flow has.
 const PLACES: [&str; 3] = ["{remote_host}", "{remote_port}", "{local_host}"];
+/// What is kept free for them: two IPv6 addresses and a port.
+const FILLED_BYTES_MAX: usize = 83;
 
 /// Which flows are announced, as what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +57,12 @@ impl FromStr for Net {
         if length > most {
             return Err(format!("`{text}`: at most {most} bits"));
         }
+        let network = network(address, length);
+        if network != address {
+            return Err(format!(
+                "`{text}`: an address in a network: write {network}/{length}, or {address} alone"
+            ));
+        }
         Ok(Self { address, length })
     }
 }
@@ -67,11 +75,19 @@ impl<'de> Deserialize<'de> for Net {
 
 impl Net {
     fn has(self, ip: IpAddr) -> bool {
-        let begin = |bits: u128, of: u8| bits.checked_shr(u32::from(of - self.length)).unwrap_or(0);
-        match (self.address, ip) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => begin(a.to_bits().into(), 32) == begin(b.to_bits().into(), 32),
-            (IpAddr::V6(a), IpAddr::V6(b)) => begin(a.to_bits(), 128) == begin(b.to_bits(), 128),
-            _ => false,
+        self.address.is_ipv4() == ip.is_ipv4() && network(ip, self.length) == self.address
+    }
+}
+
+/// This address's first bits, so many, and zeros. There are as many, or more.
+fn network(address: IpAddr, length: u8) -> IpAddr {
+    let left = |all: u32| all - u32::from(length);
+    match address {
+        IpAddr::V4(ip) => {
+            Ipv4Addr::from_bits(ip.to_bits() & u32::MAX.checked_shl(left(32)).unwrap_or(0)).into()
+        }
+        IpAddr::V6(ip) => {
+            Ipv6Addr::from_bits(ip.to_bits() & u128::MAX.checked_shl(left(128)).unwrap_or(0)).into()
         }
     }
 }
@@ -126,21 +142,25 @@ impl FromStr for Rules {
             return Err(RulesError::TooMany { rules: file.rule.len() });
         }
         for rule in &file.rule {
-            let wrong = |reason: &str| RulesError::Wrong {
+            let text = rule.transfer.get_ref();
+            let wrong = |reason: String| RulesError::Wrong {
                 line: line(rule.transfer.span().start),
-                reason: format!("transfer {:?}: {reason}", rule.transfer.get_ref()),
+                reason: format!("transfer {text:?}: {reason}"),
             };
-            let plain =
-                PLACES.iter().fold(rule.transfer.get_ref().clone(), |text, place| text.replace(place, ""));
+            let plain = PLACES.iter().fold(text.clone(), |text, place| text.replace(place, ""));
             if plain.contains(['{', '}']) {
-                return Err(wrong("only {remote_host}, {remote_port} and {local_host} are filled in"));
+                let places = "{remote_host}, {remote_port} and {local_host}";
+                return Err(wrong(format!("only {places} are filled in")));
             }
             let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_graphic());
-            // Two IPv6 addresses and a port are 83 characters.
-            if rule.transfer.get_ref().is_empty() || !is_name(&plain) || plain.len() + 83 > NAME_MAX {
-                return Err(wrong(
-                    "must be 1 to 45 printable characters without blanks, besides what is filled in",
-                ));
+            let (most, besides) = if plain == *text {
+                (NAME_MAX, "")
+            } else {
+                (NAME_MAX - FILLED_BYTES_MAX, ", besides what is filled in")
+            };
+            if text.is_empty() || !is_name(&plain) || plain.len() > most {
+                let reason = format!("must be 1 to {most} printable characters without blanks{besides}");
+                return Err(wrong(reason));
             }
         }
         Ok(Self(file.rule))
@@ -198,6 +218,9 @@ mod tests {
         for (text, line, says) in [
             ("[[rule]]\ntransfer = 'a'\nport = 1", 3, "unknown field"),
             ("\n[[rule]]\nremote = '10.0.0.0/33'\ntransfer = 'a'", 3, "at most 32 bits"),
+            ("[[rule]]\nremote = '10.1.2.3/8'\ntransfer = 'a'", 2, "write 10.0.0.0/8, or 10.1.2.3 alone"),
+            ("[[rule]]\nremote = '1.2.3.4/0'\ntransfer = 'a'", 2, "write 0.0.0.0/0"),
+            ("[[rule]]\nremote = 'fd00::1/8'\ntransfer = 'a'", 2, "write fd00::/8"),
             ("[[rule]]\nremote = 'localhost'\ntransfer = 'a'", 2, "write an address"),
             ("[[rule]]\nremote_port = 70000\ntransfer = 'a'", 2, "70000"),
             ("[[rule]]\n\ntransfer = 'a b'", 3, "printable"),
@@ -209,6 +232,13 @@ mod tests {
             let error = text.parse::<Rules>().expect_err(text).to_string();
             assert!(error.starts_with(&format!("line {line}: ")) && error.contains(says), "{text}: {error}");
             assert!(!error.contains('\n'), "{error}");
+        }
+        for (place, most) in [("", 128), ("{remote_port}", 45)] {
+            let rule =
+                |length| format!("[[rule]]\ntransfer = '{place}{}'", "a".repeat(length)).parse::<Rules>();
+            assert!(rule(most).is_ok());
+            let error = rule(most + 1).expect_err("too long").to_string();
+            assert!(error.contains(&format!("1 to {most} printable")), "{error}");
         }
         let rule = "[[rule]]\ntransfer = 'a'\n";
         assert!(rule.repeat(RULES_MAX).parse::<Rules>().is_ok());
