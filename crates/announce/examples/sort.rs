@@ -45,6 +45,9 @@ of work:
   --agent PATH            where flows are announced (nowhere)
   --job NAME              in front of transfers' names (sort)";
 
+const COMMON: &[&str] = &["workers", "out", "records", "seed", "reducers", "skew"];
+const WORKS: &[&str] = &["worker", "tasks", "disk", "agent", "job"];
+
 /// How long a worker waits for another one to come up.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long it waits for the agent: machines on which many hosts are emulated are busy.
@@ -55,8 +58,8 @@ const SAMPLE: u64 = 1_000;
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let done = match words.next().as_deref() {
-        Some("work") => Options::read(words).and_then(|options| work(&options)),
-        Some("check") => Options::read(words).and_then(|options| check(&options)),
+        Some("work") => Options::read(words, &[COMMON, WORKS].concat()).and_then(|options| work(&options)),
+        Some("check") => Options::read(words, COMMON).and_then(|options| check(&options)),
         _ => Err(Error::other(HELP)),
     };
     if let Err(error) = done {
@@ -70,12 +73,18 @@ fn main() -> ExitCode {
 struct Options(BTreeMap<String, String>);
 
 impl Options {
-    fn read(mut words: impl Iterator<Item = String>) -> Result<Self> {
+    fn read(mut words: impl Iterator<Item = String>, names: &[&str]) -> Result<Self> {
         let mut options = BTreeMap::new();
         while let Some(word) = words.next() {
             let (Some(name), Some(value)) = (word.strip_prefix("--"), words.next()) else {
                 return Err(Error::other(format!("{word}: write --NAME VALUE\n{HELP}")));
             };
+            if !names.contains(&name) {
+                return Err(Error::other(format!(
+                    "{word}: unknown: must be one of --{}",
+                    names.join(", --")
+                )));
+            }
             options.insert(name.to_owned(), value);
         }
         Ok(Self(options))
@@ -222,11 +231,15 @@ fn work(options: &Options) -> Result<()> {
     if bytes_per_second.is_nan() || bytes_per_second <= 0.0 {
         return Err(Error::other(format!("--disk {bytes_per_second}: must be more than 0 bytes a second")));
     }
+    let tasks = options.number("tasks", 1)?;
+    if tasks == 0 {
+        return Err(Error::other("--tasks 0: must be at least 1"));
+    }
     let (inboxes, outboxes): (Vec<_>, Vec<_>) = (0..job.reducers).map(|_| channel()).unzip();
     let worker = Worker {
         me,
         addresses,
-        tasks: options.number("tasks", 1)?,
+        tasks,
         disk: bytes_per_second
             .is_finite()
             .then(|| Disk { bytes_per_second, free_at: Mutex::new(Instant::now()) }),
