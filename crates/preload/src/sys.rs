@@ -9,10 +9,10 @@
 )]
 
 use crate::TRANSFER_VARIABLE;
-use crate::table::Table;
+use crate::table::{FDS_MAX, Table};
 use anabranch_announce::SOCKET_VARIABLE;
 use anabranch_announce::line::{FlowKey, LINE_BYTES_MAX, Line};
-use libc::{c_int, c_void, iovec, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{c_int, c_uint, c_void, iovec, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::time::{ClockId, clock_gettime};
 use std::net::SocketAddr;
@@ -233,10 +233,25 @@ macro_rules! changers {
 changers! {
     close(fd: c_int) forgets fd;
     connect(fd: c_int, address: *const sockaddr, length: socklen_t) forgets fd;
+    dup(fd: c_int) forgets (its_result);
     dup2(from: c_int, to: c_int) forgets to;
     dup3(from: c_int, to: c_int, flags: c_int) forgets to;
+    socket(family: c_int, kind: c_int, protocol: c_int) forgets (its_result);
     accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) forgets (its_result);
     accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) forgets (its_result);
+}
+
+/// The C library's; what was known of the descriptors is forgotten.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    // With this flag they stay.
+    if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
+        (first..=last.min(FDS_MAX as c_uint - 1)).for_each(|fd| TABLE.forget(fd as c_int));
+    }
+    next!(close_range(first, last, flags) as fn(c_uint, c_uint, c_int) -> c_int)
 }
 
 #[cfg(test)]

@@ -186,6 +186,23 @@ fn connections_that_take_a_descriptors_place_begin_anew() {
 }
 
 #[test]
+fn duplicates_and_ranges_that_are_closed_begin_anew() {
+    let Some(world) = World::new("anew", true) else { return };
+    // `fclose` is the C library's own affair: what was known of the descriptor stays.
+    world.run(
+        "import ctypes, fcntl\nc = ctypes.CDLL(None)\nc.fdopen.restype = ctypes.c_void_p\nc.fclose.argtypes = [ctypes.c_void_p]\n\
+         u = connect()\n\
+         def sent():\n    s = connect(); s.sendall(bytes(60_000)); return s.detach()\n\
+         a = sent(); c.fclose(c.fdopen(a, b'w')); d = c.dup(u.fileno()); assert a == d\n\
+         os.write(d, bytes(61_000)); os.close(d)\n\
+         a = sent(); assert c.close_range(a, a, 0) == 0; d = fcntl.fcntl(u.fileno(), fcntl.F_DUPFD, 0); assert a == d\n\
+         os.write(d, bytes(62_000))\n\
+         u.sendall(bytes(64_000)); assert c.close_range(u.fileno(), u.fileno(), 4) == 0; u.sendall(bytes(16_000))",
+    );
+    assert_eq!(world.sizes(6), [60_000, 61_000, 60_000, 62_000, 64_000, 80_000]);
+}
+
+#[test]
 fn accepted_connections_are_announced_too() {
     let Some(world) = World::new("accepted", true) else { return };
     world.run(
