@@ -13,8 +13,9 @@
 //! **What the program notices.** Nothing, but for the time that it takes. No call's result and no `errno` changes. Nothing is
 //! kept open, locked, allocated or waited for: an announcement is a connection of its own to the agent, made and closed within
 //! the call, which sends one line and does not wait for the answer. So threads, `fork`, signal handlers and programs that close all
-//! descriptors need no care. Where there is no agent it is looked for once a second at most, and while one of the two variables is
-//! missing or cannot be, nothing happens at all.
+//! descriptors need no care. Where there is no agent it is looked for once a second at most. Where one of the two variables is
+//! missing or cannot be (a transfer's name is 1 to 128 printable ASCII characters without blanks), nothing happens at all; nor is
+//! anything said of it, as the program's standard error is its own.
 //!
 //!
 //! Processor time of a call of `write` with 100 bytes (`target/release/examples/cost`, run with the library preloaded and without;

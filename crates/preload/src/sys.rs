@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 /// An agent that is not there is looked for again after so long.
 const RETRY_MS: u64 = 1_000;
+/// The longest name of a transfer that an agent takes.
+const NAME_BYTES_MAX: usize = 128;
 
 static TABLE: Table = Table::new();
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
@@ -38,7 +40,10 @@ impl Settings {
     fn from_env() -> Option<Self> {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let agent = SocketAddrUnix::new(std::path::Path::new(&variable(SOCKET_VARIABLE)?)).ok()?;
-        Some(Self { agent, transfer: variable(TRANSFER_VARIABLE)?.into_string().ok()? })
+        let transfer = variable(TRANSFER_VARIABLE)?.into_string().ok()?;
+        let is_name =
+            transfer.len() <= NAME_BYTES_MAX && transfer.bytes().all(|byte| byte.is_ascii_graphic());
+        is_name.then_some(Self { agent, transfer })
     }
 }
 

@@ -280,6 +280,17 @@ fn without_an_agent_or_a_variable_a_program_runs_as_without_the_library() {
 }
 
 #[test]
+fn what_cannot_be_a_name_is_never_announced() {
+    let Some(world) = World::new("name", true) else { return };
+    let script = "s = connect(); s.sendall(bytes(int(os.environ['SIZE'])))";
+    for name in ["a b", "\u{e9}", &"x".repeat(129)] {
+        finished(world.program(script).env("ANABRANCH_TRANSFER", name).env("SIZE", "60000"));
+    }
+    finished(world.program(script).env("ANABRANCH_TRANSFER", "x".repeat(128)).env("SIZE", "70000"));
+    assert_eq!(world.sizes(1), [70_000]);
+}
+
+#[test]
 fn an_agent_that_comes_later_is_found() {
     let Some(world) = World::new("later", false) else { return };
     let listener = world.folder.join("agent.sock");
