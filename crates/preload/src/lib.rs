@@ -6,9 +6,11 @@
 //! ```
 //!
 //! Each TCP connection over which the program sends 50 kB or more is announced as part of the one transfer that the
-//! environment names: before the call with which it passes that, and again whenever it has a quarter more to move.
-//! `sendfile` says how much it is about to send, `write` and `send` likewise, so large calls say more than has been sent. That a
-//! connection has ended, the agent sees by itself, and only once all of it has been moved; so `close` says nothing.
+//! environment names: with the call by which it passes that, and again whenever it has a quarter more to move.
+//! `sendfile`, `write`, `send` and `sendto` say before they send how much they are about to, so large calls say more than has been
+//! sent; `writev` and `sendmsg` say it afterwards. That a connection has ended, the agent sees by itself, and only once all of it
+//! has been moved; so `close` says nothing. An agent that is started anew hears of a connection when that has a quarter more to
+//! move than was said last; of one that has said all, nothing more (rules may catch it).
 //!
 //! **What the program notices.** Nothing, but for the time that it takes. No call's result and no `errno` changes. Nothing is
 //! kept open, locked, allocated or waited for: an announcement is a connection of its own to the agent, made and closed within
@@ -16,7 +18,6 @@
 //! descriptors need no care. Where there is no agent it is looked for once a second at most. Where one of the two variables is
 //! missing or cannot be (a transfer's name is 1 to 128 printable ASCII characters without blanks), nothing happens at all; nor is
 //! anything said of it, as the program's standard error is its own.
-//!
 //!
 //! Processor time of a call of `write` with 100 bytes (`target/release/examples/cost`, run with the library preloaded and without;
 //! the least of twelve runs in turns, on two shared cores of an AMD EPYC; other work ran beside, so the last figures of TCP's are noise):
