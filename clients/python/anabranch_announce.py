@@ -16,7 +16,9 @@ it has been sent. Whoever only receives announces nothing::
 Data is hardly held up for it: a call takes at most ``timeout`` seconds and fails then, with :class:`AnnounceError` and nothing else,
 and for a second after it (``RETRY``) all others fail at once; threads do not wait for each other. Without an agent a call fails at
 once. The next call connects anew, also after the agent was started again or this process was forked. An agent that is started
-anew knows nothing of flows: ``grow``, with the same size, says a flow again. In an event loop that must not wait at all, ``await asyncio.to_thread(agent.announce, writer, "job-7", size)``.
+anew knows nothing of flows: ``grow``, with the same size, says a flow again. Of a connection's second or later transfer it then
+also counts what was sent for those before, so that it takes the flow for nearly through until it ends. In an event loop that must
+not wait at all, ``await asyncio.to_thread(agent.announce, writer, "job-7", size)``.
 
 One file without dependencies, for Python 3.8 and later, on Linux: copy it, or install the folder that it is in.
 """

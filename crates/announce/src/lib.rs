@@ -27,7 +27,8 @@
 //! for [`RETRY`] after it all others fail at once; none panics; and threads do not wait for each other, as each that finds the
 //! connection in use makes one of its own. Without an agent a call fails at once. The next call connects anew, also after the
 //! agent was started again or this process was forked. An agent that is started anew knows nothing of flows: [`Flow::grow`], with
-//! the same size, says a flow again.
+//! the same size, says a flow again. Of a connection's second or later transfer it then also counts what was sent for those before,
+//! so that it takes the flow for nearly through until it ends.
 //!
 //! Leaves out: receiving, and what the agent does with what it is told (docs/shuffle.md). Linux only. Read [`Announcer`] and
 //! [`Flow`] first. For programs that cannot be changed there is the `preload` room.
