@@ -157,7 +157,7 @@ class Announcer:
         may_be_heard = False
         try:
             while True:
-                is_old, connection = idle is not None, idle or self._connect()
+                is_old, connection = idle is not None, idle or _connect(self._path)
                 idle, may_be_heard = None, True
                 try:
                     answer = json.loads(_exchange(connection, line, deadline))
@@ -193,20 +193,6 @@ class Announcer:
             if process == os.getpid():
                 return idle
             idle.close()
-
-    def _connect(self) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            # It does not wait: it is refused, where too many already do.
-            connection.setblocking(False)
-            connection.connect(self._path)
-        except BlockingIOError:
-            connection.close()
-            raise OSError("has too many programs waiting") from None
-        except BaseException:
-            connection.close()
-            raise
-        return connection
 
 
 class Flow:
@@ -270,6 +256,21 @@ class Flow:
         except AnnounceError:
             # A connection that is closed already has ended anyway.
             pass
+
+
+def _connect(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # It does not wait: it is refused, where too many already do.
+        connection.setblocking(False)
+        connection.connect(path)
+    except BlockingIOError:
+        connection.close()
+        raise OSError("has too many programs waiting") from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _exchange(connection: socket.socket, line: bytes, deadline: float) -> bytes:
