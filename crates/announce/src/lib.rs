@@ -203,6 +203,7 @@ impl Announcer {
 /// One is enough for a transfer on a connection: of two with the same name, the first that is dropped ends both. Announced for
 /// another transfer, the connection is that one's, and what an older flow says later does not end it.
 #[derive(Debug)]
+#[must_use = "dropped, it says that all has been sent"]
 pub struct Flow {
     shared: Arc<Shared>,
     key: FlowKey,

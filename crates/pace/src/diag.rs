@@ -24,8 +24,9 @@ use crate::netlink::Netlink;
 pub struct FlowState {
     /// Which one.
     pub flow: Flow,
-    /// Whether both ends may still send (the state ESTABLISHED of RFC 9293, section 3.3.2); else it is closing.
-    pub established: bool,
+    /// Whether its program may still send (the states ESTABLISHED and CLOSE-WAIT of RFC 9293, section 3.3.2); else it is
+    /// closing.
+    pub may_send: bool,
     /// The user who made the socket.
     pub uid: u32,
     /// Congestion control by the kernel's name.
@@ -171,7 +172,7 @@ fn state(answer: SockDiagMessage) -> Option<FlowState> {
     });
     Some(FlowState {
         flow,
-        established: bit == StateFlags::ESTABLISHED.bits(),
+        may_send: (StateFlags::ESTABLISHED | StateFlags::CLOSE_WAIT).bits() & bit != 0,
         uid: header.uid,
         congestion_control,
         rtt: info.u32(RTT_US).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),

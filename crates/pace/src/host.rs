@@ -70,7 +70,8 @@ impl std::fmt::Display for LinkError {
 
 impl std::error::Error for LinkError {}
 
-/// The rate of the link that the default route leads over, as its device says it.
+/// What the link that the default route leads over has for TCP's data, as limits count it, by what its device says of its rate
+/// and its longest packet.
 ///
 /// Errors: no default route; a device that does not say, as virtual ones often do not.
 pub fn link_rate() -> Result<BitRate, LinkError> {
@@ -80,7 +81,22 @@ pub fn link_rate() -> Result<BitRate, LinkError> {
         .ok_or(LinkError::NoDefaultRoute)?;
     let speed = std::fs::read_to_string(Path::new("/sys/class/net").join(&device).join("speed"));
     let mbps = speed.ok().and_then(|text| text.trim().parse::<u64>().ok()).filter(|mbps| *mbps > 0);
-    mbps.map(BitRate::mbps).ok_or(LinkError::Unknown { device })
+    let mtu = std::fs::read_to_string(Path::new("/sys/class/net").join(&device).join("mtu"));
+    let mtu_bytes = mtu.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(MTU_BYTES);
+    mbps.map(|mbps| for_data(BitRate::mbps(mbps), mtu_bytes)).ok_or(LinkError::Unknown { device })
+}
+
+/// Ethernet's.
+const MTU_BYTES: u64 = 1_500;
+/// Of a packet: the headers of IPv4 and of TCP with timestamps.
+const HEADER_BYTES: u64 = 20 + 32;
+/// Around a packet on Ethernet: preamble, header, checksum, gap.
+const FRAMING_BYTES: u64 = 8 + 14 + 4 + 12;
+
+fn for_data(link: BitRate, mtu_bytes: u64) -> BitRate {
+    let data_bytes = u128::from(mtu_bytes.saturating_sub(HEADER_BYTES));
+    let bps = u128::from(link.as_bps()) * data_bytes / u128::from(mtu_bytes + FRAMING_BYTES);
+    BitRate::bps(bps as u64)
 }
 
 /// Of lines as `/proc/net/route` has them: the device, destination, gateway, flags, two counts, metric and mask.
@@ -123,6 +139,13 @@ mod tests {
              {zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 1 0 00000003 eth0\n"
         );
         assert_eq!(default_device_v6(&routes).as_deref(), Some("eth0"));
+    }
+
+    #[test]
+    fn headers_and_framing_are_taken_off_a_links_rate() {
+        assert_eq!(for_data(BitRate::gbps(10), 1_500), BitRate::bps(9_414_824_447));
+        assert_eq!(for_data(BitRate::gbps(10), 9_000), BitRate::bps(9_900_420_446));
+        assert_eq!(for_data(BitRate::gbps(10), 10), BitRate::bps(0));
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub struct Seen {
     /// What tells it from all others of this boot.
     pub cookie: u64,
     /// Whether its program may still write.
-    pub is_established: bool,
+    pub may_send: bool,
     /// What has arrived of it.
     pub acked_bytes: u64,
     /// What its program has written.
@@ -219,7 +219,7 @@ impl Book {
                 (entry.size_bytes, entry.is_size_said) = (size_bytes, false);
                 self.unsaid.insert(*flow);
             }
-            let has_closed = !state.is_established && acked_bytes >= written_bytes;
+            let has_closed = !state.may_send && acked_bytes >= written_bytes;
             if has_closed || acked_bytes >= end {
                 over.push(*flow);
             }
@@ -234,9 +234,8 @@ impl Book {
         let mice_below = Settings::default().mice_below.as_u64();
         for state in listing {
             // Of mice nobody need hear.
-            let is_new = state.is_established
-                && state.written_bytes >= mice_below
-                && !self.flows.contains_key(&state.flow);
+            let is_new =
+                state.may_send && state.written_bytes >= mice_below && !self.flows.contains_key(&state.flow);
             if !is_new {
                 continue;
             }
@@ -275,6 +274,7 @@ impl Book {
                     flow,
                     transfer,
                     size_bytes,
+                    open_ended: false,
                 }));
                 reports.push(Report::Moved { flow, moved_bytes });
                 reports.push(Report::Ended { flow });
@@ -312,7 +312,7 @@ mod tests {
         FlowKey { local: end("10.0.0.1:40000"), remote: end("10.0.0.2:7000") }
     }
     fn seen(acked_bytes: u64, written_bytes: u64) -> Seen {
-        Seen { flow: flow(), cookie: 1, is_established: true, acked_bytes, written_bytes, limit: None }
+        Seen { flow: flow(), cookie: 1, may_send: true, acked_bytes, written_bytes, limit: None }
     }
     fn moved(moved_bytes: u64) -> Report {
         Report::Moved { flow: flow(), moved_bytes }

@@ -44,11 +44,12 @@ pub struct Args {
     /// The host's name, as its keys have it.
     #[arg(long, value_name = "HOST")]
     name: String,
-    /// What the host's link carries, out and in; what the default route's device says otherwise.
+    /// What the host's link has for data, out and in, which is 94 % of its rate where packets are of 1,500 bytes on Ethernet;
+    /// by what the default route's device says otherwise.
     #[arg(long, value_name = "RATE")]
     link: Option<BitRate>,
-    /// What the host shares with others on its way to all others, and what that carries, out and in, repeatable: a rack's
-    /// uplinks together, a site's line. All hosts behind it say the same. Flows between them do not cross it.
+    /// What the host shares with others on its way to all others, and what that has for data, out and in, repeatable: a
+    /// rack's uplinks together, a site's line. All hosts behind it say the same. Flows between them do not cross it.
     #[arg(long, value_name = "NAME=RATE", value_parser = uplink)]
     uplink: Vec<Uplink>,
     /// An address that flows to this host have, repeatable; all of this network namespace otherwise, but for loopback and
@@ -298,7 +299,7 @@ fn seen(state: &FlowState) -> Seen {
     Seen {
         flow: FlowKey { local: state.flow.local(), remote: state.flow.remote() },
         cookie: state.cookie(),
-        is_established: state.established,
+        may_send: state.may_send,
         acked_bytes,
         written_bytes: sent.max(acked_bytes).saturating_add(bytes(state.bytes_not_sent)),
         limit: state.pacing_limit,

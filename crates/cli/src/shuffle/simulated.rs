@@ -195,7 +195,7 @@ impl Flow {
         Seen {
             flow: self.key,
             cookie: number as u64,
-            is_established: !self.is_over,
+            may_send: !self.is_over,
             acked_bytes,
             written_bytes,
             limit: None,

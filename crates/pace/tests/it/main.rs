@@ -9,7 +9,7 @@ mod namespace;
 mod net;
 
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anabranch_pace::*;
@@ -436,7 +436,7 @@ fn a_listing_says_what_was_sent_and_how_and_keeps_its_bound() {
     println!("{state:?}");
     assert_eq!(reader.find(flow).expect("asked").map(|s| s.flow), Some(flow));
     assert_eq!(state.congestion_control.as_deref(), Some("reno"));
-    assert!(state.established && state.rtt.is_some());
+    assert!(state.may_send && state.rtt.is_some());
     let (sent, waiting) =
         (state.bytes_sent.expect("4.19 or later"), state.bytes_not_sent.expect("4.6 or later"));
     assert!(sent.as_u64() + waiting.as_u64() >= 100_000, "{state:?}");
@@ -448,6 +448,13 @@ fn a_listing_says_what_was_sent_and_how_and_keeps_its_bound() {
     };
     let both = Flow::new(mapped(flow.local()), mapped(flow.remote()));
     assert!(reader.find(both).expect("asked").is_some());
+    // Who has been told that no more comes may still answer.
+    far.shutdown(Shutdown::Write).expect("it is open");
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(reader.find(flow).expect("asked").expect("it is there").may_send);
+    near.shutdown(Shutdown::Write).expect("it is open");
+    let may_send = |state: Option<FlowState>| state.is_some_and(|state| state.may_send);
+    assert!(!may_send(reader.find(flow).expect("asked")));
     drop((near, far));
 }
 
