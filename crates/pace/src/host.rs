@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn headers_and_framing_are_taken_off_a_links_rate() {
         assert_eq!(for_data(BitRate::gbps(10), 1_500), BitRate::bps(9_414_824_447));
-        assert_eq!(for_data(BitRate::gbps(10), 9_000), BitRate::bps(9_900_420_446));
+        assert_eq!(for_data(BitRate::gbps(10), 9_000), BitRate::bps(9_900_420_447));
         assert_eq!(for_data(BitRate::gbps(10), 10), BitRate::bps(0));
     }
 
