@@ -171,8 +171,7 @@ impl Active {
         self.links.push(Link::new(rate));
         Ok(id)
     }
-    /// Sets a link's rate, for the next decision. One of its flows counts as grown by nothing, so that allocators look at
-    /// the link.
+    /// Sets a link's rate, for the next decision. Its flows count as grown by nothing, so that allocators set their rates anew.
     ///
     /// Errors: [`NetworkError::NoRate`].
     /// Panics: for a link that is not there.
@@ -180,7 +179,7 @@ impl Active {
         self.network.set_rate(link, rate)?;
         let link = &mut self.links[link.0 as usize];
         link.rate_bps = rate.as_bps() as f64;
-        self.event.grown.extend(link.flows.first().map(|id| (*id, 0.0)));
+        self.event.grown.extend(link.flows.iter().map(|id| (*id, 0.0)));
         Ok(())
     }
 

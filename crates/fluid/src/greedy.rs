@@ -65,7 +65,16 @@ impl Greedy {
         for id in &event.arrived {
             self.arrive(active, *id, key(active, *id));
         }
-        for (id, _) in &event.grown {
+        // A flow may have come or grown and gone since the last decision.
+        let gone: BTreeSet<FlowId> = event.completed.iter().copied().collect();
+        for id in &event.completed {
+            if self.flows[id.0 as usize].is_served {
+                self.stop(active, *id);
+            } else {
+                self.unwait(*id);
+            }
+        }
+        for (id, _) in event.grown.iter().filter(|(id, _)| !gone.contains(id)) {
             if self.flows[id.0 as usize].is_served {
                 self.queue.push(Reverse((key(active, *id), *id)));
                 self.stop(active, *id);
@@ -74,14 +83,6 @@ impl Greedy {
                 self.unwait(*id);
             }
             self.wait(*id, key(active, *id));
-        }
-        // A flow may have come or grown and gone since the last decision.
-        for id in &event.completed {
-            if self.flows[id.0 as usize].is_served {
-                self.stop(active, *id);
-            } else {
-                self.unwait(*id);
-            }
         }
         let changed = event.grown.iter().map(|(id, _)| id).chain(&event.completed);
         let mut freed: Vec<LinkId> = changed.flat_map(|id| active.route(*id)).collect();

@@ -9,7 +9,7 @@
 //! [`REMAINING_MIN`] to move. One of which nothing has arrived for [`IDLE_AFTER`] is idle: its program has nothing to send, or
 //! its receiver takes nothing. It passes without a limit and nobody waits for it, as if it were small, until it moves again.
 //! One that moves slower than it may, because of its program, its receiver or a link that nobody has told of, is slow: it
-//! passes, too, and what is kept for it on its links is a little more than what it moves; others get the rest.
+//! keeps its limit, but what is kept for it on its links is a little more than what it moves; others get the rest.
 //! Of an open-ended flow nobody knows what it has to move beyond what waits in its buffer, which says little: such flows are
 //! taken to have as much to move as those of their transfer have moved so far, on average. (The longer one has gone on, the
 //! longer it will, where few flows move most of what there is.) With nothing in its buffer, one is idle at once.
@@ -50,12 +50,10 @@ pub const RATE_MIN: BitRate = BitRate::bps(100_000);
 /// Nor below this part of its link's, over all flows there: what has been sent at a low rate holds up what follows when the
 /// rate is raised, by two segments' time at the least.
 pub const PART_MIN: f64 = 0.02;
-/// A flow is slow that moves less than this part of what it may.
-const SLOW_BELOW: f64 = 0.75;
-/// What is kept for a slow flow, in what it moves. Once it moves so much more than is kept, it is slow no longer.
+/// A flow is slow that moves less than this part of what it may, until it moves more than that other part of it.
+const SLOW: (f64, f64) = (0.75, 0.9);
+/// What is kept for a slow flow, in what it moves.
 const SLOW_KEEPS: f64 = 1.25;
-/// Nor if what is kept is all but this part of what its links have for it.
-const SLOW_LEAVES: f64 = 0.1;
 /// By so much a rate is another one where rates are measured.
 const MEASURED_CHANGE_MIN: f64 = 0.1;
 /// A limit is said anew when it is another by more than this part.
@@ -264,7 +262,7 @@ enum State {
     Passes,
     /// It has a rate.
     Active { id: FlowId, watch: Watch },
-    /// It passes, and so much is kept for it on these links, in bits a second.
+    /// It has the limit that it had, and so much is kept for it on these links, in bits a second.
     Slow { keeps_bps: u64, route: Vec<LinkId>, watch: Watch },
     /// It passes until it moves, and had moved so much when it stopped.
     Idle { moved: ByteCount },
@@ -341,7 +339,7 @@ pub struct FlowView {
     pub flow: FlowKey,
     /// What it has still to move, as far as is known.
     pub remaining: ByteCount,
-    /// How fast it may be; `None` while it is idle or slow, and passes without a limit.
+    /// How fast it may be; `None` while it is idle, and passes without a limit.
     pub rate: Option<BitRate>,
 }
 
@@ -621,7 +619,8 @@ impl<A: Allocator> Coordinator<A> {
                 return State::Passes;
             }
             let id = active.insert(id, &route, remaining(known));
-            State::Active { id, watch: Watch::new(now, known.moved, 0.0) }
+            let rate_bps = known.rate_bps.unwrap_or(0) as f64;
+            State::Active { id, watch: Watch::new(now, known.moved, rate_bps) }
         });
     }
 
@@ -687,7 +686,7 @@ impl<A: Allocator> Coordinator<A> {
             }
             State::Passes | State::Idle { .. } => {}
         }
-        if known.id().is_none() && known.rate_bps.take().is_some() {
+        if known.state.watch().is_none() && known.rate_bps.take().is_some() {
             host.changed.insert(key);
         }
         transfer.flows = transfer.flows + usize::from(known.is_waited_for()) - usize::from(was_waited_for);
@@ -789,33 +788,21 @@ impl<A: Allocator> Coordinator<A> {
 
     /// Has a flow be slow, or slow no longer, that moves so much, and such a part of what it may.
     fn judge(&mut self, now: Instant, name: &str, key: FlowKey, bps: f64, part: f64) {
-        let new_bps = ((SLOW_KEEPS * bps) as u64).max(RATE_MIN.as_bps());
-        let keep = |of: &mut Self, route: Vec<LinkId>| {
-            of.set_state(now, name, key, |_, known, _| {
-                let watch = Watch::new(now, known.moved, new_bps as f64);
-                State::Slow { keeps_bps: new_bps, route, watch }
-            });
-        };
-        match &self.hosts[name].flows[&key].state {
+        let keeps_bps = ((SLOW_KEEPS * bps) as u64).max(RATE_MIN.as_bps());
+        let (route, watch) = match &self.hosts[name].flows[&key].state {
             // Whoever waits cannot tell what it might move.
-            State::Active { id, .. } if part < SLOW_BELOW && self.active.bps(*id) >= self.least_bps(*id) => {
-                keep(self, self.active.route(*id).collect());
+            State::Active { id, watch } if part < SLOW.0 && self.active.bps(*id) >= self.least_bps(*id) => {
+                (self.active.route(*id).collect(), *watch)
             }
-            State::Slow { keeps_bps, route, .. } => {
-                let for_it_bps = |link: &LinkId| {
-                    let (rate, kept_bps) = self.links[link.0 as usize];
-                    rate.as_bps().saturating_sub(kept_bps - keeps_bps) as f64
-                };
-                let most_bps = route.iter().map(for_it_bps).fold(f64::INFINITY, f64::min);
-                let (old_bps, kept_bps) = (*keeps_bps as f64, new_bps as f64);
-                if bps > SLOW_KEEPS * old_bps || kept_bps > (1.0 - SLOW_LEAVES) * most_bps {
-                    self.route(now, name, key);
-                } else if (kept_bps - old_bps).abs() > MEASURED_CHANGE_MIN * old_bps {
-                    keep(self, route.clone());
-                }
+            State::Slow { .. } if part > SLOW.1 => return self.route(now, name, key),
+            State::Slow { keeps_bps: old_bps, route, watch }
+                if keeps_bps.abs_diff(*old_bps) as f64 > MEASURED_CHANGE_MIN * *old_bps as f64 =>
+            {
+                (route.clone(), *watch)
             }
-            _ => {}
-        }
+            _ => return,
+        };
+        self.set_state(now, name, key, |_, _, _| State::Slow { keeps_bps, route, watch });
     }
 
     /// Sets all rates, if anything has happened that changes them; says whether it has.
@@ -941,7 +928,8 @@ impl<A: Allocator> Coordinator<A> {
                     Some(id) => ByteCount::new((self.active.remaining_bits(id) / 8.0) as u64),
                     None => ByteCount::new(known.size.as_u64() - known.moved.as_u64()),
                 };
-                let rate = known.id().map(|_| BitRate::bps(known.rate_bps.unwrap_or_default()));
+                let is_limited = matches!(known.state, State::Active { .. } | State::Slow { .. });
+                let rate = is_limited.then(|| BitRate::bps(known.rate_bps.unwrap_or_default()));
                 let view = FlowView { host: host.clone(), flow: *flow, remaining, rate };
                 flows.entry(&known.transfer).or_default().push(view);
             }

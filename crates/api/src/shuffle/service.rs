@@ -261,12 +261,7 @@ impl CoordinatorService {
         let counts: [(&str, &str, &str, u64); 11] = [
             ("hosts_up", "gauge", "Hosts whose agents are there.", ups),
             ("flows", "gauge", "Flows that are under way, but for mice.", flows as u64),
-            (
-                "flows_passing",
-                "gauge",
-                "Of them, those that pass: they are idle or slow.",
-                (flows - active) as u64,
-            ),
+            ("flows_lending", "gauge", "Of them, those that are idle or slow.", (flows - active) as u64),
             ("transfers", "gauge", "Transfers that are under way.", transfers as u64),
             ("joins_total", "counter", "Times that agents have joined.", counters.joins),
             ("silent_total", "counter", "Agents that left without a word.", counters.silent),

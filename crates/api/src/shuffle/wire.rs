@@ -98,7 +98,7 @@ pub struct FlowView {
     pub remote: SocketAddr,
     /// What it has still to move, as far as is known.
     pub remaining_bytes: u64,
-    /// How fast it may be; null while nothing of it arrives, or less than might, and it passes without a limit.
+    /// How fast it may be; null while nothing of it arrives, and it passes without a limit.
     pub rate_bps: Option<u64>,
 }
 

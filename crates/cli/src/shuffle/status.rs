@@ -93,7 +93,7 @@ fn show(hosts: &[HostView], view: &TransfersView, history: &[EndedView]) {
                 flow.host.clone(),
                 format!("{} -> {}", flow.local, flow.remote),
                 ByteCount::new(flow.remaining_bytes).to_string(),
-                flow.rate_bps.map_or_else(|| "no limit".to_owned(), |bps| BitRate::bps(bps).to_string()),
+                flow.rate_bps.map_or_else(|| "idle".to_owned(), |bps| BitRate::bps(bps).to_string()),
             ]);
         }
     }

@@ -1,7 +1,7 @@
 //! How a flow that has a rate gets on: whether anything of it arrives, and whether as fast as it may.
 //!
-//! Both are judged over a while: what agents say is some tenths of a second old, and what a kernel has already handed to a
-//! link at a lower rate goes before what follows. Leaves out: what comes of it. Read [`Progress::look`].
+//! Both are judged over a while, which begins a while after a rate was raised: what agents say is some tenths of a second old,
+//! and what a kernel has already handed to a link at a lower rate goes before what follows. Leaves out: what comes of it. Read [`Progress::look`].
 
 use super::RATE_MIN;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
@@ -41,6 +41,8 @@ pub(super) struct Progress {
     moved_before: ByteCount,
     allowed_bits: f64,
     rate_at: Instant,
+    /// Whether its rate has been raised a while before that is judged.
+    is_settled: bool,
 }
 
 impl Progress {
@@ -55,6 +57,7 @@ impl Progress {
             moved_before: moved,
             allowed_bits: 0.0,
             rate_at: now,
+            is_settled: false,
         }
     }
 
@@ -71,7 +74,7 @@ impl Progress {
         self.allowed_bits += self.rate_bps * now.saturating_since(self.rate_at).as_secs_f64();
         (self.rate_bps, self.rate_at) = (rate_bps, now);
         if is_raised {
-            self.raised_at = now;
+            (self.raised_at, self.is_settled) = (now, false);
             self.begin(now);
         }
     }
@@ -110,7 +113,8 @@ impl Progress {
         let bps = bits / now.saturating_since(self.began).as_secs_f64();
         let part = bits / self.allowed_bits.max(1.0);
         self.begin(now);
-        Some(Verdict::Moves { bps, part })
+        // What goes before it at the old rate takes some time, and so does a sender that speeds up.
+        std::mem::replace(&mut self.is_settled, true).then_some(Verdict::Moves { bps, part })
     }
 }
 
@@ -134,19 +138,20 @@ mod tests {
         let mut progress = going();
         // 64 KiB take 52 ms.
         assert_eq!(progress.look_at(), at(600));
+        // How it begins is not judged.
+        progress.on_moved(at(500), ByteCount::new(1));
         assert_eq!(progress.look(at(550)), None);
-        progress.on_moved(at(100), ByteCount::new(100_000));
-        progress.set_rate(at(300), RATE_BPS / 2.0);
-        progress.on_moved(at(590), ByteCount::new(300_000));
-        // 3 Mbit of the first 300 ms, 1.5 of the second.
-        let Some(Verdict::Moves { bps, part }) = progress.look(at(605)) else { panic!("too early") };
-        assert!(
-            (bps / 2.4e6 * 0.605 - 1.0).abs() < 1e-9 && (part - 2.4 / 4.525).abs() < 1e-9,
-            "{bps} {part}"
-        );
+        assert_eq!(progress.look(at(600)), None);
+        progress.on_moved(at(700), ByteCount::new(100_001));
+        progress.set_rate(at(900), RATE_BPS / 2.0);
+        progress.on_moved(at(1_190), ByteCount::new(300_001));
+        // 3 Mbit of the first 300 ms, 1.525 of the second.
+        let Some(Verdict::Moves { bps, part }) = progress.look(at(1_205)) else { panic!("too early") };
+        assert!((bps / 2.4e6 * 0.605 - 1.0).abs() < 1e-9, "{bps}");
+        assert!((part - 2.4 / 4.525).abs() < 1e-9, "{part}");
         // From now on anew.
-        progress.on_moved(at(1_200), ByteCount::new(362_500));
-        let Some(Verdict::Moves { part, .. }) = progress.look(at(1_211)) else { panic!("too early") };
+        progress.on_moved(at(1_800), ByteCount::new(362_501));
+        let Some(Verdict::Moves { part, .. }) = progress.look(at(1_811)) else { panic!("too early") };
         assert!((part - 0.5 / 3.03).abs() < 1e-9, "{part}");
     }
 

@@ -35,7 +35,7 @@ function show({ hosts, under_way, history }) {
   const flows = under_way.transfers.flatMap((transfer) => transfer.flows.map((flow) => row([
     transfer.name, flow.host, `${flow.local} \u2192 ${flow.remote}`,
   ], [
-    scaled(flow.remaining_bytes, "B"), flow.rate_bps === null ? "no limit" : scaled(flow.rate_bps, "bit/s"),
+    scaled(flow.remaining_bytes, "B"), flow.rate_bps === null ? "idle" : scaled(flow.rate_bps, "bit/s"),
   ])));
   find("flows").replaceChildren(...flows);
   const more = under_way.flows_left_out ? `, ${under_way.flows_left_out} flows more` : "";
