@@ -7,7 +7,7 @@ use super::RATE_MIN;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 
 /// A flow of which nothing has arrived for so long is idle, and for as long again as the most that a kernel sends at once
-/// ([`BURST`]) takes at its rate. Over as long it is judged whether it is slow.
+/// (64 KiB) takes at its rate. Over as long it is judged whether it is slow.
 pub const IDLE_AFTER: Duration = Duration::from_ms(500);
 /// The most that a kernel hands to a link at once (what one segmentation offload may carry).
 pub(super) const BURST: ByteCount = ByteCount::new(64 * 1024);
