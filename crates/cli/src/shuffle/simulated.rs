@@ -488,7 +488,8 @@ impl Shuffling {
             }
             flow.limit = rate_bps.map(BitRate::bps);
             cx.set_pacing_limit(flow.stream, Side::Opener, flow.limit);
-            if let Some(announced_at) = flow.unlimited_since.take() {
+            // Of a mouse it is said that it has none.
+            if let Some(announced_at) = flow.limit.and_then(|_| flow.unlimited_since.take()) {
                 self.unlimited_us.push(us(cx.now() - announced_at));
             }
         }
