@@ -41,7 +41,7 @@ pub mod line;
 
 use anabranch_units::ByteCount;
 use connection::{Connection, Deadline};
-use line::{FlowKey, Line};
+use line::{FlowKey, Line, NAME_BYTES_MAX};
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -73,7 +73,7 @@ pub enum AnnounceError {
     },
     /// The agent does not take it, for this reason.
     Refused(String),
-    /// A transfer's name with which a line is longer than [`line::LINE_BYTES_MAX`].
+    /// A transfer's name of more than [`line::NAME_BYTES_MAX`] bytes.
     TooLong {
         /// The name's bytes.
         bytes: usize,
@@ -90,7 +90,7 @@ impl fmt::Display for AnnounceError {
             Self::Away { path, error } => write!(f, "shuffle agent at {}: {error}", path.display()),
             Self::Refused(reason) => write!(f, "refused by the shuffle agent: {reason}"),
             Self::TooLong { bytes } => {
-                write!(f, "a transfer's name of {bytes} bytes: the agent takes at most 128")
+                write!(f, "a transfer's name of {bytes} bytes: the agent takes at most {NAME_BYTES_MAX}")
             }
         }
     }

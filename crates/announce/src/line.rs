@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 
 /// The most bytes of a line that the agent takes, its end counted.
 pub const LINE_BYTES_MAX: usize = 1_024;
+/// The most bytes of a transfer's name that the agent takes.
+pub const NAME_BYTES_MAX: usize = 128;
 
 /// A TCP connection, as the end that sends sees it. The agent finds an IPv4 connection also by addresses mapped into IPv6.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
@@ -46,7 +48,8 @@ impl<'a> Line<'a> {
         // The length is checked by hand: what the library makes of a full buffer is an error on the heap.
         let transfer_bytes = self.transfer_bytes();
         // Two addresses with scopes, a number and the words are less than 256 bytes; a character may take six.
-        if 6 * transfer_bytes + 256 > LINE_BYTES_MAX {
+        const { assert!(6 * NAME_BYTES_MAX + 256 <= LINE_BYTES_MAX, "a line has room for any name") }
+        if transfer_bytes > NAME_BYTES_MAX {
             return None;
         }
         let mut rest = &mut buffer[..];

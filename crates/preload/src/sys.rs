@@ -11,7 +11,7 @@
 use crate::TRANSFER_VARIABLE;
 use crate::table::{FDS_MAX, Table};
 use anabranch_announce::SOCKET_VARIABLE;
-use anabranch_announce::line::{FlowKey, LINE_BYTES_MAX, Line};
+use anabranch_announce::line::{FlowKey, LINE_BYTES_MAX, Line, NAME_BYTES_MAX};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::time::{ClockId, clock_gettime};
@@ -22,8 +22,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 /// An agent that is not there is looked for again after so long.
 const RETRY_MS: u64 = 1_000;
-/// The longest name of a transfer that an agent takes.
-const NAME_BYTES_MAX: usize = 128;
 
 static TABLE: Table = Table::new();
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
