@@ -171,15 +171,18 @@ impl Active {
         self.links.push(Link::new(rate));
         Ok(id)
     }
-    /// Sets a link's rate, for the next decision. Its flows count as grown by nothing, so that allocators set their rates anew.
+    /// Sets a link's rate, for the next decision. If it is another, its flows count as grown by nothing, so that allocators set
+    /// their rates anew.
     ///
     /// Errors: [`NetworkError::NoRate`].
     /// Panics: for a link that is not there.
     pub fn set_link_rate(&mut self, link: LinkId, rate: BitRate) -> Result<(), NetworkError> {
         self.network.set_rate(link, rate)?;
         let link = &mut self.links[link.0 as usize];
-        link.rate_bps = rate.as_bps() as f64;
-        self.event.grown.extend(link.flows.iter().map(|id| (*id, 0.0)));
+        let rate_bps = rate.as_bps() as f64;
+        if std::mem::replace(&mut link.rate_bps, rate_bps) != rate_bps {
+            self.event.grown.extend(link.flows.iter().map(|id| (*id, 0.0)));
+        }
         Ok(())
     }
 

@@ -39,8 +39,10 @@ pub const RATE_MIN: BitRate = BitRate::bps(100_000);
 /// Nor below this part of its link's, over all flows there: what has been sent at a low rate holds up what follows when the
 /// rate is raised, by two segments' time at the least.
 pub const PART_MIN: f64 = 0.02;
-/// A flow is slow that moves less than this part of what it may, until it moves more than that other part of it.
-const SLOW: (f64, f64) = (0.75, 0.9);
+/// A flow is slow that moves less than this part of what it may.
+const SLOW_BELOW: f64 = 0.75;
+/// It is slow until it moves more than this part of it.
+const SLOW_UNTIL: f64 = 0.9;
 /// What is kept for a slow flow, in what it moves.
 const SLOW_KEEPS: f64 = 1.25;
 /// By so much a rate is another one where rates are measured.
@@ -618,10 +620,12 @@ impl<A: Allocator> Coordinator<A> {
         let keeps_bps = ((SLOW_KEEPS * bps) as u64).max(RATE_MIN.as_bps());
         let (route, watch) = match &self.hosts[name].flows[&key].state {
             // Whoever waits cannot tell what it might move.
-            State::Active { id, watch } if part < SLOW.0 && self.active.bps(*id) >= self.least_bps(*id) => {
+            State::Active { id, watch }
+                if part < SLOW_BELOW && self.active.bps(*id) >= self.least_bps(*id) =>
+            {
                 (self.active.route(*id).collect(), *watch)
             }
-            State::Slow { .. } if part > SLOW.1 => return self.route(now, name, key),
+            State::Slow { .. } if part > SLOW_UNTIL => return self.route(now, name, key),
             State::Slow { keeps_bps: old_bps, route, watch }
                 if keeps_bps.abs_diff(*old_bps) as f64 > MEASURED_CHANGE_MIN * *old_bps as f64 =>
             {
