@@ -17,7 +17,7 @@ pub struct JoinRequest {
     /// Those that flows to its host have.
     #[schema(value_type = Vec<String>)]
     pub addresses: Vec<IpAddr>,
-    /// What its host's link carries, out and in.
+    /// What its host's link has for data, out and in.
     pub link_rate_bps: u64,
     /// What it shares with other hosts on its way to all others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -34,7 +34,7 @@ pub struct JoinRequest {
 pub struct Uplink {
     /// Its name, the same for all hosts behind it.
     pub name: String,
-    /// What it carries, out and in; the same, too.
+    /// What it has for data, out and in; the same, too.
     pub rate_bps: u64,
 }
 
@@ -116,7 +116,7 @@ pub struct HostView {
     pub name: String,
     /// Whether its agent is there.
     pub up: bool,
-    /// What its link carries, out and in.
+    /// What its link has for data, out and in.
     pub link_rate_bps: u64,
     /// What it shares with other hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -516,6 +516,18 @@ mod tests {
     }
 
     #[test]
+    fn an_uplink_is_a_name_and_a_rate() {
+        let rack = Uplink { name: "rack-7".into(), rate_bps: 40_000_000_000 };
+        assert_eq!(uplink("rack-7=40 Gbit/s"), Ok(rack));
+        for (text, says) in
+            [("rack-7", "NAME=RATE"), ("rack 7=1 Gbit/s", "without blanks"), ("a=fast", "fast")]
+        {
+            let error = uplink(text).expect_err("refused");
+            assert!(error.contains(says) && !error.contains('\n'), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn connections_with_the_coordinator_are_known_at_both_ends() {
         let here: [IpAddr; 1] = ["10.0.0.1".parse().expect("good")];
         let is_control = |local: &str, remote: &str, coordinator: &str| {

@@ -422,6 +422,17 @@ fn children(of: &Child) -> Vec<Pid> {
     text.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?)).collect()
 }
 
+/// Kills an agent and before it its guard; false if that cannot be found, and both live.
+fn kill_with_guard(agent: &mut Option<Child>) -> bool {
+    let guards = children(agent.as_ref().expect("it runs"));
+    if guards.is_empty() {
+        return false;
+    }
+    guards.into_iter().for_each(|guard| kill_process(guard, Signal::KILL).expect("ours"));
+    kill(agent);
+    true
+}
+
 #[test]
 fn a_killed_agent_leaves_no_limit_behind() {
     let Some(mut star) = Star::start() else { return };
@@ -444,14 +455,9 @@ fn a_killed_agent_leaves_no_limit_behind() {
     while !are_limited() {
         assert!(begun.elapsed() < PATIENCE, "limits are set again");
     }
-    let guards = children(star.agents[1].as_ref().expect("it runs"));
-    if guards.is_empty() {
+    if !kill_with_guard(&mut star.agents[1]) {
         return skip("/proc does not say which children a process has");
     }
-    for guard in guards {
-        kill_process(guard, Signal::KILL).expect("ours");
-    }
-    kill(&mut star.agents[1]);
     loads.iter().for_each(|load| load.moves(200_000));
     assert!(loads[1..].iter().all(|load| star.limit(load).is_some()));
     star.start_agent(1, &[]);
@@ -485,14 +491,9 @@ fn a_killed_agent_leaves_neither_its_queue_nor_large_bursts_off() {
     wait_for(&star, before);
 
     star.start_agent(1, &["--device", "v0"]);
-    let guards = children(star.agents[1].as_ref().expect("it runs"));
-    if guards.is_empty() {
+    if !kill_with_guard(&mut star.agents[1]) {
         return skip("/proc does not say which children a process has");
     }
-    for guard in guards {
-        kill_process(guard, Signal::KILL).expect("ours");
-    }
-    kill(&mut star.agents[1]);
     assert_eq!(left(&star), ours);
     star.start_agent(1, &["--device", "v0"]);
     assert_eq!(left(&star), ours);

@@ -39,7 +39,7 @@ impl Default for Settings {
 pub struct Host {
     /// The addresses that flows to it have.
     pub addresses: Vec<IpAddr>,
-    /// The rate of its link, out and in.
+    /// What its link has for data, out and in.
     pub rate: BitRate,
     /// What it shares with other hosts on its way to all others; in any order, and each once.
     pub uplinks: Vec<Uplink>,
@@ -50,7 +50,7 @@ pub struct Host {
 pub struct Uplink {
     /// Its name, the same for all hosts behind it.
     pub name: String,
-    /// What it carries, out and in; the same, too.
+    /// What it has for data, out and in; the same, too.
     pub rate: BitRate,
 }
 
