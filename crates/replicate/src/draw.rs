@@ -14,6 +14,7 @@ pub use chart::{ThroughputSeries, throughput_svg};
 
 use crate::plan::{Flow, Input, Mode, Plan, Scheme, Term};
 use anabranch_graph::Topology;
+use anabranch_units::text::printable;
 use anabranch_units::{Duration, SiteId};
 use layout::{Point, nearest_on};
 use std::collections::BTreeMap;
@@ -827,17 +828,15 @@ impl Svg {
     }
 }
 
-/// Text as XML may hold it: markup escaped, control characters (which XML forbids) made visible.
+/// Text as XML may hold it: what may not be shown replaced (XML forbids control characters, too), markup escaped.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in printable(text).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
-            c if c.is_control() => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }

@@ -10,6 +10,7 @@ use anabranch_net::keys::Role;
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_replicate::control::{Priority, TransferId};
 use anabranch_replicate::coordinator::{CorruptPolicy, EventKind, Outcome, SchemeChoice, Verdict};
+use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount, Duration as Span};
 use anyhow::Context as _;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -388,7 +389,7 @@ async fn watch(client: &Client, id: TransferId, json: bool, quiet: bool) -> anyh
         print!("{}", table(&summary, &view));
     }
     if let Some(line) = trouble(&summary) {
-        eprintln!("anabranch: {line}");
+        eprintln!("anabranch: {}", printable(&line));
     }
     Ok(ExitCode::from(view.exit_code.unwrap_or(1)))
 }
@@ -432,7 +433,7 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
         };
         let time = d.seconds.map_or("-".into(), |s| format!("{s:.1} s"));
         let rate = d.rate_mbps.map_or("-".into(), |r| format!("{r:.1} Mbit/s"));
-        rows.add_row([d.site.to_owned(), result, time, rate]);
+        rows.add_row([d.site.to_owned(), printable(&result).into_owned(), time, rate]);
     }
     let mut out = format!("{rows}\n");
     let length = view.length_bytes.map_or("-".into(), |n| ByteCount::new(n).to_string());
@@ -478,10 +479,11 @@ impl Shown {
         if self.silent {
             return;
         }
+        let line = printable(line);
         if self.plain {
             eprintln!("{line}");
         } else {
-            let _ = self.bars.println(line);
+            let _ = self.bars.println(&*line);
         }
     }
 

@@ -5,6 +5,7 @@ mod page;
 use super::send::ControllerArgs;
 use anabranch_replicate::control::TransferId;
 use anabranch_units::ByteCount;
+use anabranch_units::text::printable;
 use std::process::ExitCode;
 
 /// Which.
@@ -74,7 +75,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             rows.add_row([
                 view.id.to_string(),
                 view.source,
-                view.source_path,
+                printable(&view.source_path).into_owned(),
                 view.length_bytes.map_or("-".into(), |n| ByteCount::new(n).to_string()),
                 view.scheme.map_or("-".into(), |s| format!("{s}{with}")),
                 state,

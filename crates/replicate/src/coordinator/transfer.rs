@@ -15,6 +15,7 @@ use super::{
 };
 use crate::control::{Attempt, ByteRange, FlowDigest};
 use anabranch_units::ByteCount;
+use anabranch_units::text::printable;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Times that a site may leave a question unanswered before it counts as unreachable.
@@ -296,9 +297,9 @@ impl Target {
     }
 }
 
-/// The first line of what a peer said, cut: it ends up in one-line messages.
+/// What a peer said, fit to be shown and cut: it ends up in one-line messages.
 fn one_line(text: &str) -> String {
-    text.lines().next().unwrap_or("").chars().take(500).collect()
+    printable(text.trim()).chars().take(500).collect()
 }
 
 impl Transfer {
