@@ -27,6 +27,13 @@ pub enum Noun {
     Stripe(stripe::Args),
 }
 
+impl Noun {
+    /// Whether it runs until it is told to end.
+    pub fn is_daemon(&self) -> bool {
+        matches!(self, Self::Serve(_))
+    }
+}
+
 /// Runs it.
 ///
 /// Errors: one line for the user.

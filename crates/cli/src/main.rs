@@ -38,8 +38,20 @@ struct Cli {
     /// Say nothing on stderr but errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
+    /// How the log on stderr is written: lines for people, or an object a line for programs.
+    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
     #[command(subcommand)]
     verb: Verb,
+}
+
+/// How log lines are written.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormat {
+    /// For people: time, level, what, its values.
+    Text,
+    /// For programs: a JSON object a line.
+    Json,
 }
 
 #[derive(Subcommand)]
@@ -76,9 +88,21 @@ fn arguments() -> (String, serde_json::Value) {
     run_dir::arguments(&command, &matches)
 }
 
-fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let level = match (cli.quiet, cli.verbose) {
+impl Verb {
+    /// Whether it runs until it is told to end. Its log is what remains of what it did, so it says more by itself.
+    fn is_daemon(&self) -> bool {
+        match self {
+            Self::Replicate(noun) => noun.is_daemon(),
+            Self::Gather(noun) => noun.is_daemon(),
+            Self::Shuffle(noun) => noun.is_daemon(),
+            _ => false,
+        }
+    }
+}
+
+/// Sends log lines to stderr, as the user wants them.
+fn begin_log(cli: &Cli) {
+    let level = match (cli.quiet, cli.verbose + u8::from(cli.verb.is_daemon())) {
         (true, _) => "error",
         (_, 0) => "warn",
         (_, 1) => "info",
@@ -86,10 +110,17 @@ fn main() -> ExitCode {
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("ANABRANCH_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("error,anabranch={level}")));
-    let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    log.with_ansi(colour).init();
+    match cli.log_format {
+        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    begin_log(&cli);
     let result = match cli.verb {
         Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
         Verb::Gather(noun) => gather::run(noun, cli.quiet),
@@ -104,8 +135,8 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            // One line: what went wrong, then what led to it.
-            eprintln!("anabranch: {error:#}");
+            // One line: what went wrong, then what led to it; whoever's words they are.
+            eprintln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

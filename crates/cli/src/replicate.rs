@@ -32,6 +32,13 @@ pub enum Noun {
     Keys(keys::Command),
 }
 
+impl Noun {
+    /// Whether it runs until it is told to end.
+    pub fn is_daemon(&self) -> bool {
+        matches!(self, Self::Controller(_) | Self::Relay(_))
+    }
+}
+
 /// Runs it.
 ///
 /// Errors: one line for the user.

@@ -32,6 +32,13 @@ pub enum Noun {
     Trace(trace::Args),
 }
 
+impl Noun {
+    /// Whether it runs until it is told to end.
+    pub fn is_daemon(&self) -> bool {
+        matches!(self, Self::Coordinator(_) | Self::Agent(_))
+    }
+}
+
 /// Runs it.
 ///
 /// Errors: one line for the user.
