@@ -14,7 +14,7 @@ mod balance;
 mod hop;
 
 use crate::config::{ClientConfig, ConfigError};
-use crate::layout::Layout;
+use crate::layout::{BLOCK_BYTES_MIN, Layout};
 use crate::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
 use crate::receiver::{Counts, Receiver, Receiving};
 use anabranch_codes::Symbol;
@@ -471,10 +471,13 @@ impl<S: Symbol> Client<S> {
         let State::Asked { early, grant } = &mut pull.state else { return };
         let wanted = pull.range.1.map(|end| end - pull.range.0);
         let config = &self.config;
+        // Shorter blocks and generations than are needed only make work.
+        let shortest = u64::from(pull.block_bytes.min(BLOCK_BYTES_MIN)).min(accepted.bytes.max(1));
         let is_wrong = accepted.block_bytes > pull.block_bytes
+            || u64::from(accepted.block_bytes) < shortest
             || wanted.is_some_and(|wanted| wanted != accepted.bytes)
             || (wanted.is_none() && accepted.bytes != accepted.object_bytes)
-            || (config.mode == crate::Mode::Counted && accepted.blocks_max > pull.blocks_max);
+            || (config.mode == crate::Mode::Counted && accepted.blocks_max != pull.blocks_max);
         let layout = Layout::new(accepted.bytes, accepted.block_bytes, accepted.blocks_max);
         let layout = match layout {
             Ok(layout) if !is_wrong => layout,
@@ -482,7 +485,7 @@ impl<S: Symbol> Client<S> {
                 self.control.push_back((pull.server, Control::Stop { pull: id }));
                 self.abandon(
                     id,
-                    "it answers with other bytes or longer blocks than were asked for".to_owned(),
+                    "it answers with other bytes, blocks or generations than were asked for".to_owned(),
                 );
                 return self.schedule(now);
             }
@@ -696,9 +699,9 @@ impl<S: Symbol> Client<S> {
 fn lacking<S: Symbol>(receiver: &Receiver<S>, start: u64) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let layout = receiver.layout();
-    for generation in (receiver.base()..layout.generations()).filter(|g| !receiver.has(*g)) {
-        let range = layout.range(generation);
-        let range = start + range.start..start + range.end;
+    for generations in receiver.incomplete() {
+        let (first, last) = (layout.range(generations.start), layout.range(generations.end - 1));
+        let range = start + first.start..start + last.end;
         match ranges.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
             _ => ranges.push(range),

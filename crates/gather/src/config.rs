@@ -1,6 +1,6 @@
 //! How clients and servers are set up.
 
-use crate::layout::BLOCK_BYTES_MAX;
+use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 use crate::msg::{Packet, SEAL_BYTES, WINDOW_MAX};
 use crate::receiver::packets_max;
 use anabranch_codes::lt::BLOCKS_MAX;
@@ -98,7 +98,10 @@ pub struct ServerConfig {
     pub rate_max: Option<BitRate>,
     /// The longest block that is sent, in bytes.
     pub block_bytes_max: u32,
-    /// Bytes of generations that one client may have a server hold.
+    /// The shortest block of a pull that is longer, in bytes.
+    pub block_bytes_min: u32,
+    /// Bytes that one client may have a server hold: generations, each block with what it takes beside its bytes, and packets
+    /// that are remembered. Each pull may have one generation and its packets nevertheless.
     pub memory_max: ByteCount,
     /// A pull whose client says nothing for so long is over: the timer of LTTP section III-A.
     pub give_up: Duration,
@@ -112,6 +115,7 @@ impl Default for ServerConfig {
             pulls_max: 256,
             rate_max: None,
             block_bytes_max: BLOCK_BYTES_MAX,
+            block_bytes_min: BLOCK_BYTES_MIN,
             memory_max: ByteCount::mib(256),
             give_up: Duration::from_secs(5),
             quantum: Duration::ZERO,

@@ -162,6 +162,7 @@ pub fn exercise_server(bytes: &[u8]) {
         pulls_max: 1 + draw.small(4) as usize,
         rate_max: draw.flag().then(|| BitRate::bps(1 + draw.number() % (1 << 40))),
         block_bytes_max: 1 + draw.small(60),
+        block_bytes_min: 1,
         memory_max: ByteCount::new(1 + draw.number() % (1 << 14)),
         quantum: Duration::from_us(draw.small(200).into()),
         ..ServerConfig::default()

@@ -23,6 +23,10 @@ pub struct Layout {
 /// The longest block, in bytes: what the largest UDP datagram holds beside headers.
 pub const BLOCK_BYTES_MAX: u32 = 65_000;
 
+/// The shortest block of a pull that is longer, in bytes: headers and what is kept beside each block stay small against it. It
+/// fits the smallest datagram that IPv4 lets nobody refuse.
+pub const BLOCK_BYTES_MIN: u32 = 512;
+
 /// Why bytes cannot be cut so.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

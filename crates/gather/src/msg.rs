@@ -228,9 +228,10 @@ pub struct Accepted {
     pub object_bytes: u64,
     /// Bytes that this pull brings.
     pub bytes: u64,
-    /// Bytes of a block: at most those that were asked for.
+    /// Bytes of a block: at most those that were asked for, and at least [`crate::BLOCK_BYTES_MIN`] of them, but for a pull that
+    /// has fewer.
     pub block_bytes: u32,
-    /// The most blocks to a generation: at most those that were asked for.
+    /// The most blocks to a generation: those that were asked for, but in [`Mode::Lttp`].
     pub blocks_max: u32,
 }
 

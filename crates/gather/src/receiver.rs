@@ -17,6 +17,7 @@ use anabranch_endpoint::Message as _;
 use anabranch_transport::tfrc::{Arrival, Receiver as Tfrc};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// In [`Mode::Counted`] feedback waits for so many packets where they come more slowly than once a round trip...
 const FEEDBACK_PACKETS: u64 = 8;
@@ -147,14 +148,14 @@ impl<S: Symbol> Receiver<S> {
     pub fn is_complete(&self) -> bool {
         self.base == self.receiving.layout.generations()
     }
-    /// All generations below this are complete.
-    pub const fn base(&self) -> u32 {
-        self.base
-    }
-    /// Whether a generation is complete.
-    pub fn has(&self, generation: u32) -> bool {
-        generation < self.base
-            || matches!(self.open.get((generation - self.base) as usize), Some(Open::Complete))
+    /// Runs of generations that are not complete, in order.
+    ///
+    /// Cost: a step for each generation that is open and one for all behind them, however many the layout has.
+    pub fn incomplete(&self) -> impl Iterator<Item = Range<u32>> + '_ {
+        let open = (self.base..).zip(&self.open);
+        let lacking = open.filter(|(_, open)| matches!(open, Open::Lacking(_))).map(|(at, _)| at..at + 1);
+        let behind = self.base + self.open.len() as u32..self.receiving.layout.generations();
+        lacking.chain(Some(behind).filter(|behind| !behind.is_empty()))
     }
     /// Bytes of generations that are complete.
     pub fn complete_bytes(&self) -> u64 {
@@ -373,5 +374,44 @@ impl<S: Symbol> Decoder<S> {
             Self::Peeling(decoder) => decoder.into_blocks(),
             Self::Inactivation(decoder) => decoder.into_blocks(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_endpoint::Bytes;
+
+    /// #17: a server that cut 4 GiB into as many generations made the client walk them all, for ten seconds, at a pull's end.
+    #[test]
+    fn what_lacks_of_endless_generations_is_a_few_runs() {
+        let layout = Layout::new(u32::MAX.into(), 1, 1).expect("within limits");
+        let generations = layout.generations();
+        let mut receiver = Receiver::<Bytes>::new(Receiving {
+            pull: PullId(0),
+            layout,
+            mode: Mode::Counted,
+            decoder: DecoderKind::Inactivation,
+            window: 4,
+            feedback_every: Duration::ZERO,
+            grant: None,
+        });
+        let all = 0..generations;
+        assert!(receiver.incomplete().eq([all]));
+        for (sequence, generation) in [0, 3].into_iter().enumerate() {
+            let sequence = sequence as u32;
+            let packet = Packet {
+                pull: PullId(0),
+                sequence,
+                sent_at: Instant::ZERO,
+                rtt: None,
+                generation,
+                id: 0,
+                payload: Bytes::from_static(b"x"),
+            };
+            receiver.handle_packet(Instant::ZERO, packet);
+        }
+        // Iterators are counted by their steps: none is longer than the window and one.
+        assert!(receiver.incomplete().eq([1..2, 2..3, 4..generations]));
     }
 }

@@ -189,17 +189,25 @@ impl<S: Symbol> Sender<S> {
     pub fn rate_bps(&self) -> f64 {
         self.tfrc.rate_bps().min(self.ceiling_bps)
     }
-    /// Bytes of blocks that it holds.
+    /// Bytes of blocks that it holds, with what each takes beside them.
     pub fn held_bytes(&self) -> u64 {
-        self.open.iter().map(|open| open.blocks.iter().map(|b| b.len() as u64).sum::<u64>()).sum()
+        let blocks =
+            |open: &Open<S>| open.blocks.iter().map(|b| (b.len() + size_of::<S>()) as u64).sum::<u64>();
+        self.open.iter().map(blocks).sum()
     }
-    /// Bytes of the generations that it holds or has asked for, each taken for one of the longest.
+    /// Bytes of the generations that it holds or has asked for, each taken for one of the longest, and of what it remembers of
+    /// packets.
     pub fn wanted_bytes(&self) -> u64 {
-        self.open.len() as u64 * self.generation_bytes()
+        self.open.len() as u64 * self.generation_bytes() + (self.on_way.len() * size_of::<OnWay>()) as u64
     }
-    /// Bytes of the longest generation.
+    /// Bytes that the longest generation takes.
     pub fn generation_bytes(&self) -> u64 {
-        u64::from(self.sending.layout.block_bytes()) * u64::from(self.sending.layout.blocks_max())
+        let layout = &self.sending.layout;
+        generation_bytes::<S>(layout.block_bytes(), layout.blocks_max())
+    }
+    /// Whether it holds no generation and has asked for none.
+    pub fn holds_nothing(&self) -> bool {
+        self.open.is_empty()
     }
     /// Whether no packet will leave any more.
     pub const fn is_over(&self) -> bool {
@@ -434,6 +442,12 @@ impl<S: Symbol> Sender<S> {
     pub fn poll_event(&mut self) -> Option<SenderEvent> {
         self.event.take()
     }
+}
+
+/// Bytes that a generation of so many blocks takes: its blocks, what holds each of them, and what holds them all.
+pub(crate) fn generation_bytes<S>(block_bytes: u32, blocks: u32) -> u64 {
+    let block = u64::from(block_bytes) + size_of::<S>() as u64;
+    u64::from(blocks) * block + size_of::<Open<S>>() as u64
 }
 
 /// Bytes in a second.

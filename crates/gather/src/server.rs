@@ -7,7 +7,7 @@
 use crate::config::{Mode, ServerConfig};
 use crate::layout::Layout;
 use crate::msg::{Accepted, Control, Feedback, Packet, PullId, REASON_BYTES_MAX, Request, WINDOW_MAX};
-use crate::sender::{Sender, SenderEvent, Sending};
+use crate::sender::{Sender, SenderEvent, Sending, generation_bytes};
 use anabranch_codes::Symbol;
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,6 +24,28 @@ pub struct Offer {
     /// The id of the first packet in [`Mode::Lttp`]: drawn at random, so that two servers do not send the same sums. In
     /// [`Mode::Counted`] ids begin with the blocks.
     pub first_id: u32,
+}
+
+/// What pulls take of the memory that a client may have.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of one generation of each pull: what each may always hold.
+    pub least: u64,
+    /// Bytes of the generations that are held or asked for, and of packets that are remembered.
+    pub wanted: u64,
+    /// The greater of the two, of each pull.
+    pub reserved: u64,
+}
+
+impl std::ops::Add for Usage {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            least: self.least + other.least,
+            wanted: self.wanted + other.wanted,
+            reserved: self.reserved + other.reserved,
+        }
+    }
 }
 
 /// What a server tells its user.
@@ -54,6 +76,8 @@ pub enum ServerEvent {
 #[derive(Debug)]
 pub struct Server<S> {
     config: ServerConfig,
+    /// What the same client has of other servers in this process.
+    others: Usage,
     /// Requests that the user has not answered.
     asked: BTreeMap<PullId, (Instant, Request)>,
     pulls: BTreeMap<PullId, Pull<S>>,
@@ -77,6 +101,7 @@ impl<S: Symbol> Server<S> {
     pub const fn new(config: ServerConfig) -> Self {
         Self {
             config,
+            others: Usage { least: 0, wanted: 0, reserved: 0 },
             asked: BTreeMap::new(),
             pulls: BTreeMap::new(),
             control: VecDeque::new(),
@@ -91,9 +116,22 @@ impl<S: Symbol> Server<S> {
         self.asked.is_empty() && self.pulls.is_empty()
     }
 
-    /// Bytes of blocks that it holds; at most [`ServerConfig::memory_max`].
+    /// Bytes of blocks that it holds, with what each takes beside them; at most [`ServerConfig::memory_max`].
     pub fn held_bytes(&self) -> u64 {
         self.pulls.values().map(|pull| pull.sender.held_bytes()).sum()
+    }
+
+    /// What its pulls take of the client's memory.
+    pub fn usage(&self) -> Usage {
+        self.pulls.values().fold(Usage::default(), |sum, pull| {
+            let (least, wanted) = (pull.sender.generation_bytes(), pull.sender.wanted_bytes());
+            sum + Usage { least, wanted, reserved: least.max(wanted) }
+        })
+    }
+
+    /// Says what the client's other connections take: all of them share its memory.
+    pub const fn set_others(&mut self, others: Usage) {
+        self.others = others;
     }
 
     /// Takes in a message of the client. What only a server says is ignored.
@@ -146,6 +184,10 @@ impl<S: Symbol> Server<S> {
         // A short range needs no block as long as it might be.
         let longest = request.block_bytes.min(self.config.block_bytes_max);
         let block_bytes = u64::from(longest).min(bytes.max(1)) as u32;
+        let least = self.config.block_bytes_min;
+        if u64::from(block_bytes) < u64::from(least).min(bytes) {
+            return self.refuse(pull, format!("blocks of {block_bytes} B: must be at least {least} B"));
+        }
         let blocks_max = match request.mode {
             Mode::Counted => request.blocks_max,
             // The paper codes over all of what is asked for.
@@ -155,9 +197,9 @@ impl<S: Symbol> Server<S> {
             Ok(layout) => layout,
             Err(error) => return self.refuse(pull, error.to_string()),
         };
-        let generation = u64::from(block_bytes) * u64::from(layout.blocks_max());
+        let generation = generation_bytes::<S>(block_bytes, layout.blocks_max());
         // Each pull may always hold one.
-        let others: u64 = self.pulls.values().map(|pull| pull.sender.generation_bytes()).sum();
+        let others = (self.usage() + self.others).least;
         let most = self.config.memory_max.as_u64();
         if others + generation > most {
             let reason = format!(
@@ -206,15 +248,12 @@ impl<S: Symbol> Server<S> {
     pub fn poll_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
         // A generation of each pull has its room, once those who were there before have made it; what is left goes to whoever
         // is first.
-        let sum =
-            |of: &dyn Fn(&Sender<S>) -> u64| self.pulls.values().map(|pull| of(&pull.sender)).sum::<u64>();
         let most = self.config.memory_max.as_u64();
-        let free = most.saturating_sub(sum(&Sender::wanted_bytes));
-        let unreserved =
-            most.saturating_sub(sum(&|sender| sender.wanted_bytes().max(sender.generation_bytes())));
+        let all = self.usage() + self.others;
+        let (free, unreserved) = (most.saturating_sub(all.wanted), most.saturating_sub(all.reserved));
         self.pulls.iter_mut().find_map(|(id, pull)| {
             let sender = &mut pull.sender;
-            let room = if sender.wanted_bytes() == 0 { free } else { unreserved };
+            let room = if sender.holds_nothing() { free } else { unreserved };
             if sender.generation_bytes() > room {
                 return None;
             }

@@ -10,7 +10,7 @@ use anabranch_gather::{
     Client, ClientConfig, DecoderKind, Mode, Offer, Piece, Server, ServerConfig, ServerId,
 };
 use anabranch_transport::tfrc::Report;
-use anabranch_units::{BitRate, Duration, Instant};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -132,32 +132,98 @@ fn every_pull_is_granted_something() {
     }
     client.handle_connected(Instant::ZERO, server, None);
     let accepted =
-        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
+        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 256 };
     client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
     client.handle_packet(Instant::ZERO, server, packet(0, 0));
     let (_, feedback) = client.poll_transmit(Instant::ZERO).expect("the first packet is reported");
     assert_eq!(feedback.grant, Some(BitRate::bps(1)));
 }
 
-/// Issue #4: the sum of what a client says of its time overflowed.
-#[test]
-fn a_report_of_another_century_is_survived() {
-    let mut server = Server::<Bytes>::new(ServerConfig::default());
+/// What a server answers to a request for all of an object of so many bytes.
+fn ask(
+    server: &mut Server<Bytes>,
+    pull: u32,
+    block_bytes: u32,
+    blocks_max: u32,
+    object_bytes: u64,
+) -> Control {
     let request = Request {
-        pull: PullId(0),
+        pull: PullId(pull),
         object: "x".into(),
         start: 0,
         length: None,
         mode: Mode::Counted,
-        block_bytes: 10,
-        blocks_max: 20,
+        block_bytes,
+        blocks_max,
         window: 2,
         grant: None,
         start_after: Duration::ZERO,
         rtt: None,
     };
     server.handle_control(Instant::ZERO, Control::Pull(request));
-    server.offer(Instant::ZERO, PullId(0), Offer { object_bytes: 200, first_id: 0 });
+    server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes, first_id: 0 });
+    server.poll_control().expect("an answer")
+}
+
+/// #17: blocks of one byte, each held by 32 bytes, counted as one: a client had thirty times the memory that was allowed.
+#[test]
+fn a_block_counts_with_what_holds_it() {
+    let config = ServerConfig {
+        memory_max: ByteCount::new(100_000),
+        block_bytes_min: 1,
+        pulls_max: 1_000,
+        ..ServerConfig::default()
+    };
+    let mut server = Server::<Bytes>::new(config);
+    let accepted = (0..1_000)
+        .filter(|pull| matches!(ask(&mut server, *pull, 1, 1_000, 1 << 20), Control::Accepted(_)))
+        .count();
+    assert_eq!(accepted, 100_000 / (1_000 * (1 + size_of::<Bytes>())));
+    while let Some((pull, _, range)) = server.poll_wanted() {
+        let byte = Bytes::from_static(b"x");
+        server.supply(pull, 0, (range.start..range.end).map(|_| byte.clone()).collect());
+    }
+    assert_eq!(server.held_bytes(), accepted as u64 * 1_000 * (1 + size_of::<Bytes>() as u64));
+    // What the same client has of another server of the process counts as well.
+    let mut other = Server::<Bytes>::new(ServerConfig {
+        memory_max: ByteCount::new(100_000),
+        block_bytes_min: 1,
+        ..ServerConfig::default()
+    });
+    other.set_others(server.usage());
+    let Control::Refused { reason, .. } = ask(&mut other, 0, 1, 1_000, 1 << 20) else { panic!("no room") };
+    assert!(reason.contains("other pulls have"), "{reason}");
+}
+
+/// #17: short blocks made a server work and hold much for little.
+#[test]
+fn a_block_is_not_shorter_than_it_needs_to_be() {
+    let mut server = Server::<Bytes>::new(ServerConfig::default());
+    let Control::Refused { reason, .. } = ask(&mut server, 0, 511, 256, 100_000) else { panic!("too short") };
+    assert_eq!(reason, "blocks of 511 B: must be at least 512 B");
+    assert!(matches!(ask(&mut server, 1, 512, 256, 100_000), Control::Accepted(_)));
+    // All of what is short is one block.
+    let Control::Accepted(accepted) = ask(&mut server, 2, 1_000, 256, 3) else { panic!("short") };
+    assert_eq!(accepted.block_bytes, 3);
+    // Nor does a client take in needlessly many, blocks or generations.
+    for (block_bytes, blocks_max, is_taken) in [(512, 256, true), (511, 256, false), (512, 255, false)] {
+        let config = ClientConfig { block_bytes: 1_024, blocks_max: 256, ..ClientConfig::default() };
+        let mut client = Client::<Bytes>::new(config).expect("a good configuration");
+        let server = client.add_server();
+        client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
+        client.handle_connected(Instant::ZERO, server, None);
+        let accepted =
+            Accepted { pull: PullId(0), object_bytes: 1 << 32, bytes: 1 << 32, block_bytes, blocks_max };
+        client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
+        assert_eq!(client.pulls().count(), usize::from(is_taken), "{block_bytes} B, {blocks_max} blocks");
+    }
+}
+
+/// Issue #4: the sum of what a client says of its time overflowed.
+#[test]
+fn a_report_of_another_century_is_survived() {
+    let mut server = Server::<Bytes>::new(ServerConfig { block_bytes_min: 1, ..ServerConfig::default() });
+    assert!(matches!(ask(&mut server, 0, 10, 20, 200), Control::Accepted(_)));
     let far = Duration::from_ns(u64::MAX / 1_000);
     let report = Report { sent_at: Instant::ZERO + far, delay: far, received_bps: f64::MAX, loss_rate: 1.0 };
     let (pull, report) = (PullId(0), Some(report));

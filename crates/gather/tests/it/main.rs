@@ -256,7 +256,9 @@ fn who_is_asked_later_finds_its_share_free() {
 #[test]
 fn a_servers_memory_is_for_whoever_needs_it_with_a_generation_for_each() {
     let generation = 200 * 32;
-    let config = ServerConfig { memory_max: ByteCount::new(3 * generation), ..ServerConfig::default() };
+    let memory = 3 * (generation + 32 * size_of::<Bytes>() as u64 + 100);
+    let config =
+        ServerConfig { memory_max: ByteCount::new(memory), block_bytes_min: 1, ..ServerConfig::default() };
     let mut server = Server::<Bytes>::new(config);
     let mut ask = |pull| {
         let request = Request {

@@ -70,7 +70,8 @@ impl World {
             events: Vec::new(),
             packets_sent: 0,
             servers: Vec::new(),
-            server_config,
+            // Objects are short here, and so are blocks.
+            server_config: ServerConfig { block_bytes_min: 1, ..server_config },
             now: Instant::ZERO,
             wire,
             random: Seed::new(seed).stream("wire", 0),

@@ -139,6 +139,7 @@ pub fn plan(workload: &System, network: &Network, field: &str) -> Result<Gather,
         give_up: GIVE_UP,
         // In the simulator blocks are lengths and take no memory.
         memory_max: ByteCount::new(1 << 50),
+        block_bytes_min: 1,
         ..ServerConfig::default()
     };
     let priorities = vec![settings.priority];
