@@ -7,7 +7,7 @@ use crate::wire::{
     CommandsReply, LinkAddress, RegisterReply, RegisterRequest, ReportsRequest, SubmitReply, SubmitRequest,
     TopologyView, TransferView, TransfersView,
 };
-use anabranch_net::keys::escaped;
+use anabranch_net::keys::{System, escaped};
 use anabranch_net::tls::Credentials;
 use anabranch_replicate::control::{Command, Report, TransferId};
 use anabranch_replicate::coordinator::Event;
@@ -41,7 +41,7 @@ impl Client {
         credentials: &Credentials,
         patience: Duration,
     ) -> Result<Self, ClientError> {
-        Ok(Self { connection: Connection::new("controller", address, credentials, patience)? })
+        Ok(Self { connection: Connection::new(System::Replicate, address, credentials, patience)? })
     }
 
     /// Submits a transfer. Tried once: repeated, it might be taken on twice.

@@ -3,7 +3,7 @@
 //! What is safe to repeat is repeated until the client's patience ends. Leaves out: what is asked. Read [`Connection`] first.
 
 use crate::answer::ErrorBody;
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{Credentials, explain, server_name};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -88,25 +88,30 @@ struct Inner {
 }
 
 impl Connection {
-    /// To the service at `address` (`host:port`), which calls itself `service` in messages. Connects at the first request;
-    /// `patience` is how long a repeatable request is tried.
+    /// To the system's controller at `address` (`host:port`). Connects at the first request; `patience` is how long a
+    /// repeatable request is tried.
     ///
-    /// Errors: credentials that cannot be used, an address without port.
+    /// Errors: credentials that cannot be used, or are another system's; an address without port.
     pub(crate) fn new(
-        service: &'static str,
+        system: System,
         address: impl Into<String>,
         credentials: &Credentials,
         patience: Duration,
     ) -> Result<Self, ClientError> {
         let address = address.into();
+        let service = system.role_name(Role::Controller).unwrap_or(Role::Controller.word());
         let settings = |e: &dyn std::fmt::Display| ClientError::Settings(e.to_string());
         if address.rsplit_once(':').is_none_or(|(h, p)| h.is_empty() || p.parse::<u16>().is_err()) {
             return Err(ClientError::Settings(format!(
                 "{service} address `{address}`: must be host:port, as in 127.0.0.1:7171"
             )));
         }
+        let own = credentials.identity();
+        if own.system != system {
+            return Err(ClientError::Settings(format!("the keys are those of {own}: give keys of {system}")));
+        }
         let config = credentials.client_config().map_err(|e| settings(&e))?;
-        let name = server_name(Role::Controller, "controller").map_err(|e| settings(&e))?;
+        let name = server_name(system, Role::Controller, "controller").map_err(|e| settings(&e))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 service,

@@ -8,6 +8,7 @@ use crate::metrics::Metrics;
 use crate::server::Service;
 use crate::store::{Store, StoreError};
 use anabranch_graph::Topology;
+use anabranch_net::keys::System;
 use anabranch_replicate::control::{Command, Report, TransferId};
 use anabranch_replicate::coordinator::{
     Coordinator, CoordinatorConfig, Event, EventKind, PlanRequest, Planner, SubmitError, TransferRequest,
@@ -561,6 +562,8 @@ impl Controller {
 }
 
 impl Service for Controller {
+    const SYSTEM: System = System::Replicate;
+
     fn router(&self) -> axum::Router {
         crate::http::router(self.clone())
     }

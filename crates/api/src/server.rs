@@ -3,7 +3,7 @@
 //! HTTP/1.1 only. Leaves out: what is asked (the `http` module). Read [`Server`] first.
 
 use crate::answer::{BODY_BYTES_MAX, ErrorBody};
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{Credentials, PeerIdentity, peer_identity};
 use axum::body::{HttpBody as _, to_bytes};
 use axum::extract::{Extension, Request, State};
@@ -62,10 +62,12 @@ pub enum ServeError {
         /// The system's reason.
         error: std::io::Error,
     },
-    /// The credentials are not those of a controller.
-    WrongRole {
-        /// What they are.
-        role: &'static str,
+    /// The credentials are not those of the system's controller.
+    WrongHolder {
+        /// Whose they are.
+        found: PeerIdentity,
+        /// The system that is served.
+        system: System,
     },
     /// The credentials cannot be used.
     Credentials(String),
@@ -77,8 +79,9 @@ impl std::fmt::Display for ServeError {
             Self::Bind { address, error } => {
                 write!(f, "{address}: cannot listen there: {error}: choose another address or port")
             }
-            Self::WrongRole { role } => {
-                write!(f, "the service was given keys of role `{role}`: give it `controller`")
+            Self::WrongHolder { found, system } => {
+                let role = system.role_name(Role::Controller).unwrap_or(Role::Controller.word());
+                write!(f, "the service was given the keys of {found}: give it those of the {system} {role}")
             }
             Self::Credentials(reason) => write!(f, "the service's keys cannot be used: {reason}"),
         }
@@ -88,6 +91,9 @@ impl std::error::Error for ServeError {}
 
 /// What a [`Server`] serves.
 pub trait Service: Send + Sync + 'static {
+    /// Whose it is: parties of other systems do not get through.
+    const SYSTEM: System;
+
     /// Its routes. The caller's identity is among each request's extensions.
     #[doc(hidden)]
     fn router(&self) -> axum::Router;
@@ -138,9 +144,9 @@ impl<S: Service> Server<S> {
         credentials: &Credentials,
         config: ServeConfig,
     ) -> Result<Self, ServeError> {
-        let role = credentials.identity().role;
-        if role != Role::Controller {
-            return Err(ServeError::WrongRole { role: role.word() });
+        let found = credentials.identity();
+        if (found.system, found.role) != (S::SYSTEM, Role::Controller) {
+            return Err(ServeError::WrongHolder { found: found.clone(), system: S::SYSTEM });
         }
         let tls = credentials.server_config().map_err(|e| ServeError::Credentials(e.to_string()))?;
         let listener = TcpListener::bind(config.address)
@@ -252,12 +258,7 @@ async fn serve_one(
         .and_then(peer_identity)
         .ok_or_else(|| "its certificate does not say who holds it".to_owned())?;
     let Some((_slot, limits)) = PeerSlot::take(&peers, &peer, &config) else {
-        return Err(format!(
-            "{} `{}` has {} connections already",
-            peer.role.word(),
-            peer.name,
-            config.peer_connections_max
-        ));
+        return Err(format!("{peer} has {} connections already", config.peer_connections_max));
     };
     let service = TowerToHyperService::new(router.layer(Extension(peer)).layer(Extension(limits)));
     hyper::server::conn::http1::Builder::new()

@@ -7,7 +7,7 @@
 use super::relay::usage;
 use anabranch_api::shuffle::Client;
 use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest};
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_shuffle::control::{FlowKey, Report};
 use anyhow::{Context as _, ensure};
@@ -119,7 +119,8 @@ async fn load(args: &Args, keys: &Path, names: &[String], address: &str, pid: u3
     let (limits, replies) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut agents = Vec::new();
     for (host, name) in (0..args.hosts).zip(names) {
-        let credentials = Credentials::load(&CredentialFiles::in_set(keys, Role::Site, name))?;
+        let credentials =
+            Credentials::load(&CredentialFiles::in_set(keys, System::Shuffle, Role::Site, name))?;
         let client = Client::new(address.trim(), &credentials, REPLY_MAX)?;
         let join = JoinRequest {
             session: 1,

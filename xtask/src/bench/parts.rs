@@ -4,7 +4,7 @@
 
 use super::best_seconds;
 use anabranch_codes::kernel_in_use;
-use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
+use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
 use anabranch_net::tls::{CredentialFiles, Credentials, server_name};
 use anyhow::Context as _;
 use rustls::{ClientConnection, ServerConnection};
@@ -91,6 +91,7 @@ impl Parts {
 /// A client's and a server's end, as two sites have them, before the handshake.
 fn connection() -> anyhow::Result<(ClientConnection, ServerConnection)> {
     let set = make_set(&SetRequest {
+        system: System::Replicate,
         sites: vec!["a".into(), "b".into()],
         operators: vec!["operator".into()],
         controller_hosts: vec![],
@@ -99,13 +100,18 @@ fn connection() -> anyhow::Result<(ClientConnection, ServerConnection)> {
     let folder = std::env::temp_dir().join(format!("anabranch-bench-keys-{}", std::process::id()));
     let credentials = write_set(&folder, &set).map_err(anyhow::Error::from).and_then(|()| {
         let load = |name| {
-            Ok::<_, anyhow::Error>(Credentials::load(&CredentialFiles::in_set(&folder, Role::Site, name))?)
+            Ok::<_, anyhow::Error>(Credentials::load(&CredentialFiles::in_set(
+                &folder,
+                System::Replicate,
+                Role::Site,
+                name,
+            ))?)
         };
         Ok((load("a")?, load("b")?))
     });
     let _ = std::fs::remove_dir_all(&folder);
     let (a, b) = credentials?;
-    let client = ClientConnection::new(a.client_config()?, server_name(Role::Site, "b")?)?;
+    let client = ClientConnection::new(a.client_config()?, server_name(System::Replicate, Role::Site, "b")?)?;
     Ok((client, ServerConnection::new(b.server_config()?)?))
 }
 

@@ -8,7 +8,7 @@ use super::wire::{
     TransfersView,
 };
 use crate::connection::{ClientError, Connection};
-use anabranch_net::keys::escaped;
+use anabranch_net::keys::{System, escaped};
 use anabranch_net::tls::Credentials;
 use anabranch_shuffle::control::Limit;
 use hyper::Method;
@@ -29,7 +29,7 @@ impl Client {
     /// Errors: credentials that cannot be used, an address without port.
     pub fn new(address: &str, credentials: &Credentials, patience: Duration) -> Result<Self, ClientError> {
         let address = address.strip_prefix("https://").unwrap_or(address).trim_end_matches('/');
-        Ok(Self { connection: Connection::new("coordinator", address, credentials, patience)? })
+        Ok(Self { connection: Connection::new(System::Shuffle, address, credentials, patience)? })
     }
 
     /// Where the coordinator is: `host:port`.

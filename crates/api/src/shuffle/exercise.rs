@@ -3,7 +3,7 @@
 //! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 
 use super::service::{CoordinatorService, CoordinatorServiceConfig};
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::PeerIdentity;
 use anabranch_shuffle::ChasePlus;
 use axum::body::Body;
@@ -30,7 +30,7 @@ pub fn exercise(bytes: &[u8]) -> bool {
     let config = CoordinatorServiceConfig::new(|| Box::new(ChasePlus::default()), "");
     let service = CoordinatorService::open_in_memory(config).expect("memory can be written");
     let routes = [(Role::Site, "a"), (Role::Operator, "operator")].map(|(role, name)| {
-        let peer = PeerIdentity { role, name: name.to_owned() };
+        let peer = PeerIdentity { system: System::Shuffle, role, name: name.to_owned() };
         TowerToHyperService::new(super::http::router(service.clone()).layer(Extension(peer)))
     });
     let mut is_any_refused = false;

@@ -13,6 +13,7 @@ use crate::metrics::Metrics;
 use crate::server::Service;
 use crate::store::StoreError;
 use anabranch_fluid::Allocator;
+use anabranch_net::keys::System;
 use anabranch_shuffle::control::Limit;
 use anabranch_shuffle::coordinator::{self, Coordinator, Ended, Host, ReportError, Settings, Uplink};
 use anabranch_units::{BitRate, Duration, Instant};
@@ -431,6 +432,8 @@ impl CoordinatorService {
 }
 
 impl Service for CoordinatorService {
+    const SYSTEM: System = System::Shuffle;
+
     fn router(&self) -> axum::Router {
         super::http::router(self.clone())
     }

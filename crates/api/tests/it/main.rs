@@ -9,7 +9,7 @@ use anabranch_api::{
 };
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{KeySet, Role, SetRequest, make_set, write_set};
+use anabranch_net::keys::{KeySet, Role, SetRequest, System, make_set, write_set};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_replicate::control::{ByteRange, Command, FileHash, Report, TransferId};
 use anabranch_replicate::coordinator::{EventKind, Outcome, PhaseName, PlanRequest, Verdict};
@@ -76,6 +76,7 @@ struct World {
 
 fn keys() -> KeySet {
     make_set(&SetRequest {
+        system: System::Replicate,
         sites: vec!["seattle".into(), "New York".into()],
         operators: vec!["operator".into()],
         controller_hosts: vec![],
@@ -124,7 +125,8 @@ impl World {
     }
 
     fn credentials(&self, role: Role, name: &str) -> Credentials {
-        Credentials::load(&CredentialFiles::in_set(&self.folder, role, name)).expect("they were written")
+        Credentials::load(&CredentialFiles::in_set(&self.folder, System::Replicate, role, name))
+            .expect("they were written")
     }
 
     fn client(&self, role: Role, name: &str) -> Client {
@@ -362,7 +364,7 @@ async fn another_authority_is_refused() {
     write_set(&folder, &keys()).expect("an empty folder");
     let quick = StdDuration::from_millis(300);
     let load = |ca: &Path| {
-        let own = CredentialFiles::in_set(&folder, Role::Operator, "operator");
+        let own = CredentialFiles::in_set(&folder, System::Replicate, Role::Operator, "operator");
         Credentials::load(&CredentialFiles { ca: ca.join("ca.pem"), ..own })
     };
     let stranger = Client::new(world.address.to_string(), &load(&folder).expect("one set"), quick)

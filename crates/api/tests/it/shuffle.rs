@@ -4,7 +4,7 @@ use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest};
 use anabranch_api::shuffle::{Client, CoordinatorService, CoordinatorServiceConfig};
 use anabranch_api::{ClientError, ServeConfig, Server};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
+use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_shuffle::ChasePlus;
 use anabranch_shuffle::control::{FlowKey, Limit, Report};
@@ -32,6 +32,7 @@ impl World {
         let folder = std::env::temp_dir().join(format!("anabranch-shuffle-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let request = SetRequest {
+            system: System::Shuffle,
             sites: HOSTS.map(str::to_owned).to_vec(),
             operators: vec!["operator".into()],
             controller_hosts: vec![],
@@ -73,7 +74,8 @@ impl World {
     }
 
     fn credentials(&self, role: Role, name: &str) -> Credentials {
-        Credentials::load(&CredentialFiles::in_set(&self.folder, role, name)).expect("they were written")
+        Credentials::load(&CredentialFiles::in_set(&self.folder, System::Shuffle, role, name))
+            .expect("they were written")
     }
 
     fn client(&self, role: Role, name: &str) -> Client {

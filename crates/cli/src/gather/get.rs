@@ -8,7 +8,7 @@ pub mod targets;
 
 use anabranch_gather::ClientConfig;
 use anabranch_gather::msg::{Packet, SEAL_BYTES};
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::{Context as _, ensure};
@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
     /// The folder with this client's keys (and ca.pem), as `gather keys` made it.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     keys: PathBuf,
     /// The client's name, as its keys have it.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
@@ -85,7 +85,12 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     );
     ensure!(!(streams && args.json), "--output -: standard output takes the object, or --json, not both");
     targets::place(&mut targets, &args.output, is_folder)?;
-    let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Operator, &args.client))?;
+    let credentials = Credentials::load(&CredentialFiles::in_set(
+        &args.keys,
+        System::Gather,
+        Role::Operator,
+        &args.client,
+    ))?;
     let headers = SEAL_BYTES + Packet::<()>::HEADER_BYTES;
     let datagram = u32::try_from(args.datagram.as_u64()).unwrap_or(u32::MAX);
     let most = anabranch_net::datagram::PAYLOAD_MAX as u32;

@@ -1,6 +1,6 @@
 //! `anabranch gather keys`: certificates with which servers and clients know each other.
 
-use anabranch_net::keys::{SetRequest, VALID_DAYS};
+use anabranch_net::keys::{SetRequest, System, VALID_DAYS};
 use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,8 +8,9 @@ use std::process::ExitCode;
 /// For whom, and where.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The folder to make, with an authority of its own; or that of an authority which is there, that makes more.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    /// The folder to make, with an authority of its own; or that of an authority of `gather` which is there, that makes
+    /// more. A folder holds one system's keys only.
+    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     out: PathBuf,
     /// Names of the servers.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "server")]
@@ -31,6 +32,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         "keys for nobody: name --servers, --clients, or both"
     );
     let request = SetRequest {
+        system: System::Gather,
         sites: args.servers.clone(),
         operators: args.clients.clone(),
         controller_hosts: vec![],

@@ -10,7 +10,7 @@ mod session;
 use anabranch_gather::ServerConfig;
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::seal::ChannelId;
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_units::{BitRate, ByteCount, Duration};
@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "PORT")]
     advertise_port: Option<u16>,
     /// The folder with this server's keys (and ca.pem), as `gather keys` made it.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     keys: PathBuf,
     /// The server's name, as its keys have it.
     #[arg(long, value_name = "NAME", default_value = "server")]
@@ -93,7 +93,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })?;
     anyhow::ensure!(args.clients_max > 0, "--clients-max 0: must be at least 1");
     anyhow::ensure!(args.pulls_max > 0, "--pulls-max 0: must be at least 1");
-    let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Site, &args.name))?;
+    let credentials =
+        Credentials::load(&CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name))?;
     let config = ServerConfig {
         pulls_max: args.pulls_max,
         rate_max: args.rate_max,

@@ -2,7 +2,7 @@
 
 use crate::network::TopologyArgs;
 use anabranch_api::{Controller, ControllerConfig, ServeConfig, Server};
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_replicate::coordinator::{DefaultPlanner, JointConfig};
 use anabranch_units::Duration;
@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7171")]
     listen: SocketAddr,
     /// The folder that `keys init` made, or a copy with ca.pem, controller.pem and controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     keys: PathBuf,
     /// The file in which transfers are kept over restarts.
     #[arg(long, value_name = "FILE", default_value = "controller.redb")]
@@ -46,7 +46,7 @@ pub struct Args {
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
-    let files = CredentialFiles::in_set(&args.keys, Role::Controller, "controller");
+    let files = CredentialFiles::in_set(&args.keys, System::Replicate, Role::Controller, "controller");
     let credentials = Credentials::load(&files)?;
     crate::process::runtime()?.block_on(async {
         let mut config = ControllerConfig::new(topology, DefaultPlanner, &args.store);

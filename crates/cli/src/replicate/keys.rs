@@ -1,7 +1,7 @@
 //! `anabranch replicate keys`: a working set of certificates for mutual TLS, and more for those who come later.
 
 use crate::network::TopologyArgs;
-use anabranch_net::keys::{SetRequest, VALID_DAYS, add_to_set, make_set, write_set};
+use anabranch_net::keys::{SetRequest, System, VALID_DAYS, add_to_set, make_set, write_set};
 use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ pub enum Command {
 #[derive(clap::Args)]
 pub struct AddArgs {
     /// The folder that `keys init` made, with ca.pem and ca.key.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     keys: PathBuf,
     /// Names of the sites, as the topology has them.
     #[arg(long, value_name = "SITE", value_delimiter = ',')]
@@ -37,8 +37,9 @@ pub struct AddArgs {
 pub struct InitArgs {
     #[command(flatten)]
     network: TopologyArgs,
-    /// The folder to make; it must not exist. Each machine then gets ca.pem and its own pair, nothing else.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    /// The folder to make; no keys may be there. Each machine then gets ca.pem and its own pair, nothing else. A folder
+    /// holds one system's keys only.
+    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     out: PathBuf,
     /// Names of the operators who may submit transfers.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "operator")]
@@ -67,6 +68,7 @@ fn add(args: &AddArgs, quiet: bool) -> anyhow::Result<ExitCode> {
         "keys for nobody: name --sites, --operators, or both"
     );
     let request = SetRequest {
+        system: System::Replicate,
         sites: args.sites.clone(),
         operators: args.operators.clone(),
         controller_hosts: vec![],
@@ -83,6 +85,7 @@ fn add(args: &AddArgs, quiet: bool) -> anyhow::Result<ExitCode> {
 fn init(args: &InitArgs, quiet: bool) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
     let request = SetRequest {
+        system: System::Replicate,
         sites: topology.sites().iter().map(|s| s.name.clone()).collect(),
         operators: args.operators.clone(),
         controller_hosts: args.controller_hosts.clone(),

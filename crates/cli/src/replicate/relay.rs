@@ -6,7 +6,7 @@ use crate::network::TopologyArgs;
 use anabranch_api::wire::LinkAddress;
 use anabranch_api::{Client, ClientError, SiteLink};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_replicate::control::Report;
 use anabranch_units::{ByteCount, LinkId};
@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
     controller: String,
     /// The folder with this site's keys (and ca.pem), as `keys init` made it.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     keys: PathBuf,
     /// The folder below which files are read and written.
     #[arg(long, value_name = "DIR", default_value = ".")]
@@ -76,7 +76,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let root = args.dir.canonicalize().with_context(|| {
         format!("--dir {}: make this folder, or name the one that holds the files", args.dir.display())
     })?;
-    let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Site, &name))?;
+    let credentials =
+        Credentials::load(&CredentialFiles::in_set(&args.keys, System::Replicate, Role::Site, &name))?;
     let addresses = addresses(args, &topology, site)?;
     crate::process::runtime()?.block_on(async {
         let listener = anabranch_net::socket::listen(args.listen)?;

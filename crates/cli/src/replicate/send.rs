@@ -6,7 +6,7 @@ use anabranch_api::wire::{
 };
 use anabranch_api::{Client, WatchItem};
 use anabranch_graph::{LinkProperties, Place, Topology};
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_replicate::control::{Priority, TransferId};
 use anabranch_replicate::coordinator::{CorruptPolicy, EventKind, Outcome, SchemeChoice, Verdict};
@@ -27,7 +27,7 @@ pub struct ControllerArgs {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
     pub controller: String,
     /// The folder with the operator's keys (and ca.pem), as `keys init` made it.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     pub keys: PathBuf,
     /// Which operator.
     #[arg(long, value_name = "NAME", default_value = "operator")]
@@ -39,7 +39,7 @@ impl ControllerArgs {
     ///
     /// Errors: keys that cannot be used, an address without port.
     pub fn client(&self) -> anyhow::Result<Client> {
-        let files = CredentialFiles::in_set(&self.keys, Role::Operator, &self.operator);
+        let files = CredentialFiles::in_set(&self.keys, System::Replicate, Role::Operator, &self.operator);
         Ok(Client::new(&self.controller, &Credentials::load(&files)?, Duration::from_secs(10))?)
     }
 }

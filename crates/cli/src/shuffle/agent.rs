@@ -12,7 +12,7 @@ pub mod guard;
 use anabranch_api::ClientError;
 use anabranch_api::shuffle::Client;
 use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest, Uplink};
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_pace::{Flow, FlowReader, FlowState, Pacer, PacerOptions};
 use anabranch_shuffle::book::{Book, Seen};
@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:7190")]
     coordinator: String,
     /// The folder with this host's keys (and ca.pem), as `shuffle keys` made it.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
     keys: PathBuf,
     /// The host's name, as its keys have it.
     #[arg(long, value_name = "HOST")]
@@ -114,7 +114,8 @@ const FLOWS_TOGETHER: usize = 100;
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     check_name(&args.name)?;
-    let credentials = Credentials::load(&CredentialFiles::in_set(&args.keys, Role::Site, &args.name))?;
+    let credentials =
+        Credentials::load(&CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Site, &args.name))?;
     let client = Client::new(&args.coordinator, &credentials, REPLY_MAX)?;
     let link_rate = match args.link {
         Some(rate) => rate,

@@ -3,7 +3,7 @@
 use super::allocator::Name;
 use anabranch_api::shuffle::{CoordinatorService, CoordinatorServiceConfig};
 use anabranch_api::{ServeConfig, Server};
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7190")]
     listen: SocketAddr,
     /// The folder that `shuffle keys` made, or a copy with ca.pem, controller.pem and controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
     keys: PathBuf,
     /// The file in which transfers that have ended are kept, the last 10,000.
     #[arg(long, value_name = "FILE", default_value = "coordinator.redb")]
@@ -30,7 +30,7 @@ pub struct Args {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let files = CredentialFiles::in_set(&args.keys, Role::Controller, "controller");
+    let files = CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Controller, "controller");
     let credentials = Credentials::load(&files)?;
     let allocator = args.allocator;
     crate::process::runtime()?.block_on(async {

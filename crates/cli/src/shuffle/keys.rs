@@ -1,6 +1,6 @@
 //! `anabranch shuffle keys`: certificates with which coordinator, agents and operators know each other.
 
-use anabranch_net::keys::{SetRequest, VALID_DAYS};
+use anabranch_net::keys::{SetRequest, System, VALID_DAYS};
 use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,9 +8,9 @@ use std::process::ExitCode;
 /// For whom, and where.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The folder to make, with an authority and a coordinator of its own; or that of an authority which is there, that
-    /// makes more.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    /// The folder to make, with an authority and a coordinator of its own; or that of an authority of `shuffle` which is
+    /// there, that makes more. A folder holds one system's keys only.
+    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
     out: PathBuf,
     /// Names of the hosts.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
@@ -35,6 +35,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         "keys for nobody: name --hosts, --operators, or both"
     );
     let request = SetRequest {
+        system: System::Shuffle,
         sites: args.hosts.clone(),
         operators: args.operators.clone(),
         controller_hosts: args.coordinator_hosts.clone(),

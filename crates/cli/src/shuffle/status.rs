@@ -4,7 +4,7 @@ mod page;
 
 use anabranch_api::shuffle::Client;
 use anabranch_api::shuffle::wire::{EndedView, HostView, TransfersView, Uplink};
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_units::{BitRate, ByteCount};
 use comfy_table::{Table, presets::NOTHING};
@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:7190")]
     coordinator: String,
     /// The folder with the operator's keys (and ca.pem), as `shuffle keys` made it.
-    #[arg(long, value_name = "DIR", default_value = "keys")]
+    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
     keys: PathBuf,
     /// Which operator.
     #[arg(long, value_name = "NAME", default_value = "operator")]
@@ -45,7 +45,7 @@ pub struct Args {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let files = CredentialFiles::in_set(&args.keys, Role::Operator, &args.operator);
+    let files = CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Operator, &args.operator);
     let client = Client::new(&args.coordinator, &Credentials::load(&files)?, Duration::from_secs(10))?;
     crate::process::runtime()?.block_on(async {
         if let Some(listen) = args.web {

@@ -526,12 +526,13 @@ fn keys_that_do_not_belong_together_get_one_line() {
     expect_one_line(send("absent"), &["absent/ca.pem", "keys init"]);
     // The other set's files, one after the other, in place of the right ones.
     let take = |file: &str| {
-        std::fs::copy(local.path("other").join(file), local.path("keys").join(file)).expect("copied")
+        std::fs::copy(local.path("other").join(file), local.path("keys/replicate").join(file))
+            .expect("copied")
     };
     take("operators/operator.key");
-    expect_one_line(send("keys"), &["operators/operator.key", "belongs to another certificate"]);
+    expect_one_line(send("keys/replicate"), &["operators/operator.key", "belongs to another certificate"]);
     take("operators/operator.pem");
-    expect_one_line(send("keys"), &["operators/operator.pem", "ca.pem", "files of one set"]);
+    expect_one_line(send("keys/replicate"), &["operators/operator.pem", "ca.pem", "files of one set"]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather::Mode;
 use anabranch_gather::msg::{Control, Datagram, PullId, Request};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::seal::{self, ChannelId};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_units::Duration as Time;
@@ -466,7 +466,7 @@ struct Hand {
 
 impl Hand {
     async fn connect(keys: &Path, to: SocketAddr) -> Self {
-        let files = CredentialFiles::in_set(keys, Role::Operator, "client");
+        let files = CredentialFiles::in_set(keys, System::Gather, Role::Operator, "client");
         let credentials = Credentials::load(&files).expect("they were made");
         let identity = Identity::new(&credentials).expect("they are good");
         let tcp = tokio::net::TcpStream::connect(to).await.expect("the server listens");
@@ -597,7 +597,7 @@ async fn listen_by_hand(
     bytes: Option<u64>,
     says: Option<Control>,
 ) {
-    let files = CredentialFiles::in_set(&keys, Role::Site, "server");
+    let files = CredentialFiles::in_set(&keys, System::Gather, Role::Site, "server");
     let identity = Identity::new(&Credentials::load(&files).expect("they were made")).expect("they are good");
     let (tcp, _) = listener.accept().await.expect("a client connects");
     let (mut stream, _) = identity.accept(tcp).await.expect("of one authority");

@@ -13,7 +13,7 @@ use anabranch_api::{Client, SiteLink};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::Role;
+use anabranch_net::keys::{Role, System};
 use anabranch_net::socket::{self, TcpOptions};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_replicate::control::{Command, Outgoing, Report, Run, SiteProgram, TransferId};
@@ -134,7 +134,12 @@ impl World {
     }
 
     fn credentials(&self, role: Role, name: &str) -> Credentials {
-        let files = CredentialFiles::in_set(&self.folder.path().join("keys"), role, name);
+        let files = CredentialFiles::in_set(
+            &self.folder.path().join("keys/replicate"),
+            System::Replicate,
+            role,
+            name,
+        );
         Credentials::load(&files).expect("`keys init` made them")
     }
 

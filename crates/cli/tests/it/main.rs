@@ -11,6 +11,7 @@ mod failures;
 mod fill;
 mod gather;
 mod hostile;
+mod keys;
 mod net;
 mod replay;
 mod shuffle;

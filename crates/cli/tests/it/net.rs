@@ -457,7 +457,7 @@ impl Local {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut local = Self { folder, address: String::new(), daemons: Vec::new() };
         std::fs::write(local.path("network.toml"), toml).expect("the folder is ours");
-        local.keys("keys");
+        local.keys("keys/replicate");
         let mut command =
             local.command(&["controller", "--listen", "127.0.0.1:0", "--topology", "network.toml"]);
         let mut controller = command.stderr(Stdio::piped()).spawn().expect("the controller starts");

@@ -1,12 +1,13 @@
 //! Handshakes between right and wrong parties, in memory.
 
 use super::*;
-use crate::keys::{KeySet, SetRequest, make_set_at};
+use crate::keys::{KeyFile, KeySet, SetRequest, make_set_at, more_of};
 use std::io::Error;
 use time::OffsetDateTime;
 
 fn set(days_ago: i64) -> KeySet {
     let request = SetRequest {
+        system: System::Replicate,
         sites: vec!["seattle".into(), "controller".into(), "New York".into()],
         operators: vec!["operator".into()],
         controller_hosts: vec![],
@@ -17,7 +18,12 @@ fn set(days_ago: i64) -> KeySet {
 
 fn load(set: &KeySet, authority: &KeySet, stem: &str) -> Result<Credentials, TlsError> {
     let file = set.files.iter().find(|f| f.stem == Path::new(stem)).expect("it is in the set");
-    let files = CredentialFiles { ca: "ca.pem".into(), certificate: "x.pem".into(), key: "x.key".into() };
+    let files = CredentialFiles {
+        ca: "ca.pem".into(),
+        certificate: "x.pem".into(),
+        key: "x.key".into(),
+        holder: None,
+    };
     Credentials::from_pem(
         authority.files[0].certificate_pem.as_bytes(),
         file.certificate_pem.as_bytes(),
@@ -32,9 +38,24 @@ fn party(set: &KeySet, stem: &str) -> Credentials {
 
 /// Whom the server saw, or the first end's error.
 fn shake(client: &Credentials, server: &Credentials, expected: (Role, &str)) -> Result<PeerIdentity, String> {
-    let name = server_name(expected.0, expected.1).expect("a good name");
-    let mut c =
-        rustls::ClientConnection::new(client.client_config().expect("loaded"), name).expect("a good name");
+    let name = server_name(System::Replicate, expected.0, expected.1).expect("a good name");
+    shake_named(client, server, name)
+}
+
+fn shake_named(
+    client: &Credentials,
+    server: &Credentials,
+    name: ServerName<'static>,
+) -> Result<PeerIdentity, String> {
+    shake_with(client.client_config().expect("loaded"), server, name)
+}
+
+fn shake_with(
+    client: Arc<ClientConfig>,
+    server: &Credentials,
+    name: ServerName<'static>,
+) -> Result<PeerIdentity, String> {
+    let mut c = rustls::ClientConnection::new(client, name).expect("a good name");
     let mut s = rustls::ServerConnection::new(server.server_config().expect("loaded")).expect("loaded");
     let fail = |e: rustls::Error| explain("peer at 10.0.0.1:7", &Error::other(e));
     for _ in 0..10 {
@@ -66,7 +87,7 @@ fn both_ends_know_each_other() {
     let set = set(0);
     let (site, controller) = (party(&set, "sites/New%20York"), party(&set, "controller"));
     let seen = shake(&site, &controller, (Role::Controller, "controller")).expect("one set");
-    assert_eq!(seen, PeerIdentity { role: Role::Site, name: "New York".into() });
+    assert_eq!(seen, PeerIdentity { system: System::Replicate, role: Role::Site, name: "New York".into() });
     let (a, b) = (party(&set, "sites/seattle"), party(&set, "sites/New%20York"));
     let seen = shake(&a, &b, (Role::Site, "New York")).expect("sites listen too");
     assert_eq!(seen.name, "seattle");
@@ -90,6 +111,75 @@ fn a_site_cannot_act_as_another_or_as_the_controller() {
     assert_eq!(seen.map(|s| s.role), Ok(Role::Site));
     let error = shake(&client, &party(&set, "operators/operator"), (Role::Operator, "operator"));
     assert!(error.is_err(), "an operator's certificate is no server's: {error:?}");
+}
+
+/// #17: a client of `gather` was an operator of `replicate` where one authority had made the keys of both.
+#[test]
+fn a_party_of_another_system_is_refused_from_both_ends() {
+    let ours = set(0);
+    let authority = ours.files[0].clone();
+    for system in System::all().filter(|s| *s != System::Replicate) {
+        // By the same authority, as nobody makes them: with the names that `replicate` has.
+        let request = SetRequest {
+            system,
+            sites: vec!["seattle".into()],
+            operators: vec!["operator".into()],
+            controller_hosts: vec![],
+            valid_days: 10,
+        };
+        let theirs = KeySet {
+            files: [authority.clone()]
+                .into_iter()
+                .chain(more_of(&authority, &request))
+                .collect::<Vec<KeyFile>>(),
+        };
+        let controller = party(&ours, "controller");
+        let name = server_name(System::Replicate, Role::Controller, "controller").expect("a good name");
+        for (stem, who) in [
+            (
+                "operators/operator",
+                format!("{} `operator`", system.role_name(Role::Operator).expect("all have")),
+            ),
+            ("sites/seattle", format!("{} `seattle`", system.role_name(Role::Site).expect("all have"))),
+        ] {
+            let error = shake_named(&party(&theirs, stem), &controller, name.clone()).expect_err("not ours");
+            let said = format!("{system} {who} has no business here: this is replicate");
+            assert!(error.contains(&said), "{error}");
+        }
+        let caller = party(&ours, "operators/operator");
+        let wanted = server_name(System::Replicate, Role::Site, "seattle").expect("a good name");
+        let error = shake_named(&caller, &party(&theirs, "sites/seattle"), wanted).expect_err("not ours");
+        assert!(error.contains("and not replicate site `seattle`"), "{error}");
+        let any = caller.client_config_for(Role::Site).expect("loaded");
+        let error = shake_with(any, &party(&theirs, "sites/seattle"), name).expect_err("not ours");
+        assert!(error.contains("and not a replicate site"), "{error}");
+    }
+}
+
+#[test]
+fn a_certificate_of_another_holder_than_asked_for_is_named() {
+    let set = set(0);
+    let file = |stem: &str| set.files.iter().find(|f| f.stem == Path::new(stem)).expect("it is in the set");
+    let (ca, own) = (file("ca"), file("sites/seattle"));
+    let files = |system, role, name: &str| CredentialFiles {
+        holder: Some(PeerIdentity { system, role, name: name.into() }),
+        ..CredentialFiles::in_set(Path::new("keys"), system, Role::Site, "seattle")
+    };
+    let load = |files| {
+        let pem = (ca.certificate_pem.as_bytes(), own.certificate_pem.as_bytes(), own.key_pem.as_bytes());
+        Credentials::from_pem(pem.0, pem.1, pem.2, &files)
+    };
+    load(files(System::Replicate, Role::Site, "seattle")).expect("its own");
+    for wrong in [
+        files(System::Gather, Role::Site, "seattle"),
+        files(System::Replicate, Role::Operator, "seattle"),
+        files(System::Replicate, Role::Site, "New York"),
+    ] {
+        let expected = wrong.holder.clone().expect("just set");
+        let error = load(wrong).expect_err("somebody else's").to_string();
+        let said = format!("is the certificate of replicate site `seattle`, and one of {expected} is needed");
+        assert!(error.contains("keys/sites/seattle.pem") && error.contains(&said), "{error}");
+    }
 }
 
 #[test]
@@ -118,7 +208,12 @@ fn bad_files_are_named_with_what_is_wrong() {
         text(load(&good, &other, "sites/seattle"))
             .contains("x.pem: the certificate was not made by the authority ca.pem")
     );
-    let files = CredentialFiles { ca: "ca.pem".into(), certificate: "x.pem".into(), key: "x.key".into() };
+    let files = CredentialFiles {
+        ca: "ca.pem".into(),
+        certificate: "x.pem".into(),
+        key: "x.key".into(),
+        holder: None,
+    };
     let pem = |i: usize| good.files[i].certificate_pem.as_bytes();
     let key = |i: usize| good.files[i].key_pem.as_bytes();
     let mixed = Credentials::from_pem(pem(0), pem(1), key(2), &files);
@@ -129,7 +224,7 @@ fn bad_files_are_named_with_what_is_wrong() {
     assert!(
         text(Credentials::from_pem(pem(0), pem(1), pem(1), &files)).contains("x.key: holds no private key")
     );
-    let nowhere = CredentialFiles::in_set(Path::new("/nowhere"), Role::Site, "a b");
+    let nowhere = CredentialFiles::in_set(Path::new("/nowhere"), System::Replicate, Role::Site, "a b");
     assert!(text(Credentials::load(&nowhere)).contains("/nowhere/ca.pem: cannot be read"));
     assert_eq!(nowhere.key, Path::new("/nowhere/sites/a%20b.key"));
 }

@@ -59,8 +59,7 @@ pub async fn run(
         let (stream, peer) = identity.accept(tcp).await.context("no secure connection")?;
         anyhow::ensure!(
             matches!(peer.role, Role::Operator | Role::Site),
-            "a {} is no client: its keys are for something else",
-            peer.role.word()
+            "{peer} is no client: its keys are for something else"
         );
         let mut reader = Reader::new(stream);
         match reader.next().await? {

@@ -58,7 +58,7 @@ async fn plan(State(client): State<Client>, Path(id): Path<u64>) -> Result<Respo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_net::keys::{self, Role};
+    use anabranch_net::keys::{self, Role, System};
     use anabranch_net::tls::{CredentialFiles, Credentials};
     use std::time::Duration;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -67,6 +67,7 @@ mod tests {
     fn client() -> Client {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let request = keys::SetRequest {
+            system: System::Replicate,
             sites: vec!["a".into()],
             operators: vec!["operator".into()],
             controller_hosts: vec![],
@@ -74,7 +75,7 @@ mod tests {
         };
         let set = folder.path().join("keys");
         keys::write_set(&set, &keys::make_set(&request).expect("good names")).expect("a new folder");
-        let files = CredentialFiles::in_set(&set, Role::Operator, "operator");
+        let files = CredentialFiles::in_set(&set, System::Replicate, Role::Operator, "operator");
         let credentials = Credentials::load(&files).expect("just written");
         Client::new("127.0.0.1:1", &credentials, Duration::ZERO).expect("good keys")
     }
