@@ -13,6 +13,7 @@ mod gather;
 mod hostile;
 mod keys;
 mod net;
+mod readme;
 mod replay;
 mod shuffle;
 mod simulate;
