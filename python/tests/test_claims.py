@@ -154,7 +154,8 @@ def test_a_claim_is_run_checked_and_recorded(tmp_path: Path, capsys: pytest.Capt
     folder = ["--experiments", str(claim.parent), "--quiet"]
     assert main(["check", "small", "--json", *folder]) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [list(row) for row in rows] == [["claim", "metric", "published", "ours", "tolerance", "ok", "note"]] * 2
+    keys = ["claim", "metric", "published", "ours", "tolerance", "ok", "note", "own", "was_ok"]
+    assert [list(row) for row in rows] == [keys] * 2
     assert [(row["ours"], row["ok"]) for row in rows] == [(2.0, True), (None, False)]
     assert rows[0]["note"] == "the scenario; sample of 2 trials"
 
@@ -163,9 +164,13 @@ def test_a_claim_is_run_checked_and_recorded(tmp_path: Path, capsys: pytest.Capt
     assert main(["check", "--full", "--record", *folder]) == 1
     assert [one.ours for one in Claim.read(claim).expected.values()] == ["2", "none"]
     assert "1 of 2 as published" in capsys.readouterr().err
+    assert main(["check", "--full", "--known", *folder]) == 0
     write(tmp_path, expected=EXPECTED.replace("rounds_mean,2,,", "rounds_mean,2,3,"))
     main(["check", "--full", "--json", *folder])
     assert "recorded was 3" in capsys.readouterr().out
+    write(tmp_path, expected=EXPECTED.replace("rounds_mean,2,,", "rounds_mean,3,3,"))
+    assert main(["check", "--full", "--known", *folder]) == 1
+    assert "rounds_mean: was as published, now 2" in capsys.readouterr().err
 
 
 def test_figures_and_run_directories_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,6 +230,7 @@ def test_the_paper_of_gather_is_checked_by_a_sample(capsys: pytest.CaptureFixtur
     ours = [row for row in rows if "counted" in row["metric"]]
     assert len(ours) > 10
     assert [row["metric"] for row in ours if not row["ok"]] == []
+    assert all(row["own"] for row in ours)
     falls = [row for row in rows if row["metric"].endswith("fall_share")]
     assert falls
     assert all(row["ok"] for row in falls)

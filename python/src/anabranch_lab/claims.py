@@ -26,6 +26,8 @@ from anabranch_lab.scenario import Scenario
 from anabranch_lab.stats import means
 
 PLAN, EXPECTED = "plan.toml", "expected.csv"
+#: How the source of a goal or bound of our own begins.
+OWN = "ours"
 #: The columns of ``expected.csv``.
 COLUMNS = ("metric", "published", "ours", "tolerance", "source", "note")
 
@@ -234,6 +236,10 @@ class Row:
         Whether it does not.
     note
         Source, remarks, and where this differs from what was recorded.
+    own
+        Whether nobody published it: a goal or a bound of our own.
+    was_ok
+        Whether what was last recorded does not lie outside.
     """
 
     claim: str
@@ -243,6 +249,8 @@ class Row:
     tolerance: str
     ok: bool
     note: str
+    own: bool
+    was_ok: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -393,7 +401,10 @@ def check(claim: Claim, results: Mapping[str, Result], *, full: bool) -> list[Ro
             notes.append(f"sample of {one.sample_trials} trials{in_full}")
         ok = is_within(ours, expected.published, expected.tolerance)
         note = "; ".join(note for note in notes if note)
-        rows.append(Row(claim.name, metric.name, expected.published, ours, expected.tolerance, ok, note))
+        own = expected.source.startswith(OWN)
+        was = None if expected.ours in ("", shown(None)) else float(expected.ours)
+        was_ok = is_within(was, expected.published, expected.tolerance)
+        rows.append(Row(claim.name, metric.name, expected.published, ours, expected.tolerance, ok, note, own, was_ok))
     return rows
 
 

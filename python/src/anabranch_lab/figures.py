@@ -1,25 +1,29 @@
-"""Figures: ours as lines with 95 % bands, published values as marked points with their source in the legend.
+"""Figures: means as lines, nine of ten trials as bands, published values as marked points with their source.
 
-Each is drawn on a light and on a dark background, as SVG and as PNG, in the colours of the binary's own pictures. Read
-`draw` first; `draw_claim` draws what a claim's plan says.
+Each is drawn on a light and on a dark background, as SVG and as PNG, in the colours of the binary's own pictures. A band
+goes from the 5 % to the 95 % quantile of the trials, so that it never shows what no trial was: an interval of Student's t
+does where values are bounded or have two peaks. Read `draw` first; `draw_claim` draws what a claim's plan says, `panels`
+and `save_themed` are for pictures of another shape.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
 
-from anabranch_lab.claims import Claim, Published
+from anabranch_lab.claims import Claim, Figure, Published
 from anabranch_lab.results import Result
-from anabranch_lab.stats import means
+from anabranch_lab.stats import spread
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +62,7 @@ def draw(
     line_label: str = "{}",
     published: Sequence[Published] = (),
 ) -> Canvas:
-    """Draw the means of a column, with their 95 % confidence intervals.
+    """Draw the means of a column over the trials, with a band that nine of ten of them are in.
 
     Parameters
     ----------
@@ -83,58 +87,149 @@ def draw(
         It can be shown, changed and saved.
     """
     look = THEMES[theme]
+    canvas, [[axes]] = panels(theme)
+    values = list(dict.fromkeys(rows[line])) if line else [None]
+    colours = {value: look.lines[i % len(look.lines)] for i, value in enumerate(values)}
+    # Lines beyond the colours are dashed.
+    styles = ("-", "--", ":")
+    dashes = {value: styles[i // len(look.lines) % len(styles)] for i, value in enumerate(values)}
+    for value, colour in colours.items():
+        table = spread(rows if line is None else rows[rows[line] == value], y, x)
+        label = line_label.format(value) if line else y
+        axes.plot(
+            table[x],
+            table["mean"],
+            color=colour,
+            linestyle=dashes[value],
+            linewidth=1.6,
+            marker=".",
+            markersize=5,
+            label=f"{label}, ours" if published else label,
+            zorder=3,
+        )
+        axes.fill_between(table[x], table["low"], table["high"], color=colour, alpha=0.2, linewidth=0, zorder=2)
+    markers = dict(zip(dict.fromkeys(one.label for one in published), MARKERS * len(published), strict=False))
+    for one in published:
+        axes.plot(
+            *zip(*one.points, strict=True),
+            linestyle="none",
+            marker=markers[one.label],
+            markersize=8,
+            markerfacecolor=colours.get(one.line, look.dim),
+            markeredgecolor=look.ink,
+            markeredgewidth=1.2,
+            label=one.label,
+            zorder=4,
+        )
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    if rows[x].dtype.kind in "iu":
+        # Half a server is none.
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    name_axes(axes, theme, title=title, x=x_label or x, y=y_label or y)
+    add_legend(canvas, theme)
+    return canvas
+
+
+def panels(
+    theme: str, rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (7.2, 4.6)
+) -> tuple[Canvas, list[list[Axes]]]:
+    """Make an empty figure in the lab's style.
+
+    Parameters
+    ----------
+    theme
+        ``light`` or ``dark``.
+    rows, columns
+        How many plots it has.
+    size
+        Its width and height in inches.
+
+    Returns
+    -------
+    tuple[Canvas, list[list[Axes]]]
+        The figure, and its plots by row.
+    """
+    look = THEMES[theme]
     with mpl.rc_context({"font.family": "sans-serif", "font.size": 10}):
-        canvas = Canvas(figsize=(7.2, 4.6), dpi=150, facecolor=look.paper, layout="constrained")
-        axes = canvas.add_subplot(facecolor=look.paper)
-        values = list(dict.fromkeys(rows[line])) if line else [None]
-        colours = {value: look.lines[i % len(look.lines)] for i, value in enumerate(values)}
-        # Lines beyond the colours are dashed.
-        styles = ("-", "--", ":")
-        dashes = {value: styles[i // len(look.lines) % len(styles)] for i, value in enumerate(values)}
-        for value, colour in colours.items():
-            table = means(rows if line is None else rows[rows[line] == value], y, x)
-            label = (line_label.format(value) if line else y) + ", ours"
-            axes.plot(
-                table[x],
-                table["mean"],
-                color=colour,
-                linestyle=dashes[value],
-                linewidth=1.6,
-                marker=".",
-                markersize=5,
-                label=label,
-                zorder=3,
-            )
-            axes.fill_between(table[x], table["low"], table["high"], color=colour, alpha=0.2, linewidth=0, zorder=2)
-        markers = dict(zip(dict.fromkeys(one.label for one in published), MARKERS * len(published), strict=False))
-        for one in published:
-            axes.plot(
-                *zip(*one.points, strict=True),
-                linestyle="none",
-                marker=markers[one.label],
-                markersize=8,
-                markerfacecolor=colours.get(one.line, look.dim),
-                markeredgecolor=look.ink,
-                markeredgewidth=1.2,
-                label=one.label,
-                zorder=4,
-            )
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
-        axes.set_xlabel(x_label or x, color=look.ink)
-        axes.set_ylabel(y_label or y, color=look.ink)
-        if title:
-            axes.set_title(title, color=look.ink, loc="left", fontsize=11, fontweight="bold")
+        canvas = Canvas(figsize=size, dpi=150, facecolor=look.paper, layout="constrained")
+        grid = canvas.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat:
+        axes.set_facecolor(look.paper)
         axes.grid(color=look.grid, linewidth=0.8)
         axes.set_axisbelow(True)
-        axes.tick_params(colors=look.dim, length=0)
+        axes.tick_params(colors=look.dim, length=0, which="both")
         for spine in axes.spines.values():
             spine.set_visible(False)
-        # Below the plot: on it, it would lie over points.
-        legend = canvas.legend(loc="outside lower left", ncols=2, fontsize=8.5, frameon=False)
-        for text in legend.get_texts():
-            text.set_color(look.ink)
-    return canvas
+    return canvas, [list(row) for row in grid]
+
+
+def name_axes(axes: Axes, theme: str, *, title: str = "", x: str = "", y: str = "") -> None:
+    """Say what a plot and its axes are.
+
+    Parameters
+    ----------
+    axes
+        The plot.
+    theme
+        ``light`` or ``dark``.
+    title, x, y
+        Above it, below it and beside it; nothing where empty.
+    """
+    ink = THEMES[theme].ink
+    axes.set_title(title, color=ink, loc="left", fontsize=11, fontweight="bold")
+    axes.set_xlabel(x, color=ink)
+    axes.set_ylabel(y, color=ink)
+
+
+def add_legend(canvas: Canvas, theme: str, columns: int = 2) -> None:
+    """Put one legend of all plots below them, where it lies over no point.
+
+    Parameters
+    ----------
+    canvas
+        The figure; what several plots call the same is in the legend once.
+    theme
+        ``light`` or ``dark``.
+    columns
+        In how many columns.
+    """
+    named: dict[str, Any] = {}
+    for axes in canvas.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    legend = canvas.legend(
+        list(named.values()), list(named), loc="outside lower left", ncols=columns, fontsize=8.5, frameon=False
+    )
+    for text in legend.get_texts():
+        text.set_color(THEMES[theme].ink)
+
+
+def save_themed(make: Callable[[str], Canvas], folder: Path, name: str, about: Mapping[str, Any]) -> list[Path]:
+    """Write a figure light and dark, as SVG and PNG.
+
+    Parameters
+    ----------
+    make
+        Draws it in a theme.
+    folder, name
+        Where: ``NAME.svg``, ``NAME.png``, ``NAME-dark.svg`` and ``NAME-dark.png``.
+    about
+        What it is of, as `save` takes it.
+
+    Returns
+    -------
+    list[Path]
+        The files.
+    """
+    paths = []
+    for theme in THEMES:
+        canvas = make(theme)
+        for end in ("svg", "png"):
+            path = folder / f"{name}{'' if theme == 'light' else '-' + theme}.{end}"
+            save(canvas, path, about)
+            paths.append(path)
+    return paths
 
 
 def save(canvas: Canvas, path: Path, about: Mapping[str, Any]) -> None:
@@ -177,8 +272,9 @@ def draw_claim(claim: Claim, results: Mapping[str, Result], folder: Path) -> lis
     for figure in claim.figures:
         result = results[figure.curves[0].sweep]
         rows = figure.rows(results)
-        for theme in THEMES:
-            canvas = draw(
+
+        def make(theme: str, figure: Figure = figure, rows: pd.DataFrame = rows) -> Canvas:
+            return draw(
                 rows,
                 figure.x,
                 figure.y,
@@ -190,8 +286,6 @@ def draw_claim(claim: Claim, results: Mapping[str, Result], folder: Path) -> lis
                 line_label=figure.line_label,
                 published=figure.published,
             )
-            for end in ("svg", "png"):
-                path = folder / f"{figure.name}{'' if theme == 'light' else '-' + theme}.{end}"
-                save(canvas, path, result.about)
-                paths.append(path)
+
+        paths += save_themed(make, folder, figure.name, result.about)
     return paths

@@ -1,6 +1,7 @@
 """Means with confidence intervals, by whatever was swept.
 
-Source: Student's t for the interval of a mean, as the binary's own tables have it. Read `means` first.
+Source: Student's t for the interval of a mean, as the binary's own tables have it. Read `means` first; `spread` is for
+figures.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ T_95 = (
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 NORMAL_95 = 1.960
+#: The quantiles between which nine of ten trials lie.
+NINE_OF_TEN = (0.05, 0.95)
 
 
 def means(rows: pd.DataFrame, column: str, by: str | Sequence[str]) -> pd.DataFrame:
@@ -53,4 +56,34 @@ def means(rows: pd.DataFrame, column: str, by: str | Sequence[str]) -> pd.DataFr
     half = t * table["deviation"].to_numpy(dtype=float) / np.sqrt(table["trials"].to_numpy())
     table["low"] = table["mean"] - half
     table["high"] = table["mean"] + half
+    return table[[*keys, "mean", "low", "high", "trials"]]
+
+
+def spread(rows: pd.DataFrame, column: str, by: str | Sequence[str]) -> pd.DataFrame:
+    """Mean of a column over the trials of each point, and what nine of ten of them are between.
+
+    Parameters
+    ----------
+    rows, column, by
+        As `means` takes them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each point in the order in which they appear: ``by``, ``mean``, ``low`` and ``high`` (the quantiles of 5 %
+        and 95 % of the trials, or the mean where it is beyond one) and ``trials``. Neither is beyond what a trial gave.
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"servers": [1, 1, 1, 1], "goodput_mbps": [0.0, 1000.0, 1000.0, 1000.0]})
+    >>> spread(rows, "goodput_mbps", by="servers").round(1)
+       servers   mean    low    high  trials
+    0        1  750.0  150.0  1000.0       4
+    """
+    keys = [by] if isinstance(by, str) else list(by)
+    groups = rows.dropna(subset=[column]).groupby(keys, sort=False)[column]
+    table = groups.agg(mean="mean", trials="count").reset_index()
+    low, high = (groups.quantile(at).to_numpy() for at in NINE_OF_TEN)
+    table["low"] = np.minimum(low, table["mean"])
+    table["high"] = np.maximum(high, table["mean"])
     return table[[*keys, "mean", "low", "high", "trials"]]
