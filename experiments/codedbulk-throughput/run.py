@@ -1,8 +1,8 @@
 """Throughput of CodedBulk's schemes at a scaled rate, beside the paper's Figures 8 to 10.
 
 ``run.py --full`` plans and measures every cell of ``plan.toml`` (hours); ``--sample`` measures the cells of its
-``[sample]``; ``--predict`` only plans. Each then writes ``predicted.csv``, ``measured.csv``, ``expected.csv`` and, where
-matplotlib is installed, the figures. ``--smoke`` is the check of ``make test``: one cell in about a minute, exit code 1
+``[sample]``; ``--predict`` only plans. Each then writes ``predicted.csv``, ``measured.csv``, ``expected.csv`` and, in the
+lab's environment, the figures; ``--draw`` only the last two, from the first two. ``--smoke`` is the check of ``make test``: one cell in about a minute, exit code 1
 if a stated bound is broken, 0 with the line ``skipped: 1 (reason)`` where it cannot be run or trusted.
 
 ``measured.csv`` has a row for each finished run, with what was asked and the commit that ran, and is what a later call goes
@@ -30,6 +30,8 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BASELINES = ("single_path", "multi_path", "steiner")
+#: What a figure varies, in words.
+AXES = {"load": "load, mean share of the links", "concurrent": "transfers at once", "destinations": "destinations each"}
 #: The least that a ratio may lie outside the published range and still count as reproduced, as a share.
 TOLERANCE = 0.1
 #: Exit code of the binary for a run that is not to be trusted.
@@ -308,7 +310,14 @@ def expected(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) 
                             "note": f"range over {count} point{'s' if count != 1 else ''}, each the mean of its seeds",
                         }
                     )
-    together = [rate / flows[key] for key, rate in measured.items() if flows.get(key)]
+    # A cell may be a point of several figures; each of its runs counts once.
+    figures = {figure["name"]: figure for figure in plan["figure"]}
+    runs = {
+        (point.cell(figures[point.figure], seed), scheme): rate / flows[point, seed, scheme]
+        for (point, seed, scheme), rate in measured.items()
+        if flows.get((point, seed, scheme))
+    }
+    together = list(runs.values())
     if together:
         rows.append(
             {
@@ -327,42 +336,61 @@ def expected(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) 
 def draw(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) -> None:
     """Draws coded's ratio to each baseline, ours beside the published range, one picture for each figure."""
     try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
+        from anabranch_lab import figures as lab_figures
     except ImportError:
-        print("no figures: matplotlib is not installed", file=sys.stderr)
+        print("no figures: they take the lab's environment (pip install ./python)", file=sys.stderr)
         return
-    matplotlib.rcParams["svg.hashsalt"] = plan["claim"]
     for figure in plan["figure"]:
-        name = figure["name"]
-        picture, axes = pyplot.subplots(2, 3, figsize=(12, 6), sharex="row", sharey="row", squeeze=False)
-        for row, topology in zip(axes, ("internet2", "b4"), strict=True):
-            for axis, baseline in zip(row, BASELINES, strict=True):
-                published = plan["published"][name]
-                low, high = published.get(topology, published.get("both"))[baseline]
-                axis.axhspan(low, high, color="0.85", label="published")
-                axis.axhline(1, color="0.5", linewidth=0.8)
-                looks = [
-                    ("planned, plans share", whole, ":", baseline),
-                    ("planned, flows share", flows, "--", baseline),
-                    ("measured", measured, "o", baseline),
-                ]
-                if baseline == "steiner":
-                    looks.append(("planned, flows share, one tree", flows, "-.", "steiner_one_tree"))
-                    looks.append(("measured, one tree", measured, "s", "steiner_one_tree"))
-                for label, table, look, scheme in looks:
-                    ours = sorted((p.value, r) for p, r in ratios(table, scheme, name, [topology]).items())
-                    if ours:
-                        axis.plot(*zip(*ours, strict=True), look, label=label)
-                axis.set_title(f"{topology}: coded / {baseline}", fontsize=10)
-                axis.set_xlabel(figure["vary"])
-        axes[0][2].legend(fontsize=7)
-        picture.suptitle(f"CodedBulk {name}, at {plan['settings']['rate']} a link")
-        picture.tight_layout()
-        picture.savefig(HERE / f"{name}.svg", metadata={"Date": None})
-        pyplot.close(picture)
+
+        def make(theme: str, figure: dict[str, Any] = figure) -> Any:
+            look = lab_figures.THEMES[theme]
+            canvas, grid = lab_figures.panels(theme, 2, len(BASELINES), size=(10.8, 6.6))
+            published = plan["published"][figure["name"]]
+            for row, topology in zip(grid, ("internet2", "b4"), strict=True):
+                for axes, baseline in zip(row, BASELINES, strict=True):
+                    low, high = published.get(topology, published.get("both"))[baseline]
+                    axes.axhspan(low, high, color=look.grid, label="published")
+                    axes.axhline(1, color=look.dim, linewidth=0.8)
+                    looks = [
+                        ("planned, plans share links", whole, ":", baseline, 0),
+                        ("planned, flows share links", flows, "--", baseline, 0),
+                        ("measured, one draw", measured, "o", baseline, 0),
+                    ]
+                    if baseline == "steiner":
+                        one = "steiner_one_tree"
+                        looks.append(("planned, flows share links, one tree", flows, "--", one, 1))
+                        looks.append(("measured, one draw, one tree", measured, "s", one, 1))
+                    for label, table, line, scheme, colour in looks:
+                        ours = sorted(
+                            (p.value, r) for p, r in ratios(table, scheme, figure["name"], [topology]).items()
+                        )
+                        if ours:
+                            axes.plot(*zip(*ours, strict=True), line, color=look.lines[colour], label=label, markersize=4)
+                    name = "steiner packing" if baseline == "steiner" else baseline
+                    lab_figures.name_axes(axes, theme, title=f"{topology}: coded / {name}", x=AXES[figure["vary"]])
+                    axes.set_ylim(bottom=0)
+                    if figure["vary"] != "load":
+                        axes.xaxis.get_major_locator().set_params(integer=True)
+                row[0].set_ylabel("ratio of rates", color=look.ink)
+            lab_figures.add_legend(canvas, theme, columns=3)
+            return canvas
+
+        for path in lab_figures.save_themed(make, HERE, figure["name"], {}):
+            if path.suffix == ".png":
+                path.unlink()
+
+
+def predicted_tables(plan: dict[str, Any]) -> tuple[Table, Table]:
+    """What ``predict_all`` gave, from ``predicted.csv``."""
+    figures = {figure["name"]: figure for figure in plan["figure"]}
+    whole: Table = {}
+    flows: Table = {}
+    with (HERE / "predicted.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            value = float(row[figures[row["figure"]]["vary"]])
+            key = (Point(row["figure"], row["topology"], value), int(row["seed"]), row["scheme"])
+            whole[key], flows[key] = float(row["planned_mbps"]), float(row["planned_flows_mbps"])
+    return whole, flows
 
 
 def predict_all(lab: Lab, plan: dict[str, Any]) -> tuple[Table, Table]:
@@ -487,6 +515,7 @@ def main() -> int:
     what.add_argument("--full", action="store_true", help="plan and measure every cell")
     what.add_argument("--sample", action="store_true", help="plan every cell, measure the sample")
     what.add_argument("--predict", action="store_true", help="plan every cell, measure nothing new")
+    what.add_argument("--draw", action="store_true", help="only the figures and expected.csv, from the rows that are there")
     what.add_argument("--smoke", action="store_true", help="the bounded check of make test")
     parser.add_argument("--budget", type=float, default=float("inf"), help="start no cell after so many seconds")
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "target/release/anabranch")
@@ -494,7 +523,7 @@ def main() -> int:
     parser.add_argument("--runs", type=pathlib.Path, default=ROOT / "runs/codedbulk-throughput")
     args = parser.parse_args()
     plan = tomllib.loads((HERE / "plan.toml").read_text())
-    if not args.binary.exists():
+    if not args.draw and not args.binary.exists():
         print(f"no {args.binary}: cargo build --release -p anabranch-cli", file=sys.stderr)
         return 2
     if args.jobs < 1:
@@ -502,8 +531,8 @@ def main() -> int:
     if args.smoke:
         return smoke(Lab(args.binary, args.runs), plan)
     lab = Lab(args.binary, args.runs, HERE / "measured.csv")
-    whole, flows = predict_all(lab, plan)
-    if not args.predict:
+    whole, flows = predicted_tables(plan) if args.draw else predict_all(lab, plan)
+    if not (args.predict or args.draw):
         try:
             measure_all(lab, plan, cells(plan, args.sample), args.budget, args.jobs)
         except Unsupported as error:

@@ -100,7 +100,7 @@ def draw(rows: list[Row]) -> None:
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} %")
             axes.set_yticks(range(len(names)), names)
             axes.invert_yaxis()
-            axes.set_xlabel("mean completion time above what no schedule is below", color=look.ink)
+            axes.set_xlabel("mean completion time above a proven lower bound (logarithmic)", color=look.ink)
             axes.set_title(
                 "526 transfers of 706,397 flows on 150 ports",
                 color=look.ink,
@@ -132,8 +132,8 @@ def draw_decide(rows: list[Row]) -> None:
             axes.plot(*zip(*line, strict=True), color=look.dim, linestyle=":", label="in proportion to flows")
             axes.set_xscale("log")
             axes.set_yscale("log")
-            axes.set_xlabel("flows, in transfers of 100", color=look.ink)
-            axes.set_ylabel("ms of one processor", color=look.ink)
+            axes.set_xlabel("flows, in transfers of 100 (logarithmic)", color=look.ink)
+            axes.set_ylabel("ms of one processor (logarithmic)", color=look.ink)
             axes.set_title("What a decision takes", color=look.ink, loc="left", fontsize=11, fontweight="bold")
             finish(canvas, look, "decide", theme)
 

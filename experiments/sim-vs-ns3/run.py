@@ -1,7 +1,7 @@
 """Our packet simulator beside ns-3 on the same scenarios: incast, two fat-tree loads, a permutation.
 
-``run.py`` measures everything in both, writes ``measured.csv`` and draws the figures where matplotlib is installed; with
-``--resume`` it takes the rows of this ns-3 that ``measured.csv`` has. ``--smoke`` is the check of ``make test``: a small
+``run.py`` measures everything in both, writes ``measured.csv`` and draws the figures in the lab's environment; with
+``--resume`` it takes the rows of this ns-3 that ``measured.csv`` has, with ``--draw`` it draws from all of them. ``--smoke`` is the check of ``make test``: a small
 sample, measured in both, nothing written; it prints one line and exits 0 where ns-3 is not installed. Exit code 1 if a
 value is outside its tolerance, 2 on wrong usage.
 
@@ -413,48 +413,53 @@ def permutation_values(rows: list[Row]) -> list[Value]:
 
 
 def draw(rows: list[Row]) -> None:
-    """Draws both curves of each comparison."""
+    """Draws both curves of each comparison; bands go from the least run to the most."""
     try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
+        from anabranch_lab import figures as lab_figures
     except ImportError:
-        print("no figures: matplotlib is not installed", file=sys.stderr)
+        print("no figures: they take the lab's environment (pip install ./python)", file=sys.stderr)
         return
-    matplotlib.rcParams["svg.hashsalt"] = "sim-vs-ns3"
-    looks = {"ns-3": ("C1", "s--"), "anabranch": ("C0", "o-")}
-    picture, axes = pyplot.subplots(1, len(QUEUES_KIB), figsize=(10, 3.8), sharey=True)
-    for axis, queue in zip(axes, QUEUES_KIB, strict=True):
-        for simulator, (colour, look) in looks.items():
-            here = {"simulator": simulator, "scenario": "incast", "queue_kib": queue}
-            points = [runs(rows, "goodput_mbps", **here, servers=count) for count in SERVERS]
-            axis.plot(SERVERS, list(map(statistics.fmean, points)), look, color=colour, markersize=4, label=simulator)
-            axis.fill_between(SERVERS, list(map(min, points)), list(map(max, points)), color=colour, alpha=0.15)
-        axis.axhline(COLLAPSED_MBPS, color="0.6", linewidth=0.8)
-        axis.set_title(f"{queue} KiB a port", fontsize=10)
-        axis.set_xlabel("servers that answer at once")
-        axis.set_ylim(0, 1000)
-    axes[0].set_ylabel("goodput, Mbit/s")
-    axes[1].legend(title="mean; band: least to most")
-    picture.tight_layout()
-    picture.savefig(HERE / "incast.svg", metadata={"Date": None})
-    picture, axes = pyplot.subplots(1, len(PERMUTATIONS), figsize=(10, 3.8), sharey=True)
-    for axis, (scenario, sack) in zip(axes, PERMUTATIONS.items(), strict=True):
-        for simulator, (colour, look) in looks.items():
-            flows = [sorted(of) for of in runs(rows, "flow_goodput_mbps", simulator=simulator, scenario=scenario)]
-            ranks = range(1, len(flows[0]) + 1)
-            axis.plot(ranks, sorted_means(flows), look, color=colour, markersize=4, label=simulator)
-            bands = list(zip(*flows, strict=True))
-            axis.fill_between(ranks, list(map(min, bands)), list(map(max, bands)), color=colour, alpha=0.15)
-        end = f"slow start to {SSTHRESH_PACKETS} packets" if sack else "slow start to the first loss"
-        axis.set_title(("SACK, " if sack else "no SACK, ") + end, fontsize=10)
-        axis.set_xlabel("flow, by its goodput")
-        axis.set_ylim(0, 1000)
-    axes[0].set_ylabel("goodput, Mbit/s")
-    axes[1].legend(title="mean; band: least to most")
-    picture.tight_layout()
-    picture.savefig(HERE / "permutation.svg", metadata={"Date": None})
+
+    def curve(axes: Any, theme: str, simulator: str, x: Sequence[int], runs_at: Sequence[Sequence[float]]) -> None:
+        look = lab_figures.THEMES[theme]
+        colour, line = {"ns-3": (look.lines[1], "s--"), "anabranch": (look.lines[0], "o-")}[simulator]
+        label = f"{simulator}: mean, least to most"
+        axes.plot(x, list(map(statistics.fmean, runs_at)), line, color=colour, markersize=4, label=label)
+        axes.fill_between(x, list(map(min, runs_at)), list(map(max, runs_at)), color=colour, alpha=0.2, linewidth=0)
+
+    def incast(theme: str) -> Any:
+        canvas, [grid] = lab_figures.panels(theme, 1, len(QUEUES_KIB), size=(10, 4.2))
+        for axes, queue in zip(grid, QUEUES_KIB, strict=True):
+            for simulator in ("ns-3", "anabranch"):
+                here = {"simulator": simulator, "scenario": "incast", "queue_kib": queue}
+                points = [runs(rows, "goodput_mbps", **here, servers=count) for count in SERVERS]
+                curve(axes, theme, simulator, SERVERS, points)
+            axes.axhline(COLLAPSED_MBPS, color=lab_figures.THEMES[theme].dim, linewidth=0.8)
+            axes.set_ylim(0, 1000)
+            title = f"{queue} KiB a port"
+            lab_figures.name_axes(axes, theme, title=title, x="servers that answer at once", y="goodput, Mbit/s")
+        lab_figures.add_legend(canvas, theme)
+        return canvas
+
+    def permutation(theme: str) -> Any:
+        canvas, [grid] = lab_figures.panels(theme, 1, len(PERMUTATIONS), size=(10, 4.2))
+        for axes, (scenario, sack) in zip(grid, PERMUTATIONS.items(), strict=True):
+            for simulator in ("ns-3", "anabranch"):
+                flows = [sorted(of) for of in runs(rows, "flow_goodput_mbps", simulator=simulator, scenario=scenario)]
+                ranks = range(1, len(flows[0]) + 1)
+                curve(axes, theme, simulator, ranks, list(zip(*flows, strict=True)))
+            end = f"slow start to {SSTHRESH_PACKETS} packets" if sack else "slow start to the first loss"
+            title = ("SACK, " if sack else "no SACK, ") + end
+            axes.set_ylim(0, 1000)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            lab_figures.name_axes(axes, theme, title=title, x="flow, the slowest first", y="goodput, Mbit/s")
+        lab_figures.add_legend(canvas, theme)
+        return canvas
+
+    for name, make in (("incast", incast), ("permutation", permutation)):
+        for path in lab_figures.save_themed(make, HERE, name, {}):
+            if path.suffix == ".png":
+                path.unlink()
 
 
 def show(values: list[Value], as_json: bool) -> None:
@@ -477,6 +482,7 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="a sample; skipped where ns-3 is not installed")
     parser.add_argument("--json", action="store_true", help="one object for each value")
     parser.add_argument("--resume", action="store_true", help="take this ns-3's rows from measured.csv where it has them")
+    parser.add_argument("--draw", action="store_true", help="only the figures, from measured.csv")
     parser.add_argument("--seeds", type=int, default=8, help="runs of ns-3 at up to 10 servers (ours: 20)")
     parser.add_argument("--jobs", type=int, default=2, help="runs of ns-3 at a time, where time is not measured")
     prefix = os.environ.get("NS3_PREFIX")
@@ -484,6 +490,9 @@ def main() -> int:
     parser.add_argument("--binary", metavar="FILE", help="anabranch; else ANABRANCH_BIN, else target/release or debug")
     parser.add_argument("--xtask", metavar="FILE", help="a built xtask; else cargo builds it")
     given = parser.parse_args()
+    if given.draw:
+        draw(read_rows())
+        return 0
     ns3 = peer.find(given.ns3)
     if ns3 is None:
         print(f"skipped: 1 (ns-3 is not installed: {peer.INSTALL})")
