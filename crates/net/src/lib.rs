@@ -1,11 +1,12 @@
 //! Real sockets: TCP with per-hop settings, mutual TLS, and UDP at speed, with datagrams sealed by a TLS session's keys.
 //!
 //! [`keys`] makes a working set of certificates; [`tls`] turns them into mutually authenticated connections and tells who
-//! the other end is; [`socket`] is TCP as a hop needs it. [`datagram`] is UDP for many datagrams a second, and [`seal`]
+//! the other end is; [`socket`] is TCP as a hop needs it, [`cause`] says why one failed. [`datagram`] is UDP for many datagrams a second, and [`seal`]
 //! makes datagrams that only the two ends of a TLS session can write and read. A driver room: it may read clocks, open
 //! sockets and files. It knows no system.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets, files and clocks are its business")]
 
+pub mod cause;
 pub mod datagram;
 pub mod identity;
 pub mod keys;

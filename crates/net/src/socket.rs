@@ -58,6 +58,32 @@ pub async fn connect(to: SocketAddr, options: &TcpOptions) -> io::Result<TcpStre
     Ok(stream)
 }
 
+/// Whether this machine has the congestion control `name`, which needs no connection to find out.
+///
+/// Errors: it does not, or does not let this process have it, with those that there are; the system's.
+pub fn check_congestion_control(name: &str) -> io::Result<()> {
+    let socket = TcpSocket::new_v4()?;
+    let error = match rustix::net::sockopt::set_tcp_congestion(&socket, name) {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    let known = known.map_or_else(
+        |_| "its own default".to_owned(),
+        |k| k.split_whitespace().collect::<Vec<_>>().join(", "),
+    );
+    let why = match error {
+        rustix::io::Errno::PERM | rustix::io::Errno::ACCESS => {
+            "not allowed to this process: run it as root, or add it to net.ipv4.tcp_allowed_congestion_control"
+        }
+        _ => "unknown to this machine's kernel: choose another, or load its module",
+    };
+    Err(io::Error::new(
+        io::Error::from(error).kind(),
+        format!("congestion control `{name}`: {why} (it has {known})"),
+    ))
+}
+
 /// Listens at `at`.
 ///
 /// Errors: the system's, with the address in the text.
@@ -100,5 +126,8 @@ mod tests {
         let unknown = TcpOptions { congestion_control: Some("nosuch".into()), ..options };
         let error = connect(to, &unknown).await.expect_err("no such algorithm");
         assert!(error.to_string().contains("nosuch"), "{error}");
+        assert_eq!(check_congestion_control("reno").map_err(|e| e.to_string()), Ok(()));
+        let error = check_congestion_control("nosuch").expect_err("no such algorithm").to_string();
+        assert!(error.contains("`nosuch`") && error.contains("reno"), "{error}");
     }
 }

@@ -352,7 +352,7 @@ pub enum Report {
         /// The attempt.
         run: Run,
     },
-    /// The connection of a flow to or from `peer` broke and could not be made again in time.
+    /// The connection of a flow to or from `peer` broke, or could not be made in time.
     HopFailed {
         /// The attempt.
         run: Run,
@@ -360,7 +360,10 @@ pub enum Report {
         flow: FlowId,
         /// The other end.
         peer: SiteId,
-        /// What happened, one line.
+        /// It never stood, as `peer` could not be reached; said by the flow's first site only.
+        #[serde(default)]
+        unconnected: bool,
+        /// What happened, in a few words.
         reason: String,
     },
     /// This site cannot do its part.

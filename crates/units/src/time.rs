@@ -176,6 +176,32 @@ impl std::str::FromStr for Duration {
     }
 }
 
+impl Duration {
+    /// The length as people say it: whole seconds, minutes or hours; below a second as [`std::fmt::Display`] has it.
+    ///
+    /// ```
+    /// use anabranch_units::Duration;
+    /// assert_eq!(Duration::from_secs(600).in_words(), "10 min");
+    /// assert_eq!(Duration::from_ms(90_400).in_words(), "1 min 30 s");
+    /// assert_eq!(Duration::from_secs(7_320).in_words(), "2 h 2 min");
+    /// ```
+    pub fn in_words(self) -> String {
+        if self < Self::from_secs(1) {
+            return self.to_string();
+        }
+        let seconds = (self.0 + 500_000_000_000) / 1_000_000_000_000;
+        let two = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
+            0 => format!("{big} {unit}"),
+            _ => format!("{big} {unit} {small} {small_unit}"),
+        };
+        match seconds {
+            0..60 => format!("{seconds} s"),
+            60..3_600 => two(seconds / 60, "min", seconds % 60, "s"),
+            _ => two(seconds / 3_600, "h", seconds % 3_600 / 60, "min"),
+        }
+    }
+}
+
 impl std::fmt::Display for Duration {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ps = self.0 as f64;

@@ -24,7 +24,7 @@ pub struct Args {
     /// The file in which transfers are kept over restarts.
     #[arg(long, value_name = "FILE", default_value = "controller.redb")]
     store: PathBuf,
-    /// How long a site that is away is waited for before its destinations count as unreachable.
+    /// How long a site that is away, or that others cannot connect to, is waited for before it counts as unreachable.
     #[arg(long, value_name = "TIME", default_value = "10 min")]
     site_wait: Duration,
     /// How long a destination may hold the others of its transfer back, before it is left for later.

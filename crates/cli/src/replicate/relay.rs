@@ -78,9 +78,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })?;
     let credentials =
         Credentials::load(&CredentialFiles::in_set(&args.keys, System::Replicate, Role::Site, &name))?;
-    let addresses = addresses(args, &topology, site)?;
     crate::process::runtime()?.block_on(async {
         let listener = anabranch_net::socket::listen(args.listen)?;
+        let listen = listener.local_addr()?;
+        let addresses = addresses(args, listen, &topology, site)?;
         let client = Client::new(&args.controller, &credentials, Duration::from_secs(30))?;
         let (reports, reports_in) = mpsc::unbounded_channel();
         if let Some(fault) = args.inject_fault {
@@ -89,7 +90,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let fault = args.inject_fault.unwrap_or_default();
         let config = SiteConfig { root, memory_max: args.memory.as_u64(), fault };
         let service = Service::start(config, Identity::new(&credentials)?, vec![listener], reports);
-        eprintln!("site {name} takes data on {}; controller {}", args.listen, args.controller);
+        eprintln!("site {name} takes data on {listen}; controller {}", args.controller);
         let session = crate::process::random()?;
         let link = Arc::new(SiteLink::new(client, name, session, addresses));
         tokio::select! {
@@ -106,10 +107,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Where each link into this site is taken in.
 fn addresses(
     args: &Args,
+    listen: SocketAddr,
     topology: &anabranch_graph::Topology,
     site: anabranch_units::SiteId,
 ) -> anyhow::Result<Vec<LinkAddress>> {
-    let everywhere = args.advertise.clone().unwrap_or_else(|| args.listen.to_string());
+    let everywhere = args.advertise.clone().unwrap_or_else(|| listen.to_string());
     let mut of_link: BTreeMap<LinkId, String> =
         topology.links_in(site).map(|l| (l, everywhere.clone())).collect();
     let wildcard = |a: &str| a.parse::<SocketAddr>().is_ok_and(|a| IpAddr::is_unspecified(&a.ip()));

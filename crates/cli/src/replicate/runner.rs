@@ -26,6 +26,7 @@ use anabranch_replicate::msg::Hello;
 use anabranch_replicate::plan::FlowId;
 use anabranch_replicate::site::{Event, Packet, ProgramError, Site, Write};
 use anabranch_replicate::symbol::Symbol;
+use anabranch_units::SiteId;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -41,8 +42,12 @@ use tokio_rustls::TlsStream;
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How long a hop may be silent before it is given up.
 pub const HOP_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long connecting to the next site may take, its own setting-up included.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long connecting to the next site may take, its own setting-up included: less than a controller waits for it.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(13);
+/// How long a site may leave a try to connect without any answer: four SYNs of Linux.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long a cause that tries most likely do not mend (no such host, nobody listens) is tried against.
+pub const FIRM_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A destination's file, kept over the attempts of its transfer.
 pub type SharedFile = Arc<Mutex<PartialFile>>;
@@ -441,9 +446,17 @@ impl Shared {
         }
     }
 
-    fn hop_failed(&self, flow: FlowId, peer: anabranch_units::SiteId, reason: String) {
+    fn hop_failed(&self, flow: FlowId, peer: SiteId, reason: String) {
+        self.hop_is_lost(flow, peer, false, reason);
+    }
+
+    fn hop_is_lost(&self, flow: FlowId, peer: SiteId, unconnected: bool, reason: String) {
         if !self.broken.swap(true, Relaxed) {
-            self.report(Report::HopFailed { run: self.program.run, flow, peer, reason });
+            tracing::warn!(
+                transfer = self.program.run.transfer.0,
+                "the hop to or from site {peer} failed: {reason}"
+            );
+            self.report(Report::HopFailed { run: self.program.run, flow, peer, unconnected, reason });
         }
     }
 

@@ -341,6 +341,11 @@ impl Service {
         let unwritable = |e: io::Error| (FailureKind::Unwritable, e.to_string());
         let refused = |reason: String| (FailureKind::Refused, reason);
         let run = program.run;
+        let asked: BTreeSet<&String> =
+            program.outgoing.iter().filter_map(|o| o.hop.congestion_control.as_ref()).collect();
+        for name in asked {
+            anabranch_net::socket::check_congestion_control(name).map_err(|e| refused(e.to_string()))?;
+        }
         // An attempt takes the place of the transfer's earlier ones.
         lock(&self.runners).retain(|other, _| other.transfer != run.transfer || other.attempt > run.attempt);
         if let Some(sink) = program.sinks.first() {

@@ -3,6 +3,7 @@
 mod page;
 
 use super::send::ControllerArgs;
+use anabranch_api::wire::SiteView;
 use anabranch_replicate::control::TransferId;
 use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
@@ -18,6 +19,9 @@ pub struct Args {
     /// Stop it. What has arrived is kept.
     #[arg(long, requires = "transfer")]
     cancel: bool,
+    /// The sites instead: which are up.
+    #[arg(long, conflicts_with_all = ["transfer", "web"])]
+    sites: bool,
     /// JSON, as the API has it.
     #[arg(long)]
     json: bool,
@@ -32,6 +36,21 @@ pub struct Args {
     web: Option<std::net::SocketAddr>,
 }
 
+/// Which sites are up.
+fn sites(sites: &[SiteView], json: bool) -> anyhow::Result<ExitCode> {
+    if json {
+        println!("{}", serde_json::to_string(sites)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = comfy_table::Table::new();
+    rows.load_preset(comfy_table::presets::NOTHING).set_header(["site", "state"]);
+    for site in sites {
+        rows.add_row([printable(&site.name).as_ref(), if site.up { "up" } else { "away" }]);
+    }
+    println!("{}", rows.trim_fmt());
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Runs it.
 ///
 /// Errors: one line for the user.
@@ -43,6 +62,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 served = page::serve(client, listen) => served.map(|()| ExitCode::SUCCESS),
                 () = crate::process::asked_to_end() => Ok(ExitCode::SUCCESS),
             };
+        }
+        if args.sites {
+            return sites(&client.topology().await?.sites, args.json);
         }
         if let (Some(id), true) = (args.transfer, args.cancel) {
             client.cancel(TransferId(id)).await?;

@@ -468,13 +468,42 @@ impl Local {
         local.address = first.rsplit_once("https://").expect("an address").1.to_owned();
         std::thread::spawn(move || lines.for_each(drop));
         for site in sites {
-            std::fs::create_dir(local.path(site)).expect("the folder is ours");
-            let relay = ["relay", "--topology", "network.toml", "--site", site, "--dir", site];
-            let mut command = local.command(&relay);
-            command.args(["--listen", "127.0.0.1:0", "--controller", &local.address]).stderr(Stdio::null());
-            local.daemons.push(command.spawn().expect("the site starts"));
+            let mut command = local.relay(site, site);
+            local.daemons.push(command.stderr(Stdio::null()).spawn().expect("the site starts"));
         }
         local
+    }
+
+    /// A site's daemon that serves a folder of this name.
+    pub fn relay(&self, site: &str, dir: &str) -> Command {
+        std::fs::create_dir_all(self.path(dir)).expect("the folder is ours");
+        let mut command =
+            self.command(&["relay", "--topology", "network.toml", "--site", site, "--dir", dir]);
+        command.args(["--listen", "127.0.0.1:0", "--controller", &self.address]);
+        command
+    }
+
+    /// Runs a daemon until the end.
+    pub fn keep(&mut self, mut daemon: Command) {
+        self.daemons.push(daemon.stderr(Stdio::null()).spawn().expect("the daemon starts"));
+    }
+
+    /// Waits until the controller knows of these sites.
+    pub fn wait_for(&self, sites: &[&str]) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let mut asked = self.command(&["status", "--sites", "--json", "--controller", &self.address]);
+            let said = asked.stdout(Stdio::piped()).output().expect("the command runs");
+            let up: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+            let is_up = |name: &str| {
+                up.as_array().into_iter().flatten().any(|s| s["name"] == name && s["up"] == true)
+            };
+            if sites.iter().all(|s| is_up(s)) {
+                return;
+            }
+            assert!(Instant::now() < end, "{sites:?}: {up}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -143,7 +143,7 @@ pub struct CoordinatorConfig {
     pub idle_attempts_max: u32,
     /// Attempts altogether.
     pub attempts_max: u32,
-    /// How long an absent or unreachable site is waited for.
+    /// How long an absent site is waited for, and one that others cannot connect to (with at least three tries).
     pub site_wait: Duration,
     /// How long a link that failed is left alone at first; doubles each time.
     pub avoid_min: Duration,

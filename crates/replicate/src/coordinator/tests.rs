@@ -179,7 +179,10 @@ fn a_hop_that_fills_may_break() {
     for (i, flow) in plan.flows.iter().enumerate().filter(|(_, f)| plan.fills(f)) {
         let link = w.coordinator.topology().link(flow.link).clone();
         let reason = "reset".to_owned();
-        w.report(link.from, Report::HopFailed { run, flow: FlowId(i as u32), peer: link.to, reason });
+        w.report(
+            link.from,
+            Report::HopFailed { run, flow: FlowId(i as u32), peer: link.to, unconnected: false, reason },
+        );
     }
     let status = w.run_to_end(id);
     assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 1));
@@ -250,7 +253,7 @@ fn a_source_that_stays_away_fails_the_transfer() {
     let status = w.run_to_end(id);
     assert_eq!(status.outcome, Some(Outcome::Failed));
     assert!(
-        matches!(verdict(&status, 5), Verdict::Failed { reason } if reason.contains("s0 was away for 600 s"))
+        matches!(verdict(&status, 5), Verdict::Failed { reason } if reason.contains("s0 was away for 10 min"))
     );
 }
 
@@ -306,6 +309,43 @@ fn a_destination_behind_a_dead_link_holds_nobody_up() {
     let status = w.run_to_end(id);
     assert_eq!(status.outcome, Some(Outcome::SomeFailed));
     assert!(w.now.as_secs_f64() < 1_200.0);
+}
+
+/// #17: a site with a wrong address stalled everybody, others were blamed, and there was no end.
+#[test]
+fn a_site_that_nobody_can_connect_to_holds_nobody_up_and_is_named_with_the_cause() {
+    let config = CoordinatorConfig { site_wait: Duration::from_secs(60), ..CoordinatorConfig::default() };
+    let mut w = World::with(topology(3, &[(0, 1), (0, 2), (1, 2)]), config);
+    w.walled.insert(SiteId(2));
+    let id = w.submit(request(0, &[1, 2]));
+    w.run_for(Duration::from_secs(5));
+    let status = w.coordinator.status(id).expect("it is remembered");
+    assert_eq!(verdict(&status, 1), &Verdict::Done, "as soon as without the other");
+    let line = "s0 cannot connect to s2 at 10.0.0.2:7000: no such host";
+    assert!(w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(2), reason } if reason == line)));
+    assert!(status.destinations[1].postponed);
+    let status = w.run_to_end(id);
+    assert_eq!(status.outcome, Some(Outcome::SomeFailed));
+    let named =
+        |reason: &str| reason.contains("cannot connect to s2 at 10.0.0.") && reason.contains("no such host");
+    assert!(matches!(verdict(&status, 2), Verdict::Unreachable { reason } if named(reason)), "{status:?}");
+    assert!((60.0..180.0).contains(&w.now.as_secs_f64()), "an end, and not before its time: {:?}", w.now);
+    assert!(
+        w.seen(|e| matches!(e, EventKind::Waiting { reason } if named(reason) && reason.contains("at most")))
+    );
+    assert!(status.attempts < 20, "{}", status.attempts);
+}
+
+/// #17: a site that others could not connect to at first is served once they can.
+#[test]
+fn a_site_that_can_be_connected_to_after_all_gets_its_file() {
+    let mut w = World::new(topology(3, &[(0, 1), (0, 2), (1, 2)]));
+    w.walled.insert(SiteId(2));
+    let id = w.submit(request(0, &[1, 2]));
+    w.run_for(Duration::from_secs(30));
+    w.walled.clear();
+    assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
+    assert!(w.now.as_secs_f64() < 120.0, "tries are not far apart");
 }
 
 #[test]
@@ -554,7 +594,10 @@ fn late_reports_of_an_old_attempt_are_ignored() {
     w.report(SiteId(5), Report::Failed { run: old, kind: FailureKind::Unwritable, reason: reason.clone() });
     w.report(SiteId(5), Report::Completed { run: old });
     w.report(SiteId(5), Report::SinkDone { run: old, have: whole() });
-    w.report(SiteId(1), Report::HopFailed { run: old, flow: FlowId(0), peer: SiteId(0), reason });
+    w.report(
+        SiteId(1),
+        Report::HopFailed { run: old, flow: FlowId(0), peer: SiteId(0), unconnected: false, reason },
+    );
     w.report(SiteId(0), Report::SourceDone { run: old, hash: Some(FileHash([1; 32])) });
     w.report(SiteId(5), Report::Completed { run: Run { transfer: id, attempt: Attempt(1) } });
     assert_eq!(w.coordinator.status(id), before);
@@ -705,7 +748,13 @@ fn nonsense_from_sites_never_panics() {
                 4 => Report::SinkDone { run, have: vec![range] },
                 5 => Report::Corrupt { run, group: n as u16 / 10, generation: random.next_u64() },
                 6 => Report::Completed { run },
-                7 => Report::HopFailed { run, flow, peer: SiteId(n as u16), reason: "x\ny".into() },
+                7 => Report::HopFailed {
+                    run,
+                    flow,
+                    peer: SiteId(n as u16),
+                    unconnected: n.is_multiple_of(3),
+                    reason: "x\ny".into(),
+                },
                 8 => Report::Hashed { run, hash: HASH },
                 9 => {
                     let digests = vec![FlowDigest { flow, side: FlowSide::Received, digest: n }];

@@ -100,6 +100,7 @@ pub(super) struct Transfer {
     /// When it was last stopped to be planned anew.
     moved_at: Option<Instant>,
     last_trouble: Option<String>,
+    /// For whom it said last that it waits, and why.
     last_waiting: Option<String>,
     last_progress_event: Option<Instant>,
     cancelled: bool,
@@ -145,11 +146,21 @@ struct Target {
     /// Files that it did not finish in time.
     finish_strikes: u8,
     away: Option<(Instant, Away)>,
+    unreached: Option<Unreached>,
     retry_at: Option<Instant>,
     finishing: Option<Pending>,
     /// The attempt in which it was told the hash before it had everything.
     told_ahead: Option<Run>,
     verdict: Option<Verdict>,
+}
+
+/// Another site could not connect to a destination.
+#[derive(Clone, Debug)]
+struct Unreached {
+    since: Instant,
+    tries: u32,
+    /// Who, to where, and why, in one line.
+    line: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -277,6 +288,7 @@ impl Target {
             strikes: 0,
             finish_strikes: 0,
             away: None,
+            unreached: None,
             retry_at: None,
             finishing: None,
             told_ahead: None,
@@ -285,6 +297,10 @@ impl Target {
     }
     fn open(&self) -> bool {
         self.verdict.is_none()
+    }
+    /// Who is served before whom: lower first.
+    fn turn(&self) -> (bool, u8) {
+        (self.unreached.is_some(), self.level)
     }
     /// Everything is there, as far as is known.
     fn full(&self, length: Option<u64>) -> bool {
@@ -438,11 +454,13 @@ impl Transfer {
                     path: d.path.clone(),
                     verified_bytes: self.shown(d),
                     rate_bps: self.rate_bps(d.site, now),
-                    postponed: d.open() && d.level > 0,
-                    away: d.away.as_ref().map(|(_, away)| match away {
-                        Away::Down => "the site does not answer".to_owned(),
-                        Away::NoPath(reason) => reason.clone(),
-                    }),
+                    postponed: d.open() && d.turn() > (false, 0),
+                    away: match (&d.away, &d.unreached) {
+                        (Some((_, Away::Down)), _) => Some("the site does not answer".to_owned()),
+                        (_, Some(unreached)) => Some(unreached.line.clone()),
+                        (Some((_, Away::NoPath(reason))), None) => Some(reason.clone()),
+                        (None, None) => None,
+                    },
                     verdict: d.verdict.clone(),
                 })
                 .collect(),
@@ -534,7 +552,7 @@ impl Transfer {
         let Some(target) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) else { return };
         target.verdict = Some(verdict.clone());
         target.finishing = None;
-        target.away = None;
+        (target.away, target.unreached) = (None, None);
         self.event(cx, EventKind::Verdict { site, verdict });
         self.changed(cx);
     }
@@ -610,7 +628,11 @@ impl Transfer {
         } else {
             let since = *self.source_away.get_or_insert(now);
             if now >= since + site_wait {
-                let reason = format!("the source {} was away for {site_wait}", cx.name(self.request.source));
+                let reason = format!(
+                    "the source {} was away for {}",
+                    cx.name(self.request.source),
+                    site_wait.in_words()
+                );
                 self.decide_all(cx, &Verdict::Failed { reason });
             }
         }
@@ -651,9 +673,10 @@ impl Transfer {
                 && now >= *since + site_wait
             {
                 let reason = match away {
-                    Away::Down => format!("{} was away for {site_wait}", cx.name(d.site)),
+                    Away::Down => format!("{} was away for {}", cx.name(d.site), site_wait.in_words()),
                     Away::NoPath(reason) => {
-                        format!("no way to {} for {site_wait}: {reason}", cx.name(d.site))
+                        let reason = d.unreached.as_ref().map_or(reason, |u| &u.line);
+                        format!("no way to {} for {}: {reason}", cx.name(d.site), site_wait.in_words())
                     }
                 };
                 verdicts.push((d.site, Verdict::Unreachable { reason }));
@@ -767,6 +790,9 @@ impl Transfer {
                 };
                 attempt.begun = now;
                 attempt.active_at = now;
+                for d in self.destinations.iter_mut().filter(|d| attempt.sinks.contains_key(&d.site)) {
+                    d.unreached = None;
+                }
                 self.phase = Phase::Running(attempt);
                 self.event(cx, EventKind::Started);
                 true

@@ -2,7 +2,11 @@
 //!
 //! Leaves out: who may connect (`service`), and what the frames say ([`anabranch_replicate::msg`]).
 
-use super::{CONNECT_TIMEOUT, HEARTBEAT, HOP_TIMEOUT, Shared, digest, dscp, lock, wait_for};
+use super::{
+    ANSWER_TIMEOUT, CONNECT_TIMEOUT, FIRM_TIMEOUT, HEARTBEAT, HOP_TIMEOUT, Shared, digest, dscp, lock,
+    wait_for,
+};
+use anabranch_net::cause::{cause, is_firm};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::socket::{self, TcpOptions};
@@ -15,7 +19,7 @@ use std::io;
 use std::net::ToSocketAddrs;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
@@ -26,6 +30,24 @@ const TAKEN: u8 = 2;
 const CONFIRMED: u8 = 3;
 /// The least time between two confirmations of a flow.
 const CONFIRM_EVERY: Duration = Duration::from_millis(50);
+
+/// Why a flow has no connection.
+#[derive(Debug)]
+enum NoConnection {
+    /// The site could not be reached, or something else answers there.
+    Unreached(String),
+    /// The site answers, and does not take the flow.
+    NotTaken(String),
+}
+
+impl std::fmt::Display for NoConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreached(reason) | Self::NotTaken(reason) => f.write_str(reason),
+        }
+    }
+}
+impl std::error::Error for NoConnection {}
 
 impl Shared {
     // ---- flows that leave ----
@@ -38,20 +60,12 @@ impl Shared {
         waiting: &AtomicU64,
     ) {
         let out = &self.program.outgoing[index];
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(out, stripe, identity)).await;
-        let stream = match connected {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(reason)) => return self.hop_failed(out.flow, out.to, reason),
-            Err(_) => {
-                let reason = format!(
-                    "flow {} to {} at {}: not connected within {} s (is the site up, and its data port open?)",
-                    out.flow.0,
-                    out.to_name,
-                    out.address,
-                    CONNECT_TIMEOUT.as_secs()
-                );
-                return self.hop_failed(out.flow, out.to, reason);
+        let stream = match self.connect(out, stripe, identity).await {
+            Ok(stream) => stream,
+            Err(NoConnection::Unreached(reason)) => {
+                return self.hop_is_lost(out.flow, out.to, true, reason);
             }
+            Err(NoConnection::NotTaken(reason)) => return self.hop_failed(out.flow, out.to, reason),
         };
         if waiting.fetch_sub(1, Relaxed) == 1 {
             // What the connections run on, also of an attempt that is over before the first regular report.
@@ -70,8 +84,7 @@ impl Shared {
             Err(error) = sent => Err(error),
         };
         if let Err(error) = result {
-            let reason = format!("flow {} to {} at {}: {error}", out.flow.0, out.to_name, out.address);
-            self.hop_failed(out.flow, out.to, reason);
+            self.hop_failed(out.flow, out.to, format!("at {}: {}", out.address, cause(&error)));
         }
     }
 
@@ -93,7 +106,7 @@ impl Shared {
             }
         };
         if let Err(error) = sent.await {
-            tracing::info!(flow = out.flow.0, to = %out.to_name, %error, "fills no more");
+            tracing::info!(flow = out.flow.0, to = %out.to_name, "fills no more: {}", cause(&error));
         }
     }
 
@@ -113,12 +126,36 @@ impl Shared {
         }
     }
 
+    /// The flow's connection, tried until the site takes it.
     async fn connect(
         &self,
         out: &Outgoing,
         stripe: u16,
         identity: &Identity,
-    ) -> Result<TlsStream<TcpStream>, String> {
+    ) -> Result<TlsStream<TcpStream>, NoConnection> {
+        let mut last = None;
+        let connected = self.try_to_connect(out, stripe, identity, &mut last);
+        match tokio::time::timeout(CONNECT_TIMEOUT, connected).await {
+            Ok(result) => result,
+            Err(_) => Err(match last {
+                Some(reason) => NoConnection::Unreached(reason),
+                None => NoConnection::NotTaken(format!(
+                    "{} did not set up its part within {} s",
+                    out.to_name,
+                    CONNECT_TIMEOUT.as_secs()
+                )),
+            }),
+        }
+    }
+
+    /// `last` is why the latest try failed, where the site could not be reached.
+    async fn try_to_connect(
+        &self,
+        out: &Outgoing,
+        stripe: u16,
+        identity: &Identity,
+        last: &mut Option<String>,
+    ) -> Result<TlsStream<TcpStream>, NoConnection> {
         let hello = Hello { run: self.program.run, flow: out.flow, stripe }.encode();
         // The few packets of a greeting must not starve.
         let class = if self.fills(out.group) { Priority::Bulk } else { out.hop.priority };
@@ -128,6 +165,7 @@ impl Shared {
             user_timeout: None,
         };
         let mut pause = Duration::from_millis(20);
+        let mut failing_since: Option<Instant> = None;
         loop {
             let tried = async {
                 let address = resolve(&out.address)?;
@@ -139,22 +177,29 @@ impl Shared {
                 let reply = HelloReply::decode(stream.read_u8().await?);
                 Ok::<_, io::Error>((stream, reply))
             };
-            match tried.await {
-                Ok((stream, Ok(HelloReply::Welcome))) => return Ok(stream),
-                Ok((_, Ok(HelloReply::NotInstalled))) => {}
-                Ok((_, Ok(HelloReply::Refused))) => {
-                    return Err(format!("flow {} to {}: refused by the site", out.flow.0, out.to_name));
+            match tokio::time::timeout(ANSWER_TIMEOUT, tried).await {
+                Ok(Ok((stream, Ok(HelloReply::Welcome)))) => return Ok(stream),
+                Ok(Ok((_, Ok(HelloReply::NotInstalled)))) => (*last, failing_since) = (None, None),
+                Ok(Ok((_, Ok(HelloReply::Refused)))) => {
+                    return Err(NoConnection::NotTaken(format!("{} refused it", out.to_name)));
                 }
-                Ok((_, Err(error))) => {
-                    return Err(format!("flow {} to {}: {error}", out.flow.0, out.to_name));
+                Ok(Ok((_, Err(error)))) => return Err(NoConnection::NotTaken(error.to_string())),
+                Ok(Err(error)) => {
+                    let reason = explain(&error);
+                    tracing::debug!(to = %out.address, "connecting again: {reason}");
+                    let since = *failing_since.get_or_insert_with(Instant::now);
+                    if error.kind() == io::ErrorKind::InvalidData
+                        || is_firm(&error) && since.elapsed() >= FIRM_TIMEOUT
+                    {
+                        return Err(NoConnection::Unreached(reason));
+                    }
+                    *last = Some(reason);
                 }
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    return Err(format!(
-                        "flow {} to {} at {}: {error}",
-                        out.flow.0, out.to_name, out.address
-                    ));
+                Err(_) => {
+                    let within = ANSWER_TIMEOUT.as_secs();
+                    let reason = format!("no answer within {within} s: is its data port open to this site?");
+                    return Err(NoConnection::Unreached(reason));
                 }
-                Err(error) => tracing::debug!(to = %out.address, %error, "connecting again"),
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
@@ -253,9 +298,9 @@ impl Shared {
             Err(error) => error,
         };
         if fills {
-            return tracing::info!(flow = flow.0, from = %from.from_name, error = %result, "fills no more");
+            return tracing::info!(flow = flow.0, from = %from.from_name, "fills no more: {}", cause(&result));
         }
-        self.hop_failed(flow, from.from, format!("flow {} from {}: {result}", flow.0, from.from_name));
+        self.hop_failed(flow, from.from, cause(&result));
     }
 
     async fn read_frames(&self, flow: FlowId, read: &mut ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
@@ -297,6 +342,14 @@ impl Shared {
                 }
             }
         }
+    }
+}
+
+/// Why a try to connect failed, certificates included.
+fn explain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::InvalidData => anabranch_net::tls::explain("it", error).replacen("it: ", "", 1),
+        _ => cause(error),
     }
 }
 

@@ -192,6 +192,8 @@ pub(super) struct World {
     pub(super) now: Instant,
     pub(super) sites: Vec<FakeSite>,
     pub(super) dead_links: BTreeSet<LinkId>,
+    /// Sites that nobody can connect to.
+    pub(super) walled: BTreeSet<SiteId>,
     pub(super) length: u64,
     pub(super) events: Vec<Event>,
     pub(super) store: BTreeMap<TransferId, String>,
@@ -214,6 +216,7 @@ impl World {
             now,
             sites,
             dead_links: BTreeSet::new(),
+            walled: BTreeSet::new(),
             length: LENGTH,
             events: vec![],
             store: BTreeMap::new(),
@@ -334,6 +337,12 @@ impl World {
                     reason: "4 GiB of buffers: at most 1 GiB".into(),
                 }
             }
+            Command::Install { program } if program.outgoing.iter().any(|o| self.walled.contains(&o.to)) => {
+                let out =
+                    program.outgoing.iter().find(|o| self.walled.contains(&o.to)).expect("there is one");
+                let (run, flow, peer) = (program.run, out.flow, out.to);
+                Report::HopFailed { run, flow, peer, unconnected: true, reason: "no such host".into() }
+            }
             Command::Install { program } => {
                 let run = program.run;
                 s.program = Some(*program);
@@ -439,7 +448,8 @@ impl World {
                     if takes_part(site, self) && !self.sites[site.index()].hop_told {
                         self.sites[site.index()].hop_told = true;
                         let flow = FlowId(i as u32);
-                        self.report(site, Report::HopFailed { run, flow, peer, reason: "reset".into() });
+                        let reason = "reset".into();
+                        self.report(site, Report::HopFailed { run, flow, peer, unconnected: false, reason });
                     }
                 }
             }

@@ -4,7 +4,7 @@
 
 use super::{
     Audit, Away, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt, LEVEL_MAX, PROGRESS_EVERY,
-    Phase, Running, Tired, Transfer, one_line,
+    Phase, Running, STRIKES_MAX, Tired, Transfer, Unreached, doubled, one_line,
 };
 use crate::control::ByteRange;
 use crate::coordinator::{
@@ -52,6 +52,9 @@ impl Transfer {
         for d in &mut self.destinations {
             if d.site == site || matches!(d.away, Some((_, Away::NoPath(_)))) {
                 d.retry_at = None;
+            }
+            if d.site == site && restarted {
+                d.unreached = None;
             }
             if d.site == site && restarted {
                 d.known = false;
@@ -223,8 +226,8 @@ impl Transfer {
                     }
                 }
             }
-            Report::HopFailed { flow, peer, reason, .. } => {
-                self.handle_hop_failed(cx, site, run, flow, peer, &reason)
+            Report::HopFailed { flow, peer, unconnected, reason, .. } => {
+                self.handle_hop_failed(cx, site, run, flow, peer, unconnected, &reason)
             }
             Report::Failed { kind, reason, .. } => self.handle_failed(cx, site, run, kind, &reason),
         }
@@ -400,6 +403,7 @@ impl Transfer {
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what a report says")]
     fn handle_hop_failed(
         &mut self,
         cx: &mut Context<'_>,
@@ -407,6 +411,7 @@ impl Transfer {
         run: Run,
         flow: FlowId,
         peer: SiteId,
+        unconnected: bool,
         reason: &str,
     ) {
         // Only the first report of an attempt says which link failed. Those that follow may be its echo: sites take their
@@ -420,6 +425,9 @@ impl Transfer {
         if (site, peer) != (from, to) && (site, peer) != (to, from) {
             return;
         }
+        if unconnected && site == from {
+            return self.handle_unreached(cx, link, run, reason);
+        }
         let settle = cx.config.settle;
         let tired = self.tired_links.entry(link).or_insert(Tired::new(cx.now, self.id));
         tired.tire(cx.now + settle, run, cx.config);
@@ -431,6 +439,41 @@ impl Transfer {
             one_line(reason)
         );
         self.stop(cx, line, settle);
+    }
+
+    /// The first site of `link` cannot connect to the other: that one is left for later, so that nobody else waits for it.
+    ///
+    /// No time to settle is needed, as after a hop that broke: whether the other is up or not, the next plan is without it.
+    fn handle_unreached(&mut self, cx: &mut Context<'_>, link: LinkId, run: Run, reason: &str) {
+        let (from, to) = (cx.topology.link(link).from, cx.topology.link(link).to);
+        let address = cx.sites[to.index()].addresses.get(&link).map_or("-", String::as_str);
+        let line = format!(
+            "{} cannot connect to {} at {}: {}",
+            cx.name(from),
+            cx.name(to),
+            one_line(address),
+            one_line(reason)
+        );
+        let now = cx.now;
+        self.tired_links.entry(link).or_insert(Tired::new(now, self.id)).tire(now, run, cx.config);
+        // Others most likely cannot either: it passes nothing on for now.
+        self.tired_sites.entry(to).or_insert(Tired::new(now, self.id)).tire(now, run, cx.config);
+        let Some(d) = self.destinations.iter_mut().find(|d| d.site == to && d.open()) else {
+            return self.stop(cx, line, Duration::ZERO);
+        };
+        let (since, tries) = d.unreached.as_ref().map_or((now, 1), |u| (u.since, u.tries + 1));
+        d.unreached = Some(Unreached { since, tries, line: line.clone() });
+        d.retry_at = Some(now + doubled(cx.config.avoid_min, tries - 1, cx.config.avoid_max));
+        let last = tries >= STRIKES_MAX.into() && now >= since + cx.config.site_wait;
+        self.remove_attempt(cx);
+        self.last_trouble = Some(line.clone());
+        if last {
+            let reason = format!("{line} (tried for {})", now.saturating_since(since).in_words());
+            self.decide(cx, to, Verdict::Unreachable { reason });
+        } else if tries == 1 {
+            self.event(cx, EventKind::Postponed { site: to, reason: line });
+        }
+        self.changed(cx);
     }
 
     fn handle_failed(

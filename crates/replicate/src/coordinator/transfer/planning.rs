@@ -42,17 +42,7 @@ impl Transfer {
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> bool {
         let eligible = self.eligible(cx);
         if !cx.up(self.request.source) || eligible.is_empty() {
-            let reason = if cx.up(self.request.source) {
-                let open = self.destinations.iter().filter(|d| d.open());
-                let names: Vec<_> = open.map(|d| cx.name(d.site)).collect();
-                format!("waiting for {}", names.join(", "))
-            } else {
-                format!("waiting for the source {}", cx.name(self.request.source))
-            };
-            if self.last_waiting.as_ref() != Some(&reason) {
-                self.last_waiting = Some(reason.clone());
-                self.event(cx, EventKind::Waiting { reason });
-            }
+            self.tell_waiting(cx);
             return false;
         }
         self.last_waiting = None;
@@ -60,11 +50,11 @@ impl Transfer {
             let trouble = self.last_trouble.clone().unwrap_or_else(|| "no reason is known".into());
             let reason =
                 format!("{} attempts in a row moved nothing; the last: {trouble}", self.idle_attempts);
-            let level = eligible.iter().map(|&i| self.destinations[i].level).min();
+            let turn = eligible.iter().map(|&i| self.destinations[i].turn()).min();
             let given_up: Vec<_> = eligible
                 .iter()
                 .map(|&i| &self.destinations[i])
-                .filter(|d| Some(d.level) == level)
+                .filter(|d| Some(d.turn()) == turn)
                 .map(|d| (d.site, d.integrity))
                 .collect();
             for (site, integrity) in given_up {
@@ -91,6 +81,44 @@ impl Transfer {
         }
         self.phase = Phase::Inquiring { run, begun: cx.now, waiting, answered: BTreeSet::new() };
         true
+    }
+
+    /// Says for whom it waits, why, and for how long at most; once for as long as that stays.
+    fn tell_waiting(&mut self, cx: &mut Context<'_>) {
+        let left = |since: Instant| (since + cx.config.site_wait).saturating_since(cx.now);
+        let (mut names, mut causes, mut most) = (Vec::new(), Vec::new(), Duration::ZERO);
+        if let Some(since) = self.source_away.filter(|_| !cx.up(self.request.source)) {
+            names.push(format!("the source {}", cx.name(self.request.source)));
+            most = left(since);
+        } else {
+            for d in self.destinations.iter().filter(|d| d.open()) {
+                let Some(since) = d.unreached.as_ref().map(|u| u.since).or(d.away.as_ref().map(|a| a.0))
+                else {
+                    continue;
+                };
+                names.push(cx.name(d.site).to_owned());
+                most = most.max(left(since));
+                causes.extend(match (&d.unreached, &d.away) {
+                    (_, Some((_, Away::Down))) => None,
+                    (Some(u), _) => Some(u.line.clone()),
+                    (None, Some((_, Away::NoPath(reason)))) => Some(reason.clone()),
+                    (None, None) => None,
+                });
+            }
+        }
+        if names.is_empty() {
+            return;
+        }
+        causes.dedup();
+        let (names, causes) = (names.join(", "), causes.join("; "));
+        let key = format!("{names}: {causes}");
+        if self.last_waiting.as_ref() == Some(&key) {
+            return;
+        }
+        let why = if causes.is_empty() { String::new() } else { format!(": {causes}") };
+        let reason = format!("waiting for {names}, {} at most{why}", most.in_words());
+        self.last_waiting = Some(key);
+        self.event(cx, EventKind::Waiting { reason });
     }
 
     /// All have answered, or will not: plans for those who did.
@@ -123,11 +151,11 @@ impl Transfer {
             .into_iter()
             .filter(|&i| answered.contains(&self.destinations[i].site))
             .collect();
-        let level = eligible.iter().map(|&i| self.destinations[i].level).min();
+        let turn = eligible.iter().map(|&i| self.destinations[i].turn()).min();
         let targets: Vec<SiteId> = eligible
             .iter()
             .map(|&i| &self.destinations[i])
-            .filter(|d| Some(d.level) == level)
+            .filter(|d| Some(d.turn()) == turn)
             .map(|d| d.site)
             .collect();
         if targets.is_empty() {

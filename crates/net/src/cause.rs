@@ -1,0 +1,64 @@
+//! Why a connection failed, in words for those who have to mend it rather than in a library's.
+//!
+//! Leaves out: certificates and keys ([`crate::tls::explain`]). Read [`cause`] first.
+
+use std::io;
+
+/// What the resolver's errors begin with; they have no kind of their own.
+const LOOKUP: &str = "failed to lookup address information";
+
+/// Why the peer could not be reached, or is gone: a few words that go behind a colon.
+pub fn cause(error: &io::Error) -> String {
+    use io::ErrorKind as Kind;
+    let text = error.to_string();
+    if text.contains(LOOKUP) {
+        let passing = text.contains("Temporary failure");
+        return if passing { "its name cannot be looked up now" } else { "no such host" }.into();
+    }
+    match error.kind() {
+        Kind::ConnectionRefused => "connection refused".into(),
+        Kind::UnexpectedEof | Kind::ConnectionReset | Kind::ConnectionAborted | Kind::BrokenPipe => {
+            "it went away".into()
+        }
+        Kind::HostUnreachable | Kind::NetworkUnreachable => "no route to it".into(),
+        Kind::TimedOut if error.get_ref().is_none() => "no answer in time".into(),
+        _ => match text.split_once(" (os error") {
+            Some((before, _)) => before.to_owned(),
+            None => text,
+        },
+    }
+}
+
+/// Whether the same try will most likely fail again, so that there is no use in waiting for long: nobody listens there, or
+/// there is no such place.
+pub fn is_firm(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::ConnectionRefused | Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::InvalidData
+    ) || error.to_string().contains(LOOKUP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// #17: rustls' own words, its documentation's address among them, were shown for a peer that went away.
+    #[test]
+    fn no_library_s_words_are_left() {
+        let gone = io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "peer closed connection without close_notify: https://x",
+        );
+        assert_eq!(cause(&gone), "it went away");
+        let refused =
+            io::Error::new(io::ErrorKind::ConnectionRefused, "10.0.0.1:7: Connection refused (os error 111)");
+        assert_eq!(cause(&refused), "connection refused");
+        assert!(is_firm(&refused) && !is_firm(&gone));
+        let unknown = io::Error::other("failed to lookup address information: Name or service not known");
+        assert_eq!(cause(&unknown), "no such host");
+        assert!(is_firm(&unknown));
+        assert_eq!(cause(&io::Error::from_raw_os_error(28)), "No space left on device");
+        assert_eq!(cause(&io::Error::other("silent for 8 s")), "silent for 8 s");
+    }
+}
