@@ -19,6 +19,9 @@ pub enum PaceError {
     NoOwner {
         /// Which one.
         flow: Flow,
+        /// Whether there are processes that may not be looked at. Otherwise its program has ended or closed it, and the kernel sends
+        /// what is left.
+        is_any_hidden: bool,
     },
     /// The rate is one that the mechanism cannot set.
     Rate {
@@ -81,16 +84,29 @@ impl std::fmt::Display for PaceError {
             Self::NoSuchFlow { flow } => {
                 write!(f, "flow {flow}: no such connection in this network namespace")
             }
-            Self::NoOwner { flow } => {
+            Self::NoOwner { flow, is_any_hidden: true } => {
                 write!(
                     f,
                     "flow {flow}: no process that may be looked at holds it: run as root, in the host's pid namespace"
                 )
             }
+            Self::NoOwner { flow, is_any_hidden: false } => {
+                write!(
+                    f,
+                    "flow {flow}: no process of this pid namespace holds it: its program has closed it or ended, and what is left goes at the rate that it had"
+                )
+            }
             Self::Rate { rate, min, max } => write!(f, "rate {rate}: must be {min} to {max}"),
             Self::Full { flows_max } => write!(f, "{flows_max} flows have limits, no more can: lift one"),
             Self::Refused { flow, mechanism, error } => {
-                write!(f, "flow {flow}: cannot set its rate by {mechanism}: {error}: {}", mechanism.needs())
+                write!(f, "flow {flow}: cannot set its rate by {mechanism}: {error}")?;
+                // What the mechanism needs is of use only to whom it is denied.
+                match error.kind() {
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
+                        write!(f, ": {}", mechanism.needs())
+                    }
+                    _ => Ok(()),
+                }
             }
         }
     }

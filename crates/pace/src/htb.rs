@@ -31,9 +31,10 @@ use netlink_packet_route::tc::{
 };
 use rustix::net::{AddressFamily, SocketType};
 
+use crate::helper::{Change, Helper, Place};
 use crate::netlink::Netlink;
-use crate::owner::{Socket, Sockets};
-use crate::{Flow, Limit, Mechanism, PaceError, StartError, sys};
+use crate::owner::Sockets;
+use crate::{Flow, Limit, Mechanism, PaceError, StartError};
 
 /// The major number of our qdisc.
 const MAJOR: u16 = 0xab0a;
@@ -58,7 +59,7 @@ const ETH_P_IPV6: u16 = 0x86dd;
 #[derive(Copy, Clone, Debug)]
 enum Steering {
     /// By the socket's priority, which was this before.
-    Priority { socket: Socket, before: u32 },
+    Priority { place: Place, before: u32 },
     /// By a filter, whose preference is the class's minor number.
     Filter,
 }
@@ -77,6 +78,7 @@ struct Class {
 pub struct HtbPacer {
     netlink: Netlink,
     sockets: Sockets,
+    helper: Helper,
     device: i32,
     classes: BTreeMap<Flow, Class>,
     /// Minor numbers that are free again; above `next` all are.
@@ -107,6 +109,7 @@ impl HtbPacer {
         let mut pacer = Self {
             netlink,
             sockets,
+            helper: Helper::new(),
             device,
             classes: BTreeMap::new(),
             free: Vec::new(),
@@ -139,16 +142,16 @@ impl HtbPacer {
         let flow_is_new =
             |(flow, limit): &&(Flow, Limit)| *limit != Limit::None && !self.classes.contains_key(flow);
         let new: Vec<Flow> = changes.iter().filter(flow_is_new).map(|(flow, _)| *flow).collect();
-        let mut sockets: BTreeMap<Flow, Socket> = BTreeMap::new();
-        for (flow, socket) in new.iter().zip(self.sockets.find(&new)) {
-            if let Ok(socket) = socket {
-                sockets.insert(*flow, socket);
+        let mut places: BTreeMap<Flow, Place> = BTreeMap::new();
+        for (flow, place) in new.iter().zip(self.sockets.find(&new)) {
+            if let Ok(place) = place {
+                places.insert(*flow, place);
             }
         }
         let mut requests = Vec::new();
         let mut results = Vec::with_capacity(changes.len());
         for (i, (flow, limit)) in changes.iter().enumerate() {
-            let result = self.plan(*flow, *limit, sockets.get(flow));
+            let result = self.plan(*flow, *limit, places.get(flow));
             results.push(result.map(|planned| requests.extend(planned.into_iter().map(|r| (i, r)))));
         }
         let (owners, requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
@@ -187,7 +190,7 @@ impl HtbPacer {
         &mut self,
         flow: Flow,
         limit: Limit,
-        socket: Option<&Socket>,
+        place: Option<&Place>,
     ) -> Result<Vec<(RouteNetlinkMessage, u16)>, PaceError> {
         let bytes = limit.bytes_per_second(u64::MAX / 8)?;
         let (Some(bytes), Limit::Rate(rate)) = (bytes, limit) else {
@@ -195,7 +198,7 @@ impl HtbPacer {
             let mut requests = Vec::new();
             match class.steering {
                 Steering::Filter => requests.push(self.delete_filter(flow, class.minor)),
-                Steering::Priority { socket, before } => self.restore(flow, socket, before),
+                Steering::Priority { place, before } => self.restore(flow, place, before),
             }
             requests.push((RouteNetlinkMessage::DelTrafficClass(self.class(class.minor)), 0));
             self.free.push(class.minor);
@@ -216,7 +219,7 @@ impl HtbPacer {
             None => return Err(full),
         };
         let mut requests = vec![self.set_class(minor, bytes, NLM_F_CREATE | NLM_F_EXCL)];
-        let steering = match socket.and_then(|socket| steer(socket, minor)) {
+        let steering = match place.and_then(|place| self.steer(*place, minor)) {
             Some(priority) => priority,
             None => {
                 requests.push(self.add_filter(flow, minor));
@@ -227,15 +230,26 @@ impl HtbPacer {
         Ok(requests)
     }
 
+    /// Has the socket's packets find this class, or says that it cannot.
+    fn steer(&mut self, place: Place, minor: u16) -> Option<Steering> {
+        let before = self.set_priority(place, TcHandle { major: MAJOR, minor }.into())?;
+        Some(Steering::Priority { place, before })
+    }
+
     /// Gives a socket its priority back, wherever it is now; one that is gone needs none.
-    fn restore(&mut self, flow: Flow, socket: Socket, before: u32) {
-        let duplicate = socket.duplicate().ok().or_else(|| {
-            let found = self.sockets.find(&[flow]).pop()?.ok()?;
-            (found.cookie() == socket.cookie()).then(|| found.duplicate().ok())?
-        });
-        if let Some(duplicate) = duplicate {
-            let _ = sys::set_priority(duplicate, before);
+    fn restore(&mut self, flow: Flow, place: Place, before: u32) {
+        if self.set_priority(place, before).is_none() {
+            let found = self.sockets.find(&[flow]).pop().and_then(Result::ok);
+            found
+                .filter(|found| found.cookie == place.cookie)
+                .and_then(|found| self.set_priority(found, before));
         }
+    }
+
+    /// What it was before; `None` if it could not be set.
+    fn set_priority(&mut self, place: Place, priority: u32) -> Option<u32> {
+        let answer = self.helper.carry_out(&[(place, Change::Priority(priority))]).pop()?;
+        u32::try_from(answer.ok()?).ok()
     }
 
     fn class(&self, minor: u16) -> TcMessage {
@@ -279,21 +293,13 @@ impl HtbPacer {
 impl Drop for HtbPacer {
     fn drop(&mut self) {
         for (flow, class) in std::mem::take(&mut self.classes) {
-            if let Steering::Priority { socket, before } = class.steering {
-                self.restore(flow, socket, before);
+            if let Steering::Priority { place, before } = class.steering {
+                self.restore(flow, place, before);
             }
         }
         let delete = RouteNetlinkMessage::DelQueueDiscipline(root(self.device));
         let _ = change(&mut self.netlink, delete, 0);
     }
-}
-
-/// Has the socket's packets find this class, or says that it cannot.
-fn steer(socket: &Socket, minor: u16) -> Option<Steering> {
-    let duplicate = socket.duplicate().ok()?;
-    let before = sys::priority(&duplicate).ok()?;
-    sys::set_priority(&duplicate, TcHandle { major: MAJOR, minor }.into()).ok()?;
-    Some(Steering::Priority { socket: *socket, before })
 }
 
 fn failed(step: &'static str) -> impl Fn(io::Error) -> StartError {

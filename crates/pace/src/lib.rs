@@ -7,7 +7,8 @@
 //! - **Listing.** [`FlowReader`] says which flows there are and what each has sent.
 //! - **The host.** [`addresses`] are those that flows to it have, [`link_rate`] is what its link carries.
 //! - **Bursts.** [`set_tso_rtt_log`] keeps them small, so that a limit that is raised takes effect soon.
-//! - **Limits.** [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor. [`BpfPacer`] has the
+//! - **Limits.** [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor, in a process of its own that no
+//!   program can hold up for long. [`BpfPacer`] has the
 //!   kernel set the same option, also on flows whose programs cannot be touched and on those to come. [`HtbPacer`]
 //!   shapes what leaves by a device. Lifting a limit brings back what the flow had before, and so does dropping the pacer.
 //!   [`Pacer`] picks for each flow what works, and says what it picked; [`doctor`] says what works on this machine.
@@ -57,6 +58,7 @@ mod diag;
 mod doctor;
 mod error;
 mod flow;
+mod helper;
 mod host;
 mod htb;
 mod netlink;

@@ -4,46 +4,19 @@
 //! open; pidfd_getfd(2) duplicates it, which needs the right to trace that process (ptrace(2): `PTRACE_MODE_ATTACH_REALCREDS`).
 //!
 //! A duplicate is never kept: while it is open, the owner's close(2) would not end the connection. What is kept is where
-//! the socket was; a descriptor found there is taken for the flow's only if it has the same cookie (`SO_COOKIE`), which no two
-//! sockets of one boot share.
+//! the socket was ([`Place`]); a descriptor found there is taken for the flow's only if it has the same inode and cookie
+//! (`SO_COOKIE`), which no two sockets of one boot share. Who duplicates is the module `helper`.
 //!
 //! Leaves out: sockets that no process has open any more (the kernel still sends what they hold). Read [`Sockets`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::Pid;
 
+use crate::helper::{Place, socket_inode};
 use crate::{Flow, FlowReader, PaceError};
-
-/// Where a flow's socket was last seen.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Socket {
-    pid: Pid,
-    fd: RawFd,
-    cookie: u64,
-}
-
-impl Socket {
-    /// What tells it from every other socket of this boot.
-    pub(crate) const fn cookie(&self) -> u64 {
-        self.cookie
-    }
-
-    /// A descriptor of our own for it. To be closed soon: see the module's head.
-    ///
-    /// Errors: the system's; `NotFound` if the socket is no longer there.
-    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
-        let process = pidfd_open(self.pid, PidfdFlags::empty())?;
-        let duplicate = pidfd_getfd(&process, self.fd, PidfdGetfdFlags::empty())?;
-        // No socket, or another one: the owner has closed ours and opened something else.
-        match rustix::net::sockopt::socket_cookie(&duplicate) {
-            Ok(cookie) if cookie == self.cookie => Ok(duplicate),
-            _ => Err(io::ErrorKind::NotFound.into()),
-        }
-    }
-}
 
 /// Finds the sockets of flows.
 #[derive(Debug)]
@@ -62,25 +35,30 @@ impl Sockets {
     ///
     /// Cost: a look into the kernel's table for each flow, and for all flows together one pass over the descriptors of the
     /// processes that owned one lately, and then, if some are still missing, over those of all.
-    pub(crate) fn find(&mut self, flows: &[Flow]) -> Vec<Result<Socket, PaceError>> {
+    pub(crate) fn find(&mut self, flows: &[Flow]) -> Vec<Result<Place, PaceError>> {
         let states: Vec<_> = flows.iter().map(|flow| self.reader.find(*flow)).collect();
         let mut missing: BTreeSet<u32> =
             states.iter().flatten().flatten().map(|state| state.inode).filter(|inode| *inode > 0).collect();
         let mut found = BTreeMap::new();
         if !missing.is_empty() {
-            self.owners.retain(|pid| look_through(*pid, &mut missing, &mut found));
+            self.owners.retain(|pid| look_through(*pid, &mut missing, &mut found) == Look::Found);
         }
+        let mut is_any_hidden = false;
         if !missing.is_empty() {
             for pid in processes().filter(|pid| !self.owners.contains(pid)).collect::<Vec<_>>() {
                 if missing.is_empty() {
                     break;
                 }
-                look_through(pid, &mut missing, &mut found);
+                is_any_hidden |= look_through(pid, &mut missing, &mut found) == Look::Hidden;
             }
         }
+        let mut users: Vec<(Pid, u32)> = Vec::new();
         for (pid, _) in found.values() {
             if !self.owners.contains(pid) {
                 self.owners.push(*pid);
+            }
+            if !users.iter().any(|(known, _)| known == pid) {
+                users.push((*pid, user(*pid)));
             }
         }
         let socket = |(flow, state): (&Flow, io::Result<Option<crate::FlowState>>)| {
@@ -92,8 +70,10 @@ impl Sockets {
                     return Err(PaceError::Refused { flow: *flow, mechanism, error });
                 }
             };
-            let (pid, fd) = *found.get(&state.inode).ok_or(PaceError::NoOwner { flow: *flow })?;
-            Ok(Socket { pid, fd, cookie: state.cookie })
+            let nobody = PaceError::NoOwner { flow: *flow, is_any_hidden };
+            let (pid, fd) = *found.get(&state.inode).ok_or(nobody)?;
+            let user = users.iter().find(|(owner, _)| *owner == pid).map_or(0, |(_, user)| *user);
+            Ok(Place { pid, fd, inode: state.inode, cookie: state.cookie, user })
         };
         flows.iter().zip(states).map(socket).collect()
     }
@@ -105,11 +85,25 @@ fn processes() -> impl Iterator<Item = Pid> {
     entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
 }
 
-/// Moves those of `missing` that this process holds to `found`; whether there were any.
-fn look_through(pid: Pid, missing: &mut BTreeSet<u32>, found: &mut BTreeMap<u32, (Pid, RawFd)>) -> bool {
+/// What came of a look at a process's descriptors.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Look {
+    Found,
+    Nothing,
+    /// It may not be looked at.
+    Hidden,
+}
+
+/// Moves those of `missing` that this process holds to `found`.
+fn look_through(pid: Pid, missing: &mut BTreeSet<u32>, found: &mut BTreeMap<u32, (Pid, RawFd)>) -> Look {
     let before = missing.len();
-    let entries = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())).into_iter().flatten().flatten();
-    for entry in entries {
+    let entries = match std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Look::Hidden,
+        // It has ended.
+        Err(_) => return Look::Nothing,
+    };
+    for entry in entries.flatten() {
         if missing.is_empty() {
             break;
         }
@@ -121,12 +115,18 @@ fn look_through(pid: Pid, missing: &mut BTreeSet<u32>, found: &mut BTreeMap<u32,
             found.insert(inode, (pid, fd));
         }
     }
-    missing.len() < before
+    if missing.len() < before { Look::Found } else { Look::Nothing }
 }
 
-/// Of `socket:[1234]`.
-fn socket_inode(link: &str) -> Option<u32> {
-    link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+/// The process's real user; root's, if it has ended meanwhile.
+fn user(pid: Pid) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
+    real_user(&status).unwrap_or(0)
+}
+
+/// Of the text of `/proc/PID/status` (proc_pid_status(5)).
+fn real_user(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -139,5 +139,10 @@ mod tests {
         for other in ["pipe:[4026]", "socket:[", "socket:[x]", "x/socket:[1]", "socket:[99999999999]"] {
             assert_eq!(socket_inode(other), None, "{other}");
         }
+    }
+    #[test]
+    fn the_first_of_a_processs_users_is_the_real_one() {
+        assert_eq!(real_user("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t7\t7\t7\t7\n"), Some(1000));
+        assert_eq!(real_user("Name:\tUid:\n"), None);
     }
 }

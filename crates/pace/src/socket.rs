@@ -7,19 +7,20 @@
 //! the pacing, it counts packets with all their headers (net/sched/sch_fq.c; not measured).
 //!
 //! The socket is one's own ([`set_pacing_limit`]) or that of any process that we may trace, by a duplicate
-//! ([`SocketPacer`], the module `owner`). A socket that was paced once stays paced when its limit is lifted, at the rate that its
+//! ([`SocketPacer`]; the module `owner` finds it, `helper` sets it). A socket that was paced once stays paced when its limit is lifted, at the rate that its
 //! congestion control computes: the kernel has no way back. That is some way above what it sends.
 //!
 //! Leaves out: what a pacer that is killed leaves behind. Its rates stay on the sockets until somebody sets others or
 //! they close; nothing tells them from those that a program has set itself. Read [`SocketPacer`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
 
 use anabranch_units::BitRate;
 
-use crate::owner::{Socket, Sockets};
+use crate::helper::{Change, Helper, Place, Task};
+use crate::owner::Sockets;
 use crate::{FLOWS_MAX, Flow, Limit, Mechanism, PaceError, sys};
 
 /// All ones: the kernel's way to write no limit.
@@ -49,7 +50,7 @@ const RATE_MAX: u64 = u64::MAX / 8;
 /// A flow that has a limit.
 #[derive(Debug)]
 struct Limited {
-    socket: Socket,
+    place: Place,
     /// What it had before.
     before: u64,
     rate: BitRate,
@@ -61,6 +62,7 @@ struct Limited {
 #[derive(Debug)]
 pub struct SocketPacer {
     sockets: Sockets,
+    helper: Helper,
     limited: BTreeMap<Flow, Limited>,
     /// What a flow gets back when its first limit of ours is lifted, where that is not what it has now.
     noted: Option<(Flow, u64)>,
@@ -71,27 +73,144 @@ impl SocketPacer {
     ///
     /// Errors: the system's, if it has no sock_diag(7).
     pub fn new() -> io::Result<Self> {
-        Ok(Self { sockets: Sockets::new()?, limited: BTreeMap::new(), noted: None })
+        Ok(Self::with(Sockets::new()?, Helper::new()))
+    }
+
+    fn with(sockets: Sockets, helper: Helper) -> Self {
+        Self { sockets, helper, limited: BTreeMap::new(), noted: None }
     }
 
     /// Sets these limits, in this order, and says for each whether it stands.
     ///
     /// Lifting the limit of a flow that is gone, or that has none, is no error.
-    /// Errors: for each flow its own; one that fails leaves the others be.
-    /// Cost: four system calls for each flow that is known; finding new ones costs one pass over `/proc` for all of them
-    /// together.
+    /// Errors: for each flow its own; one that fails leaves the others be. A program that holds up what touches its descriptors
+    /// costs a quarter of a second once, and then its user's flows get an error for as long as it does so.
+    /// Cost: some ten system calls for each flow that is known, in another process; finding new ones costs one pass over
+    /// `/proc` for all of them together.
     pub fn set(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
-        let mut results: Vec<_> = changes.iter().map(|(flow, limit)| self.set_known(*flow, *limit)).collect();
+        let (mut results, mut rest) = (Vec::with_capacity(changes.len()), changes);
+        while !rest.is_empty() {
+            // A flow that is named again is set after all that comes before.
+            let mut seen = BTreeSet::new();
+            let again = rest.iter().position(|(flow, _)| !seen.insert(*flow));
+            let (now, later) = rest.split_at(again.unwrap_or(rest.len()));
+            results.extend(self.set_each_once(now));
+            rest = later;
+        }
+        results
+    }
+
+    /// The same of flows of which each is named once.
+    fn set_each_once(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
+        let mut results: Vec<Option<Result<(), PaceError>>> = changes
+            .iter()
+            .map(|(flow, limit)| match limit.bytes_per_second(RATE_MAX) {
+                Err(error) => Some(Err(error)),
+                Ok(None) if !self.limited.contains_key(flow) => Some(Ok(())),
+                Ok(_) => None,
+            })
+            .collect();
+        self.set_where_they_were(changes, &mut results);
         let unknown: Vec<usize> = (0..changes.len()).filter(|i| results[*i].is_none()).collect();
         if !unknown.is_empty() {
             let flows: Vec<_> = unknown.iter().map(|i| changes[*i].0).collect();
-            let sockets = self.sockets.find(&flows);
-            for (i, socket) in unknown.into_iter().zip(sockets) {
-                let (flow, limit) = changes[i];
-                results[i] = Some(self.set_found(flow, limit, socket));
-            }
+            let found: Vec<_> = unknown.into_iter().zip(self.sockets.find(&flows)).collect();
+            self.set_found(changes, found, &mut results);
         }
         results.into_iter().map(|result| result.expect("each flow was known or looked for")).collect()
+    }
+
+    /// Sets those whose sockets are where they were; the others stay without a result.
+    fn set_where_they_were(
+        &mut self,
+        changes: &[(Flow, Limit)],
+        results: &mut [Option<Result<(), PaceError>>],
+    ) {
+        let (mut indices, mut tasks): (Vec<usize>, Vec<Task>) = (Vec::new(), Vec::new());
+        for (i, (flow, limit)) in changes.iter().enumerate() {
+            let Some(limited) = self.limited.get(flow).filter(|_| results[i].is_none()) else { continue };
+            indices.push(i);
+            tasks.push((limited.place, Change::Rate(bytes(*limit).unwrap_or(limited.before))));
+        }
+        for (i, answer) in indices.into_iter().zip(self.helper.carry_out(&tasks)) {
+            let (flow, limit) = changes[i];
+            match answer {
+                Ok(_) => {
+                    self.note(flow, limit, None);
+                    results[i] = Some(Ok(()));
+                }
+                // A look at all processes would not help.
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    results[i] = Some(Err(refused(flow, error)));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Sets those whose sockets were looked for.
+    fn set_found(
+        &mut self,
+        changes: &[(Flow, Limit)],
+        found: Vec<(usize, Result<Place, PaceError>)>,
+        results: &mut [Option<Result<(), PaceError>>],
+    ) {
+        let mut room = FLOWS_MAX.saturating_sub(self.limited.len());
+        let (mut wanted, mut tasks) = (Vec::new(), Vec::new());
+        for (i, place) in found {
+            let (flow, limit) = changes[i];
+            let place = match place {
+                Ok(place) => place,
+                Err(PaceError::NoSuchFlow { .. }) if limit == Limit::None => {
+                    self.limited.remove(&flow);
+                    results[i] = Some(Ok(()));
+                    continue;
+                }
+                Err(error) => {
+                    results[i] = Some(Err(error));
+                    continue;
+                }
+            };
+            if limit != Limit::None && !self.limited.contains_key(&flow) {
+                if room == 0 {
+                    results[i] = Some(Err(PaceError::Full { flows_max: FLOWS_MAX }));
+                    continue;
+                }
+                room -= 1;
+            }
+            // The same connection under another descriptor keeps what it had; a new one of the same name has its own.
+            let known = self.limited.get(&flow).filter(|known| known.place.cookie == place.cookie);
+            let noted = self.noted.filter(|(noted, _)| *noted == flow).map(|(_, before)| before);
+            let before = known.map(|known| known.before).or(noted);
+            wanted.push((i, place, before));
+            tasks.push((place, bytes(limit).or(before).map_or(Change::ReadRate, Change::Rate)));
+        }
+        for ((i, place, before), answer) in wanted.into_iter().zip(self.helper.carry_out(&tasks)) {
+            let (flow, limit) = changes[i];
+            results[i] = Some(match answer {
+                Ok(had) => {
+                    self.note(flow, limit, Some((place, before.unwrap_or(had))));
+                    Ok(())
+                }
+                Err(error) if is_gone(&error) => Err(PaceError::NoOwner { flow, is_any_hidden: false }),
+                Err(error) => Err(refused(flow, error)),
+            });
+        }
+    }
+
+    /// Keeps in mind that a limit stands, and where its socket is and what it had before if that is news.
+    fn note(&mut self, flow: Flow, limit: Limit, news: Option<(Place, u64)>) {
+        match (limit, news) {
+            (Limit::None, _) => drop(self.limited.remove(&flow)),
+            (Limit::Rate(rate), Some((place, before))) => {
+                self.limited.insert(flow, Limited { place, before, rate });
+            }
+            (Limit::Rate(rate), None) => {
+                if let Some(limited) = self.limited.get_mut(&flow) {
+                    limited.rate = rate;
+                }
+            }
+        }
     }
 
     /// The flows that have limits, and which.
@@ -117,66 +236,6 @@ impl SocketPacer {
     pub(crate) fn forget(&mut self, flow: Flow) {
         self.limited.remove(&flow);
     }
-
-    /// Sets the limit of a flow whose socket is where it was; `None` if it has to be looked for.
-    fn set_known(&mut self, flow: Flow, limit: Limit) -> Option<Result<(), PaceError>> {
-        let bytes = match limit.bytes_per_second(RATE_MAX) {
-            Ok(bytes) => bytes,
-            Err(error) => return Some(Err(error)),
-        };
-        let Some(limited) = self.limited.get_mut(&flow) else {
-            return (limit == Limit::None).then_some(Ok(()));
-        };
-        let duplicate = limited.socket.duplicate().ok()?;
-        if let Err(error) = sys::set_max_pacing_rate(duplicate, bytes.unwrap_or(limited.before)) {
-            return Some(Err(refused(flow, error)));
-        }
-        match limit {
-            Limit::Rate(rate) => limited.rate = rate,
-            Limit::None => drop(self.limited.remove(&flow)),
-        }
-        Some(Ok(()))
-    }
-
-    fn set_found(
-        &mut self,
-        flow: Flow,
-        limit: Limit,
-        socket: Result<Socket, PaceError>,
-    ) -> Result<(), PaceError> {
-        let bytes = limit.bytes_per_second(RATE_MAX)?;
-        let socket = match socket {
-            Err(PaceError::NoSuchFlow { .. }) if limit == Limit::None => {
-                self.limited.remove(&flow);
-                return Ok(());
-            }
-            other => other?,
-        };
-        let duplicate = socket.duplicate().map_err(|error| match error.kind() {
-            // Closed since it was found; what it holds is still sent.
-            io::ErrorKind::NotFound => PaceError::NoOwner { flow },
-            _ => refused(flow, error),
-        })?;
-        // The same connection under another descriptor keeps what it had; a new one of the same name has its own.
-        let known = self.limited.get(&flow).filter(|known| known.socket.cookie() == socket.cookie());
-        let before = match known {
-            Some(known) => known.before,
-            None => match self.noted.filter(|(noted, _)| *noted == flow) {
-                Some((_, before)) => before,
-                None => sys::max_pacing_rate(&duplicate).map_err(|error| refused(flow, error))?,
-            },
-        };
-        if self.limited.len() >= FLOWS_MAX && !self.limited.contains_key(&flow) {
-            return Err(PaceError::Full { flows_max: FLOWS_MAX });
-        }
-        sys::set_max_pacing_rate(&duplicate, bytes.unwrap_or(before))
-            .map_err(|error| refused(flow, error))?;
-        match limit {
-            Limit::Rate(rate) => drop(self.limited.insert(flow, Limited { socket, before, rate })),
-            Limit::None => drop(self.limited.remove(&flow)),
-        }
-        Ok(())
-    }
 }
 
 impl Drop for SocketPacer {
@@ -188,4 +247,14 @@ impl Drop for SocketPacer {
 
 fn refused(flow: Flow, error: io::Error) -> PaceError {
     PaceError::Refused { flow, mechanism: Mechanism::Socket, error }
+}
+
+/// What the kernel takes for a limit that is in range; `None` for no limit.
+fn bytes(limit: Limit) -> Option<u64> {
+    limit.bytes_per_second(RATE_MAX).ok().flatten()
+}
+
+/// Whether the socket is no longer where it was found: closed, or its process has ended. What it holds is still sent.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EBADF))
 }

@@ -5,12 +5,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
+mod fuse;
 mod namespace;
 mod net;
 
 use std::io::Write as _;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anabranch_pace::*;
 use anabranch_units::BitRate;
@@ -462,4 +463,34 @@ fn a_listing_says_what_was_sent_and_how_and_keeps_its_bound() {
 #[test]
 fn the_sender_of_other_tests() {
     net::send_if_asked();
+}
+
+/// Not a test: the program that [`fuse::Attacker`] starts.
+#[test]
+fn the_attacker_of_other_tests() {
+    fuse::attack_if_asked();
+}
+
+/// Closing a duplicate of such a file never returned, and no limit was set or lifted any more (#17).
+#[test]
+fn a_file_system_that_never_answers_holds_up_no_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let attacker = fuse::Attacker::start(listener.local_addr().expect("bound"));
+    let mut attacker = match attacker {
+        Ok(attacker) => attacker,
+        Err(why) => return skip(&why),
+    };
+    let (_far, _) = listener.accept().expect("it has connected");
+    let (near, _other, flow) = connected();
+    let mut pacer = SocketPacer::new().expect("a pacer");
+    set(&mut pacer, flow, Limit::Rate(BitRate::mbps(5)));
+    set(&mut pacer, attacker.flow, Limit::Rate(BitRate::mbps(5)));
+    attacker.strike();
+    let begun = Instant::now();
+    set(&mut pacer, flow, Limit::Rate(BitRate::mbps(6)));
+    set(&mut pacer, attacker.flow, Limit::Rate(BitRate::mbps(6)));
+    drop(pacer);
+    // A busy machine is slow, but this would be for ever.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!((pacing_limit(&near).expect("ours"), limit_of(attacker.flow)), (None, None));
 }

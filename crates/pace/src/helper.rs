@@ -1,0 +1,388 @@
+//! A process that touches other programs' descriptors, so that this one never waits for a program.
+//!
+//! To close(2) a duplicate takes as long as what it is of: a file of a user's own file system (FUSE) is closed when that file
+//! system has answered, a socket with `SO_LINGER` when its data has arrived, and a thread that waits so cannot even be killed.
+//! Programs may put such a file where their socket was between a look and the duplication. So a forked process without
+//! any other descriptor looks, duplicates, sets and closes, one task after the other. One that does not answer in time is
+//! left behind, and another takes its place. The user of whose process it has touched a descriptor then is *barred*: his processes are
+//! left alone until it has ended, and a while longer. A task takes a descriptor only if `/proc/PID/fd` says that it is the
+//! socket that is meant, which makes all of this rare.
+//!
+//! Source: fuse(4); socket(7), `SO_LINGER`; signal-safety(7) for what a fork of a process with threads may call.
+//! Leaves out: which process holds a socket (the module `owner`). Read [`Helper`] and [`Task`].
+
+use std::collections::VecDeque;
+use std::ffi::CStr;
+use std::io::{self, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_cookie};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, WaitOptions, pidfd_getfd, pidfd_open, waitpid};
+
+use crate::sys;
+
+/// How long a task may take.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// For how long after its process has ended a task that was late still bars its user.
+const BARRED_FOR: Duration = Duration::from_secs(10);
+/// The most processes that are left behind; with so many, no socket is touched until one of them ends.
+const LEFT_BEHIND_MAX: usize = 4;
+/// Tasks that are handed over at once.
+const BATCH: usize = 64;
+
+/// A socket of another process: where it is, and what tells it from others.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) pid: Pid,
+    pub(crate) fd: RawFd,
+    /// As `/proc/PID/fd` has it.
+    pub(crate) inode: u32,
+    pub(crate) cookie: u64,
+    /// The process's real user.
+    pub(crate) user: u32,
+}
+
+/// What is to be done with a socket. Each answers with what it had before.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Nothing; the answer is its rate.
+    ReadRate,
+    /// Its `SO_MAX_PACING_RATE`, in bytes per second.
+    Rate(u64),
+    /// Its `SO_PRIORITY`.
+    Priority(u32),
+}
+
+/// A change of one socket.
+pub(crate) type Task = (Place, Change);
+
+/// What a process does with a task. No memory may be allocated in it, nor anything locked.
+type Act = fn(&Task) -> Result<u64, Errno>;
+
+/// Changes other processes' sockets.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    act: Act,
+    patience: Duration,
+    running: Option<Running>,
+    left_behind: Vec<LeftBehind>,
+}
+
+#[derive(Debug)]
+struct Running {
+    pid: Pid,
+    socket: OwnedFd,
+}
+
+/// A process that was too late with a task.
+#[derive(Debug)]
+struct LeftBehind {
+    pid: Pid,
+    /// Whose process it had touched.
+    user: u32,
+    ended_at: Option<Instant>,
+}
+
+impl Helper {
+    /// It starts a process when there is something to do.
+    pub(crate) fn new() -> Self {
+        Self { act, patience: PATIENCE, running: None, left_behind: Vec::new() }
+    }
+
+    /// Does these, in this order, and says what each socket had before.
+    ///
+    /// Errors: for each task its own; `NotFound` if the socket is no longer there, `TimedOut` if its program holds up what touches its
+    /// descriptors, or has done so lately.
+    /// Cost: some ten system calls and two changes of process for each; a quarter of a second more for one that is late.
+    pub(crate) fn carry_out(&mut self, tasks: &[Task]) -> Vec<io::Result<u64>> {
+        self.see_to_left_behind();
+        let mut results: Vec<Option<io::Result<u64>>> = tasks.iter().map(|_| None).collect();
+        let mut waiting: VecDeque<usize> = (0..tasks.len()).collect();
+        while !waiting.is_empty() {
+            waiting.retain(|at| {
+                let refused = self.refusal(tasks[*at].0.user);
+                let is_taken = refused.is_none();
+                results[*at] = refused.map(Err);
+                is_taken
+            });
+            let batch: Vec<usize> = waiting.drain(..waiting.len().min(BATCH)).collect();
+            let wanted: Vec<Task> = batch.iter().map(|at| tasks[*at]).collect();
+            let mut answers = self.hand_over(&wanted).into_iter();
+            for at in batch {
+                match answers.next() {
+                    Some(answer) => results[at] = Some(answer),
+                    // What comes after one that was late is for the next process.
+                    None => waiting.push_back(at),
+                }
+            }
+            waiting.make_contiguous().sort_unstable();
+        }
+        results.into_iter().map(|result| result.expect("each task was answered or refused")).collect()
+    }
+
+    /// Why nothing of this user's is touched now, if so.
+    fn refusal(&self, user: u32) -> Option<io::Error> {
+        let is_barred = self.left_behind.iter().any(|left| left.user == user);
+        let is_full =
+            self.left_behind.iter().filter(|left| left.ended_at.is_none()).count() >= LEFT_BEHIND_MAX;
+        (is_barred || is_full).then(|| late(user, is_barred))
+    }
+
+    /// Answers for the first of these, one at least.
+    fn hand_over(&mut self, tasks: &[Task]) -> Vec<io::Result<u64>> {
+        let Some(((place, _), _)) = tasks.split_first() else { return Vec::new() };
+        if self.running.is_none() {
+            match start(self.act, self.patience) {
+                Ok(running) => self.running = Some(running),
+                Err(error) => return vec![Err(error)],
+            }
+        }
+        let running = self.running.as_ref().expect("it was started");
+        let request: Vec<u8> = tasks.iter().flat_map(encode).collect();
+        // With what was answered before, the socket has room for all of it.
+        let sent = send(&running.socket, &request, SendFlags::NOSIGNAL);
+        if sent != Ok(request.len()) {
+            self.running = None;
+            return vec![Err(sent.err().map_or(io::ErrorKind::WriteZero.into(), io::Error::from))];
+        }
+        let mut answers = Vec::with_capacity(tasks.len());
+        let mut reply = [0; REPLY_BYTES];
+        while answers.len() < tasks.len() {
+            match recv(&running.socket, &mut reply, RecvFlags::WAITALL) {
+                Ok((REPLY_BYTES, _)) => answers.push(decode_reply(&reply)),
+                Err(Errno::AGAIN) => {
+                    let user = tasks.get(answers.len()).map_or(place.user, |(place, _)| place.user);
+                    let Running { pid, socket } = self.running.take().expect("it runs");
+                    drop(socket);
+                    self.left_behind.push(LeftBehind { pid, user, ended_at: None });
+                    answers.push(Err(late(user, true)));
+                    break;
+                }
+                Err(Errno::INTR) => {}
+                other => {
+                    // Somebody has killed it.
+                    self.end();
+                    let error = other.err().unwrap_or(Errno::PIPE);
+                    answers.push(Err(error.into()));
+                    break;
+                }
+            }
+        }
+        answers
+    }
+
+    /// Forgets processes that ended long enough ago.
+    fn see_to_left_behind(&mut self) {
+        self.left_behind.retain_mut(|left| {
+            if left.ended_at.is_none() && !matches!(waitpid(Some(left.pid), WaitOptions::NOHANG), Ok(None)) {
+                left.ended_at = Some(Instant::now());
+            }
+            left.ended_at.is_none_or(|at| at.elapsed() < BARRED_FOR)
+        });
+    }
+
+    /// Has the process end that waits for tasks.
+    fn end(&mut self) {
+        if let Some(Running { pid, socket }) = self.running.take() {
+            // It ends once nobody is at the other end, and has nothing else to do.
+            drop(socket);
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+        }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.end();
+        self.see_to_left_behind();
+    }
+}
+
+fn late(user: u32, is_barred: bool) -> io::Error {
+    let text = if is_barred {
+        format!(
+            "a program of user {user} holds up who touches its descriptors: that user's sockets are left alone"
+        )
+    } else {
+        format!(
+            "programs of {LEFT_BEHIND_MAX} users hold up who touches their descriptors: no socket is touched until one ends"
+        )
+    };
+    io::Error::new(io::ErrorKind::TimedOut, text)
+}
+
+const REQUEST_BYTES: usize = 40;
+const REPLY_BYTES: usize = 12;
+
+/// As it goes to the process: both are one program.
+fn encode((place, change): &Task) -> [u8; REQUEST_BYTES] {
+    let (kind, value) = match change {
+        Change::ReadRate => (0u32, 0),
+        Change::Rate(rate) => (1, *rate),
+        Change::Priority(priority) => (2, u64::from(*priority)),
+    };
+    let mut request = [0; REQUEST_BYTES];
+    request[..4].copy_from_slice(&place.pid.as_raw_pid().to_ne_bytes());
+    request[4..8].copy_from_slice(&place.fd.to_ne_bytes());
+    request[8..12].copy_from_slice(&place.inode.to_ne_bytes());
+    request[12..16].copy_from_slice(&kind.to_ne_bytes());
+    request[16..24].copy_from_slice(&place.cookie.to_ne_bytes());
+    request[24..32].copy_from_slice(&value.to_ne_bytes());
+    request[32..36].copy_from_slice(&place.user.to_ne_bytes());
+    request
+}
+
+fn decode(request: &[u8; REQUEST_BYTES]) -> Option<Task> {
+    let word = |at: usize| request[at..].first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes));
+    let long = |at: usize| request[at..].first_chunk::<8>().map(|bytes| u64::from_ne_bytes(*bytes));
+    let place = Place {
+        pid: Pid::from_raw(word(0)? as i32)?,
+        fd: word(4)? as i32,
+        inode: word(8)?,
+        cookie: long(16)?,
+        user: word(32)?,
+    };
+    let change = match word(12)? {
+        0 => Change::ReadRate,
+        1 => Change::Rate(long(24)?),
+        _ => Change::Priority(long(24)? as u32),
+    };
+    Some((place, change))
+}
+
+fn decode_reply(reply: &[u8; REPLY_BYTES]) -> io::Result<u64> {
+    let [a, b, c, d, value @ ..] = *reply;
+    match i32::from_ne_bytes([a, b, c, d]) {
+        0 => Ok(u64::from_ne_bytes(value)),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Starts a process that does tasks until the socket's other end is closed.
+fn start(act: Act, patience: Duration) -> io::Result<Running> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&ours, Timeout::Recv, Some(patience))?;
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are initialised by the calls before they are read.
+    unsafe {
+        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        // The new process has this one's handlers, which are not to run in it.
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    // SAFETY: the child calls `serve` and nothing else, which allocates nothing, locks nothing and does not return
+    // (signal-safety(7)).
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        serve(theirs.as_raw_fd(), act);
+    }
+    let error = io::Error::last_os_error();
+    // SAFETY: `before` is what the first call wrote.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    let pid = Pid::from_raw(pid).filter(|pid| pid.as_raw_pid() > 0).ok_or(error)?;
+    Ok(Running { pid, socket: ours })
+}
+
+/// Ends the process at once, also where something panics.
+struct Exit;
+
+impl Drop for Exit {
+    fn drop(&mut self) {
+        // SAFETY: nothing of this process is to be cleaned up: all of it is its parent's.
+        unsafe { libc::_exit(0) }
+    }
+}
+
+/// What the process does. Its memory is a copy of its parent's, in which any lock may be held: so nothing here allocates.
+fn serve(socket: RawFd, act: Act) -> ! {
+    let exit = Exit;
+    // SAFETY: these descriptors are this process's own, and nothing in it uses them.
+    unsafe {
+        // Of a group of its own, so that Ctrl-C does not end it before its parent.
+        libc::setpgid(0, 0);
+        libc::prctl(libc::PR_SET_NAME, c"pace-helper".as_ptr());
+        for (first, last) in [(0, socket - 1), (socket + 1, RawFd::MAX)] {
+            // Before Linux 5.9 there is only this.
+            if first <= last && libc::syscall(libc::SYS_close_range, first, last, 0) < 0 {
+                for fd in first..=last.min(65_535) {
+                    libc::close(fd);
+                }
+            }
+        }
+    }
+    // SAFETY: the parent's fork left it open here, and the loop above left it out.
+    let socket = unsafe { rustix::fd::BorrowedFd::borrow_raw(socket) };
+    let mut request = [0; REQUEST_BYTES];
+    while recv(socket, &mut request, RecvFlags::WAITALL).is_ok_and(|(length, _)| length == REQUEST_BYTES) {
+        let Some(task) = decode(&request) else { break };
+        let (errno, value) = match act(&task) {
+            Ok(value) => (0, value),
+            Err(errno) => (errno.raw_os_error(), 0),
+        };
+        let mut reply = [0; REPLY_BYTES];
+        reply[..4].copy_from_slice(&errno.to_ne_bytes());
+        reply[4..].copy_from_slice(&value.to_ne_bytes());
+        if send(socket, &reply, SendFlags::NOSIGNAL) != Ok(REPLY_BYTES) {
+            break;
+        }
+    }
+    drop(exit);
+    unreachable!("the process has ended");
+}
+
+/// Changes the socket if it is still there.
+fn act(task: &Task) -> Result<u64, Errno> {
+    let (place, change) = task;
+    if !is_there(place) {
+        return Err(Errno::NOENT);
+    }
+    duplicate_and_change(place, change)
+}
+
+/// Whether the descriptor is of the socket that is meant, as far as can be told without touching it.
+fn is_there(place: &Place) -> bool {
+    let mut path = [0; 64];
+    let mut rest = &mut path[..];
+    if write!(rest, "/proc/{}/fd/{}", place.pid.as_raw_pid(), place.fd).is_err() {
+        return false;
+    }
+    let Ok(path) = CStr::from_bytes_until_nul(&path) else { return false };
+    let mut link = [MaybeUninit::<u8>::uninit(); 64];
+    let Ok((link, _)) = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut link) else { return false };
+    std::str::from_utf8(link).ok().and_then(socket_inode) == Some(place.inode)
+}
+
+fn duplicate_and_change(place: &Place, change: &Change) -> Result<u64, Errno> {
+    let process = pidfd_open(place.pid, PidfdFlags::empty())?;
+    let duplicate = pidfd_getfd(&process, place.fd, PidfdGetfdFlags::empty())?;
+    // No socket, or another one: the owner has closed ours and opened something else.
+    if socket_cookie(&duplicate) != Ok(place.cookie) {
+        return Err(Errno::NOENT);
+    }
+    let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    match *change {
+        Change::ReadRate => sys::max_pacing_rate(&duplicate).map_err(errno),
+        Change::Rate(rate) => {
+            let before = sys::max_pacing_rate(&duplicate).map_err(errno)?;
+            sys::set_max_pacing_rate(&duplicate, rate).map_err(errno)?;
+            Ok(before)
+        }
+        Change::Priority(priority) => {
+            let before = sys::priority(&duplicate).map_err(errno)?;
+            sys::set_priority(&duplicate, priority).map_err(errno)?;
+            Ok(before.into())
+        }
+    }
+}
+
+/// Of `socket:[1234]`.
+pub(crate) fn socket_inode(link: &str) -> Option<u32> {
+    link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;
