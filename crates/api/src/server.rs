@@ -3,8 +3,9 @@
 //! HTTP/1.1 only. Leaves out: what is asked (the `http` module). Read [`Server`] first.
 
 use crate::answer::{BODY_BYTES_MAX, ErrorBody};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{Credentials, PeerIdentity, peer_identity};
+use anabranch_net::tls::{Credentials, PeerIdentity};
 use axum::body::{HttpBody as _, to_bytes};
 use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
@@ -12,29 +13,28 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Json, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 /// How a server is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServeConfig {
     /// Where to listen; port 0 takes a free one. Loopback unless somebody chose otherwise.
     pub address: SocketAddr,
-    /// Connections altogether, handshakes included.
+    /// Connections altogether, of peers that have shown who they are.
     pub connections_max: usize,
     /// Connections of one peer.
     pub peer_connections_max: usize,
     /// Requests under way of one peer.
     pub peer_requests_max: usize,
-    /// Handshakes under way.
-    pub handshakes_max: usize,
-    /// How long a handshake, a request's head, or its body may take.
+    /// Connections of those who have not, and their time.
+    pub half_open: AdmissionLimits,
+    /// How long a request's head, or its body, may take.
     pub patience: Duration,
 }
 
@@ -45,9 +45,16 @@ impl Default for ServeConfig {
             connections_max: 4_096,
             peer_connections_max: 64,
             peer_requests_max: 64,
-            handshakes_max: 256,
+            half_open: AdmissionLimits::default(),
             patience: Duration::from_secs(10),
         }
+    }
+}
+
+impl ServeConfig {
+    /// Descriptors that its connections take at the most.
+    pub fn descriptors(&self) -> u64 {
+        self.connections_max as u64 + self.half_open.descriptors()
     }
 }
 
@@ -106,12 +113,10 @@ pub trait Service: Send + Sync + 'static {
 /// A bound listener, not yet serving.
 pub struct Server<S> {
     listener: TcpListener,
-    acceptor: TlsAcceptor,
+    tls: Arc<ServerConfig>,
     service: S,
     config: ServeConfig,
 }
-
-type PeerTable = Arc<Mutex<BTreeMap<(Role, String), (usize, PeerLimits)>>>;
 
 /// What a peer's requests share, whatever connections they come by.
 #[derive(Clone)]
@@ -152,7 +157,7 @@ impl<S: Service> Server<S> {
         let listener = TcpListener::bind(config.address)
             .await
             .map_err(|error| ServeError::Bind { address: config.address, error })?;
-        Ok(Self { listener, acceptor: tls.into(), service, config })
+        Ok(Self { listener, tls, service, config })
     }
 
     /// Where it listens.
@@ -164,33 +169,25 @@ impl<S: Service> Server<S> {
 
     /// Serves, and drives the service. Never returns; drop it to stop.
     pub async fn run(self) {
-        let Self { listener, acceptor, service, config } = self;
+        let Self { listener, tls, service, config } = self;
         let bodies = Bodies { large: Arc::new(Semaphore::new(1)), patience: config.patience };
         let router = service.router().layer(from_fn_with_state(bodies, limit_body)).layer(from_fn(limit));
-        let handshakes = Arc::new(Semaphore::new(config.handshakes_max));
-        let slots = Arc::new(Semaphore::new(config.connections_max));
-        let peers = PeerTable::default();
+        let admission = Admission::new(config.half_open);
+        let requests_max = config.peer_requests_max;
+        let places = Places::new(config.connections_max, config.peer_connections_max, move || PeerLimits {
+            requests: Arc::new(Semaphore::new(requests_max)),
+            large: Arc::new(Semaphore::new(1)),
+        });
         let mut connections = tokio::task::JoinSet::new();
         let serve = async {
             loop {
-                let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
-                let handshake =
-                    handshakes.clone().acquire_owned().await.expect("the semaphore is never closed");
-                let (stream, address) = match listener.accept().await {
-                    Ok(accepted) => accepted,
-                    Err(error) => {
-                        // Out of descriptors, say: the next one may go better.
-                        tracing::warn!("accept: {error}");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                        continue;
-                    }
-                };
-                let (acceptor, router, peers, config) =
-                    (acceptor.clone(), router.clone(), peers.clone(), config.clone());
+                let arrival = admission.accept(&listener).await;
+                let (tls, router, places) = (Arc::clone(&tls), router.clone(), places.clone());
+                let patience = config.patience;
                 connections.spawn(async move {
-                    let _slot = slot;
-                    if let Err(reason) = serve_one(stream, acceptor, handshake, router, peers, config).await {
-                        tracing::debug!("{address}: {reason}");
+                    let from = arrival.from();
+                    if let Err(reason) = serve_one(arrival, tls, router, places, patience).await {
+                        tracing::debug!("{from}: {reason}");
                     }
                 });
                 while connections.try_join_next().is_some() {}
@@ -203,69 +200,29 @@ impl<S: Service> Server<S> {
     }
 }
 
-/// One of a peer's connections; dropped with it.
-struct PeerSlot {
-    peers: PeerTable,
-    key: (Role, String),
-}
-
-impl PeerSlot {
-    fn take(peers: &PeerTable, peer: &PeerIdentity, config: &ServeConfig) -> Option<(Self, PeerLimits)> {
-        let key = (peer.role, peer.name.clone());
-        let mut table = peers.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = table.entry(key.clone()).or_insert_with(|| {
-            let requests = Arc::new(Semaphore::new(config.peer_requests_max));
-            (0, PeerLimits { requests, large: Arc::new(Semaphore::new(1)) })
-        });
-        if entry.0 >= config.peer_connections_max {
-            return None;
-        }
-        entry.0 += 1;
-        Some((Self { peers: peers.clone(), key }, entry.1.clone()))
-    }
-}
-
-impl Drop for PeerSlot {
-    fn drop(&mut self) {
-        let mut table = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = table.get_mut(&self.key) {
-            entry.0 -= 1;
-            if entry.0 == 0 {
-                table.remove(&self.key);
-            }
-        }
-    }
-}
-
 async fn serve_one(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
-    handshake: OwnedSemaphorePermit,
+    arrival: Arrival,
+    tls: Arc<ServerConfig>,
     router: axum::Router,
-    peers: PeerTable,
-    config: ServeConfig,
+    places: Places<PeerLimits>,
+    patience: Duration,
 ) -> Result<(), String> {
-    stream.set_nodelay(true).map_err(|e| e.to_string())?;
-    let tls = timeout(config.patience, acceptor.accept(stream))
-        .await
-        .map_err(|_| "handshake took too long".to_owned())?
-        .map_err(|e| anabranch_net::tls::explain("a caller", &e))?;
-    drop(handshake);
-    let peer = tls
-        .get_ref()
-        .1
-        .peer_certificates()
-        .and_then(peer_identity)
-        .ok_or_else(|| "its certificate does not say who holds it".to_owned())?;
-    let Some((_slot, limits)) = PeerSlot::take(&peers, &peer, &config) else {
-        return Err(format!("{peer} has {} connections already", config.peer_connections_max));
-    };
+    arrival.tcp().set_nodelay(true).map_err(|e| e.to_string())?;
+    let identified = arrival.identify(tls).await;
+    let (stream, peer, half_open) = identified.map_err(|e| anabranch_net::tls::explain("a caller", &e))?;
+    // Whom it is from is its greeting: what is not asked in time ends below.
+    drop(half_open);
+    let place = places.take(&peer).map_err(|crowded| {
+        tracing::warn!("connection refused: {crowded}");
+        crowded.to_string()
+    })?;
+    let limits = PeerLimits::clone(place.common());
     let service = TowerToHyperService::new(router.layer(Extension(peer)).layer(Extension(limits)));
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(config.patience)
+        .header_read_timeout(patience)
         .max_buf_size(READ_BUFFER_BYTES)
-        .serve_connection(TokioIo::new(tls), service)
+        .serve_connection(TokioIo::new(stream), service)
         .await
         .map_err(|e| e.to_string())
 }

@@ -6,6 +6,26 @@ pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().max_blocking_threads(8_192).enable_all().build()
 }
 
+/// Allows this process as many descriptors as the system lets it have, and says how many: a few hundred connections of
+/// anybody must not use up the 1,024 that many systems begin with.
+pub fn raise_descriptor_limit() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let found = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: found.maximum, maximum: found.maximum };
+    // Refused where the system allows fewer than the limit says: then it stays as it was.
+    let now = if setrlimit(Resource::Nofile, raised).is_ok() { found.maximum } else { found.current };
+    now.unwrap_or(u64::MAX)
+}
+
+/// Says in one line where a daemon may come to need more descriptors than the `limit`.
+pub fn check_descriptors(limit: u64, needed: u64) {
+    if limit < needed {
+        tracing::warn!(
+            "{limit} descriptors (ulimit -Hn), and {needed} may be needed: allow that many, or connections will be refused"
+        );
+    }
+}
+
 /// Waits for Ctrl-C or a polite kill.
 pub async fn asked_to_end() {
     use tokio::signal::unix::{SignalKind, signal};

@@ -29,6 +29,11 @@ impl Identity {
         })
     }
 
+    /// How it shakes hands with those who call, for [`crate::admission::Arrival::identify`].
+    pub fn server_config(&self) -> std::sync::Arc<rustls::ServerConfig> {
+        self.acceptor.config().clone()
+    }
+
     /// Makes `tcp` a secure connection to `name` in `role` of our system.
     ///
     /// Errors: the peer's certificate is not of our authority, or somebody else's ([`tls::explain`] says whose); a name

@@ -1,11 +1,13 @@
 //! Real sockets: TCP with per-hop settings, mutual TLS, and UDP at speed, with datagrams sealed by a TLS session's keys.
 //!
 //! [`keys`] makes a working set of certificates; [`tls`] turns them into mutually authenticated connections and tells who
-//! the other end is; [`socket`] is TCP as a hop needs it, [`cause`] says why one failed. [`datagram`] is UDP for many datagrams a second, and [`seal`]
-//! makes datagrams that only the two ends of a TLS session can write and read. A driver room: it may read clocks, open
-//! sockets and files. It knows no system.
+//! the other end is; [`socket`] is TCP as a hop needs it, [`cause`] says why one failed. [`datagram`] is UDP for many
+//! datagrams a second, and [`seal`] makes datagrams that only the two ends of a TLS session can write and read.
+//! [`admission`] is for listeners: who is let in, and who is dropped when there are too many. A driver room: it may read
+//! clocks, open sockets and files. It knows no system.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets, files and clocks are its business")]
 
+pub mod admission;
 pub mod cause;
 pub mod datagram;
 pub mod identity;

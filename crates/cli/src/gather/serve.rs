@@ -8,6 +8,7 @@ mod files;
 mod session;
 
 use anabranch_gather::ServerConfig;
+use anabranch_net::admission::{Admission, AdmissionLimits, Places};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
@@ -17,7 +18,7 @@ use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::Context as _;
 use files::Files;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,7 +46,7 @@ pub struct Args {
     /// What is sent to one client in a second at the most; as much as it can take without.
     #[arg(long, value_name = "RATE")]
     rate_max: Option<BitRate>,
-    /// Clients at once.
+    /// Clients at once; those of one name may be a quarter of them.
     #[arg(long, value_name = "N", default_value_t = 64)]
     clients_max: usize,
     /// Pulls of one client at once.
@@ -61,8 +62,10 @@ pub struct Args {
 
 /// Datagrams of a client that wait for its session; more are dropped, as a full socket would.
 const WAITING_MAX: usize = 1_024;
-/// Connections of one address that have not said who they are.
-const GREETING_MAX: usize = 16;
+/// Of all places for clients, one identity may have one in so many.
+const CLIENT_SHARE: usize = 4;
+/// Descriptors besides clients' connections and pulls: the runtime, the folder, files that are hashed, the terminal.
+const OWN_DESCRIPTORS: u64 = 128;
 /// The time that packets which are due may leave together.
 const QUANTUM: Duration = Duration::from_us(150);
 
@@ -78,7 +81,9 @@ pub struct Shared {
     port: u16,
     /// Where each channel's datagrams go.
     channels: Mutex<BTreeMap<u64, mpsc::Sender<Arrival>>>,
-    greeting: Mutex<BTreeMap<IpAddr, usize>>,
+    /// Places of clients that have said who they are. What each identity may have besides connections belongs behind
+    /// [`anabranch_net::admission::Place::common`].
+    places: Places,
     /// Datagrams of no channel that is open, and those that a session had no room for.
     strays: AtomicU64,
     crowded: AtomicU64,
@@ -103,6 +108,17 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         quantum: QUANTUM,
         ..ServerConfig::default()
     };
+    let descriptors = crate::process::raise_descriptor_limit();
+    let half_open = AdmissionLimits::for_descriptors(descriptors);
+    let pulls = (args.clients_max as u64).saturating_mul(args.pulls_max as u64 + 1);
+    let needed = pulls.saturating_add(half_open.descriptors() + OWN_DESCRIPTORS);
+    anyhow::ensure!(
+        needed <= descriptors,
+        "--clients-max {} and --pulls-max {} may need {needed} descriptors, and there are {descriptors} (ulimit -Hn): \
+         choose less, or allow more",
+        args.clients_max,
+        args.pulls_max
+    );
     crate::process::runtime()?.block_on(async {
         let listener = anabranch_net::socket::listen(args.listen)?;
         // Port 0 is any that is free: both have the same.
@@ -114,7 +130,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             config,
             port: args.advertise_port.unwrap_or(at.port()),
             channels: Mutex::default(),
-            greeting: Mutex::default(),
+            places: Places::new(args.clients_max, args.clients_max.div_ceil(CLIENT_SHARE), || ()),
             strays: AtomicU64::new(0),
             crowded: AtomicU64::new(0),
         });
@@ -124,7 +140,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         tokio::select! {
             result = demultiplex(&shared) => result.map(|never| match never {}),
-            result = accept(&shared, &listener, &identity, args.clients_max) => result.map(|never| match never {}),
+            never = accept(&shared, &listener, &identity, half_open) => match never {},
             () = crate::process::asked_to_end() => {
                 let (strays, crowded) = (shared.strays.load(Relaxed), shared.crowded.load(Relaxed));
                 tracing::info!(strays, crowded, "server ends");
@@ -157,63 +173,17 @@ async fn accept(
     shared: &Arc<Shared>,
     listener: &tokio::net::TcpListener,
     identity: &Identity,
-    clients_max: usize,
-) -> anyhow::Result<std::convert::Infallible> {
-    let clients = Arc::new(tokio::sync::Semaphore::new(clients_max));
+    half_open: AdmissionLimits,
+) -> std::convert::Infallible {
+    let admission = Admission::new(half_open);
     loop {
-        let (tcp, from) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of descriptors, most likely: those who are here will give some back.
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let Some(greeting) = Greeting::enter(shared, from.ip()) else {
-            tracing::warn!(%from, "too many connections that say nothing: closed");
-            continue;
-        };
-        let Ok(place) = Arc::clone(&clients).try_acquire_owned() else {
-            tracing::warn!(%from, "{clients_max} clients are here (--clients-max): closed");
-            continue;
-        };
-        let (shared, identity) = (Arc::clone(shared), identity.clone());
+        let arrival = admission.accept(listener).await;
+        let (shared, tls) = (Arc::clone(shared), identity.server_config());
         tokio::spawn(async move {
-            if let Err(error) = session::run(&shared, &identity, tcp, from, greeting).await {
+            let from = arrival.from();
+            if let Err(error) = session::run(&shared, tls, arrival).await {
                 tracing::info!(%from, "{error:#}");
             }
-            drop(place);
         });
-    }
-}
-
-/// A connection that has not said who it is.
-struct Greeting {
-    shared: Arc<Shared>,
-    from: IpAddr,
-}
-
-impl Greeting {
-    fn enter(shared: &Arc<Shared>, from: IpAddr) -> Option<Self> {
-        let mut greeting = shared.greeting.lock().expect("nobody panics with it");
-        let count = greeting.entry(from).or_default();
-        if *count >= GREETING_MAX {
-            return None;
-        }
-        *count += 1;
-        Some(Self { shared: Arc::clone(shared), from })
-    }
-}
-
-impl Drop for Greeting {
-    fn drop(&mut self) {
-        let mut greeting = self.shared.greeting.lock().expect("nobody panics with it");
-        if let Some(count) = greeting.get_mut(&self.from) {
-            *count -= 1;
-            if *count == 0 {
-                greeting.remove(&self.from);
-            }
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::network::TopologyArgs;
 use anabranch_api::{Controller, ControllerConfig, ServeConfig, Server};
+use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_replicate::coordinator::{DefaultPlanner, JointConfig};
@@ -41,6 +42,9 @@ pub struct Args {
     joint: bool,
 }
 
+/// Descriptors besides those of connections: the store, the runtime, the terminal.
+const OWN_DESCRIPTORS: u64 = 64;
+
 /// Runs it until it is told to end.
 ///
 /// Errors: one line for the user.
@@ -48,14 +52,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
     let files = CredentialFiles::in_set(&args.keys, System::Replicate, Role::Controller, "controller");
     let credentials = Credentials::load(&files)?;
+    let descriptors = crate::process::raise_descriptor_limit();
+    let half_open = AdmissionLimits::for_descriptors(descriptors);
+    let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
+    crate::process::check_descriptors(descriptors, serve.descriptors() + OWN_DESCRIPTORS);
     crate::process::runtime()?.block_on(async {
         let mut config = ControllerConfig::new(topology, DefaultPlanner, &args.store);
         config.coordinator.site_wait = args.site_wait;
         config.coordinator.slow_hold = args.patience;
         config.coordinator.joint = args.joint.then(JointConfig::default);
         let controller = Controller::open(config)?;
-        let config = ServeConfig { address: args.listen, ..ServeConfig::default() };
-        let server = Server::bind(controller, &credentials, config).await?;
+        let server = Server::bind(controller, &credentials, serve).await?;
         eprintln!("controller listens on https://{}", server.local_addr()?);
         tokio::select! {
             () = server.run() => {}

@@ -1,10 +1,11 @@
 //! `anabranch replicate relay`: a site's daemon. It sends, relays and receives, as the controller says.
 
 use super::runner::Fault;
-use super::service::{Service, SiteConfig};
+use super::service::{CONNECTIONS_MAX, Service, SiteConfig};
 use crate::network::TopologyArgs;
 use anabranch_api::wire::LinkAddress;
 use anabranch_api::{Client, ClientError, SiteLink};
+use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
@@ -78,6 +79,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })?;
     let credentials =
         Credentials::load(&CredentialFiles::in_set(&args.keys, System::Replicate, Role::Site, &name))?;
+    let descriptors = crate::process::raise_descriptor_limit();
+    let half_open = AdmissionLimits::for_descriptors(descriptors);
+    crate::process::check_descriptors(descriptors, half_open.descriptors() + 2 * CONNECTIONS_MAX as u64);
     crate::process::runtime()?.block_on(async {
         let listener = anabranch_net::socket::listen(args.listen)?;
         let listen = listener.local_addr()?;
@@ -88,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             tracing::warn!(?fault, "this site does wrong on purpose: --inject-fault is for tests");
         }
         let fault = args.inject_fault.unwrap_or_default();
-        let config = SiteConfig { root, memory_max: args.memory.as_u64(), fault };
+        let config = SiteConfig { root, memory_max: args.memory.as_u64(), half_open, fault };
         let service = Service::start(config, Identity::new(&credentials)?, vec![listener], reports);
         eprintln!("site {name} takes data on {listen}; controller {}", args.controller);
         let session = crate::process::random()?;

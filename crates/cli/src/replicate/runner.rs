@@ -18,6 +18,7 @@ mod files;
 use super::service::SiteConfig;
 use super::spool::{Errand, Spool};
 use crate::partial::PartialFile;
+use anabranch_net::admission::Place;
 use anabranch_net::identity::Identity;
 use anabranch_replicate::control::{
     FailureKind, FlowDigest, FlowProgress, FlowSide, FlowVector, Priority, Report, SiteProgram,
@@ -338,10 +339,13 @@ impl Runner {
         self.shared.program.incoming.iter().any(|i| i.flow == flow && self.shared.fills(i.group))
     }
 
-    /// Takes in a connection that was expected.
-    pub fn attach(&self, hello: Hello, stream: TlsStream<TcpStream>) {
+    /// Takes in a connection that was expected, with the place that it holds among its peer's.
+    pub fn attach(&self, hello: Hello, stream: TlsStream<TcpStream>, place: Place) {
         let shared = Arc::clone(&self.shared);
-        lock(&self.tasks).spawn(async move { shared.receive_flow(hello.flow, stream).await });
+        lock(&self.tasks).spawn(async move {
+            shared.receive_flow(hello.flow, stream).await;
+            drop(place);
+        });
     }
 
     /// Where things stand.

@@ -5,8 +5,10 @@
 
 use super::runner::{Fault, Runner, SharedFile, memory_bytes, wait_for};
 use crate::partial::{FinishError, PartialFile, hash_file, inside};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Place, Places};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
+use anabranch_net::tls::PeerIdentity;
 use anabranch_replicate::control::{Command, FailureKind, FileHash, Report, Run, SiteProgram, TransferId};
 use anabranch_replicate::msg::{Hello, HelloReply};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,15 +19,15 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
+use tokio_rustls::TlsStream;
 
 /// How often each attempt's progress is reported.
 pub const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-/// How long a peer may take from connecting to its greeting.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a peer that greets for an attempt that is not installed yet waits for its answer.
 const INSTALL_WAIT: Duration = Duration::from_secs(2);
-/// The most data connections that wait for their greeting at once.
-const GREETINGS_MAX: usize = 256;
+/// Data connections of peers that have shown who they are, and how many of them may be one site's.
+pub const CONNECTIONS_MAX: usize = 8_192;
+const PEER_CONNECTIONS_MAX: usize = 2_048;
 /// The most attempts installed at once.
 const ATTEMPTS_MAX: usize = 1024;
 
@@ -48,6 +50,8 @@ pub struct SiteConfig {
     pub root: PathBuf,
     /// The most bytes that all attempts may take, by [`memory_bytes`].
     pub memory_max: u64,
+    /// Data connections of those who have not shown who they are.
+    pub half_open: AdmissionLimits,
     /// What it does wrong on purpose, for tests.
     pub fault: Fault,
 }
@@ -110,10 +114,11 @@ impl Service {
             finish_later: Mutex::default(),
             waiting: Mutex::default(),
         });
-        let greetings = Arc::new(tokio::sync::Semaphore::new(GREETINGS_MAX));
+        let admission = Admission::new(service.config.half_open);
+        let places = Places::new(CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, || ());
         for listener in listeners {
-            let (service, greetings) = (Arc::clone(&service), Arc::clone(&greetings));
-            tokio::spawn(async move { service.accept(listener, greetings).await });
+            let (service, admission, places) = (Arc::clone(&service), admission.clone(), places.clone());
+            tokio::spawn(async move { service.accept(listener, admission, places).await });
         }
         // A thread, as it may have to wait for a file; it ends with the service, which holds the other end.
         let relaying = Arc::downgrade(&service);
@@ -434,32 +439,20 @@ impl Service {
         }
     }
 
-    async fn accept(self: Arc<Self>, listener: TcpListener, greetings: Arc<tokio::sync::Semaphore>) {
+    async fn accept(self: Arc<Self>, listener: TcpListener, admission: Admission, places: Places) {
         loop {
-            let Ok(permit) = Arc::clone(&greetings).acquire_owned().await else { return };
-            let tcp = match listener.accept().await {
-                Ok((tcp, _)) => tcp,
-                Err(error) => {
-                    // Out of descriptors, most likely: wait for some to come back.
-                    tracing::warn!(%error, "accepting a data connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            };
-            let service = Arc::clone(&self);
+            let arrival = admission.accept(&listener).await;
+            let (service, places) = (Arc::clone(&self), places.clone());
             tokio::spawn(async move {
-                let _permit = permit;
-                let peer = tcp.peer_addr();
-                match tokio::time::timeout(GREETING_TIMEOUT, service.greet(tcp)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::debug!(?peer, %error, "data connection refused"),
-                    Err(_) => tracing::debug!(?peer, "data connection without a greeting"),
+                let from = arrival.from();
+                if let Err(error) = service.greet(arrival, &places).await {
+                    tracing::debug!(%from, %error, "data connection refused");
                 }
             });
         }
     }
 
-    async fn greet(&self, tcp: TcpStream) -> io::Result<()> {
+    async fn greet(&self, arrival: Arrival, places: &Places) -> io::Result<()> {
         let options = anabranch_net::socket::TcpOptions {
             // This end sends nothing but acknowledgements and heartbeats. Where the cable's other direction is full of data,
             // they would wait in its queue, and the flow that they belong to with them.
@@ -467,8 +460,21 @@ impl Service {
             user_timeout: Some(anabranch_units::Duration::from_std(super::runner::HOP_TIMEOUT)),
             ..Default::default()
         };
-        anabranch_net::socket::configure(&tcp, &options)?;
-        let (mut stream, peer) = self.identity.accept(tcp).await?;
+        anabranch_net::socket::configure(arrival.tcp(), &options)?;
+        let (stream, peer, half_open) = arrival.identify(self.identity.server_config()).await?;
+        let place = places.take(&peer).map_err(|crowded| {
+            tracing::warn!("data connection refused: {crowded}");
+            io::Error::other(crowded)
+        })?;
+        half_open.within(self.greeted(stream, peer, place)).await
+    }
+
+    async fn greeted(
+        &self,
+        mut stream: TlsStream<TcpStream>,
+        peer: PeerIdentity,
+        place: Place,
+    ) -> io::Result<()> {
         let mut greeting = [0; Hello::LEN];
         stream.read_exact(&mut greeting).await?;
         let hello = Hello::decode(&greeting).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
@@ -491,7 +497,7 @@ impl Service {
         stream.write_u8(reply.encode()).await?;
         stream.flush().await?;
         if let (Some(runner), HelloReply::Welcome) = (runner, reply) {
-            runner.attach(hello, stream);
+            runner.attach(hello, stream, place);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::allocator::Name;
 use anabranch_api::shuffle::{CoordinatorService, CoordinatorServiceConfig};
 use anabranch_api::{ServeConfig, Server};
+use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use std::net::SocketAddr;
@@ -26,6 +27,9 @@ pub struct Args {
     allocator: Name,
 }
 
+/// Descriptors besides those of connections: the store, the runtime, the terminal.
+const OWN_DESCRIPTORS: u64 = 64;
+
 /// Runs it until it is told to end.
 ///
 /// Errors: one line for the user.
@@ -33,11 +37,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Controller, "controller");
     let credentials = Credentials::load(&files)?;
     let allocator = args.allocator;
+    let descriptors = crate::process::raise_descriptor_limit();
+    let half_open = AdmissionLimits::for_descriptors(descriptors);
+    let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
+    crate::process::check_descriptors(descriptors, serve.descriptors() + OWN_DESCRIPTORS);
     crate::process::runtime()?.block_on(async {
         let config = CoordinatorServiceConfig::new(move || allocator.make(), &args.store);
         let service = CoordinatorService::open(config)?;
-        let config = ServeConfig { address: args.listen, ..ServeConfig::default() };
-        let server = Server::bind(service, &credentials, config).await?;
+        let server = Server::bind(service, &credentials, serve).await?;
         if !quiet {
             eprintln!(
                 "coordinator listens on https://{}; {} decides",

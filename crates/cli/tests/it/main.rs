@@ -17,6 +17,7 @@ mod net;
 mod readme;
 mod replay;
 mod shuffle;
+mod silent;
 mod simulate;
 mod together;
 

@@ -1,12 +1,12 @@
 //! One client at a server: its requests, and what leaves for it.
 
-use super::{Greeting, Shared, WAITING_MAX};
+use super::{Shared, WAITING_MAX};
 use crate::gather::control::{self, Reader};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather::msg::{Control, Datagram, PullId};
 use anabranch_gather::{Offer, Server, ServerEvent};
+use anabranch_net::admission::Arrival;
 use anabranch_net::datagram::{Segments, SendError};
-use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, Channel, ChannelId};
 use anabranch_net::timer::FineTimer;
@@ -17,11 +17,9 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio_rustls::rustls::ServerConfig;
 
-/// The time that a client has for its handshake and its first message.
-const GREETING_TIME: std::time::Duration = std::time::Duration::from_secs(10);
 /// How often a session looks at the clock whose client has not shown where it takes packets.
 const UNSHOWN_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
 /// Packets that leave before the session looks at what has come.
@@ -46,32 +44,29 @@ impl Drop for Entry<'_> {
 /// Answers one client until it goes.
 ///
 /// Errors: why the connection ended, where it did not end well.
-pub async fn run(
-    shared: &Arc<Shared>,
-    identity: &Identity,
-    tcp: TcpStream,
-    from: SocketAddr,
-    greeting: Greeting,
-) -> anyhow::Result<()> {
+pub async fn run(shared: &Arc<Shared>, tls: Arc<ServerConfig>, arrival: Arrival) -> anyhow::Result<()> {
+    let from = arrival.from();
     // Messages are short and each waits for the one before: none is held back to be sent with others.
-    tcp.set_nodelay(true)?;
-    let greeted = async {
-        let (stream, peer) = identity.accept(tcp).await.context("no secure connection")?;
-        anyhow::ensure!(
-            matches!(peer.role, Role::Operator | Role::Site),
-            "{peer} is no client: its keys are for something else"
-        );
-        let mut reader = Reader::new(stream);
-        match reader.next().await? {
-            Some(Control::Hello) => {}
-            Some(_) => bail!("the first message is no greeting"),
-            None => bail!("closed before a greeting"),
-        }
-        Ok((reader.into_inner().context("more was sent before the greeting was answered")?, peer))
-    };
-    let (mut stream, peer) =
-        tokio::time::timeout(GREETING_TIME, greeted).await.context("no greeting in time")??;
-    drop(greeting);
+    arrival.tcp().set_nodelay(true)?;
+    let (stream, peer, half_open) = arrival.identify(tls).await.context("no secure connection")?;
+    anyhow::ensure!(
+        matches!(peer.role, Role::Operator | Role::Site),
+        "{peer} is no client: its keys are for something else"
+    );
+    let mut reader = Reader::new(stream);
+    let first = half_open.within(async { Ok(reader.next().await) }).await;
+    match first.context("no greeting")?? {
+        Some(Control::Hello) => {}
+        Some(_) => bail!("the first message is no greeting"),
+        None => bail!("closed before a greeting"),
+    }
+    // Here its identity's connections are counted; it is no longer half-open.
+    let _place = shared
+        .places
+        .take(&peer)
+        .inspect_err(|crowded| tracing::warn!(%from, "client refused: {crowded}"))?;
+    drop(half_open);
+    let mut stream = reader.into_inner().context("more was sent before the greeting was answered")?;
     let (datagrams_in, mut datagrams) = mpsc::channel(WAITING_MAX);
     let id = loop {
         let id = ChannelId::random()?;

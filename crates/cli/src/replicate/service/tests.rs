@@ -46,7 +46,8 @@ impl Loopback {
                     .expect("a free port");
                 let address = listener.local_addr().expect("bound");
                 let (reports, reports_in) = mpsc::unbounded_channel();
-                let config = SiteConfig { root, memory_max: 64 << 20, fault: Fault::default() };
+                let half_open = AdmissionLimits::default();
+                let config = SiteConfig { root, memory_max: 64 << 20, half_open, fault: Fault::default() };
                 (Service::start(config, identity, vec![listener], reports), reports_in, address)
             })
             .collect();

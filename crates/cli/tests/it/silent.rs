@@ -1,0 +1,302 @@
+//! Listeners under a thousand connections that say nothing, or a byte a second: whoever is honest is served all the same.
+//!
+//! Each test runs one daemon (the relay's, three) as a process on loopback, measures how long an honest client takes while
+//! all is quiet, and measures it again while silent connections come from four addresses, one of them the client's own, and
+//! are opened again as soon as they are closed. Read [`Flood`] and [`served_all_the_same`] first.
+
+use crate::net::{PATIENCE, noise};
+use crate::{anabranch, text};
+use anabranch_api::wire::{DestinationRequest, SubmitRequest};
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpSocket;
+use tokio::task::JoinSet;
+
+/// Silent connections at once: as many as are half-open at a listener, and half as many more.
+const SILENT: u64 = 1_000;
+const MORE_SILENT: u64 = 1_500;
+/// How long they stay at least: longer than a silent connection is left open.
+const ATTACK: Duration = Duration::from_secs(4);
+/// Where they come from.
+const ADDRESSES: [u8; 4] = [1, 10, 11, 12];
+/// What a machine that others use may add to a time.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// What is measured would disturb what another test measures.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Daemons in a folder of their own.
+struct World {
+    folder: tempfile::TempDir,
+    daemons: Vec<Child>,
+    _alone: std::sync::MutexGuard<'static, ()>,
+}
+
+impl World {
+    fn new() -> Self {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).expect("up to the hard limit");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self { folder, daemons: Vec::new(), _alone: alone }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = anabranch();
+        command.current_dir(self.folder.path()).args(words).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
+    fn done(&self, words: &[&str]) {
+        let output = self.command(words).output().expect("the command runs");
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    }
+
+    /// Starts a daemon by `command` and waits until it listens at `at`.
+    fn start(&mut self, mut command: Command, at: SocketAddr) {
+        command.stderr(Stdio::inherit());
+        self.daemons.push(command.spawn().expect("a daemon starts"));
+        let end = Instant::now() + PATIENCE;
+        while std::net::TcpStream::connect(at).is_err() {
+            assert!(Instant::now() < end, "it listens at {at}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn operator(&self, system: System) -> Credentials {
+        let files = CredentialFiles::in_set(&self.path("keys"), system, Role::Operator, "operator");
+        Credentials::load(&files).expect("they were made")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for child in &mut self.daemons {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback is there");
+    listener.local_addr().expect("it is bound")
+}
+
+/// What connections say that never say who they are.
+#[derive(Copy, Clone, Debug)]
+enum Says {
+    Nothing,
+    /// One byte a second of a first message of TLS.
+    AByteASecond,
+}
+
+/// Connections to one listener, each opened again when it is closed.
+struct Flood {
+    _tasks: JoinSet<()>,
+    opened: Arc<AtomicU64>,
+}
+
+impl Flood {
+    /// All of them open.
+    async fn start(at: SocketAddr, count: u64, says: Says) -> Self {
+        let opened = Arc::new(AtomicU64::new(0));
+        let mut tasks = JoinSet::new();
+        for number in 0..count {
+            let (opened, host) = (Arc::clone(&opened), ADDRESSES[number as usize % ADDRESSES.len()]);
+            tasks.spawn(async move {
+                loop {
+                    // An address that has no port free, say, has one soon.
+                    if hold(at, host, says, &opened).await.is_err() {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                }
+            });
+        }
+        let end = Instant::now() + PATIENCE;
+        while opened.load(Relaxed) < count {
+            assert!(Instant::now() < end, "{} connections were accepted", opened.load(Relaxed));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Self { _tasks: tasks, opened }
+    }
+}
+
+/// One connection, until it is closed.
+async fn hold(at: SocketAddr, host: u8, says: Says, opened: &AtomicU64) -> std::io::Result<()> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(([127, 0, 0, host], 0).into())?;
+    let mut tcp = socket.connect(at).await?;
+    opened.fetch_add(1, Relaxed);
+    // A record of handshake, TLS 1.0 for compatibility, 512 bytes; a ClientHello in it.
+    let mut said = [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3].into_iter().chain(std::iter::repeat(7));
+    loop {
+        let wait = match says {
+            Says::Nothing => Duration::MAX,
+            Says::AByteASecond => {
+                tcp.write_u8(said.next().expect("it goes on for ever")).await?;
+                Duration::from_secs(1)
+            }
+        };
+        // Whatever comes, an alert say, the end follows.
+        if let Ok(Ok(0) | Err(_)) = tokio::time::timeout(wait, tcp.read(&mut [0; 64])).await {
+            return Ok(());
+        }
+    }
+}
+
+/// Asserts that an honest client of `at`, three times each at least, takes no more than twice as long under silent and
+/// under slow connections as when all is quiet. Each call of `ask` is served once.
+async fn served_all_the_same(at: SocketAddr, mut ask: impl AsyncFnMut()) {
+    let mut longest = async |time: Duration| {
+        let (begun, mut longest, mut asked) = (Instant::now(), Duration::ZERO, 0);
+        while asked < 3 || begun.elapsed() < time {
+            let begun = Instant::now();
+            tokio::time::timeout(PATIENCE, ask()).await.expect("it is served at all");
+            longest = longest.max(begun.elapsed());
+            asked += 1;
+        }
+        (longest, asked)
+    };
+    let (quiet, _) = longest(Duration::ZERO).await;
+    for (count, says) in [(SILENT, Says::Nothing), (SILENT, Says::AByteASecond), (MORE_SILENT, Says::Nothing)]
+    {
+        let flood = Flood::start(at, count, says).await;
+        let (took, asked) = longest(ATTACK).await;
+        let opened = flood.opened.load(Relaxed);
+        println!("{count} say {says:?}, {opened} opened: {took:?} of {asked}, quiet {quiet:?}");
+        assert!(took <= quiet * 2 + SLACK, "{count} {says:?}: {took:?}, and {quiet:?} when all is quiet");
+    }
+}
+
+fn block_on(work: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(work);
+}
+
+const NETWORK: &str = r#"
+[defaults]
+capacity = "1 Gbit/s"
+[[site]]
+name = "s"
+[[site]]
+name = "d"
+[[cable]]
+between = ["s", "d"]
+"#;
+
+/// A controller, and where it listens.
+fn controller() -> (World, SocketAddr) {
+    let (mut world, at) = (World::new(), free_address());
+    std::fs::write(world.path("network.toml"), NETWORK).expect("the folder is ours");
+    world.done(&["replicate", "keys", "init", "--topology", "network.toml", "--out", "keys"]);
+    let listen = at.to_string();
+    let words = ["replicate", "controller", "--listen", &listen, "--topology", "network.toml"];
+    let command = world.command(&[&words[..], &["--keys", "keys", "--store", "store.redb"]].concat());
+    world.start(command, at);
+    (world, at)
+}
+
+/// #17: 256 silent connections took all places for handshakes of the controller, 1,000 kept everybody out.
+#[test]
+fn silent_connections_do_not_keep_clients_from_the_controller() {
+    let (world, at) = controller();
+    let credentials = world.operator(System::Replicate);
+    block_on(served_all_the_same(at, async || {
+        let client = anabranch_api::Client::new(at.to_string(), &credentials, PATIENCE);
+        client.expect("good credentials").topology().await.expect("it answers");
+    }));
+}
+
+/// #17: 256 silent connections took all places for greetings of a site; with 1,000, 200 kB took 15 s.
+#[test]
+fn silent_connections_do_not_keep_data_from_a_site() {
+    let (mut world, controller_at) = controller();
+    let mut at = controller_at;
+    for site in ["s", "d"] {
+        at = free_address();
+        std::fs::create_dir(world.path(site)).expect("a new folder");
+        let (listen, controller) = (at.to_string(), controller_at.to_string());
+        let words = ["replicate", "relay", "--site", site, "--dir", site, "--listen", &listen];
+        let more = ["--topology", "network.toml", "--keys", "keys", "--controller", &controller];
+        let command = world.command(&[&words[..], &more].concat());
+        world.start(command, at);
+    }
+    std::fs::write(world.path("s/file"), noise(3, 200_000)).expect("the folder is ours");
+    let credentials = world.operator(System::Replicate);
+    let client = anabranch_api::Client::new(controller_at.to_string(), &credentials, PATIENCE);
+    let client = client.expect("good credentials");
+    let mut count = 0;
+    block_on(async {
+        // The controller waits for its sites a while after its start.
+        while !client.topology().await.expect("it answers").sites.iter().all(|s| s.up) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let send = async || {
+            count += 1;
+            let destination = DestinationRequest { site: "d".into(), path: format!("copy-{count}") };
+            let id = client.submit(&SubmitRequest::new("s", "file", vec![destination])).await;
+            let id = id.expect("a good request");
+            loop {
+                let view = client.status(id).await.expect("it answers");
+                if view.outcome.is_some() {
+                    assert_eq!(view.exit_code, Some(0), "{view:?}");
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        served_all_the_same(at, send).await;
+    });
+}
+
+/// #17: 1,000 silent connections kept every agent and operator out of the coordinator.
+#[test]
+fn silent_connections_do_not_keep_clients_from_the_coordinator() {
+    let (mut world, at) = (World::new(), free_address());
+    world.done(&["shuffle", "keys", "--hosts", "h1", "--operators", "operator", "--out", "keys"]);
+    let listen = at.to_string();
+    let words = ["shuffle", "coordinator", "--listen", &listen, "--keys", "keys", "--store", "store.redb"];
+    let command = world.command(&words);
+    world.start(command, at);
+    let credentials = world.operator(System::Shuffle);
+    block_on(served_all_the_same(at, async || {
+        let client = anabranch_api::shuffle::Client::new(&at.to_string(), &credentials, PATIENCE);
+        client.expect("good credentials").transfers().await.expect("it answers");
+    }));
+}
+
+/// #17: 64 silent connections took the places of all clients of a server, which refused everybody else.
+#[test]
+fn silent_connections_do_not_keep_clients_from_a_gather_server() {
+    let (mut world, at) = (World::new(), free_address());
+    world.done(&["gather", "keys", "--out", "keys"]);
+    std::fs::create_dir(world.path("served")).expect("a new folder");
+    std::fs::write(world.path("served/file"), noise(4, 200_000)).expect("the folder is ours");
+    let listen = at.to_string();
+    let command = world.command(&["gather", "serve", "served", "--listen", &listen, "--keys", "keys"]);
+    world.start(command, at);
+    let mut count = 0;
+    block_on(served_all_the_same(at, async || {
+        count += 1;
+        let (object, out) = (format!("{at}/file"), format!("copy-{count}"));
+        let mut command = world.command(&["gather", "get", &object, "-o", &out, "--keys", "keys"]);
+        let output = tokio::task::spawn_blocking(move || command.output()).await.expect("it does not panic");
+        let output = output.expect("the command runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }));
+}

@@ -1,0 +1,322 @@
+//! Who is let in at a listener, so that those who say nothing keep nobody out.
+//!
+//! Every connection is accepted at once. Until it has shown who it is it is *half-open*, and stands in one of two bounded
+//! tables: before its first message of TLS is whole (*silent*), and from there to the end of its handshake and greeting
+//! (*speaking*). When a table is full, the oldest of the address that has most in it is dropped ([`HalfOpenTable`]), and
+//! likewise when the process has no descriptor left; each table has its own time, too. So a newcomer always gets in, and
+//! somebody with few addresses drops nobody's connections but his own. A peer that has shown who it is takes one of
+//! [`Places`], which are counted apart, and of which each identity has so many.
+//!
+//! Leaves out: what a peer may do once it is in. Read [`Admission`] first, then [`Arrival`] and [`Places`].
+
+mod half_open;
+mod places;
+
+pub use half_open::{HalfOpenTable, Number};
+pub use places::{Crowded, Place, Places};
+
+use crate::tls::{PeerIdentity, peer_identity};
+use rustls::ServerConfig;
+use rustls::server::{Accepted, Acceptor};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsStream;
+use tokio_rustls::server::StartHandshake;
+
+/// Bytes that a first message of TLS may have, in all its records. Those of our clients have less than a thousand.
+const CLIENT_HELLO_BYTES_MAX: usize = 8 << 10;
+/// How long an accept loop without a descriptor waits for the one that it made free.
+const DESCRIPTOR_WAIT: Duration = Duration::from_millis(50);
+/// How often a line says that half-open connections were dropped.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// How many half-open connections there may be, and for how long.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct AdmissionLimits {
+    /// Connections whose first message of TLS is not whole. One takes up to 12 KiB.
+    pub silent_max: usize,
+    /// Connections whose handshake or greeting is not done. One takes up to 64 KiB, as much as rustls holds of a message.
+    pub speaking_max: usize,
+    /// How long the first message may take.
+    pub silent_time: Duration,
+    /// How long handshake and greeting may take after it.
+    pub speaking_time: Duration,
+}
+
+impl Default for AdmissionLimits {
+    fn default() -> Self {
+        Self {
+            silent_max: 1_024,
+            speaking_max: 256,
+            silent_time: Duration::from_secs(3),
+            speaking_time: Duration::from_secs(5),
+        }
+    }
+}
+
+impl AdmissionLimits {
+    /// The default for a process that may have `descriptors`: half-open connections take at most three of eight, so that
+    /// those who have shown who they are find some, and files.
+    pub fn for_descriptors(descriptors: u64) -> Self {
+        let part = |of: u64| usize::try_from(descriptors / of).unwrap_or(usize::MAX).max(1);
+        let default = Self::default();
+        Self {
+            silent_max: default.silent_max.min(part(4)),
+            speaking_max: default.speaking_max.min(part(8)),
+            ..default
+        }
+    }
+
+    /// Descriptors that half-open connections take at the most.
+    pub fn descriptors(&self) -> u64 {
+        (self.silent_max + self.speaking_max) as u64
+    }
+}
+
+/// The half-open connections of a process, whichever of its listeners they came by.
+#[derive(Clone)]
+pub struct Admission {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    limits: AdmissionLimits,
+    tables: Mutex<Tables>,
+    /// Woken when a half-open connection is gone and its descriptor free.
+    gone: Notify,
+}
+
+struct Tables {
+    /// By [`Stage`]. With each connection the bell that tells its task to drop it.
+    stages: [HalfOpenTable<Arc<Notify>>; 2],
+    /// Dropped since that was last told.
+    untold: u64,
+    told_at: Option<Instant>,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    Silent,
+    Speaking,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tables {
+    /// Tells the task of what was dropped, if anything was.
+    fn note_dropped(&mut self, dropped: Option<Arc<Notify>>, why: &str) {
+        let Some(bell) = dropped else { return };
+        bell.notify_one();
+        self.untold += 1;
+        self.tell(why);
+    }
+
+    /// A line, though not too often.
+    fn tell(&mut self, why: &str) {
+        let now = Instant::now();
+        if self.told_at.is_none_or(|t| now - t >= TELL_EVERY) {
+            let count = std::mem::take(&mut self.untold);
+            tracing::warn!(
+                "{why}: {count} connections that did not show who they are were dropped for others"
+            );
+            self.told_at = Some(now);
+        }
+    }
+
+    fn enter(&mut self, stage: Stage, from: SocketAddr, bell: &Arc<Notify>) -> Number {
+        let (number, dropped) = self.stages[stage as usize].arrive(from.ip(), Arc::clone(bell));
+        self.note_dropped(dropped, "as many are half-open as there may be");
+        number
+    }
+}
+
+impl Admission {
+    /// With nobody half-open.
+    pub fn new(limits: AdmissionLimits) -> Self {
+        let stages = [limits.silent_max, limits.speaking_max].map(HalfOpenTable::new);
+        let tables = Mutex::new(Tables { stages, untold: 0, told_at: None });
+        Self { shared: Arc::new(Shared { limits, tables, gone: Notify::new() }) }
+    }
+
+    /// The next connection, whatever goes wrong with others before it.
+    pub async fn accept(&self, listener: &TcpListener) -> Arrival {
+        loop {
+            let error = match listener.accept().await {
+                Ok((tcp, from)) => return self.enter(tcp, from),
+                Err(error) => error,
+            };
+            if !is_out_of_descriptors(&error) {
+                // One that was gone before it was taken, most likely: no reason to wait.
+                tracing::debug!(%error, "accepting a connection");
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let gone = self.shared.gone.notified();
+            tokio::pin!(gone);
+            gone.as_mut().enable();
+            self.drop_one();
+            let _ = timeout(DESCRIPTOR_WAIT, gone).await;
+        }
+    }
+
+    fn enter(&self, tcp: TcpStream, from: SocketAddr) -> Arrival {
+        let bell = Arc::new(Notify::new());
+        let number = self.shared.lock().enter(Stage::Silent, from, &bell);
+        let ends_at = Instant::now() + self.shared.limits.silent_time;
+        let shared = Arc::clone(&self.shared);
+        Arrival { tcp, half_open: HalfOpen { shared, stage: Stage::Silent, number, bell, from, ends_at } }
+    }
+
+    /// Drops the oldest half-open connection of the address with most of them; a silent one if there is one.
+    fn drop_one(&self) {
+        let mut tables = self.shared.lock();
+        let found = tables.stages.iter_mut().find_map(HalfOpenTable::drop_one);
+        tables.note_dropped(found, "no descriptor is left (see ulimit -n)");
+        tables.tell("no descriptor is left (see ulimit -n)");
+    }
+
+    /// Connections that are half-open.
+    pub fn half_open(&self) -> usize {
+        self.shared.lock().stages.iter().map(HalfOpenTable::len).sum()
+    }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+}
+
+/// A connection that was just accepted.
+pub struct Arrival {
+    // Before the other field, as it is dropped before: whoever waits for its descriptor finds it free.
+    tcp: TcpStream,
+    half_open: HalfOpen,
+}
+
+impl Arrival {
+    /// The connection, to set its options.
+    pub fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
+    /// Where it comes from.
+    pub fn from(&self) -> SocketAddr {
+        self.half_open.from
+    }
+
+    /// Shakes hands by `tls`, and says who called. The connection stays half-open for as long as the last result is kept:
+    /// greet within [`HalfOpen::within`], then drop it.
+    ///
+    /// Errors: it took too long (`TimedOut`), was dropped for another (`ConnectionAborted`), shows no certificate of our
+    /// authority or one that names nobody (`InvalidData`); the connection's own.
+    pub async fn identify(
+        self,
+        tls: Arc<ServerConfig>,
+    ) -> io::Result<(TlsStream<TcpStream>, PeerIdentity, HalfOpen)> {
+        // In this order, as what is declared last is dropped first.
+        let mut half_open = self.half_open;
+        let mut tcp = self.tcp;
+        let accepted = half_open.within(client_hello(&mut tcp)).await?;
+        half_open.speaks();
+        let handshake = async { StartHandshake::from_parts(accepted, tcp).into_stream(tls).await };
+        let stream = TlsStream::from(half_open.within(handshake).await?);
+        let peer = stream.get_ref().1.peer_certificates().and_then(peer_identity);
+        let peer = peer.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "the verified certificate names nobody")
+        })?;
+        Ok((stream, peer, half_open))
+    }
+}
+
+/// Reads the first message of TLS, which may be no longer than [`CLIENT_HELLO_BYTES_MAX`].
+async fn client_hello(tcp: &mut TcpStream) -> io::Result<Accepted> {
+    let mut acceptor = Acceptor::default();
+    let mut buffer = [0; 512];
+    let mut total = 0;
+    while total <= CLIENT_HELLO_BYTES_MAX {
+        let read = tcp.read(&mut buffer).await?;
+        if read == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed before it spoke TLS"));
+        }
+        total += read;
+        let mut bytes = &buffer[..read];
+        while !bytes.is_empty() {
+            acceptor.read_tls(&mut bytes)?;
+        }
+        match acceptor.accept() {
+            Ok(Some(accepted)) => return Ok(accepted),
+            Ok(None) => {}
+            Err((error, mut alert)) => {
+                let mut bytes = Vec::new();
+                alert.write_all(&mut bytes)?;
+                // The peer may be gone; what is wrong is said below.
+                let _ = tcp.write_all(&bytes).await;
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        }
+    }
+    let text = format!("its first message of TLS has more than {CLIENT_HELLO_BYTES_MAX} bytes");
+    Err(io::Error::new(io::ErrorKind::InvalidData, text))
+}
+
+/// A connection's place among the half-open ones; given back when dropped.
+pub struct HalfOpen {
+    shared: Arc<Shared>,
+    stage: Stage,
+    number: Number,
+    bell: Arc<Notify>,
+    from: SocketAddr,
+    ends_at: Instant,
+}
+
+impl HalfOpen {
+    /// Does `work` for as long as the connection may stay half-open.
+    ///
+    /// Errors: its time is over (`TimedOut`); it was dropped for another (`ConnectionAborted`); what `work` says.
+    pub async fn within<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let limits = &self.shared.limits;
+        let late = || {
+            let (what, time) = match self.stage {
+                Stage::Silent => ("said nothing whole", limits.silent_time),
+                Stage::Speaking => ("did not finish its handshake and greeting", limits.speaking_time),
+            };
+            io::Error::new(io::ErrorKind::TimedOut, format!("{what} within {:.1} s", time.as_secs_f64()))
+        };
+        tokio::select! {
+            () = self.bell.notified() => {
+                Err(io::Error::new(io::ErrorKind::ConnectionAborted, "dropped while half-open, for a new one"))
+            }
+            result = tokio::time::timeout_at(self.ends_at, work) => result.map_err(|_| late())?,
+        }
+    }
+
+    /// Moves to the table of those whose first message is whole.
+    fn speaks(&mut self) {
+        let mut tables = self.shared.lock();
+        tables.stages[self.stage as usize].leave(self.number);
+        self.stage = Stage::Speaking;
+        self.number = tables.enter(self.stage, self.from, &self.bell);
+        drop(tables);
+        self.ends_at = Instant::now() + self.shared.limits.speaking_time;
+    }
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.shared.lock().stages[self.stage as usize].leave(self.number);
+        self.shared.gone.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! Places of peers that have shown who they are.
+
+use crate::keys::Role;
+use crate::tls::PeerIdentity;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Connections of peers that have shown who they are: so many altogether, so many of each identity, each identity's with a
+/// `T` in common (what else it may have, say).
+pub struct Places<T = ()> {
+    shared: Arc<Shared<T>>,
+}
+
+type Taken<T> = BTreeMap<(Role, String), (usize, Arc<T>)>;
+
+struct Shared<T> {
+    max: usize,
+    peer_max: usize,
+    make: Box<dyn Fn() -> T + Send + Sync>,
+    /// How many each identity has; none has 0.
+    taken: Mutex<Taken<T>>,
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, Taken<T>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Clone for Places<T> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+/// Why there is no place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Crowded {
+    /// All are taken.
+    All {
+        /// How many there are.
+        limit: usize,
+    },
+    /// The peer has all that one may have.
+    Peer {
+        /// Who it is.
+        peer: PeerIdentity,
+        /// How many one may have.
+        limit: usize,
+    },
+}
+
+impl std::fmt::Display for Crowded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::All { limit } => write!(f, "{limit} connections are here, the most there may be"),
+            Self::Peer { peer, limit } => {
+                write!(f, "{peer} has {limit} connections already, the most that one may have")
+            }
+        }
+    }
+}
+impl std::error::Error for Crowded {}
+
+impl<T> Places<T> {
+    /// `max` places, of which one identity has at most `peer_max`. An identity's `T` is made by `make` when it comes and
+    /// forgotten when its last connection goes.
+    pub fn new(max: usize, peer_max: usize, make: impl Fn() -> T + Send + Sync + 'static) -> Self {
+        Self { shared: Arc::new(Shared { max, peer_max, make: Box::new(make), taken: Mutex::default() }) }
+    }
+
+    /// A place for a connection of `peer`, until it is dropped.
+    ///
+    /// Errors: see [`Crowded`].
+    pub fn take(&self, peer: &PeerIdentity) -> Result<Place<T>, Crowded> {
+        let shared = &self.shared;
+        let mut taken = shared.lock();
+        if taken.values().map(|(count, _)| count).sum::<usize>() >= shared.max {
+            return Err(Crowded::All { limit: shared.max });
+        }
+        let key = (peer.role, peer.name.clone());
+        let (count, value) = taken.entry(key.clone()).or_insert_with(|| (0, Arc::new((shared.make)())));
+        if *count >= shared.peer_max {
+            return Err(Crowded::Peer { peer: peer.clone(), limit: shared.peer_max });
+        }
+        *count += 1;
+        Ok(Place { value: Arc::clone(value), key, shared: Arc::clone(shared) })
+    }
+}
+
+/// A connection's place. What its identity's connections have in common is behind it.
+pub struct Place<T = ()> {
+    shared: Arc<Shared<T>>,
+    key: (Role, String),
+    value: Arc<T>,
+}
+
+impl<T> Place<T> {
+    /// What the identity's connections have in common.
+    pub fn common(&self) -> &Arc<T> {
+        &self.value
+    }
+}
+
+impl<T> Drop for Place<T> {
+    fn drop(&mut self) {
+        let mut taken = self.shared.lock();
+        if let Some((count, _)) = taken.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::System;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    fn site(name: &str) -> PeerIdentity {
+        PeerIdentity { system: System::Replicate, role: Role::Site, name: name.into() }
+    }
+
+    #[test]
+    fn each_identity_has_its_share_and_all_have_the_whole() {
+        let places = Places::new(5, 2, || ());
+        let mut held = vec![];
+        for name in ["a", "b"] {
+            held.push(places.take(&site(name)).expect("its first"));
+            held.push(places.take(&site(name)).expect("its second"));
+            let error = places.take(&site(name)).err().expect("no third");
+            assert_eq!(error, Crowded::Peer { peer: site(name), limit: 2 });
+        }
+        held.push(places.take(&site("c")).expect("the fifth of all"));
+        assert_eq!(places.take(&site("c")).err(), Some(Crowded::All { limit: 5 }));
+        held.remove(0);
+        assert!(places.take(&site("a")).is_ok(), "a place that is given back is free");
+    }
+
+    #[test]
+    fn what_connections_of_an_identity_have_in_common_goes_with_the_last() {
+        let places = Places::new(8, 8, || AtomicUsize::new(0));
+        let first = places.take(&site("a")).expect("a place");
+        let second = places.take(&site("a")).expect("a place");
+        first.common().store(7, Relaxed);
+        assert_eq!(second.common().load(Relaxed), 7);
+        assert_eq!(places.take(&site("b")).expect("a place").common().load(Relaxed), 0);
+        drop((first, second));
+        assert_eq!(places.take(&site("a")).expect("a place").common().load(Relaxed), 0);
+    }
+}
