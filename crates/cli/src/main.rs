@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod emulate;
 mod experiment;
+mod folder;
 mod gather;
 mod keys;
 mod network;

@@ -1,36 +1,148 @@
 //! A file on its way: what is there, kept so that a crash loses nothing that was verified.
 //!
-//! Beside `NAME` stand `NAME.partial` (the bytes) and `NAME.partial.journal` (which ranges are there, each with its
-//! hash). The journal is append-only and never trusted: on opening, every range is read back and hashed, and what
+//! Beside where `NAME` will be stand two working files, whose own names follow from the hash of `NAME` and are such as no
+//! object can have ([`anabranch_replicate::name::RESERVED`]): `.anabranch-HASH.partial` (the bytes) and
+//! `.anabranch-HASH.journal`, which begins with what it is for ([`Header`]) and goes on with which ranges are there, each with
+//! its hash. The journal is append-only and never trusted: on opening, every range is read back and hashed, and what
 //! does not match is forgotten. So neither a torn write nor a lost page can pass for data, and no write needs a sync
 //! before the last one.
 //!
-//! A file gets its name once its hash is right. What that hash is made of was hashed as it was written, or as it was read
+//! The journal is locked (flock(2)) for as long as it is open, so that one process, and in it one transfer, writes a file at a
+//! time. Working files are opened without following links, and only where they are plain, this user's, and have one name.
+//!
+//! A file gets its name once its hash is right. What gets the name is what was hashed: the descriptor, not whatever has the
+//! working file's name by then. What that hash is made of was hashed as it was written, or as it was read
 //! back on opening, and is not read once more at the end: that the system keeps what it took is not checked, errors in
 //! writing and syncing are. Read back are only bytes of which no such hash stands: the chunks (of BLAKE3) that two pieces
 //! share, what was written over, and a file that came as one piece. Others that change the file meanwhile are not noticed.
+//!
+//! Disk is taken as bytes arrive, a little ahead of them and not by what a sender says; but where there is less room than it
+//! says, that is found on opening.
 
-use anabranch_replicate::control::{ByteRange, FileHash};
+use crate::folder::{Place, at, shown};
+use anabranch_replicate::control::{Attributes, ByteRange, FileHash};
+use anabranch_replicate::name::RESERVED;
 use anabranch_replicate::tree::{FileHasher, Piece, PieceHasher};
 use anabranch_replicate::work::RangeSet;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write as _};
-use std::os::unix::fs::FileExt;
-use std::path::{Component, Path, PathBuf};
+use anabranch_units::ByteCount;
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+};
+use rustix::io::Errno;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt, MetadataExt as _};
+use std::path::Path;
 
 const ENTRY_BYTES: usize = 48;
 const READ_BYTES: usize = 1 << 20;
 /// The most pieces, with gaps between them, in which a file may be here; a controller takes no more ranges from a site.
 /// What would make one more is not kept, and is missing until a gap beside it closes.
 const RANGES_MAX: usize = 65_536;
+/// So much disk is taken ahead of what has arrived at the most, so that a full one is noticed a little before it is, and
+/// the file's bytes lie together.
+const AHEAD_BYTES: u64 = 64 << 20;
+/// The bits of a mode that travel: who may read, write and run it; never setuid and its like.
+const MODE_BITS: u32 = 0o777;
 
-/// A destination's file while it arrives.
+/// What stands before a journal's entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The name that the file will have, beside its journal.
+    pub name: Vec<u8>,
+    /// Bytes that it will have.
+    pub length: u64,
+}
+
+impl Header {
+    /// A whole number of entries: magic and version, length of the file, length of the name, the name, zeros.
+    const BYTES: usize = 6 * ENTRY_BYTES;
+    const MAGIC: [u8; 8] = *b"anabran\x01";
+    const NAME_AT: usize = 18;
+
+    fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&Self::MAGIC);
+        bytes[8..16].copy_from_slice(&self.length.to_le_bytes());
+        bytes[16..18].copy_from_slice(&(self.name.len() as u16).to_le_bytes());
+        bytes[Self::NAME_AT..Self::NAME_AT + self.name.len()].copy_from_slice(&self.name);
+        bytes
+    }
+
+    /// Reads it back; `None` if a journal does not begin so.
+    fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let length = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+        let name_bytes = usize::from(u16::from_le_bytes([bytes[16], bytes[17]]));
+        let name = bytes.get(Self::NAME_AT..Self::NAME_AT + name_bytes)?;
+        (bytes[..8] == Self::MAGIC).then(|| Self { name: name.to_owned(), length })
+    }
+
+    /// Of a journal that is open; `None` if it has none.
+    fn read(journal: &File) -> io::Result<Option<Self>> {
+        let mut bytes = [0; Self::BYTES];
+        match journal.read_exact_at(&mut bytes, 0) {
+            Ok(()) => Ok(Self::decode(&bytes)),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// How the working files of one name are called, in the folder where it will be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Working {
+    data: String,
+    journal: String,
+    /// What is named already, on its way to the place of a file that is replaced.
+    named: String,
+}
+
+impl Working {
+    fn of(name: &[u8]) -> Self {
+        let hash = &blake3::hash(name).to_hex()[..32];
+        let with = |suffix: &str| format!("{RESERVED}{hash}.{suffix}");
+        Self { data: with("partial"), journal: with("journal"), named: with("named") }
+    }
+}
+
+/// What of a file, besides its bytes, travels with it.
+///
+/// What cannot be said in nanoseconds since 1970 is said as near as it can.
+pub fn attributes(found: &Metadata) -> Attributes {
+    let ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
+    let modified_ns = i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX });
+    Attributes { mode: found.mode() & MODE_BITS, modified_ns }
+}
+
+/// How a file gets its name.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Naming {
+    /// What it was at its source; without, only its owner may read and write it, and it is as old as its last byte here.
+    pub attributes: Option<Attributes>,
+    /// Whether it may take the place of another file. One with the same bytes is as good, and stays.
+    pub replace: bool,
+}
+
+/// A destination's file while it arrives. Dropped before it has a name, what it verified is kept; nothing is left of one
+/// that verified nothing.
 #[derive(Debug)]
 pub struct PartialFile {
-    path: PathBuf,
+    place: Place,
+    working: Working,
     data: File,
+    /// Locked.
     journal: File,
+    length: u64,
     have: RangeSet,
+    /// Bytes of `have`.
+    arrived: u64,
+    /// Where disk was taken, and how much.
+    reserved: RangeSet,
+    taken: u64,
+    /// Where the journal's next entry goes.
+    journal_end: u64,
     /// Of the bytes as they are now.
     hasher: FileHasher,
     /// Whether it is on the disk before it gets its name.
@@ -39,64 +151,211 @@ pub struct PartialFile {
     finished: bool,
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(suffix);
-    path.with_file_name(name)
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        if !self.finished && self.have.is_empty() {
+            // What cannot be removed now is removed when it is old.
+            let _ = self.remove();
+        }
+    }
 }
 
-/// Adds the file's name to an error.
-fn at<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
-    result.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+/// Why a working file is not opened.
+fn refused(place: &Place, working: &str, why: &str) -> io::Error {
+    let reason = format!("{}: its working file {working} {why}: remove it", shown(place.path()));
+    io::Error::new(io::ErrorKind::PermissionDenied, reason)
+}
+
+/// Opens a working file of this user's, or makes it; `None` if it is not there and is not to be made.
+///
+/// Errors: the system's, and what may not be used: a link, something that is no plain file, another user's.
+fn open_working(place: &Place, working: &str, make: bool) -> io::Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let open = |more| rustix::fs::openat(place.folder(), working, flags | more, mode);
+    // Twice: it may come or go in between.
+    for _ in 0..8 {
+        if make {
+            match open(OFlags::CREATE | OFlags::EXCL) {
+                Ok(made) => return Ok(Some(made.into())),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return at(place.path(), Err(errno)),
+            }
+        }
+        let found: File = match open(OFlags::empty()) {
+            Ok(found) => found.into(),
+            Err(Errno::NOENT) if make => continue,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(refused(place, working, "is a symbolic link")),
+            Err(Errno::NXIO | Errno::ISDIR) => return Err(refused(place, working, "is no plain file")),
+            Err(errno) => return at(place.path(), Err(errno)),
+        };
+        let is = at(place.path(), found.metadata())?;
+        if FileType::from_raw_mode(is.mode()) != FileType::RegularFile {
+            return Err(refused(place, working, "is no plain file"));
+        }
+        if is.uid() != rustix::process::geteuid().as_raw() {
+            return Err(refused(place, working, &format!("belongs to user {}", is.uid())));
+        }
+        return Ok(Some(found));
+    }
+    Err(refused(place, working, "comes and goes"))
+}
+
+/// Whether `name` in the place's folder is this very file.
+fn is_named(place: &Place, name: &str, file: &File) -> io::Result<bool> {
+    let is = file.metadata()?;
+    match rustix::fs::statat(place.folder(), name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => Ok((found.st_dev, found.st_ino) == (is.dev(), is.ino())),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn unlink(place: &Place, name: &str) -> io::Result<()> {
+    match rustix::fs::unlinkat(place.folder(), name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Opens the journal and locks it; `None` if it is not there and is not to be made.
+fn open_journal(place: &Place, working: &Working, make: bool) -> io::Result<Option<File>> {
+    for _ in 0..8 {
+        let Some(journal) = open_working(place, &working.journal, make)? else { return Ok(None) };
+        match rustix::fs::flock(&journal, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let reason = format!(
+                    "{}: another process or transfer is writing this file: wait for its end, or use another name",
+                    shown(place.path())
+                );
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, reason));
+            }
+            Err(errno) => return at(place.path(), Err(errno)),
+        }
+        if at(place.path(), journal.metadata())?.nlink() > 1 {
+            return Err(refused(place, &working.journal, "has another name too"));
+        }
+        // Whoever had it before may have taken it away between opening and locking.
+        if at(place.path(), is_named(place, &working.journal, &journal))? {
+            return Ok(Some(journal));
+        }
+    }
+    Err(refused(place, &working.journal, "comes and goes"))
 }
 
 impl PartialFile {
-    /// Opens or begins the file that will be `path`, `length` bytes long, and verifies what is there already.
+    /// Opens or begins the file that will be at `place`, `length` bytes long, and verifies what is there already.
     ///
-    /// Errors: the system's, with the name of the file; no space for `length` bytes is found here, not at the end.
-    pub fn open(path: &Path, length: u64) -> io::Result<Self> {
-        if let Some(folder) = path.parent() {
-            at(folder, std::fs::create_dir_all(folder))?;
+    /// Errors: the system's, with the name of the file; another one is writing it; its working files are not this user's
+    /// own; less room is left on the disk than it lacks.
+    pub fn open(place: Place, length: u64) -> io::Result<Self> {
+        let working = Working::of(place.name().as_bytes());
+        let journal = open_journal(&place, &working, true)?.expect("made where it was not");
+        Self::with(place, working, journal, length)
+    }
+
+    /// Opens the file that will be at `place` if an earlier transfer left part of it.
+    ///
+    /// Errors: as [`PartialFile::open`].
+    pub fn open_existing(place: Place) -> io::Result<Option<Self>> {
+        let working = Working::of(place.name().as_bytes());
+        let Some(journal) = open_journal(&place, &working, false)? else { return Ok(None) };
+        let length = at(place.path(), Header::read(&journal))?.map_or(0, |header| header.length);
+        let file = Self::with(place, working, journal, length)?;
+        // With nothing in it, it is as good as none.
+        Ok(Some(file).filter(|file| !file.have.is_empty()))
+    }
+
+    fn with(place: Place, working: Working, journal: File, length: u64) -> io::Result<Self> {
+        let open = || open_working(&place, &working.data, true).map(|f| f.expect("made where it was not"));
+        let mut data = open().inspect_err(|_| {
+            // Without the one, the other is of no use.
+            if journal.metadata().is_ok_and(|found| found.len() == 0) {
+                let _ = unlink(&place, &working.journal);
+            }
+        })?;
+        if at(place.path(), data.metadata())?.nlink() > 1 {
+            // It was given its name, or somebody else gave it another: what has a name is not written to.
+            at(place.path(), unlink(&place, &working.data))?;
+            data = open()?;
         }
-        let data_path = beside(path, ".partial");
-        let open =
-            |p: &Path| at(p, OpenOptions::new().read(true).write(true).create(true).truncate(false).open(p));
-        let data = open(&data_path)?;
-        at(&data_path, reserve(&data, length))?;
-        let journal_path = beside(path, ".partial.journal");
-        let journal = open(&journal_path)?;
+        let path = place.path().to_owned();
+        let header = Header { name: place.name().as_bytes().to_owned(), length };
+        if at(&path, Header::read(&journal))?.is_none_or(|old| old.name != header.name) {
+            at(&path, journal.set_len(0))?;
+        }
         let mut file = Self {
-            path: path.to_owned(),
+            place,
+            working,
             data,
             journal,
+            length,
             have: RangeSet::default(),
+            arrived: 0,
+            reserved: RangeSet::default(),
+            taken: 0,
+            journal_end: 0,
             hasher: FileHasher::new(length),
             syncs: true,
             finished: false,
         };
-        at(&journal_path, file.verify(length))?;
+        at(&path, file.journal.write_all_at(&header.encode(), 0))?;
+        at(&path, file.verify(length))?;
+        at(&path, file.look_for_room())?;
         Ok(file)
-    }
-
-    /// Opens the file that will be `path` if an earlier transfer left part of it.
-    ///
-    /// Errors: as [`PartialFile::open`].
-    pub fn open_existing(path: &Path) -> io::Result<Option<Self>> {
-        match std::fs::metadata(beside(path, ".partial")) {
-            Ok(found) => Self::open(path, found.len()).map(Some),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => at(path, Err(e)),
-        }
     }
 
     /// Makes the file `length` bytes long; what lay beyond is forgotten.
     ///
-    /// Errors: the system's, with the name of the file.
+    /// Errors: as [`PartialFile::open`].
     pub fn resize(&mut self, length: u64) -> io::Result<()> {
-        let path = self.path.clone();
-        if at(&path, self.data.metadata())?.len() != length {
-            at(&path, reserve(&self.data, length))?;
-            at(&path, self.verify(length))?;
+        if self.length == length {
+            return Ok(());
+        }
+        let path = self.place.path().to_owned();
+        let header = Header { name: self.place.name().as_bytes().to_owned(), length };
+        at(&path, self.journal.write_all_at(&header.encode(), 0))?;
+        if at(&path, self.data.metadata())?.len() > length {
+            at(&path, self.data.set_len(length))?;
+        }
+        self.length = length;
+        at(&path, self.verify(length))?;
+        at(&path, self.look_for_room())
+    }
+
+    /// Finds out early that the disk has less room than the file lacks.
+    fn look_for_room(&self) -> io::Result<()> {
+        let found = rustix::fs::fstatvfs(&self.data)?;
+        // Root may take the last blocks as well.
+        let is_root = rustix::process::geteuid().is_root();
+        let blocks = if is_root { found.f_bfree } else { found.f_bavail };
+        let room = blocks.saturating_mul(found.f_frsize);
+        let taken = self.data.metadata()?.blocks() * 512;
+        let lacks = self.length.saturating_sub(taken);
+        // Where nothing is said of blocks, a full disk shows itself when it is full.
+        if found.f_blocks > 0 && lacks > room {
+            let (lacks, room) = (ByteCount::new(lacks), ByteCount::new(room));
+            let reason = format!("No space left on device: {lacks} more are needed, {room} are free");
+            return Err(io::Error::new(io::ErrorKind::StorageFull, reason));
+        }
+        Ok(())
+    }
+
+    /// Takes disk for `range` and what comes after it, unless enough is taken ahead elsewhere.
+    fn reserve(&mut self, range: ByteRange) -> io::Result<()> {
+        let ahead = self.taken.saturating_sub(self.arrived);
+        if ahead >= AHEAD_BYTES || self.reserved.contains(range) {
+            return Ok(());
+        }
+        let end = self.length.min(range.start.saturating_add(AHEAD_BYTES - ahead)).max(range.end);
+        let ahead = ByteRange { start: range.start, end };
+        match rustix::fs::fallocate(&self.data, FallocateFlags::KEEP_SIZE, ahead.start, ahead.len()) {
+            Ok(()) => self.taken += self.reserved.insert(ahead),
+            // Some file systems cannot: then a full disk shows itself when it is full.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.taken = u64::MAX,
+            Err(errno) => return Err(errno.into()),
         }
         Ok(())
     }
@@ -109,10 +368,12 @@ impl PartialFile {
         use std::io::Seek;
         let (mut have, mut hasher) = (RangeSet::default(), FileHasher::new(length));
         let mut buffer = vec![0; READ_BYTES];
-        let mut kept = 0;
-        self.journal.seek(io::SeekFrom::Start(0))?;
+        let first = Header::BYTES as u64;
+        let mut kept = first;
+        self.journal.seek(io::SeekFrom::Start(first))?;
         let mut entries = io::BufReader::new(&self.journal);
-        for at in (0..self.journal.metadata()?.len() / ENTRY_BYTES as u64).map(|i| i * ENTRY_BYTES as u64) {
+        let count = self.journal.metadata()?.len().saturating_sub(first) / ENTRY_BYTES as u64;
+        for at in (0..count).map(|i| first + i * ENTRY_BYTES as u64) {
             let mut entry = [0; ENTRY_BYTES];
             entries.read_exact(&mut entry)?;
             let number = |i: usize| u64::from_le_bytes(entry[i..i + 8].try_into().expect("eight bytes"));
@@ -132,14 +393,17 @@ impl PartialFile {
             }
         }
         self.journal.set_len(kept)?;
-        self.journal.seek(io::SeekFrom::Start(kept))?;
+        self.journal_end = kept;
+        self.arrived = have.total();
+        (self.reserved, self.taken) = (have.clone(), self.arrived);
         (self.have, self.hasher) = (have, hasher);
         Ok(())
     }
 
     /// The same file, given its name without waiting for the disk: a machine that stops soon after may lose it.
-    pub fn without_sync(self) -> Self {
-        Self { syncs: false, ..self }
+    pub fn without_sync(mut self) -> Self {
+        self.syncs = false;
+        self
     }
 
     /// Whether it has its name; then it takes nothing more.
@@ -163,48 +427,52 @@ impl PartialFile {
         }
         // Before a byte is written: what fails half way has changed some.
         self.hasher.forget(range);
+        let path = self.place.path().to_owned();
+        at(&path, self.reserve(range))?;
         let mut offset = range.start;
         for part in parts {
             let part = part.as_ref();
             let take = part.len().min((range.end - offset) as usize);
-            at(&self.path, self.data.write_all_at(&part[..take], offset))?;
+            at(&path, self.data.write_all_at(&part[..take], offset))?;
             offset += take as u64;
         }
         let mut entry = [0; ENTRY_BYTES];
         entry[..8].copy_from_slice(&range.start.to_le_bytes());
         entry[8..16].copy_from_slice(&range.len().to_le_bytes());
         entry[16..].copy_from_slice(&piece.hash.0);
-        at(&self.path, self.journal.write_all(&entry))?;
-        self.have.insert(range);
+        at(&path, self.journal.write_all_at(&entry, self.journal_end))?;
+        self.journal_end += ENTRY_BYTES as u64;
+        self.arrived += self.have.insert(range);
         self.hasher.insert(piece);
-        at(&self.path, hash_shared(&self.data, range, &self.have, &mut self.hasher))
+        at(&path, hash_shared(&self.data, range, &self.have, &mut self.hasher))
     }
 
     /// Checks the whole file against `hash`, syncs it and gives it its name. On a mismatch the file stays partial and
     /// only what still matches the journal counts as there.
     ///
-    /// Cost: reads back what was not hashed as it was written.
+    /// Cost: reads back what was not hashed as it was written; a file that has the name already and may not be replaced.
     /// Errors: [`FinishError`].
-    pub fn finish(&mut self, length: u64, hash: FileHash) -> Result<(), FinishError> {
-        let found = self.hash(length);
-        let found = at(&self.path, found).map_err(FinishError::Io)?;
+    pub fn finish(&mut self, length: u64, hash: FileHash, naming: &Naming) -> Result<(), FinishError> {
+        let path = self.place.path().to_owned();
+        let told = |result| at(&path, result).map_err(FinishError::Io);
+        self.resize(length).map_err(FinishError::Io)?;
+        let found = at(&path, self.hash(length)).map_err(FinishError::Io)?;
         if found != hash {
-            let path = self.path.clone();
-            at(&path, self.verify(length)).map_err(FinishError::Io)?;
+            told(self.verify(length))?;
             if self.have.total() == length {
                 // Every piece is what some packet said it was, and the whole is not the source's file: trust none.
-                at(&self.path, self.journal.set_len(0)).map_err(FinishError::Io)?;
+                told(self.journal.set_len(Header::BYTES as u64))?;
+                (self.journal_end, self.arrived) = (Header::BYTES as u64, 0);
                 (self.have, self.hasher) = (RangeSet::default(), FileHasher::new(length));
             }
             return Err(FinishError::Mismatch { have: self.have.ranges().to_vec() });
         }
-        self.place(length).map_err(FinishError::Io)?;
-        self.finished = true;
-        Ok(())
+        self.put_in_place(hash, naming).map_err(FinishError::Io)
     }
 
-    /// The hash of the first `length` bytes; what of it is not known yet is read.
+    /// The hash of the file, which is made `length` bytes long; what of it is not known yet is read.
     fn hash(&mut self, length: u64) -> io::Result<FileHash> {
+        self.data.set_len(length)?;
         if self.hasher.length() != length {
             self.hasher = FileHasher::new(length);
         }
@@ -221,20 +489,117 @@ impl PartialFile {
         hash_whole(&self.data, length)
     }
 
-    fn place(&self, length: u64) -> io::Result<()> {
-        at(&self.path, self.data.set_len(length))?;
+    fn put_in_place(&mut self, hash: FileHash, naming: &Naming) -> io::Result<()> {
+        let path = &self.place.path().to_owned();
+        if let Some(Attributes { mode, modified_ns }) = naming.attributes {
+            at(path, rustix::fs::fchmod(&self.data, Mode::from_raw_mode(mode & MODE_BITS)))?;
+            let modified = Timespec {
+                tv_sec: modified_ns.div_euclid(1_000_000_000),
+                tv_nsec: modified_ns.rem_euclid(1_000_000_000),
+            };
+            let untouched = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+            let times = Timestamps { last_access: untouched, last_modification: modified };
+            at(path, rustix::fs::futimens(&self.data, &times))?;
+        }
         if self.syncs {
-            at(&self.path, self.data.sync_all())?;
+            at(path, self.data.sync_all())?;
         }
-        at(&self.path, std::fs::rename(beside(&self.path, ".partial"), &self.path))?;
-        let journal = beside(&self.path, ".partial.journal");
-        at(&journal, std::fs::remove_file(&journal))?;
-        if !self.syncs {
-            return Ok(());
+        match self.name(naming.replace) {
+            Err(Errno::EXIST) => same_as(&self.place, self.length, hash)?,
+            other => at(path, other)?,
         }
-        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        at(folder, File::open(folder).and_then(|f| f.sync_all()))
+        // From here on nothing is written to it.
+        self.finished = true;
+        at(path, self.remove())?;
+        if self.syncs {
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            at(folder, rustix::fs::fsync(self.place.folder()))?;
+        }
+        Ok(())
     }
+
+    /// Gives the descriptor its name; `EXIST` where another file has it that may not be replaced.
+    fn name(&self, replace: bool) -> Result<(), Errno> {
+        let (folder, name) = (self.place.folder(), self.place.name());
+        let descriptor = format!("/proc/self/fd/{}", self.data.as_raw_fd());
+        let link = |to: &std::ffi::OsStr| {
+            rustix::fs::linkat(rustix::fs::CWD, descriptor.as_str(), folder, to, AtFlags::SYMLINK_FOLLOW)
+        };
+        let named = std::ffi::OsStr::new(&self.working.named);
+        let linked = if replace {
+            // What an earlier process left is in the way.
+            let _ = rustix::fs::unlinkat(folder, named, AtFlags::empty());
+            link(named)
+        } else {
+            link(name)
+        };
+        match linked {
+            Ok(()) if replace => rustix::fs::renameat(folder, named, folder, name),
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) if !replace => Err(Errno::EXIST),
+            // Some file systems have no second names, and not every machine shows its descriptors.
+            Err(_) => self.rename(replace),
+        }
+    }
+
+    /// Gives the working file its name, once it was seen to be the one that is open.
+    fn rename(&self, replace: bool) -> Result<(), Errno> {
+        let (folder, name, data) = (self.place.folder(), self.place.name(), self.working.data.as_str());
+        match is_named(&self.place, data, &self.data) {
+            Ok(true) => {}
+            // Taken away or replaced, by whom ever: no name is given to what was not hashed.
+            Ok(false) => return Err(Errno::STALE),
+            Err(e) => return Err(Errno::from_io_error(&e).unwrap_or(Errno::IO)),
+        }
+        if replace {
+            return rustix::fs::renameat(folder, data, folder, name);
+        }
+        match rustix::fs::renameat_with(folder, data, folder, name, RenameFlags::NOREPLACE) {
+            // Unknown to the file system or the kernel.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(_) => Err(Errno::EXIST),
+                    Err(Errno::NOENT) => rustix::fs::renameat(folder, data, folder, name),
+                    Err(errno) => Err(errno),
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// Takes the working files away; the journal last, as it holds the lock.
+    fn remove(&self) -> io::Result<()> {
+        if is_named(&self.place, &self.working.data, &self.data)? {
+            unlink(&self.place, &self.working.data)?;
+        }
+        if is_named(&self.place, &self.working.journal, &self.journal)? {
+            unlink(&self.place, &self.working.journal)?;
+        }
+        Ok(())
+    }
+}
+
+/// That the file which has the name already is the very same.
+///
+/// Errors: it is another one; it cannot be read.
+fn same_as(place: &Place, length: u64, hash: FileHash) -> io::Result<()> {
+    let found = place.finished()?;
+    let same = match &found {
+        Some(file) if at(place.path(), file.metadata())?.len() == length => {
+            at(place.path(), hash_whole(file, length))? == hash
+        }
+        _ => false,
+    };
+    if same { Ok(()) } else { Err(exists(place.path())) }
+}
+
+/// Another file has the name.
+pub fn exists(path: &Path) -> io::Error {
+    let reason = format!(
+        "{}: another file has this name already: use another name, or --replace to replace it",
+        shown(path)
+    );
+    io::Error::new(io::ErrorKind::AlreadyExists, reason)
 }
 
 /// Why a file was not given its name.
@@ -247,22 +612,6 @@ pub enum FinishError {
     },
     /// The system refused.
     Io(io::Error),
-}
-
-/// Reserves `length` bytes, so that a full disk is found before the transfer and not at its end.
-fn reserve(file: &File, length: u64) -> io::Result<()> {
-    if length == 0 {
-        return Ok(());
-    }
-    let room = file.metadata()?.len();
-    if room >= length {
-        return file.set_len(length);
-    }
-    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, length) {
-        // Some file systems cannot reserve: then a full disk shows itself when it is full.
-        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(length),
-        other => Ok(other?),
-    }
 }
 
 /// Hands the bytes of `range` to `take`; fewer where the file ends before.
@@ -332,261 +681,5 @@ pub fn hash_file(path: &Path) -> io::Result<(u64, FileHash)> {
     Ok((length, hash))
 }
 
-/// The file that a controller calls `name`, inside the folder that this site serves.
-///
-/// Errors: a name that leads out of the folder.
-pub fn inside(root: &Path, name: &str) -> io::Result<PathBuf> {
-    let path = Path::new(name);
-    let plain = path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
-    let relative = match path.strip_prefix(root) {
-        Ok(rest) if rest.components().all(|c| matches!(c, Component::Normal(_))) => rest,
-        _ if plain && path.file_name().is_some() => path,
-        _ => {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!("`{name}`: outside the folder that this site serves ({}); see --dir", root.display()),
-            ));
-        }
-    };
-    Ok(root.join(relative))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn range(start: u64, end: u64) -> ByteRange {
-        ByteRange { start, end }
-    }
-    fn put(file: &mut PartialFile, bytes: &[u8], r: ByteRange) {
-        let piece = &bytes[r.start as usize..r.end as usize];
-        let mut hasher = PieceHasher::new(r);
-        hasher.update(piece);
-        file.write(r, &[piece], &hasher.finish().expect("whole")).expect("the disk is there");
-    }
-
-    #[test]
-    fn what_was_written_before_a_crash_is_there_after_it() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("a/b.bin");
-        let bytes: Vec<u8> = (0..200u8).collect();
-        let mut file = PartialFile::open(&path, 200).expect("opens");
-        put(&mut file, &bytes, range(0, 50));
-        put(&mut file, &bytes, range(100, 120));
-        drop(file);
-        let mut file = PartialFile::open(&path, 200).expect("opens again");
-        assert_eq!(file.have().missing(200), [range(50, 100), range(120, 200)]);
-        put(&mut file, &bytes, range(50, 100));
-        put(&mut file, &bytes, range(120, 200));
-        file.finish(200, FileHash(*blake3::hash(&bytes).as_bytes())).expect("all is there");
-        assert_eq!(std::fs::read(&path).expect("it has its name"), bytes);
-        assert_eq!(std::fs::read_dir(path.parent().expect("a folder")).expect("listed").count(), 1);
-    }
-
-    #[test]
-    fn damaged_bytes_and_a_torn_journal_do_not_count() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("b.bin");
-        let bytes: Vec<u8> = (0..100u8).collect();
-        let mut file = PartialFile::open(&path, 100).expect("opens");
-        put(&mut file, &bytes, range(0, 50));
-        put(&mut file, &bytes, range(50, 100));
-        file.data.write_all_at(&[99], 60).expect("damage");
-        file.journal.write_all(&[1; 17]).expect("a torn entry");
-        drop(file);
-        let file = PartialFile::open(&path, 100).expect("opens again");
-        assert_eq!(file.have().missing(100), [range(50, 100)]);
-        let again = PartialFile::open(&path, 100).expect("the journal was mended");
-        assert_eq!(again.have(), file.have());
-    }
-
-    #[test]
-    fn a_file_is_here_in_at_most_so_many_pieces() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("e.bin");
-        let length = 2 * RANGES_MAX as u64 + 4096;
-        let bytes = vec![7; length as usize];
-        let mut file = PartialFile::open(&path, length).expect("opens");
-        (0..=RANGES_MAX as u64).for_each(|i| put(&mut file, &bytes, range(2 * i, 2 * i + 1)));
-        let last = 2 * RANGES_MAX as u64;
-        assert_eq!(file.have().ranges().len(), RANGES_MAX);
-        assert_eq!(file.have().ranges().last(), Some(&range(last - 2, last - 1)));
-        // Nor does what was not written count as hashed.
-        put(&mut file, &bytes, range(last + 1024, last + 2048));
-        assert_eq!(file.hasher.missing(), [range(0, length)]);
-        // Once a gap closes there is room, and what touches is always taken.
-        put(&mut file, &bytes, range(1, 2));
-        put(&mut file, &bytes, range(last, last + 1));
-        assert_eq!(file.have().ranges().last(), Some(&range(last, last + 1)));
-        let have = file.have().clone();
-        drop(file);
-        assert_eq!(PartialFile::open(&path, length).expect("opens again").have(), &have);
-    }
-
-    #[test]
-    fn a_file_that_is_not_the_sources_gets_no_name() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("c.bin");
-        let mut file = PartialFile::open(&path, 10).expect("opens");
-        put(&mut file, &[7; 10], range(0, 10));
-        let error = file.finish(10, FileHash([0; 32])).expect_err("another hash");
-        assert!(matches!(error, FinishError::Mismatch { have } if have.is_empty()));
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn a_late_write_does_not_reach_a_file_that_has_its_name() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("d.bin");
-        let mut file = PartialFile::open(&path, 10).expect("opens");
-        put(&mut file, &[7; 10], range(0, 10));
-        file.finish(10, FileHash(*blake3::hash(&[7; 10]).as_bytes())).expect("all is there");
-        put(&mut file, &[8; 10], range(0, 10));
-        assert_eq!(std::fs::read(&path).expect("it has its name"), [7; 10]);
-    }
-
-    #[test]
-    fn what_was_hashed_as_it_was_written_is_not_read_back() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("f.bin");
-        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
-        let hash = FileHash(*blake3::hash(&bytes).as_bytes());
-        let mut file = PartialFile::open(&path, 100_000).expect("opens");
-        put(&mut file, &bytes, range(65_536, 100_000));
-        drop(file);
-        // What was read back on opening counts as well.
-        let mut file = PartialFile::open(&path, 100_000).expect("opens again");
-        assert_eq!(file.hasher.missing(), [range(0, 65_536)]);
-        put(&mut file, &bytes, range(30_720, 65_536));
-        put(&mut file, &bytes, range(0, 30_720));
-        assert_eq!(file.hasher.missing(), []);
-        file.finish(100_000, hash).expect("all is there");
-    }
-
-    #[test]
-    fn pieces_that_share_chunks_leave_nothing_to_be_read_back() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
-        let hash = FileHash(*blake3::hash(&bytes).as_bytes());
-        for (size, step) in [(1_436, 1), (1_436, 29), (700, 17), (100, 3), (90_001, 1)] {
-            let path = folder.path().join(format!("{size}-{step}.bin"));
-            let mut file = PartialFile::open(&path, 100_000).expect("opens");
-            let count = 100_000u64.div_ceil(size);
-            for i in (0..count).map(|i| i * step % count) {
-                put(&mut file, &bytes, range(i * size, 100_000.min((i + 1) * size)));
-            }
-            assert_eq!(file.hasher.missing(), [], "{size} bytes each");
-            drop(file);
-            let mut file = PartialFile::open(&path, 100_000).expect("opens again");
-            assert_eq!(file.hasher.missing(), [], "{size} bytes each");
-            file.finish(100_000, hash).expect("all is there");
-        }
-    }
-
-    #[derive(Clone, Debug)]
-    enum Deed {
-        /// Bytes are written, changed from those that were there before.
-        Write {
-            start: u64,
-            length: u64,
-            flip: u8,
-        },
-        /// Fewer bytes come than were said.
-        WriteShort {
-            start: u64,
-            length: u64,
-        },
-        Reopen,
-        Resize(u64),
-        Hash,
-        FinishWrong,
-    }
-
-    fn deeds() -> impl Strategy<Value = Vec<Deed>> {
-        let aligned = (0u64..40, 1u64..30, 0u8..3).prop_map(|(start, chunks, flip)| Deed::Write {
-            start: start * 1024,
-            length: chunks * 1024,
-            flip,
-        });
-        let any = (0u64..40_000, 1u64..20_000, 0u8..3).prop_map(|(start, length, flip)| Deed::Write {
-            start,
-            length,
-            flip,
-        });
-        let short = (0u64..40, 2u64..9_000)
-            .prop_map(|(start, length)| Deed::WriteShort { start: start * 1024, length });
-        let deed = prop_oneof![
-            8 => aligned,
-            3 => any,
-            1 => short,
-            1 => Just(Deed::Reopen),
-            1 => (1u64..40_000).prop_map(Deed::Resize),
-            1 => (1u64..40).prop_map(|chunks| Deed::Resize(chunks * 1024)),
-            1 => Just(Deed::Hash),
-            1 => Just(Deed::FinishWrong),
-        ];
-        proptest::collection::vec(deed, 0..24)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(512))]
-
-        /// The plain twin is the hash of the bytes that are on the disk.
-        #[test]
-        fn the_hash_is_that_of_what_is_on_the_disk(mut length in 1u64..40_000, deeds in deeds()) {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            let path = folder.path().join("g.bin");
-            let on_disk = || std::fs::read(beside(&path, ".partial")).expect("it is there");
-            let mut file = PartialFile::open(&path, length).expect("opens");
-            for deed in deeds {
-                match deed {
-                    Deed::Write { start, length: most, flip } if start < length => {
-                        let mut bytes = on_disk();
-                        let r = range(start, length.min(start + most));
-                        bytes[r.start as usize..r.end as usize].iter_mut().for_each(|b| *b = b.wrapping_mul(5) ^ flip);
-                        put(&mut file, &bytes, r);
-                        prop_assert!(file.have().contains(r));
-                    }
-                    Deed::WriteShort { start, length: most } if start < length => {
-                        let r = range(start, length.min(start + most));
-                        let part = vec![9; (r.len() / 2) as usize];
-                        file.write(r, &[part], &Piece::default()).expect("the disk is there");
-                    }
-                    Deed::Write { .. } | Deed::WriteShort { .. } => {}
-                    Deed::Reopen => {
-                        drop(file);
-                        file = PartialFile::open(&path, length).expect("opens again");
-                    }
-                    Deed::Resize(to) => {
-                        length = to;
-                        file.resize(length).expect("the disk is there");
-                    }
-                    Deed::Hash => {
-                        let found = file.hash(length).expect("the disk is there");
-                        prop_assert_eq!(found.0, *blake3::hash(&on_disk()).as_bytes());
-                    }
-                    Deed::FinishWrong => {
-                        let error = file.finish(length, FileHash([0; 32])).expect_err("another hash");
-                        let FinishError::Mismatch { have } = error else { panic!("the disk is there") };
-                        prop_assert_eq!(have, file.have().ranges());
-                    }
-                }
-            }
-            let bytes = on_disk();
-            prop_assert_eq!(bytes.len() as u64, length);
-            file.finish(length, FileHash(*blake3::hash(&bytes).as_bytes())).expect("that is what is there");
-            prop_assert_eq!(std::fs::read(&path).expect("it has its name"), bytes);
-        }
-    }
-
-    #[test]
-    fn no_name_leads_out_of_the_folder() {
-        let root = Path::new("/srv/data");
-        assert_eq!(inside(root, "x/y").expect("inside"), Path::new("/srv/data/x/y"));
-        assert_eq!(inside(root, "/srv/data/x").expect("inside"), Path::new("/srv/data/x"));
-        for bad in ["../x", "/etc/passwd", "x/../../y", "/srv/data/../x", ""] {
-            assert!(inside(root, bad).is_err(), "{bad}");
-        }
-    }
-}
+mod tests;

@@ -45,6 +45,15 @@ pub struct ByteRange {
     pub end: u64,
 }
 
+/// What of a file, besides its bytes, travels with it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Who may read, write and run it: the nine lowest bits of a mode. Others are not looked at.
+    pub mode: u32,
+    /// When it was last written to, in nanoseconds since the beginning of 1970.
+    pub modified_ns: i64,
+}
+
 /// A BLAKE3 hash, as lower-case hexadecimal in JSON.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileHash(pub [u8; 32]);
@@ -87,6 +96,9 @@ pub enum Command {
         length: u64,
         /// BLAKE3 of the whole file, as the source read it.
         hash: FileHash,
+        /// What the file is at the source, besides its bytes.
+        #[serde(default)]
+        attributes: Option<Attributes>,
     },
     /// To the source: read the whole file and say its hash. Sent when a destination has every byte, or a
     /// finished file of the same length, and nobody has told the hash yet. Answered by [`Report::Hashed`] or [`Report::Failed`].
@@ -289,6 +301,9 @@ pub enum Report {
         /// BLAKE3 of the finished file at a destination, if it is there already; at the source, if it knows it
         /// without reading the file again.
         hash: Option<FileHash>,
+        /// Source: what the file is besides its bytes.
+        #[serde(default)]
+        attributes: Option<Attributes>,
     },
     /// The attempt is set up here.
     Ready {

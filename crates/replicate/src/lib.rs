@@ -16,6 +16,7 @@ pub mod control;
 pub mod coordinator;
 pub mod draw;
 pub mod msg;
+pub mod name;
 pub mod plan;
 pub mod program;
 mod receiver;

@@ -126,6 +126,11 @@ impl RangeSet {
         gaps
     }
 
+    /// True if no byte is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// How many bytes are in the set.
     pub fn total(&self) -> u64 {
         self.0.iter().map(|r| r.len()).sum()

@@ -176,6 +176,7 @@ fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHa
                             length: is_source.then_some(LENGTH),
                             have: vec![],
                             hash: None,
+                            attributes: None,
                         }]
                     }
                     Command::Install { program } => {

@@ -2,6 +2,7 @@
 
 use super::runner::Fault;
 use super::service::{CONNECTIONS_MAX, Service, SiteConfig};
+use crate::folder::{Folder, Links};
 use crate::network::TopologyArgs;
 use anabranch_api::wire::LinkAddress;
 use anabranch_api::{Client, ClientError, SiteLink};
@@ -77,6 +78,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let root = args.dir.canonicalize().with_context(|| {
         format!("--dir {}: make this folder, or name the one that holds the files", args.dir.display())
     })?;
+    let folder = Folder::open(&root, Links::Refused).with_context(|| root.display().to_string())?;
+    let folder = Arc::new(folder);
     let credentials =
         Credentials::load(&CredentialFiles::in_set(&args.keys, System::Replicate, Role::Site, &name))?;
     let descriptors = crate::process::raise_descriptor_limit();
@@ -92,7 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             tracing::warn!(?fault, "this site does wrong on purpose: --inject-fault is for tests");
         }
         let fault = args.inject_fault.unwrap_or_default();
-        let config = SiteConfig { root, memory_max: args.memory.as_u64(), half_open, fault };
+        let config = SiteConfig { folder, memory_max: args.memory.as_u64(), half_open, fault };
         let service = Service::start(config, Identity::new(&credentials)?, vec![listener], reports);
         eprintln!("site {name} takes data on {listen}; controller {}", args.controller);
         let session = crate::process::random()?;

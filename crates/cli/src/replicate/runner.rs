@@ -30,7 +30,8 @@ use anabranch_replicate::symbol::Symbol;
 use anabranch_units::SiteId;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -53,6 +54,15 @@ pub const FIRM_TIMEOUT: Duration = Duration::from_secs(1);
 /// A destination's file, kept over the attempts of its transfer.
 pub type SharedFile = Arc<Mutex<PartialFile>>;
 
+/// The source's file, open for as long as an attempt reads it: renaming or replacing it changes nothing of what is sent.
+#[derive(Debug)]
+pub struct SourceFile {
+    /// The file.
+    pub file: File,
+    /// Where it was, for messages.
+    pub path: PathBuf,
+}
+
 /// One attempt at one site, running until dropped.
 pub struct Runner {
     shared: Arc<Shared>,
@@ -61,6 +71,7 @@ pub struct Runner {
 
 struct Shared {
     program: SiteProgram,
+    source: Option<SourceFile>,
     site: Mutex<Site<Bytes>>,
     /// Woken when a flow that arrives may have room.
     room: BTreeMap<FlowId, Notify>,
@@ -224,7 +235,7 @@ impl Runner {
     pub fn install(
         program: SiteProgram,
         identity: Arc<Identity>,
-        source: Option<PathBuf>,
+        source: Option<SourceFile>,
         file: Option<SharedFile>,
         memory_max: u64,
         config: &SiteConfig,
@@ -256,22 +267,22 @@ impl Runner {
             digests: Mutex::default(),
             fault: config.fault,
             site: Mutex::new(site),
+            source,
             program,
         });
         let runner = Self { tasks: Mutex::new(JoinSet::new()), shared };
         if runner.shared.program.store_and_forward {
-            let spool = Spool::new(config.root.clone(), runner.shared.program.symbol_bytes);
+            let spool = Spool::new(Arc::clone(&config.folder), runner.shared.program.symbol_bytes);
             let shared = Arc::downgrade(&runner.shared);
             lock(&runner.tasks).spawn_blocking(move || files::run_errands(&shared, spool, errands_in));
         }
-        runner.begin(identity, source, file, writes_in);
+        runner.begin(identity, file, writes_in);
         Ok(runner)
     }
 
     fn begin(
         &self,
         identity: Arc<Identity>,
-        source: Option<PathBuf>,
         file: Option<SharedFile>,
         writes: mpsc::UnboundedReceiver<Write<Bytes>>,
     ) {
@@ -299,20 +310,20 @@ impl Runner {
             let shared = Arc::downgrade(shared);
             tasks.spawn_blocking(move || files::write_file(&shared, &file, writes));
         }
-        if let Some(path) = source {
+        if shared.source.is_some() {
             let groups = shared.program.groups.len() as u16;
             let bulk = shared.program.groups.iter().filter(|g| g.fills.is_none());
             let supplying = Arc::new(AtomicU64::new(bulk.count() as u64));
             let pace = Arc::new(tokio::sync::Mutex::new(Instant::now()));
             for group in 0..groups {
-                let (shared, path, pace) = (Arc::clone(shared), path.clone(), Arc::clone(&pace));
+                let (shared, pace) = (Arc::clone(shared), Arc::clone(&pace));
                 let supplying = Arc::clone(&supplying);
                 if shared.fills(group) {
-                    tasks.spawn(async move { shared.supply_fill(group, path).await });
+                    tasks.spawn(async move { shared.supply_fill(group).await });
                     continue;
                 }
                 tasks.spawn(async move {
-                    let Ok(hash) = shared.supply_group(group, path, &pace).await else { return };
+                    let Ok(hash) = shared.supply_group(group, &pace).await else { return };
                     // One report, when the last group is out: before that the file is still being read.
                     if supplying.fetch_sub(1, Relaxed) == 1 {
                         shared.report(Report::SourceDone { run: shared.program.run, hash });
@@ -356,13 +367,7 @@ impl Runner {
     /// What this site knows of a generation of `group`, for an audit.
     ///
     /// With `vectors` (at the source) also what each flow ought to have carried, worked out from the file.
-    pub fn audit(
-        &self,
-        group: u16,
-        generation: u64,
-        vectors: &[FlowVector],
-        source: Option<&Path>,
-    ) -> Report {
+    pub fn audit(&self, group: u16, generation: u64, vectors: &[FlowVector]) -> Report {
         let shared = &self.shared;
         let of_group = |flow: FlowId| {
             let program = &shared.program;
@@ -378,9 +383,7 @@ impl Runner {
                 Some(FlowDigest { flow: *flow, side: *side, digest: *digest })
             })
             .collect();
-        if let Some(path) = source
-            && let Some(symbols) = shared.read_generation(path, group, generation)
-        {
+        if let Some(symbols) = shared.read_generation(group, generation) {
             let length = symbols.first().map_or(0, Bytes::len);
             digests.extend(vectors.iter().filter(|v| v.coefficients.len() == symbols.len()).map(|v| {
                 let terms: Vec<(u8, &Bytes)> = v.coefficients.iter().copied().zip(&symbols).collect();

@@ -3,8 +3,9 @@
 //! Holds one [`Runner`] per installed attempt and one file per path that is arriving. Leaves out: how commands and
 //! reports travel (`relay`), and what happens inside an attempt (`runner`).
 
-use super::runner::{Fault, Runner, SharedFile, memory_bytes, wait_for};
-use crate::partial::{FinishError, PartialFile, hash_file, inside};
+use super::runner::{Fault, Runner, SharedFile, SourceFile, memory_bytes, wait_for};
+use crate::folder::{Folder, Name, at};
+use crate::partial::{FinishError, Naming, PartialFile, attributes, hash_file_at};
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Place, Places};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -12,8 +13,9 @@ use anabranch_net::tls::PeerIdentity;
 use anabranch_replicate::control::{Command, FailureKind, FileHash, Report, Run, SiteProgram, TransferId};
 use anabranch_replicate::msg::{Hello, HelloReply};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::{File, Metadata};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,18 +38,18 @@ const PATH_WAIT: Duration = Duration::from_secs(3);
 /// The most hashes of source files remembered.
 const HASHES_MAX: usize = 1024;
 
-/// A file as it was when it was hashed: path, length, time of change.
-type HashKey = (PathBuf, u64, Option<std::time::SystemTime>);
+/// A file as it was when it was hashed: device, inode, length, time of change.
+type HashKey = (u64, u64, u64, (i64, i64));
 
-fn hash_key(path: &Path, found: &std::fs::Metadata) -> HashKey {
-    (path.to_owned(), found.len(), found.modified().ok())
+fn hash_key(found: &Metadata) -> HashKey {
+    (found.dev(), found.ino(), found.len(), (found.mtime(), found.mtime_nsec()))
 }
 
 /// What a site needs to know of itself.
 #[derive(Clone, Debug)]
 pub struct SiteConfig {
     /// The folder below which files are read and written.
-    pub root: PathBuf,
+    pub folder: Arc<Folder>,
     /// The most bytes that all attempts may take, by [`memory_bytes`].
     pub memory_max: u64,
     /// Data connections of those who have not shown who they are.
@@ -61,11 +63,11 @@ pub struct Service {
     config: SiteConfig,
     identity: Arc<Identity>,
     runners: Mutex<BTreeMap<Run, Arc<Runner>>>,
-    files: Mutex<BTreeMap<PathBuf, SharedFile>>,
+    files: Mutex<BTreeMap<Name, SharedFile>>,
     /// Files that are being opened, and the bell for those who wait for one.
-    opening: Mutex<BTreeSet<PathBuf>>,
+    opening: Mutex<BTreeSet<Name>>,
     opened: Condvar,
-    /// Hashes of whole source files, by path, length and time of change.
+    /// Hashes of whole source files.
     hashes: Mutex<BTreeMap<HashKey, FileHash>>,
     reports: mpsc::UnboundedSender<Report>,
     /// What runners say on its way to `reports`.
@@ -83,6 +85,7 @@ struct Finish {
     path: String,
     length: u64,
     hash: FileHash,
+    naming: Naming,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -155,8 +158,8 @@ impl Service {
                 let total: u64 = have.iter().map(|r| r.len()).sum();
                 self.report(Report::SinkDone { run, have });
                 let later = lock(&self.finish_later).remove(&run);
-                if let Some(Finish { path, length, hash }) = later.filter(|f| f.length == total) {
-                    self.report(self.finish(run, &path, length, hash));
+                if let Some(file) = later.filter(|f| f.length == total) {
+                    self.report(self.finish(run, &file));
                 }
             }
             other => self.report(other),
@@ -165,9 +168,8 @@ impl Service {
 
     fn have(&self, run: Run) -> Option<Vec<anabranch_replicate::control::ByteRange>> {
         let runner = lock(&self.runners).get(&run).cloned()?;
-        let path = runner.program().sinks.first()?.path.clone();
-        let path = inside(&self.config.root, &path).ok()?;
-        let file = lock(&self.files).get(&path).cloned()?;
+        let name = self.config.folder.name(&runner.program().sinks.first()?.path).ok()?;
+        let file = lock(&self.files).get(&name).cloned()?;
         let have = lock(&file).have().ranges().to_vec();
         Some(have)
     }
@@ -227,23 +229,23 @@ impl Service {
                 lock(&self.runners).remove(&run);
                 lock(&self.finish_later).remove(&run);
             }
-            Command::Finish { run, path, length, hash } => {
+            Command::Finish { run, path, length, hash, attributes } => {
+                let naming = Naming { attributes, replace: true };
+                let file = Finish { path, length, hash, naming };
                 // Under the lock: a sink that is done right now must see either the note or the question answered here.
                 let mut later = lock(&self.finish_later);
                 if self.have(run).is_some_and(|have| have.iter().map(|r| r.len()).sum::<u64>() < length) {
-                    later.insert(run, Finish { path, length, hash });
+                    later.insert(run, file);
                     return;
                 }
                 drop(later);
-                self.report(self.finish(run, &path, length, hash));
+                self.report(self.finish(run, &file));
             }
             Command::Hash { run, path } => self.report(self.hash(run, &path)),
             Command::Audit { run, group, generation, vectors } => {
                 let runner = lock(&self.runners).get(&run).cloned();
                 let Some(runner) = runner else { return };
-                let source = runner.program().source_path.as_ref();
-                let source = source.and_then(|p| inside(&self.config.root, p).ok());
-                self.report(runner.audit(group, generation, &vectors, source.as_deref()));
+                self.report(runner.audit(group, generation, &vectors));
             }
             Command::Forget { transfer } => {
                 lock(&self.runners).retain(|run, _| run.transfer != transfer);
@@ -254,47 +256,66 @@ impl Service {
         }
     }
 
+    /// The source's file, open.
+    fn source(&self, name: &str) -> io::Result<(SourceFile, Metadata)> {
+        let folder = &self.config.folder;
+        let name = folder.name(name)?;
+        let file = folder.file(&name).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+                let hint = "name a file as it is called below this site's --dir, and let the daemon read it";
+                io::Error::new(e.kind(), format!("{e}: {hint}"))
+            }
+            _ => e,
+        })?;
+        let path = folder.path_of(&name);
+        let found = at(&path, file.metadata())?;
+        Ok((SourceFile { file, path }, found))
+    }
+
     fn inquire(&self, run: Run, is_source: bool, name: &str) -> Report {
         let looked = || -> io::Result<Report> {
-            let path = inside(&self.config.root, name)?;
             if is_source {
-                let file = std::fs::File::open(&path).map_err(|e| {
-                    let hint =
-                        "name a file as it is called below this site's --dir, and let the daemon read it";
-                    io::Error::new(e.kind(), format!("{}: {e}: {hint}", path.display()))
-                })?;
-                let found = file.metadata().map_err(|e| named(&path, &e))?;
-                if !found.is_file() {
-                    return Err(io::Error::new(
-                        io::ErrorKind::InvalidInput,
-                        format!("{}: not a file: send files one by one", path.display()),
-                    ));
-                }
-                let known = lock(&self.hashes).get(&hash_key(&path, &found)).copied();
-                return Ok(Report::Inventory { run, length: Some(found.len()), have: vec![], hash: known });
+                let (_, found) = self.source(name)?;
+                let known = lock(&self.hashes).get(&hash_key(&found)).copied();
+                let (length, attributes) = (Some(found.len()), Some(attributes(&found)));
+                return Ok(Report::Inventory { run, length, have: vec![], hash: known, attributes });
             }
+            let name = self.config.folder.name(name).map_err(|e| {
+                io::Error::new(e.kind(), format!("{e}; --as says what a file is called at its destinations"))
+            })?;
+            self.config.folder.check(&name)?;
             // A finished file may be an older version of the one that is arriving: both are told.
-            let finished = path.is_file().then(|| hash_file(&path)).transpose()?;
-            let have = match self.existing(&path)? {
+            let (length, hash) = self.finished(&name)?.unzip();
+            let have = match self.existing(&name)? {
                 Some(file) => lock(&file).have().ranges().to_vec(),
                 None => vec![],
             };
-            let (length, hash) = finished.unzip();
-            Ok(Report::Inventory { run, length, have, hash })
+            Ok(Report::Inventory { run, length, have, hash, attributes: None })
         };
         let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
         looked().unwrap_or_else(|error| Report::Failed { run, kind, reason: error.to_string() })
     }
 
+    /// Length and hash of the file that has a name here, if one has.
+    fn finished(&self, name: &Name) -> io::Result<Option<(u64, FileHash)>> {
+        let place = match self.config.folder.place(name, false) {
+            Ok(place) => place,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let Some(file) = place.finished()? else { return Ok(None) };
+        at(place.path(), whole_hash(&file)).map(Some)
+    }
+
     /// Reads a source file whole and remembers its hash for as long as it does not change.
     fn hash(&self, run: Run, name: &str) -> Report {
         let read = || -> io::Result<FileHash> {
-            let path = inside(&self.config.root, name)?;
-            let key = hash_key(&path, &std::fs::metadata(&path).map_err(|e| named(&path, &e))?);
+            let (source, found) = self.source(name)?;
+            let key = hash_key(&found);
             if let Some(known) = lock(&self.hashes).get(&key) {
                 return Ok(*known);
             }
-            let (_, hash) = hash_file(&path)?;
+            let (_, hash) = at(&source.path, whole_hash(&source.file))?;
             let mut hashes = lock(&self.hashes);
             if hashes.len() >= HASHES_MAX {
                 hashes.pop_first();
@@ -308,36 +329,46 @@ impl Service {
         }
     }
 
-    /// The file arriving at `path`, if there is part of it.
-    fn existing(&self, path: &Path) -> io::Result<Option<SharedFile>> {
-        self.arriving(path, || PartialFile::open_existing(path))
+    /// The file arriving under `name`, if there is part of it.
+    fn existing(&self, name: &Name) -> io::Result<Option<SharedFile>> {
+        self.arriving(name, || match self.config.folder.place(name, false) {
+            Ok(place) => PartialFile::open_existing(place),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        })
     }
 
-    /// The file arriving at `path`, opened if it is not open; never twice at a time, and holding no other file up (reading
+    /// The file arriving under `name`, begun if there is nothing of it.
+    fn begun(&self, name: &Name, length: u64) -> io::Result<SharedFile> {
+        let open = || PartialFile::open(self.config.folder.place(name, true)?, length).map(Some);
+        Ok(self.arriving(name, open)?.expect("opened if it was not"))
+    }
+
+    /// The file arriving under `name`, opened if it is not open; never twice at a time, and holding no other file up (reading
     /// back what is there takes long).
     fn arriving(
         &self,
-        path: &Path,
+        name: &Name,
         open: impl FnOnce() -> io::Result<Option<PartialFile>>,
     ) -> io::Result<Option<SharedFile>> {
         let mut opening = lock(&self.opening);
-        while opening.contains(path) {
+        while opening.contains(name) {
             opening = self.opened.wait(opening).unwrap_or_else(PoisonError::into_inner);
         }
-        opening.insert(path.to_owned());
+        opening.insert(name.clone());
         drop(opening);
-        let known = lock(&self.files).get(path).cloned();
+        let known = lock(&self.files).get(name).cloned();
         let found = match known.filter(|f| !lock(f).is_finished()) {
             Some(file) => Ok(Some(file)),
             None => open().map(|opened| {
                 opened.map(|file| {
                     let file = Arc::new(Mutex::new(file));
-                    lock(&self.files).insert(path.to_owned(), Arc::clone(&file));
+                    lock(&self.files).insert(name.clone(), Arc::clone(&file));
                     file
                 })
             }),
         };
-        lock(&self.opening).remove(path);
+        lock(&self.opening).remove(name);
         self.opened.notify_all();
         found
     }
@@ -353,21 +384,20 @@ impl Service {
         }
         // An attempt takes the place of the transfer's earlier ones.
         lock(&self.runners).retain(|other, _| other.transfer != run.transfer || other.attempt > run.attempt);
-        if let Some(sink) = program.sinks.first() {
-            self.wait_for_path(run, &sink.path)?;
+        let sink = program.sinks.first().map(|sink| self.config.folder.name(&sink.path));
+        let sink = sink.transpose().map_err(unwritable)?;
+        if let Some(name) = &sink {
+            self.wait_for_path(run, name)?;
         }
-        let source = program.source_path.as_ref().map(|p| inside(&self.config.root, p));
+        let source = program.source_path.as_ref().map(|name| self.source(name));
         let source = source.transpose().map_err(|e| (FailureKind::Unreadable, e.to_string()))?;
-        let file = match program.sinks.first() {
-            None => None,
-            Some(sink) => {
-                let path = inside(&self.config.root, &sink.path).map_err(unwritable)?;
-                let open = || PartialFile::open(&path, program.length).map(Some);
-                let file = self.arriving(&path, open).map_err(unwritable)?.expect("opened if it was not");
-                lock(&file).resize(program.length).map_err(unwritable)?;
-                Some(file)
-            }
-        };
+        let source = source.map(|(source, _)| source);
+        let file = sink.map(|name| {
+            let file = self.begun(&name, program.length)?;
+            lock(&file).resize(program.length)?;
+            Ok(file)
+        });
+        let file = file.transpose().map_err(unwritable)?;
         // Under the lock to the end: two attempts must not both take the last memory, and whoever hears that this one is
         // ready must find it.
         let mut runners = lock(&self.runners);
@@ -391,10 +421,11 @@ impl Service {
 
     /// Two transfers that write the same file would spoil it for each other: the later one waits a little for the
     /// earlier one's removal, which may be under way, and is refused if it stays.
-    fn wait_for_path(&self, run: Run, name: &str) -> Result<(), (FailureKind, String)> {
+    fn wait_for_path(&self, run: Run, name: &Name) -> Result<(), (FailureKind, String)> {
         let end = Instant::now() + PATH_WAIT;
         loop {
-            let writes = |r: &Arc<Runner>| r.program().sinks.iter().any(|s| s.path == name);
+            let same = |path: &str| self.config.folder.name(path).is_ok_and(|other| other == *name);
+            let writes = |r: &Arc<Runner>| r.program().sinks.iter().any(|s| same(&s.path));
             let other = lock(&self.runners)
                 .iter()
                 .find(|(other, runner)| other.transfer != run.transfer && writes(runner))
@@ -410,33 +441,31 @@ impl Service {
         }
     }
 
-    fn finish(&self, run: Run, name: &str, length: u64, hash: FileHash) -> Report {
+    fn finish(&self, run: Run, file: &Finish) -> Report {
+        let (length, hash) = (file.length, file.hash);
         let failed = |reason: String| Report::Failed { run, kind: FailureKind::Unwritable, reason };
-        let path = match inside(&self.config.root, name) {
-            Ok(path) => path,
-            Err(error) => return failed(error.to_string()),
-        };
-        let known = match self.existing(&path) {
-            Ok(known) => known,
-            Err(error) => return failed(error.to_string()),
-        };
-        let Some(file) = known else {
-            // Finished before, and the answer was lost.
-            return match hash_file(&path) {
-                Ok((_, found)) if found == hash => Report::Completed { run },
-                Ok(_) => Report::SinkDone { run, have: vec![] },
-                Err(error) => failed(error.to_string()),
+        let finish = || -> io::Result<Report> {
+            let name = self.config.folder.name(&file.path)?;
+            // Of an empty file nothing arrives: it begins and ends here.
+            let known = if length == 0 { Some(self.begun(&name, 0)?) } else { self.existing(&name)? };
+            let Some(known) = known else {
+                // Finished before, and the answer was lost.
+                return Ok(match self.finished(&name)? {
+                    Some((_, found)) if found == hash => Report::Completed { run },
+                    _ => Report::SinkDone { run, have: vec![] },
+                });
             };
-        };
-        let finished = lock(&file).finish(length, hash);
-        match finished {
-            Ok(()) => {
-                lock(&self.files).remove(&path);
-                Report::Completed { run }
+            let finished = lock(&known).finish(length, hash, &file.naming);
+            match finished {
+                Ok(()) => {
+                    lock(&self.files).remove(&name);
+                    Ok(Report::Completed { run })
+                }
+                Err(FinishError::Mismatch { have }) => Ok(Report::SinkDone { run, have }),
+                Err(FinishError::Io(error)) => Err(error),
             }
-            Err(FinishError::Mismatch { have }) => Report::SinkDone { run, have },
-            Err(FinishError::Io(error)) => failed(error.to_string()),
-        }
+        };
+        finish().unwrap_or_else(|error| failed(error.to_string()))
     }
 
     async fn accept(self: Arc<Self>, listener: TcpListener, admission: Admission, places: Places) {
@@ -514,8 +543,10 @@ impl Service {
     }
 }
 
-fn named(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+/// Length and hash of a file, which is read.
+fn whole_hash(file: &File) -> io::Result<(u64, FileHash)> {
+    let length = file.metadata()?.len();
+    Ok((length, hash_file_at(file, length)?))
 }
 
 #[cfg(test)]

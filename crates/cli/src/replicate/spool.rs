@@ -4,6 +4,7 @@
 //! however it ends. Every packet has a place of its own, so a record is found by its number alone. What comes back wrong
 //! from a bad disk is found by the hash that each packet carries, as what comes wrong over a hop is.
 
+use crate::folder::{Folder, shown};
 use anabranch_replicate::msg::FrameHeader;
 use anabranch_replicate::plan::FlowId;
 use anabranch_replicate::site::{Fetch, Packet, Store};
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Something to put by or to bring back.
 #[derive(Debug)]
@@ -26,14 +27,14 @@ pub enum Errand {
 /// The files of one attempt.
 #[derive(Debug)]
 pub struct Spool {
-    folder: PathBuf,
+    folder: Arc<Folder>,
     symbol_bytes: u32,
     files: BTreeMap<FlowId, File>,
 }
 
 impl Spool {
     /// With its files in `folder`, for packets of at most `symbol_bytes`.
-    pub fn new(folder: PathBuf, symbol_bytes: u32) -> Self {
+    pub fn new(folder: Arc<Folder>, symbol_bytes: u32) -> Self {
         Self { folder, symbol_bytes, files: BTreeMap::new() }
     }
 
@@ -48,13 +49,13 @@ impl Spool {
         let Store { flow, index, packet } = store;
         let at = self.offset(*index);
         let place = |e: io::Error| {
-            let what = format!("storing flow {} in {} until it is whole", flow.0, self.folder.display());
+            let what = format!("storing flow {} in {} until it is whole", flow.0, shown(self.folder.path()));
             io::Error::new(e.kind(), format!("{what}: {e}"))
         };
         let file = match self.files.entry(*flow) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::btree_map::Entry::Vacant(new) => {
-                new.insert(tempfile::tempfile_in(&self.folder).map_err(place)?)
+                new.insert(self.folder.nameless().map_err(place)?)
             }
         };
         let length = packet.symbol.len() as u32;
@@ -68,7 +69,7 @@ impl Spool {
     /// Errors: the system's, or the disk gives something else than what was put there; with what was tried where.
     pub fn fetch(&self, fetch: Fetch) -> io::Result<Packet<Bytes>> {
         let place = |kind, e: &dyn std::fmt::Display| {
-            let what = format!("reading back flow {} in {}", fetch.flow.0, self.folder.display());
+            let what = format!("reading back flow {} in {}", fetch.flow.0, shown(self.folder.path()));
             io::Error::new(kind, format!("{what}: {e}"))
         };
         let file = self.files.get(&fetch.flow);
@@ -92,6 +93,7 @@ impl Spool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::Links;
     use anabranch_replicate::control::SiteProgram;
     use anabranch_replicate::site::Site;
     use anabranch_replicate::symbol::GenerationHash;
@@ -114,7 +116,8 @@ mod tests {
     #[test]
     fn what_was_put_by_comes_back_as_it_was_and_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut spool = Spool::new(folder.path().to_owned(), 10);
+        let served = Folder::open(folder.path(), Links::Refused).expect("it is there");
+        let mut spool = Spool::new(Arc::new(served), 10);
         let mut site = relay();
         let packet = |n: u8| Packet {
             generation: u64::from(n),
@@ -142,15 +145,16 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_gone_is_told_in_one_line() {
-        let mut spool = Spool::new("/nowhere/at/all".into(), 10);
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, served) = (folder.path().to_owned(), Folder::open(folder.path(), Links::Refused));
+        drop(folder);
+        let mut spool = Spool::new(Arc::new(served.expect("it was there")), 10);
         let mut site = relay();
         let packet =
             Packet { generation: 0, hash: GenerationHash::default(), symbol: Bytes::from_static(&[0; 10]) };
         site.accept(FlowId(0), packet).expect("room");
         let error = spool.store(&site.poll_store().expect("it is to be stored")).expect_err("no such folder");
-        assert!(
-            error.to_string().starts_with("storing flow 0 in /nowhere/at/all until it is whole: "),
-            "{error}"
-        );
+        let said = format!("storing flow 0 in {} until it is whole: ", path.display());
+        assert!(error.to_string().starts_with(&said), "{error}");
     }
 }

@@ -5,7 +5,7 @@
 
 mod way;
 
-use crate::net::{PATIENCE, noise};
+use crate::net::{PATIENCE, journal_entries, noise, working_files};
 use crate::{anabranch, skip, text};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather::Mode;
@@ -113,16 +113,15 @@ impl World {
     }
 
     fn has(&self, bytes: &[u8]) -> bool {
-        let is_clean = !self.path("out.partial").exists() && !self.path("out.partial.journal").exists();
-        is_clean && std::fs::read(self.path("out")).is_ok_and(|out| out == bytes)
+        working_files(&self.path("")).is_empty()
+            && std::fs::read(self.path("out")).is_ok_and(|out| out == bytes)
     }
 
-    /// Waits until so many bytes of `out` have been written, by its journal: 48 bytes for each generation.
+    /// Waits until so many bytes of `out` have been written, by its journal: an entry for each generation.
     fn wait_for(&self, bytes: usize) {
-        let journal = self.path("out.partial.journal");
         let entries = bytes as u64 / (256 << 10);
         let end = Instant::now() + PATIENCE;
-        while std::fs::metadata(&journal).map_or(0, |found| found.len() / 48) < entries {
+        while journal_entries(&self.path("out")) < entries {
             assert!(Instant::now() < end, "{bytes} bytes come in time");
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -322,9 +321,8 @@ fn an_object_fails_alone_once_all_who_hold_it_are_dead() {
         LINK[0],
         LINK[1],
     ]);
-    let journal = out.join("lost.partial.journal");
     let end = Instant::now() + PATIENCE;
-    while std::fs::metadata(&journal).map_or(0, |found| found.len()) < 48 * 4 {
+    while journal_entries(&out.join("lost")) < 4 {
         assert!(Instant::now() < end, "the first bytes come in time");
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -56,6 +56,24 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
+/// The journals of files that are arriving in a folder.
+pub fn working_files(folder: &std::path::Path) -> Vec<PathBuf> {
+    let found = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+    let is_journal = |path: &PathBuf| {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        name.starts_with(".anabranch-") && name.ends_with(".journal")
+    };
+    found.filter(is_journal).collect()
+}
+/// Pieces of the file that will be `path` that have been written, by its journal.
+pub fn journal_entries(path: &std::path::Path) -> u64 {
+    const HEADER_BYTES: u64 = 288;
+    const ENTRY_BYTES: u64 = 48;
+    let name = path.file_name().expect("a file's name").as_encoded_bytes();
+    let journal = path.with_file_name(format!(".anabranch-{}.journal", &blake3::hash(name).to_hex()[..32]));
+    std::fs::metadata(journal).map_or(0, |found| found.len().saturating_sub(HEADER_BYTES) / ENTRY_BYTES)
+}
+
 /// The network: an emulation, and the daemons in it.
 pub struct Net {
     pub emulation: Emulation,
@@ -156,10 +174,10 @@ impl Net {
         std::fs::write(self.path(site, name), &bytes).expect("the folder is ours");
         bytes
     }
-    /// Whether a site's file is exactly `bytes`, and nothing partial is left of it.
+    /// Whether a site's file is exactly `bytes`, and nothing is arriving beside it any more.
     pub fn has(&self, site: &str, name: &str, bytes: &[u8]) -> bool {
         let whole = std::fs::read(self.path(site, name)).is_ok_and(|found| found == bytes);
-        whole && !self.path(site, &format!("{name}.partial")).exists()
+        whole && working_files(&self.path(site, "")).is_empty()
     }
     pub fn log(&self, who: &str) -> PathBuf {
         self.folder.path().join(format!("{who}.log"))

@@ -3,7 +3,7 @@
 //! Leaves out: what it is asked (`request`), and what sites are told ([`crate::control`]).
 
 use super::TransferRequest;
-use crate::control::{FileHash, Run, TransferId};
+use crate::control::{Attributes, FileHash, Run, TransferId};
 use crate::plan::Scheme;
 use anabranch_units::{BitRate, SiteId};
 use serde::{Deserialize, Serialize};
@@ -250,6 +250,9 @@ pub struct TransferSnapshot {
     pub length: Option<u64>,
     /// Its hash, once known.
     pub hash: Option<FileHash>,
+    /// What else the file is, once known.
+    #[serde(default)]
+    pub attributes: Option<Attributes>,
     /// One for each destination of the request.
     pub destinations: Vec<DestinationSnapshot>,
     /// Sites that relay no more.

@@ -8,7 +8,7 @@ use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_units::Seed;
 pub(super) use world::request;
-use world::{HASH, LENGTH, World, filled_plan, internet2, topology, verdict, whole, whole_of};
+use world::{ATTRIBUTES, HASH, LENGTH, World, filled_plan, internet2, topology, verdict, whole, whole_of};
 
 #[test]
 fn a_transfer_runs_its_whole_life() {
@@ -736,7 +736,13 @@ fn nonsense_from_sites_never_panics() {
             let flow = FlowId(n as u32);
             let range = ByteRange { start: random.next_u64(), end: random.next_u64() };
             let report = match random.below(11) {
-                0 => Report::Inventory { run, length: Some(n), have: vec![range], hash: Some(HASH) },
+                0 => Report::Inventory {
+                    run,
+                    length: Some(n),
+                    have: vec![range],
+                    hash: Some(HASH),
+                    attributes: Some(ATTRIBUTES),
+                },
                 1 => Report::Ready { run },
                 2 => Report::Progress {
                     run,

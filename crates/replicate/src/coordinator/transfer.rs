@@ -13,7 +13,7 @@ use super::{
     FileHash, FlowId, Instant, LinkId, Outbox, Outcome, PhaseName, Plan, Planner, Run, SiteId, SiteState,
     Topology, TransferId, TransferRequest, TransferSnapshot, TransferStatus, Verdict, audit, ranges,
 };
-use crate::control::{Attempt, ByteRange, FlowDigest};
+use crate::control::{Attempt, Attributes, ByteRange, FlowDigest};
 use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -73,6 +73,8 @@ pub(super) struct Transfer {
     destinations: Vec<Target>,
     length: Option<u64>,
     hash: Option<FileHash>,
+    /// As the source said last.
+    attributes: Option<Attributes>,
     attempts: u32,
     idle_attempts: u32,
     total_before: Option<u64>,
@@ -333,6 +335,7 @@ impl Transfer {
             destinations,
             length: None,
             hash: None,
+            attributes: None,
             attempts: 0,
             idle_attempts: 0,
             total_before: None,
@@ -369,6 +372,7 @@ impl Transfer {
         }
         new.length = s.length;
         new.hash = s.hash;
+        new.attributes = s.attributes;
         new.attempts = s.attempts;
         new.idle_attempts = s.idle_attempts;
         new.suspects = s.suspects.into_iter().collect();
@@ -396,6 +400,7 @@ impl Transfer {
             idle_attempts: self.idle_attempts,
             length: self.length,
             hash: self.hash,
+            attributes: self.attributes,
             destinations: self
                 .destinations
                 .iter()
@@ -721,7 +726,8 @@ impl Transfer {
                 if d.told_ahead != Some(run) {
                     d.told_ahead = Some(run);
                     self.informed.insert(d.site);
-                    let command = Command::Finish { run, path: d.path.clone(), length, hash };
+                    let (path, attributes) = (d.path.clone(), self.attributes);
+                    let command = Command::Finish { run, path, length, hash, attributes };
                     cx.out.commands.push_back((d.site, command));
                 }
             }

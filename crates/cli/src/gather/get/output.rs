@@ -3,14 +3,15 @@
 //! What it is told waits in a bounded queue; once that is full the network waits too, and packets are lost as they would be
 //! at any receiver that is too slow. Files are [`PartialFile`]s: an interrupted command goes on where it was.
 
-use crate::partial::{FinishError, PartialFile};
+use crate::folder::Place as FilePlace;
+use crate::partial::{FinishError, Naming, PartialFile};
 use anabranch_endpoint::Bytes;
 use anabranch_replicate::control::{ByteRange, FileHash};
 use anabranch_replicate::tree::PieceHasher;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
 /// What the thread is told, of the object with this number.
@@ -142,7 +143,7 @@ impl Output {
 
 /// Where an object goes.
 enum Place {
-    File { file: PartialFile, bytes: u64 },
+    File { file: Box<PartialFile>, bytes: u64 },
     Stream(Box<Stream>),
 }
 
@@ -171,6 +172,10 @@ impl Stream {
     }
 }
 
+fn open(path: &Path, bytes: u64) -> std::io::Result<PartialFile> {
+    PartialFile::open(FilePlace::of(path)?, bytes)
+}
+
 fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool) -> Option<Reply> {
     match order {
         Order::Open { object, path: None, bytes } => {
@@ -178,11 +183,11 @@ fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool) -> Opt
             let missing = (bytes > 0).then_some(0..bytes).into_iter().collect();
             Some(Reply::Opened { object, missing })
         }
-        Order::Open { object, path: Some(path), bytes } => Some(match PartialFile::open(&path, bytes) {
+        Order::Open { object, path: Some(path), bytes } => Some(match open(&path, bytes) {
             Ok(file) => {
                 let missing = file.have().missing(bytes).into_iter().map(|r| r.start..r.end).collect();
                 let file = if syncs { file } else { file.without_sync() };
-                places.insert(object, Place::File { file, bytes });
+                places.insert(object, Place::File { file: Box::new(file), bytes });
                 Reply::Opened { object, missing }
             }
             Err(error) => Reply::Failed { object, reason: error.to_string() },
@@ -230,7 +235,7 @@ fn finish((object, place, hash): Job) -> Reply {
             return if is_whole { Reply::Finished { object } } else { Reply::Mismatch { object } };
         }
     };
-    match file.finish(bytes, FileHash(hash)) {
+    match file.finish(bytes, FileHash(hash), &Naming { attributes: None, replace: true }) {
         Ok(()) => Reply::Finished { object },
         Err(FinishError::Mismatch { .. }) => Reply::Mismatch { object },
         Err(FinishError::Io(error)) => Reply::Failed { object, reason: error.to_string() },

@@ -4,6 +4,7 @@
 //! or `part`s in order, each with its own `name`, `bytes` and `holders`. `anabranch gather stripe` writes one.
 
 use anabranch_gather::msg::NAME_BYTES_MAX;
+use anabranch_replicate::name::normal;
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
@@ -73,6 +74,8 @@ pub fn check_name(name: &str) -> anyhow::Result<()> {
         is_plain && !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains('\0'),
         "`{name}`: an object's name is a path without `..` or a `/` in front, of 1 to {NAME_BYTES_MAX} bytes"
     );
+    // What is no name of a file here is not asked for: least of all a working file's.
+    normal(name)?;
     Ok(())
 }
 
@@ -150,9 +153,9 @@ pub fn place(targets: &mut [Target], output: &Path, is_folder: bool) -> anyhow::
     let into = is_folder || targets.len() > 1 || output.is_dir();
     let mut taken = std::collections::BTreeSet::new();
     for target in targets {
-        target.path = if into { output.join(&target.name) } else { output.to_owned() };
+        target.path = if into { output.join(normal(&target.name)?) } else { output.to_owned() };
         ensure!(
-            taken.insert(target.path.clone()),
+            taken.insert(target.path.components().collect::<PathBuf>()),
             "{}: two objects would be this file",
             target.path.display()
         );

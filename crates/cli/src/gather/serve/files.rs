@@ -1,12 +1,12 @@
 //! The folder that a server serves: files by name, never anything outside.
 
+use crate::folder::{Folder, Links, OpenError};
 use crate::partial::hash_file_at;
 use anabranch_gather::msg::NAME_BYTES_MAX;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use anabranch_replicate::name::is_reserved;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ const HASHES_MAX: usize = 4_096;
 
 /// A folder.
 pub struct Files {
-    folder: OwnedFd,
+    folder: Folder,
     /// By device, inode, length and time of change: a file that is another, or was written to, is hashed again.
     hashes: Mutex<BTreeMap<[i128; 4], [u8; 32]>>,
     /// One file at a time, so that a disk is read in order.
@@ -28,8 +28,7 @@ impl Files {
     ///
     /// Errors: the system's.
     pub fn below(folder: &Path) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+        let folder = Folder::open(folder, Links::Inside)?;
         Ok(Self { folder, hashes: Mutex::default(), hashing: tokio::sync::Semaphore::new(1) })
     }
 
@@ -43,19 +42,19 @@ impl Files {
                 name.len()
             ));
         }
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let file = rustix::fs::openat2(&self.folder, name, flags, Mode::empty(), resolve);
-        let file = File::from(file.map_err(|error| match error {
-            rustix::io::Errno::XDEV => format!("{name}: outside the folder that is served"),
-            rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => format!("{name}: no such object"),
-            rustix::io::Errno::ACCESS => format!("{name}: the server may not read it"),
-            other => format!("{name}: {}", io::Error::from(other)),
-        })?);
+        let file = if name.split('/').any(|part| is_reserved(part.as_bytes())) {
+            // What is still arriving here is nobody's object.
+            Err(OpenError::NotFound)
+        } else {
+            self.folder.file_at(name)
+        };
+        let file = file.map_err(|error| match error {
+            OpenError::NotFound => format!("{name}: no such object"),
+            OpenError::Denied => format!("{name}: the server may not read it"),
+            OpenError::Folder | OpenError::Special => format!("{name}: not a plain file"),
+            other => format!("{name}: {other}"),
+        })?;
         let found = file.metadata().map_err(|error| format!("{name}: {error}"))?;
-        if !found.is_file() {
-            return Err(format!("{name}: not a plain file"));
-        }
         Ok((file, found.len()))
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Leaves out: what an arriving file looks like on the disk (`partial`), and what is put by (`spool`).
 
-use super::{Shared, SharedFile, lock, wait_for};
+use super::{Shared, SharedFile, SourceFile, lock, wait_for};
+use crate::folder::{at, shown};
 use crate::replicate::spool::{Errand, Spool};
 use anabranch_replicate::control::{ByteRange, FailureKind, FileHash};
 use anabranch_replicate::plan::Mode;
@@ -11,17 +12,17 @@ use anabranch_replicate::symbol::GenerationHash;
 use anabranch_replicate::tree::{FileHasher, PieceHasher};
 use bytes::{Bytes, BytesMut};
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 impl Shared {
     /// The symbols of a generation, read from the source's file.
-    pub(super) fn read_generation(&self, path: &Path, group: u16, generation: u64) -> Option<Vec<Bytes>> {
+    pub(super) fn read_generation(&self, group: u16, generation: u64) -> Option<Vec<Bytes>> {
+        let source = self.source.as_ref()?;
         let piece = lock(&self.site).work_map(group)?.piece(generation)?;
         let (streams, length) = self.cutting(group);
-        Some(cut(read_range(path, piece).ok()?, streams, length))
+        Some(cut(read_piece(source, piece).ok()?.into(), streams, length))
     }
 
     /// Into how many symbols a piece of `group` is cut, and their length where it is fixed.
@@ -32,8 +33,7 @@ impl Shared {
     }
 
     /// Feeds a group that fills another, as long as it has work.
-    pub(super) async fn supply_fill(&self, group: u16, path: PathBuf) {
-        let path = Arc::new(path);
+    pub(super) async fn supply_fill(self: &Arc<Self>, group: u16) {
         loop {
             let wanted = wait_for(&self.supply, || {
                 let site = lock(&self.site);
@@ -42,15 +42,14 @@ impl Shared {
                 (over || wanted.is_some()).then_some(wanted)
             });
             let Some(range) = wanted.await else { return };
-            let from = Arc::clone(&path);
-            let read = tokio::task::spawn_blocking(move || read_range(&from, range));
+            let shared = Arc::clone(self);
+            let read =
+                tokio::task::spawn_blocking(move || shared.source.as_ref().map(|s| read_piece(s, range)));
             let bytes = match read.await {
-                Ok(Ok(bytes)) => bytes,
-                Ok(Err(error)) => {
-                    return self.fail(FailureKind::Unreadable, format!("{}: {error}", path.display()));
-                }
-                // The runtime ends.
-                Err(_) => return,
+                Ok(Some(Ok(bytes))) => bytes,
+                Ok(Some(Err(error))) => return self.fail(FailureKind::Unreadable, error.to_string()),
+                // Without a source there is nothing to feed; without an answer the runtime ends.
+                Ok(None) | Err(_) => return,
             };
             let mut hasher = PieceHasher::new(range);
             hasher.update(&bytes);
@@ -58,7 +57,7 @@ impl Shared {
             // A confirmation may have come in between.
             self.stir(|s| {
                 if s.wanted(group) == Some(range) {
-                    s.supply(group, vec![bytes], hash);
+                    s.supply(group, vec![bytes.into()], hash);
                 }
             });
         }
@@ -68,9 +67,8 @@ impl Shared {
     ///
     /// Errors: the file cannot be read, which was reported.
     pub(super) async fn supply_group(
-        &self,
+        self: &Arc<Self>,
         group: u16,
-        path: PathBuf,
         pace: &tokio::sync::Mutex<Instant>,
     ) -> Result<Option<FileHash>, ()> {
         let (pieces_out, mut pieces) = mpsc::channel(2);
@@ -82,7 +80,11 @@ impl Shared {
             && (0..map.pieces()).filter_map(|i| map.piece(i)).map(ByteRange::len).sum::<u64>()
                 == program.length;
         let length = program.length;
-        tokio::task::spawn_blocking(move || read_pieces(&path, length, &map, whole, &pieces_out));
+        let shared = Arc::clone(self);
+        tokio::task::spawn_blocking(move || {
+            let source = shared.source.as_ref();
+            source.map(|source| read_pieces(source, length, &map, whole, &pieces_out))
+        });
         let coded = program.groups[usize::from(group)].mode == Mode::Coded;
         let (streams, fixed) = self.cutting(group);
         // What one piece costs the source's uplink.
@@ -178,11 +180,23 @@ fn begins_a_chunk(piece: ByteRange) -> bool {
     piece.start.is_multiple_of(blake3::CHUNK_LEN as u64)
 }
 
-fn read_range(path: &Path, range: ByteRange) -> io::Result<Bytes> {
-    use std::os::unix::fs::FileExt;
-    let mut bytes = vec![0; range.len() as usize];
-    std::fs::File::open(path)?.read_exact_at(&mut bytes, range.start)?;
-    Ok(bytes.into())
+/// Reads a piece of the source's file, all of it.
+fn read_piece(source: &SourceFile, piece: ByteRange) -> io::Result<Vec<u8>> {
+    let length = piece.len() as usize;
+    // Without zeros first, as `read_exact_at` would want them.
+    let mut bytes = Vec::with_capacity(length);
+    while bytes.len() < length {
+        let from = piece.start + bytes.len() as u64;
+        let read = match rustix::io::pread(&source.file, rustix::buffer::spare_capacity(&mut bytes), from) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => at(&source.path, other)?,
+        };
+        if read == 0 {
+            return at(&source.path, Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
+        }
+    }
+    bytes.truncate(length);
+    Ok(bytes)
 }
 
 enum Piece {
@@ -192,35 +206,24 @@ enum Piece {
 
 /// Reads a group's pieces in order and hashes them; and the whole file, where the pieces are all of it.
 fn read_pieces(
-    path: &std::path::Path,
+    source: &SourceFile,
     length: u64,
     map: &anabranch_replicate::work::WorkMap,
     whole: bool,
     out: &mpsc::Sender<Result<Piece, String>>,
 ) {
-    use std::io::{Read as _, Seek as _};
-    let place = |e: io::Error| format!("{}: {e}", path.display());
+    let path = shown(&source.path);
     let read = || {
-        let file = std::fs::File::open(path).map_err(place)?;
-        let before = file.metadata().map_err(place)?;
+        let place = |e: io::Error| format!("{path}: {e}");
+        let before = source.file.metadata().map_err(place)?;
         if before.len() != length {
-            return Err(format!(
-                "{}: is {} bytes long, was {length} when planned",
-                path.display(),
-                before.len()
-            ));
+            return Err(format!("{path}: is {} bytes long, was {length} when planned", before.len()));
         }
         // The pieces' hashes make up the file's, unless one begins within a chunk or it is a single one.
         let in_tree = map.pieces() > 1 && (0..map.pieces()).filter_map(|i| map.piece(i)).all(begins_a_chunk);
         let (mut tree, mut hasher) = (FileHasher::new(length), blake3::Hasher::new());
         for piece in (0..map.pieces()).filter_map(|i| map.piece(i)) {
-            // Without zeros first, as `read_exact_at` would want them.
-            let mut bytes = Vec::with_capacity(piece.len() as usize);
-            (&file).seek(io::SeekFrom::Start(piece.start)).map_err(place)?;
-            (&file).take(piece.len()).read_to_end(&mut bytes).map_err(place)?;
-            if bytes.len() as u64 != piece.len() {
-                return Err(place(io::ErrorKind::UnexpectedEof.into()));
-            }
+            let bytes = read_piece(source, piece).map_err(|e| e.to_string())?;
             let mut piece_hasher = PieceHasher::new(piece);
             piece_hasher.update(&bytes);
             let hashed = piece_hasher.finish().expect("the piece's length was read");
@@ -234,12 +237,9 @@ fn read_pieces(
                 return Ok(());
             }
         }
-        let after = file.metadata().map_err(place)?;
+        let after = source.file.metadata().map_err(place)?;
         if after.len() != before.len() || after.modified().ok() != before.modified().ok() {
-            return Err(format!(
-                "{}: changed while it was read: send it again when it rests",
-                path.display()
-            ));
+            return Err(format!("{path}: changed while it was read: send it again when it rests"));
         }
         if whole {
             let plain = || FileHash(*hasher.finalize().as_bytes());

@@ -47,14 +47,16 @@ impl Loopback {
                 let address = listener.local_addr().expect("bound");
                 let (reports, reports_in) = mpsc::unbounded_channel();
                 let half_open = AdmissionLimits::default();
-                let config = SiteConfig { root, memory_max: 64 << 20, half_open, fault: Fault::default() };
+                let served = Folder::open(&root, crate::folder::Links::Refused).expect("just made");
+                let folder = Arc::new(served);
+                let config = SiteConfig { folder, memory_max: 64 << 20, half_open, fault: Fault::default() };
                 (Service::start(config, identity, vec![listener], reports), reports_in, address)
             })
             .collect();
         Self { folder, sites }
     }
 
-    fn path(&self, site: usize, name: &str) -> PathBuf {
+    fn path(&self, site: usize, name: &str) -> std::path::PathBuf {
         self.folder.path().join(format!("s{site}")).join(name)
     }
 
@@ -147,7 +149,8 @@ async fn a_file_crosses_a_relay_over_real_connections() {
             .await;
         assert_eq!(have, [ByteRange { start: 0, end: bytes.len() as u64 }]);
         let hash = FileHash(*blake3::hash(&bytes).as_bytes());
-        let finish = Command::Finish { run: RUN, path: "out.bin".into(), length: bytes.len() as u64, hash };
+        let (path, length) = ("out.bin".into(), bytes.len() as u64);
+        let finish = Command::Finish { run: RUN, path, length, hash, attributes: None };
         net.sites[2].0.handle(finish);
         net.report(2, |r| matches!(r, Report::Completed { .. }).then_some(())).await;
         assert!(std::fs::read(net.path(2, "out.bin")).expect("the copy") == bytes, "byte for byte");

@@ -3,12 +3,13 @@
 //! Leaves out: what is asserted of it (`tests`).
 
 use super::super::*;
-use crate::control::{ByteRange, FlowDigest, FlowSide, Priority};
+use crate::control::{Attributes, ByteRange, FlowDigest, FlowSide, Priority};
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 
 pub(super) const LENGTH: u64 = 1_000_000;
 pub(super) const HASH: FileHash = FileHash([7; 32]);
+pub(super) const ATTRIBUTES: Attributes = Attributes { mode: 0o640, modified_ns: 5 };
 pub(super) const TICK: Duration = Duration::from_ms(100);
 /// Bytes that reach every sink in a tick when nothing is wrong: 20 Mbit/s, as planned.
 pub(super) const STEP: u64 = 250_000;
@@ -320,13 +321,20 @@ impl World {
         let answer = match command {
             Command::Inquire { run, is_source: true, .. } => {
                 let hash = s.remembers_hash.then_some(HASH);
-                Report::Inventory { run, length: Some(length), have: vec![], hash }
+                Report::Inventory {
+                    run,
+                    length: Some(length),
+                    have: vec![],
+                    hash,
+                    attributes: Some(ATTRIBUTES),
+                }
             }
             Command::Inquire { run, .. } => Report::Inventory {
                 run,
                 length: s.finished.then_some(length),
                 have: s.have.clone(),
                 hash: s.finished.then_some(HASH),
+                attributes: None,
             },
             Command::Install { program }
                 if s.refuses || s.refuses_fill && program.groups.iter().any(|g| g.fills.is_some()) =>
@@ -356,8 +364,9 @@ impl World {
                 s.program = s.program.take().filter(|p| p.run != run);
                 return;
             }
-            Command::Finish { run, hash, .. } => {
-                let command = Command::Finish { run, path: String::new(), length, hash };
+            Command::Finish { run, hash, attributes, .. } => {
+                assert_eq!(attributes, Some(ATTRIBUTES), "what the source said is passed on");
+                let command = Command::Finish { run, path: String::new(), length, hash, attributes };
                 let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
                 // The other one is what a lying source claims in the test of nonsense.
                 assert!(hash == right || hash == FileHash([3; 32]));

@@ -68,7 +68,13 @@ impl World {
                 Command::Inquire { run, is_source, .. } => {
                     let have = self.have.get(&(run.transfer, site)).copied().unwrap_or(0);
                     let have = if have > 0 { vec![ByteRange { start: 0, end: have }] } else { vec![] };
-                    Report::Inventory { run, length: is_source.then_some(self.length), have, hash: None }
+                    Report::Inventory {
+                        run,
+                        length: is_source.then_some(self.length),
+                        have,
+                        hash: None,
+                        attributes: None,
+                    }
                 }
                 Command::Install { program } => {
                     let run = program.run;

@@ -122,7 +122,10 @@ impl Transfer {
             return;
         }
         match report {
-            Report::Inventory { length, have, hash, .. } => {
+            Report::Inventory { length, have, hash, attributes, .. } => {
+                if site == self.request.source {
+                    self.attributes = attributes;
+                }
                 self.handle_inventory(cx, site, run, length, &have, hash)
             }
             Report::Ready { .. } => {
