@@ -1,37 +1,143 @@
-//! Who a process is to its peers, ready to connect and to accept: [`Credentials`] as a driver uses them.
+//! Who a process is to its peers, ready to connect and to accept: [`Credentials`] as a driver uses them, and as they change
+//! while it runs. Read [`Identity`] first, then [`Guard`].
 
 use crate::keys::{Role, System};
-use crate::tls::{self, Credentials, PeerIdentity};
+use crate::tls::{self, CredentialFiles, Credentials, PeerIdentity, TlsError, Trust};
+use rustls::pki_types::CertificateDer;
 use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+use time::OffsetDateTime;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-/// A process's certificate, key and trust.
+/// A process's certificate, key and trust; clones share them.
 #[derive(Clone)]
 pub struct Identity {
-    system: System,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    identity: PeerIdentity,
+    /// Where they are read from, and what was there when they last were; `None` for what was never in files.
+    files: Option<(CredentialFiles, Mutex<Seen>)>,
+    current: watch::Sender<Arc<Current>>,
+}
+
+/// What it uses until the next change.
+struct Current {
     connector: TlsConnector,
     /// For [`Role::Site`] by any name.
     connector_to_sites: TlsConnector,
     acceptor: TlsAcceptor,
+    trust: Arc<Trust>,
+    validity: (OffsetDateTime, OffsetDateTime),
 }
 
-impl Identity {
-    /// For a process with these credentials.
-    ///
-    /// Errors: as [`Credentials::server_config`].
-    pub fn new(credentials: &Credentials) -> Result<Self, rustls::Error> {
-        Ok(Self {
-            system: credentials.identity().system,
+impl Current {
+    fn new(credentials: &Credentials) -> Result<Arc<Self>, rustls::Error> {
+        Ok(Arc::new(Self {
             connector: credentials.client_config()?.into(),
             connector_to_sites: credentials.client_config_for(Role::Site)?.into(),
             acceptor: credentials.server_config()?.into(),
-        })
+            trust: credentials.trust().clone(),
+            validity: credentials.validity(),
+        }))
+    }
+}
+
+/// What tells one state of the files from another: each one's length, and when it was changed.
+type Seen = [Option<(u64, Option<SystemTime>)>; 4];
+
+fn look(files: &CredentialFiles) -> Seen {
+    let seen = |path: &Path| path.metadata().ok().map(|found| (found.len(), found.modified().ok()));
+    [seen(&files.ca), seen(&files.certificate), seen(&files.key), seen(&files.revoked())]
+}
+
+impl Identity {
+    /// For a process with these credentials, which stay as they are.
+    ///
+    /// Errors: as [`Credentials::server_config`].
+    pub fn new(credentials: &Credentials) -> Result<Self, rustls::Error> {
+        Self::with_files(credentials, None)
     }
 
-    /// How it shakes hands with those who call, for [`crate::admission::Arrival::identify`].
-    pub fn server_config(&self) -> std::sync::Arc<rustls::ServerConfig> {
-        self.acceptor.config().clone()
+    /// For a process whose credentials are in these files, and may change there ([`Identity::reload`]).
+    ///
+    /// Errors: as [`Credentials::load`].
+    pub fn load(files: CredentialFiles) -> Result<Self, TlsError> {
+        // Looked at before they are read: what changes in between is seen as a change.
+        let seen = look(&files);
+        let credentials = Credentials::load(&files)?;
+        let unusable =
+            |e: rustls::Error| TlsError::Unusable { path: files.certificate.clone(), reason: e.to_string() };
+        Self::with_files(&credentials, Some((files.clone(), Mutex::new(seen)))).map_err(unusable)
+    }
+
+    fn with_files(
+        credentials: &Credentials,
+        files: Option<(CredentialFiles, Mutex<Seen>)>,
+    ) -> Result<Self, rustls::Error> {
+        let current = watch::Sender::new(Current::new(credentials)?);
+        let identity = credentials.identity().clone();
+        Ok(Self { shared: Arc::new(Shared { identity, files, current }) })
+    }
+
+    /// Whom it stands for.
+    pub fn own(&self) -> &PeerIdentity {
+        &self.shared.identity
+    }
+
+    /// From when until when its certificate is good.
+    pub fn validity(&self) -> (OffsetDateTime, OffsetDateTime) {
+        self.current().validity
+    }
+
+    /// How many holders it trusts no more.
+    pub fn revoked(&self) -> usize {
+        self.current().trust.revoked.len()
+    }
+
+    /// The file that its certificate is in, if it is in one.
+    pub fn certificate_file(&self) -> Option<&Path> {
+        self.shared.files.as_ref().map(|(files, _)| files.certificate.as_path())
+    }
+
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.shared.current.borrow())
+    }
+
+    fn system(&self) -> System {
+        self.shared.identity.system
+    }
+
+    /// Whether its files are other ones than those that were last read, well or not. Blocks while it looks.
+    pub fn has_changed(&self) -> bool {
+        let Some((files, seen)) = &self.shared.files else { return false };
+        look(files) != *seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads its files again. Connections that stand go on; of those whose peer is trusted no more, [`Guard`] tells.
+    /// Without files there is nothing to read. Blocks while it reads.
+    ///
+    /// Errors: as [`Credentials::load`]; what was read before is used on.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let Some((files, seen)) = &self.shared.files else { return Ok(()) };
+        *seen.lock().unwrap_or_else(PoisonError::into_inner) = look(files);
+        let unusable =
+            |e: rustls::Error| TlsError::Unusable { path: files.certificate.clone(), reason: e.to_string() };
+        let mut files = files.clone();
+        files.holder = Some(self.shared.identity.clone());
+        let current = Current::new(&Credentials::load(&files)?).map_err(unusable)?;
+        self.shared.current.send_replace(current);
+        Ok(())
+    }
+
+    /// How it shakes hands with those who call at this moment, for [`crate::admission::Arrival::identify`].
+    pub fn server_config(&self) -> Arc<rustls::ServerConfig> {
+        self.current().acceptor.config().clone()
     }
 
     /// Makes `tcp` a secure connection to `name` in `role` of our system.
@@ -39,18 +145,19 @@ impl Identity {
     /// Errors: the peer's certificate is not of our authority, or somebody else's ([`tls::explain`] says whose); a name
     /// that no certificate can carry (`InvalidInput`); the connection's own.
     pub async fn connect(&self, tcp: TcpStream, role: Role, name: &str) -> io::Result<TlsStream<TcpStream>> {
-        let name = tls::server_name(self.system, role, name)
+        let name = tls::server_name(self.system(), role, name)
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        Ok(self.connector.connect(name, tcp).await?.into())
+        Ok(self.current().connector.connect(name, tcp).await?.into())
     }
 
     /// Makes `tcp` a secure connection to a site whose name is not known, and says which it is.
     ///
-    /// Errors: the peer's certificate is not one of a site of our system, or not of our authority (`InvalidData`); the connection's own.
+    /// Errors: the peer's certificate is not one of a site of our system, or not of our authority (`InvalidData`); the
+    /// connection's own.
     pub async fn connect_to_site(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, PeerIdentity)> {
         // Asked of nobody: what the certificate says is checked.
-        let unnamed = tls::server_name(self.system, Role::Site, "any").map_err(io::Error::other)?;
-        let stream = TlsStream::from(self.connector_to_sites.connect(unnamed, tcp).await?);
+        let unnamed = tls::server_name(self.system(), Role::Site, "any").map_err(io::Error::other)?;
+        let stream = TlsStream::from(self.current().connector_to_sites.connect(unnamed, tcp).await?);
         let peer = stream.get_ref().1.peer_certificates().and_then(tls::peer_identity);
         Ok((stream, peer.ok_or_else(|| io::Error::other("the verified certificate names nobody"))?))
     }
@@ -60,8 +167,62 @@ impl Identity {
     /// Errors: the peer shows no certificate of our authority, or one of another system (`InvalidData`); the connection's
     /// own.
     pub async fn accept(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, PeerIdentity)> {
-        let stream = TlsStream::from(self.acceptor.accept(tcp).await?);
+        let stream = TlsStream::from(self.current().acceptor.accept(tcp).await?);
         let peer = stream.get_ref().1.peer_certificates().and_then(tls::peer_identity);
         Ok((stream, peer.ok_or_else(|| io::Error::other("the verified certificate names nobody"))?))
     }
+
+    /// Watches over a connection that was made with it.
+    pub fn guard(&self, connection: &rustls::CommonState) -> Guard {
+        let chain = connection.peer_certificates().unwrap_or_default();
+        let chain: Vec<_> = chain.iter().map(|c| c.clone().into_owned()).collect();
+        Guard { chain, current: self.shared.current.subscribe(), _identity: self.clone() }
+    }
 }
+
+/// The longest that a guard waits before it looks at the clock again, which somebody may set.
+const CLOCK_EVERY: Duration = Duration::from_secs(30);
+
+/// Tells when a connection's peer is trusted no more: its certificate has expired or was revoked, or its authority is not
+/// ours any longer. Whoever holds the connection closes it then.
+pub struct Guard {
+    chain: Vec<CertificateDer<'static>>,
+    current: watch::Receiver<Arc<Current>>,
+    /// Changes come for as long as somebody can make them.
+    _identity: Identity,
+}
+
+impl Guard {
+    /// Waits until the peer is trusted no more, and says why. May be dropped and asked again.
+    pub async fn withdrawn(&mut self) -> String {
+        loop {
+            let trust = Arc::clone(&self.current.borrow_and_update().trust);
+            if let Some(reason) = trust.withdrawn(&self.chain) {
+                return reason;
+            }
+            let left = self.chain.first().and_then(|leaf| crate::certificate::Facts::of(leaf)).map(|facts| {
+                // Good until the end of its last second.
+                let left = facts.end - OffsetDateTime::now_utc() + time::Duration::SECOND;
+                Duration::try_from(left).unwrap_or_default()
+            });
+            let pause = left.unwrap_or(CLOCK_EVERY).min(CLOCK_EVERY).max(Duration::from_millis(10));
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = self.current.changed() => {}
+            }
+        }
+    }
+
+    /// Runs `exchange` for as long as the peer is trusted.
+    ///
+    /// Errors: why it is trusted no more; `exchange` was dropped.
+    pub async fn during<T>(mut self, exchange: impl Future<Output = T>) -> Result<T, String> {
+        tokio::select! {
+            done = exchange => Ok(done),
+            reason = self.withdrawn() => Err(reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,10 +3,12 @@
 //! ECDSA on P-256, by rcgen. Who a certificate stands for is written in its subject alternative names: a URI for the
 //! system, the role and the name (`anabranch:replicate:site:seattle`), and a DNS name of the same meaning that TLS checks
 //! (`seattle.site.replicate.anabranch`), so a site called `controller` is still only a site, and a client of `gather` is
-//! nobody to `replicate`. A set is of one system, which its authority's name says. Leaves out: revocation (make a new set
-//! instead). Read [`make_set`], [`add_to_set`] and [`write_set`] first.
+//! nobody to `replicate`. A set is of one system, which its authority's name says. What is revoked is in a list beside them
+//! ([`crate::revoked`]). Read [`make_set`], [`add_to_set`] and [`write_set`] first, then [`renew`] and [`revoke`].
 #![allow(clippy::disallowed_methods, reason = "a driver: writes files, and certificates begin now")]
 
+use crate::certificate::Facts;
+use crate::revoked::{self, BadLine, Revoked};
 use crate::tls::{CredentialFiles, Credentials, PeerIdentity, TlsError};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -91,10 +93,13 @@ impl Role {
     }
 }
 
-/// How long a set of keys is good for unless told otherwise.
-pub const VALID_DAYS: u32 = 825;
-/// The longest that may be asked for.
+/// How long a certificate is good for unless told otherwise: a little more than a year, so that who renews once a year is in
+/// time, and a key that nobody knows to be lost is of use for no longer.
+pub const VALID_DAYS: u32 = 397;
+/// The longest that may be asked for; as long is an authority good.
 pub const VALID_DAYS_MAX: u32 = 3_650;
+/// How long before it is made a certificate begins to be good, for machines whose clocks are late.
+pub(crate) const BACKDATED: Duration = Duration::HOUR;
 
 /// What to make a set for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +112,7 @@ pub struct SetRequest {
     pub operators: Vec<String>,
     /// Host names or addresses of the controller besides loopback, so that browsers and curl accept it.
     pub controller_hosts: Vec<String>,
-    /// Days that the certificates are good for, from an hour ago.
+    /// Days that the certificates are good for, from an hour ago; no longer than their authority.
     pub valid_days: u32,
 }
 
@@ -175,6 +180,25 @@ pub enum KeysError {
         /// Whose were to be made.
         wanted: System,
     },
+    /// A folder that anybody may write.
+    OpenFolder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A folder without what should be in it.
+    Unreadable {
+        /// The folder or file.
+        path: PathBuf,
+        /// The system's reason.
+        error: std::io::Error,
+    },
+    /// A list of revoked certificates that cannot be read.
+    BadList {
+        /// The file.
+        path: PathBuf,
+        /// Which line, and why.
+        error: BadLine,
+    },
     /// The generator refused.
     Generator(rcgen::Error),
 }
@@ -208,6 +232,11 @@ impl std::fmt::Display for KeysError {
                     folder.display()
                 )
             }
+            Self::OpenFolder { path } => {
+                write!(f, "{0}: anybody may write there: run `chmod 700 {0}`", path.display())
+            }
+            Self::Unreadable { path, error } => write!(f, "{}: cannot be read: {error}", path.display()),
+            Self::BadList { path, error } => write!(f, "{}: {error}", path.display()),
             Self::Generator(error) => write!(f, "cannot make a certificate: {error}"),
         }
     }
@@ -345,10 +374,11 @@ pub fn make_set(request: &SetRequest) -> Result<KeySet, KeysError> {
 
 /// [`make_set`] for another day.
 pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<KeySet, KeysError> {
-    let validity = check(request, now)?;
+    check(request)?;
     let ca_key = KeyPair::generate()?;
     let mut ca = authority(request.system, &ca_key);
-    (ca.not_before, ca.not_after) = validity;
+    ca.not_before = now - BACKDATED;
+    ca.not_after = ca.not_before + Duration::days(VALID_DAYS_MAX.into());
     let ca_certificate = ca.self_signed(&ca_key)?;
     let first = KeyFile {
         stem: "ca".into(),
@@ -356,7 +386,15 @@ pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<K
         key_pem: ca_key.serialize_pem(),
         holder: None,
     };
-    let leaves = leaves(request, true, validity, &Issuer::new(ca, ca_key))?;
+    let end = ca.not_after;
+    let maker = Maker {
+        system: request.system,
+        now,
+        end,
+        revoked: Revoked::default(),
+        issuer: Issuer::new(ca, ca_key),
+    };
+    let leaves = maker.all(request, true)?;
     Ok(KeySet { files: std::iter::once(first).chain(leaves).collect() })
 }
 
@@ -365,19 +403,15 @@ pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<K
 ///
 /// Errors: as [`make_set`]; no authority there, or another system's, or its key and certificate do not belong together.
 pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysError> {
-    let validity = check(request, OffsetDateTime::now_utc())?;
-    let (key_path, certificate_path) = (folder.join("ca.key"), folder.join("ca.pem"));
-    let bad = |path: &Path, reason: String| KeysError::BadAuthority { path: path.to_owned(), reason };
-    let read = |path: &Path| std::fs::read_to_string(path).map_err(|e| bad(path, e.to_string()));
-    let ca_key = KeyPair::from_pem(&read(&key_path)?).map_err(|e| bad(&key_path, e.to_string()))?;
-    let certificate = read(&certificate_path)?;
-    let holds = authority_system(&certificate);
-    if holds != Some(request.system) {
-        let (folder, wanted) = (folder.to_owned(), request.system);
-        return Err(KeysError::OtherSystem { folder, holds, wanted });
-    }
-    let issuer = Issuer::new(authority(request.system, &ca_key), ca_key);
-    let files = leaves(request, false, validity, &issuer)?;
+    check(request)?;
+    let (maker, certificate) = Maker::in_folder(folder, request.system)?;
+    let files = maker.all(request, false)?;
+    checked(folder, &certificate, files)
+}
+
+/// Makes sure that `files` are what the authority in `folder` vouches for.
+fn checked(folder: &Path, certificate: &str, files: Vec<KeyFile>) -> Result<KeySet, KeysError> {
+    let certificate_path = folder.join("ca.pem");
     for file in &files {
         let (leaf, key) = (file.certificate_pem.as_bytes(), file.key_pem.as_bytes());
         let named = CredentialFiles {
@@ -386,33 +420,141 @@ pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysErr
             key: "".into(),
             holder: file.holder.clone(),
         };
-        Credentials::from_pem(certificate.as_bytes(), leaf, key, &named).map_err(|error| {
+        let list = Revoked::default();
+        Credentials::from_pem(certificate.as_bytes(), leaf, key, &named, list).map_err(|error| {
             let reason = match error {
-                TlsError::Expired { .. } => "has expired".to_owned(),
                 TlsError::WrongCa { .. } => "is not what belongs to ca.key".to_owned(),
                 other => other.to_string(),
             };
-            bad(&certificate_path, reason)
+            KeysError::BadAuthority { path: certificate_path.clone(), reason }
         })?;
     }
     Ok(KeySet { files })
+}
+
+/// Whom the set in `folder` has certificates for, besides the authority: the controller, the operators, the sites.
+///
+/// Errors: no set of this system there; a folder that cannot be read.
+pub fn holders(folder: &Path, system: System) -> Result<Vec<PeerIdentity>, KeysError> {
+    read_authority(folder, system)?;
+    let mut found = Vec::new();
+    if folder.join("controller.pem").exists() {
+        found.push(PeerIdentity { system, role: Role::Controller, name: "controller".into() });
+    }
+    for (role, below) in [(Role::Operator, "operators"), (Role::Site, "sites")] {
+        let path = folder.join(below);
+        let unreadable = |error| KeysError::Unreadable { path: path.clone(), error };
+        let entries = match std::fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(unreadable(error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let file = entry.map_err(unreadable)?.file_name();
+            let name = file.to_str().and_then(|f| f.strip_suffix(".pem")).and_then(unescaped);
+            names.extend(name);
+        }
+        names.sort();
+        found.extend(names.into_iter().map(|name| PeerIdentity { system, role, name }));
+    }
+    Ok(found)
+}
+
+/// Makes new keys for holders whose certificates are in `folder`, with the hosts that they name; [`replace_in_set`] writes
+/// them. What was revoked until now stays so: these are made later.
+///
+/// Errors: as [`add_to_set`]; a holder without a certificate there.
+pub fn renew(
+    folder: &Path,
+    system: System,
+    holders: &[PeerIdentity],
+    valid_days: u32,
+) -> Result<KeySet, KeysError> {
+    check_days(valid_days)?;
+    let (maker, certificate) = Maker::in_folder(folder, system)?;
+    let mut files = Vec::new();
+    for holder in holders {
+        let path = CredentialFiles::in_set(folder, system, holder.role, &holder.name).certificate;
+        let pem =
+            std::fs::read(&path).map_err(|error| KeysError::Unreadable { path: path.clone(), error })?;
+        let bad = |reason: &str| KeysError::BadAuthority { path: path.clone(), reason: reason.to_owned() };
+        let old = CertificateDer::from_pem_slice(&pem).map_err(|_| bad("holds no certificate"))?;
+        let facts = Facts::of(&old).ok_or_else(|| bad("holds no certificate"))?;
+        let leaf = webpki::EndEntityCert::try_from(&old).map_err(|e| bad(&e.to_string()))?;
+        let names = leaf.valid_dns_names().filter(|name| !name.ends_with(".anabranch")).map(str::to_owned);
+        let hosts: Vec<_> = names.chain(facts.addresses.iter().map(IpAddr::to_string)).collect();
+        files.push(maker.leaf(holder.role, &holder.name, &hosts, valid_days)?);
+    }
+    checked(folder, &certificate, files)
+}
+
+/// Refuses all certificates of these holders that were made until now, wherever the list in `folder` is used.
+///
+/// Errors: no set of this system there; a list that cannot be read or written.
+pub fn revoke(folder: &Path, system: System, holders: &[PeerIdentity]) -> Result<(), KeysError> {
+    revoke_at(folder, system, holders, OffsetDateTime::now_utc())
+}
+
+fn revoke_at(
+    folder: &Path,
+    system: System,
+    holders: &[PeerIdentity],
+    now: OffsetDateTime,
+) -> Result<(), KeysError> {
+    read_authority(folder, system)?;
+    let path = folder.join("revoked");
+    let (mut text, _) = read_list(&path)?;
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    for holder in holders {
+        text.push_str(&revoked::line(holder, now));
+    }
+    replace(&path, text.as_bytes(), 0o644)
+}
+
+/// The list of revoked certificates in `path`, as text and as it is understood; empty if there is none.
+fn read_list(path: &Path) -> Result<(String, Revoked), KeysError> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(KeysError::Unreadable { path: path.to_owned(), error }),
+    };
+    let list = text.parse().map_err(|error| KeysError::BadList { path: path.to_owned(), error })?;
+    Ok((text, list))
+}
+
+/// The authority's certificate in `folder`, which must be of this system.
+fn read_authority(folder: &Path, system: System) -> Result<String, KeysError> {
+    let path = folder.join("ca.pem");
+    let certificate = std::fs::read_to_string(&path)
+        .map_err(|e| KeysError::BadAuthority { path: path.clone(), reason: e.to_string() })?;
+    let holds = authority_system(&certificate);
+    if holds != Some(system) {
+        return Err(KeysError::OtherSystem { folder: folder.to_owned(), holds, wanted: system });
+    }
+    Ok(certificate)
 }
 
 /// Leaves of any system by any authority: what nobody makes, for tests.
 #[cfg(test)]
 pub(crate) fn more_of(authority: &KeyFile, request: &SetRequest) -> Vec<KeyFile> {
     let key = KeyPair::from_pem(&authority.key_pem).expect("a good key");
-    let system = authority_system(&authority.certificate_pem).expect("it says so");
-    let validity = check(request, OffsetDateTime::now_utc()).expect("a good request");
-    let issuer = Issuer::new(self::authority(system, &key), key);
-    leaves(request, true, validity, &issuer).expect("a good request")
+    let of = authority_system(&authority.certificate_pem).expect("it says so");
+    let now = OffsetDateTime::now_utc();
+    let (system, end) = (request.system, now + Duration::days(VALID_DAYS_MAX.into()));
+    let issuer = Issuer::new(self::authority(of, &key), key);
+    let maker = Maker { system, now, end, revoked: Revoked::default(), issuer };
+    maker.all(request, true).expect("a good request")
 }
 
-/// From when until when the certificates of a good request are good.
-fn check(request: &SetRequest, now: OffsetDateTime) -> Result<(OffsetDateTime, OffsetDateTime), KeysError> {
-    if !(1..=VALID_DAYS_MAX).contains(&request.valid_days) {
-        return Err(KeysError::BadDays { days: request.valid_days });
-    }
+fn check_days(days: u32) -> Result<(), KeysError> {
+    if (1..=VALID_DAYS_MAX).contains(&days) { Ok(()) } else { Err(KeysError::BadDays { days }) }
+}
+
+fn check(request: &SetRequest) -> Result<(), KeysError> {
+    check_days(request.valid_days)?;
     for list in [&request.sites, &request.operators] {
         for (i, name) in list.iter().enumerate() {
             if list[..i].contains(name) {
@@ -420,8 +562,7 @@ fn check(request: &SetRequest, now: OffsetDateTime) -> Result<(OffsetDateTime, O
             }
         }
     }
-    let begin = now - Duration::HOUR;
-    Ok((begin, begin + Duration::days(request.valid_days.into())))
+    Ok(())
 }
 
 /// How an authority's name begins: it says whose certificates it makes.
@@ -452,16 +593,57 @@ fn authority(system: System, key: &KeyPair) -> CertificateParams {
     ca
 }
 
-/// The controller's key if it is asked for, then the operators' and the sites'.
-fn leaves(
-    request: &SetRequest,
-    with_controller: bool,
-    (begin, end): (OffsetDateTime, OffsetDateTime),
-    issuer: &Issuer<'_, KeyPair>,
-) -> Result<Vec<KeyFile>, KeysError> {
-    let mut files = Vec::new();
-    let system = request.system;
-    let mut make = |role: Role, name: &str, hosts: &[String]| -> Result<(), KeysError> {
+/// An authority that makes certificates.
+struct Maker {
+    system: System,
+    now: OffsetDateTime,
+    /// The authority's own last moment.
+    end: OffsetDateTime,
+    revoked: Revoked,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Maker {
+    /// The authority of the set in `folder`, which must be of this system; and its certificate.
+    fn in_folder(folder: &Path, system: System) -> Result<(Self, String), KeysError> {
+        let (key_path, certificate_path) = (folder.join("ca.key"), folder.join("ca.pem"));
+        let bad = |path: &Path, reason: String| KeysError::BadAuthority { path: path.to_owned(), reason };
+        let key = std::fs::read_to_string(&key_path).map_err(|e| bad(&key_path, e.to_string()))?;
+        let key = KeyPair::from_pem(&key).map_err(|e| bad(&key_path, e.to_string()))?;
+        let certificate = read_authority(folder, system)?;
+        let facts =
+            CertificateDer::from_pem_slice(certificate.as_bytes()).ok().and_then(|der| Facts::of(&der));
+        let facts = facts.ok_or_else(|| bad(&certificate_path, "holds no certificate".into()))?;
+        let (_, revoked) = read_list(&folder.join("revoked"))?;
+        let issuer = Issuer::new(authority(system, &key), key);
+        Ok((Self { system, now: OffsetDateTime::now_utc(), end: facts.end, revoked, issuer }, certificate))
+    }
+
+    /// The controller's key if it is asked for, then the operators' and the sites'.
+    fn all(&self, request: &SetRequest, with_controller: bool) -> Result<Vec<KeyFile>, KeysError> {
+        let mut files = Vec::new();
+        if with_controller && self.system.role_name(Role::Controller).is_some() {
+            let mut hosts = vec![
+                "localhost".to_owned(),
+                IpAddr::V4(Ipv4Addr::LOCALHOST).to_string(),
+                IpAddr::V6(Ipv6Addr::LOCALHOST).to_string(),
+            ];
+            hosts.extend(request.controller_hosts.iter().filter(|h| !h.is_empty()).cloned());
+            hosts.dedup();
+            files.push(self.leaf(Role::Controller, "controller", &hosts, request.valid_days)?);
+        }
+        for (role, names) in [(Role::Operator, &request.operators), (Role::Site, &request.sites)] {
+            for name in names {
+                files.push(self.leaf(role, name, &[], request.valid_days)?);
+            }
+        }
+        Ok(files)
+    }
+
+    /// One holder's certificate and key.
+    fn leaf(&self, role: Role, name: &str, hosts: &[String], valid_days: u32) -> Result<KeyFile, KeysError> {
+        let system = self.system;
+        let holder = PeerIdentity { system, role, name: name.to_owned() };
         let key = KeyPair::generate()?;
         let mut leaf = CertificateParams::new(vec![dns_name(system, role, name)?])?;
         leaf.distinguished_name = rcgen::DistinguishedName::new();
@@ -484,59 +666,74 @@ fn leaves(
             Role::Operator => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         leaf.use_authority_key_identifier_extension = true;
-        (leaf.not_before, leaf.not_after) = (begin, end);
-        let certificate = leaf.signed_by(&key, issuer)?;
-        files.push(KeyFile {
+        // Later than what is refused, by the whole second that a certificate knows.
+        let refused_until = self.revoked.of(&holder).flatten();
+        let made = refused_until.map_or(self.now, |until| self.now.max(until + Duration::SECOND));
+        leaf.not_before = made - BACKDATED;
+        leaf.not_after = (leaf.not_before + Duration::days(valid_days.into())).min(self.end);
+        let certificate = leaf.signed_by(&key, &self.issuer)?;
+        Ok(KeyFile {
             stem: stem(role, name),
             certificate_pem: certificate.pem(),
             key_pem: key.serialize_pem(),
-            holder: Some(PeerIdentity { system, role, name: name.to_owned() }),
-        });
-        Ok(())
-    };
-    let mut hosts = vec![
-        "localhost".to_owned(),
-        IpAddr::V4(Ipv4Addr::LOCALHOST).to_string(),
-        IpAddr::V6(Ipv6Addr::LOCALHOST).to_string(),
-    ];
-    hosts.extend(request.controller_hosts.iter().filter(|h| !h.is_empty()).cloned());
-    hosts.dedup();
-    if with_controller && system.role_name(Role::Controller).is_some() {
-        make(Role::Controller, "controller", &hosts)?;
+            holder: Some(holder),
+        })
     }
-    for name in &request.operators {
-        make(Role::Operator, name, &[])?;
-    }
-    for name in &request.sites {
-        make(Role::Site, name, &[])?;
-    }
-    Ok(files)
 }
 
-/// Writes a set below `folder`, which is made if need be: `STEM.pem` for everyone, `STEM.key` for its owner only (mode
-/// 0600). A whole set is made sure to fit before the first file is written; nothing is ever overwritten.
+/// Writes a set below `folder`, which is made if need be, for its owner only: `STEM.pem` for everyone, `STEM.key` for its
+/// owner (mode 0600). A whole set is made sure to fit before the first file is written; nothing is ever overwritten.
 ///
-/// Errors: something is there already, or the folder cannot be written.
+/// Errors: something is there already, or the folder cannot be written, or anybody may write there.
 pub fn write_set(folder: &Path, set: &KeySet) -> Result<(), KeysError> {
-    let path = |f: &KeyFile, end: &str| {
-        let mut name = folder.join(&f.stem).into_os_string();
-        name.push(end);
-        PathBuf::from(name)
-    };
-    for path in set.files.iter().flat_map(|f| [path(f, ".pem"), path(f, ".key")]) {
+    let all = set.files.iter().flat_map(|f| [in_folder(folder, f, ".pem"), in_folder(folder, f, ".key")]);
+    for path in all {
         if path.symlink_metadata().is_ok() {
             return Err(KeysError::Exists { path });
         }
     }
     for file in &set.files {
-        let (certificate, key) = (path(file, ".pem"), path(file, ".key"));
-        let parent = certificate.parent().unwrap_or(folder);
-        std::fs::create_dir_all(parent)
-            .map_err(|error| KeysError::Unwritable { path: parent.to_owned(), error })?;
+        let (certificate, key) = (in_folder(folder, file, ".pem"), in_folder(folder, file, ".key"));
+        make_folder(folder)?;
+        make_folder(certificate.parent().unwrap_or(folder))?;
         create(&key, file.key_pem.as_bytes(), 0o600)?;
         create(&certificate, file.certificate_pem.as_bytes(), 0o644)?;
     }
     Ok(())
+}
+
+/// Writes renewed keys over those that are there, each file whole or not at all.
+///
+/// Errors: the folder cannot be written.
+pub fn replace_in_set(folder: &Path, set: &KeySet) -> Result<(), KeysError> {
+    for file in &set.files {
+        replace(&in_folder(folder, file, ".key"), file.key_pem.as_bytes(), 0o600)?;
+        replace(&in_folder(folder, file, ".pem"), file.certificate_pem.as_bytes(), 0o644)?;
+    }
+    Ok(())
+}
+
+fn in_folder(folder: &Path, file: &KeyFile, end: &str) -> PathBuf {
+    let mut name = folder.join(&file.stem).into_os_string();
+    name.push(end);
+    name.into()
+}
+
+/// Makes a folder for its owner only, and those above it; one that is there must not be for everybody to write.
+fn make_folder(path: &Path) -> Result<(), KeysError> {
+    let unwritable = |error| KeysError::Unwritable { path: path.to_owned(), error };
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        if let Ok(found) = path.metadata()
+            && std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o002 != 0
+        {
+            return Err(KeysError::OpenFolder { path: path.to_owned() });
+        }
+    }
+    builder.create(path).map_err(unwritable)
 }
 
 fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<(), KeysError> {
@@ -552,6 +749,17 @@ fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<(), KeysError> {
         _ => unwritable(error),
     })?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(unwritable)
+}
+
+/// Puts a file in the place of another, by its name.
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), KeysError> {
+    let mut new = path.to_owned().into_os_string();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    // Left by somebody who was interrupted.
+    let _ = std::fs::remove_file(&new);
+    create(&new, bytes, mode)?;
+    std::fs::rename(&new, path).map_err(|error| KeysError::Unwritable { path: path.to_owned(), error })
 }
 
 #[cfg(test)]

@@ -9,9 +9,11 @@
 
 pub mod admission;
 pub mod cause;
+pub mod certificate;
 pub mod datagram;
 pub mod identity;
 pub mod keys;
+pub mod revoked;
 pub mod seal;
 pub mod socket;
 pub mod timer;

@@ -5,13 +5,22 @@
 //! [`peer_identity`] and must itself check that this peer may do what it asks. Leaves out: making keys ([`crate::keys`]). Read [`Credentials`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads key files and checks dates")]
 
-use crate::keys::{self, Role, System};
+mod verify;
+
+use crate::certificate::{Facts, written};
+use crate::keys::{self, BACKDATED, Role, System};
+use crate::revoked::{self, BadLine, Revoked};
 use anabranch_units::text::printable;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig};
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use time::OffsetDateTime;
+use verify::{Called, Callers, ChainError, Clock, verify_chain};
+
+pub(crate) use verify::Trust;
 
 /// Who stands behind a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +54,13 @@ pub struct CredentialFiles {
 }
 
 impl CredentialFiles {
+    /// The list of certificates that are good no more ([`crate::revoked`]), beside the authority's. It need not be there.
+    pub fn revoked(&self) -> PathBuf {
+        self.ca.with_file_name("revoked")
+    }
+}
+
+impl CredentialFiles {
     /// The files that [`keys::write_set`] wrote below `folder` for `name` in the system's `role`.
     pub fn in_set(folder: &Path, system: System, role: Role, name: &str) -> Self {
         let stem = folder.join(keys::stem(role, name)).into_os_string();
@@ -65,9 +81,10 @@ impl CredentialFiles {
 /// A party's own certificate and key, and the authority it trusts.
 pub struct Credentials {
     identity: PeerIdentity,
+    facts: Facts,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    roots: Arc<RootCertStore>,
+    trust: Arc<Trust>,
 }
 
 impl std::fmt::Debug for Credentials {
@@ -94,11 +111,54 @@ pub enum TlsError {
         /// What it should hold.
         what: &'static str,
     },
-    /// A certificate whose time is over, or has not begun.
+    /// A certificate whose time is over.
     Expired {
         /// The file.
         path: PathBuf,
+        /// Its last moment.
+        end: OffsetDateTime,
     },
+    /// A certificate whose time has not begun.
+    NotYet {
+        /// The file.
+        path: PathBuf,
+        /// Its first moment.
+        begin: OffsetDateTime,
+    },
+    /// A certificate that was revoked.
+    Revoked {
+        /// The file.
+        path: PathBuf,
+        /// The list that says so.
+        list: PathBuf,
+    },
+    /// A list of revoked certificates that cannot be read.
+    BadList {
+        /// The file.
+        path: PathBuf,
+        /// Which line, and why.
+        error: BadLine,
+    },
+    /// A file that others than its owner may read or write.
+    OpenToOthers {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+        /// What they may do that they must not.
+        what: &'static str,
+        /// How to take it from them.
+        fix: &'static str,
+    },
+    /// A file that is far too long.
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that it may have.
+        bytes_max: u64,
+    },
+    /// The clock of this machine is set before 1970.
+    Clock,
     /// A certificate that the authority did not make.
     WrongCa {
         /// The file.
@@ -147,11 +207,35 @@ impl std::fmt::Display for TlsError {
                 )
             }
             Self::NotPem { path, what } => write!(f, "{}: holds no {what} in PEM", path.display()),
-            Self::Expired { path } => write!(
+            Self::Expired { path, end } => write!(
                 f,
-                "{}: the certificate has expired, or is not valid yet: make a new set, or set the clock",
+                "{}: the certificate expired on {}: make a new one with `keys renew`",
+                path.display(),
+                written(*end)
+            ),
+            Self::NotYet { path, begin } => write!(
+                f,
+                "{}: the certificate is valid from {} on, and here it is {}: set the clock",
+                path.display(),
+                written(*begin),
+                written(OffsetDateTime::now_utc())
+            ),
+            Self::Revoked { path, list } => write!(
+                f,
+                "{}: the certificate was revoked, as {} says: make a new one with `keys renew`",
+                path.display(),
+                list.display()
+            ),
+            Self::BadList { path, error } => write!(f, "{}: {error}", path.display()),
+            Self::OpenToOthers { path, mode, what, fix } => write!(
+                f,
+                "{0}: others may {what} it (mode {mode:04o}): run `chmod {fix} {0}`",
                 path.display()
             ),
+            Self::TooLong { path, bytes_max } => {
+                write!(f, "{}: has more than {bytes_max} bytes: is it the right file?", path.display())
+            }
+            Self::Clock => f.write_str(CLOCK_TEXT),
             Self::WrongCa { path, ca } => write!(
                 f,
                 "{}: the certificate was not made by the authority {}: use files of one set",
@@ -180,6 +264,44 @@ impl std::fmt::Display for TlsError {
 }
 impl std::error::Error for TlsError {}
 
+/// Bytes that a file with a certificate or a key may have.
+const PEM_BYTES_MAX: u64 = 1 << 20;
+const CLOCK_TEXT: &str = "this machine's clock is set before 1970: set it";
+
+/// What is in `path`, which others than its owner must not have `denied` rights to.
+fn read_file(path: &Path, bytes_max: u64, denied: Denied) -> Result<Vec<u8>, TlsError> {
+    let unreadable = |error| TlsError::Unreadable { path: path.to_owned(), error };
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o7777;
+        if mode & denied.mode != 0 {
+            let Denied { what, fix, .. } = denied;
+            return Err(TlsError::OpenToOthers { path: path.to_owned(), mode, what, fix });
+        }
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(TlsError::TooLong { path: path.to_owned(), bytes_max });
+    }
+    Ok(bytes)
+}
+
+/// What nobody but a file's owner may do with it.
+#[derive(Copy, Clone)]
+struct Denied {
+    mode: u32,
+    what: &'static str,
+    fix: &'static str,
+}
+
+/// Keys are their owner's alone.
+const SECRET: Denied = Denied { mode: 0o077, what: "read or write", fix: "600" };
+/// Whom to trust is for the owner, and at most the group, to say.
+const TRUSTED: Denied = Denied { mode: 0o002, what: "write", fix: "644" };
+
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
@@ -189,10 +311,19 @@ impl Credentials {
     ///
     /// Errors: see [`TlsError`]; each names its file.
     pub fn load(files: &CredentialFiles) -> Result<Self, TlsError> {
-        let read = |path: &Path| {
-            std::fs::read(path).map_err(|error| TlsError::Unreadable { path: path.to_owned(), error })
+        let pem = |path: &Path, denied| read_file(path, PEM_BYTES_MAX, denied);
+        let (ca, certificate) = (pem(&files.ca, TRUSTED)?, pem(&files.certificate, TRUSTED)?);
+        let list = files.revoked();
+        let revoked = match read_file(&list, revoked::FILE_BYTES_MAX, TRUSTED) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes)
+                .parse()
+                .map_err(|error| TlsError::BadList { path: list, error })?,
+            Err(TlsError::Unreadable { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
+                Revoked::default()
+            }
+            Err(error) => return Err(error),
         };
-        Self::from_pem(&read(&files.ca)?, &read(&files.certificate)?, &read(&files.key)?, files)
+        Self::from_pem(&ca, &certificate, &pem(&files.key, SECRET)?, files, revoked)
     }
 
     /// Credentials from PEM texts in memory; `files` are only named in messages.
@@ -203,6 +334,7 @@ impl Credentials {
         certificate: &[u8],
         key: &[u8],
         files: &CredentialFiles,
+        revoked: Revoked,
     ) -> Result<Self, TlsError> {
         let certificates = |pem: &[u8], path: &Path| {
             let list: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
@@ -210,7 +342,8 @@ impl Credentials {
                 .filter(|l| !l.is_empty())
                 .ok_or_else(|| TlsError::NotPem { path: path.to_owned(), what: "certificate" })
         };
-        let cas = certificates(ca, &files.ca)?;
+        let now = Clock::now().ok_or(TlsError::Clock)?;
+        let cas = in_time(certificates(ca, &files.ca)?, now, &files.ca)?;
         let chain = certificates(certificate, &files.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|_| TlsError::NotPem { path: files.key.clone(), what: "private key" })?;
@@ -220,14 +353,26 @@ impl Credentials {
                 .add(ca.clone())
                 .map_err(|e| TlsError::Unusable { path: files.ca.clone(), reason: e.to_string() })?;
         }
-        check(&cas, &chain, files)?;
+        let path = || files.certificate.clone();
+        verify_chain(&cas, &chain, now).map_err(|error| match error {
+            ChainError::Expired(end) => TlsError::Expired { path: path(), end },
+            ChainError::NotYet(begin) => TlsError::NotYet { path: path(), begin },
+            ChainError::OtherAuthority => TlsError::WrongCa { path: path(), ca: files.ca.clone() },
+            ChainError::Other(e) => TlsError::Unusable { path: path(), reason: e.to_string() },
+        })?;
         let identity = peer_identity(&chain)
             .ok_or_else(|| TlsError::NoIdentity { whose: files.certificate.display().to_string() })?;
         if let Some(expected) = files.holder.as_ref().filter(|expected| **expected != identity) {
             let (path, expected) = (files.certificate.clone(), expected.clone());
             return Err(TlsError::WrongHolder { path, expected, found: identity });
         }
-        let credentials = Self { identity, chain, key, roots: Arc::new(roots) };
+        let facts = Facts::of(&chain[0])
+            .ok_or_else(|| TlsError::Unusable { path: path(), reason: "its dates cannot be read".into() })?;
+        if revoked.denies(&identity, facts.begin + BACKDATED) {
+            return Err(TlsError::Revoked { path: path(), list: files.revoked() });
+        }
+        let trust = Trust { system: identity.system, authorities: cas, roots: Arc::new(roots), revoked };
+        let credentials = Self { identity, facts, chain, key, trust: Arc::new(trust) };
         // Fails here rather than at the first connection if key and certificate do not belong together.
         credentials.client_config().map_err(|e| match e {
             rustls::Error::InconsistentKeys(_) => TlsError::WrongKey { path: files.key.clone() },
@@ -241,20 +386,27 @@ impl Credentials {
         &self.identity
     }
 
+    /// From when until when the certificate is good.
+    pub fn validity(&self) -> (OffsetDateTime, OffsetDateTime) {
+        (self.facts.begin, self.facts.end)
+    }
+
+    pub(crate) fn trust(&self) -> &Arc<Trust> {
+        &self.trust
+    }
+
     /// For a listener: every caller must show a certificate of the same authority and system.
     ///
     /// Errors: what rustls says of the certificate; none after [`Credentials::load`].
     pub fn server_config(&self) -> Result<Arc<ServerConfig>, rustls::Error> {
-        let provider = provider();
-        let inner =
-            rustls::server::WebPkiClientVerifier::builder_with_provider(self.roots.clone(), provider.clone())
-                .build()
-                .map_err(|e| rustls::Error::General(e.to_string()))?;
-        let verifier = Arc::new(Callers { system: self.identity.system, inner });
-        let config = ServerConfig::builder_with_provider(provider)
+        let verifier = Arc::new(Callers::new(self.trust.clone(), provider())?);
+        let mut config = ServerConfig::builder_with_details(provider(), Arc::new(Clock))
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain.clone(), self.key.clone_key())?;
+        // A resumed session would not look at the caller's certificate again.
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     }
 
@@ -274,203 +426,42 @@ impl Credentials {
     }
 
     fn client_config_with(&self, any_of: Option<Role>) -> Result<Arc<ClientConfig>, rustls::Error> {
-        let inner =
-            rustls::client::WebPkiServerVerifier::builder_with_provider(self.roots.clone(), provider())
-                .build()
-                .map_err(|e| rustls::Error::General(e.to_string()))?;
-        let config = ClientConfig::builder_with_provider(provider())
+        let verifier = Arc::new(Called::new(self.trust.clone(), any_of, provider())?);
+        let mut config = ClientConfig::builder_with_details(provider(), Arc::new(Clock))
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Called {
-                system: self.identity.system,
-                any_of,
-                inner,
-            }))
+            .with_custom_certificate_verifier(verifier)
             .with_client_auth_cert(self.chain.clone(), self.key.clone_key())?;
+        config.resumption = rustls::client::Resumption::disabled();
         Ok(Arc::new(config))
     }
 }
 
-/// Why a peer that the authority vouches for is not the right one.
-#[derive(Debug)]
-enum Stranger {
-    /// Its certificate names nobody.
-    Nameless,
-    /// Somebody else answers.
-    Another { expected: String, found: PeerIdentity },
-    /// It calls another system.
-    OtherSystem { system: System, found: PeerIdentity },
-}
-
-impl std::fmt::Display for Stranger {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Nameless => f.write_str(
-                "its certificate does not say which system's it is and who holds it: make a new set with `keys`",
-            ),
-            Self::Another { expected, found } => {
-                write!(f, "somebody else answers there: {found}, and not {expected}")
-            }
-            Self::OtherSystem { system, found } => {
-                write!(f, "{found} has no business here: this is {system}")
-            }
+/// Those of the authorities whose time has come and is not over.
+fn in_time(
+    authorities: Vec<CertificateDer<'static>>,
+    now: UnixTime,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let mut refused = None;
+    let mut good = Vec::new();
+    for authority in authorities {
+        let path = || path.to_owned();
+        let facts = Facts::of(&authority)
+            .ok_or_else(|| TlsError::Unusable { path: path(), reason: "it is no certificate".into() })?;
+        let now = i128::from(now.as_secs());
+        if i128::from(facts.end.unix_timestamp()) < now {
+            refused = Some(TlsError::Expired { path: path(), end: facts.end });
+        } else if i128::from(facts.begin.unix_timestamp()) > now {
+            refused = Some(TlsError::NotYet { path: path(), begin: facts.begin });
+        } else {
+            good.push(authority);
         }
     }
-}
-impl std::error::Error for Stranger {}
-impl From<Stranger> for rustls::Error {
-    fn from(stranger: Stranger) -> Self {
-        Self::InvalidCertificate(CertificateError::Other(rustls::OtherError(Arc::new(stranger))))
+    match refused {
+        Some(error) if good.is_empty() => Err(error),
+        _ => Ok(good),
     }
-}
-
-/// Whom a leaf names, or why it will not do.
-fn holder(leaf: &CertificateDer<'_>) -> Result<PeerIdentity, rustls::Error> {
-    peer_identity(std::slice::from_ref(leaf)).ok_or_else(|| Stranger::Nameless.into())
-}
-
-/// A listener's check: the authority vouches for the caller, who is of this system.
-#[derive(Debug)]
-struct Callers {
-    system: System,
-    inner: Arc<dyn rustls::server::danger::ClientCertVerifier>,
-}
-
-impl rustls::server::danger::ClientCertVerifier for Callers {
-    fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
-        self.inner.root_hint_subjects()
-    }
-    fn verify_client_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        chain: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<rustls::server::danger::ClientCertVerified, rustls::Error> {
-        let verified = self.inner.verify_client_cert(leaf, chain, now)?;
-        let found = holder(leaf)?;
-        if found.system != self.system {
-            return Err(Stranger::OtherSystem { system: self.system, found }.into());
-        }
-        Ok(verified)
-    }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls12_signature(message, certificate, signature)
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls13_signature(message, certificate, signature)
-    }
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.inner.supported_verify_schemes()
-    }
-}
-
-/// A caller's check: the authority vouches for whoever answers, who is the one that was asked for, or of this system in the
-/// role that will do.
-#[derive(Debug)]
-struct Called {
-    system: System,
-    /// A role in which any name will do.
-    any_of: Option<Role>,
-    inner: Arc<rustls::client::WebPkiServerVerifier>,
-}
-
-impl rustls::client::danger::ServerCertVerifier for Called {
-    fn verify_server_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        chain: &[CertificateDer<'_>],
-        asked: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        // The holder's own name: that the authority vouches for it is webpki's to check, whose it is ours.
-        let found = peer_identity(std::slice::from_ref(leaf));
-        let own = found.as_ref().and_then(|p| server_name(p.system, p.role, &p.name).ok());
-        let verified =
-            self.inner.verify_server_cert(leaf, chain, own.as_ref().unwrap_or(asked), ocsp, now)?;
-        let (Some(found), Some(own)) = (found, own) else { return Err(Stranger::Nameless.into()) };
-        let (is_right, expected) = match self.any_of {
-            Some(role) => (
-                (found.system, found.role) == (self.system, role),
-                format!("a {} {}", self.system, self.system.role_name(role).unwrap_or(role.word())),
-            ),
-            None => (own == *asked, expected(asked)),
-        };
-        if is_right { Ok(verified) } else { Err(Stranger::Another { expected, found }.into()) }
-    }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls12_signature(message, certificate, signature)
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls13_signature(message, certificate, signature)
-    }
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.inner.supported_verify_schemes()
-    }
-}
-
-/// Who was asked for, in words.
-fn expected(asked: &ServerName<'_>) -> String {
-    let text = asked.to_str();
-    keys::of_dns_name(&text).map_or_else(|| text.into_owned(), |peer| peer.to_string())
-}
-
-/// Checks the chain as a peer would, to blame a file and not a connection.
-fn check(
-    cas: &[CertificateDer<'_>],
-    chain: &[CertificateDer<'_>],
-    files: &CredentialFiles,
-) -> Result<(), TlsError> {
-    let unusable =
-        |e: webpki::Error| TlsError::Unusable { path: files.certificate.clone(), reason: e.to_string() };
-    let anchors = cas
-        .iter()
-        .map(webpki::anchor_from_trusted_cert)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| TlsError::Unusable { path: files.ca.clone(), reason: e.to_string() })?;
-    let leaf = webpki::EndEntityCert::try_from(&chain[0]).map_err(unusable)?;
-    let algorithms = provider().signature_verification_algorithms.all;
-    let now = UnixTime::now();
-    // A controller's certificate is for servers only, an operator's for clients only: either use will do here.
-    let verdict = [webpki::KeyUsage::server_auth(), webpki::KeyUsage::client_auth()]
-        .map(|usage| leaf.verify_for_usage(algorithms, &anchors, &chain[1..], now, usage, None, None).err());
-    if verdict.iter().any(Option::is_none) {
-        return Ok(());
-    }
-    let path = files.certificate.clone();
-    // That it is for the other use only says nothing about what is wrong.
-    let wrong_use = |e: &webpki::Error| matches!(e, webpki::Error::RequiredEkuNotFoundContext(_));
-    let [Some(first), Some(second)] = verdict else { unreachable!("both are errors") };
-    let error = if wrong_use(&first) { second } else { first };
-    Err(match error {
-        webpki::Error::CertExpired { .. } | webpki::Error::CertNotValidYet { .. } => {
-            TlsError::Expired { path }
-        }
-        webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
-            TlsError::WrongCa { path, ca: files.ca.clone() }
-        }
-        other => unusable(other),
-    })
 }
 
 /// Whom a peer's certificate stands for, as the authority wrote it there; `None` if it says nothing of the kind.
@@ -498,13 +489,16 @@ pub fn explain(who: &str, error: &std::io::Error) -> String {
     let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
     match tls {
         Some(rustls::Error::InvalidCertificate(e)) => match e {
-            CertificateError::Expired
-            | CertificateError::ExpiredContext { .. }
-            | CertificateError::NotValidYet
-            | CertificateError::NotValidYetContext { .. } => {
-                format!(
-                    "{who}: its certificate has expired, or is not valid yet: make a new set, or set the clock"
-                )
+            CertificateError::ExpiredContext { not_after, .. } => format!(
+                "{who}: its certificate expired on {}: make a new one with `keys renew`, or set this machine's clock",
+                verify::moment(*not_after)
+            ),
+            CertificateError::NotValidYetContext { not_before, .. } => format!(
+                "{who}: its certificate is valid from {} on: set this machine's clock",
+                verify::moment(*not_before)
+            ),
+            CertificateError::Revoked => {
+                format!("{who}: its certificate was revoked: make a new one with `keys renew`")
             }
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 format!("{who}: its certificate is of another authority: use keys of one set at both ends")
@@ -513,10 +507,25 @@ pub fn explain(who: &str, error: &std::io::Error) -> String {
             other => format!("{who}: its certificate was refused: {other}"),
         },
         Some(rustls::Error::AlertReceived(alert)) => {
-            format!(
-                "{who}: refused our certificate ({alert:?}): use keys of one set at both ends, not expired"
-            )
+            let why = match alert {
+                AlertDescription::CertificateExpired => {
+                    "it has expired, or is not valid yet by its clock: make a new one with `keys renew`, or set the clocks"
+                        .to_owned()
+                }
+                AlertDescription::CertificateRevoked => {
+                    "it was revoked: make a new one with `keys renew`".to_owned()
+                }
+                AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+                    "it is of another authority: use keys of one set at both ends".to_owned()
+                }
+                AlertDescription::CertificateUnknown => {
+                    "it is of another system, or of nobody: use keys of one set at both ends".to_owned()
+                }
+                other => format!("{other:?}: use keys of one set at both ends, not expired"),
+            };
+            format!("{who}: refused our certificate: {why}")
         }
+        Some(rustls::Error::FailedToGetCurrentTime) => format!("{who}: {CLOCK_TEXT}"),
         Some(rustls::Error::NoCertificatesPresented) => {
             format!("{who}: showed no certificate: both ends need one")
         }

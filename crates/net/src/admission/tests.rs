@@ -23,7 +23,8 @@ fn identity() -> Identity {
     let [ca, certificate, key] = ["ca.pem", "a.pem", "a.key"].map(Into::into);
     let files = CredentialFiles { ca, certificate, key, holder: None };
     let (ca, pem, key) = (&set.files[0].certificate_pem, &own.certificate_pem, &own.key_pem);
-    let credentials = Credentials::from_pem(ca.as_bytes(), pem.as_bytes(), key.as_bytes(), &files);
+    let credentials =
+        Credentials::from_pem(ca.as_bytes(), pem.as_bytes(), key.as_bytes(), &files, Default::default());
     Identity::new(&credentials.expect("a good set")).expect("a good set")
 }
 

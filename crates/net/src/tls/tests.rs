@@ -29,6 +29,7 @@ fn load(set: &KeySet, authority: &KeySet, stem: &str) -> Result<Credentials, Tls
         file.certificate_pem.as_bytes(),
         file.key_pem.as_bytes(),
         &files,
+        Revoked::default(),
     )
 }
 
@@ -167,7 +168,7 @@ fn a_certificate_of_another_holder_than_asked_for_is_named() {
     };
     let load = |files| {
         let pem = (ca.certificate_pem.as_bytes(), own.certificate_pem.as_bytes(), own.key_pem.as_bytes());
-        Credentials::from_pem(pem.0, pem.1, pem.2, &files)
+        Credentials::from_pem(pem.0, pem.1, pem.2, &files, Revoked::default())
     };
     load(files(System::Replicate, Role::Site, "seattle")).expect("its own");
     for wrong in [
@@ -193,7 +194,7 @@ fn another_authority_is_refused_from_both_ends() {
     assert!(error.as_ref().is_err_and(|e| e.contains("another authority")), "{error:?}");
     // A client that trusts us but is not of ours gets through its own check, and not through the server's.
     let mut stranger = party(&theirs, "sites/seattle");
-    stranger.roots = party(&ours, "controller").roots;
+    stranger.trust = party(&ours, "controller").trust;
     let error = shake(&stranger, &party(&ours, "controller"), (Role::Controller, "controller"));
     assert!(error.as_ref().is_err_and(|e| e.contains("another authority")), "{error:?}");
 }
@@ -203,7 +204,7 @@ fn bad_files_are_named_with_what_is_wrong() {
     let (good, old, other) = (set(0), set(11), set(0));
     let text = |r: Result<Credentials, TlsError>| r.expect_err("refused").to_string();
     assert!(load(&set(9), &set(9), "controller").is_err(), "two sets");
-    assert!(text(load(&old, &old, "sites/seattle")).contains("x.pem: the certificate has expired"));
+    assert!(text(load(&old, &old, "sites/seattle")).contains("x.pem: the certificate expired on 2"));
     assert!(
         text(load(&good, &other, "sites/seattle"))
             .contains("x.pem: the certificate was not made by the authority ca.pem")
@@ -216,15 +217,62 @@ fn bad_files_are_named_with_what_is_wrong() {
     };
     let pem = |i: usize| good.files[i].certificate_pem.as_bytes();
     let key = |i: usize| good.files[i].key_pem.as_bytes();
-    let mixed = Credentials::from_pem(pem(0), pem(1), key(2), &files);
+    let mixed = Credentials::from_pem(pem(0), pem(1), key(2), &files, Revoked::default());
     assert!(text(mixed).contains("x.key: the key belongs to another certificate"));
     assert!(
-        text(Credentials::from_pem(b"", pem(1), key(1), &files)).contains("ca.pem: holds no certificate")
+        text(Credentials::from_pem(b"", pem(1), key(1), &files, Revoked::default()))
+            .contains("ca.pem: holds no certificate")
     );
     assert!(
-        text(Credentials::from_pem(pem(0), pem(1), pem(1), &files)).contains("x.key: holds no private key")
+        text(Credentials::from_pem(pem(0), pem(1), pem(1), &files, Revoked::default()))
+            .contains("x.key: holds no private key")
     );
     let nowhere = CredentialFiles::in_set(Path::new("/nowhere"), System::Replicate, Role::Site, "a b");
     assert!(text(Credentials::load(&nowhere)).contains("/nowhere/ca.pem: cannot be read"));
     assert_eq!(nowhere.key, Path::new("/nowhere/sites/a%20b.key"));
+}
+
+/// #17: a session that was resumed went on with a certificate that had expired meanwhile.
+#[test]
+fn nobody_resumes_a_session_whatever_he_asks_for() {
+    let set = set(0);
+    let (client, server) = (party(&set, "sites/seattle"), party(&set, "sites/New%20York"));
+    // A client of its own, that would.
+    let mut eager = ClientConfig::clone(&client.client_config().expect("loaded"));
+    eager.resumption = rustls::client::Resumption::in_memory_sessions(8);
+    let (eager, server) = (Arc::new(eager), server.server_config().expect("loaded"));
+    for _ in 0..2 {
+        let name = server_name(System::Replicate, Role::Site, "New York").expect("a good name");
+        let mut c = rustls::ClientConnection::new(eager.clone(), name).expect("a good name");
+        let mut s = rustls::ServerConnection::new(server.clone()).expect("loaded");
+        for _ in 0..5 {
+            let mut wire = Vec::new();
+            while c.wants_write() {
+                c.write_tls(&mut wire).expect("a vector takes everything");
+            }
+            if !wire.is_empty() {
+                s.read_tls(&mut wire.as_slice()).expect("a slice is read");
+                s.process_new_packets().expect("a good peer");
+            }
+            let mut wire = Vec::new();
+            while s.wants_write() {
+                s.write_tls(&mut wire).expect("a vector takes everything");
+            }
+            if !wire.is_empty() {
+                c.read_tls(&mut wire.as_slice()).expect("a slice is read");
+                c.process_new_packets().expect("a good peer");
+            }
+        }
+        assert!(!c.is_handshaking() && !s.is_handshaking());
+        assert_eq!(c.tls13_tickets_received(), 0);
+        assert_eq!(s.handshake_kind(), Some(rustls::HandshakeKind::Full));
+    }
+}
+
+#[test]
+fn a_certificate_of_tomorrow_says_from_when_on_it_is_good() {
+    let (tomorrow, today) = (set(-1), set(0));
+    let error = load(&tomorrow, &tomorrow, "sites/seattle").expect_err("not yet").to_string();
+    assert!(error.contains("is valid from 20") && error.contains("here it is 20"), "{error}");
+    assert!(load(&today, &today, "sites/seattle").is_ok());
 }

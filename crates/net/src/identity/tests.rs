@@ -1,0 +1,220 @@
+//! Identities that expire, are revoked and renewed while connections stand.
+
+use super::*;
+use crate::keys::{SetRequest, add_to_set, holders, make_set_at, renew, replace_in_set, revoke, write_set};
+use std::path::PathBuf;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const DAYS: u32 = 10;
+
+fn request(sites: &[&str]) -> SetRequest {
+    SetRequest {
+        system: System::Replicate,
+        sites: sites.iter().map(|s| (*s).to_owned()).collect(),
+        operators: vec!["operator".into()],
+        controller_hosts: vec!["control.example".into(), "10.1.2.3".into()],
+        valid_days: DAYS,
+    }
+}
+
+/// A set in a folder of its own, whose certificates end in `left`.
+fn set(name: &str, left: time::Duration) -> Folder {
+    let folder =
+        Folder(std::env::temp_dir().join(format!("anabranch-identity-{}-{name}", std::process::id())));
+    let _ = std::fs::remove_dir_all(&folder.0);
+    let made = OffsetDateTime::now_utc() + left + time::Duration::HOUR - time::Duration::days(DAYS.into());
+    let set = make_set_at(&request(&["a", "b"]), made).expect("a good request");
+    write_set(&folder.0, &set).expect("an empty folder");
+    folder
+}
+
+const LONG: time::Duration = time::Duration::days(5);
+
+fn identity(folder: &Folder, role: Role, name: &str) -> Identity {
+    let files = CredentialFiles::in_set(&folder.0, System::Replicate, role, name);
+    Identity::load(files).expect("a good set")
+}
+
+/// Both ends of a connection of site a to site b, or why there is none.
+async fn connected(
+    a: &Identity,
+    b: &Identity,
+) -> Result<(TlsStream<TcpStream>, TlsStream<TcpStream>), (String, String)> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let to = listener.local_addr().expect("bound");
+    let calls = async {
+        let tcp = TcpStream::connect(to).await.expect("it listens");
+        let mut stream = a.connect(tcp, Role::Site, "b").await?;
+        // A client hears of its certificate's refusal after its own handshake.
+        stream.write_all(b"?").await?;
+        stream.read_u8().await?;
+        io::Result::Ok(stream)
+    };
+    let answers = async {
+        let (tcp, _) = listener.accept().await.expect("somebody calls");
+        let (mut stream, _) = b.accept(tcp).await?;
+        stream.read_u8().await?;
+        stream.write_all(b"!").await?;
+        io::Result::Ok(stream)
+    };
+    let said = |r: &io::Result<_>| match r {
+        Ok(_) => "nothing".to_owned(),
+        Err(e) => tls::explain("peer", e),
+    };
+    match tokio::join!(calls, answers) {
+        (Ok(a), Ok(b)) => Ok((a, b)),
+        (a, b) => Err((said(&a), said(&b))),
+    }
+}
+
+/// #17: a connection that stood when its peer's certificate ended went on for as long as it liked.
+#[tokio::test]
+async fn a_guard_tells_when_a_certificate_ends_and_no_handshake_passes_after() {
+    let folder = set("ends", time::Duration::seconds(2));
+    let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
+    let (client, server) = connected(&a, &b).await.expect("not over yet");
+    for (identity, stream) in [(&a, &client), (&b, &server)] {
+        let guard = identity.guard(stream.get_ref().1);
+        let over = guard.during(std::future::pending::<()>()).await.expect_err("it ends");
+        assert!(over.starts_with("its certificate expired on 20"), "{over}");
+    }
+    let (said, heard) = connected(&a, &b).await.expect_err("over");
+    assert!(said.contains("its certificate expired on 20"), "{said} {heard}");
+    let files = CredentialFiles::in_set(&folder.0, System::Replicate, Role::Site, "a");
+    let error = Credentials::load(&files).expect_err("over").to_string();
+    assert!(error.contains("sites/a.pem: the certificate expired on 20"), "{error}");
+}
+
+/// #17: there was no way to lock out the holder of a key that is lost but to make all keys anew.
+#[tokio::test]
+async fn who_is_revoked_is_refused_and_dropped_and_comes_back_with_a_new_certificate() {
+    let folder = set("revoked", LONG);
+    let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
+    let (_client, server) = connected(&a, &b).await.expect("nobody is revoked");
+    let mut guard = b.guard(server.get_ref().1);
+    let stays = tokio::time::timeout(Duration::from_millis(50), guard.withdrawn()).await;
+    assert!(stays.is_err(), "nobody is revoked");
+    assert!(!b.has_changed());
+
+    revoke(&folder.0, System::Replicate, std::slice::from_ref(a.own())).expect("the set is there");
+    assert!(b.has_changed());
+    b.reload().expect("a good list");
+    assert_eq!((b.revoked(), b.has_changed()), (1, false));
+    assert_eq!(guard.withdrawn().await, "its certificate was revoked");
+    let (said, heard) = connected(&a, &b).await.expect_err("revoked");
+    assert!(said.contains("refused our certificate: it was revoked"), "{said}");
+    assert!(heard.contains("its certificate was revoked"), "{heard}");
+    // As a client b refuses a likewise; a itself learns of it where it reads the list.
+    let error = a.reload().expect_err("its own").to_string();
+    assert!(error.contains("a.pem: the certificate was revoked") && error.contains("keys renew"), "{error}");
+
+    // In the same second, and still later than what is refused.
+    let new =
+        renew(&folder.0, System::Replicate, std::slice::from_ref(a.own()), DAYS).expect("the set is there");
+    replace_in_set(&folder.0, &new).expect("ours");
+    a.reload().expect("a new certificate");
+    let (_client, server) = connected(&a, &b).await.expect("made later");
+    let mut guard = b.guard(server.get_ref().1);
+    assert!(tokio::time::timeout(Duration::from_millis(50), guard.withdrawn()).await.is_err());
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_taken_while_connections_stand_and_a_bad_one_is_not() {
+    let folder = set("renewed", LONG);
+    let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
+    let (mut client, mut server) = connected(&a, &b).await.expect("one set");
+    let old = a.validity();
+    let all = holders(&folder.0, System::Replicate).expect("a set");
+    assert_eq!(all.len(), 4, "the controller, an operator, two sites: {all:?}");
+    replace_in_set(&folder.0, &renew(&folder.0, System::Replicate, &all, DAYS).expect("a set"))
+        .expect("ours");
+    a.reload().expect("a good set");
+    b.reload().expect("a good set");
+    assert!(a.validity().0 > old.0 && a.validity().1 > old.1);
+    // The one that stands goes on.
+    client.write_all(b"x").await.expect("it stands");
+    assert_eq!(server.read_u8().await.expect("it stands"), b'x');
+    let mut guard = b.guard(server.get_ref().1);
+    assert!(tokio::time::timeout(Duration::from_millis(50), guard.withdrawn()).await.is_err());
+    connected(&a, &b).await.expect("new ones");
+    // The controller's hosts are those it had.
+    let controller = std::fs::read(folder.0.join("controller.pem")).expect("renewed");
+    let der =
+        <CertificateDer<'_> as rustls::pki_types::pem::PemObject>::from_pem_slice(&controller).expect("PEM");
+    let facts = crate::certificate::Facts::of(&der).expect("a certificate");
+    assert!(facts.addresses.contains(&"10.1.2.3".parse().expect("an address")));
+    let leaf = webpki::EndEntityCert::try_from(&der).expect("a certificate");
+    assert!(leaf.valid_dns_names().any(|name| name == "control.example"));
+
+    // Half of a change, and somebody else's keys: what was read is used on.
+    let path = |end: &str| folder.0.join(format!("sites/a.{end}"));
+    let good = std::fs::read(path("key")).expect("renewed");
+    std::fs::copy(folder.0.join("sites/b.key"), path("key")).expect("ours");
+    assert!(a.has_changed());
+    let error = a.reload().expect_err("another's key").to_string();
+    assert!(error.contains("a.key: the key belongs to another certificate"), "{error}");
+    connected(&a, &b).await.expect("as before");
+    std::fs::write(path("key"), good).expect("ours");
+    std::fs::write(folder.0.join("revoked"), "nonsense").expect("ours");
+    let error = a.reload().expect_err("no list").to_string();
+    assert!(error.contains("revoked: line 1: begins with no holder"), "{error}");
+    connected(&a, &b).await.expect("as before");
+}
+
+#[tokio::test]
+async fn an_authority_that_is_trusted_no_more_takes_its_peers_with_it() {
+    let (folder, other) = (set("authority", LONG), set("authority-other", LONG));
+    let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
+    let (_client, server) = connected(&a, &b).await.expect("one set");
+    let mut guard = b.guard(server.get_ref().1);
+    for file in ["ca.pem", "sites/b.pem", "sites/b.key"] {
+        std::fs::copy(other.0.join(file), folder.0.join(file)).expect("ours");
+    }
+    b.reload().expect("a set of the other authority");
+    assert_eq!(guard.withdrawn().await, "its authority is trusted no more");
+}
+
+/// #17: keys that everybody could read or replace were used without a word.
+#[cfg(unix)]
+#[test]
+fn keys_that_others_may_read_or_replace_are_refused_with_what_to_run() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = set("modes", LONG);
+    let files = CredentialFiles::in_set(&folder.0, System::Replicate, Role::Site, "a");
+    let mode = |path: &Path| path.metadata().expect("written").permissions().mode() & 0o777;
+    let chmod = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");
+    };
+    assert_eq!((mode(&folder.0), mode(&folder.0.join("sites"))), (0o700, 0o700));
+    std::fs::write(folder.0.join("revoked"), "").expect("ours");
+    for (path, good, bad, say) in [
+        (files.key.clone(), 0o600, [0o640, 0o604, 0o602], "others may read or write it"),
+        (files.ca.clone(), 0o664, [0o646, 0o666, 0o602], "others may write it"),
+        (files.revoked(), 0o644, [0o646, 0o666, 0o602], "others may write it"),
+    ] {
+        for wrong in bad {
+            chmod(&path, wrong);
+            let error = Credentials::load(&files).expect_err("open to others").to_string();
+            let fix =
+                format!("run `chmod {} {}`", if say.contains("read") { 600 } else { 644 }, path.display());
+            assert!(error.contains(say) && error.contains(&fix), "{error}");
+        }
+        chmod(&path, good);
+        Credentials::load(&files).expect("as it should be");
+    }
+    // A folder that anybody may write is no place for keys.
+    chmod(&folder.0.join("sites"), 0o777);
+    let more = add_to_set(&folder.0, &SetRequest { operators: vec![], ..request(&["c"]) })
+        .expect("the set is there");
+    let error = write_set(&folder.0, &more).expect_err("anybody may write there").to_string();
+    assert!(error.contains("sites: anybody may write there: run `chmod 700 "), "{error}");
+}

@@ -1,0 +1,154 @@
+//! Whose certificates are good no more, though their time is not over: a file beside `ca.pem`.
+//!
+//! Lines of `anabranch:SYSTEM:ROLE:NAME MOMENT`: certificates of that holder which were made by then are refused, later
+//! ones are not; without a moment all are. Empty lines, and what follows a `#`, say nothing. It is such a list, and no CRL
+//! (RFC 5280, section 5), since whoever notices that a key is lost can write it without the authority's key, read it, and
+//! needs no second date that may lapse. Read [`Revoked`] first.
+
+use crate::certificate::{read, written};
+use crate::keys;
+use crate::tls::PeerIdentity;
+use std::collections::BTreeMap;
+use time::OffsetDateTime;
+
+/// Bytes that the file may have.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Holders whose certificates are refused, and which of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Revoked {
+    /// By what [`keys::uri`] writes: the last moment at which a refused one was made, `None` for all.
+    until: BTreeMap<String, Option<OffsetDateTime>>,
+}
+
+/// A line that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadLine {
+    /// Its number, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl std::fmt::Display for BadLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "line {}: {}: write lines as `anabranch:replicate:site:NAME 2026-11-23T10:00:00Z`",
+            self.line, self.reason
+        )
+    }
+}
+impl std::error::Error for BadLine {}
+
+impl Revoked {
+    /// How many holders it names.
+    pub fn len(&self) -> usize {
+        self.until.len()
+    }
+
+    /// Whether it names nobody.
+    pub fn is_empty(&self) -> bool {
+        self.until.is_empty()
+    }
+
+    /// Whether a certificate of `holder` that was made at `made` is refused.
+    pub fn denies(&self, holder: &PeerIdentity, made: OffsetDateTime) -> bool {
+        self.of(holder).is_some_and(|until| until.is_none_or(|until| made <= until))
+    }
+
+    /// The last moment at which a refused certificate of `holder` was made; `Some(None)` if all are refused.
+    pub(crate) fn of(&self, holder: &PeerIdentity) -> Option<Option<OffsetDateTime>> {
+        self.until.get(&keys::uri(holder.system, holder.role, &holder.name)).copied()
+    }
+
+    fn add(&mut self, holder: String, until: Option<OffsetDateTime>) {
+        self.until
+            .entry(holder)
+            .and_modify(|old| *old = old.and_then(|old| Some(old.max(until?))))
+            .or_insert(until);
+    }
+}
+
+impl std::str::FromStr for Revoked {
+    type Err = BadLine;
+
+    fn from_str(text: &str) -> Result<Self, BadLine> {
+        let mut revoked = Self::default();
+        for (i, line) in text.lines().enumerate() {
+            let bad = |reason| BadLine { line: i + 1, reason };
+            let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+            let Some(holder) = words.next() else { continue };
+            if keys::of_uri(holder).is_none() {
+                return Err(bad("begins with no holder"));
+            }
+            let until =
+                words.next().map(|w| read(w).ok_or(bad("has no moment after the holder"))).transpose()?;
+            if words.next().is_some() {
+                return Err(bad("goes on after the moment"));
+            }
+            revoked.add(holder.to_owned(), until);
+        }
+        Ok(revoked)
+    }
+}
+
+/// The line that refuses certificates of `holder` which were made by `until`.
+pub(crate) fn line(holder: &PeerIdentity, until: OffsetDateTime) -> String {
+    format!("{} {}\n", keys::uri(holder.system, holder.role, &holder.name), written(until))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::{Role, System};
+    use time::Duration;
+
+    fn site(name: &str) -> PeerIdentity {
+        PeerIdentity { system: System::Replicate, role: Role::Site, name: name.into() }
+    }
+
+    #[test]
+    fn certificates_made_by_the_moment_are_refused_and_later_ones_are_not() {
+        let at = read("2026-11-23T10:00:00Z").expect("a moment");
+        let first = line(&site("New York"), at);
+        let text = format!("# lost on a train\n\n{first}anabranch:replicate:site:b # for good\n");
+        let revoked: Revoked = text.parse().expect("good lines");
+        assert_eq!(revoked.len(), 2);
+        assert!(revoked.denies(&site("New York"), at));
+        assert!(!revoked.denies(&site("New York"), at + Duration::SECOND));
+        assert!(revoked.denies(&site("b"), at + Duration::days(9_999)), "no moment: for good");
+        for other in [
+            site("c"),
+            PeerIdentity { role: Role::Operator, ..site("b") },
+            PeerIdentity { system: System::Gather, ..site("b") },
+        ] {
+            assert!(!revoked.denies(&other, at), "{other}");
+        }
+        // Whichever line comes first, the later moment counts, and none is later than all.
+        for (a, b) in [(Some(at), None), (Some(at), Some(at + Duration::HOUR))] {
+            let mut both = Revoked::default();
+            both.add("x".into(), a);
+            both.add("x".into(), b);
+            let mut turned = Revoked::default();
+            turned.add("x".into(), b);
+            turned.add("x".into(), a);
+            assert_eq!((both.until["x"], turned.until["x"]), (b, b));
+        }
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        for (text, line) in [
+            ("site:a", 1),
+            ("# good\nanabranch:replicate:site:a yesterday", 2),
+            ("anabranch:replicate:site:a 2026-11-23T10:00:00Z more", 1),
+            ("anabranch:spray:site:a", 1),
+            ("anabranch:replicate:site:%41", 1),
+        ] {
+            let error = text.parse::<Revoked>().expect_err("bad");
+            assert_eq!(error.line, line, "{error}");
+            assert!(!error.to_string().contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Who is let in: what an authority vouches for, and what is checked besides, in a handshake and while a connection is kept.
+
+use super::{PeerIdentity, peer_identity, provider, server_name};
+use crate::certificate::{Facts, written};
+use crate::keys::{self, BACKDATED, Role, System};
+use crate::revoked::Revoked;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, RootCertStore};
+use std::sync::Arc;
+use std::time::SystemTime;
+use time::OffsetDateTime;
+
+/// The machine's clock. (rustls' own panics before 1970.)
+#[derive(Debug)]
+pub(crate) struct Clock;
+
+impl Clock {
+    pub(crate) fn now() -> Option<UnixTime> {
+        Self::at(SystemTime::now())
+    }
+
+    fn at(now: SystemTime) -> Option<UnixTime> {
+        now.duration_since(SystemTime::UNIX_EPOCH).ok().map(UnixTime::since_unix_epoch)
+    }
+}
+
+impl rustls::time_provider::TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Self::now()
+    }
+}
+
+/// Which peers a party trusts.
+#[derive(Debug)]
+pub(crate) struct Trust {
+    /// They are of this system.
+    pub(crate) system: System,
+    /// One of these vouches for them.
+    pub(crate) authorities: Vec<CertificateDer<'static>>,
+    /// The same, for rustls.
+    pub(crate) roots: Arc<RootCertStore>,
+    /// None of these.
+    pub(crate) revoked: Revoked,
+}
+
+impl Trust {
+    /// Whom a leaf names that an authority vouches for.
+    fn holder(&self, leaf: &CertificateDer<'_>) -> Result<PeerIdentity, rustls::Error> {
+        let holder = peer_identity(std::slice::from_ref(leaf)).ok_or(Stranger::Nameless)?;
+        let facts = Facts::of(leaf).ok_or(Stranger::Nameless)?;
+        if self.revoked.denies(&holder, facts.begin + BACKDATED) {
+            return Err(rustls::Error::InvalidCertificate(CertificateError::Revoked));
+        }
+        Ok(holder)
+    }
+
+    /// Why a peer that a handshake let in may not stay; `None` as long as it may.
+    pub(crate) fn withdrawn(&self, chain: &[CertificateDer<'_>]) -> Option<String> {
+        let Some(now) = Clock::now() else { return Some(super::CLOCK_TEXT.to_owned()) };
+        match verify_chain(&self.authorities, chain, now) {
+            Ok(()) => {}
+            Err(ChainError::Expired(end)) => {
+                return Some(format!("its certificate expired on {}", written(end)));
+            }
+            Err(ChainError::NotYet(begin)) => {
+                return Some(format!(
+                    "its certificate is valid from {} on: the clock was set",
+                    written(begin)
+                ));
+            }
+            Err(ChainError::OtherAuthority) => return Some("its authority is trusted no more".to_owned()),
+            Err(ChainError::Other(error)) => return Some(error.to_string()),
+        }
+        match self.holder(&chain[0]) {
+            Ok(_) => None,
+            Err(rustls::Error::InvalidCertificate(CertificateError::Revoked)) => {
+                Some("its certificate was revoked".to_owned())
+            }
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}
+
+/// What is wrong with a chain.
+pub(crate) enum ChainError {
+    /// Its time was over at this moment.
+    Expired(OffsetDateTime),
+    /// Its time begins at this moment.
+    NotYet(OffsetDateTime),
+    /// None of the authorities made it.
+    OtherAuthority,
+    /// Something else.
+    Other(webpki::Error),
+}
+
+fn of_unix(at: UnixTime) -> OffsetDateTime {
+    let seconds = i64::try_from(at.as_secs()).unwrap_or(i64::MAX);
+    OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// A moment as messages have it.
+pub(crate) fn moment(at: UnixTime) -> String {
+    written(of_unix(at))
+}
+
+/// Checks a chain as a peer would, whatever it is used for.
+pub(crate) fn verify_chain(
+    authorities: &[CertificateDer<'_>],
+    chain: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> Result<(), ChainError> {
+    let anchors = authorities
+        .iter()
+        .map(webpki::anchor_from_trusted_cert)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(ChainError::Other)?;
+    let (leaf, rest) = chain.split_first().ok_or(ChainError::Other(webpki::Error::BadDer))?;
+    let leaf = webpki::EndEntityCert::try_from(leaf).map_err(ChainError::Other)?;
+    let algorithms = provider().signature_verification_algorithms.all;
+    // A controller's certificate is for servers only, an operator's for clients only: either use will do here.
+    let verdict = [webpki::KeyUsage::server_auth(), webpki::KeyUsage::client_auth()]
+        .map(|usage| leaf.verify_for_usage(algorithms, &anchors, rest, now, usage, None, None).err());
+    let [Some(first), Some(second)] = verdict else { return Ok(()) };
+    // That it is for the other use only says nothing about what is wrong.
+    let wrong_use = matches!(first, webpki::Error::RequiredEkuNotFoundContext(_));
+    Err(match if wrong_use { second } else { first } {
+        webpki::Error::CertExpired { not_after, .. } => ChainError::Expired(of_unix(not_after)),
+        webpki::Error::CertNotValidYet { not_before, .. } => ChainError::NotYet(of_unix(not_before)),
+        webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
+            ChainError::OtherAuthority
+        }
+        other => ChainError::Other(other),
+    })
+}
+
+/// Why a peer that the authority vouches for is not the right one.
+#[derive(Debug)]
+pub(crate) enum Stranger {
+    /// Its certificate names nobody.
+    Nameless,
+    /// Somebody else answers.
+    Another { expected: String, found: PeerIdentity },
+    /// It calls another system.
+    OtherSystem { system: System, found: PeerIdentity },
+}
+
+impl std::fmt::Display for Stranger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Nameless => f.write_str(
+                "its certificate does not say which system's it is and who holds it: make a new set with `keys`",
+            ),
+            Self::Another { expected, found } => {
+                write!(f, "somebody else answers there: {found}, and not {expected}")
+            }
+            Self::OtherSystem { system, found } => {
+                write!(f, "{found} has no business here: this is {system}")
+            }
+        }
+    }
+}
+impl std::error::Error for Stranger {}
+impl From<Stranger> for rustls::Error {
+    fn from(stranger: Stranger) -> Self {
+        Self::InvalidCertificate(CertificateError::Other(rustls::OtherError(Arc::new(stranger))))
+    }
+}
+
+/// A listener's check: the authority vouches for the caller, who is of this system and not revoked.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    trust: Arc<Trust>,
+    inner: Arc<dyn rustls::server::danger::ClientCertVerifier>,
+}
+
+impl Callers {
+    pub(crate) fn new(trust: Arc<Trust>, provider: Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+        let roots = trust.roots.clone();
+        let inner = rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider)
+            .build()
+            .map_err(|e| rustls::Error::General(e.to_string()))?;
+        Ok(Self { trust, inner })
+    }
+}
+
+impl rustls::server::danger::ClientCertVerifier for Callers {
+    fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<rustls::server::danger::ClientCertVerified, rustls::Error> {
+        let verified = self.inner.verify_client_cert(leaf, chain, now)?;
+        let found = self.trust.holder(leaf)?;
+        let system = self.trust.system;
+        if found.system != system {
+            return Err(Stranger::OtherSystem { system, found }.into());
+        }
+        Ok(verified)
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+/// A caller's check: the authority vouches for whoever answers, who is the one that was asked for, or of this system in the
+/// role that will do.
+#[derive(Debug)]
+pub(crate) struct Called {
+    trust: Arc<Trust>,
+    /// A role in which any name will do.
+    any_of: Option<Role>,
+    inner: Arc<rustls::client::WebPkiServerVerifier>,
+}
+
+impl Called {
+    pub(crate) fn new(
+        trust: Arc<Trust>,
+        any_of: Option<Role>,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, rustls::Error> {
+        let roots = trust.roots.clone();
+        let inner = rustls::client::WebPkiServerVerifier::builder_with_provider(roots, provider)
+            .build()
+            .map_err(|e| rustls::Error::General(e.to_string()))?;
+        Ok(Self { trust, any_of, inner })
+    }
+}
+
+impl rustls::client::danger::ServerCertVerifier for Called {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        asked: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        // The holder's own name: that the authority vouches for it is webpki's to check, whose it is ours.
+        let found = peer_identity(std::slice::from_ref(leaf));
+        let own = found.as_ref().and_then(|p| server_name(p.system, p.role, &p.name).ok());
+        let verified =
+            self.inner.verify_server_cert(leaf, chain, own.as_ref().unwrap_or(asked), ocsp, now)?;
+        let found = self.trust.holder(leaf)?;
+        let system = self.trust.system;
+        let (is_right, expected) = match self.any_of {
+            Some(role) => (
+                (found.system, found.role) == (system, role),
+                format!("a {system} {}", system.role_name(role).unwrap_or(role.word())),
+            ),
+            None => (own.as_ref() == Some(asked), expected(asked)),
+        };
+        if is_right { Ok(verified) } else { Err(Stranger::Another { expected, found }.into()) }
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+/// Who was asked for, in words.
+fn expected(asked: &ServerName<'_>) -> String {
+    let text = asked.to_str();
+    keys::of_dns_name(&text).map_or_else(|| text.into_owned(), |peer| peer.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// #17: rustls' own clock panicked, once for each connection.
+    #[test]
+    fn a_clock_before_1970_is_no_panic() {
+        assert_eq!(Clock::at(SystemTime::UNIX_EPOCH - Duration::from_secs(1)), None);
+        assert_eq!(Clock::at(SystemTime::UNIX_EPOCH).map(|t| t.as_secs()), Some(0));
+    }
+}
