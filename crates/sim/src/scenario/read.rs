@@ -4,12 +4,18 @@ use super::{Scenario, System, Workload};
 use crate::plan::PlanError;
 use crate::system;
 use serde::de::DeserializeOwned;
+use std::borrow::Cow;
 use std::fmt;
 use toml::de::{DeArray, DeTable, DeValue};
 use toml::{Table, Value};
 
 /// The most combinations of swept values.
 const POINTS_MAX: usize = 10_000;
+/// The most steps of a setting's path: what it makes tables for is copied and read recursively. The longest path that
+/// means something has 6.
+const STEPS_MAX: usize = 16;
+/// The most characters of a setting, a value or an override that a message repeats.
+const QUOTED_CHARS_MAX: usize = 120;
 
 /// One combination of swept values.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,13 +39,21 @@ pub struct ScenarioError {
 
 impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.field.as_str() {
+        match quoted(&self.field).as_ref() {
             "" => write!(f, "{}: {}", self.place, self.message),
             field => write!(f, "{}: {field}: {}", self.place, self.message),
         }
     }
 }
 impl std::error::Error for ScenarioError {}
+
+/// `text` as a message repeats it: cut off where it is long.
+fn quoted(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(QUOTED_CHARS_MAX) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
+}
 
 /// A setting that is wrong, before its place is known.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,7 +114,7 @@ pub fn place(file: &str, text: &str, sets: &[String], field: &str) -> String {
 }
 
 fn set_place(set: &str) -> String {
-    format!("--set {set}")
+    format!("--set {}", quoted(set))
 }
 
 /// What the fuzz target and the replay of its corpus call: reads `bytes`, and if they are a scenario, checks that its resolved
@@ -151,7 +165,13 @@ fn parts(path: &str) -> impl Iterator<Item = Result<&str, usize>> {
 
 /// Puts `value` at `path`, making tables on the way. A list of one table may go without its index.
 fn assign(root: &mut Table, path: &str, value: Value) -> Result<(), String> {
-    let steps: Vec<_> = parts(path).collect();
+    let steps: Vec<_> = parts(path).take(STEPS_MAX + 1).collect();
+    let path = quoted(path);
+    if steps.len() > STEPS_MAX {
+        return Err(format!(
+            "`{path}`: more than {STEPS_MAX} steps: a setting is written as workload[0].servers"
+        ));
+    }
     let Some((Ok(last), way)) = steps.split_last() else {
         return Err(format!("`{path}` names no setting: write it as network.rate or workload[0].servers"));
     };

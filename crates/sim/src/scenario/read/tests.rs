@@ -133,3 +133,19 @@ fn a_swept_value_that_is_wrong_is_named_with_its_line() {
     let text = format!("{INCAST}[sweep]\n\"workload.servers\" = []\n");
     assert!(one(&text, &[]).expect_err("wrong").contains("at least one value"));
 }
+
+/// #17: tables of any depth were made of a path and then copied recursively, until the stack overflowed.
+#[test]
+fn a_path_of_sixteen_steps_is_looked_up_and_a_longer_one_is_refused_in_a_short_line() {
+    let path = |steps: usize| vec!["a"; steps].join(".");
+    let said = one(INCAST, &[&format!("{}=1", path(16))]).expect_err("there is no such setting");
+    assert!(said.contains("unknown field"), "{said}");
+    for steps in [17, 20_000] {
+        let said = one(INCAST, &[&format!("{}=1", path(steps))]).expect_err("too long a path");
+        assert!(said.contains("more than 16 steps") && said.chars().count() < 500, "{said}");
+        let swept = format!("{INCAST}[sweep]\n\"workload.{}\" = [1]\n", path(steps));
+        let said = one(&swept, &[]).expect_err("too long a path");
+        assert!(said.starts_with("x.toml:") && said.contains("more than 16 steps"), "{said}");
+        assert!(said.chars().count() < 500, "{said}");
+    }
+}
