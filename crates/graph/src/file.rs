@@ -131,6 +131,13 @@ pub enum Problem {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// More of something than is read.
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// The most there may be.
+        limit: usize,
+    },
     /// There is not a single site.
     NoSites,
     /// The sites or links cannot be part of a topology.
@@ -158,6 +165,7 @@ impl std::fmt::Display for Problem {
                 write!(f, "edge names node `{id}`, which the file does not have: add the node")
             }
             Self::Unsupported { what, remedy } => write!(f, "{what}: {remedy}"),
+            Self::TooMany { what, limit } => write!(f, "more than {limit} {what}: a topology needs fewer"),
             Self::NoSites => write!(f, "no sites: a topology has at least one"),
             Self::Topology(error) => error.fmt(f),
         }

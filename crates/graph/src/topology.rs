@@ -17,6 +17,8 @@ pub struct Topology {
     sites: Vec<Site>,
     links: Vec<Link>,
     by_name: BTreeMap<String, SiteId>,
+    /// What all links together carried when they were added.
+    capacity_sum: BitRate,
 }
 
 /// A site: a data centre, or a host or a switch within one.
@@ -53,9 +55,9 @@ pub struct Link {
 /// What a directed link is like.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkProperties {
-    /// Bandwidth available to us.
+    /// Bandwidth available to us: 1 bit/s to [`CAPACITY_MAX`].
     pub capacity: BitRate,
-    /// One-way propagation delay.
+    /// One-way propagation delay, at most [`DELAY_MAX`].
     pub delay: Duration,
     /// Price of a byte sent over it, in any unit that is the same for all links.
     pub cost: f64,
@@ -96,6 +98,17 @@ pub enum TopologyError {
         /// Name of its last site.
         to: String,
     },
+    /// A link carries more than any does, or all of them together do.
+    TooFast {
+        /// Name of its first site.
+        from: String,
+        /// Name of its last site.
+        to: String,
+        /// What it was to carry.
+        capacity: BitRate,
+        /// Whether it is the sum that is too much.
+        together: bool,
+    },
     /// A number of the link is not usable.
     BadNumber {
         /// Which field.
@@ -133,6 +146,13 @@ impl std::fmt::Display for TopologyError {
                     "link {from} to {to}: capacity 0 bit/s: must be at least 1 bit/s (leave the link out instead)"
                 )
             }
+            Self::TooFast { from, to, capacity, together: false } => {
+                write!(f, "link {from} to {to}: capacity {capacity}: must be at most {CAPACITY_MAX}")
+            }
+            Self::TooFast { from, to, capacity, together: true } => write!(
+                f,
+                "link {from} to {to}: capacity {capacity}: all links together must carry at most {CAPACITY_SUM_MAX}"
+            ),
             Self::BadNumber { field, value, allowed } => write!(f, "{field} {value}: must be {allowed}"),
             Self::TooMany { what, limit } => write!(f, "more than {limit} {what}"),
         }
@@ -144,11 +164,24 @@ impl std::error::Error for TopologyError {}
 pub const SITES_MAX: usize = 4096;
 /// The most directed links that a topology may have.
 pub const LINKS_MAX: usize = 65_536;
+/// The most that a link carries: a petabit per second.
+pub const CAPACITY_MAX: BitRate = BitRate::gbps(1_000_000);
+/// The most that all links together carry: sums of capacities are at most this.
+pub const CAPACITY_SUM_MAX: BitRate = BitRate::gbps(10_000_000_000);
+/// The longest delay of a link. The delays of any path add up to less than 2^64 ps.
+pub const DELAY_MAX: Duration = Duration::from_secs(3_600);
+const _: () = assert!(DELAY_MAX.as_ps() < u64::MAX / SITES_MAX as u64);
 
 impl Topology {
     /// A topology with neither sites nor links.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), sites: Vec::new(), links: Vec::new(), by_name: BTreeMap::new() }
+        Self {
+            name: name.into(),
+            sites: Vec::new(),
+            links: Vec::new(),
+            by_name: BTreeMap::new(),
+            capacity_sum: BitRate::bps(0),
+        }
     }
 
     /// Its name, for people.
@@ -254,7 +287,7 @@ impl Topology {
 
     /// Adds a directed link and returns its id, the next free one. Parallel links are allowed.
     ///
-    /// Errors: a link to itself, no capacity, loss above one, a cost that is negative or no number.
+    /// Errors: a link to itself, no capacity or too much ([`CAPACITY_MAX`], [`CAPACITY_SUM_MAX`]), too long a delay, loss above one, a cost that is negative or no number.
     /// Panics: if a site is not of this topology.
     pub fn add_link(
         &mut self,
@@ -269,6 +302,19 @@ impl Topology {
         }
         if properties.capacity.as_bps() == 0 {
             return Err(TopologyError::ZeroCapacity { from: from_name, to: to_name });
+        }
+        let sum = self.capacity_sum.as_bps().saturating_add(properties.capacity.as_bps());
+        let together = properties.capacity <= CAPACITY_MAX;
+        if !together || sum > CAPACITY_SUM_MAX.as_bps() {
+            let capacity = properties.capacity;
+            return Err(TopologyError::TooFast { from: from_name, to: to_name, capacity, together });
+        }
+        if properties.delay > DELAY_MAX {
+            return Err(TopologyError::BadNumber {
+                field: "delay",
+                value: properties.delay.to_string(),
+                allowed: "at most 3600 s",
+            });
         }
         if properties.loss_ppm > 1_000_000 {
             return Err(TopologyError::BadNumber {
@@ -287,6 +333,7 @@ impl Topology {
         if self.links.len() == LINKS_MAX {
             return Err(TopologyError::TooMany { what: "links", limit: LINKS_MAX });
         }
+        self.capacity_sum = BitRate::bps(sum);
         self.links.push(Link { from, to, properties });
         Ok(LinkId(self.links.len() as u32 - 1))
     }
@@ -359,6 +406,14 @@ mod tests {
         assert_eq!(t.add_link(a, a, good.clone()), Err(TopologyError::SelfLink("a".into())));
         let none = LinkProperties { capacity: BitRate::bps(0), ..good.clone() };
         assert!(matches!(t.add_link(a, b, none), Err(TopologyError::ZeroCapacity { .. })));
+        let fastest = LinkProperties { capacity: CAPACITY_MAX, ..good.clone() };
+        assert!(t.add_link(a, b, fastest).is_ok());
+        let faster = LinkProperties { capacity: BitRate::bps(CAPACITY_MAX.as_bps() + 1), ..good.clone() };
+        assert!(matches!(t.add_link(a, b, faster), Err(TopologyError::TooFast { together: false, .. })));
+        let farthest = LinkProperties { delay: DELAY_MAX, ..good.clone() };
+        assert!(t.add_link(a, b, farthest).is_ok());
+        let farther = LinkProperties { delay: DELAY_MAX + Duration::from_ps(1), ..good.clone() };
+        assert!(matches!(t.add_link(a, b, farther), Err(TopologyError::BadNumber { field: "delay", .. })));
         let lossy = LinkProperties { loss_ppm: 1_000_001, ..good.clone() };
         assert!(matches!(t.add_link(a, b, lossy), Err(TopologyError::BadNumber { .. })));
         let priceless = LinkProperties { cost: f64::NAN, ..good };
@@ -366,6 +421,18 @@ mod tests {
         assert_eq!(t.add_site("a", None), Err(TopologyError::DuplicateSite("a".into())));
         assert_eq!(t.add_switch("a"), Err(TopologyError::DuplicateSite("a".into())));
         assert_eq!(t.add_switch(""), Err(TopologyError::EmptySiteName));
+    }
+
+    /// #17: sums over links overflowed.
+    #[test]
+    fn all_links_together_carry_at_most_ten_exabits_a_second() {
+        let (mut t, a, b) = pair();
+        let fastest = LinkProperties::new(CAPACITY_MAX, Duration::ZERO);
+        for _ in 0..10_000 {
+            t.add_link(a, b, fastest.clone()).expect("they fit");
+        }
+        let one_more = t.add_link(a, b, LinkProperties::new(BitRate::bps(1), Duration::ZERO));
+        assert!(matches!(one_more, Err(TopologyError::TooFast { together: true, .. })));
     }
 
     #[test]

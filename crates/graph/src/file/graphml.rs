@@ -18,20 +18,26 @@
 
 use super::{At, Defaults, Problem, quoted};
 use crate::builtin::fibre_delay;
-use crate::{LINKS_MAX, LinkProperties, Place, SITES_MAX, Topology};
+use crate::{CAPACITY_MAX, LINKS_MAX, LinkProperties, Place, SITES_MAX, Topology};
 use anabranch_units::BitRate;
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most XML nodes that are read: all that the largest topology with all its fields can have, twice.
 const XML_NODES_MAX: u32 = 4_000_000;
-/// The fastest link that is believed: a petabit per second.
-const RATE_BPS_MAX: f64 = 1e15;
+/// The most declarations of namespaces in a text: the parser's work grows with the cube of nested ones. Real files have 2,
+/// those of drawing programs up to 8.
+const NAMESPACES_MAX: usize = 16;
+/// The most attributes of an element: the parser compares each with each. Real files have 4.
+const ATTRIBUTES_MAX: usize = 64;
+/// The fastest link that is believed.
+const RATE_BPS_MAX: f64 = CAPACITY_MAX.as_bps() as f64;
 
 /// Key ids by what they are for (`node`, `edge`, `graph`) and what they are called.
 type Keys<'a> = BTreeMap<(&'a str, &'a str), &'a str>;
 
 pub(super) fn read(text: &str, defaults: &Defaults) -> Result<Topology, At> {
+    check_tags(text)?;
     let options = ParsingOptions { nodes_limit: XML_NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| syntax(text, &error))?;
     let root = document.root_element();
@@ -96,6 +102,48 @@ pub(super) fn read(text: &str, defaults: &Defaults) -> Result<Topology, At> {
         added.map_err(|e| Problem::Topology(e).at(edge.range().start))?;
     }
     Ok(topology)
+}
+
+/// Whether no tag has more than the parser is given: see [`NAMESPACES_MAX`] and [`ATTRIBUTES_MAX`]. What is no XML at all the
+/// parser finds.
+fn check_tags(text: &str) -> Result<(), At> {
+    let mut namespaces = 0;
+    let mut at = 0;
+    while let Some(open) = text[at..].find('<').map(|more| at + more) {
+        let rest = &text[open..];
+        let aside = [("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>")];
+        if let Some((begin, end)) = aside.iter().find(|(begin, _)| rest.starts_with(begin)) {
+            // Without an end all that follows is no tag.
+            let Some(length) = rest[begin.len()..].find(end) else { return Ok(()) };
+            at = open + begin.len() + length + end.len();
+            continue;
+        }
+        let (mut quote, mut attributes, mut end) = (None, 0, rest.len());
+        for (i, byte) in rest.bytes().enumerate() {
+            match (quote, byte) {
+                (Some(begun), _) if byte == begun => quote = None,
+                (Some(_), _) => {}
+                (None, b'"' | b'\'') => quote = Some(byte),
+                (None, b'=') => attributes += 1,
+                (None, b'x') if rest[i..].starts_with("xmlns") => namespaces += 1,
+                (None, b'>') => {
+                    end = i + 1;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        for (what, count, most) in [
+            ("attributes in an element", attributes, ATTRIBUTES_MAX),
+            ("declarations of namespaces (xmlns)", namespaces, NAMESPACES_MAX),
+        ] {
+            if count > most {
+                return Err(Problem::TooMany { what, limit: most }.at(open));
+            }
+        }
+        at = open + end;
+    }
+    Ok(())
 }
 
 fn is(node: &Node<'_, '_>, name: &str) -> bool {

@@ -134,3 +134,43 @@ proptest! {
         }
     }
 }
+
+/// A file of two sites with these attributes on its first element, and this inside of it.
+fn two_sites(attributes: &str, inside: &str) -> String {
+    format!(
+        "<graphml {attributes}>{inside}<graph><node id='1'/><node id='2'/><edge source='1' target='2'/></graph></graphml>"
+    )
+}
+
+/// #17: 2,500 nested namespaces of 65 KB took 2.5 s, 5,000 took 20, more of them minutes.
+#[test]
+fn sixteen_namespaces_are_read_and_more_are_refused_before_they_are_parsed() {
+    let declared = |count: usize| (0..count).map(|n| format!("xmlns:a{n}='x{n}' ")).collect::<String>();
+    assert!(read(&two_sites(&declared(16), "")).is_ok());
+    let said = read(&two_sites(&declared(17), "")).expect_err("one more");
+    assert!(said.contains("more than 16 declarations of namespaces (xmlns)"), "{said}");
+    let nested: String = (0..5_000).map(|n| format!("<a xmlns:a{n}='x{n}'>\n")).collect();
+    let said = read(&two_sites("", &nested)).expect_err("many more");
+    assert!(said.contains("more than 16 declarations") && said.ends_with("(zoo.graphml:17)"), "{said}");
+}
+
+/// #17: 60,000 attributes of one element took 2.5 s.
+#[test]
+fn sixty_four_attributes_of_an_element_are_read_and_more_are_refused() {
+    let attributes = |count: usize| (0..count).map(|n| format!("a{n} = 'x' ")).collect::<String>();
+    assert!(read(&two_sites(&attributes(64), "")).is_ok());
+    for count in [65, 60_000] {
+        let said = read(&two_sites(&attributes(count), "")).expect_err("too many");
+        assert!(said.contains("more than 64 attributes in an element"), "{said}");
+    }
+}
+
+#[test]
+fn what_stands_in_text_quotes_and_comments_counts_neither_as_attribute_nor_as_namespace() {
+    let many = "xmlns:a='b' ".repeat(100);
+    let quoted = "xmlns:a= > ".repeat(100);
+    let aside = format!("<!-- {many} > <b {many}> --><?p {many}?><data>{many}<![CDATA[<b {many}>]]></data>");
+    let text =
+        two_sites(&format!("xmlns='http://graphml.graphdrawing.org/xmlns' label=\"{quoted}\""), &aside);
+    assert_eq!(read(&text).map(|t| t.sites().len()), Ok(2));
+}

@@ -1,7 +1,7 @@
 //! The TOML format: what is read, what is refused and how, and that writing is reading's inverse.
 
 use crate::file::{Defaults, Format, parse};
-use crate::{LinkProperties, Place, Site, Topology};
+use crate::{CAPACITY_MAX, DELAY_MAX, LinkProperties, Place, Site, Topology};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
 use proptest::prelude::*;
 
@@ -206,8 +206,8 @@ fn topologies() -> impl Strategy<Value = Topology> {
     let site = (proptest::option::of(place), any::<bool>());
     let sites = proptest::collection::btree_map("\\PC{1,8}|[\\n\\t\"'\\\\]{1,3}", site, 2..6);
     let properties = (
-        1..=u64::MAX,
-        any::<u64>(),
+        1..=CAPACITY_MAX.as_bps(),
+        0..=DELAY_MAX.as_ps(),
         prop_oneof![Just(1.0), 0.0..1e300, 0.0..1e-300],
         0..=1_000_000u32,
         proptest::option::of(any::<u64>()),
