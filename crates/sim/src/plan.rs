@@ -1,7 +1,7 @@
 //! A scenario with everything looked up: names are numbers, files are read, routes are found. Runs start from it.
 
 use crate::network::{Network, host_rate_bps};
-use crate::scenario::{Long, Pairs, Pattern, Scenario, Workload};
+use crate::scenario::{DURATION_MAX, Long, Pairs, Pattern, Scenario, UDP_RATE_MIN, Workload};
 use crate::sizes::Sizes;
 use crate::system::{NoSystems, SystemPlan, Systems};
 use crate::traffic::{
@@ -366,6 +366,13 @@ fn look_up(
             let rates = network.hosts().iter().map(|host| host_rate_bps(network, *host) as f64);
             let per_s = poisson.load * rates.sum::<f64>() / (8.0 * sizes.mean_bytes());
             let gap = Duration::from_ps((1e12 / per_s).round() as u64);
+            if gap > DURATION_MAX {
+                let message = format!(
+                    "{}: a flow every {gap}: must be at least one every {DURATION_MAX}",
+                    poisson.load
+                );
+                return Err(wrong(format!("{field}.load"), message));
+            }
             Work::Poisson { gap, sizes }
         }
         Workload::Udp(udp) => {
@@ -374,8 +381,9 @@ fn look_up(
                 (Some(rate), _) => ("rate", rate),
                 (None, load) => ("load", pair_rate(network, &pairs, load.unwrap_or_default())),
             };
-            if BitRate::serialiser(rate).is_none() {
-                return Err(wrong(format!("{field}.{name}"), format!("{rate} for each pair: too low")));
+            if rate < UDP_RATE_MIN {
+                let message = format!("{rate} for each pair: must be at least {UDP_RATE_MIN}");
+                return Err(wrong(format!("{field}.{name}"), message));
             }
             Work::Udp { pairs, rate }
         }

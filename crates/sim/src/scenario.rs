@@ -23,6 +23,7 @@
 mod check;
 mod read;
 
+pub(crate) use check::{DURATION_MAX, UDP_RATE_MIN};
 pub use read::{Point, ScenarioError, exercise, place, read};
 
 use anabranch_transport::Config;

@@ -245,6 +245,12 @@ impl Stamp {
         bytes
     }
 
+    /// That of a datagram which has come by `now_ns`. One clock stamps and reads: what comes from the future is not from a
+    /// host of ours.
+    fn received(bytes: &[u8], now_ns: u64) -> Option<Self> {
+        Self::decode(bytes).filter(|stamp| stamp.sent_ns <= now_ns)
+    }
+
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (flow, rest) = bytes.split_first_chunk()?;
         let (number, rest) = rest.split_first_chunk()?;
@@ -511,7 +517,7 @@ fn receive_datagrams(host: &Host, socket: &UdpSocket) {
     loop {
         let Ok(length) = socket.recv(&mut buffer) else { continue };
         let now_ns = host.clock.now_ns();
-        let Some(stamp) = Stamp::decode(&buffer[..length]) else { continue };
+        let Some(stamp) = Stamp::received(&buffer[..length], now_ns) else { continue };
         if now_ns > host.clock.end_ns || !host.task.sinks.contains(&stamp.flow) {
             continue;
         }
@@ -711,6 +717,15 @@ mod tests {
         let stamp = Stamp { flow: 7, number: u64::MAX - 1, sent_ns: 1 << 40 };
         assert_eq!(Stamp::decode(&stamp.encode()), Some(stamp));
         assert_eq!(Stamp::decode(&stamp.encode()[..Stamp::LEN - 1]), None);
+    }
+
+    /// #17: a stamp of more than 213 days overflowed; any program within the emulation can send one.
+    #[test]
+    fn a_stamp_from_the_future_is_nobodys() {
+        let stamp = |sent_ns| Stamp { flow: 7, number: 1, sent_ns };
+        assert_eq!(Stamp::received(&stamp(5).encode(), 5), Some(stamp(5)));
+        assert_eq!(Stamp::received(&stamp(6).encode(), 5), None);
+        assert_eq!(Stamp::received(&stamp(u64::MAX).encode(), 1 << 60), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use anabranch_api::wire::{
     DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest, TopologyView, TransferView,
 };
 use anabranch_api::{Client, WatchItem};
-use anabranch_graph::{LinkProperties, Place, Topology};
+use anabranch_graph::{DELAY_MAX, LinkProperties, Place, Topology};
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_replicate::control::{Priority, TransferId};
@@ -244,6 +244,13 @@ pub(super) fn topology_of(view: &TopologyView) -> anyhow::Result<Topology> {
     }
     for link in &view.links {
         let (from, to) = (topology.find_site(&link.from)?, topology.find_site(&link.to)?);
+        anyhow::ensure!(
+            link.delay_us <= DELAY_MAX.as_us(),
+            "link {} to {}: delay {} us: must be at most {DELAY_MAX}",
+            link.from,
+            link.to,
+            link.delay_us
+        );
         let mut properties =
             LinkProperties::new(BitRate::bps(link.capacity_bps), Span::from_us(link.delay_us));
         properties.cost = link.cost;
@@ -572,6 +579,35 @@ mod tests {
             ["", &name, "nowhere-else stripes=1", &format!("{name} stripes=x"), &format!("{name} mtu=1")]
         {
             assert!(hop(bad, &usual, &topology).is_err(), "{bad}");
+        }
+    }
+
+    /// #17: a delay of more than 213 days overflowed.
+    #[test]
+    fn a_controllers_link_may_take_an_hour_and_no_longer() {
+        let site = |id, name: &str| anabranch_api::wire::SiteView {
+            id,
+            name: name.to_owned(),
+            up: true,
+            latitude_deg: None,
+            longitude_deg: None,
+        };
+        let link = |delay_us| anabranch_api::wire::LinkView {
+            id: 0,
+            from: "a".to_owned(),
+            to: "b".to_owned(),
+            capacity_bps: 1_000_000,
+            delay_us,
+            cost: 1.0,
+        };
+        let read = |delay_us| {
+            let sites = vec![site(0, "a"), site(1, "b")];
+            topology_of(&TopologyView { name: "two".to_owned(), sites, links: vec![link(delay_us)] })
+        };
+        assert!(read(3_600_000_000).is_ok());
+        for delay_us in [3_600_000_001, u64::MAX] {
+            let said = read(delay_us).expect_err("too long").to_string();
+            assert!(said.contains("link a to b: delay") && said.contains("must be at most 3600 s"), "{said}");
         }
     }
 }

@@ -2,10 +2,12 @@
 
 use super::read::Wrong;
 use super::{Incast, Scenario, Udp, Workload};
-use anabranch_units::Duration;
+use anabranch_units::{BitRate, Duration};
 
 /// The longest run. An hour of a busy network is more than anyone waits for.
-const DURATION_MAX: Duration = Duration::from_secs(100_000);
+pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100_000);
+/// The least rate of a source of datagrams.
+pub(crate) const UDP_RATE_MIN: BitRate = BitRate::bps(1_000);
 
 /// Whether a time is one that a run can reach.
 fn time(field: &str, value: Duration) -> Result<(), Wrong> {
@@ -181,7 +183,7 @@ impl Workload {
                 }
                 within("batch", udp.batch.into(), 1, 10_000)?;
                 if let Some(rate) = udp.rate {
-                    within("rate", rate.as_bps(), 1_000, 1_000_000_000_000_000)?;
+                    within("rate", rate.as_bps(), UDP_RATE_MIN.as_bps(), 1_000_000_000_000_000)?;
                 }
                 udp.check(field)
             }

@@ -41,7 +41,9 @@ impl Arrivals {
         if let Some(left) = &mut self.left {
             *left = left.checked_sub(1)?;
         }
-        let at = after + exponential(self.gap, &mut self.random);
+        // Past the end of time nobody waits for it.
+        let gap = exponential(self.gap, &mut self.random);
+        let at = Instant::from_ps(after.as_ps().saturating_add(gap.as_ps()));
         let src = self.random.below(self.hosts.into()) as u16;
         let other = self.random.below(u64::from(self.hosts) - 1) as u16;
         let dst = other + u16::from(other >= src);

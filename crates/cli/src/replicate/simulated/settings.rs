@@ -2,7 +2,7 @@
 
 use super::{BULK, FILL, Replicate};
 use crate::replicate::schemes::{Drawn, JOINT};
-use anabranch_graph::Topology;
+use anabranch_graph::{SITES_MAX, Topology};
 use anabranch_replicate::msg::SYMBOL_BYTES_MAX;
 use anabranch_replicate::plan::Scheme;
 use anabranch_replicate::plan::survey::concurrent;
@@ -87,8 +87,19 @@ impl Settings {
             within("size", size.as_u64(), 1, 1 << 50)?;
         }
         for (name, time) in [("start", self.start), ("stagger", self.stagger)] {
-            within(name, time.as_ns(), 0, TIME_MAX.as_ns())
-                .map_err(|_| (name, format!("{time}: must be at most {TIME_MAX}")))?;
+            if time > TIME_MAX {
+                return Err((name, format!("{time}: must be at most {TIME_MAX}")));
+            }
+        }
+        // At most 4,096 sites, each the source of one: no overflow.
+        let transfers = self.transfers.unwrap_or(1).clamp(1, SITES_MAX) as u64;
+        let left = TIME_MAX.as_ps() - self.start.as_ps();
+        if u128::from(self.stagger.as_ps()) * u128::from(transfers - 1) > left.into() {
+            let message = format!(
+                "{}: the last of {transfers} transfers would begin more than {TIME_MAX} after the first moment",
+                self.stagger
+            );
+            return Err(("stagger", message));
         }
         Ok(())
     }

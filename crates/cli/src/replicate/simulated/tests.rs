@@ -211,3 +211,27 @@ fn what_is_wrong_is_said_with_its_setting() {
         "duration: missing: a workload here has no end of its own"
     );
 }
+
+/// #17: with `stagger` at its limit transfers from the 186th on overflowed the clock.
+#[test]
+fn the_last_transfer_begins_within_the_longest_run() {
+    let sites: String = (0..188).map(|site| format!("[[site]]\nname = \"s{site}\"\n")).collect();
+    let ring =
+        (0..188).map(|site| format!("[[cable]]\nbetween = [\"s{site}\", \"s{}\"]\n", (site + 1) % 188));
+    let ring = sites + &ring.collect::<String>();
+    let plan = |stagger: &str| {
+        let text = format!(
+            "duration = \"1 s\"\nnetwork.topology = \"ring.toml\"\n[workload]\nkind = \"replicate\"\ntransfers = 187\n\
+             destinations = 1\nstagger = \"{stagger}\"\nscheme = \"single_path\""
+        );
+        let point = scenario::read("test.toml", &text, &[]).expect("a scenario").remove(0);
+        Plan::with_systems(point.scenario, &|_| Ok(ring.clone()), &Family).map_err(|error| error.to_string())
+    };
+    let said = plan("100000 s").expect_err("too late");
+    assert!(
+        said.starts_with("workload[0].stagger: 100000 s: the last of 187 transfers would begin"),
+        "{said}"
+    );
+    assert!(plan("538 s").is_err(), "186 times 538 s are more than 100,000 s");
+    assert!(plan("537 s").is_ok(), "186 times 537 s are less");
+}
