@@ -1,13 +1,19 @@
 //! The controller's durable state: one record per transfer, in redb.
 //!
-//! Every change is one transaction, synced before anybody outside hears of it. Leaves out: what is in a record
-//! (`replicate::coordinator::TransferSnapshot`). Read [`Store`] first.
+//! Every change is one transaction, synced before anybody outside hears of it. A file that was damaged is refused: redb
+//! verifies all checksums when it opens, and where it panics all the same, [`guarded`] makes an error of it. Leaves out: what
+//! is in a record (`replicate::coordinator::TransferSnapshot`). Read [`Store`] first.
 
 use anabranch_graph::Topology;
 use anabranch_replicate::control::TransferId;
 use anabranch_replicate::coordinator::TransferSnapshot;
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use redb::{
+    Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, StorageError, TableDefinition,
+};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 const TRANSFERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("transfers");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
@@ -60,12 +66,50 @@ pub(crate) fn unusable(path: &Path, error: &dyn std::fmt::Display) -> StoreError
     StoreError::Unusable { path: path.to_owned(), reason: error.to_string() }
 }
 
-/// Opens or makes a database whose records have this format.
+/// What `work` says, or that the store at `path` is damaged where it panics: redb does on some files that another program
+/// wrote into. Nothing is printed then, whatever hook for panics there is.
 ///
-/// Errors: a file that cannot be used, or with records of another format.
+/// Errors: those of `work`; a panic.
+pub(crate) fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    thread_local! {
+        static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+    }
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !IS_GUARDED.get() {
+                usual(info);
+            }
+        }));
+    });
+    let was = IS_GUARDED.replace(true);
+    // Who gets the error stops using what `work` used.
+    let result = catch_unwind(AssertUnwindSafe(work));
+    IS_GUARDED.set(was);
+    result.unwrap_or_else(|_| Err(damaged(path, "it contradicts itself")))
+}
+
+/// That a file has been damaged, and what to do.
+fn damaged(path: &Path, what: &str) -> StoreError {
+    let reason = format!("damaged: {what}: move it away to start anew, or bring back a copy");
+    StoreError::Unusable { path: path.to_owned(), reason }
+}
+
+/// Opens or makes a database whose records have this format. For [`guarded`].
+///
+/// Errors: a file that cannot be used, that is damaged, or with records of another format.
 pub(crate) fn open_database(path: &Path, format: &[u8]) -> Result<Database, StoreError> {
     let unusable = |e: &dyn std::fmt::Display| unusable(path, e);
-    let database = Database::create(path).map_err(|e| unusable(&e))?;
+    // Reads the whole file: it has at most some MB.
+    let database = Database::builder().set_check_integrity_on_open(true).create(path);
+    let database = database.map_err(|e| match e {
+        DatabaseError::Storage(StorageError::Corrupted(what)) => {
+            let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
+            damaged(path, what.trim_end_matches('.'))
+        }
+        other => unusable(&other),
+    })?;
     let write = database.begin_write().map_err(|e| unusable(&e))?;
     let found = {
         let mut meta = write.open_table(META).map_err(|e| unusable(&e))?;
@@ -110,6 +154,10 @@ fn fingerprint(topology: &Topology) -> Vec<u8> {
 impl Store {
     /// Opens or makes the store.
     pub(crate) fn open(path: &Path, topology: &Topology) -> Result<(Self, Stored), StoreError> {
+        guarded(path, || Self::read(path, topology))
+    }
+
+    fn read(path: &Path, topology: &Topology) -> Result<(Self, Stored), StoreError> {
         let unusable = |e: &dyn std::fmt::Display| unusable(path, e);
         let bad = |reason: String| StoreError::BadRecord { path: path.to_owned(), reason };
         let database = open_database(path, FORMAT)?;
@@ -154,7 +202,7 @@ impl Store {
         next_transfer: TransferId,
         changes: &[(TransferId, Option<TransferSnapshot>)],
     ) -> Result<(), StoreError> {
-        self.try_save(next_transfer, changes).map_err(|e| unusable(&self.path, &e))
+        guarded(&self.path, || self.try_save(next_transfer, changes).map_err(|e| unusable(&self.path, &e)))
     }
 
     fn try_save(

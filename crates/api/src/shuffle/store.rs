@@ -3,7 +3,7 @@
 //! Leaves out: all that agents say anew. Read [`History`] first.
 
 use super::wire::EndedView;
-use crate::store::{StoreError, open_database, unusable};
+use crate::store::{StoreError, guarded, open_database, unusable};
 use redb::backends::InMemoryBackend;
 use redb::{
     Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, TableDefinition,
@@ -26,7 +26,7 @@ type Failure = Box<dyn std::error::Error>;
 impl History {
     /// Opens or makes it.
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
-        let database = open_database(path, FORMAT)?;
+        let database = guarded(path, || open_database(path, FORMAT))?;
         let history = Self { database, path: path.to_owned() };
         history.add(&[])?;
         Ok(history)
@@ -43,7 +43,7 @@ impl History {
 
     /// Adds transfers, oldest first, all or none.
     pub(super) fn add(&self, ended: &[EndedView]) -> Result<(), StoreError> {
-        self.try_add(ended).map_err(|e| unusable(&self.path, &e))
+        guarded(&self.path, || self.try_add(ended).map_err(|e| unusable(&self.path, &e)))
     }
 
     fn try_add(&self, ended: &[EndedView]) -> Result<(), Failure> {
@@ -64,7 +64,7 @@ impl History {
 
     /// The last ones, the last of all first.
     pub(super) fn last(&self, count: usize) -> Result<Vec<EndedView>, StoreError> {
-        self.try_last(count).map_err(|e| unusable(&self.path, &e))
+        guarded(&self.path, || self.try_last(count).map_err(|e| unusable(&self.path, &e)))
     }
 
     fn try_last(&self, count: usize) -> Result<Vec<EndedView>, Failure> {
