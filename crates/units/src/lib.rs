@@ -27,7 +27,16 @@ pub enum ParseQuantityError {
         /// The whole text.
         text: String,
     },
-    /// The unit is missing or not one of those known.
+    /// There is a number and nothing behind it.
+    NoUnit {
+        /// The whole text.
+        text: String,
+        /// The same with the unit that a bare number would mean elsewhere.
+        example: String,
+        /// The units that would have been understood.
+        known: &'static str,
+    },
+    /// The unit is not one of those known.
     UnknownUnit {
         /// The whole text.
         text: String,
@@ -47,8 +56,11 @@ impl std::fmt::Display for ParseQuantityError {
             Self::NoNumber { text } => {
                 write!(f, "`{text}`: must begin with a number, as in `20 Mbit/s` or `5 ms`")
             }
+            Self::NoUnit { text, example, known } => {
+                write!(f, "`{text}`: has no unit: write `{example}`, or use another of {known}")
+            }
             Self::UnknownUnit { text, known } => {
-                write!(f, "`{text}`: unit missing or unknown, use one of {known}")
+                write!(f, "`{text}`: unknown unit, use one of {known}")
             }
             Self::OutOfRange { text } => write!(f, "`{text}`: too large or negative for this quantity"),
         }
@@ -56,14 +68,24 @@ impl std::fmt::Display for ParseQuantityError {
 }
 impl std::error::Error for ParseQuantityError {}
 
-/// Splits `12.5 ms` into its number and its unit, and scales the number by the unit's factor.
-fn parse_scaled(text: &str, units: &[(&str, f64)], known: &'static str) -> Result<u64, ParseQuantityError> {
+/// Splits `12.5 ms` into its number and its unit, and scales the number by the unit's factor. `usual` is the unit that a
+/// number without one is told of.
+fn parse_scaled(
+    text: &str,
+    units: &[(&str, f64)],
+    usual: &str,
+    known: &'static str,
+) -> Result<u64, ParseQuantityError> {
     let trimmed = text.trim();
     let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(split);
     let unit = unit.trim();
     if number.is_empty() || number.parse::<f64>().is_err() {
         return Err(ParseQuantityError::NoNumber { text: text.to_owned() });
+    }
+    if unit.is_empty() {
+        let example = format!("{number} {usual}");
+        return Err(ParseQuantityError::NoUnit { text: text.to_owned(), example, known });
     }
     let &(_, factor) = units
         .iter()

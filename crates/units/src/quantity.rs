@@ -4,9 +4,8 @@ use crate::Duration;
 
 /// A size.
 ///
-/// Units: bytes. In text: `32 MiB`, `1.5 GB`; serialised as a plain number of bytes, and read from such a number or text.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
-#[serde(transparent)]
+/// Units: bytes. In text: `32 MiB`, `1.5 GB`, `64 B`; serialised as such text. A number without unit is refused.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteCount(u64);
 
 /// A rate.
@@ -104,30 +103,6 @@ impl BitRate {
     }
 }
 
-impl<'de> serde::Deserialize<'de> for ByteCount {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct NumberOrText;
-        impl serde::de::Visitor<'_> for NumberOrText {
-            type Value = ByteCount;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a size, such as 65536 or \"64 KiB\"")
-            }
-            fn visit_u64<E: serde::de::Error>(self, n: u64) -> Result<ByteCount, E> {
-                Ok(ByteCount(n))
-            }
-            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<ByteCount, E> {
-                u64::try_from(n)
-                    .map(ByteCount)
-                    .map_err(|_| E::invalid_value(serde::de::Unexpected::Signed(n), &self))
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ByteCount, E> {
-                text.parse().map_err(E::custom)
-            }
-        }
-        d.deserialize_any(NumberOrText)
-    }
-}
-
 impl std::ops::Mul<u64> for BitRate {
     type Output = Self;
     fn mul(self, n: u64) -> Self {
@@ -144,7 +119,6 @@ impl Serialiser {
 }
 
 const SIZES: &[(&str, f64)] = &[
-    ("", 1.0),
     ("B", 1.0),
     ("kB", 1e3),
     ("MB", 1e6),
@@ -170,13 +144,13 @@ const RATES: &[(&str, f64)] = &[
 impl std::str::FromStr for ByteCount {
     type Err = crate::ParseQuantityError;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        crate::parse_scaled(text, SIZES, "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB").map(Self)
+        crate::parse_scaled(text, SIZES, Self::USUAL_UNIT, "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB").map(Self)
     }
 }
 impl std::str::FromStr for BitRate {
     type Err = crate::ParseQuantityError;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        crate::parse_scaled(text, RATES, "bit/s, kbit/s, Mbit/s, Gbit/s, Tbit/s").map(Self)
+        crate::parse_scaled(text, RATES, Self::USUAL_UNIT, "bit/s, kbit/s, Mbit/s, Gbit/s, Tbit/s").map(Self)
     }
 }
 
@@ -219,20 +193,49 @@ macro_rules! serde_as_text {
         }
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                let text = <std::borrow::Cow<'de, str>>::deserialize(d)?;
-                text.parse().map_err(serde::de::Error::custom)
+                struct Text;
+                impl serde::de::Visitor<'_> for Text {
+                    type Value = $type;
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(f, "a number and its unit in quotes, such as \"{}\"", <$type>::EXAMPLE)
+                    }
+                    fn visit_u64<E: serde::de::Error>(self, bare: u64) -> Result<$type, E> {
+                        self.visit_str(&bare.to_string())
+                    }
+                    fn visit_i64<E: serde::de::Error>(self, bare: i64) -> Result<$type, E> {
+                        match u64::try_from(bare) {
+                            Ok(bare) => self.visit_u64(bare),
+                            Err(_) => Err(E::invalid_value(serde::de::Unexpected::Signed(bare), &self)),
+                        }
+                    }
+                    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<$type, E> {
+                        text.parse().map_err(E::custom)
+                    }
+                }
+                // Any: a bare number is told which unit it lacks.
+                d.deserialize_any(Text)
             }
         }
     };
 }
 pub(crate) use serde_as_text;
 
+impl ByteCount {
+    const BASE_UNIT: &'static str = "B";
+    const USUAL_UNIT: &'static str = "B";
+    const EXAMPLE: &'static str = "64 KiB";
+}
 impl BitRate {
     const BASE_UNIT: &'static str = "bit/s";
+    const USUAL_UNIT: &'static str = "bit/s";
+    const EXAMPLE: &'static str = "20 Mbit/s";
 }
 impl Duration {
     pub(crate) const BASE_UNIT: &'static str = "ps";
+    pub(crate) const USUAL_UNIT: &'static str = "s";
+    pub(crate) const EXAMPLE: &'static str = "5 ms";
 }
+serde_as_text!(ByteCount);
 serde_as_text!(BitRate);
 
 #[cfg(test)]
@@ -243,11 +246,28 @@ mod tests {
     #[test]
     fn sizes_and_rates_read_their_usual_spellings() {
         assert_eq!("32 MiB".parse(), Ok(ByteCount::mib(32)));
-        assert_eq!("1500".parse(), Ok(ByteCount::new(1500)));
+        assert_eq!("1500 B".parse(), Ok(ByteCount::new(1500)));
         assert_eq!("20Mbit/s".parse(), Ok(BitRate::mbps(20)));
         assert_eq!("0.5 Gbit/s".parse(), Ok(BitRate::mbps(500)));
         assert!("20".parse::<BitRate>().is_err(), "a rate without unit is a guess");
         assert!("20 MiB/s".parse::<BitRate>().is_err());
+    }
+
+    /// #17: `queue = 64` was a queue of 64 bytes, without a word.
+    #[test]
+    fn a_size_without_unit_is_refused_and_told_what_it_would_be() {
+        let said = "64".parse::<ByteCount>().expect_err("no unit").to_string();
+        assert_eq!(
+            said,
+            "`64`: has no unit: write `64 B`, or use another of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
+        );
+        let said = "1.5".parse::<BitRate>().expect_err("no unit").to_string();
+        assert!(said.contains("write `1.5 bit/s`"), "{said}");
+        let said = serde_json::from_str::<ByteCount>("64").expect_err("no unit").to_string();
+        assert!(said.contains("`64`: has no unit: write `64 B`"), "{said}");
+        let said = serde_json::from_str::<ByteCount>("-64").expect_err("negative").to_string();
+        assert!(said.contains("in quotes, such as \"64 KiB\""), "{said}");
+        assert_eq!(serde_json::to_string(&ByteCount::kib(64)).expect("text"), "\"64 KiB\"");
     }
 
     #[test]
@@ -262,6 +282,13 @@ mod tests {
             let exact = BitRate::bps(rate).transmit_time(ByteCount::new(bytes.into()));
             let fast = BitRate::bps(rate).serialiser().expect("rate is not zero").time(bytes);
             prop_assert!(exact.as_ps() - fast.as_ps() <= 1, "{} {}", exact, fast);
+        }
+
+        #[test]
+        fn sizes_survive_serialisation(size: u64) {
+            let size = ByteCount::new(size);
+            let text = serde_json::to_string(&size).expect("a size is a string");
+            prop_assert_eq!(serde_json::from_str::<ByteCount>(&text).expect("we wrote it"), size);
         }
 
         #[test]

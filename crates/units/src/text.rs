@@ -1,7 +1,8 @@
 //! Text that came from outside, made fit to be shown: on a terminal, in a log, in a message of one line.
 //!
 //! Source: Unicode Standard, section 23.1 (control codes) and Annex 9, section 2 (directional formatting characters).
-//! Leaves out: markup (XML and HTML escape what is theirs), and width. There is one function: [`printable`].
+//! Leaves out: markup (XML and HTML escape what is theirs), and width. There are [`printable`] and, for messages about a name
+//! that nothing has, [`known`].
 
 use std::borrow::Cow;
 
@@ -18,6 +19,71 @@ use std::borrow::Cow;
 /// ```
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.contains(misleads) { Cow::Owned(text.replace(misleads, "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+/// The most names that [`known`] lists.
+const LISTED_MAX: usize = 16;
+/// The most names that are compared with one, and the most characters of such a name.
+const COMPARED_MAX: usize = 4_096;
+const COMPARED_CHARS_MAX: usize = 64;
+
+/// What there is where there is no `name`: first what it is like, then all names, or the first 16 and how many more.
+///
+/// Cost: at most 4,096 names are compared.
+///
+/// ```
+/// use anabranch_units::text::known;
+/// assert_eq!(known("pariss", ["lima", "paris"]), "did you mean `paris`? There are lima, paris");
+/// assert_eq!(known("x", ["lima", "paris"]), "there are lima, paris");
+/// ```
+pub fn known<N: AsRef<str>>(name: &str, names: impl IntoIterator<Item = N>) -> String {
+    let mut listed = String::new();
+    let (mut like, mut count) = (None::<(usize, N)>, 0);
+    for other in names {
+        count += 1;
+        let text = other.as_ref();
+        if count <= LISTED_MAX {
+            listed.push_str(if count > 1 { ", " } else { "" });
+            listed.push_str(&printable(text));
+        }
+        if let Some(far) = distance(name, text).filter(|_| count <= COMPARED_MAX)
+            && like.as_ref().is_none_or(|(least, _)| far < *least)
+        {
+            like = Some((far, other));
+        }
+    }
+    if let more @ 1.. = count.saturating_sub(LISTED_MAX) {
+        listed.push_str(&format!(" and {more} more"));
+    }
+    match (like, count) {
+        (_, 0) => "there is none".to_owned(),
+        (Some((_, like)), _) => format!("did you mean `{}`? There are {listed}", printable(like.as_ref())),
+        (None, _) => format!("there are {listed}"),
+    }
+}
+
+/// How many letters would have to be changed, put in or left out (Levenshtein 1966) to make one of the other, capitals and
+/// the kind of hyphen aside; `None` where that is more than a third of them, so that nobody would mistake one for the other.
+fn distance(one: &str, other: &str) -> Option<usize> {
+    let plain = |text: &str| -> Vec<char> {
+        let letters = text.chars().take(COMPARED_CHARS_MAX + 1).flat_map(char::to_lowercase);
+        letters.map(|c| if matches!(c, '_' | ' ' | '>') { '-' } else { c }).collect()
+    };
+    let (one, other) = (plain(one), plain(other));
+    let longest = one.len().max(other.len());
+    if longest > COMPARED_CHARS_MAX || one.len().abs_diff(other.len()) > longest / 3 {
+        return None;
+    }
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.iter().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in other.iter().enumerate() {
+            let changed = before + usize::from(a != b);
+            before = row[j + 1];
+            row[j + 1] = changed.min(before + 1).min(row[j] + 1);
+        }
+    }
+    Some(row[other.len()]).filter(|far| *far <= longest / 3)
 }
 
 /// Whether a terminal would do something else than show the character.
@@ -54,7 +120,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_unknown_name_is_told_the_like_one_and_a_list_that_ends() {
+        let names = ["star", "dumbbell", "leaf-spine", "fat-tree"];
+        assert!(known("fat_tree", names).starts_with("did you mean `fat-tree`? There are star, "));
+        assert!(known("Leafspine", names).starts_with("did you mean `leaf-spine`?"));
+        assert_eq!(known("ring", names), "there are star, dumbbell, leaf-spine, fat-tree");
+        assert_eq!(known("ring", [""; 0]), "there is none");
+        let many = (0..40).map(|n| format!("h{n}"));
+        let said = known("h3x9", many);
+        assert!(said.starts_with("did you mean `h39`?") && said.ends_with(", h15 and 24 more"), "{said}");
+        assert_eq!(known("a\u{202e}", ["b\u{1b}"]), "there are b\u{fffd}");
+    }
+
     proptest! {
+        #[test]
+        fn a_name_is_most_like_itself(name in "\\PC{1,12}", other in "\\PC{1,12}") {
+            prop_assert_eq!(distance(&name, &name), Some(0));
+            prop_assert_eq!(distance(&name, &other), distance(&other, &name));
+        }
+
         #[test]
         fn what_is_printable_stays_as_it_is_and_is_as_long(text in any::<String>()) {
             let shown = printable(&text);

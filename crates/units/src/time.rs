@@ -172,7 +172,7 @@ const UNITS: &[(&str, f64)] = &[
 impl std::str::FromStr for Duration {
     type Err = crate::ParseQuantityError;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        crate::parse_scaled(text, UNITS, "ps, ns, us, ms, s, min, h").map(Self)
+        crate::parse_scaled(text, UNITS, Self::USUAL_UNIT, "ps, ns, us, ms, s, min, h").map(Self)
     }
 }
 

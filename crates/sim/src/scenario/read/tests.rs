@@ -82,7 +82,7 @@ fn what_is_wrong_is_said_in_one_line_with_its_place_and_what_is_allowed() {
         ("servers = 4", "servers = 0", &["x.toml:10: workload[0].servers", "0", "1 to"]),
         ("servers = 4", "", &["x.toml:7: workload[0]", "missing field `servers`"]),
         ("servers = 4", "servers = 4\npriority = 3", &["x.toml:11: workload[0].priority", "3", "0 to 2"]),
-        ("servers = 4", "servers = 4\ntotal = 5", &["x.toml:9: workload[0].block", "either block or total"]),
+        ("servers = 4", "servers = 4\ntotal = \"5 B\"", &["x.toml:9: workload[0].block", "either block or total"]),
         ("[workload]", "[transport]\nmss = 0\n[workload]", &["x.toml:7: transport", "mss", "0", "1 to"]),
         ("[workload]", "[transport]\ncontrol = \"dctcp\"\n[workload]", &["x.toml:7: transport", "ecn"]),
         (
