@@ -337,7 +337,7 @@ impl Show<'_> {
             command.args(["--congestion-control", name]);
         }
         if let Some(symbol) = self.args.symbol {
-            command.args(["--symbol", &symbol.as_u64().to_string()]);
+            command.args(["--symbol", &format!("{} B", symbol.as_u64())]);
         }
         let mut sender = emulation.spawn(self.source, command)?;
         let stdout = sender.stdout.take().context("its output is piped")?;

@@ -241,6 +241,9 @@ fn check(args: &Args) -> anyhow::Result<Job> {
             properties.queue = args.queue;
         }
     }
+    if let Some(queue) = args.queue.filter(|queue| queue.as_u64() < args.mtu.into()) {
+        anyhow::bail!("--queue {queue}: must hold at least a packet of --mtu, {} B", args.mtu);
+    }
     let site = args.site.as_deref().map_or(Ok(SiteId(0)), |name| topology.find_site(name))?;
     let runs = args
         .runs

@@ -3,7 +3,6 @@
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, SiteId};
-use anyhow::Context as _;
 
 /// Which network.
 #[derive(clap::Args, Clone, Debug)]
@@ -30,19 +29,4 @@ impl TopologyArgs {
 /// Errors: a name that the topology does not have.
 pub fn sites(topology: &Topology, names: &[String]) -> anyhow::Result<Vec<SiteId>> {
     names.iter().map(|n| topology.find_site(n).map_err(Into::into)).collect()
-}
-
-/// The link that `A-B` or `A>B` names: the first from A to B.
-///
-/// Errors: no such sites, or no link between them.
-pub fn link(topology: &Topology, name: &str) -> anyhow::Result<anabranch_units::LinkId> {
-    // Site names may contain hyphens: try every place to cut.
-    let cuts = name.match_indices(['-', '>']).filter_map(|(at, _)| {
-        let from = topology.find_site(&name[..at]).ok()?;
-        let to = topology.find_site(&name[at + 1..]).ok()?;
-        topology.links_out(from).find(|l| topology.link(*l).to == to)
-    });
-    cuts.into_iter()
-        .next()
-        .with_context(|| format!("no link `{name}`: write it as FROM-TO, two sites with a link"))
 }

@@ -7,7 +7,8 @@
 //! Leaves out: real capacities (all links get the one asked for) and topologies from files ([`crate::file`]). Read
 //! [`BUILTINS`] and [`builtin`] first.
 
-use crate::{LinkProperties, Place, Topology};
+use crate::{CAPACITY_MAX, LinkProperties, Place, Topology};
+use anabranch_units::text::{known, printable};
 use anabranch_units::{BitRate, Duration, SiteId};
 
 /// A built-in topology, for lists and help texts.
@@ -44,10 +45,12 @@ pub enum BuiltinError {
         /// The name asked for.
         name: String,
     },
-    /// The capacity asked for is nothing.
-    ZeroCapacity {
+    /// No link can have the capacity asked for.
+    Capacity {
         /// The topology asked for.
         name: &'static str,
+        /// The capacity.
+        capacity: BitRate,
     },
 }
 
@@ -55,11 +58,11 @@ impl std::fmt::Display for BuiltinError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unknown { name } => {
-                let known: Vec<_> = BUILTINS.iter().map(|b| b.name).collect();
-                write!(f, "no built-in topology `{name}`: there are {}", known.join(", "))
+                let known = known(name, BUILTINS.iter().map(|b| b.name));
+                write!(f, "no built-in topology `{}`: {known}", printable(name))
             }
-            Self::ZeroCapacity { name } => {
-                write!(f, "{name}: link capacity 0 bit/s: must be at least 1 bit/s")
+            Self::Capacity { name, capacity } => {
+                write!(f, "{name}: link capacity {capacity}: must be 1 bit/s to {CAPACITY_MAX}")
             }
         }
     }
@@ -107,7 +110,7 @@ pub(crate) fn fibre_delay_over(metres: f64) -> Duration {
 
 /// The built-in topology called `name`, every link of the given capacity.
 ///
-/// Errors: an unknown name, a capacity of zero.
+/// Errors: an unknown name, a capacity that no link can have.
 ///
 /// ```
 /// use anabranch_graph::builtin::builtin;
@@ -116,12 +119,12 @@ pub(crate) fn fibre_delay_over(metres: f64) -> Duration {
 /// assert_eq!((internet2.sites().len(), internet2.links().len()), (9, 26));
 /// ```
 pub fn builtin(name: &str, capacity: BitRate) -> Result<Topology, BuiltinError> {
-    let known = BUILTINS.iter().find(|b| b.name == name);
-    let known = known.ok_or_else(|| BuiltinError::Unknown { name: name.to_owned() })?;
-    if capacity.as_bps() == 0 {
-        return Err(BuiltinError::ZeroCapacity { name: known.name });
+    let found = BUILTINS.iter().find(|b| b.name == name);
+    let found = found.ok_or_else(|| BuiltinError::Unknown { name: name.to_owned() })?;
+    if capacity.as_bps() == 0 || capacity > CAPACITY_MAX {
+        return Err(BuiltinError::Capacity { name: found.name, capacity });
     }
-    Ok(match known.name {
+    Ok(match found.name {
         "butterfly" => butterfly(capacity),
         "internet2" => cabled("internet2", INTERNET2_SITES, INTERNET2_LINKS, capacity),
         _ => cabled("b4", B4_SITES, B4_LINKS, capacity),
@@ -244,7 +247,9 @@ mod tests {
         let error = builtin("b5", BitRate::mbps(1)).expect_err("there is none").to_string();
         assert_eq!(error, "no built-in topology `b5`: there are butterfly, internet2, b4");
         let error = builtin("b4", BitRate::bps(0)).expect_err("links need a capacity").to_string();
-        assert_eq!(error, "b4: link capacity 0 bit/s: must be at least 1 bit/s");
+        assert_eq!(error, "b4: link capacity 0 bit/s: must be 1 bit/s to 1000000 Gbit/s");
+        assert!(builtin("b4", CAPACITY_MAX).is_ok());
+        assert!(builtin("b4", BitRate::bps(CAPACITY_MAX.as_bps() + 1)).is_err());
     }
 
     #[test]

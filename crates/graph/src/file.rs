@@ -11,6 +11,7 @@ pub mod toml;
 
 use crate::builtin::{BUILTINS, BuiltinError, PATH_STRETCH, builtin};
 use crate::{Topology, TopologyError};
+use anabranch_units::text::{known, printable};
 use anabranch_units::{BitRate, Duration};
 
 /// The longest text that is read.
@@ -217,8 +218,8 @@ impl std::fmt::Display for LoadError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unknown { spec } => {
-                let known: Vec<_> = BUILTINS.iter().map(|b| b.name).collect();
-                write!(f, "no topology `{spec}`: use {}, or a .toml or .graphml file", known.join(", "))
+                let known = known(spec, BUILTINS.iter().map(|b| b.name));
+                write!(f, "no topology `{}`: {known}; or name a .toml or .graphml file", printable(spec))
             }
             Self::Unreadable { path, error } => write!(f, "cannot read topology {path}: {error}"),
             Self::File(error) => error.fmt(f),
@@ -251,7 +252,7 @@ pub fn resolve(spec: &str) -> Result<Source, LoadError> {
 /// let b4 = load("b4", &defaults, |_| unreachable!("it is built in")).expect("it is built in");
 /// assert_eq!(b4.sites().len(), 13);
 /// let error = load("b5", &defaults, |_| unreachable!("it is no file")).expect_err("there is none");
-/// assert_eq!(error.to_string(), "no topology `b5`: use butterfly, internet2, b4, or a .toml or .graphml file");
+/// assert_eq!(error.to_string(), "no topology `b5`: there are butterfly, internet2, b4; or name a .toml or .graphml file");
 /// ```
 pub fn load(
     spec: &str,

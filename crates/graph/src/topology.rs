@@ -1,15 +1,16 @@
 //! The network model: sites and directed links (CodedBulk section 2.1).
 //!
 //! Built through [`Topology::add_site`], [`Topology::add_switch`], [`Topology::add_link`] and [`Topology::add_cable`],
-//! which refuse what no network can be. Leaves out: where a topology comes from (built-in ones, data centres and files
+//! which refuse what no network can be. A link is called `A-B`, after its ends ([`Topology::find_link`]). Leaves out: where a topology comes from (built-in ones, data centres and files
 //! have modules of their own).
 
+use anabranch_units::text::{known, printable};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
 use std::collections::BTreeMap;
 
 /// A network of sites joined by directed links.
 ///
-/// Invariants: site names are unique and not empty; a link joins two different, existing sites and has a capacity of
+/// Invariants: site names are unique, and can be a file's or a folder's name ([`check_site_name`]); a link joins two different, existing sites and has a capacity of
 /// at least 1 bit/s. Ids are indices into [`Topology::sites`] and [`Topology::links`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
@@ -80,10 +81,22 @@ impl LinkProperties {
 pub enum TopologyError {
     /// Two sites share a name.
     DuplicateSite(String),
-    /// A site has an empty name.
-    EmptySiteName,
+    /// A site is called what none may be.
+    SiteName {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// No site has this name.
     UnknownSite {
+        /// The name asked for.
+        name: String,
+        /// Names that exist, shortened for a message.
+        known: String,
+    },
+    /// No link is called so.
+    UnknownLink {
         /// The name asked for.
         name: String,
         /// Names that exist, shortened for a message.
@@ -133,9 +146,13 @@ impl std::fmt::Display for TopologyError {
             Self::DuplicateSite(name) => {
                 write!(f, "site `{name}` appears twice: give each site its own name")
             }
-            Self::EmptySiteName => write!(f, "a site has an empty name"),
+            Self::SiteName { name, reason } => write!(f, "site `{}`: a name {reason}", printable(name)),
             Self::UnknownSite { name, known } => {
-                write!(f, "no site `{name}` in this topology: it has {known}")
+                write!(f, "no site `{}` in this topology: {known}", printable(name))
+            }
+            Self::UnknownLink { name, known } => {
+                let name = printable(name);
+                write!(f, "no link `{name}`: write it as FROM-TO, two sites with a link: {known}")
             }
             Self::SelfLink(name) => {
                 write!(f, "link from `{name}` to itself: a link joins two different sites")
@@ -159,6 +176,25 @@ impl std::fmt::Display for TopologyError {
     }
 }
 impl std::error::Error for TopologyError {}
+
+/// The most bytes of a site's name.
+pub const SITE_NAME_BYTES_MAX: usize = 128;
+
+/// Whether a site may be called so: names become those of folders, certificates and environment variables.
+///
+/// Errors: [`TopologyError::SiteName`]: empty, too long, `.` or `..`, with a `/` or a character that is not shown.
+pub fn check_site_name(name: &str) -> Result<(), TopologyError> {
+    let reason = match name {
+        "" => "must not be empty",
+        "." | ".." => "must not be a folder's way up",
+        _ if name.len() > SITE_NAME_BYTES_MAX => "must have at most 128 bytes",
+        _ if name.contains('/') => "must not contain `/`",
+        _ if printable(name) != name => "must not contain characters that are not shown",
+        _ => return Ok(()),
+    };
+    let short = name.chars().take(SITE_NAME_BYTES_MAX).collect();
+    Err(TopologyError::SiteName { name: short, reason })
+}
 
 /// The most sites that a topology may have.
 pub const SITES_MAX: usize = 4096;
@@ -235,24 +271,57 @@ impl Topology {
     ///
     /// Errors: [`TopologyError::UnknownSite`].
     pub fn find_site(&self, name: &str) -> Result<SiteId, TopologyError> {
-        if let Some(id) = self.by_name.get(name) {
-            return Ok(*id);
-        }
-        match name.parse::<u16>() {
-            Ok(i) if usize::from(i) < self.sites.len() => Ok(SiteId(i)),
-            _ => Err(TopologyError::UnknownSite { name: name.to_owned(), known: self.known_sites() }),
-        }
+        self.site_called(name).ok_or_else(|| {
+            let known = known(name, self.sites.iter().map(|site| &site.name));
+            TopologyError::UnknownSite { name: name.to_owned(), known }
+        })
     }
 
-    fn known_sites(&self) -> String {
-        let names: Vec<_> = self.sites.iter().take(16).map(|s| s.name.as_str()).collect();
-        let more = self.sites.len().saturating_sub(names.len());
-        if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }
+    fn site_called(&self, name: &str) -> Option<SiteId> {
+        let numbered = || name.parse::<u16>().ok().filter(|i| usize::from(*i) < self.sites.len()).map(SiteId);
+        self.by_name.get(name).copied().or_else(numbered)
+    }
+
+    /// The links that `A-B` or `A>B` names: those from A to B, or with `both` those from B to A for `A-B`, too. A and B are
+    /// names or numbers.
+    ///
+    /// Errors: [`TopologyError::UnknownLink`].
+    pub fn find_links(&self, name: &str, both: bool) -> Result<Vec<LinkId>, TopologyError> {
+        // Names may contain hyphens: every place to cut is tried.
+        let found = name.match_indices(['-', '>']).find_map(|(at, mark)| {
+            let (from, to) = (self.site_called(&name[..at])?, self.site_called(&name[at + 1..])?);
+            let is_between = |link: &LinkId| {
+                let link = self.link(*link);
+                let is_back = both && mark == "-" && (link.from, link.to) == (to, from);
+                (link.from, link.to) == (from, to) || is_back
+            };
+            let links: Vec<_> = self.link_ids().filter(is_between).collect();
+            (!links.is_empty()).then_some(links)
+        });
+        found.ok_or_else(|| {
+            let known = known(name, self.link_ids().map(|link| self.link_name(link)));
+            TopologyError::UnknownLink { name: name.to_owned(), known }
+        })
+    }
+
+    /// The first of the links from A to B that `A-B` or `A>B` names.
+    ///
+    /// Errors: [`TopologyError::UnknownLink`].
+    pub fn find_link(&self, name: &str) -> Result<LinkId, TopologyError> {
+        Ok(self.find_links(name, false)?[0])
+    }
+
+    /// What a link is called: `A-B`. Parallel links share a name.
+    ///
+    /// Panics: if the id is not of this topology.
+    pub fn link_name(&self, id: LinkId) -> String {
+        let link = self.link(id);
+        format!("{}-{}", self.site(link.from).name, self.site(link.to).name)
     }
 
     /// Adds a site that has a host of its own and returns its id, the next free one.
     ///
-    /// Errors: empty or repeated name, too many sites.
+    /// Errors: a repeated name or one that no site may have, too many sites.
     pub fn add_site(
         &mut self,
         name: impl Into<String>,
@@ -270,9 +339,7 @@ impl Topology {
 
     /// Adds a site of either kind.
     pub(crate) fn push_site(&mut self, site: Site) -> Result<SiteId, TopologyError> {
-        if site.name.is_empty() {
-            return Err(TopologyError::EmptySiteName);
-        }
+        check_site_name(&site.name)?;
         if self.by_name.contains_key(&site.name) {
             return Err(TopologyError::DuplicateSite(site.name));
         }
@@ -420,7 +487,6 @@ mod tests {
         assert!(matches!(t.add_link(a, b, priceless), Err(TopologyError::BadNumber { .. })));
         assert_eq!(t.add_site("a", None), Err(TopologyError::DuplicateSite("a".into())));
         assert_eq!(t.add_switch("a"), Err(TopologyError::DuplicateSite("a".into())));
-        assert_eq!(t.add_switch(""), Err(TopologyError::EmptySiteName));
     }
 
     /// #17: sums over links overflowed.
@@ -433,6 +499,37 @@ mod tests {
         }
         let one_more = t.add_link(a, b, LinkProperties::new(BitRate::bps(1), Duration::ZERO));
         assert!(matches!(one_more, Err(TopologyError::TooFast { together: true, .. })));
+    }
+
+    /// #17: with a site `../../x` the folder of a demonstration lay outside of where it should be.
+    #[test]
+    fn a_site_is_called_what_a_folder_can_be() {
+        for good in ["a", "New York (1)", "s\u{e3}o paulo", "...", "a..b", &"x".repeat(SITE_NAME_BYTES_MAX)] {
+            assert_eq!(check_site_name(good), Ok(()), "{good}");
+        }
+        let long = "x".repeat(SITE_NAME_BYTES_MAX + 1);
+        for bad in ["", ".", "..", "../../x", "/", "a/b", "a\nb", "a\0", "a\u{202e}b", &long] {
+            let (mut t, ..) = pair();
+            let said = t.add_switch(bad).expect_err(bad);
+            assert!(matches!(said, TopologyError::SiteName { .. }) && said.to_string().lines().count() == 1);
+        }
+    }
+
+    #[test]
+    fn links_are_found_by_their_ends_and_unknown_ones_are_told_which_there_are() {
+        let (mut t, a, b) = pair();
+        let c = t.add_site("a-b", None).expect("a new name");
+        let good = LinkProperties::new(BitRate::mbps(1), Duration::ZERO);
+        let (there, back) = t.add_cable(a, b, good.clone()).expect("a good cable");
+        let second = t.add_link(a, b, good.clone()).expect("a good link");
+        let one_way = t.add_link(c, b, good).expect("a good link");
+        assert_eq!(t.find_links("a-b", true), Ok(vec![there, back, second]));
+        assert_eq!(t.find_links("a>b", true), Ok(vec![there, second]));
+        assert_eq!((t.find_link("a-b"), t.find_link("1-0")), (Ok(there), Ok(back)));
+        assert_eq!((t.find_link("a-b-b"), t.link_name(one_way).as_str()), (Ok(one_way), "a-b-b"));
+        assert_eq!(t.find_links("b-a-b", true), Ok(vec![one_way]), "by the name of the way back");
+        let said = t.find_link("b-a-b").expect_err("it goes the other way").to_string();
+        assert!(said.contains("no link `b-a-b`") && said.contains("a-b, b-a, a-b, a-b-b"), "{said}");
     }
 
     #[test]

@@ -8,12 +8,26 @@ use anabranch_fabric::switch::{ecmp::Ecmp, spray::Spray};
 use anabranch_fabric::{
     AnyElement, BufferId, FifoPort, Policy, Port, PortError, PortSettings, SharedBuffer, Switch, Target,
 };
-use anabranch_graph::file::{Defaults, load};
+use anabranch_graph::builtin::BUILTINS;
+use anabranch_graph::file::{Defaults, load, resolve};
 use anabranch_graph::{LinkProperties, Routes, Topology, TopologyError, datacentre};
-use anabranch_units::{LinkId, Seed, SiteId};
+use anabranch_units::text::{known, printable};
+use anabranch_units::{ByteCount, LinkId, Seed, SiteId};
 
 /// The node that all hosts stand in.
 pub(crate) const HOSTS: Target = Target::node(0);
+
+/// The networks that are made from numbers.
+pub(crate) const GENERATED: [&str; 4] = ["star", "dumbbell", "leaf-spine", "fat-tree"];
+
+/// That there is no such topology, and which there are; `None` for one that there is, or that may be a file.
+pub(crate) fn unknown_topology(name: &str) -> Option<String> {
+    if GENERATED.contains(&name) || resolve(name).is_ok() {
+        return None;
+    }
+    let all = GENERATED.into_iter().chain(BUILTINS.iter().map(|builtin| builtin.name));
+    Some(format!("no topology `{}`: {}; or name a .toml or .graphml file", printable(name), known(name, all)))
+}
 
 /// A network, ready to be built for one run after the other.
 #[derive(Debug)]
@@ -72,7 +86,7 @@ impl Network {
             })?;
         }
         // Inside a data centre every hop counts alike; between cities the shortest fibre wins.
-        let is_generated = matches!(spec.topology.as_str(), "star" | "dumbbell" | "leaf-spine" | "fat-tree");
+        let is_generated = GENERATED.contains(&spec.topology.as_str());
         let length =
             |link| if is_generated { 1 } else { topology.link(link).properties.delay.as_ps().max(1) };
         let lengths: Vec<u64> = topology.link_ids().map(length).collect();
@@ -109,10 +123,13 @@ impl Network {
 
     /// The host that is called so.
     ///
-    /// Errors: one line: no such site, or it is a switch.
+    /// Errors: one line: no such site, or it is a switch, and which there are.
     pub fn find_host(&self, name: &str) -> Result<u16, String> {
         let site = self.topology.find_site(name).map_err(|error| error.to_string())?;
-        self.host(site).ok_or_else(|| format!("`{name}` is a switch: name a host"))
+        self.host(site).ok_or_else(|| {
+            let hosts = self.hosts.iter().map(|host| &self.topology.site(*host).name);
+            format!("`{name}` is a switch: name a host: {}", known(name, hosts))
+        })
     }
 
     /// Links between two hosts; 0 where there is no way.
@@ -146,18 +163,9 @@ impl Network {
 
     /// The link that `FROM-TO` names.
     ///
-    /// Errors: one line: no such sites, or no link between them.
+    /// Errors: one line: no such sites, or no link between them, and which there are.
     pub fn find_link(&self, name: &str) -> Result<LinkId, String> {
-        let topology = &self.topology;
-        // Names may contain hyphens: every place to cut is tried.
-        let mut cuts = name.match_indices('-').filter_map(|(at, _)| {
-            let from = topology.find_site(&name[..at]).ok()?;
-            let to = topology.find_site(&name[at + 1..]).ok()?;
-            topology.links_out(from).find(|link| topology.link(*link).to == to)
-        });
-        cuts.next().ok_or_else(|| {
-            format!("no link `{name}`: write it as FROM-TO, two sites with a link between them")
-        })
+        self.topology.find_link(name).map_err(|error| error.to_string())
     }
 
     /// True where packets only come to `site` if they are for it: a host with one link, or none of whose neighbours send
@@ -198,6 +206,28 @@ impl Network {
         let is_edge = site.index() < self.hosts.len() + 2 * half * half;
         let way = if is_edge { core as usize / half } else { core as usize % half };
         &next[way..=way]
+    }
+
+    /// Whether each queue holds a packet of this size.
+    ///
+    /// Errors: which does not, and the setting that says so.
+    pub(crate) fn check_queues(&self, spec: &NetworkSpec, packet: ByteCount) -> Result<(), NetworkError> {
+        for link in self.topology.link_ids() {
+            let queue = self.ports[link.index()].queue_bytes_max;
+            if queue >= packet {
+                continue;
+            }
+            let message =
+                format!("{} B: must hold at least a packet of {} B", queue.as_u64(), packet.as_u64());
+            return Err(match self.topology.link(link).properties.queue {
+                None => NetworkError { field: Kind::of(&self.topology, link).queue(spec).0, message },
+                Some(_) => {
+                    let message = format!("link {}: queue {message}", self.topology.link_name(link));
+                    NetworkError { field: "network.topology", message }
+                }
+            });
+        }
+        Ok(())
     }
 
     /// The elements, where each host's packets go, and the shared buffers. Links for which `changes` says so can change.
@@ -267,22 +297,48 @@ fn topology(spec: &NetworkSpec, read: &dyn Fn(&str) -> std::io::Result<String>) 
     generated.map_err(|error| error.to_string())
 }
 
+/// Whose port a link's is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A host's own, where there are switches.
+    Host,
+    /// A switch's towards a host, or any where there are no switches.
+    Edge,
+    /// A switch's towards another switch.
+    Uplink,
+}
+
+impl Kind {
+    fn of(topology: &Topology, link: LinkId) -> Self {
+        let anabranch_graph::Link { from, to, .. } = topology.link(link);
+        match (topology.site(*from).is_switch, topology.site(*to).is_switch) {
+            // In a network without switches every site forwards.
+            (false, _) if topology.sites().iter().any(|site| site.is_switch) => Self::Host,
+            (true, true) => Self::Uplink,
+            _ => Self::Edge,
+        }
+    }
+
+    /// What waits at most at such a port where the link does not say, and the setting that says so.
+    fn queue(self, spec: &NetworkSpec) -> (&'static str, ByteCount) {
+        match (self, spec.uplink_queue) {
+            (Self::Host, _) => ("network.host_queue", spec.host_queue),
+            (Self::Uplink, Some(queue)) => ("network.uplink_queue", queue),
+            _ => ("network.queue", spec.queue),
+        }
+    }
+}
+
 fn port_settings(spec: &NetworkSpec, topology: &Topology, link: LinkId) -> PortSettings {
-    let anabranch_graph::Link { from, to, properties } = topology.link(link);
-    let (from, to) = (topology.site(*from), topology.site(*to));
-    let queue = match (from.is_switch, to.is_switch) {
-        // In a network without switches every site forwards.
-        (false, _) if topology.sites().iter().any(|site| site.is_switch) => spec.host_queue,
-        (true, true) => spec.uplink_queue.unwrap_or(spec.queue),
-        _ => spec.queue,
-    };
-    let is_host = !from.is_switch && queue == spec.host_queue;
+    let properties = &topology.link(link).properties;
+    let kind = Kind::of(topology, link);
+    let queue = properties.queue.unwrap_or(kind.queue(spec).1);
     PortSettings {
         loss_ppm: properties.loss_ppm.max(spec.loss_ppm),
         bit_errors_ppt: spec.bit_errors_ppt,
-        queue_packets_max: spec.queue_packets.filter(|_| !is_host),
-        mark_bytes: spec.mark.filter(|_| !is_host),
-        ..PortSettings::new(properties.capacity, properties.delay, properties.queue.unwrap_or(queue))
+        queue_packets_max: spec.queue_packets.filter(|_| kind != Kind::Host),
+        mark_bytes: spec.mark.filter(|_| kind != Kind::Host),
+        ..PortSettings::new(properties.capacity, properties.delay, queue)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::traffic::{
     Arrivals, Incast, IncastSettings, Job, Sending, Start, Traffic, Transfers, Udp, UdpFlow,
 };
 use anabranch_fabric::PortSettings;
-use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, ParseQuantityError, Seed};
 use std::io;
 
 /// A scenario, ready to run any number of times.
@@ -80,6 +80,10 @@ impl Plan {
         systems: &dyn Systems,
     ) -> Result<Self, PlanError> {
         let network = Network::new(&scenario.network, read).map_err(|e| wrong(e.field, e.message))?;
+        let segment = ByteCount::new(scenario.transport.mss.into())
+            + ByteCount::new(scenario.transport.header_bytes.into());
+        let packet = scenario.workload.iter().map(Workload::packet).fold(segment, ByteCount::max);
+        network.check_queues(&scenario.network, packet).map_err(|e| wrong(e.field, e.message))?;
         let mut work = Vec::new();
         for (index, workload) in scenario.workload.iter().enumerate() {
             let field = format!("workload[{index}]");
@@ -357,6 +361,9 @@ fn look_up(
             let sizes = match (Sizes::carried(&poisson.sizes), poisson.sizes.parse::<ByteCount>()) {
                 (Some(sizes), _) => sizes,
                 (None, Ok(size)) if size.as_u64() > 0 => Sizes::fixed(size),
+                (None, Err(error @ ParseQuantityError::NoUnit { .. })) => {
+                    return Err(wrong(sizes_field(), error));
+                }
                 _ => {
                     let text = file(sizes_field(), &poisson.sizes)?;
                     let wrong = |error| wrong(sizes_field(), format!("{}: {error}", poisson.sizes));

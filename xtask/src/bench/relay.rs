@@ -235,7 +235,7 @@ fn measure(args: &Args, binary: &Path, folder: &Path, parts: &Parts) -> anyhow::
     let sent = Command::new(binary)
         .args(["-q", "replicate", "send", "file.bin", "--as", "copy.bin", "--scheme", "coded", "--from", "s"])
         .args(["--to", "t1,t2", "--json", "--controller", &controller])
-        .args(["--symbol", &args.symbol_bytes.to_string()])
+        .args(["--symbol", &format!("{} B", args.symbol_bytes)])
         .arg("--keys")
         .arg(&keys)
         .current_dir(folder)

@@ -110,18 +110,8 @@ fn links(name: &str, topology: &Topology) -> anyhow::Result<Vec<LinkId>> {
     if name == "all" {
         return Ok(topology.link_ids().collect());
     }
-    // Site names may contain hyphens: try every place to cut.
-    let found = name.match_indices(['-', '>']).find_map(|(at, mark)| {
-        let from = topology.find_site(&name[..at]).ok()?;
-        let to = topology.find_site(&name[at + 1..]).ok()?;
-        let between = |link: &LinkId| {
-            let link = topology.link(*link);
-            (link.from, link.to) == (from, to) || (mark == "-" && (link.from, link.to) == (to, from))
-        };
-        let links: Vec<_> = topology.link_ids().filter(between).collect();
-        (!links.is_empty()).then_some(links)
-    });
-    found.with_context(|| format!("no link `{name}`: write it as A-B (both directions), A>B (one) or all, with sites that have a link"))
+    let shape = "A-B means both directions, A>B one, `all` every link";
+    topology.find_links(name, true).map_err(|error| anyhow::anyhow!("{error} ({shape})"))
 }
 
 #[cfg(test)]
@@ -165,9 +155,10 @@ mod tests {
     fn a_wrong_change_says_what_is_wrong() {
         let topology = internet2();
         for (text, expected) in [
-            ("2 link 0-1 down", "unit"),
+            ("2 link 0-1 down", "write `2 s`"),
             ("2s 0-1 down", "write it as"),
             ("2s link 0-8 down", "no link `0-8`"),
+            ("2s link seattle-los-angles down", "did you mean `seattle-los-angeles`?"),
             ("2s link 0-1 sideways", "write it as"),
             ("2s link 0-1 rate 0 bit/s", "at least 1 bit/s"),
             ("2s link 0-1 loss 7", "0.1%"),

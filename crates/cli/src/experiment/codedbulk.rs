@@ -393,7 +393,7 @@ fn measure(
         let scheme = if row.scheme == JOINT { "auto" } else { &row.scheme[..] };
         let mut command = stage.send(&emulation, d.source, &d.destinations, scheme, names)?;
         command.args(["--congestion-control", &args.congestion_control]);
-        command.args(["--symbol", &args.symbol.as_u64().to_string()]);
+        command.args(["--symbol", &format!("{} B", args.symbol.as_u64())]);
         command.args(["--buffer-packets", &args.buffer_packets.to_string()]);
         senders.push(emulation.spawn(d.source, command)?);
     }

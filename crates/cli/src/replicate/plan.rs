@@ -127,7 +127,7 @@ fn ask<'a>(
     let from = topology.find_site(from)?;
     let mut request = Request::new(topology, from, network::sites(topology, to)?);
     request.avoid_sites = network::sites(topology, avoid.0)?;
-    request.avoid_links = avoid.1.iter().map(|l| network::link(topology, l)).collect::<Result<_, _>>()?;
+    request.avoid_links = avoid.1.iter().map(|l| topology.find_link(l)).collect::<Result<_, _>>()?;
     Ok(request)
 }
 
@@ -202,7 +202,7 @@ fn json(
             .map(|(id, bytes)| {
                 let link = topology.link(id);
                 serde_json::json!({
-                    "from": topology.site(link.from).name, "to": topology.site(link.to).name, "bytes": bytes,
+                    "from": topology.site(link.from).name, "to": topology.site(link.to).name, "bytes": bytes.as_u64(),
                 })
             })
             .collect();

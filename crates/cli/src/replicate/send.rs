@@ -1,6 +1,5 @@
 //! `anabranch replicate send`: asks the controller for a transfer and watches it to its end.
 
-use crate::network;
 use anabranch_api::wire::{
     DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest, TopologyView, TransferView,
 };
@@ -168,7 +167,7 @@ fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
     let mut request = SubmitRequest::new(name(&args.from)?, &args.file, to.collect::<Result<Vec<_>, _>>()?);
     request.avoid_sites = args.avoid_sites.iter().map(|s| name(s)).collect::<Result<_, _>>()?;
     for text in &args.avoid_links {
-        let link = topology.link(network::link(topology, text)?);
+        let link = topology.link(topology.find_link(text)?);
         let name = |s| topology.site(s).name.clone();
         request.avoid_links.push(LinkName { from: name(link.from), to: name(link.to) });
     }
@@ -199,7 +198,7 @@ fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
 /// Errors: no such link, a setting that is unknown or has no value.
 fn hop(text: &str, usual: &HopRequest, topology: &Topology) -> anyhow::Result<HopOverrideRequest> {
     let mut words = text.split_whitespace();
-    let link = topology.link(network::link(topology, words.next().unwrap_or_default())?);
+    let link = topology.link(topology.find_link(words.next().unwrap_or_default())?);
     let name = |s| topology.site(s).name.clone();
     let mut hop = usual.clone();
     let mut settings = words.peekable();

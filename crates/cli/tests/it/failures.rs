@@ -494,7 +494,7 @@ fn bad_input_gets_one_line_that_says_what_where_and_what_to_do() {
         let all = [&["send", "--quiet", "--controller", local.address(), "--from", "s"], arguments].concat();
         local.command(&all)
     };
-    expect_one_line(send(&["file", "--to", "nowhere"]), &["`nowhere`", "it has s, d1, d2, island"]);
+    expect_one_line(send(&["file", "--to", "nowhere"]), &["`nowhere`", "there are s, d1, d2, island"]);
     expect_one_line(send(&["file", "--to", "d1,d1"]), &["`d1` appears twice", "name it once"]);
     expect_one_line(send(&["file", "--to", ""]), &["no site ``"]);
     expect_one_line(send(&["file", "--to", "d1,s"]), &["`s` is both", "leave it out"]);

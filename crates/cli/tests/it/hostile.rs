@@ -106,7 +106,7 @@ impl World {
         }
         for site in ["s", "r", "d"] {
             std::fs::create_dir(world.folder.path().join(site)).expect("a new folder");
-            let (listen, memory) = (world.address(site).to_string(), SITE_MEMORY.to_string());
+            let (listen, memory) = (world.address(site).to_string(), format!("{SITE_MEMORY} B"));
             let own = ["relay", "--site", site, "--dir", site, "--listen", &listen, "--memory", &memory];
             world.start(site, &[&own[..], &["--controller", &controller]].concat());
         }

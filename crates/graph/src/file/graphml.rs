@@ -6,7 +6,7 @@
 //! | of | field | for |
 //! | --- | --- | --- |
 //! | graph | `Network`, else `label` | the topology's name |
-//! | node | `label` | the site's name, with ` (id)` behind it where several nodes share a label or it says nothing |
+//! | node | `label` | the site's name, with ` (id)` behind it where several nodes share a label or it says nothing; `/` becomes `-` |
 //! | node | `Latitude`, `Longitude` | its place, if both are there |
 //! | edge | `LinkSpeedRaw` (bit/s), else `LinkSpeed` and `LinkSpeedUnits` (`K`, `M`, `G`, `T`) | capacity |
 //!
@@ -18,8 +18,9 @@
 
 use super::{At, Defaults, Problem, quoted};
 use crate::builtin::fibre_delay;
-use crate::{CAPACITY_MAX, LINKS_MAX, LinkProperties, Place, SITES_MAX, Topology};
+use crate::{CAPACITY_MAX, LINKS_MAX, LinkProperties, Place, SITE_NAME_BYTES_MAX, SITES_MAX, Topology};
 use anabranch_units::BitRate;
+use anabranch_units::text::printable;
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -230,6 +231,16 @@ fn number(
     }
 }
 
+/// A label as a site may be called: in one line, without `/`, and short enough for a number behind it.
+fn site_name(label: &str) -> String {
+    let words =
+        label.split(|c: char| c.is_whitespace() || printable(c.encode_utf8(&mut [0; 4])) == "\u{fffd}");
+    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+    let name = words.join(" ").replace('/', "-");
+    let end = (0..=SITE_NAME_BYTES_MAX / 3).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+    name[..end].trim_end().to_owned()
+}
+
 /// Adds a site for every node and returns their ids by the nodes'.
 fn add_sites<'a>(
     topology: &mut Topology,
@@ -237,12 +248,12 @@ fn add_sites<'a>(
     keys: &Keys<'_>,
 ) -> Result<BTreeMap<&'a str, anabranch_units::SiteId>, At> {
     let nodes: Vec<_> = graph.children().filter(|n| is(n, "node")).collect();
-    let label = |node| field(keys, node, "node", "label").map_or("", |(text, _)| text);
-    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let label = |node| site_name(field(keys, node, "node", "label").map_or("", |(text, _)| text));
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for node in &nodes {
         *seen.entry(label(*node)).or_default() += 1;
     }
-    let mut taken: BTreeSet<String> = seen.keys().map(|&label| label.to_owned()).collect();
+    let mut taken: BTreeSet<String> = seen.keys().cloned().collect();
     let mut ids = BTreeMap::new();
     for node in nodes {
         let Some(id) = node.attribute("id") else { return Err(bad(node, "id", "(missing)", "there")) };
@@ -251,12 +262,12 @@ fn add_sites<'a>(
         }
         let label = label(node);
         // The Zoo writes `None` and `?` where its map had no name.
-        let says_something = !matches!(label, "" | "None" | "?");
-        let name = if says_something && seen[label] == 1 {
-            label.to_owned()
+        let says_something = !matches!(label.as_str(), "" | "None" | "?" | "." | "..");
+        let name = if says_something && seen[&label] == 1 {
+            label
         } else {
-            let base = if says_something { label } else { "site" };
-            let mut name = format!("{base} ({id})");
+            let base = if says_something { &label } else { "site" };
+            let mut name = format!("{base} ({})", site_name(id));
             while taken.contains(&name) {
                 name.push('\'');
             }

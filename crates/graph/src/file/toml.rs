@@ -40,7 +40,7 @@ use crate::builtin::{fibre_delay, fibre_delay_over};
 use crate::{LinkProperties, Place, Site, Topology};
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
-use anabranch_units::{BitRate, ByteCount, SiteId};
+use anabranch_units::{BitRate, ByteCount, ParseQuantityError, SiteId};
 use std::fmt::Write;
 
 /// The longest fibre: half way round the Earth, a hundred times.
@@ -279,7 +279,12 @@ impl<'a> Field<'a> {
         allowed: &str,
     ) -> Result<Q, At> {
         let text = self.value.get_ref().as_str().ok_or_else(|| self.bad(allowed))?;
-        text.parse().map_err(|_| self.bad(allowed))
+        text.parse().map_err(|error| match error {
+            ParseQuantityError::NoUnit { example, .. } => {
+                self.bad(&format!("{allowed}: write \"{example}\""))
+            }
+            _ => self.bad(allowed),
+        })
     }
     fn capacity(&self) -> Result<BitRate, At> {
         let allowed = "a rate of at least 1 bit/s such as \"20 Mbit/s\"";

@@ -2,7 +2,8 @@
 
 use super::read::Wrong;
 use super::{Incast, Scenario, Udp, Workload};
-use anabranch_units::{BitRate, Duration};
+use crate::network::unknown_topology;
+use anabranch_units::{BitRate, ByteCount, Duration};
 
 /// The longest run. An hour of a busy network is more than anyone waits for.
 pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100_000);
@@ -67,6 +68,10 @@ impl Scenario {
 
     fn network_check(&self) -> Result<(), Wrong> {
         let n = &self.network;
+        // First of all: numbers that belong to `fat-tree` are no mistake of who wrote `fat_tree`.
+        if let Some(message) = unknown_topology(&n.topology) {
+            return Err(Wrong::new("network.topology", message));
+        }
         let given =
             [("hosts", n.hosts), ("pairs", n.pairs), ("tors", n.tors), ("spines", n.spines), ("k", n.k)];
         let needed: &[&str] = match n.topology.as_str() {
@@ -188,6 +193,14 @@ impl Workload {
                 udp.check(field)
             }
             Self::Trace(_) | Self::System(_) => Ok(()),
+        }
+    }
+
+    /// The largest packet that it sends of itself, on the wire: what TCP and systems send aside.
+    pub(crate) const fn packet(&self) -> ByteCount {
+        match self {
+            Self::Udp(udp) => udp.packet,
+            _ => ByteCount::ZERO,
         }
     }
 }

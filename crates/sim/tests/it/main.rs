@@ -61,6 +61,34 @@ fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
     assert!(seen >= 10, "{seen}");
 }
 
+/// #17: a queue below a packet passed nothing but what found it empty.
+#[test]
+fn a_queue_holds_at_least_the_largest_packet() {
+    let plan = |network: &str, workload: &str| {
+        let text =
+            format!("duration = \"1 s\"\nnetwork = {{ {network} }}\n[workload]\npairs = \"all\"\n{workload}");
+        let topology = "site = [{ name = \"a\" }, { name = \"b\" }]\ncable = [{ between = [\"a\", \"b\"], queue = \"1 kB\" }]";
+        let error = Plan::new(scenario(&text), &|_| Ok(topology.to_owned())).err();
+        error.map(|error| error.to_string()).unwrap_or_default()
+    };
+    let star = |more: &str| format!("topology = \"star\", hosts = 3, {more}");
+    let long = "kind = \"long\"";
+    assert_eq!(plan(&star("queue = \"1500 B\""), long), "");
+    assert_eq!(
+        plan(&star("queue = \"1499 B\""), long),
+        "network.queue: 1499 B: must hold at least a packet of 1500 B"
+    );
+    assert!(plan(&star("host_queue = \"1 kB\""), long).starts_with("network.host_queue: "));
+    let dumbbell = "topology = \"dumbbell\", pairs = 2, uplink_queue = \"1 kB\"";
+    assert!(plan(dumbbell, long).starts_with("network.uplink_queue: "));
+    let udp = "kind = \"udp\"\nrate = \"1 Mbit/s\"\npacket = \"9000 B\"";
+    assert!(plan(&star("queue = \"8999 B\""), udp).contains("a packet of 9000 B"));
+    assert!(
+        plan("topology = \"x.toml\"", long)
+            .starts_with("network.topology: link a-b: queue 1000 B: must hold")
+    );
+}
+
 /// Names between backticks: fields, as a refused one's message lists them.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)

@@ -140,7 +140,7 @@ fn the_dctcp_queue_swings_as_its_paper_says() {
             uplink_rate = "10 Gbit/s"
             uplink_delay = "30 us"
             queue = "10 MB"
-            mark = 97500
+            mark = "97500 B"
             [transport]
             control = "dctcp"
             ecn = true

@@ -1,7 +1,7 @@
 //! The TOML format: what is read, what is refused and how, and that writing is reading's inverse.
 
 use crate::file::{Defaults, Format, parse};
-use crate::{CAPACITY_MAX, DELAY_MAX, LinkProperties, Place, Site, Topology};
+use crate::{CAPACITY_MAX, DELAY_MAX, LinkProperties, Place, Site, Topology, check_site_name};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
 use proptest::prelude::*;
 
@@ -41,7 +41,7 @@ capacity = "400 Mbit/s"
 delay = "40.5 ms"
 cost = 0.5
 loss_ppm = 1000
-queue = "9000"
+queue = "9000 B"
 [[cable]]
 between = ["amsterdam", "ashburn"]
 [[cable]]
@@ -121,7 +121,8 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
             "[[site]] has no field `is_switch`: use name, latitude_deg, longitude_deg, switch (net.toml:3)",
         ),
         ("[[site]]\nname = 4", "[[site]]: name 4: must be a text in quotes (net.toml:2)"),
-        ("[[site]]\nname = \"\"", "a site has an empty name (net.toml:1)"),
+        ("[[site]]\nname = \"../../x\"", "site `../../x`: a name must not contain `/` (net.toml:1)"),
+        ("[[site]]\nname = \"\"", "site ``: a name must not be empty (net.toml:1)"),
         (
             "[defaults]\ncapacity = \"0 bit/s\"\n[[site]]\nname = \"a\"",
             "[defaults]: capacity \"0 bit/s\": must be a rate of at least 1 bit/s such as \"20 Mbit/s\" (net.toml:2)",
@@ -148,7 +149,11 @@ fn what_is_wrong_with_a_link_is_said_in_one_line_with_its_place() {
             "[[cable]]\nbetween = [\"a\"]",
             "[[cable]]: between (array): must be two sites: [\"…\", \"…\"] (net.toml:6)",
         ),
-        ("[[cable]]\nbetween = [\"a\", \"z\"]", "no site `z` in this topology: it has a, b (net.toml:6)"),
+        (
+            "[[cable]]\nbetween = [\"a\", \"b\"]\nqueue = \"9000\"",
+            "[[cable]]: queue \"9000\": must be a size such as \"256 KiB\": write \"9000 B\" (net.toml:7)",
+        ),
+        ("[[cable]]\nbetween = [\"a\", \"z\"]", "no site `z` in this topology: there are a, b (net.toml:6)"),
         (
             "[[cable]]\nbetween = [\"a\", \"a\"]",
             "link from `a` to itself: a link joins two different sites (net.toml:5)",
@@ -160,7 +165,7 @@ fn what_is_wrong_with_a_link_is_said_in_one_line_with_its_place() {
         ("[[link]]\nfrom = \"a\"", "[[link]] is incomplete: add to = \"…\" (net.toml:5)"),
         (
             "[[link]]\nfrom = \"a\"\nto = \"b\"\ncapacity = \"20\"",
-            "[[link]]: capacity \"20\": must be a rate of at least 1 bit/s such as \"20 Mbit/s\" (net.toml:8)",
+            "[[link]]: capacity \"20\": must be a rate of at least 1 bit/s such as \"20 Mbit/s\": write \"20 bit/s\" (net.toml:8)",
         ),
         (
             "[[link]]\nfrom = \"a\"\nto = \"b\"\ndelay = 5",
@@ -204,7 +209,8 @@ fn topologies() -> impl Strategy<Value = Topology> {
     let place = (-90.0..=90.0f64, -180.0..=180.0f64)
         .prop_map(|(latitude_deg, longitude_deg)| Place { latitude_deg, longitude_deg });
     let site = (proptest::option::of(place), any::<bool>());
-    let sites = proptest::collection::btree_map("\\PC{1,8}|[\\n\\t\"'\\\\]{1,3}", site, 2..6);
+    let name = "\\PC{1,8}|[\"'\\\\]{1,3}".prop_filter("a site's name", |name| check_site_name(name).is_ok());
+    let sites = proptest::collection::btree_map(name, site, 2..6);
     let properties = (
         1..=CAPACITY_MAX.as_bps(),
         0..=DELAY_MAX.as_ps(),

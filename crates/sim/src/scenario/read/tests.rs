@@ -82,7 +82,11 @@ fn what_is_wrong_is_said_in_one_line_with_its_place_and_what_is_allowed() {
         ("servers = 4", "servers = 0", &["x.toml:10: workload[0].servers", "0", "1 to"]),
         ("servers = 4", "", &["x.toml:7: workload[0]", "missing field `servers`"]),
         ("servers = 4", "servers = 4\npriority = 3", &["x.toml:11: workload[0].priority", "3", "0 to 2"]),
-        ("servers = 4", "servers = 4\ntotal = \"5 B\"", &["x.toml:9: workload[0].block", "either block or total"]),
+        (
+            "servers = 4",
+            "servers = 4\ntotal = \"5 B\"",
+            &["x.toml:9: workload[0].block", "either block or total"],
+        ),
         ("[workload]", "[transport]\nmss = 0\n[workload]", &["x.toml:7: transport", "mss", "0", "1 to"]),
         ("[workload]", "[transport]\ncontrol = \"dctcp\"\n[workload]", &["x.toml:7: transport", "ecn"]),
         (
@@ -147,5 +151,28 @@ fn a_path_of_sixteen_steps_is_looked_up_and_a_longer_one_is_refused_in_a_short_l
         let said = one(&swept, &[]).expect_err("too long a path");
         assert!(said.starts_with("x.toml:") && said.contains("more than 16 steps"), "{said}");
         assert!(said.chars().count() < 500, "{said}");
+    }
+}
+
+/// #17: `fat_tree` for `fat-tree` complained of `k`.
+#[test]
+fn an_unknown_topology_is_said_to_be_unknown_with_what_there_is() {
+    let said = one(INCAST, &["network.topology=fat_tree", "network.k=4"]).expect_err("no such topology");
+    assert_eq!(
+        said,
+        "--set network.topology=fat_tree: network.topology: no topology `fat_tree`: did you mean `fat-tree`? There are star, \
+         dumbbell, leaf-spine, fat-tree, butterfly, internet2, b4; or name a .toml or .graphml file"
+    );
+    assert!(one(&INCAST.replace("hosts = 33", ""), &["network.topology=mine.toml"]).is_ok());
+}
+
+/// #17: a queue of 64 bytes gave a tenth of the rate, without a word.
+#[test]
+fn a_number_without_unit_is_refused_wherever_a_size_is_meant() {
+    for set in
+        ["network.queue=64", "network.queue=\"64\"", "workload.block=1000", "transport.receive_buffer=65536"]
+    {
+        let said = one(INCAST, &[set]).expect_err("no unit");
+        assert!(said.contains("unit") && said.lines().count() == 1, "{said}");
     }
 }
