@@ -76,6 +76,13 @@ impl Client {
         self.connection.get(&format!("/v1/transfers/{id}/plan")).await
     }
 
+    /// Of the plans of a transfer's attempts, the last that served the most destinations.
+    ///
+    /// Errors: see [`ClientError`]; status 404 before the first.
+    pub async fn widest_plan(&self, id: TransferId) -> Result<Plan, ClientError> {
+        self.connection.get(&format!("/v1/transfers/{id}/plan?widest=true")).await
+    }
+
     /// The controller's network, and which sites are up.
     ///
     /// Errors: see [`ClientError`].

@@ -6,13 +6,13 @@
 
 use crate::metrics::Metrics;
 use crate::server::Service;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Times};
 use anabranch_graph::Topology;
 use anabranch_net::keys::System;
 use anabranch_replicate::control::{Command, Report, TransferId};
 use anabranch_replicate::coordinator::{
     Coordinator, CoordinatorConfig, Event, EventKind, PlanRequest, Planner, SubmitError, TransferRequest,
-    TransferStatus,
+    TransferSnapshot, TransferStatus,
 };
 use anabranch_replicate::plan::Plan;
 use anabranch_units::{Duration, Instant, LinkId, SiteId};
@@ -113,6 +113,7 @@ struct State {
     store_retry_at: Option<Instant>,
     sites: Vec<SiteQueue>,
     logs: BTreeMap<TransferId, EventLog>,
+    times: BTreeMap<TransferId, Times>,
     counters: Counters,
 }
 
@@ -134,6 +135,12 @@ struct SiteQueue {
 fn queue_id() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |d| d.as_nanos() as u64)
+}
+
+/// The time of day, as people and their logs have it.
+fn unix_ms() -> Option<u64> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.ok().and_then(|d| u64::try_from(d.as_millis()).ok())
 }
 
 struct EventLog {
@@ -187,6 +194,7 @@ impl Controller {
             store_retry_at: None,
             sites: (0..sites).map(|_| SiteQueue::default()).collect(),
             logs: BTreeMap::new(),
+            times: stored.times,
             counters: Counters::default(),
         };
         Ok(Self {
@@ -250,6 +258,16 @@ impl Controller {
     /// The plan of a transfer's present or last attempt, since the controller's start.
     pub fn plan(&self, id: TransferId) -> Option<Plan> {
         self.lock().coordinator.plan(id).cloned()
+    }
+
+    /// The plan of the attempt that served the most destinations, since the controller's start.
+    pub fn widest_plan(&self, id: TransferId) -> Option<Plan> {
+        self.lock().coordinator.widest_plan(id).cloned()
+    }
+
+    /// When a transfer was accepted, and when it ended.
+    pub fn times(&self, id: TransferId) -> Times {
+        self.lock().times.get(&id).copied().unwrap_or_default()
     }
 
     /// Whether a site is registered and answers.
@@ -481,6 +499,13 @@ impl Controller {
             }
             let changes: Vec<_> =
                 state.unsaved.iter().map(|&id| (id, state.coordinator.snapshot(id))).collect();
+            state.note_times(&changes);
+            let changes: Vec<_> = changes
+                .into_iter()
+                .map(|(id, snapshot)| {
+                    (id, snapshot.map(|s| (s, state.times.get(&id).copied().unwrap_or_default())))
+                })
+                .collect();
             if let Err(error) = state.store.save(state.coordinator.next_transfer(), &changes) {
                 tracing::error!("{error}");
                 state.counters.store_errors += 1;
@@ -576,6 +601,21 @@ impl Service for Controller {
 impl State {
     fn now(&self) -> Instant {
         Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+    }
+
+    /// Notes which transfers were accepted or ended just now.
+    fn note_times(&mut self, changes: &[(TransferId, Option<TransferSnapshot>)]) {
+        let now = unix_ms();
+        for (id, snapshot) in changes {
+            let Some(snapshot) = snapshot else {
+                self.times.remove(id);
+                continue;
+            };
+            let times = self.times.entry(*id).or_insert(Times { began_unix_ms: now, ended_unix_ms: None });
+            if snapshot.outcome.is_some() && times.ended_unix_ms.is_none() {
+                times.ended_unix_ms = now;
+            }
+        }
     }
 
     /// Notes that the site's present process said something.

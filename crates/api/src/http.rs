@@ -27,6 +27,7 @@ use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use futures_util::stream::{Stream, unfold};
+use serde::Deserialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use utoipa::OpenApi;
@@ -282,6 +283,7 @@ async fn submit(
 
 fn view(controller: &Controller, s: TransferStatus) -> TransferView {
     let name = |site: SiteId| controller.topology().site(site).name.clone();
+    let times = controller.times(s.id);
     TransferView {
         id: s.id.0,
         phase: s.phase,
@@ -306,6 +308,8 @@ fn view(controller: &Controller, s: TransferStatus) -> TransferView {
         suspects: s.suspects.into_iter().map(name).collect(),
         congestion_controls: s.congestion_controls,
         last_trouble: s.last_trouble,
+        began_unix_ms: times.began_unix_ms,
+        ended_unix_ms: times.ended_unix_ms,
         destinations: s
             .destinations
             .into_iter()
@@ -335,11 +339,23 @@ async fn transfer(State(controller): State<Controller>, Path(id): Path<u64>) -> 
     Ok(Json(view(&controller, status)))
 }
 
-#[utoipa::path(get, path = "/v1/transfers/{id}/plan", params(("id" = u64, Path)),
+/// Which plan of a transfer.
+#[derive(Deserialize)]
+struct WhichPlan {
+    #[serde(default)]
+    widest: bool,
+}
+
+#[utoipa::path(get, path = "/v1/transfers/{id}/plan",
+    params(("id" = u64, Path), ("widest" = Option<bool>, Query, description = "that of the attempt that served the most destinations")),
     responses((status = 200, body = Object, description = "the plan of the present or last attempt"), (status = 404, body = ErrorBody)))]
-async fn plan(State(controller): State<Controller>, Path(id): Path<u64>) -> Result<Response, Refusal> {
-    let plan = controller
-        .plan(TransferId(id))
+async fn plan(
+    State(controller): State<Controller>,
+    Path(id): Path<u64>,
+    Query(which): Query<WhichPlan>,
+) -> Result<Response, Refusal> {
+    let id_of = TransferId(id);
+    let plan = if which.widest { controller.widest_plan(id_of) } else { controller.plan(id_of) }
         .ok_or_else(|| Refusal(StatusCode::NOT_FOUND, format!("no plan of a transfer {id} yet")))?;
     Ok(Json(plan).into_response())
 }

@@ -26,4 +26,4 @@ pub use controller::{BoxedPlanner, Controller, ControllerConfig};
 #[doc(hidden)]
 pub use exercise::exercise;
 pub use server::{ServeConfig, ServeError, Server, Service};
-pub use store::StoreError;
+pub use store::{StoreError, Times};

@@ -10,12 +10,15 @@ use anabranch_replicate::coordinator::TransferSnapshot;
 use redb::{
     Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, StorageError, TableDefinition,
 };
+use serde::{Deserialize, Serialize};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 const TRANSFERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("transfers");
+const TIMES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("times");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 /// Version of the records; another one is refused, not guessed at.
 const FORMAT: &[u8] = b"1";
@@ -133,10 +136,23 @@ pub(crate) struct Store {
     path: PathBuf,
 }
 
+/// When a transfer was accepted and when it ended, in milliseconds since 1970; none where that is not known (yet).
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Times {
+    /// When it was accepted.
+    pub began_unix_ms: Option<u64>,
+    /// When it was over.
+    pub ended_unix_ms: Option<u64>,
+}
+
+/// What is kept of a transfer; none once it is forgotten.
+pub(crate) type Change = (TransferId, Option<(TransferSnapshot, Times)>);
+
 /// What was in it.
 pub(crate) struct Stored {
     pub(crate) next_transfer: TransferId,
     pub(crate) snapshots: Vec<TransferSnapshot>,
+    pub(crate) times: BTreeMap<TransferId, Times>,
 }
 
 /// What ids mean: site names and the ends of links, in order.
@@ -166,6 +182,7 @@ impl Store {
         {
             let mut meta = write.open_table(META).map_err(|e| unusable(&e))?;
             write.open_table(TRANSFERS).map_err(|e| unusable(&e))?;
+            write.open_table(TIMES).map_err(|e| unusable(&e))?;
             let known = meta.get("topology").map_err(|e| unusable(&e))?.map(|v| v.value() == fingerprint);
             match known {
                 None => drop(meta.insert("topology", fingerprint.as_slice()).map_err(|e| unusable(&e))?),
@@ -182,46 +199,48 @@ impl Store {
             Some(bytes) => serde_json::from_slice(&bytes).map_err(|e| bad(format!("next_transfer: {e}")))?,
         };
         let table = read.open_table(TRANSFERS).map_err(|e| unusable(&e))?;
-        let mut snapshots = Vec::new();
+        let known = read.open_table(TIMES).map_err(|e| unusable(&e))?;
+        let (mut snapshots, mut times) = (Vec::new(), BTreeMap::new());
         for entry in table.iter().map_err(|e| unusable(&e))? {
             let (id, bytes) = entry.map_err(|e| unusable(&e))?;
             let snapshot: TransferSnapshot = serde_json::from_slice(bytes.value())
                 .map_err(|e| bad(format!("transfer {}: {e}", id.value())))?;
+            let at = known.get(id.value()).map_err(|e| unusable(&e))?;
+            let at = at.and_then(|bytes| serde_json::from_slice(bytes.value()).ok()).unwrap_or_default();
+            times.insert(snapshot.id, at);
             snapshots.push(snapshot);
         }
-        drop((meta, table, read));
+        drop((meta, table, known, read));
         Ok((
             Self { database, path: path.to_owned() },
-            Stored { next_transfer: TransferId(next_transfer), snapshots },
+            Stored { next_transfer: TransferId(next_transfer), snapshots, times },
         ))
     }
 
     /// Makes changes durable, all or none: a snapshot, or the end of a transfer that was forgotten.
-    pub(crate) fn save(
-        &self,
-        next_transfer: TransferId,
-        changes: &[(TransferId, Option<TransferSnapshot>)],
-    ) -> Result<(), StoreError> {
+    pub(crate) fn save(&self, next_transfer: TransferId, changes: &[Change]) -> Result<(), StoreError> {
         guarded(&self.path, || self.try_save(next_transfer, changes).map_err(|e| unusable(&self.path, &e)))
     }
 
     fn try_save(
         &self,
         next_transfer: TransferId,
-        changes: &[(TransferId, Option<TransferSnapshot>)],
+        changes: &[Change],
     ) -> Result<(), Box<dyn std::error::Error>> {
         let write = self.database.begin_write()?;
         {
             let mut meta = write.open_table(META)?;
             meta.insert("next_transfer", serde_json::to_vec(&next_transfer)?.as_slice())?;
-            let mut table = write.open_table(TRANSFERS)?;
-            for (id, snapshot) in changes {
-                match snapshot {
-                    Some(snapshot) => {
+            let (mut table, mut known) = (write.open_table(TRANSFERS)?, write.open_table(TIMES)?);
+            for (id, kept) in changes {
+                match kept {
+                    Some((snapshot, times)) => {
                         table.insert(id.0, serde_json::to_vec(snapshot)?.as_slice())?;
+                        known.insert(id.0, serde_json::to_vec(times)?.as_slice())?;
                     }
                     None => {
                         table.remove(id.0)?;
+                        known.remove(id.0)?;
                     }
                 }
             }

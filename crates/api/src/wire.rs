@@ -251,6 +251,12 @@ pub struct TransferView {
     pub congestion_controls: Vec<String>,
     /// Why the last attempt was stopped, if one was.
     pub last_trouble: Option<String>,
+    /// When it was accepted, in milliseconds since 1970; null if that is not known.
+    #[serde(default)]
+    pub began_unix_ms: Option<u64>,
+    /// When it was over, in milliseconds since 1970; null before.
+    #[serde(default)]
+    pub ended_unix_ms: Option<u64>,
     /// One for each destination.
     pub destinations: Vec<DestinationView>,
 }

@@ -1,26 +1,61 @@
 //! Pages for a browser on this machine, of what a service says.
 //!
 //! Services speak only to who has a certificate, which a browser seldom has; an operator's command serves a page on loopback
-//! and asks in the operator's name. Loopback only, and only for requests that name it as the host, so that no other site's
-//! script can read it through a name that it controls. Leaves out: the pages. Read [`serve`].
+//! and asks in the operator's name. So that nobody else looks with the operator's rights: loopback only; only for requests that
+//! name it as the host, so that no other site's script can read it through a name that it controls; and only below a path that
+//! nobody can guess, which the command prints, so that no other user of this machine can. Leaves out: what the pages show. Read
+//! [`serve`].
 
 use anabranch_api::ClientError;
 use anyhow::Context as _;
 use axum::Router;
-use axum::extract::Request;
-use axum::http::{StatusCode, header};
-use axum::middleware::{Next, from_fn};
-use axum::response::{IntoResponse, Response};
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-/// Everything the page loads comes from here.
-const POLICY: &str =
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'";
+/// What every answer says of itself: everything that the page loads comes from here, nothing else may show or embed it.
+const HEADERS: [(header::HeaderName, &str); 6] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+         frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    ),
+    (header::CACHE_CONTROL, "no-store"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
 
-/// Serves a page until the future is dropped.
+/// What a page consists of, beside what all have.
+pub struct Page {
+    /// The document.
+    pub html: &'static str,
+    /// Its script.
+    pub script: &'static str,
+}
+
+impl Page {
+    /// Its files, below the path that nobody can guess. Whatever else it asks for is a route `/{token}/NAME`.
+    pub fn routes<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
+        let Self { html, script } = self;
+        let javascript = |text: &'static str| get(move || async move { typed("text/javascript", text) });
+        Router::new()
+            .route("/{token}/", get(move || async move { Html(html) }))
+            .route("/{token}/page.css", get(|| async { typed("text/css", include_str!("page/page.css")) }))
+            .route("/{token}/common.js", javascript(include_str!("page/common.js")))
+            .route("/{token}/page.js", javascript(script))
+    }
+}
+
+/// Serves a page until the future is dropped. `trouble` is why the service could not be asked just now, if so.
 ///
 /// Errors: an address that is not loopback or cannot be listened on.
-pub async fn serve(routes: Router, listen: SocketAddr) -> anyhow::Result<()> {
+pub async fn serve(routes: Router, listen: SocketAddr, trouble: Option<ClientError>) -> anyhow::Result<()> {
     anyhow::ensure!(
         listen.ip().is_loopback(),
         "--web {listen}: only a loopback address, as the page asks nobody who they are: reach it through ssh -L"
@@ -28,14 +63,18 @@ pub async fn serve(routes: Router, listen: SocketAddr) -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::bind(listen)
         .await
         .with_context(|| format!("--web {listen}: cannot listen"))?;
-    eprintln!("http://{} shows the transfers; Ctrl-C ends it", listener.local_addr()?);
-    axum::serve(listener, guarded(routes)).await?;
+    if let Some(trouble) = trouble {
+        eprintln!("{trouble}; the page goes on asking");
+    }
+    let token = format!("{:016x}{:016x}", crate::process::random()?, crate::process::random()?);
+    eprintln!("http://{}/{token}/ shows the transfers; Ctrl-C ends it", listener.local_addr()?);
+    axum::serve(listener, guarded(routes, &token)).await?;
     Ok(())
 }
 
-/// Routes that answer only who names loopback.
-pub fn guarded(routes: Router) -> Router {
-    routes.layer(from_fn(guard))
+/// Routes that answer only who names loopback and knows the `token`.
+pub fn guarded(routes: Router, token: &str) -> Router {
+    routes.layer(from_fn_with_state(Arc::<str>::from(token), guard))
 }
 
 /// Text of this type.
@@ -43,19 +82,29 @@ pub fn typed(kind: &'static str, text: impl Into<String>) -> Response {
     ([(header::CONTENT_TYPE, kind)], text.into()).into_response()
 }
 
-/// Refuses who calls this machine by another's name.
-async fn guard(request: Request, next: Next) -> Response {
+/// Refuses who calls this machine by another's name, and who does not know the token.
+async fn guard(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     let ip = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    if name != "localhost" && !ip.is_ok_and(|ip| ip.is_loopback()) {
-        return (StatusCode::FORBIDDEN, "ask for localhost or a loopback address\n").into_response();
+    let first = request.uri().path().split('/').nth(1).unwrap_or_default();
+    let mut response = if name != "localhost" && !ip.is_ok_and(|ip| ip.is_loopback()) {
+        (StatusCode::FORBIDDEN, "ask for localhost or a loopback address\n").into_response()
+    } else if !is_same(first.as_bytes(), token.as_bytes()) {
+        (StatusCode::FORBIDDEN, "open the whole address that the command printed\n").into_response()
+    } else {
+        next.run(request).await
+    };
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
-    let mut response = next.run(request).await;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_SECURITY_POLICY, header::HeaderValue::from_static(POLICY));
-    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
     response
+}
+
+/// Whether both are the same, in a time that does not say how much of them is.
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    let differ = a.iter().zip(b).fold(0, |differ, (a, b)| std::hint::black_box(differ | (a ^ b)));
+    a.len() == b.len() && differ == 0
 }
 
 /// What a service did not answer, passed on with its line.
@@ -70,5 +119,18 @@ impl IntoResponse for Unanswered {
             _ => StatusCode::BAD_GATEWAY,
         };
         (status, self.0.to_string()).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_token_is_the_token() {
+        assert!(is_same(b"0123", b"0123"));
+        for other in ["", "0", "012", "01234", "0124", "1123"] {
+            assert!(!is_same(other.as_bytes(), b"0123"), "{other}");
+        }
     }
 }

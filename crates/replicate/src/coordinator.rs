@@ -373,6 +373,12 @@ impl<P: Planner> Coordinator<P> {
         self.transfers.keys().copied()
     }
 
+    /// Of the plans of a transfer's attempts, the last that served the most destinations: what it was meant to be before some
+    /// were left for later or had all (lost when the controller restarts).
+    pub fn widest_plan(&self, id: TransferId) -> Option<&Plan> {
+        self.transfers.get(&id).and_then(Transfer::widest_plan)
+    }
+
     /// The plan of a transfer's present or last attempt (lost when the controller restarts).
     pub fn plan(&self, id: TransferId) -> Option<&Plan> {
         self.transfers.get(&id).and_then(Transfer::plan)

@@ -36,6 +36,8 @@ const UNSAVED_MAX: usize = 4_096;
 pub struct CoordinatorServiceConfig {
     /// Makes what decides. Called at the start, and whenever the clock begins anew.
     pub allocator: Box<dyn Fn() -> BoxedAllocator + Send + Sync>,
+    /// Its name, for those who look.
+    pub allocator_name: String,
     /// How flows are told apart.
     pub settings: Settings,
     /// The file in which transfers that have ended are kept; made if it is not there.
@@ -55,6 +57,7 @@ impl CoordinatorServiceConfig {
     ) -> Self {
         Self {
             allocator: Box::new(allocator),
+            allocator_name: String::new(),
             settings: Settings::default(),
             store: store.into(),
             silence_max: Duration::from_secs(1),
@@ -226,7 +229,7 @@ impl CoordinatorService {
             TransferView { name: transfer.name, since_unix_ms, flows: flows.collect() }
         });
         let transfers = transfers.collect();
-        TransfersView { transfers, flows_left_out }
+        TransfersView { transfers, flows_left_out, allocator: self.shared.config.allocator_name.clone() }
     }
 
     pub(super) fn hosts(&self) -> Vec<HostView> {

@@ -72,6 +72,9 @@ pub struct TransfersView {
     pub transfers: Vec<TransferView>,
     /// Flows beyond the most that was asked for.
     pub flows_left_out: u64,
+    /// The allocator that decides, as the coordinator's command line names it.
+    #[serde(default)]
+    pub allocator: String,
 }
 
 /// A transfer that is under way.

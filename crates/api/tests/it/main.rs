@@ -261,6 +261,8 @@ async fn a_killed_controller_goes_on_where_it_was() {
     let id = operator.submit(&submit_request()).await.expect("a good request");
     let mut watch = operator.watch(id);
     wait_for_phase(&operator, id, PhaseName::Running).await;
+    let before = operator.status(id).await.expect("it is remembered");
+    assert!(before.began_unix_ms.is_some() && before.ended_unix_ms.is_none(), "{before:?}");
     while starts.load(Ordering::SeqCst) == 0 {
         tokio::time::sleep(StdDuration::from_millis(10)).await;
     }
@@ -275,6 +277,9 @@ async fn a_killed_controller_goes_on_where_it_was() {
     }
     let last = last.expect("a status ends the stream");
     assert_eq!((last.outcome, last.attempts), (Some(Outcome::Done), 2));
+    // #17: nobody said when a transfer began or how long it took.
+    assert_eq!(last.began_unix_ms, before.began_unix_ms, "kept over the restart");
+    assert!(last.ended_unix_ms >= last.began_unix_ms && last.ended_unix_ms.is_some(), "{last:?}");
     let second = operator.submit(&submit_request()).await.expect("a good request");
     assert!(second > id, "no id is used twice");
     sites.iter().for_each(JoinHandle::abort);

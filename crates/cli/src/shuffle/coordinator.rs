@@ -42,7 +42,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
     crate::process::check_descriptors(descriptors, serve.descriptors() + OWN_DESCRIPTORS);
     crate::process::runtime()?.block_on(async {
-        let config = CoordinatorServiceConfig::new(move || allocator.make(), &args.store);
+        let config = CoordinatorServiceConfig {
+            allocator_name: allocator.text(),
+            ..CoordinatorServiceConfig::new(move || allocator.make(), &args.store)
+        };
         let service = CoordinatorService::open(config)?;
         let server = Server::bind(service, &credentials, serve).await?;
         if !quiet {

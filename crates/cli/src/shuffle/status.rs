@@ -57,9 +57,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let (hosts, transfers) = (client.hosts().await?, client.transfers().await?);
         let history = if args.history > 0 { client.history(args.history).await? } else { Vec::new() };
         if args.json {
-            let TransfersView { transfers, flows_left_out } = transfers;
+            let TransfersView { transfers, flows_left_out, allocator } = transfers;
             let all = serde_json::json!({
-                "hosts": hosts, "transfers": transfers, "flows_left_out": flows_left_out, "history": history
+                "hosts": hosts, "transfers": transfers, "flows_left_out": flows_left_out,
+                "allocator": allocator, "history": history
             });
             println!("{all}");
         } else {

@@ -508,6 +508,16 @@ fn postpones_the_blocked(fill: bool) {
     }
     assert!(w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(2), .. })), "{:#?}", w.events.last());
     assert!(!w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(1), .. })));
+    // #17: the page showed the last attempt's plan, of one destination, below a table of both.
+    for _ in 0..100 {
+        w.tick();
+        let destinations = |plan: Option<&Plan>| plan.map(|p| p.destinations.clone()).unwrap_or_default();
+        assert_eq!(destinations(w.coordinator.widest_plan(id)), [SiteId(1), SiteId(2)]);
+        if destinations(w.coordinator.plan(id)).len() == 1 {
+            return;
+        }
+    }
+    panic!("no attempt without the one that was left for later");
 }
 
 #[test]

@@ -97,6 +97,8 @@ pub(super) struct Transfer {
     debts: BTreeMap<(SiteId, Debt), Option<Instant>>,
     informed: BTreeSet<SiteId>,
     last_plan: Option<Plan>,
+    /// An earlier attempt's that served more destinations than the last one's.
+    wider_plan: Option<Plan>,
     /// What the present or last attempt was planned together with.
     planned_with: Vec<TransferId>,
     /// When it was last stopped to be planned anew.
@@ -352,6 +354,7 @@ impl Transfer {
             debts: BTreeMap::new(),
             informed: BTreeSet::new(),
             last_plan: None,
+            wider_plan: None,
             planned_with: Vec::new(),
             moved_at: None,
             last_trouble: None,
@@ -425,6 +428,12 @@ impl Transfer {
 
     pub(super) fn plan(&self) -> Option<&Plan> {
         self.running().map(|r| &r.plan).or(self.last_plan.as_ref())
+    }
+
+    /// Of the plans there were, the last that served the most destinations.
+    pub(super) fn widest_plan(&self) -> Option<&Plan> {
+        let plans = [self.wider_plan.as_ref(), self.last_plan.as_ref(), self.running().map(|r| &r.plan)];
+        plans.into_iter().flatten().max_by_key(|plan| plan.destinations.len())
     }
 
     pub(super) fn status(&self, now: Instant) -> TransferStatus {
@@ -888,6 +897,17 @@ impl Transfer {
         }
         for &site in &attempt.participants {
             self.owe(site, Debt::Uninstall(attempt.run));
+        }
+        if self
+            .last_plan
+            .as_ref()
+            .is_some_and(|last| last.destinations.len() > attempt.plan.destinations.len())
+        {
+            let last = self.last_plan.take();
+            let served = |plan: &Option<Plan>| plan.as_ref().map_or(0, |plan| plan.destinations.len());
+            if served(&last) >= served(&self.wider_plan) {
+                self.wider_plan = last;
+            }
         }
         self.last_plan = Some(attempt.plan);
         self.changed(cx);

@@ -1,42 +1,15 @@
 // Asks every second how the transfers stand and shows it. Text from the controller is only ever set as text.
 "use strict";
 
-const EVERY_MS = 1000;
-const KEPT = 600; // rates that are kept of a transfer
-const at = (id) => document.getElementById(id);
+const KEPT = 1800; // rates that are kept of a transfer: half an hour
 const rates = new Map(); // by transfer: [seconds, bit/s]
 let chosen = null; // what the user clicked; the newest otherwise
 let drawn = ""; // which plan the picture shows
 
-function element(name, text, className) {
-  const node = document.createElement(name);
-  if (text !== undefined) node.textContent = text;
-  if (className) node.className = className;
-  return node;
-}
-
-function scaled(value, units, base) {
-  let i = 0;
-  while (value >= base && i + 1 < units.length) { value /= base; i += 1; }
-  return `${value >= 100 || i === 0 ? value.toFixed(0) : value.toFixed(1)} ${units[i]}`;
-}
-const rate = (bps) => scaled(bps, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"], 1000);
-const size = (bytes) => scaled(bytes, ["B", "KiB", "MiB", "GiB", "TiB"], 1024);
-function time(seconds) {
-  if (seconds < 90) return `${Math.ceil(seconds)} s`;
-  return seconds < 5400 ? `${Math.ceil(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
-}
-
-async function ask(path) {
-  const reply = await fetch(path);
-  if (!reply.ok) throw new Error(await reply.text());
-  return reply.json();
-}
-
 function stateOf(d) {
   if (d.verdict) return [d.verdict.verdict, d.verdict.reason];
   if (d.away) return ["away", d.away];
-  return [d.postponed ? "left for later" : "", ""];
+  return [d.postponed ? "after the others" : "", ""];
 }
 
 function note(t) {
@@ -47,25 +20,53 @@ function note(t) {
   rates.set(t.id, kept.slice(-KEPT));
 }
 
+// The least of 1, 2, 2.5 and 5 times a power of ten that divides `most` into at most `parts`.
+function step(most, parts) {
+  const power = 10 ** Math.floor(Math.log10(most / parts));
+  return [1, 2, 2.5, 5, 10].map((n) => n * power).find((s) => most / s <= parts);
+}
+
 function showRates(t) {
   const kept = rates.get(t.id) ?? [];
   const picture = at("rates");
   picture.replaceChildren();
   const bound = t.bound_bps ?? 0;
-  const most = Math.max(bound, ...kept.map((k) => k[1])) * 1.1;
-  at("graph").hidden = kept.length < 2 || most === 0;
+  const most = Math.max(bound, ...kept.map((k) => k[1])) * 1.05;
+  at("graph").hidden = kept.length < 2 || !(most > 0);
   at("scale").textContent = bound ? `dashed: ${rate(bound)}, which no plan can exceed` : "";
   if (at("graph").hidden) return;
-  const shape = (name, attributes) => {
+  const shape = (name, attributes, text) => {
     const node = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    if (text !== undefined) node.textContent = text;
     picture.append(node);
   };
-  const first = kept[0][0], span = kept[kept.length - 1][0] - first;
-  const y = (bps) => (120 - (120 * bps) / most).toFixed(1);
-  if (bound) shape("line", { x1: 0, x2: 600, y1: y(bound), y2: y(bound) });
-  const points = kept.map(([s, bps]) => `${((600 * (s - first)) / span).toFixed(1)},${y(bps)}`);
-  shape("polyline", { points: points.join(" ") });
+  const left = 90, right = 690, top = 10, bottom = 150;
+  const began = kept[0][0], span = Math.max(kept[kept.length - 1][0] - began, 1);
+  const x = (s) => (left + ((right - left) * (s - began)) / span).toFixed(1);
+  const y = (bps) => (bottom - ((bottom - top) * bps) / most).toFixed(1);
+  const byRate = step(most, 4), bySecond = step(span, 6);
+  for (let bps = 0; bps <= most; bps += byRate) {
+    shape("line", { class: "grid", x1: left, x2: right, y1: y(bps), y2: y(bps) });
+    shape("text", { x: left - 8, y: Number(y(bps)) + 4, "text-anchor": "end" }, rate(bps));
+  }
+  for (let s = 0; s <= span; s += bySecond) {
+    shape("text", { x: x(began + s), y: bottom + 20, "text-anchor": "middle" }, s === 0 ? clock(began * 1000) : `+${Number(s.toFixed(1))} s`);
+  }
+  if (bound) shape("line", { class: "bound", x1: left, x2: right, y1: y(bound), y2: y(bound) });
+  shape("polyline", { points: kept.map(([s, bps]) => `${x(s)},${y(bps)}`).join(" ") });
+}
+
+// When it began, how long it has taken and how fast it was in the mean.
+function whenOf(t) {
+  if (!t.began_unix_ms) return "";
+  const end = t.ended_unix_ms ?? Date.now();
+  const seconds = Math.max((end - t.began_unix_ms) / 1000, 0.001);
+  const least = Math.min(...t.destinations.map((d) => d.verified_bytes));
+  const said = [`began ${clock(t.began_unix_ms)}`];
+  said.push(t.outcome ? `took ${time(seconds)}` : `${time(seconds)} so far`);
+  if (least > 0) said.push(`mean rate at the slowest destination ${rate((least * 8) / seconds)}`);
+  return said.join(" \u00b7 ");
 }
 
 function show(t) {
@@ -73,21 +74,22 @@ function show(t) {
   at("shown").hidden = !t;
   if (!t) return;
   at("title").textContent = `${t.source_path} from ${t.source}`;
+  at("when").textContent = whenOf(t);
   const facts = [t.outcome ?? t.phase];
   if (t.length_bytes !== null) facts.push(size(t.length_bytes));
   if (t.scheme) facts.push(`${t.scheme} at ${rate(t.planned_bps)} planned, bound ${rate(t.bound_bps)}`);
-  if (t.attempts > 1) facts.push(`attempt ${t.attempts}`);
+  if (t.attempts > 1) facts.push(count(t.attempts, "attempt"));
   if (t.congestion_controls.length) facts.push(t.congestion_controls.join(", "));
   if (t.suspects.length) facts.push(`avoided for changing data: ${t.suspects.join(", ")}`);
   if (t.last_trouble && !t.outcome) facts.push(t.last_trouble);
-  at("state").textContent = facts.join(" · ");
+  at("state").textContent = facts.join(" \u00b7 ");
   at("destinations").replaceChildren(...t.destinations.map((d) => {
     const row = element("tr");
     const length = t.length_bytes ?? 0;
     const bar = element("progress");
     bar.max = Math.max(length, 1);
     bar.value = length === 0 && d.verdict ? 1 : d.verified_bytes;
-    const holder = element("td");
+    const holder = element("td", undefined, "bar");
     holder.append(bar);
     const left = d.rate_bps > 0 && !d.verdict ? time(((length - d.verified_bytes) * 8) / d.rate_bps) : "";
     const [word, reason] = stateOf(d);
@@ -103,9 +105,13 @@ function show(t) {
     return row;
   }));
   showRates(t);
-  const plan = `/plan/${t.id}?attempt=${t.attempts}&scheme=${t.scheme ?? ""}`;
+  // A controller that was started anew has no plan of attempts before that.
+  const which = t.attempts > 1 ? "The plan of the attempt with the most destinations" : "The plan";
+  at("planned").textContent = t.scheme ? which : "The network";
+  const plan = `plan/${t.id}?attempt=${t.attempts}&scheme=${t.scheme ?? ""}`;
   if (plan !== drawn) {
     drawn = plan;
+    at("plan-dark").srcset = `${plan}&dark=true`;
     at("plan").src = plan;
   }
 }
@@ -115,7 +121,8 @@ function list(transfers, shown) {
     const row = element("li");
     const button = element("button", `${t.id}: ${t.source_path}`);
     const done = t.destinations.filter((d) => d.verdict?.verdict === "done").length;
-    button.append(element("small", `${t.outcome ?? t.phase}, ${done} of ${t.destinations.length} done`));
+    const when = t.began_unix_ms ? `${clock(t.began_unix_ms)}, ` : "";
+    button.append(element("small", `${when}${t.outcome ?? t.phase}, ${done} of ${t.destinations.length} done`));
     button.setAttribute("aria-current", String(t === shown));
     button.addEventListener("click", () => { chosen = t.id; refresh(); });
     row.append(button);
@@ -124,25 +131,13 @@ function list(transfers, shown) {
   at("transfers").replaceChildren(...rows);
 }
 
-async function refresh() {
-  try {
-    const [network, transfers] = await Promise.all([ask("/topology"), ask("/transfers")]);
-    at("trouble").hidden = true;
-    const up = network.sites.filter((s) => s.up).length;
-    at("network").textContent = `${network.name}: ${up} of ${network.sites.length} sites up`;
-    at("sites").replaceChildren(...network.sites.map((s) => element("li", s.name, s.up ? "up" : "down")));
-    transfers.forEach(note);
-    const shown = transfers.find((t) => t.id === chosen) ?? transfers[transfers.length - 1];
-    list(transfers, shown);
-    show(shown);
-  } catch (error) {
-    at("trouble").textContent = error.message;
-    at("trouble").hidden = false;
-  }
-}
-
-async function forever() {
-  await refresh();
-  setTimeout(forever, EVERY_MS);
-}
-forever();
+const refresh = repeat(async () => {
+  const [network, transfers] = await Promise.all([ask("topology"), ask("transfers")]);
+  const up = network.sites.filter((s) => s.up).length;
+  at("network").textContent = `${network.name}: ${up} of ${count(network.sites.length, "site")} up, ${count(transfers.length, "transfer")}`;
+  at("sites").replaceChildren(...network.sites.map((s) => element("li", s.name, s.up ? "up" : "down")));
+  transfers.forEach(note);
+  const shown = transfers.find((t) => t.id === chosen) ?? transfers[transfers.length - 1];
+  list(transfers, shown);
+  show(shown);
+});

@@ -4,13 +4,15 @@
 //! Leaves out: changing anything. Read [`serve`] first.
 
 use super::super::send::topology_of;
-use crate::page::{self, Unanswered};
+use crate::page::{self, Page, Unanswered};
 use anabranch_api::{Client, ClientError};
+use anabranch_graph::Topology;
 use anabranch_replicate::control::TransferId;
 use anabranch_replicate::draw::{self, Theme};
-use axum::extract::{Path, State};
+use anabranch_replicate::plan::Plan;
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use std::net::SocketAddr;
@@ -19,17 +21,16 @@ use std::net::SocketAddr;
 ///
 /// Errors: an address that is not loopback or cannot be listened on.
 pub async fn serve(client: Client, listen: SocketAddr) -> anyhow::Result<()> {
-    page::serve(router(client), listen).await
+    let trouble = client.topology().await.err();
+    page::serve(router(client), listen, trouble).await
 }
 
 fn router(client: Client) -> Router {
-    Router::new()
-        .route("/", get(|| async { Html(include_str!("page.html")) }))
-        .route("/page.js", get(|| async { page::typed("text/javascript", include_str!("page.js")) }))
-        .route("/page.css", get(|| async { page::typed("text/css", include_str!("page.css")) }))
-        .route("/topology", get(topology))
-        .route("/transfers", get(transfers))
-        .route("/plan/{id}", get(plan))
+    Page { html: include_str!("page.html"), script: include_str!("page.js") }
+        .routes()
+        .route("/{token}/topology", get(topology))
+        .route("/{token}/transfers", get(transfers))
+        .route("/{token}/plan/{id}", get(plan))
         .with_state(client)
 }
 
@@ -41,10 +42,21 @@ async fn transfers(State(client): State<Client>) -> Result<Response, Unanswered>
     Ok(Json(client.statuses().await.map_err(Unanswered)?).into_response())
 }
 
-/// The network with the plan of a transfer's present or last attempt; the network alone before the first.
-async fn plan(State(client): State<Client>, Path(id): Path<u64>) -> Result<Response, Unanswered> {
+/// How a plan is to be drawn.
+#[derive(serde::Deserialize)]
+struct Look {
+    #[serde(default)]
+    dark: bool,
+}
+
+/// The network with the plan of the attempt of a transfer that served the most destinations; the network alone before the first.
+async fn plan(
+    State(client): State<Client>,
+    Path((_, id)): Path<(String, u64)>,
+    Query(look): Query<Look>,
+) -> Result<Response, Unanswered> {
     let view = client.topology().await.map_err(Unanswered)?;
-    let plan = match client.plan(TransferId(id)).await {
+    let plan = match client.widest_plan(TransferId(id)).await {
         Ok(plan) => Some(plan),
         Err(ClientError::Refused { status: 404, .. }) => None,
         Err(error) => return Err(Unanswered(error)),
@@ -52,7 +64,20 @@ async fn plan(State(client): State<Client>, Path(id): Path<u64>) -> Result<Respo
     let Ok(topology) = topology_of(&view) else {
         return Ok((StatusCode::BAD_GATEWAY, "the controller's network cannot be read").into_response());
     };
-    Ok(page::typed("image/svg+xml", draw::svg(&topology, plan.as_ref(), Theme::Light)))
+    let theme = if look.dark { Theme::Dark } else { Theme::Light };
+    match picture(&topology, plan.as_ref(), theme) {
+        Ok(svg) => Ok(page::typed("image/svg+xml", svg)),
+        Err(why) => Ok((StatusCode::BAD_GATEWAY, why).into_response()),
+    }
+}
+
+/// Errors: a plan that is not of this network, as where the controller was started anew on another one just now.
+fn picture(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> Result<String, String> {
+    if let Some(plan) = plan {
+        // Capacities may have been lower than the topology says when it was made, but never higher.
+        plan.check(topology).map_err(|e| format!("the controller's plan is not of its network: {e}"))?;
+    }
+    Ok(draw::svg(topology, plan, theme))
 }
 
 #[cfg(test)]
@@ -60,6 +85,8 @@ mod tests {
     use super::*;
     use anabranch_net::keys::{self, Role, System};
     use anabranch_net::tls::{CredentialFiles, Credentials};
+    use anabranch_replicate::plan::{Planner, Request as PlanRequest, Scheme};
+    use anabranch_units::{BitRate, SiteId};
     use std::time::Duration;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -84,7 +111,8 @@ mod tests {
     async fn only_who_names_loopback_is_answered_and_a_missing_controller_is_said_in_a_line() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
-        tokio::spawn(async move { axum::serve(listener, page::guarded(router(client()))).await });
+        let routes = page::guarded(router(client()), "secret");
+        tokio::spawn(async move { axum::serve(listener, routes).await });
         let ask = async |path: &str, host: &str| {
             let mut stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
             let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
@@ -94,14 +122,46 @@ mod tests {
             reply
         };
         for host in ["localhost", "localhost:7170", "127.0.0.1:7170", "[::1]:7170"] {
-            let page = ask("/", host).await;
-            assert!(page.starts_with("HTTP/1.1 200") && page.contains("content-security-policy"), "{page}");
+            for path in ["/secret/", "/secret/page.css", "/secret/common.js", "/secret/page.js"] {
+                let page = ask(path, host).await;
+                assert!(page.starts_with("HTTP/1.1 200"), "{path} {page}");
+                for header in
+                    ["nosniff", "same-origin", "frame-ancestors 'none'", "no-referrer", "DENY", "no-store"]
+                {
+                    assert!(page.contains(header), "{path}: no {header}");
+                }
+            }
         }
         for host in ["evil.example", "127.0.0.1.evil.example:80", "10.0.0.1", ""] {
-            assert!(ask("/transfers", host).await.starts_with("HTTP/1.1 403"), "{host}");
+            assert!(ask("/secret/transfers", host).await.starts_with("HTTP/1.1 403"), "{host}");
         }
-        let missing = ask("/transfers", "localhost").await;
+        let missing = ask("/secret/transfers", "localhost").await;
         assert!(missing.starts_with("HTTP/1.1 502") && missing.contains("127.0.0.1:1"), "{missing}");
+        // #17: another user of this machine could look with the operator's rights, as any address was answered.
+        for path in
+            ["/", "/transfers", "/topology", "/secre/", "/secrets/transfers", "/wrong/page.js", "//secret/"]
+        {
+            let refused = ask(path, "localhost").await;
+            assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("nosniff"), "{path} {refused}");
+        }
+    }
+
+    /// #17: a plan of another network made the picture, and with it the command, panic.
+    #[test]
+    fn a_plan_that_does_not_fit_the_network_is_a_line() {
+        let network =
+            |name| anabranch_graph::builtin::builtin(name, BitRate::mbps(10)).expect("it is built in");
+        let (small, large) = (network("butterfly"), network("b4"));
+        let request = |topology| PlanRequest::new(topology, SiteId(0), vec![SiteId(3)]);
+        let plan_of =
+            |topology| Planner::new(request(topology)).expect("a good request").plan(Scheme::SinglePath);
+        let plan = plan_of(&large).expect("a path exists").plan;
+        assert!(picture(&large, Some(&plan), Theme::Light).expect("its own network").contains("<svg"));
+        let mut wrong = plan_of(&small).expect("a path exists").plan;
+        wrong.destinations = vec![SiteId(9)];
+        let why = picture(&small, Some(&wrong), Theme::Dark).expect_err("there is no site 9");
+        assert!(why.contains("is not of its network") && !why.contains('\n'), "{why}");
+        assert!(picture(&small, Some(&plan), Theme::Dark).is_err(), "links that are not there");
     }
 
     #[tokio::test]

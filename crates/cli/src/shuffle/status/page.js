@@ -1,63 +1,49 @@
 // Asks for all that is shown, once a second, and shows it. Text from outside becomes text nodes, never markup.
 "use strict";
 
-const find = (id) => document.getElementById(id);
-
-function scaled(value, unit) {
-  let prefix = 0;
-  while (value >= 1000 && prefix < 3) {
-    value /= 1000;
-    prefix += 1;
-  }
-  return `${value.toFixed(prefix && value < 100 ? 1 : 0)} ${["", "k", "M", "G"][prefix]}${unit}`;
-}
+const OVER_S = 3; // over how long a flow's rate is taken
+let seen = new Map(); // by flow: [seconds, remaining bytes] of the last polls
 
 function row(texts, numbers) {
-  const cell = (content, className) => {
-    const td = document.createElement("td");
-    td.textContent = content;
-    td.className = className;
-    return td;
-  };
-  const tr = document.createElement("tr");
-  tr.append(...texts.map((text) => cell(text, "")), ...numbers.map((number) => cell(number, "number")));
+  const tr = element("tr");
+  tr.append(...texts.map((text) => element("td", text)), ...numbers.map((number) => element("td", number, "number")));
   return tr;
 }
 
+// How fast what remains of a flow has become less; nothing before the second look, or where its program announced more.
+function moves(key, remaining, now, next) {
+  const kept = (seen.get(key) ?? []).filter(([when]) => now - when <= OVER_S);
+  const [when, before] = kept[0] ?? [now, remaining];
+  next.set(key, [...kept, [now, remaining]]);
+  return now > when && before >= remaining ? ((before - remaining) * 8) / (now - when) : null;
+}
+
 function show({ hosts, under_way, history }) {
-  find("sites").replaceChildren(...hosts.map((host) => {
-    const li = document.createElement("li");
-    li.className = host.up ? "up" : "down";
-    const behind = (host.uplinks ?? []).map(({ name, rate_bps }) => `, behind ${name} ${scaled(rate_bps, "bit/s")}`);
-    li.textContent = `${host.name} (${scaled(host.link_rate_bps, "bit/s")}${behind.join("")})`;
-    return li;
+  at("sites").replaceChildren(...hosts.map((host) => {
+    const behind = (host.uplinks ?? []).map(({ name, rate_bps }) => `, behind ${name} ${rate(rate_bps)}`);
+    return element("li", `${host.name} (${rate(host.link_rate_bps)}${behind.join("")})`, host.up ? "up" : "down");
   }));
-  const flows = under_way.transfers.flatMap((transfer) => transfer.flows.map((flow) => row([
-    transfer.name, flow.host, `${flow.local} \u2192 ${flow.remote}`,
-  ], [
-    scaled(flow.remaining_bytes, "B"), flow.rate_bps === null ? "idle" : scaled(flow.rate_bps, "bit/s"),
-  ])));
-  find("flows").replaceChildren(...flows);
-  const more = under_way.flows_left_out ? `, ${under_way.flows_left_out} flows more` : "";
-  find("summary").textContent = `${under_way.transfers.length} transfers, ${flows.length} flows${more}`;
-  find("ended").replaceChildren(...history.map((ended) => row([ended.name], [
-    ended.flows, scaled(ended.bytes, "B"),
-    `${((ended.ended_unix_ms - ended.began_unix_ms) / 1000).toFixed(1)} s`,
-  ])));
+  const now = Date.now() / 1000, next = new Map();
+  const flows = under_way.transfers.flatMap((transfer) => transfer.flows.map((flow) => {
+    const moved = moves(`${flow.host} ${flow.local} ${flow.remote}`, flow.remaining_bytes, now, next);
+    return row([
+      transfer.name, clock(transfer.since_unix_ms), flow.host, `${flow.local} \u2192 ${flow.remote}`,
+    ], [
+      size(flow.remaining_bytes), flow.rate_bps === null ? "none: idle" : rate(flow.rate_bps), moved === null ? "" : rate(moved),
+    ]);
+  }));
+  seen = next;
+  at("flows").replaceChildren(...flows);
+  const said = [count(under_way.transfers.length, "transfer"), count(flows.length, "flow")];
+  if (under_way.flows_left_out) said.push(`${count(under_way.flows_left_out, "more flow")} not shown`);
+  if (under_way.allocator) said.push(`${under_way.allocator} decides`);
+  at("summary").textContent = said.join(", ");
+  at("ended").replaceChildren(...history.map((ended) => {
+    const seconds = Math.max((ended.ended_unix_ms - ended.began_unix_ms) / 1000, 0.001);
+    return row([ended.name, clock(ended.began_unix_ms)], [
+      ended.flows, size(ended.bytes), time(seconds), rate((ended.bytes * 8) / seconds),
+    ]);
+  }));
 }
 
-async function refresh() {
-  const trouble = find("trouble");
-  try {
-    const reply = await fetch("/state");
-    if (!reply.ok) throw new Error(await reply.text());
-    show(await reply.json());
-    trouble.hidden = true;
-  } catch (error) {
-    trouble.textContent = error.message;
-    trouble.hidden = false;
-  }
-  setTimeout(refresh, 1000);
-}
-
-refresh();
+repeat(async () => show(await ask("state")));

@@ -2,10 +2,10 @@
 //!
 //! It only reads. How a page is served, and to whom: `crate::page`. Read [`serve`].
 
-use crate::page::{self, Unanswered};
+use crate::page::{self, Page, Unanswered};
 use anabranch_api::shuffle::Client;
 use axum::extract::State;
-use axum::response::{Html, IntoResponse as _, Response};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use std::net::SocketAddr;
@@ -17,18 +17,14 @@ const HISTORY: u64 = 20;
 ///
 /// Errors: an address that is not loopback or cannot be listened on.
 pub async fn serve(client: Client, listen: SocketAddr) -> anyhow::Result<()> {
-    page::serve(router(client), listen).await
+    let trouble = client.hosts().await.err();
+    page::serve(router(client), listen, trouble).await
 }
 
 fn router(client: Client) -> Router {
-    Router::new()
-        .route("/", get(|| async { Html(include_str!("page.html")) }))
-        .route("/page.js", get(|| async { page::typed("text/javascript", include_str!("page.js")) }))
-        .route(
-            "/page.css",
-            get(|| async { page::typed("text/css", include_str!("../../replicate/status/page.css")) }),
-        )
-        .route("/state", get(state))
+    Page { html: include_str!("page.html"), script: include_str!("page.js") }
+        .routes()
+        .route("/{token}/state", get(state))
         .with_state(client)
 }
 

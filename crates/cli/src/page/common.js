@@ -1,0 +1,67 @@
+// What both pages need: quantities as the terminal writes them, and asking again and again. Text from outside is only ever set as text.
+"use strict";
+
+const EVERY_MS = 1000;
+const at = (id) => document.getElementById(id);
+
+function element(name, text, className) {
+  const node = document.createElement(name);
+  if (text !== undefined) node.textContent = text;
+  if (className) node.className = className;
+  return node;
+}
+
+function scaled(value, units, base) {
+  let i = 0;
+  while (value >= base && i + 1 < units.length) { value /= base; i += 1; }
+  const digits = i === 0 ? 0 : value >= 100 ? 0 : 1;
+  return `${Number(value.toFixed(digits))} ${units[i]}`;
+}
+const rate = (bps) => scaled(bps, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"], 1000);
+const size = (bytes) => scaled(bytes, ["B", "KiB", "MiB", "GiB", "TiB"], 1024);
+const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+
+function time(seconds) {
+  if (seconds < 90) return seconds < 10 ? `${seconds.toFixed(1)} s` : `${Math.round(seconds)} s`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}
+
+function clock(unixMs) {
+  const then = new Date(unixMs), today = new Date();
+  const hours = then.toLocaleTimeString();
+  return then.toDateString() === today.toDateString() ? hours : `${then.toLocaleDateString()} ${hours}`;
+}
+
+async function ask(path) {
+  let reply;
+  try {
+    reply = await fetch(path);
+  } catch {
+    throw new Error("the command that serves this page has ended: start it again, and open what it prints");
+  }
+  if (!reply.ok) throw new Error((await reply.text()).trim());
+  return reply.json();
+}
+
+// Calls `refresh` every second. What it throws is said in one line, and what stands below it is marked as old.
+function repeat(refresh) {
+  let last = null;
+  const once = async () => {
+    const trouble = at("trouble");
+    try {
+      await refresh();
+      last = Date.now();
+      trouble.hidden = true;
+    } catch (error) {
+      trouble.textContent = last === null ? error.message : `${error.message}; this is of ${clock(last)}`;
+      trouble.hidden = false;
+    }
+    document.querySelector("main").classList.toggle("stale", !trouble.hidden);
+  };
+  const forever = async () => {
+    await once();
+    setTimeout(forever, EVERY_MS);
+  };
+  forever();
+  return once;
+}
