@@ -6,6 +6,8 @@
 //!
 //! Leaves out: formatting and lints (`cargo fmt`, `cargo clippy`). Read [`Rule`] and [`Table`] first.
 
+mod documents;
+
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,6 +41,10 @@ enum Rule {
     LooseTest,
     /// A path of somebody's machine.
     MachinePath,
+    /// A README that is longer than a page.
+    OnePage,
+    /// A link of a document that leads nowhere.
+    Link,
     /// A file too long to read in one go. Only a warning.
     LongFile,
 }
@@ -55,6 +61,8 @@ impl Rule {
             Self::Unfinished => "unfinished",
             Self::LooseTest => "loose-test",
             Self::MachinePath => "machine-path",
+            Self::OnePage => "one-page",
+            Self::Link => "link",
             Self::LongFile => "long-file",
         }
     }
@@ -112,12 +120,17 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
     let files = known_files(&root)?;
     let count = files.len();
-    for path in files {
+    let mut documents = BTreeMap::new();
+    for path in &files {
         // Deleted but not yet committed, or no text: nothing to check.
-        let Ok(bytes) = std::fs::read(root.join(&path)) else { continue };
+        let Ok(bytes) = std::fs::read(root.join(path)) else { continue };
         let Ok(text) = String::from_utf8(bytes) else { continue };
-        findings.extend(check_file(&table, &path, &text));
+        findings.extend(check_file(&table, path, &text));
+        if path.ends_with(".md") {
+            documents.insert(path.clone(), text);
+        }
     }
+    findings.extend(documents::check(&documents, &files.into_iter().collect()));
 
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     for finding in &findings {

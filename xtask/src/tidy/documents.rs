@@ -1,0 +1,147 @@
+//! Documents: the README is one page, and what a document links to is there.
+//!
+//! Links are those of Markdown, `[text](target)`, and `src` and `srcset` of pictures, outside of code. A target within the repository has
+//! to exist; so has the heading that it names. Leaves out: other sites' pages. Read [`check`] first.
+
+use super::{Finding, Rule};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The page that everybody reads first.
+const README: &str = "README.md";
+/// The most lines that it has.
+const README_LINES_MAX: usize = 120;
+
+/// Checks all documents among `texts` (by path). `paths` are all files of the repository.
+pub(super) fn check(texts: &BTreeMap<String, String>, paths: &BTreeSet<String>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let documents = texts.iter().filter(|(path, _)| path.ends_with(".md"));
+    for (path, text) in documents {
+        let lines = text.lines().count();
+        if path == README && lines > README_LINES_MAX {
+            let message =
+                format!("{lines} lines: at most {README_LINES_MAX}; what does not fit belongs into docs/");
+            findings.push(Finding::new(path, README_LINES_MAX + 1, Rule::OnePage, message));
+        }
+        for (line, target) in links(text) {
+            if let Some(message) = broken(path, &target, texts, paths) {
+                findings.push(Finding::new(path, line, Rule::Link, message));
+            }
+        }
+    }
+    findings
+}
+
+/// Why a link leads nowhere, if it does.
+fn broken(
+    from: &str,
+    target: &str,
+    texts: &BTreeMap<String, String>,
+    paths: &BTreeSet<String>,
+) -> Option<String> {
+    if target.contains("://") || target.starts_with("mailto:") {
+        return None;
+    }
+    let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+    let path = if file.is_empty() { from.to_owned() } else { resolve(from, file)? };
+    let folder = format!("{path}/");
+    if !path.is_empty() && !paths.contains(&path) && !paths.iter().any(|p| p.starts_with(&folder)) {
+        return Some(format!("`{target}`: no file or folder `{path}`"));
+    }
+    let text = texts.get(&path).filter(|_| !heading.is_empty() && path.ends_with(".md"))?;
+    (!anchors(text).contains(heading)).then(|| format!("`{target}`: no heading of {path} gives `#{heading}`"))
+}
+
+/// A path relative to the file `from`, from the repository's root; `None` where it leads out of it.
+fn resolve(from: &str, target: &str) -> Option<String> {
+    let mut at: Vec<&str> = from.split('/').collect();
+    at.pop();
+    for step in target.split('/') {
+        match step {
+            "" | "." => {}
+            ".." => drop(at.pop()?),
+            name => at.push(name),
+        }
+    }
+    Some(at.join("/"))
+}
+
+/// Lines with all code taken out, numbered from 1.
+fn prose(text: &str) -> impl Iterator<Item = (usize, String)> {
+    let mut fenced = false;
+    text.lines().enumerate().filter_map(move |(i, line)| {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+            return None;
+        }
+        if fenced || line.starts_with("    ") {
+            return None;
+        }
+        Some((i + 1, line.to_owned()))
+    })
+}
+
+/// Targets of links and pictures, with their lines.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line) in prose(text) {
+        // Code spans are every second piece between backticks; a link's text may hold one.
+        let spans = line.split('`').enumerate().map(|(i, piece)| if i % 2 == 0 { piece } else { "" });
+        let line: String = spans.collect::<Vec<_>>().join("`");
+        for (open, close) in [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')] {
+            for rest in line.split(open).skip(1) {
+                if let Some((target, _)) = rest.split_once(close) {
+                    let target = target.split_whitespace().next().unwrap_or_default();
+                    found.push((number, target.to_owned()));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The anchors that a document's headings have, as code forges make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = prose(text).filter(|(_, line)| line.starts_with('#'));
+    let slug = |title: &str| -> String {
+        let kept = title
+            .to_lowercase()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || "-_ ".contains(*c))
+            .collect::<String>();
+        kept.replace(' ', "-")
+    };
+    headings.map(|(_, line)| slug(line.trim_start_matches('#').trim())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(documents: &[(&str, &str)]) -> Vec<String> {
+        let texts: BTreeMap<String, String> =
+            documents.iter().map(|(p, t)| ((*p).to_owned(), (*t).to_owned())).collect();
+        let paths = texts.keys().cloned().collect();
+        check(&texts, &paths).iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.rule.name())).collect()
+    }
+
+    #[test]
+    fn the_readme_is_one_page() {
+        assert!(of(&[(README, &"a\n".repeat(README_LINES_MAX))]).is_empty());
+        let findings = of(&[(README, &"a\n".repeat(README_LINES_MAX + 1))]);
+        assert_eq!(findings, ["README.md:121: one-page"]);
+        assert!(of(&[("docs/a.md", &"a\n".repeat(900))]).is_empty());
+    }
+
+    #[test]
+    fn links_lead_somewhere() {
+        let there = ("docs/b.md", "# One, two: `three`\n");
+        let good = "[b](b.md) [b](../docs/b.md#one-two-three) [r](../docs) [me](#top)\n# Top\n<img src=\"b.md\">\n\
+                    [x](https://example.org/none) `[c](none.md)`\n```\n[c](none.md)\n```\n";
+        assert_eq!(of(&[("docs/a.md", good), there]), Vec::<String>::new());
+        for bad in
+            ["[c](none.md)", "[b](b.md#four)", "<source srcset=\"none.svg\">", "[`c`](none)", "[n](#none)"]
+        {
+            assert_eq!(of(&[("docs/a.md", bad), there]), ["docs/a.md:1: link"], "{bad}");
+        }
+    }
+}
