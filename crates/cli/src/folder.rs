@@ -189,7 +189,10 @@ impl Folder {
         self.file_at(name.0.as_str()).map_err(|e| e.at(&self.path_of(name)))
     }
 
-    fn open_folder(&self, path: &Path) -> Result<OwnedFd, Errno> {
+    /// Opens a folder below this one for reading; an empty path is this one.
+    ///
+    /// Errors: the system's.
+    pub fn open_folder(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::openat2(&self.descriptor, path, flags, Mode::empty(), self.resolve())

@@ -3,6 +3,7 @@
 mod control;
 pub mod get;
 pub mod keys;
+pub mod ls;
 pub mod serve;
 pub mod simulated;
 pub mod stripe;
@@ -23,6 +24,8 @@ pub enum Noun {
     Serve(serve::Args),
     /// Pull objects from servers.
     Get(get::Args),
+    /// List what a server has.
+    Ls(ls::Args),
     /// Cut a file into parts for several servers.
     Stripe(stripe::Args),
 }
@@ -42,6 +45,7 @@ pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         Noun::Keys(args) => keys::run(&args, quiet),
         Noun::Serve(args) => serve::run(&args, quiet),
         Noun::Get(args) => get::run(&args, quiet),
+        Noun::Ls(args) => ls::run(&args),
         Noun::Stripe(args) => stripe::run(&args, quiet),
     }
 }

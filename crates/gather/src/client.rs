@@ -62,6 +62,15 @@ pub enum ClientEvent<S> {
         /// Bytes of the whole object.
         object_bytes: u64,
     },
+    /// A server has an object of another length than is expected: it is not asked for that any more.
+    OtherVersion {
+        /// The piece.
+        piece: PieceId,
+        /// Who has it.
+        server: ServerId,
+        /// Bytes of its object.
+        object_bytes: u64,
+    },
     /// Bytes of an object have come.
     Blocks {
         /// The piece.
@@ -106,6 +115,8 @@ const FIRST_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct PieceState {
     piece: Piece,
+    /// How long its object is, where that is known before a server says it.
+    object_bytes: Option<u64>,
     /// What is lacking and in no pull; none as long as the object's length is not known.
     missing: Option<VecDeque<Range<u64>>>,
     pulls: u32,
@@ -245,7 +256,15 @@ impl<S: Symbol> Client<S> {
         let id = PieceId(self.pieces.len() as u32);
         let missing: Option<VecDeque<_>> = piece.ranges.clone().map(VecDeque::from);
         let is_over = missing.as_ref().is_some_and(VecDeque::is_empty);
-        self.pieces.push(PieceState { piece, missing, pulls: 0, failures: Vec::new(), is_over });
+        let object_bytes = None;
+        self.pieces.push(PieceState {
+            piece,
+            object_bytes,
+            missing,
+            pulls: 0,
+            failures: Vec::new(),
+            is_over,
+        });
         if is_over {
             self.events.push_back(ClientEvent::Complete { piece: id });
         } else {
@@ -253,6 +272,11 @@ impl<S: Symbol> Client<S> {
             self.queue.push_back(id);
         }
         id
+    }
+
+    /// Says how long a piece's object is: who has one of another length has another version of it, and brings none of it.
+    pub fn expect_bytes(&mut self, piece: PieceId, object_bytes: u64) {
+        self.pieces[piece.0 as usize].object_bytes = Some(object_bytes);
     }
 
     /// Asks for all that can be asked for now.
@@ -470,6 +494,14 @@ impl<S: Symbol> Client<S> {
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         let State::Asked { early, grant } = &mut pull.state else { return };
         let wanted = pull.range.1.map(|end| end - pull.range.0);
+        let (piece, server) = (pull.piece, pull.server);
+        let object_bytes = accepted.object_bytes;
+        if self.pieces[piece.0 as usize].object_bytes.is_some_and(|bytes| bytes != object_bytes) {
+            self.control.push_back((server, Control::Stop { pull: id }));
+            self.events.push_back(ClientEvent::OtherVersion { piece, server, object_bytes });
+            self.abandon(id, format!("it has another version, of {object_bytes} bytes"));
+            return self.schedule(now);
+        }
         let config = &self.config;
         // Shorter blocks and generations than are needed only make work.
         let shortest = u64::from(pull.block_bytes.min(BLOCK_BYTES_MIN)).min(accepted.bytes.max(1));
@@ -502,8 +534,6 @@ impl<S: Symbol> Client<S> {
         let early = std::mem::take(early);
         pull.range.1 = Some(pull.range.0 + accepted.bytes);
         pull.state = State::Receiving(Receiver::new(receiving));
-        let (piece, server) = (pull.piece, pull.server);
-        let object_bytes = accepted.object_bytes;
         // From now on the piece's length is known.
         self.pieces[piece.0 as usize].missing.get_or_insert_default();
         self.events.push_back(ClientEvent::Accepted { piece, server, object_bytes });

@@ -14,7 +14,7 @@ use crate::config::Mode;
 use crate::layout::BLOCK_BYTES_MAX;
 
 /// The version of this protocol, in each [`Control::Hello`].
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// What authentication adds to a datagram: a channel and a packet number of 8 bytes each, and a tag of 16.
 pub const SEAL_BYTES: u32 = 32;
 /// The longest name of an object, in bytes of UTF-8.
@@ -24,7 +24,9 @@ pub const REASON_BYTES_MAX: usize = 512;
 /// Generations that may be open at once, at the most.
 pub const WINDOW_MAX: u32 = 64;
 /// The longest control message, its length's bytes not counted.
-pub const CONTROL_BYTES_MAX: usize = NAME_BYTES_MAX + 64;
+pub const CONTROL_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 64;
+/// The bits of a file's mode that travel: who may read, write and run it.
+pub const MODE_BITS: u16 = 0o777;
 
 /// Names a pull among those of a client at a server.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,6 +71,11 @@ pub struct Feedback {
     pub base: u32,
     /// Packets that are lacking of generation `base` and those behind it: 0 of one that is complete. At most [`WINDOW_MAX`].
     pub lacks: Vec<u16>,
+}
+
+impl Feedback {
+    /// The most bytes of a feedback.
+    pub const BYTES_MAX: u32 = FEEDBACK_BYTES + REPORT_BYTES + 2 * WINDOW_MAX;
 }
 
 /// A datagram.
@@ -235,6 +242,19 @@ pub struct Accepted {
     pub blocks_max: u32,
 }
 
+/// What an object is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its length.
+    pub bytes: u64,
+    /// Who may read, write and run it where it lies: [`MODE_BITS`] of a mode of POSIX.
+    pub mode: u16,
+    /// When it was changed last, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Its BLAKE3 hash, if that was wanted.
+    pub hash: Option<[u8; 32]>,
+}
+
 /// A message on the control channel.
 ///
 /// The first ones of a connection are [`Control::Hello`] and [`Control::Welcome`], which drivers speak before there is a
@@ -261,8 +281,49 @@ pub enum Control {
     Described {
         /// The object's name.
         object: String,
-        /// Its length in bytes, and its BLAKE3 hash if that was wanted; none if there is no such object.
-        found: Option<(u64, Option<[u8; 32]>)>,
+        /// What is there, or in one line why nothing is said of it.
+        found: Result<Found, String>,
+    },
+    /// A hash that was asked for is not known yet: the server reads, or others have their turn before. Said again and again.
+    Hashing {
+        /// The object's name.
+        object: String,
+        /// Bytes of it that have been read.
+        hashed_bytes: u64,
+    },
+    /// The client wants to know which objects there are.
+    List {
+        /// What their names begin with.
+        prefix: String,
+        /// Those behind this one: what [`Control::ListEnd`] said before; empty at first.
+        after: String,
+    },
+    /// One of them.
+    Listed {
+        /// The object's name.
+        object: String,
+        /// Its length in bytes.
+        bytes: u64,
+        /// When it was changed last, in nanoseconds since 1970.
+        modified_ns: i64,
+    },
+    /// Behind the last [`Control::Listed`] of a page.
+    ListEnd {
+        /// Where the next page begins, if there may be more; or in one line why nothing can be listed.
+        next: Result<Option<String>, String>,
+    },
+    /// The server's next channel of datagrams, as the keys of the last one wear out. The server takes datagrams of both, and
+    /// sends by the new one once the client does.
+    Channel {
+        /// Names it.
+        channel: u64,
+    },
+    /// The client is there still, though it wants nothing now.
+    Here,
+    /// The server is about to close the connection.
+    Goodbye {
+        /// Why, in one line.
+        reason: String,
     },
     /// The client asks.
     Pull(Request),
@@ -350,14 +411,53 @@ impl Control {
             }
             Self::Described { object, found } => {
                 match found {
-                    None => out.extend([9, 0]),
-                    Some((bytes, hash)) => {
-                        out.extend([9, 1 + u8::from(hash.is_some())]);
-                        out.extend(bytes.to_be_bytes());
-                        out.extend(hash.iter().flatten());
+                    Err(reason) => {
+                        out.extend([9, 0]);
+                        text(out, reason, REASON_BYTES_MAX);
+                    }
+                    Ok(found) => {
+                        out.extend([9, 1 + u8::from(found.hash.is_some())]);
+                        out.extend(found.bytes.to_be_bytes());
+                        out.extend(found.mode.to_be_bytes());
+                        out.extend(found.modified_ns.to_be_bytes());
+                        out.extend(found.hash.iter().flatten());
                     }
                 }
                 text(out, object, NAME_BYTES_MAX);
+            }
+            Self::Hashing { object, hashed_bytes } => {
+                out.push(10);
+                out.extend(hashed_bytes.to_be_bytes());
+                text(out, object, NAME_BYTES_MAX);
+            }
+            Self::List { prefix, after } => {
+                out.push(11);
+                text(out, prefix, NAME_BYTES_MAX);
+                text(out, after, NAME_BYTES_MAX);
+            }
+            Self::Listed { object, bytes, modified_ns } => {
+                out.push(12);
+                out.extend(bytes.to_be_bytes());
+                out.extend(modified_ns.to_be_bytes());
+                text(out, object, NAME_BYTES_MAX);
+            }
+            Self::ListEnd { next } => {
+                let (kind, words, limit) = match next {
+                    Err(reason) => (0, reason.as_str(), REASON_BYTES_MAX),
+                    Ok(None) => (1, "", 0),
+                    Ok(Some(next)) => (2, next.as_str(), NAME_BYTES_MAX),
+                };
+                out.extend([13, kind]);
+                text(out, words, limit);
+            }
+            Self::Channel { channel } => {
+                out.push(14);
+                out.extend(channel.to_be_bytes());
+            }
+            Self::Here => out.push(15),
+            Self::Goodbye { reason } => {
+                out.push(16);
+                text(out, reason, REASON_BYTES_MAX);
             }
         }
         let length = (out.len() - start - 2) as u16;
@@ -425,13 +525,38 @@ impl Control {
             },
             9 => Self::Described {
                 found: match reader.u8()? {
-                    0 => None,
-                    1 => Some((reader.u64()?, None)),
-                    2 => Some((reader.u64()?, Some(reader.array()?))),
+                    0 => Err(reader.text(REASON_BYTES_MAX)?),
+                    kind @ (1 | 2) => Ok(Found {
+                        bytes: reader.u64()?,
+                        mode: reader.mode()?,
+                        modified_ns: reader.u64()?.cast_signed(),
+                        hash: if kind == 2 { Some(reader.array()?) } else { None },
+                    }),
                     other => return Err(DecodeError::UnknownKind(other)),
                 },
                 object: reader.text(NAME_BYTES_MAX)?,
             },
+            10 => Self::Hashing { hashed_bytes: reader.u64()?, object: reader.text(NAME_BYTES_MAX)? },
+            11 => Self::List { prefix: reader.text(NAME_BYTES_MAX)?, after: reader.text(NAME_BYTES_MAX)? },
+            12 => Self::Listed {
+                bytes: reader.u64()?,
+                modified_ns: reader.u64()?.cast_signed(),
+                object: reader.text(NAME_BYTES_MAX)?,
+            },
+            13 => Self::ListEnd {
+                next: match reader.u8()? {
+                    0 => Err(reader.text(REASON_BYTES_MAX)?),
+                    1 => {
+                        reader.text(0)?;
+                        Ok(None)
+                    }
+                    2 => Ok(Some(reader.text(NAME_BYTES_MAX)?)),
+                    other => return Err(DecodeError::UnknownKind(other)),
+                },
+            },
+            14 => Self::Channel { channel: reader.u64()? },
+            15 => Self::Here,
+            16 => Self::Goodbye { reason: reader.text(REASON_BYTES_MAX)? },
             kind => return Err(DecodeError::UnknownKind(kind)),
         };
         reader.end()?;
@@ -444,9 +569,28 @@ impl Control {
             Self::Pull(request) => Some(request.pull),
             Self::Accepted(accepted) => Some(accepted.pull),
             Self::Refused { pull, .. } | Self::Stop { pull } | Self::GaveUp { pull, .. } => Some(*pull),
-            Self::Hello | Self::Welcome { .. } | Self::Describe { .. } | Self::Described { .. } => None,
+            Self::Hello
+            | Self::Welcome { .. }
+            | Self::Describe { .. }
+            | Self::Described { .. }
+            | Self::Hashing { .. }
+            | Self::List { .. }
+            | Self::Listed { .. }
+            | Self::ListEnd { .. }
+            | Self::Channel { .. }
+            | Self::Here
+            | Self::Goodbye { .. } => None,
         }
     }
+}
+
+/// A reason, cut to what a message carries.
+pub fn reason(mut reason: String) -> String {
+    if reason.len() > REASON_BYTES_MAX {
+        let end = (0..=REASON_BYTES_MAX).rev().find(|end| reason.is_char_boundary(*end)).unwrap_or(0);
+        reason.truncate(end);
+    }
+    reason
 }
 
 fn text(out: &mut Vec<u8>, text: &str, limit: usize) {
@@ -478,6 +622,11 @@ impl<'a> Reader<'a> {
     }
     fn u16(&mut self) -> Result<u16, DecodeError> {
         self.array().map(u16::from_be_bytes)
+    }
+    fn mode(&mut self) -> Result<u16, DecodeError> {
+        let mode = self.u16()?;
+        let limit = MODE_BITS.into();
+        if mode > MODE_BITS { Err(DecodeError::TooLong { limit, got: mode.into() }) } else { Ok(mode) }
     }
     fn u32(&mut self) -> Result<u32, DecodeError> {
         self.array().map(u32::from_be_bytes)
@@ -602,7 +751,16 @@ mod tests {
                 Control::Accepted(Accepted { pull, object_bytes, bytes, block_bytes, blocks_max })
             },
         );
-        let found = any::<Option<(u64, Option<[u8; 32]>)>>();
+        let found = any::<(u64, i64, Option<[u8; 32]>)>();
+        let found = (found, 0..=MODE_BITS).prop_map(|((bytes, modified_ns, hash), mode)| Found {
+            bytes,
+            mode,
+            modified_ns,
+            hash,
+        });
+        let found = prop_oneof![found.prop_map(Ok), ".{0,40}".prop_map(Err)];
+        let next =
+            prop_oneof![Just(Ok(None)), ".{0,40}".prop_map(|name| Ok(Some(name))), ".{0,40}".prop_map(Err)];
         prop_oneof![
             request,
             accepted,
@@ -614,6 +772,18 @@ mod tests {
             (".{0,40}", any::<bool>())
                 .prop_map(|(object, with_hash)| Control::Describe { object, with_hash }),
             (".{0,40}", found).prop_map(|(object, found)| Control::Described { object, found }),
+            (".{0,40}", any::<u64>())
+                .prop_map(|(object, hashed_bytes)| Control::Hashing { object, hashed_bytes }),
+            (".{0,40}", ".{0,40}").prop_map(|(prefix, after)| Control::List { prefix, after }),
+            (".{0,40}", any::<(u64, i64)>()).prop_map(|(object, (bytes, modified_ns))| Control::Listed {
+                object,
+                bytes,
+                modified_ns
+            }),
+            next.prop_map(|next| Control::ListEnd { next }),
+            any::<u64>().prop_map(|channel| Control::Channel { channel }),
+            Just(Control::Here),
+            ".{0,40}".prop_map(|reason| Control::Goodbye { reason }),
         ]
     }
 
@@ -660,7 +830,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_read_or_are_refused(kind in 0u8..11, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn any_bytes_read_or_are_refused(kind in 0u8..18, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let mut datagram = vec![kind];
             datagram.extend(&bytes);
             exercise(&datagram);
@@ -676,7 +846,7 @@ mod tests {
         assert_eq!(framed(CONTROL_BYTES_MAX as u16), Ok(None));
         assert_eq!(
             framed(CONTROL_BYTES_MAX as u16 + 1),
-            Err(DecodeError::TooLong { limit: 1_088, got: 1_089 })
+            Err(DecodeError::TooLong { limit: 2_112, got: 2_113 })
         );
         let mut feedback = Vec::new();
         let report =

@@ -6,7 +6,7 @@
 
 use crate::config::{Mode, ServerConfig};
 use crate::layout::Layout;
-use crate::msg::{Accepted, Control, Feedback, Packet, PullId, REASON_BYTES_MAX, Request, WINDOW_MAX};
+use crate::msg::{self, Accepted, Control, Feedback, Packet, PullId, Request, WINDOW_MAX};
 use crate::sender::{Sender, SenderEvent, Sending, generation_bytes};
 use anabranch_codes::Symbol;
 use anabranch_units::{ByteCount, Duration, Instant};
@@ -234,13 +234,13 @@ impl<S: Symbol> Server<S> {
     /// Refuses a pull that was asked for; `reason` is one line for the client's user.
     pub fn refuse(&mut self, pull: PullId, reason: String) {
         self.asked.remove(&pull);
-        self.control.push_back(Control::Refused { pull, reason: shortened(reason) });
+        self.control.push_back(Control::Refused { pull, reason: msg::reason(reason) });
     }
 
     /// Ends a pull that cannot go on.
     pub fn fail(&mut self, pull: PullId, reason: String) {
         if self.pulls.remove(&pull).is_some() {
-            self.control.push_back(Control::GaveUp { pull, reason: shortened(reason) });
+            self.control.push_back(Control::GaveUp { pull, reason: msg::reason(reason) });
         }
     }
 
@@ -261,6 +261,11 @@ impl<S: Symbol> Server<S> {
             let range = pull.sender.layout().range(generation);
             Some((*id, generation, pull.start + range.start..pull.start + range.end))
         })
+    }
+
+    /// Whether some pull waits for memory that others have: [`Server::poll_wanted`] may give more once they have given it back.
+    pub fn is_short(&self) -> bool {
+        self.pulls.values().any(|pull| pull.sender.holds_nothing())
     }
 
     /// Bits of datagrams that all pulls together may send in a second now, where a client's grants and TFRC decide.
@@ -349,13 +354,4 @@ impl<S: Symbol> Server<S> {
             false
         });
     }
-}
-
-/// At most as long as a refusal may be.
-fn shortened(mut reason: String) -> String {
-    if reason.len() > REASON_BYTES_MAX {
-        let end = (0..=REASON_BYTES_MAX).rev().find(|end| reason.is_char_boundary(*end)).unwrap_or(0);
-        reason.truncate(end);
-    }
-    reason
 }

@@ -1,26 +1,31 @@
 //! `anabranch gather get`: pulls objects from many servers at once, verifies them, and gives them their names.
 
-mod connection;
+pub mod connection;
 mod output;
 mod progress;
 mod run;
 pub mod targets;
 
-use anabranch_gather::ClientConfig;
 use anabranch_gather::msg::{Packet, SEAL_BYTES};
+use anabranch_gather::{BLOCK_BYTES_MIN, ClientConfig};
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_units::{BitRate, ByteCount, Duration};
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What to pull, and how.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Objects, each with the servers that hold all of it: HOST:PORT[,HOST:PORT...]/OBJECT.
+    /// Objects, each with the servers that hold all of it: [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT. With NAME, the
+    /// server there must have this name in its certificate; without, any server of the same authority may answer.
     #[arg(value_name = "SERVER/OBJECT", value_parser = target)]
     objects: Vec<targets::Target>,
+    /// The object's BLAKE3 hash, in hexadecimal, for one object that no manifest describes: without, what the first server
+    /// says that answers is trusted.
+    #[arg(long, value_name = "HEX", value_parser = blake3_hash, conflicts_with = "manifest")]
+    blake3: Option<blake3::Hash>,
     /// A manifest (`gather stripe` writes one): all its objects are pulled.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
@@ -65,15 +70,21 @@ fn target(text: &str) -> Result<targets::Target, String> {
     targets::parse(text).map_err(|error| format!("{error:#}"))
 }
 
+fn blake3_hash(text: &str) -> Result<blake3::Hash, String> {
+    blake3::Hash::from_hex(text).map_err(|_| format!("`{text}`: a BLAKE3 hash has 64 hexadecimal digits"))
+}
+
 /// Runs it.
 ///
 /// Errors: one line for the user. What became of the objects is the exit code.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut targets = args.objects.clone();
     if let Some(path) = &args.manifest {
-        #[expect(clippy::disallowed_methods, reason = "the user's own file")]
-        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        targets.extend(targets::parse_manifest(&text).with_context(|| path.display().to_string())?);
+        targets.extend(targets::read_manifest(path)?);
+    }
+    if let Some(hash) = &args.blake3 {
+        ensure!(targets.len() == 1, "--blake3: it is for one object, not {}", targets.len());
+        targets[0].hash = Some(*hash.as_bytes());
     }
     ensure!(!targets.is_empty(), "nothing to pull: name SERVER/OBJECT, or a --manifest");
     let is_folder = args.output.as_os_str().as_encoded_bytes().ends_with(b"/");
@@ -95,10 +106,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let datagram = u32::try_from(args.datagram.as_u64()).unwrap_or(u32::MAX);
     let most = anabranch_net::datagram::PAYLOAD_MAX as u32;
     ensure!(
-        (headers + 1..=most).contains(&datagram),
+        (headers + BLOCK_BYTES_MIN..=most).contains(&datagram),
         "--datagram {}: must be {} to {most} bytes",
         args.datagram,
-        headers + 1
+        headers + BLOCK_BYTES_MIN
     );
     let memory = args.memory.as_u64();
     ensure!(

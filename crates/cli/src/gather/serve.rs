@@ -5,21 +5,27 @@
 //! datagram from where it takes packets. Read [`Args`] and `session` first.
 
 mod files;
+mod hashes;
+mod listing;
 mod session;
+mod share;
 
 use anabranch_gather::ServerConfig;
+use anabranch_gather::msg::Feedback;
 use anabranch_net::admission::{Admission, AdmissionLimits, Places};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::seal::ChannelId;
+use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
 use anabranch_net::tls::{CredentialFiles, Credentials};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::Context as _;
 use files::Files;
+use hashes::Hashes;
+use share::Share;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -46,44 +52,65 @@ pub struct Args {
     /// What is sent to one client in a second at the most; as much as it can take without.
     #[arg(long, value_name = "RATE")]
     rate_max: Option<BitRate>,
-    /// Clients at once; those of one name may be a quarter of them.
+    /// Connections at once; those of one client (all that use its key) may be a quarter of them.
     #[arg(long, value_name = "N", default_value_t = 64)]
     clients_max: usize,
-    /// Pulls of one client at once.
+    /// Pulls of one client at once, over all its connections.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pulls_max: usize,
-    /// Memory that one client may take.
+    /// Memory for the blocks of one client, over all its connections.
     #[arg(long, value_name = "SIZE", default_value = "128 MiB")]
     memory: ByteCount,
     /// A pull whose client says nothing for so long is over.
     #[arg(long, value_name = "TIME", default_value = "10 s")]
     give_up: Duration,
+    /// A connection that has no pull and asks for nothing for so long is closed.
+    #[arg(long, value_name = "TIME", default_value = "5 min")]
+    idle: Duration,
+    /// Keep the hashes of files in this file, so that a restarted server need not read them again; not below DIR. Only in
+    /// memory without.
+    #[arg(long, value_name = "FILE")]
+    cache: Option<PathBuf>,
+    /// Packets that one key seals at the most: for tests, as ciphers have limits of their own.
+    #[arg(long, value_name = "N", hide = true)]
+    key_packets: Option<u64>,
 }
 
 /// Datagrams of a client that wait for its session; more are dropped, as a full socket would.
 const WAITING_MAX: usize = 1_024;
 /// Of all places for clients, one identity may have one in so many.
 const CLIENT_SHARE: usize = 4;
+/// Descriptors of a connection besides its pulls: itself, its timer, and a file that is hashed.
+const CONNECTION_DESCRIPTORS: u64 = 3;
 /// Descriptors besides clients' connections and pulls: the runtime, the folder, files that are hashed, the terminal.
 const OWN_DESCRIPTORS: u64 = 128;
 /// The time that packets which are due may leave together.
 const QUANTUM: Duration = Duration::from_us(150);
 
+/// The longest datagram that a client sends: a feedback.
+const DATAGRAM_BYTES_MAX: usize = OVERHEAD_BYTES + Feedback::BYTES_MAX as usize;
+
 /// A datagram, and where it comes from.
-type Arrival = (SocketAddr, Vec<u8>);
+type Arriving = (SocketAddr, Vec<u8>);
+/// Where a session's datagrams go.
+type Datagrams = mpsc::Sender<Arriving>;
 
 /// What sessions share.
 pub struct Shared {
     socket: DatagramSocket,
     files: Files,
+    hashes: Hashes,
     config: ServerConfig,
     /// Where clients send datagrams.
     port: u16,
     /// Where each channel's datagrams go.
-    channels: Mutex<BTreeMap<u64, mpsc::Sender<Arrival>>>,
-    /// Places of clients that have said who they are. What each identity may have besides connections belongs behind
-    /// [`anabranch_net::admission::Place::common`].
-    places: Places,
+    channels: Mutex<BTreeMap<u64, Datagrams>>,
+    /// Places of clients that have said who they are, with what each has besides connections.
+    places: Places<Share>,
+    /// How many there have been.
+    connections: AtomicU64,
+    idle: std::time::Duration,
+    key_packets: Option<u64>,
     /// Datagrams of no channel that is open, and those that a session had no room for.
     strays: AtomicU64,
     crowded: AtomicU64,
@@ -98,8 +125,17 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })?;
     anyhow::ensure!(args.clients_max > 0, "--clients-max 0: must be at least 1");
     anyhow::ensure!(args.pulls_max > 0, "--pulls-max 0: must be at least 1");
+    let hashes = match &args.cache {
+        None => Hashes::new(),
+        Some(path) => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            check_apart("--cache", folder.unwrap_or(Path::new(".")), &args.dir)?;
+            Hashes::kept_in(path).context("--cache")?
+        }
+    };
     let credentials =
         Credentials::load(&CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name))?;
+    check_apart("--keys", &args.keys, &args.dir)?;
     let config = ServerConfig {
         pulls_max: args.pulls_max,
         rate_max: args.rate_max,
@@ -110,7 +146,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     };
     let descriptors = crate::process::raise_descriptor_limit();
     let half_open = AdmissionLimits::for_descriptors(descriptors);
-    let pulls = (args.clients_max as u64).saturating_mul(args.pulls_max as u64 + 1);
+    let pulls = (args.clients_max as u64).saturating_mul(args.pulls_max as u64 + CONNECTION_DESCRIPTORS);
     let needed = pulls.saturating_add(half_open.descriptors() + OWN_DESCRIPTORS);
     anyhow::ensure!(
         needed <= descriptors,
@@ -127,10 +163,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let shared = Arc::new(Shared {
             socket,
             files,
+            hashes,
             config,
             port: args.advertise_port.unwrap_or(at.port()),
             channels: Mutex::default(),
-            places: Places::new(args.clients_max, args.clients_max.div_ceil(CLIENT_SHARE), || ()),
+            places: Places::new(args.clients_max, args.clients_max.div_ceil(CLIENT_SHARE), Share::new),
+            connections: AtomicU64::new(0),
+            idle: args.idle.to_std(),
+            key_packets: args.key_packets,
             strays: AtomicU64::new(0),
             crowded: AtomicU64::new(0),
         });
@@ -150,6 +190,19 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// What clients may read is not what the server keeps for itself: `folder` does not lie below the one that is served.
+fn check_apart(what: &str, folder: &Path, served: &Path) -> anyhow::Result<()> {
+    let at = folder.canonicalize().with_context(|| format!("{what} {}", folder.display()))?;
+    let served = served.canonicalize().with_context(|| served.display().to_string())?;
+    anyhow::ensure!(
+        !at.starts_with(&served),
+        "{what} {}: clients could read it, as it lies below {}, which is served: keep it elsewhere",
+        folder.display(),
+        served.display()
+    );
+    Ok(())
+}
+
 /// Hands datagrams to the sessions they are for.
 async fn demultiplex(shared: &Shared) -> anyhow::Result<std::convert::Infallible> {
     let mut batch = Batch::with_messages(8);
@@ -157,7 +210,9 @@ async fn demultiplex(shared: &Shared) -> anyhow::Result<std::convert::Infallible
         shared.socket.recv(&mut batch).await?;
         let channels = shared.channels.lock().expect("nobody panics with it");
         for datagram in batch.datagrams() {
-            let session = ChannelId::of(datagram.bytes).and_then(|id| channels.get(&id.0));
+            let is_short = datagram.bytes.len() <= DATAGRAM_BYTES_MAX;
+            let id = ChannelId::of(datagram.bytes).filter(|_| is_short);
+            let session = id.and_then(|id| channels.get(&id.0));
             let Some(session) = session else {
                 shared.strays.fetch_add(1, Relaxed);
                 continue;

@@ -3,13 +3,15 @@
 //! Each test runs servers and clients as processes in a temporary folder. A [`way::Way`] may stand between them, and harms
 //! datagrams; one test speaks the protocol by hand. Read [`World`] and [`Got`] first.
 
+mod attacks;
 mod way;
+mod words;
 
 use crate::net::{PATIENCE, journal_entries, noise, working_files};
 use crate::{anabranch, skip, text};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather::Mode;
-use anabranch_gather::msg::{Control, Datagram, PullId, Request};
+use anabranch_gather::msg::{Control, Datagram, Found, PullId, Request};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::seal::{self, ChannelId};
@@ -21,6 +23,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use way::{Harm, Way};
@@ -30,6 +33,8 @@ const MIB: usize = 1 << 20;
 struct Server {
     child: Child,
     at: SocketAddr,
+    /// What it has said.
+    log: Arc<Mutex<String>>,
     _way: Option<Way>,
 }
 
@@ -48,7 +53,9 @@ impl World {
     }
 
     fn make_keys(&self, name: &str) {
-        let made = anabranch().args(["gather", "keys", "--out"]).arg(self.path(name)).output();
+        let mut command = anabranch();
+        command.args(["gather", "keys", "--clients", "client,other", "--out"]).arg(self.path(name));
+        let made = command.output();
         let made = made.expect("the command runs");
         assert!(made.status.success(), "{}", text(&made.stderr));
     }
@@ -75,11 +82,18 @@ impl World {
         let at = line.rsplit_once(" on ").and_then(|(_, at)| at.parse().ok());
         let at: SocketAddr = at.unwrap_or_else(|| panic!("{line}"));
         // Whatever it says later, nobody must make it wait.
-        std::thread::spawn(move || said.map_while(Result::ok).for_each(|line| eprintln!("{number}: {line}")));
+        let log = Arc::new(Mutex::new(String::new()));
+        let lines = Arc::clone(&log);
+        std::thread::spawn(move || {
+            said.map_while(Result::ok).for_each(|line| {
+                eprintln!("{number}: {line}");
+                lines.lock().expect("nobody panics with it").push_str(&(line + "\n"));
+            });
+        });
         if let Some(way) = &way {
             way.lead_to(at);
         }
-        self.servers.push(Server { child, at, _way: way });
+        self.servers.push(Server { child, at, log, _way: way });
         self
     }
 
@@ -404,7 +418,8 @@ fn odd_objects_come_or_fail_with_a_reason() {
         let got = world.get(&[&world.object(0..1, name), "-o", out.to_str().expect("plain")]).end();
         assert_eq!(got.code, Some(1), "{got:?}");
         assert!(got.reason().contains(&world.servers[0].at.to_string()), "{got:?}");
-        assert!(got.reason().contains("no such object"), "{got:?}");
+        let why = if name == "leak" { "outside the folder" } else { "no such object" };
+        assert!(got.reason().contains(why), "{got:?}");
         assert!(!out.exists(), "{name}");
     }
     let got = world.get(&[&world.object(0..1, "../secret")]).end();
@@ -464,20 +479,27 @@ struct Hand {
 
 impl Hand {
     async fn connect(keys: &Path, to: SocketAddr) -> Self {
-        let files = CredentialFiles::in_set(keys, System::Gather, Role::Operator, "client");
+        Self::connect_as(keys, "client", to).await.expect("it is let in")
+    }
+
+    /// Connects under a name; why not, if it is not let in.
+    async fn connect_as(keys: &Path, name: &str, to: SocketAddr) -> Result<Self, String> {
+        let files = CredentialFiles::in_set(keys, System::Gather, Role::Operator, name);
         let credentials = Credentials::load(&files).expect("they were made");
         let identity = Identity::new(&credentials).expect("they are good");
         let tcp = tokio::net::TcpStream::connect(to).await.expect("the server listens");
         let (mut stream, _) = identity.connect_to_site(tcp).await.expect("of one authority");
         write(&mut stream, &Control::Hello).await;
         let mut read = Vec::new();
-        let Control::Welcome { port, channel } = hear(&mut stream, &mut read).await else {
-            panic!("a welcome")
+        let (port, channel) = match hear(&mut stream, &mut read).await {
+            Control::Welcome { port, channel } => (port, channel),
+            Control::Goodbye { reason } => return Err(reason),
+            other => panic!("{other:?}"),
         };
         let channel = seal::channel(&stream, ChannelId(channel)).expect("TLS 1.3");
         let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("loopback is there");
         socket.connect((to.ip(), port)).await.expect("loopback is there");
-        Self { stream, channel, socket, read }
+        Ok(Self { stream, channel, socket, read })
     }
 
     async fn say(&mut self, message: Control) {
@@ -578,13 +600,17 @@ fn no_packet_leaves_before_the_client_shows_where_it_takes_them() {
             let (mut nothing, mut refused) = (0, 0);
             while (nothing, refused) != (2, 1) {
                 match hand.hear().await {
-                    Control::Described { found: None, .. } => nothing += 1,
+                    Control::Described { found: Err(_), .. } => nothing += 1,
                     Control::Refused { reason, .. } if !reason.contains('\n') => refused += 1,
                     other => panic!("{name}: {other:?}"),
                 }
             }
         }
     });
+}
+
+fn found(bytes: u64, hash: Option<[u8; 32]>) -> Found {
+    Found { bytes, mode: 0o644, modified_ns: 0, hash }
 }
 
 /// A server by hand that says how long an object is, if it does, accepts no pull, and answers by `says` once it is asked for the
@@ -609,7 +635,8 @@ async fn listen_by_hand(
             match (message, &says) {
                 (Control::Describe { object, with_hash: false }, _) => {
                     if let Some(bytes) = bytes {
-                        write(&mut stream, &Control::Described { object, found: Some((bytes, None)) }).await;
+                        write(&mut stream, &Control::Described { object, found: Ok(found(bytes, None)) })
+                            .await;
                     }
                 }
                 (Control::Describe { .. }, Some(says)) => write(&mut stream, says).await,
@@ -630,9 +657,9 @@ fn who_does_not_say_an_objects_length_or_hash_is_not_waited_for() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime");
     let object = || "object".to_owned();
-    let another = Control::Described { object: object(), found: Some((1, Some([7; 32]))) };
+    let another = Control::Described { object: object(), found: Ok(found(1, Some([7; 32]))) };
     let length = Some(bytes.len() as u64);
-    let taken_away = Control::Described { object: object(), found: None };
+    let taken_away = Control::Described { object: object(), found: Err("no such object".into()) };
     for (length, says) in [(None, None), (length, None), (length, Some(taken_away)), (length, Some(another))]
     {
         let listener =

@@ -1,10 +1,12 @@
 //! A client's connection to one server: control messages over TLS, keys for datagrams.
 
-use crate::gather::control::{self, Reader};
+use super::targets::Holder;
+use crate::gather::control::{Reader, farewell};
 use anabranch_gather::msg::Control;
 use anabranch_net::identity::Identity;
 use anabranch_net::seal::{self, Channel, ChannelId};
-use anyhow::{Context as _, bail};
+use anabranch_units::text::printable;
+use anyhow::{Context as _, anyhow, bail, ensure};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -12,15 +14,19 @@ use tokio::sync::mpsc;
 
 /// How long a server may take to answer.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// How often a server hears that the client is there still: those that say nothing for minutes are sent away.
+const HERE_EVERY: Duration = Duration::from_secs(60);
 
 /// What a connection's reader hands on.
 #[derive(Debug)]
 pub enum Incoming {
     /// It stands.
     Connected(Box<Connected>),
-    /// The server says something.
+    /// The server says something; its words are fit to be shown.
     Control(Control),
-    /// It is over, or never stood; why, in one line.
+    /// Datagrams have another channel from now on, as the last one's keys wear out.
+    Channel(Box<Channel>),
+    /// It is over, or never stood; why, in one line that begins with what the server did.
     Lost(String),
 }
 
@@ -33,82 +39,144 @@ pub struct Connected {
     pub datagrams_to: SocketAddr,
     /// How datagrams are sealed and opened.
     pub channel: Channel,
+    /// The channel before, whose last datagrams may be on their way.
+    pub last_channel: Option<Channel>,
     /// Messages for it.
     pub control: mpsc::UnboundedSender<Control>,
     /// How long TCP's handshake took.
     pub rtt: Duration,
 }
 
+impl Connected {
+    /// What opens datagrams of a channel, if it is the last one or the one before.
+    pub fn opener(&mut self, id: Option<ChannelId>) -> Option<&mut seal::Opener> {
+        let all = [Some(&mut self.channel), self.last_channel.as_mut()];
+        all.into_iter()
+            .flatten()
+            .map(|channel| &mut channel.opener)
+            .find(|opener| Some(opener.channel()) == id)
+    }
+}
+
 /// Connects to `holder` and reads what it says; all of it goes to `incoming` with `server` beside it.
 pub async fn run(identity: Identity, holder: String, server: u32, incoming: mpsc::Sender<(u32, Incoming)>) {
     let lost = match converse(&identity, &holder, server, &incoming).await {
-        Ok(()) => "the server has closed the connection".to_owned(),
+        Ok(reason) => reason,
         Err(error) => format!("{error:#}"),
     };
     // Nobody listens any more: the command is at its end.
     let _ = incoming.send((server, Incoming::Lost(lost))).await;
 }
 
+/// Speaks with a server until the connection is over; why it is.
 async fn converse(
     identity: &Identity,
     holder: &str,
     server: u32,
     incoming: &mpsc::Sender<(u32, Incoming)>,
-) -> anyhow::Result<()> {
-    let connected = tokio::time::timeout(CONNECT_TIME, connect(identity, holder)).await;
-    let no_answer = || format!("no answer from {holder} in {} s", CONNECT_TIME.as_secs());
-    let (stream, connected, mut messages) = connected.with_context(no_answer)??;
-    let (read_half, mut write_half) = tokio::io::split(stream);
+) -> anyhow::Result<String> {
+    let greeted = greet(identity, holder).await?;
+    let Greeted { mut reader, name, channel, datagrams_to, rtt } = greeted;
+    let (control, mut messages) = mpsc::unbounded_channel();
+    let channel = seal::channel(reader.get_ref(), channel)?;
+    let connected = Connected { name, datagrams_to, channel, last_channel: None, control, rtt };
     incoming.send((server, Incoming::Connected(Box::new(connected)))).await?;
-    let mut reader = Reader::new(read_half);
+    let mut here = tokio::time::interval(HERE_EVERY);
+    let gone = |error: std::io::Error| anyhow!("it {}", farewell(&error));
     loop {
         tokio::select! {
-            message = reader.next() => match message.with_context(|| format!("connection to {holder}"))? {
-                Some(message) => incoming.send((server, Incoming::Control(message))).await?,
-                None => return Ok(()),
+            message = reader.next() => match message.map_err(gone)? {
+                Some(Control::Channel { channel }) => {
+                    let channel = seal::channel(reader.get_ref(), ChannelId(channel))?;
+                    incoming.send((server, Incoming::Channel(Box::new(channel)))).await?;
+                }
+                Some(Control::Goodbye { reason }) => {
+                    return Ok(format!("it closed the connection: {}", printable(&reason)));
+                }
+                Some(message) => incoming.send((server, Incoming::Control(shown(message)))).await?,
+                None => return Ok("it closed the connection".to_owned()),
             },
             message = messages.recv() => match message {
-                None => return Ok(()),
+                None => return Ok("nobody asks it for anything".to_owned()),
                 Some(first) => {
                     let mut all = vec![first];
                     while let Ok(next) = messages.try_recv() {
                         all.push(next);
                     }
-                    control::write(&mut write_half, all).await.with_context(|| format!("connection to {holder}"))?;
+                    reader.write(all).await.map_err(gone)?;
                 }
             },
+            _ = here.tick() => reader.write([Control::Here]).await.map_err(gone)?,
         }
     }
 }
 
-type Stream = tokio_rustls::TlsStream<TcpStream>;
+/// The message with reasons that are fit to be shown. Names stay: they are compared.
+fn shown(mut message: Control) -> Control {
+    let reason = match &mut message {
+        Control::Refused { reason, .. } | Control::GaveUp { reason, .. } => reason,
+        Control::Described { found: Err(reason), .. } | Control::ListEnd { next: Err(reason) } => reason,
+        _ => return message,
+    };
+    *reason = printable(reason).into_owned();
+    message
+}
 
-async fn connect(
-    identity: &Identity,
-    holder: &str,
-) -> anyhow::Result<(Stream, Connected, mpsc::UnboundedReceiver<Control>)> {
-    let mut addresses =
-        tokio::net::lookup_host(holder).await.with_context(|| format!("{holder}: no such host"))?;
-    let address = addresses.next().with_context(|| format!("{holder}: no such host"))?;
+/// A server that has answered a greeting.
+pub struct Greeted {
+    /// What it says next.
+    pub reader: Reader<tokio_rustls::TlsStream<TcpStream>>,
+    /// Its name, as its certificate says, fit to be shown.
+    pub name: String,
+    /// The channel of its datagrams.
+    channel: ChannelId,
+    /// Where it takes feedback.
+    datagrams_to: SocketAddr,
+    /// How long TCP's handshake took.
+    rtt: Duration,
+}
+
+/// Connects to a server, and greets it.
+///
+/// Errors: one line, without the holder.
+pub async fn greet(identity: &Identity, holder: &str) -> anyhow::Result<Greeted> {
+    let greeted = tokio::time::timeout(CONNECT_TIME, connect(identity, Holder::of(holder))).await;
+    greeted.with_context(|| format!("no answer in {} s", CONNECT_TIME.as_secs()))?
+}
+
+async fn connect(identity: &Identity, holder: Holder<'_>) -> anyhow::Result<Greeted> {
+    let address = tokio::net::lookup_host(holder.at).await.ok().and_then(|mut all| all.next());
+    let address = address.context("no such host")?;
     let begun = Instant::now();
     let options = anabranch_net::socket::TcpOptions::default();
-    let tcp = anabranch_net::socket::connect(address, &options)
-        .await
-        .with_context(|| format!("cannot reach {holder}: is `anabranch gather serve` running there?"))?;
-    let rtt = begun.elapsed();
-    let (mut stream, peer) = identity.connect_to_site(tcp).await.map_err(|error| {
-        anyhow::anyhow!(anabranch_net::tls::explain(&format!("server at {holder}"), &error))
+    let tcp = anabranch_net::socket::connect(address, &options).await.map_err(|error| {
+        anyhow!("it cannot be reached ({}): does `anabranch gather serve` run there?", error.kind())
     })?;
-    control::write(&mut stream, [Control::Hello]).await?;
+    let rtt = begun.elapsed();
+    let (stream, peer) = identity.connect_to_site(tcp).await.map_err(|error| {
+        let is_ours = error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>());
+        if is_ours {
+            anyhow!(anabranch_net::tls::explain("it", &error))
+        } else {
+            anyhow!("it {}", farewell(&error))
+        }
+    })?;
+    let name = printable(&peer.name).into_owned();
+    // Before a word is said: any server's certificate is good for any address.
+    if let Some(expected) = holder.name {
+        ensure!(
+            peer.name == expected,
+            "server `{name}` answers there, not `{expected}`: check the address, or the name before the @"
+        );
+    }
     let mut reader = Reader::new(stream);
-    let (port, id) = match reader.next().await? {
+    let gone = |error: std::io::Error| anyhow!("it {}", farewell(&error));
+    reader.write([Control::Hello]).await.map_err(gone)?;
+    let (port, channel) = match reader.next().await.map_err(gone)? {
         Some(Control::Welcome { port, channel }) => (port, ChannelId(channel)),
-        Some(_) => bail!("{holder} does not answer as a server of this version does"),
-        None => bail!("{holder} has closed the connection: it may have too many clients"),
+        Some(Control::Goodbye { reason }) => bail!("it lets nobody in now: {}", printable(&reason)),
+        Some(_) => bail!("it does not answer as a server of this version does"),
+        None => bail!("it closed the connection: does it have this release?"),
     };
-    let stream = reader.into_inner().with_context(|| format!("{holder} says more than it was asked"))?;
-    let channel = seal::channel(&stream, id)?;
-    let (control, messages) = mpsc::unbounded_channel();
-    let datagrams_to = SocketAddr::new(address.ip(), port);
-    Ok((stream, Connected { name: peer.name, datagrams_to, channel, control, rtt }, messages))
+    Ok(Greeted { reader, name, channel, datagrams_to: SocketAddr::new(address.ip(), port), rtt })
 }

@@ -6,7 +6,7 @@
 use crate::folder::Place as FilePlace;
 use crate::partial::{FinishError, Naming, PartialFile};
 use anabranch_endpoint::Bytes;
-use anabranch_replicate::control::{ByteRange, FileHash};
+use anabranch_replicate::control::{Attributes, ByteRange, FileHash};
 use anabranch_replicate::tree::PieceHasher;
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -41,6 +41,8 @@ pub enum Order {
         object: usize,
         /// What its hash must be.
         hash: [u8; 32],
+        /// What it is besides its bytes; without, only its owner may read it.
+        attributes: Option<Attributes>,
     },
 }
 
@@ -114,9 +116,9 @@ impl Output {
                 while let Some(order) = orders_out.blocking_recv() {
                     // Where nobody hears of it any more, what is there is kept.
                     match order {
-                        Order::Finish { object, hash } => {
+                        Order::Finish { object, hash, attributes } => {
                             if let Some(place) = files.remove(&object) {
-                                let _ = finishing_in.send((object, place, hash));
+                                let _ = finishing_in.send((object, place, hash, attributes));
                             }
                         }
                         other => drop(handle(&mut files, other, syncs).map(|reply| replies.send(reply))),
@@ -224,10 +226,10 @@ fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool) -> Opt
     }
 }
 
-/// An object that is whole, its place and hash.
-type Job = (usize, Place, [u8; 32]);
+/// An object that is whole, its place, hash and attributes.
+type Job = (usize, Place, [u8; 32], Option<Attributes>);
 
-fn finish((object, place, hash): Job) -> Reply {
+fn finish((object, place, hash, attributes): Job) -> Reply {
     let (mut file, bytes) = match place {
         Place::File { file, bytes } => (file, bytes),
         Place::Stream(stream) => {
@@ -235,7 +237,7 @@ fn finish((object, place, hash): Job) -> Reply {
             return if is_whole { Reply::Finished { object } } else { Reply::Mismatch { object } };
         }
     };
-    match file.finish(bytes, FileHash(hash), &Naming { attributes: None, replace: true }) {
+    match file.finish(bytes, FileHash(hash), &Naming { attributes, replace: true }) {
         Ok(()) => Reply::Finished { object },
         Err(FinishError::Mismatch { .. }) => Reply::Mismatch { object },
         Err(FinishError::Io(error)) => Reply::Failed { object, reason: error.to_string() },

@@ -1,11 +1,17 @@
-//! What a user sees while objects come: bars on a terminal, lines for programs.
+//! What a user sees while objects come: bars on a terminal, now and then a line elsewhere, lines for programs.
+//!
+//! Sizes are in bytes (KiB, MiB, GiB), rates in bits a second (kbit/s, Mbit/s, Gbit/s), everywhere.
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use anabranch_units::text::printable;
+use anabranch_units::{BitRate, ByteCount};
+use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// How often programs are told.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How often a file or a pipe is told that is no terminal.
+const TELL_PLAINLY_EVERY: Duration = Duration::from_secs(5);
 /// Servers that have a bar of their own.
 const BARS_MAX: usize = 16;
 
@@ -38,8 +44,13 @@ struct Line<'a> {
 /// What is shown.
 pub struct Progress {
     json: bool,
+    /// Bars would be of no use: a line now and then.
+    is_plain: bool,
+    quiet: bool,
     total: ProgressBar,
     bars: Vec<ProgressBar>,
+    shown_at: Instant,
+    /// When a line was written, and how much had come then.
     told_at: Instant,
     told_bytes: u64,
     all: MultiProgress,
@@ -52,34 +63,67 @@ impl Progress {
         if json || quiet {
             all.set_draw_target(indicatif::ProgressDrawTarget::hidden());
         }
-        let style = |template: &str| ProgressStyle::with_template(template).expect("a template of ours");
+        let style = |template: &str| {
+            let style = ProgressStyle::with_template(template).expect("a template of ours");
+            style.with_key("rate", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+                // What cannot be written is not shown.
+                let _ = write!(out, "{}", rate(state.per_sec()));
+            })
+        };
         let total = all.add(ProgressBar::no_length());
-        total.set_style(style(
-            "{bar:30} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left  {msg}",
-        ));
+        total.set_style(style("{bar:30} {binary_bytes} of {binary_total_bytes}  {rate}  {eta} left  {msg}"));
         let bars = if servers <= BARS_MAX { servers } else { 0 };
         let bars = (0..bars).map(|_| {
             let bar = all.add(ProgressBar::no_length());
-            bar.set_style(style("  {prefix:24} {binary_bytes:>12}  {binary_bytes_per_sec:>14}  {msg}"));
+            bar.set_style(style("  {prefix:24} {binary_bytes:>12}  {rate:>14}  {msg}"));
             bar
         });
         let bars = bars.collect();
-        Self { json, total, bars, told_at: Instant::now(), told_bytes: 0, all }
+        let is_plain = !std::io::IsTerminal::is_terminal(&std::io::stderr());
+        Self {
+            json,
+            is_plain,
+            quiet,
+            total,
+            bars,
+            shown_at: Instant::now(),
+            told_at: Instant::now(),
+            told_bytes: 0,
+            all,
+        }
     }
 
     /// When it wants to be shown again.
     pub fn next_at(&self) -> Instant {
-        self.told_at + TELL_EVERY / if self.json { 1 } else { 5 }
+        self.shown_at + TELL_EVERY / if self.json { 1 } else { 5 }
     }
 
     /// Shows how things stand.
     pub fn show(&mut self, done_bytes: u64, total_bytes: Option<u64>, servers: &[ServerRow]) {
         let now = Instant::now();
+        self.shown_at = now;
+        let seconds = (now - self.told_at).as_secs_f64().max(1e-9);
+        let per_second = done_bytes.saturating_sub(self.told_bytes) as f64 / seconds;
         if self.json {
-            let seconds = (now - self.told_at).as_secs_f64().max(1e-9);
-            let rate_mbps = done_bytes.saturating_sub(self.told_bytes) as f64 * 8.0 / 1e6 / seconds;
+            let rate_mbps = per_second * 8.0 / 1e6;
             let line = Line { event: "progress", done_bytes, total_bytes, rate_mbps, servers };
             print_line(&line);
+        } else if self.is_plain {
+            if now - self.told_at < TELL_PLAINLY_EVERY {
+                return;
+            }
+            if !self.quiet {
+                let done = ByteCount::new(done_bytes);
+                let of =
+                    total_bytes.map(|total| format!(" of {}", ByteCount::new(total))).unwrap_or_default();
+                let lost = servers.iter().filter(|row| row.lost.is_some()).count();
+                let without = if lost > 0 {
+                    format!(", {lost} of {} servers lost", servers.len())
+                } else {
+                    String::new()
+                };
+                eprintln!("anabranch: {done}{of}, {}{without}", rate(per_second));
+            }
         } else {
             if let Some(total) = total_bytes {
                 self.total.set_length(total);
@@ -103,7 +147,7 @@ impl Progress {
     /// Says a line beside the bars.
     pub fn say(&self, line: &str) {
         if !self.json {
-            self.all.suspend(|| eprintln!("anabranch: {line}"));
+            self.all.suspend(|| eprintln!("anabranch: {}", printable(line)));
         }
     }
 
@@ -112,6 +156,14 @@ impl Progress {
         self.bars.iter().for_each(ProgressBar::finish_and_clear);
         self.total.finish_and_clear();
     }
+}
+
+/// So many bytes a second, as rates are shown.
+pub fn rate(bytes_per_second: f64) -> BitRate {
+    let bps = bytes_per_second * 8.0;
+    // No more digits than mean something.
+    let step = 10f64.powf((bps.max(1.0).log10().floor() - 2.0).max(0.0));
+    BitRate::bps(((bps / step).round() * step) as u64)
 }
 
 /// A line for programs.

@@ -1,16 +1,42 @@
-//! What a user wants, from whom: `HOST:PORT[,HOST:PORT...]/OBJECT`, or a manifest.
+//! What a user wants, from whom: `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT`, or a manifest.
 //!
 //! A manifest is a TOML file: for each object its `name`, `bytes` and `blake3`, and either `holders` that each have all of it,
-//! or `part`s in order, each with its own `name`, `bytes` and `holders`. `anabranch gather stripe` writes one.
+//! or `part`s in order, each with its own `name`, `bytes`, `blake3` (which may be missing) and `holders`; an object of parts
+//! may say its `mode` and `modified_ns`, which no server knows. `anabranch gather stripe` writes one.
 
-use anabranch_gather::msg::NAME_BYTES_MAX;
+use anabranch_gather::msg::{MODE_BITS, NAME_BYTES_MAX};
+use anabranch_replicate::control::Attributes;
 use anabranch_replicate::name::normal;
+use anabranch_units::ByteCount;
+use anabranch_units::text::printable;
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
+use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
 
 /// Objects that one command takes.
 const OBJECTS_MAX: usize = 100_000;
+/// The longest manifest.
+const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+
+/// A server, as users name it: `[NAME@]HOST:PORT`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Holder<'a> {
+    /// Its name in its certificate, if that is to be checked.
+    pub name: Option<&'a str>,
+    /// `HOST:PORT`.
+    pub at: &'a str,
+}
+
+impl<'a> Holder<'a> {
+    /// Takes it apart.
+    pub fn of(holder: &'a str) -> Self {
+        match holder.rsplit_once('@') {
+            Some((name, at)) => Self { name: Some(name), at },
+            None => Self { name: None, at: holder },
+        }
+    }
+}
 
 /// An object, and where its bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +49,8 @@ pub struct Target {
     pub bytes: Option<u64>,
     /// Its BLAKE3 hash, where that is known.
     pub hash: Option<[u8; 32]>,
+    /// What it is besides its bytes, where that is known.
+    pub attributes: Option<Attributes>,
     /// What it is made of, in order.
     pub parts: Vec<Part>,
 }
@@ -35,7 +63,10 @@ pub struct Part {
     pub name: String,
     /// Its length; of a single part it may be unknown.
     pub bytes: Option<u64>,
-    /// `HOST:PORT` of each that holds it.
+    /// Its BLAKE3 hash, in hexadecimal, which shows whose part is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
+    /// `[NAME@]HOST:PORT` of each that holds it.
     pub holders: Vec<String>,
 }
 
@@ -57,6 +88,12 @@ pub struct Object {
     pub bytes: u64,
     /// Its BLAKE3 hash, in hexadecimal.
     pub blake3: String,
+    /// Who may read, write and run it, as in `0o640`; as its servers say where it is missing, or, in parts, its owner only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u16>,
+    /// When it was changed last, in nanoseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified_ns: Option<i64>,
     /// Who holds all of it, by its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<String>,
@@ -79,28 +116,52 @@ pub fn check_name(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether it is `HOST:PORT`.
+/// Whether it is `[NAME@]HOST:PORT`.
 ///
 /// Errors: one line.
 pub fn check_holder(holder: &str) -> anyhow::Result<()> {
-    let port = holder.rsplit_once(':').and_then(|(host, port)| {
+    let Holder { name, at } = Holder::of(holder);
+    let port = at.rsplit_once(':').and_then(|(host, port)| {
         (!host.is_empty()).then_some(())?;
         port.parse::<u16>().ok().filter(|port| *port > 0)
     });
-    ensure!(port.is_some(), "`{holder}`: a server is HOST:PORT");
+    ensure!(
+        port.is_some() && name.is_none_or(|name| !name.is_empty()),
+        "`{holder}`: a server is HOST:PORT, or NAME@HOST:PORT"
+    );
     Ok(())
 }
 
-/// Reads `HOST:PORT[,HOST:PORT...]/OBJECT`; the path is set later.
+/// Reads `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT`; the path is set later.
 ///
 /// Errors: one line.
 pub fn parse(text: &str) -> anyhow::Result<Target> {
-    let (servers, name) = text.split_once('/').context("write HOST:PORT[,HOST:PORT...]/OBJECT")?;
+    let (servers, name) =
+        text.split_once('/').context("write [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT")?;
     check_name(name)?;
     let holders: Vec<String> = servers.split(',').map(str::to_owned).collect();
     holders.iter().try_for_each(|holder| check_holder(holder))?;
-    let part = Part { name: name.to_owned(), bytes: None, holders };
-    Ok(Target { name: name.to_owned(), path: PathBuf::new(), bytes: None, hash: None, parts: vec![part] })
+    let part = Part { name: name.to_owned(), bytes: None, blake3: None, holders };
+    let name = name.to_owned();
+    Ok(Target { name, path: PathBuf::new(), bytes: None, hash: None, attributes: None, parts: vec![part] })
+}
+
+/// Reads a manifest's file.
+///
+/// Errors: one line that names the file: it cannot be read, is too long, or as [`parse_manifest`].
+#[expect(clippy::disallowed_methods, reason = "the user's own file")]
+pub fn read_manifest(path: &Path) -> anyhow::Result<Vec<Target>> {
+    let read = || -> anyhow::Result<Vec<Target>> {
+        let mut text = String::new();
+        std::fs::File::open(path)?.take(MANIFEST_BYTES_MAX + 1).read_to_string(&mut text)?;
+        ensure!(
+            text.len() as u64 <= MANIFEST_BYTES_MAX,
+            "a manifest of more than {}: write several",
+            ByteCount::new(MANIFEST_BYTES_MAX)
+        );
+        parse_manifest(&text)
+    };
+    read().with_context(|| path.display().to_string())
 }
 
 /// Reads a manifest.
@@ -109,7 +170,7 @@ pub fn parse(text: &str) -> anyhow::Result<Target> {
 pub fn parse_manifest(text: &str) -> anyhow::Result<Vec<Target>> {
     let manifest: Manifest = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-        anyhow::anyhow!("line {line}: {}", error.message().replace('\n', ", "))
+        anyhow::anyhow!("line {line}: {}", printable(&error.message().replace('\n', ", ")))
     })?;
     ensure!(!manifest.object.is_empty(), "no [[object]] in it");
     manifest.object.into_iter().map(|object| object.target()).collect()
@@ -126,7 +187,8 @@ impl Object {
         let hash = blake3::Hash::from_hex(&self.blake3).context("blake3: 64 hexadecimal digits")?;
         let parts = match (self.holders.is_empty(), self.part.is_empty()) {
             (false, true) => {
-                vec![Part { name: self.name.clone(), bytes: Some(self.bytes), holders: self.holders }]
+                let (name, blake3) = (self.name.clone(), Some(self.blake3));
+                vec![Part { name, bytes: Some(self.bytes), blake3, holders: self.holders }]
             }
             (true, false) => self.part,
             _ => bail!("give either holders or parts"),
@@ -135,13 +197,24 @@ impl Object {
         for part in &parts {
             check_name(&part.name)?;
             ensure!(!part.holders.is_empty(), "part `{}`: nobody holds it", part.name);
+            let is_hash = part.blake3.as_ref().is_none_or(|hash| blake3::Hash::from_hex(hash).is_ok());
+            ensure!(is_hash, "part `{}`: blake3: 64 hexadecimal digits", part.name);
             part.holders.iter().try_for_each(|holder| check_holder(holder))?;
             let bytes = part.bytes.with_context(|| format!("part `{}`: bytes: missing", part.name))?;
             sum = sum.checked_add(bytes).context("its parts are longer than any file")?;
         }
         ensure!(sum == self.bytes, "its parts have {sum} bytes together, it has {}", self.bytes);
         let hash = Some(*hash.as_bytes());
-        Ok(Target { name: self.name, path: PathBuf::new(), bytes: Some(self.bytes), hash, parts })
+        let attributes = match (self.mode, self.modified_ns) {
+            (None, None) => None,
+            (Some(mode), Some(modified_ns)) => {
+                ensure!(mode <= MODE_BITS, "mode: {mode:#o}: at most {MODE_BITS:#o}");
+                Some(Attributes { mode: mode.into(), modified_ns })
+            }
+            _ => bail!("give both mode and modified_ns, or neither"),
+        };
+        let (name, bytes) = (self.name, Some(self.bytes));
+        Ok(Target { name, path: PathBuf::new(), bytes, hash, attributes, parts })
     }
 }
 
@@ -172,7 +245,26 @@ mod tests {
         let target = parse("a:1,[::1]:2/dir/x").expect("good");
         assert_eq!(target.name, "dir/x");
         assert_eq!(target.parts[0].holders, ["a:1", "[::1]:2"]);
-        for bad in ["a:1", "a/x", "a:1/", "a:1//x", "a:1/../x", "a:0/x", ":1/x", "a:1,/x", "a:99999/x", ""] {
+        let pinned = parse("s1@a:1,b:2/x@y").expect("good");
+        let holders: Vec<Holder<'_>> =
+            pinned.parts[0].holders.iter().map(|holder| Holder::of(holder)).collect();
+        assert_eq!(holders[0], Holder { name: Some("s1"), at: "a:1" });
+        assert_eq!((holders[1], pinned.name.as_str()), (Holder { name: None, at: "b:2" }, "x@y"));
+        for bad in [
+            "a:1",
+            "a/x",
+            "a:1/",
+            "a:1//x",
+            "a:1/../x",
+            "a:0/x",
+            ":1/x",
+            "a:1,/x",
+            "a:99999/x",
+            "",
+            "@a:1/x",
+            "s@:1/x",
+            "s@a/x",
+        ] {
             let error = format!("{:#}", parse(bad).expect_err("must be refused"));
             assert!(!error.contains('\n'), "{error}");
         }
@@ -195,11 +287,33 @@ mod tests {
             (String::new(), "object `x`: give either holders or parts"),
             (part(0, 4), "object `x`: its parts have 4 bytes together, it has 5"),
             ("speed = 3".into(), "line 5: unknown field `speed`"),
+            ("holders = [\"a:1\"]\nmode = 0o640".into(), "object `x`: give both mode and modified_ns"),
+            (
+                "holders = [\"a:1\"]\nmode = 0o4755\nmodified_ns = 0".into(),
+                "object `x`: mode: 0o4755: at most",
+            ),
+            (part(0, 5) + "blake3 = \"a\"", "object `x`: part `x.0`: blake3: 64 hexadecimal"),
         ] {
             let error = format!("{:#}", object(&rest).expect_err("must be refused"));
             assert!(error.starts_with(said), "{error}");
         }
         assert!(parse_manifest("object = []").is_err());
+        let known = object("holders = [\"a:1\"]\nmode = 0o640\nmodified_ns = -5").expect("good");
+        assert_eq!(known[0].attributes, Some(Attributes { mode: 0o640, modified_ns: -5 }));
+    }
+
+    /// #17: a manifest was read whole, however long.
+    #[test]
+    fn a_manifest_that_is_too_long_is_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("m.toml");
+        let file = std::fs::File::create(&path).expect("it can be made");
+        file.set_len(MANIFEST_BYTES_MAX + 1).expect("a file with a hole");
+        let error = format!("{:#}", read_manifest(&path).expect_err("must be refused"));
+        assert!(error.contains("m.toml: a manifest of more than 64 MiB"), "{error}");
+        file.set_len(MANIFEST_BYTES_MAX).expect("a file with a hole");
+        let error = format!("{:#}", read_manifest(&path).expect_err("no TOML"));
+        assert!(error.contains("m.toml: line 1"), "{error}");
     }
 
     #[test]

@@ -1,26 +1,44 @@
 //! The folder that a server serves: files by name, never anything outside.
 
 use crate::folder::{Folder, Links, OpenError};
-use crate::partial::hash_file_at;
-use anabranch_gather::msg::NAME_BYTES_MAX;
+use crate::partial::attributes;
+use anabranch_gather::msg::{Found, NAME_BYTES_MAX};
 use anabranch_replicate::name::is_reserved;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::Mutex;
-
-/// Hashes that are kept.
-const HASHES_MAX: usize = 4_096;
 
 /// A folder.
 pub struct Files {
     folder: Folder,
-    /// By device, inode, length and time of change: a file that is another, or was written to, is hashed again.
-    hashes: Mutex<BTreeMap<[i128; 4], [u8; 32]>>,
-    /// One file at a time, so that a disk is read in order.
-    hashing: tokio::sync::Semaphore,
+}
+
+/// A file that is open, and what it was then.
+pub struct Opened {
+    /// It.
+    pub file: File,
+    /// What clients are told of it, its hash left out.
+    pub found: Found,
+    /// What is another for another file, and for one that was written to.
+    pub state: State,
+}
+
+/// Which file, and in which state: device, inode, length, and when content and inode changed last, in nanoseconds since 1970.
+pub type State = [i128; 5];
+
+/// What a file is now.
+///
+/// Errors: the system's.
+pub fn state(file: &File) -> io::Result<(Found, State)> {
+    let found = file.metadata()?;
+    let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+    let modified = time(found.mtime(), found.mtime_nsec());
+    let changed = time(found.ctime(), found.ctime_nsec());
+    let state = [found.dev().into(), found.ino().into(), found.len().into(), modified, changed];
+    let its = attributes(&found);
+    Ok((Found { bytes: found.len(), mode: its.mode as u16, modified_ns: its.modified_ns, hash: None }, state))
 }
 
 impl Files {
@@ -28,14 +46,13 @@ impl Files {
     ///
     /// Errors: the system's.
     pub fn below(folder: &Path) -> io::Result<Self> {
-        let folder = Folder::open(folder, Links::Inside)?;
-        Ok(Self { folder, hashes: Mutex::default(), hashing: tokio::sync::Semaphore::new(1) })
+        Ok(Self { folder: Folder::open(folder, Links::Inside)? })
     }
 
-    /// Opens the file that clients call `name`, and says how long it is.
+    /// Opens the file that clients call `name`.
     ///
     /// Errors: one line for the client: no such file, not a plain one, a name that leads out of the folder.
-    pub fn open(&self, name: &str) -> Result<(File, u64), String> {
+    pub fn open(&self, name: &str) -> Result<Opened, String> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return Err(format!(
                 "a name of {} bytes: must have 1 to {NAME_BYTES_MAX}, none of them 0",
@@ -54,36 +71,15 @@ impl Files {
             OpenError::Folder | OpenError::Special => format!("{name}: not a plain file"),
             other => format!("{name}: {other}"),
         })?;
-        let found = file.metadata().map_err(|error| format!("{name}: {error}"))?;
-        Ok((file, found.len()))
+        let (found, state) = state(&file).map_err(|error| format!("{name}: {error}"))?;
+        Ok(Opened { file, found, state })
     }
 
-    /// Length and BLAKE3 hash of a file, which is read for it if that was not done before.
+    /// Opens a folder below this one, to read what is in it; an empty name is this one.
     ///
-    /// Errors: as [`Files::open`].
-    pub async fn hash(&self, name: &str) -> Result<(u64, [u8; 32]), String> {
-        let (file, length) = self.open(name)?;
-        let found = file.metadata().map_err(|error| format!("{name}: {error}"))?;
-        let time = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
-        let key = [found.dev().into(), found.ino().into(), length.into(), time];
-        let known = |hashes: &Mutex<BTreeMap<_, [u8; 32]>>| {
-            hashes.lock().expect("nobody panics with it").get(&key).copied()
-        };
-        if let Some(hash) = known(&self.hashes) {
-            return Ok((length, hash));
-        }
-        let _turn = self.hashing.acquire().await.map_err(|error| error.to_string())?;
-        if let Some(hash) = known(&self.hashes) {
-            return Ok((length, hash));
-        }
-        let hashed = tokio::task::spawn_blocking(move || hash_file_at(&file, length)).await;
-        let hash = hashed.map_err(|error| error.to_string())?.map_err(|error| format!("{name}: {error}"))?.0;
-        let mut hashes = self.hashes.lock().expect("nobody panics with it");
-        if hashes.len() >= HASHES_MAX {
-            hashes.pop_first();
-        }
-        hashes.insert(key, hash);
-        Ok((length, hash))
+    /// Errors: the system's.
+    pub fn open_folder(&self, name: &str) -> rustix::io::Result<OwnedFd> {
+        self.folder.open_folder(Path::new(name))
     }
 }
 
@@ -91,8 +87,8 @@ impl Files {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn names_stay_inside_the_folder() {
+    #[test]
+    fn names_stay_inside_the_folder() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let served = folder.path().join("served");
         std::fs::create_dir_all(served.join("a")).expect("it can be made");
@@ -101,14 +97,10 @@ mod tests {
         std::os::unix::fs::symlink("a/b", served.join("link")).expect("it can be made");
         std::os::unix::fs::symlink("../secret", served.join("leak")).expect("it can be made");
         let files = Files::below(&served).expect("it is there");
-        assert_eq!(files.open("a/b").expect("a file").1, 6);
-        assert_eq!(files.open("link").expect("a link inside").1, 6);
+        assert_eq!(files.open("a/b").expect("a file").found.bytes, 6);
+        assert_eq!(files.open("link").expect("a link inside").found.bytes, 6);
         for name in ["../secret", "leak", "/etc/passwd", "a/../../secret", "", "a", "none", "a/b/c"] {
             assert!(files.open(name).is_err(), "{name}");
         }
-        let hash = *blake3::hash(b"inside").as_bytes();
-        assert_eq!(files.hash("a/b").await, Ok((6, hash)));
-        std::fs::write(served.join("a/b"), b"another").expect("it can be written");
-        assert_eq!(files.hash("a/b").await, Ok((7, *blake3::hash(b"another").as_bytes())));
     }
 }

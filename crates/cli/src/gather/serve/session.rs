@@ -1,38 +1,74 @@
 //! One client at a server: its requests, and what leaves for it.
 
-use super::{Shared, WAITING_MAX};
-use crate::gather::control::{self, Reader};
+use super::hashes::Hashes;
+use super::listing;
+use super::share::{Part, Share};
+use super::{Datagrams, Shared, WAITING_MAX};
+use crate::gather::control::{Reader, farewell};
 use anabranch_endpoint::{Bytes, Wire as _};
-use anabranch_gather::msg::{Control, Datagram, PullId};
+use anabranch_gather::msg::{self, Control, Datagram, Feedback, PullId};
 use anabranch_gather::{Offer, Server, ServerEvent};
 use anabranch_net::admission::Arrival;
 use anabranch_net::datagram::{Segments, SendError};
 use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, Channel, ChannelId};
 use anabranch_net::timer::FineTimer;
+use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio_rustls::TlsStream;
 use tokio_rustls::rustls::ServerConfig;
 
 /// How often a session looks at the clock whose client has not shown where it takes packets.
 const UNSHOWN_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
+/// How often one looks at the memory that others of the same client may have given back.
+const SHORT_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+/// How long a client may take to take in what it is told.
+const WRITE_TIME: std::time::Duration = std::time::Duration::from_secs(10);
+/// How often a client hears that a hash is being worked at.
+const HASHING_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 /// Packets that leave before the session looks at what has come.
 const BURST_PACKETS: usize = 256;
 /// Bytes that are handed to the kernel together.
 const TOGETHER_BYTES: usize = 65_000;
-/// Descriptions that a client may wait for at once.
-const DESCRIBING_MAX: usize = 256;
+/// Hashes and lists that a connection may wait for.
+const QUESTIONS_MAX: usize = 4_096;
+/// Answers that wait to be written.
+const ANSWERS_MAX: usize = 64;
+/// Lines that one connection may have in the log.
+const LINES_MAX: u32 = 10_000;
+/// A channel that may seal only so many packets more is followed by another: more than leave before the client has heard of it.
+const KEY_LEFT_PACKETS: u64 = 1 << 22;
+
+type Stream = TlsStream<TcpStream>;
 
 /// A channel's place among those that are open, while its session runs.
 struct Entry<'a> {
     shared: &'a Shared,
     id: ChannelId,
+}
+
+impl<'a> Entry<'a> {
+    /// One whose datagrams go to `datagrams`.
+    fn new(shared: &'a Shared, datagrams: &Datagrams) -> Result<Self, seal::SealError> {
+        loop {
+            let id = ChannelId::random()?;
+            let mut channels = shared.channels.lock().expect("nobody panics with it");
+            if let std::collections::btree_map::Entry::Vacant(place) = channels.entry(id.0) {
+                place.insert(datagrams.clone());
+                return Ok(Self { shared, id });
+            }
+        }
+    }
 }
 
 impl Drop for Entry<'_> {
@@ -41,9 +77,71 @@ impl Drop for Entry<'_> {
     }
 }
 
+/// The channel that is used, and the one that will be.
+struct Keys<'a> {
+    entry: Entry<'a>,
+    channel: Channel,
+    sealed_packets: u64,
+    next: Option<(Entry<'a>, Channel)>,
+}
+
+impl<'a> Keys<'a> {
+    fn new(shared: &'a Shared, datagrams: &Datagrams, stream: &Stream) -> Result<Self, seal::SealError> {
+        let entry = Entry::new(shared, datagrams)?;
+        let channel = seal::channel(stream, entry.id)?;
+        Ok(Self { entry, channel, sealed_packets: 0, next: None })
+    }
+
+    /// Makes the next channel, if the one that is used will wear out soon; what the client is to be told of it.
+    fn renew(&mut self, datagrams: &Datagrams, stream: &Stream) -> Result<Option<Control>, seal::SealError> {
+        let shared = self.entry.shared;
+        let is_fresh = self.channel.sealer.packets_left(0) >= KEY_LEFT_PACKETS
+            && shared.key_packets.is_none_or(|most| self.sealed_packets < most);
+        if is_fresh || self.next.is_some() {
+            return Ok(None);
+        }
+        let entry = Entry::new(shared, datagrams)?;
+        let channel = seal::channel(stream, entry.id)?;
+        let message = Control::Channel { channel: entry.id.0 };
+        self.next = Some((entry, channel));
+        Ok(Some(message))
+    }
+
+    /// Opens a datagram of the client. The first one of the next channel shows that the client has it, and it is used then.
+    /// What it says, if it is authentic; nothing in it only says where packets are taken.
+    fn open(&mut self, bytes: &mut [u8]) -> Option<Option<Feedback>> {
+        let id = ChannelId::of(bytes);
+        let next = self.next.take_if(|(entry, _)| Some(entry.id) == id);
+        let Some((entry, mut channel)) = next else {
+            let opened = self.channel.opener.open(bytes).ok()?;
+            return Some(feedback(opened.payload));
+        };
+        let Ok(opened) = channel.opener.open(bytes) else {
+            self.next = Some((entry, channel));
+            return None;
+        };
+        let said = feedback(opened.payload);
+        (self.entry, self.channel, self.sealed_packets) = (entry, channel, 0);
+        Some(said)
+    }
+}
+
+fn feedback(payload: &[u8]) -> Option<Feedback> {
+    match Datagram::<Bytes>::decode(payload) {
+        Ok(Datagram::Feedback(feedback)) => Some(feedback),
+        _ => None,
+    }
+}
+
+/// What a client asks that takes time.
+enum Question {
+    Hash { object: String },
+    List { prefix: String, after: String },
+}
+
 /// Answers one client until it goes.
 ///
-/// Errors: why the connection ended, where it did not end well.
+/// Errors: why the connection was not let in, or ended, where it did not end well.
 pub async fn run(shared: &Arc<Shared>, tls: Arc<ServerConfig>, arrival: Arrival) -> anyhow::Result<()> {
     let from = arrival.from();
     // Messages are short and each waits for the one before: none is held back to be sent with others.
@@ -55,102 +153,254 @@ pub async fn run(shared: &Arc<Shared>, tls: Arc<ServerConfig>, arrival: Arrival)
     );
     let mut reader = Reader::new(stream);
     let first = half_open.within(async { Ok(reader.next().await) }).await;
-    match first.context("no greeting")?? {
+    match first.context("no greeting")?.map_err(|error| anyhow::anyhow!(farewell(&error)))? {
         Some(Control::Hello) => {}
         Some(_) => bail!("the first message is no greeting"),
         None => bail!("closed before a greeting"),
     }
     // Here its identity's connections are counted; it is no longer half-open.
-    let _place = shared
-        .places
-        .take(&peer)
-        .inspect_err(|crowded| tracing::warn!(%from, "client refused: {crowded}"))?;
-    drop(half_open);
-    let mut stream = reader.into_inner().context("more was sent before the greeting was answered")?;
-    let (datagrams_in, mut datagrams) = mpsc::channel(WAITING_MAX);
-    let id = loop {
-        let id = ChannelId::random()?;
-        let mut channels = shared.channels.lock().expect("nobody panics with it");
-        if let std::collections::btree_map::Entry::Vacant(place) = channels.entry(id.0) {
-            place.insert(datagrams_in);
-            break id;
+    let place = match shared.places.take(&peer) {
+        Ok(place) => place,
+        Err(crowded) => {
+            tracing::warn!(%from, "client refused: {crowded}");
+            let reason = msg::reason(crowded.to_string());
+            let _ = half_open.within(reader.write([Control::Goodbye { reason }])).await;
+            return Ok(());
         }
     };
-    let _entry = Entry { shared, id };
-    let channel = seal::channel(&stream, id)?;
-    control::write(&mut stream, [Control::Welcome { port: shared.port, channel: id.0 }]).await?;
-    tracing::info!(%from, name = peer.name, "client connected");
-    let (read_half, mut write_half) = tokio::io::split(stream);
-    let mut reader = Reader::new(read_half);
-    let (described_in, mut described) = mpsc::channel(DESCRIBING_MAX);
-    let describing = Arc::new(tokio::sync::Semaphore::new(DESCRIBING_MAX));
+    drop(half_open);
+    let name = printable(&peer.name).into_owned();
+    tracing::info!(client = name, %from, "client came");
+    let (datagrams_in, datagrams) = mpsc::channel(WAITING_MAX);
     let mut session = Session {
         shared,
+        share: Arc::clone(place.common()),
+        number: shared.connections.fetch_add(1, Relaxed),
+        name,
         server: Server::new(shared.config.clone()),
-        channel,
+        keys: Keys::new(shared, &datagrams_in, reader.get_ref())?,
         client: from,
         takes_at: None,
         objects: BTreeMap::new(),
         begun_at: std::time::Instant::now(),
+        sent_bytes: 0,
+        lines: 0,
         buffer: Vec::with_capacity(TOGETHER_BYTES + 65_536),
     };
-    let mut timer = FineTimer::new()?;
-    loop {
-        let more = session.work().await?;
-        let control: Vec<Control> = std::iter::from_fn(|| session.server.poll_control()).collect();
-        control::write(&mut write_half, control).await?;
-        let wakes_at = if more { Some(std::time::Instant::now()) } else { session.wakes_at() };
-        tokio::select! {
-            biased;
-            message = reader.next() => match message? {
-                None => return Ok(()),
-                Some(Control::Describe { object, with_hash: false }) => {
-                    let found = session.shared.files.open(&object).ok().map(|(_, bytes)| (bytes, None));
-                    control::write(&mut write_half, [Control::Described { object, found }]).await?;
-                }
-                Some(Control::Describe { object, with_hash: true }) => {
-                    let place = Arc::clone(&describing).try_acquire_owned();
-                    let place = place.ok().context("too many hashes are asked for at once")?;
-                    let (answer, shared) = (described_in.clone(), Arc::clone(shared));
-                    tokio::spawn(async move {
-                        let found = shared.files.hash(&object).await.ok();
-                        let found = found.map(|(bytes, hash)| (bytes, Some(hash)));
-                        // The session may have ended: then nobody waits for it.
-                        let _ = answer.send(Control::Described { object, found }).await;
-                        drop(place);
-                    });
-                }
-                Some(message) => session.server.handle_control(session.now(), message),
-            },
-            Some(message) = described.recv() => control::write(&mut write_half, [message]).await?,
-            Some((from, bytes)) = datagrams.recv() => {
-                session.take(from, bytes);
-                while let Ok((from, bytes)) = datagrams.try_recv() {
-                    session.take(from, bytes);
-                }
+    let ended = session.serve(reader, datagrams_in, datagrams).await;
+    let why = ended.map_or_else(|error| format!("{error:#}"), |()| "closed the connection".to_owned());
+    let (client, seconds) = (&session.name, session.begun_at.elapsed().as_secs());
+    tracing::info!(client, %from, sent_bytes = session.sent_bytes, seconds, "client went: {why}");
+    Ok(())
+}
+
+/// Answers what takes time, one after the other.
+async fn answer(
+    shared: Arc<Shared>,
+    share: Arc<Share>,
+    mut questions: mpsc::Receiver<Question>,
+    answers: mpsc::Sender<Control>,
+) {
+    // Nobody waits for an answer once the session has ended: this has, too.
+    while let Some(question) = questions.recv().await {
+        match question {
+            Question::Hash { object } => {
+                let hashed = AtomicU64::new(0);
+                let hashes: &Hashes = &shared.hashes;
+                let mut found = std::pin::pin!(hashes.hash(&shared.files, &object, &share.turns, &hashed));
+                let mut tick = tokio::time::interval(HASHING_EVERY);
+                tick.reset();
+                let found = loop {
+                    tokio::select! {
+                        found = &mut found => break found,
+                        _ = tick.tick() => {
+                            let hashed_bytes = hashed.load(Relaxed);
+                            let _ = answers.send(Control::Hashing { object: object.clone(), hashed_bytes }).await;
+                        }
+                    }
+                };
+                let _ = answers
+                    .send(Control::Described { object: object.clone(), found: found.map_err(msg::reason) })
+                    .await;
             }
-            result = timer.wait(wakes_at) => {
-                result?;
-                let now = session.now();
-                session.server.handle_timeout(now);
+            Question::List { prefix, after } => {
+                // One of a client at a time; it may wait for a hash of the same client.
+                let Ok(_turn) = share.turns.acquire().await else { return };
+                let of = Arc::clone(&shared);
+                let page = tokio::task::spawn_blocking(move || listing::page(&of.files, &prefix, &after));
+                let failed = |error: tokio::task::JoinError| {
+                    vec![Control::ListEnd { next: Err(msg::reason(error.to_string())) }]
+                };
+                for message in page.await.unwrap_or_else(failed) {
+                    let _ = answers.send(message).await;
+                }
             }
         }
     }
 }
 
+/// Tells a client something; one that does not take it in is not waited for.
+async fn tell(reader: &mut Reader<Stream>, messages: Vec<Control>) -> anyhow::Result<()> {
+    let written = tokio::time::timeout(WRITE_TIME, reader.write(messages)).await;
+    let late = || format!("it takes in nothing for {} s", WRITE_TIME.as_secs());
+    written.with_context(late)?.map_err(|error| anyhow::anyhow!(farewell(&error)))
+}
+
+/// An object of which there is a pull.
+struct Object {
+    name: String,
+    file: File,
+}
+
 struct Session<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
+    /// What it has with the client's other connections, and its number among all.
+    share: Arc<Share>,
+    number: u64,
+    name: String,
     server: Server<Bytes>,
-    channel: Channel,
+    keys: Keys<'a>,
     client: SocketAddr,
     /// Where the client takes packets, once it has shown that.
     takes_at: Option<SocketAddr>,
-    objects: BTreeMap<PullId, File>,
+    objects: BTreeMap<PullId, Object>,
     begun_at: std::time::Instant,
+    sent_bytes: u64,
+    lines: u32,
     buffer: Vec<u8>,
 }
 
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.share.leave(self.number);
+    }
+}
+
 impl Session<'_> {
+    /// Does what the client wants, until it goes.
+    ///
+    /// Errors: one line: what ended the connection.
+    async fn serve(
+        &mut self,
+        mut reader: Reader<Stream>,
+        datagrams_in: Datagrams,
+        mut datagrams: mpsc::Receiver<super::Arriving>,
+    ) -> anyhow::Result<()> {
+        let welcome = Control::Welcome { port: self.shared.port, channel: self.keys.entry.id.0 };
+        tell(&mut reader, vec![welcome]).await?;
+        let (questions, questions_out) = mpsc::channel(QUESTIONS_MAX);
+        let (answers_in, mut answers) = mpsc::channel(ANSWERS_MAX);
+        // Ends with this session, as all tasks of the set do.
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(answer(Arc::clone(self.shared), Arc::clone(&self.share), questions_out, answers_in));
+        let mut timer = FineTimer::new()?;
+        let mut asked_at = std::time::Instant::now();
+        let mut waiting = 0;
+        loop {
+            let more = self.work().await?;
+            let mut control = self.control();
+            control.extend(self.keys.renew(&datagrams_in, reader.get_ref())?);
+            tell(&mut reader, control).await?;
+            let wakes_at = if more { Some(std::time::Instant::now()) } else { self.wakes_at() };
+            let is_idle = self.server.is_idle() && waiting == 0;
+            let idle_at = is_idle.then(|| asked_at + self.shared.idle);
+            tokio::select! {
+                biased;
+                message = reader.next() => {
+                    let Some(message) = message.map_err(|error| anyhow::anyhow!(farewell(&error)))? else {
+                        return Ok(());
+                    };
+                    asked_at = std::time::Instant::now();
+                    if let Some(answer) = self.hear(message, &questions, &mut waiting) {
+                        tell(&mut reader, vec![answer]).await?;
+                    }
+                }
+                Some(first) = answers.recv() => {
+                    let mut all = vec![first];
+                    all.extend(std::iter::from_fn(|| answers.try_recv().ok()));
+                    let is_last = |message: &&Control| !matches!(message, Control::Hashing { .. } | Control::Listed { .. });
+                    waiting -= all.iter().filter(is_last).count();
+                    asked_at = std::time::Instant::now();
+                    tell(&mut reader, all).await?;
+                }
+                Some((from, bytes)) = datagrams.recv() => {
+                    self.take(from, bytes);
+                    while let Ok((from, bytes)) = datagrams.try_recv() {
+                        self.take(from, bytes);
+                    }
+                }
+                result = timer.wait(wakes_at.into_iter().chain(idle_at).min()) => {
+                    result?;
+                    if idle_at.is_some_and(|at| at <= std::time::Instant::now()) {
+                        let reason = format!("nothing was asked for in {} s", self.shared.idle.as_secs());
+                        tell(&mut reader, vec![Control::Goodbye { reason: reason.clone() }]).await?;
+                        bail!(reason);
+                    }
+                    let now = self.now();
+                    self.server.handle_timeout(now);
+                }
+            }
+        }
+    }
+
+    /// Takes in what the client says. What can be answered at once is.
+    fn hear(
+        &mut self,
+        message: Control,
+        questions: &mpsc::Sender<Question>,
+        waiting: &mut usize,
+    ) -> Option<Control> {
+        let question = match message {
+            Control::Describe { object, with_hash: false } => {
+                let found = self.shared.files.open(&object).map(|opened| opened.found).map_err(msg::reason);
+                return Some(Control::Described { object, found });
+            }
+            Control::Describe { object, with_hash: true } => Question::Hash { object },
+            Control::List { prefix, after } => Question::List { prefix, after },
+            other => {
+                let now = self.now();
+                self.server.handle_control(now, other);
+                return None;
+            }
+        };
+        let reason = || format!("more than {QUESTIONS_MAX} hashes and lists are asked for at once");
+        match questions.try_send(question) {
+            Ok(()) => {
+                *waiting += 1;
+                None
+            }
+            Err(refused) => Some(match refused.into_inner() {
+                Question::Hash { object } => Control::Described { object, found: Err(reason()) },
+                Question::List { .. } => Control::ListEnd { next: Err(reason()) },
+            }),
+        }
+    }
+
+    /// Whether one line more of this client goes to the log.
+    fn may_log(&mut self) -> bool {
+        self.lines += 1;
+        if self.lines == LINES_MAX {
+            tracing::warn!(
+                client = self.name,
+                "{LINES_MAX} lines: nothing more is logged of this connection"
+            );
+        }
+        self.lines < LINES_MAX
+    }
+
+    /// What the client is to be told. Refusals are logged.
+    fn control(&mut self) -> Vec<Control> {
+        let all: Vec<Control> = std::iter::from_fn(|| self.server.poll_control()).collect();
+        for message in &all {
+            if let Control::Refused { pull, reason } = message
+                && self.may_log()
+            {
+                tracing::warn!(client = self.name, pull = pull.0, "pull refused: {}", printable(reason));
+            }
+        }
+        all
+    }
+
     fn now(&self) -> Instant {
         Instant::ZERO + Duration::from_std(self.begun_at.elapsed())
     }
@@ -159,19 +409,20 @@ impl Session<'_> {
         let at = self.begun_at + (self.server.poll_timeout()? - Instant::ZERO).to_std();
         // What is due waits until the client shows where it takes it: only to give up is there a time then.
         let is_waiting = self.takes_at.is_none();
-        Some(if is_waiting { at.max(std::time::Instant::now() + UNSHOWN_EVERY) } else { at })
+        let at = if is_waiting { at.max(std::time::Instant::now() + UNSHOWN_EVERY) } else { at };
+        let is_short = self.server.is_short();
+        Some(if is_short { at.min(std::time::Instant::now() + SHORT_EVERY) } else { at })
     }
 
     /// Takes in a datagram that says it is this client's.
     fn take(&mut self, from: SocketAddr, mut bytes: Vec<u8>) {
         let now = self.now();
-        let Ok(opened) = self.channel.opener.open(&mut bytes) else { return };
         if from.ip().to_canonical() != self.client.ip().to_canonical() {
             return;
         }
+        let Some(said) = self.keys.open(&mut bytes) else { return };
         self.takes_at = Some(from);
-        // An empty one only says where packets are taken.
-        if let Ok(Datagram::Feedback(feedback)) = Datagram::decode(opened.payload) {
+        if let Some(feedback) = said {
             self.server.handle_feedback(now, &feedback);
         }
     }
@@ -180,42 +431,90 @@ impl Session<'_> {
     async fn work(&mut self) -> anyhow::Result<bool> {
         while let Some(event) = self.server.poll_event() {
             match event {
-                ServerEvent::Asked { pull, object } => match self.shared.files.open(&object) {
-                    Ok((file, object_bytes)) => {
-                        self.objects.insert(pull, file);
-                        let first_id = rand_id();
-                        self.server.offer(self.now(), pull, Offer { object_bytes, first_id });
-                        if self.server.block_bytes(pull).is_none() {
-                            // It was refused for its range or its length.
-                            self.objects.remove(&pull);
-                        }
-                    }
-                    Err(reason) => self.server.refuse(pull, reason),
-                },
+                ServerEvent::Asked { pull, object } => self.begin(pull, object),
                 ServerEvent::Complete { pull, packets } => {
-                    self.objects.remove(&pull);
-                    tracing::debug!(pull = pull.0, packets, "pull complete");
+                    let object = self.objects.remove(&pull);
+                    if self.may_log() {
+                        let (client, object) =
+                            (&self.name, object.map(|object| object.name).unwrap_or_default());
+                        tracing::info!(client, pull = pull.0, object, packets, "pull ended");
+                    }
                 }
                 ServerEvent::GaveUp { pull } => {
-                    self.objects.remove(&pull);
-                    tracing::info!(pull = pull.0, "pull given up: nothing was heard of the client");
+                    let object = self.objects.remove(&pull);
+                    if self.may_log() {
+                        let (client, object) =
+                            (&self.name, object.map(|object| object.name).unwrap_or_default());
+                        tracing::warn!(
+                            client,
+                            pull = pull.0,
+                            object,
+                            "pull failed: nothing was heard of the client"
+                        );
+                    }
                 }
             }
         }
-        while let Some((pull, generation, range)) = self.server.poll_wanted() {
+        while let Some((pull, generation, range)) = self.next_wanted() {
             self.supply(pull, generation, range);
         }
         self.send().await
     }
 
+    /// Answers a request for an object.
+    fn begin(&mut self, pull: PullId, name: String) {
+        let now = self.now();
+        let pulls_max = self.shared.config.pulls_max;
+        let Self { shared, share, number, server, objects, .. } = self;
+        let begun = share.take(*number, |others| {
+            let offered = if others.pulls + objects.len() >= pulls_max {
+                Err(format!("{pulls_max} pulls at once are allowed to a client, over all its connections (--pulls-max)"))
+            } else {
+                shared.files.open(&name)
+            };
+            let result = offered.map(|opened| {
+                server.set_others(others.usage);
+                let object_bytes = opened.found.bytes;
+                server.offer(now, pull, Offer { object_bytes, first_id: rand_id() });
+                // Else it was refused for its range or its length.
+                let is_offered = server.block_bytes(pull).is_some();
+                if is_offered {
+                    let name = printable(&name).into_owned();
+                    objects.insert(pull, Object { name, file: opened.file });
+                }
+                is_offered.then_some(object_bytes)
+            });
+            (Part { usage: server.usage(), pulls: objects.len() }, result)
+        });
+        match begun {
+            Err(reason) => self.server.refuse(pull, reason),
+            Ok(Some(bytes)) if self.may_log() => {
+                let (client, object) = (&self.name, printable(&name));
+                tracing::info!(client, pull = pull.0, %object, bytes, "pull begun");
+            }
+            Ok(_) => {}
+        }
+    }
+
+    /// What is to be read next, within what the client's connections may have together.
+    fn next_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
+        let Self { share, number, server, objects, .. } = self;
+        share.take(*number, |others| {
+            server.set_others(others.usage);
+            let next = server.poll_wanted();
+            (Part { usage: server.usage(), pulls: objects.len() }, next)
+        })
+    }
+
     /// Reads a generation's blocks.
     fn supply(&mut self, pull: PullId, generation: u32, range: std::ops::Range<u64>) {
-        let (Some(file), Some(block_bytes)) = (self.objects.get(&pull), self.server.block_bytes(pull)) else {
+        let (Some(object), Some(block_bytes)) = (self.objects.get(&pull), self.server.block_bytes(pull))
+        else {
             return;
         };
         let mut bytes = vec![0; (range.end - range.start) as usize];
         // A page that is not in memory stalls this session; others go on.
-        let read = tokio::task::block_in_place(|| file.read_exact_at(&mut bytes, range.start));
+        let read = tokio::task::block_in_place(|| object.file.read_exact_at(&mut bytes, range.start));
         match read {
             Ok(()) => {
                 let bytes = Bytes::from(bytes);
@@ -224,8 +523,15 @@ impl Session<'_> {
                 self.server.supply(pull, generation, ends.map(block).collect());
             }
             Err(error) => {
-                self.objects.remove(&pull);
-                self.server.fail(pull, format!("the object cannot be read: {error}"));
+                let object = self.objects.remove(&pull).map(|object| object.name).unwrap_or_default();
+                let reason = match error.kind() {
+                    io::ErrorKind::UnexpectedEof => "the object has become shorter".to_owned(),
+                    _ => format!("the object cannot be read: {error}"),
+                };
+                if self.may_log() {
+                    tracing::warn!(client = self.name, pull = pull.0, object, "pull failed: {reason}");
+                }
+                self.server.fail(pull, reason);
             }
         }
     }
@@ -245,10 +551,12 @@ impl Session<'_> {
             self.buffer.resize(start + seal::HEADER_BYTES, 0);
             Datagram::Packet(packet).encode(&mut self.buffer);
             self.buffer.resize(self.buffer.len() + seal::TAG_BYTES, 0);
-            self.channel
+            self.keys
+                .channel
                 .sealer
                 .seal(&mut self.buffer[start..])
                 .with_context(|| format!("pull {}", pull.0))?;
+            self.keys.sealed_packets += 1;
             let length = self.buffer.len() - start;
             if start > 0 && length != segment_bytes {
                 // Datagrams that leave together are of one length.
@@ -269,6 +577,7 @@ impl Session<'_> {
         if self.buffer.is_empty() {
             return Ok(());
         }
+        self.sent_bytes += self.buffer.len() as u64;
         let result = self.shared.socket.send(&Segments::new(to, &self.buffer, segment_bytes)).await;
         self.buffer.clear();
         match result {

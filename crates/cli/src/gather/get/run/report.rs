@@ -1,9 +1,10 @@
 //! What a `get` says at its end: a line for each object and one for all, for programs; a sentence for people; the exit code.
 
-use super::super::progress::{ServerRow, print_line};
-use super::{Run, Stage};
+use super::super::progress::{ServerRow, print_line, rate};
+use super::{Object, Run, Stage};
 use anabranch_units::ByteCount;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 #[derive(Serialize)]
@@ -16,6 +17,8 @@ struct ObjectLine<'a> {
     kept_bytes: u64,
     verdict: &'static str,
     error: Option<&'a str>,
+    /// What servers have that has another version.
+    other_versions: &'a BTreeMap<String, String>,
     seconds: Option<f64>,
 }
 
@@ -40,6 +43,8 @@ struct EndLine<'a> {
     replayed_packets: u64,
     unknown_datagrams: u64,
     dropped_by_the_kernel: Option<u64>,
+    /// How often datagrams' keys were changed, as they wear out.
+    key_changes: u64,
     servers: &'a [ServerRow],
 }
 
@@ -70,6 +75,7 @@ impl Run {
                     kept_bytes: object.kept_bytes,
                     verdict,
                     error,
+                    other_versions: &object.others,
                     seconds: object.ended_at.map(|at| (at - self.begun_at).as_secs_f64()),
                 });
             }
@@ -101,17 +107,23 @@ impl Run {
                 replayed_packets: replayed,
                 unknown_datagrams: self.unknown_datagrams,
                 dropped_by_the_kernel: self.socket.receive_drops(),
+                key_changes: self.links.iter().map(|link| link.key_changes).sum(),
                 servers: &self.rows(),
             });
         } else if !self.settings.quiet && !self.settings.streams {
             let objects = if self.objects.len() == 1 { "object" } else { "objects" };
             println!(
-                "{verified} of {} {objects} verified, {} fetched in {seconds:.2} s: {goodput_mbps:.0} Mbit/s",
+                "{verified} of {} {objects} verified, {} fetched in {seconds:.2} s: {}",
                 self.objects.len(),
-                ByteCount::new(fetched_bytes)
+                ByteCount::new(fetched_bytes),
+                rate(fetched_bytes as f64 / seconds.max(1e-9))
             );
+        }
+        if !self.settings.json && !self.settings.streams {
             if !ended {
                 eprintln!("anabranch: interrupted; the same command goes on from there");
+            } else if self.objects.iter().any(Object::can_go_on) {
+                eprintln!("anabranch: what has come is kept; the same command goes on from there");
             }
         }
         match (ended, failed) {

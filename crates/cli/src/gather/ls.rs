@@ -1,0 +1,156 @@
+//! `anabranch gather ls`: which objects a server has.
+
+use super::control::farewell;
+use super::get::connection::{Greeted, greet};
+use super::get::targets::check_holder;
+use anabranch_gather::msg::{Control, NAME_BYTES_MAX};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_units::text::printable;
+use anyhow::{Context as _, anyhow, bail, ensure};
+use serde::Serialize;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Which server, and how to reach it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The server, and what names are to begin with: [NAME@]HOST:PORT[/PREFIX].
+    #[arg(value_name = "SERVER[/PREFIX]", value_parser = place)]
+    place: Place,
+    /// The folder with this client's keys (and ca.pem), as `gather keys` made it.
+    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
+    keys: PathBuf,
+    /// The client's name, as its keys have it.
+    #[arg(long = "as", value_name = "NAME", default_value = "client")]
+    client: String,
+    /// JSON: a line for each object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long a server may take for a page.
+const PAGE_TIME: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+struct Place {
+    holder: String,
+    prefix: String,
+}
+
+fn place(text: &str) -> Result<Place, String> {
+    let (holder, prefix) = text.split_once('/').unwrap_or((text, ""));
+    check_holder(holder).map_err(|error| error.to_string())?;
+    if prefix.len() > NAME_BYTES_MAX {
+        return Err(format!("a prefix of {} bytes: names have at most {NAME_BYTES_MAX}", prefix.len()));
+    }
+    Ok(Place { holder: holder.to_owned(), prefix: prefix.to_owned() })
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    object: &'a str,
+    bytes: u64,
+    modified_ns: i64,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let files = CredentialFiles::in_set(&args.keys, System::Gather, Role::Operator, &args.client);
+    let identity = Identity::new(&Credentials::load(&files)?)?;
+    crate::process::runtime()?.block_on(list(args, &identity)).with_context(|| args.place.holder.clone())
+}
+
+async fn list(args: &Args, identity: &Identity) -> anyhow::Result<ExitCode> {
+    let Place { holder, prefix } = &args.place;
+    let Greeted { mut reader, .. } = greet(identity, holder).await?;
+    let gone = |error: std::io::Error| anyhow!("it {}", farewell(&error));
+    let mut out = std::io::stdout().lock();
+    let mut after = String::new();
+    loop {
+        reader.write([Control::List { prefix: prefix.clone(), after: after.clone() }]).await.map_err(gone)?;
+        let next = loop {
+            let message = tokio::time::timeout(PAGE_TIME, reader.next()).await;
+            let message = message.with_context(|| format!("no answer in {} s", PAGE_TIME.as_secs()))?;
+            match message.map_err(gone)? {
+                Some(Control::Listed { object, bytes, modified_ns }) if args.json => {
+                    writeln!(
+                        out,
+                        "{}",
+                        serde_json::to_string(&Row { object: &object, bytes, modified_ns })?
+                    )?;
+                }
+                Some(Control::Listed { object, bytes, modified_ns }) => {
+                    writeln!(out, "{bytes:>16}  {}  {}", time(modified_ns), printable(&object))?;
+                }
+                Some(Control::ListEnd { next }) => {
+                    break next.map_err(|reason| anyhow!("{}", printable(&reason)))?;
+                }
+                Some(Control::Goodbye { reason }) => {
+                    bail!("it closed the connection: {}", printable(&reason))
+                }
+                Some(_) => {}
+                None => bail!("it closed the connection"),
+            }
+        };
+        match next {
+            // A server that names the same place again would keep this going for ever.
+            Some(next) => {
+                let is_further = Path::new(&next) > Path::new(&after);
+                ensure!(is_further, "it lists the same names again");
+                after = next;
+            }
+            None => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// A time as in `2026-11-23 08:46:48`, in UTC.
+///
+/// Source: Howard Hinnant, *chrono-Compatible Low-Level Date Algorithms*, `civil_from_days`.
+fn time(ns: i64) -> String {
+    let seconds = ns.div_euclid(1_000_000_000);
+    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let z = days + 719_468;
+    let (era, of_era) = (z.div_euclid(146_097), z.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (seconds, said) in [
+            (0, "1970-01-01 00:00:00"),
+            (951_826_154, "2000-02-29 12:09:14"),
+            (1_795_423_608, "2026-11-23 08:46:48"),
+            (-1, "1969-12-31 23:59:59"),
+        ] {
+            assert_eq!(time(seconds * 1_000_000_000), said);
+        }
+    }
+
+    #[test]
+    fn a_place_is_a_server_and_what_names_begin_with() {
+        let good = place("s1@a:1/b/c").expect("good");
+        assert_eq!((good.holder.as_str(), good.prefix.as_str()), ("s1@a:1", "b/c"));
+        assert_eq!(place("[::1]:2").expect("good").prefix, "");
+        for bad in ["a", "a:0", "/x", "@a:1", ""] {
+            assert!(place(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What a client with a certificate, and a server with one, may do to others: their attacks on `gather serve` and `gather get`.
+
+use super::*;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
+}
+
+/// Files that a process has open.
+fn open_files(child: &Child) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", child.id())).expect("it runs").count()
+}
+
+/// Memory that a process has.
+fn resident_bytes(child: &Child) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says it");
+    1_024 * line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number")
+}
+
+fn describe(object: &str) -> Control {
+    Control::Describe { object: object.into(), with_hash: true }
+}
+
+/// Makes a file of so many bytes that takes no disk.
+fn put_hole(world: &World, name: &str, bytes: u64) {
+    let file = std::fs::File::create(world.path("server-0").join(name)).expect("the folder is ours");
+    file.set_len(bytes).expect("a file with a hole");
+}
+
+/// #17: a client that asked for the hash of 60 GiB and left made everybody's `get` fail after 5 s.
+#[test]
+fn a_hash_of_a_huge_file_keeps_no_other_client_waiting() {
+    let world = World::new(1);
+    let bytes = noise(20, 5 * MIB);
+    world.put(0..1, "object", &bytes);
+    put_hole(&world, "huge", 1 << 42);
+    let runtime = runtime();
+    let keys = world.path("keys");
+    let at = world.servers[0].at;
+    let waiting = runtime.block_on(async {
+        let mut leaves = Hand::connect(&keys, at).await;
+        let mut waits = Hand::connect_as(&keys, "other", at).await.expect("it is let in");
+        for hand in [&mut leaves, &mut waits] {
+            hand.say(describe("huge")).await;
+        }
+        // Being told that it takes longer is what keeps a client from giving up.
+        assert!(matches!(waits.hear().await, Control::Hashing { object, .. } if object == "huge"));
+        assert!(matches!(leaves.hear().await, Control::Hashing { .. }));
+        waits
+    });
+    let got = world.get(&[&world.object(0..1, "object")]).end();
+    assert_eq!(got.code, Some(0), "{got:?}");
+    assert!(world.has(&bytes));
+    drop(waiting);
+}
+
+/// #17: who waits for a hash behind others of the same client is told that it takes longer, and goes on to wait.
+#[test]
+fn a_get_waits_for_a_server_that_is_busy_hashing() {
+    let world = World::new(1);
+    let bytes = noise(21, MIB);
+    world.put(0..1, "object", &bytes);
+    put_hole(&world, "large", 6 << 30);
+    let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
+    runtime.block_on(async {
+        let mut hands = Vec::new();
+        for _ in 0..4 {
+            let mut hand = Hand::connect(&keys, at).await;
+            hand.say(describe("large")).await;
+            hands.push(hand);
+        }
+        let getting = world.get(&[&world.object(0..1, "object"), "--give-up", "1 s"]);
+        let got = tokio::task::spawn_blocking(move || getting.end()).await.expect("it ends");
+        assert_eq!(got.code, Some(0), "{got:?}");
+    });
+    assert!(world.has(&bytes));
+}
+
+/// #17: 12 connections that asked for 256 hashes each and were closed left 1,022 files open at the server.
+#[test]
+fn hashes_that_are_asked_for_open_no_files() {
+    let world = World::new(1);
+    let bytes = noise(22, MIB);
+    world.put(0..1, "object", &bytes);
+    for number in 0..256 {
+        put_hole(&world, &format!("large-{number}"), 1 << 40);
+    }
+    let (runtime, keys) = (runtime(), world.path("keys"));
+    let server = &world.servers[0];
+    let before = open_files(&server.child);
+    runtime.block_on(async {
+        for _ in 0..12 {
+            let mut hand = Hand::connect(&keys, server.at).await;
+            for number in 0..256 {
+                hand.say(describe(&format!("large-{number}"))).await;
+            }
+            // All of it has been read once the last is answered.
+            hand.say(Control::Describe { object: "object".into(), with_hash: false }).await;
+            while !matches!(hand.hear().await, Control::Described { .. }) {}
+        }
+    });
+    let after = open_files(&server.child);
+    assert!(after < before + 60, "{before} files were open, and now {after}");
+    let got = world.get(&[&world.object(0..1, "object")]).end();
+    assert_eq!(got.code, Some(0), "{got:?}");
+}
+
+/// #17: 16 connections of one client with 64 pulls each used up the server's descriptors, and blocks of one byte its memory.
+#[test]
+fn what_one_client_has_is_counted_over_all_its_connections() {
+    let world = World::new(0).with(None, &["--memory", "16 MiB"]);
+    let bytes = noise(23, 2 * MIB);
+    world.put(0..1, "object", &bytes);
+    put_hole(&world, "large", 1 << 40);
+    let (runtime, keys) = (runtime(), world.path("keys"));
+    let server = &world.servers[0];
+    let (files, memory) = (open_files(&server.child), resident_bytes(&server.child));
+    runtime.block_on(async {
+        let mut hands = Vec::new();
+        let mut accepted = 0;
+        for connection in 0..16 {
+            let mut hand = Hand::connect(&keys, server.at).await;
+            for number in 0..64 {
+                let Control::Pull(ask) = request(number, "large") else { unreachable!("it is a request") };
+                let block_bytes = if connection < 8 { 1 } else { 1_000 };
+                hand.say(Control::Pull(Request { block_bytes, window: 64, ..ask })).await;
+            }
+            for _ in 0..64 {
+                match hand.hear().await {
+                    Control::Accepted(of) => accepted += usize::from(of.block_bytes == 1_000),
+                    Control::Refused { reason, .. } if connection < 8 => {
+                        assert_eq!(reason, "blocks of 1 B: must be at least 512 B");
+                    }
+                    Control::Refused { reason, .. } => assert!(reason.contains("64 pulls"), "{reason}"),
+                    other => panic!("{other:?}"),
+                }
+            }
+            hands.push(hand);
+        }
+        assert_eq!(accepted, 64);
+        // One more of this client is refused, and says why.
+        let refused = Hand::connect_as(&keys, "client", server.at).await.err();
+        assert!(
+            refused.as_ref().is_some_and(|why| why.contains("`client`") && why.contains("16")),
+            "{refused:?}"
+        );
+        let (files, memory) = (open_files(&server.child) - files, resident_bytes(&server.child) - memory);
+        assert!(files < 64 + 3 * 16 + 10, "{files} more files are open");
+        // What TLS and its buffers take of each connection comes on top.
+        assert!(memory < 48 * MIB, "{memory} B more");
+        let get = ["--as", "other", &world.object(0..1, "object")];
+        let getting = world.get(&get);
+        let got = tokio::task::spawn_blocking(move || getting.end()).await.expect("it ends");
+        assert_eq!(got.code, Some(0), "{got:?}");
+    });
+    assert!(world.has(&bytes));
+}
+
+/// #17: 64 connections of one certificate that asked for nothing kept all others out for ever.
+#[test]
+fn who_asks_for_nothing_keeps_no_place() {
+    let world = World::new(0).with(None, &["--idle", "1 s", "--clients-max", "8"]);
+    let bytes = noise(24, MIB);
+    world.put(0..1, "object", &bytes);
+    let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
+    runtime.block_on(async {
+        let mut idle = Vec::new();
+        for _ in 0..8 {
+            idle.extend(Hand::connect_as(&keys, "client", at).await.ok());
+        }
+        assert_eq!(idle.len(), 2, "a quarter of the places");
+        let getting = world.get(&["--as", "other", &world.object(0..1, "object")]);
+        let got = tokio::task::spawn_blocking(move || getting.end()).await.expect("it ends");
+        assert_eq!(got.code, Some(0), "{got:?}");
+        for hand in &mut idle {
+            let Control::Goodbye { reason } = hand.hear().await else { panic!("it is told to go") };
+            assert_eq!(reason, "nothing was asked for in 1 s");
+        }
+        // Its places are free again.
+        Hand::connect(&keys, at).await;
+    });
+    assert!(world.has(&bytes));
+}
+
+/// #17: keys wear out after about 549 GB, and then a pull broke off.
+#[test]
+fn keys_that_wear_out_are_changed_while_a_pull_goes_on() {
+    let harm = Harm { loss_ppm: 10_000, late_ppm: 20_000, replay_ppm: 20_000, ..Harm::default() };
+    let world =
+        World::new(0).with(Some(harm), &["--key-packets", "300"]).with(None, &["--key-packets", "500"]);
+    let bytes = noise(25, 24 * MIB);
+    world.put(0..2, "object", &bytes);
+    let got = world.get(&[&world.object(0..2, "object"), LINK[0], LINK[1]]).end();
+    assert_eq!(got.code, Some(0), "{got:?}");
+    assert!(world.has(&bytes));
+    // 24 MiB are some 3,000 packets.
+    assert!(got.count("key_changes") >= 4, "{got:?}");
+    assert_eq!((got.count("forged_packets"), got.count("malformed_packets")), (0, 0), "{got:?}");
+}
+
+/// #17: any server's certificate was good for any address: one answered where another was meant.
+#[test]
+fn a_server_that_is_named_is_the_one_that_answers() {
+    let world = World::new(1);
+    world.put(0..1, "object", b"bytes");
+    let object = world.object(0..1, "object");
+    let got = world.get(&[&format!("server@{object}")]).end();
+    assert_eq!(got.code, Some(0), "{got:?}");
+    let out = world.path("never");
+    let got = world.get(&[&format!("s2@{object}"), "-o", out.to_str().expect("plain")]).end();
+    assert_eq!(got.code, Some(1), "{got:?}");
+    assert!(got.reason().contains("server `server` answers there, not `s2`"), "{got:?}");
+    assert!(!out.exists());
+}
+
+/// #17: of two servers with different files of one name `get` took either, or a mix that no hash fitted, and named neither.
+#[test]
+fn a_stale_mirror_is_named_and_nothing_is_taken_of_it() {
+    let world = World::new(2);
+    let bytes = noise(26, 12 * MIB);
+    // Not a byte is the same, so that whatever is taken is wrong.
+    let stale: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+    world.put(0..1, "object", &bytes);
+    let object = world.object(0..2, "object");
+    let hash = blake3::hash(&bytes).to_hex().to_string();
+    let at = world.servers[1].at.to_string();
+    // Of the same length, of another, and with the hash or the server that is named first as what is true.
+    for (other, how) in [(&stale[..], &["--blake3", &hash][..]), (&stale[..], &[]), (&stale[..MIB], &[])] {
+        world.put(1..2, "object", other);
+        let arguments: Vec<&str> =
+            [object.as_str(), LINK[0], LINK[1]].into_iter().chain(how.iter().copied()).collect();
+        let got = world.get(&arguments).end();
+        assert_eq!(got.code, Some(0), "{got:?}");
+        assert!(world.has(&bytes));
+        let named = got.objects[0]["other_versions"][&at].as_str();
+        let length = format!("{} bytes", other.len());
+        // On a busy machine it may come too late to be asked for anything.
+        let came_late = got.end["servers"][1]["received_bytes"] == 0;
+        assert!(came_late || named.is_some_and(|what| what.contains(&length)), "{got:?}");
+        std::fs::remove_file(world.path("out")).expect("it is there");
+    }
+    // Where all are stale it is said of all, and no file appears.
+    world.put(0..2, "object", &stale);
+    let got = world.get(&[&object, "--blake3", &hash]).end();
+    assert_eq!(got.code, Some(4), "{got:?}");
+    assert_eq!(got.objects[0]["other_versions"].as_object().map(serde_json::Map::len), Some(2), "{got:?}");
+    assert!(!world.path("out").exists());
+    let got = world.get(&[&object, "--blake3", "abc"]).end();
+    assert_eq!(got.code, Some(2), "{got:?}");
+}
+
+/// #17: a part that one server has spoilt is pulled from another that has it whole, and the server is named.
+#[test]
+fn a_spoilt_part_is_pulled_from_another_server() {
+    let bytes = noise(27, 8 * MIB);
+    let world = striped(&bytes, None);
+    let path = world.path("server-2/whole.2");
+    let mut part = std::fs::read(&path).expect("it was put there");
+    part[1_000] ^= 1;
+    std::fs::write(&path, part).expect("the folder is ours");
+    let manifest = world.path("cut/whole.toml");
+    // The other server of this part is server 3; it may be that nothing was asked of server 2.
+    let got = world.get(&["--manifest", manifest.to_str().expect("plain")]).end();
+    assert_eq!(got.code, Some(0), "{got:?}");
+    assert!(world.has(&bytes));
+}

@@ -1,0 +1,164 @@
+//! What people read of `gather`: lists, logs, progress, and why something failed.
+
+use super::*;
+
+/// Waits until a server has said something.
+fn wait_for(world: &World, server: usize, words: &str) -> String {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let log = world.servers[server].log.lock().expect("nobody panics with it").clone();
+        if log.contains(words) {
+            return log;
+        }
+        assert!(Instant::now() < end, "{words}: {log}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// #17: there was no way to see what a server has.
+#[test]
+fn what_a_server_has_is_listed() {
+    let world = World::new(1);
+    std::fs::create_dir(world.path("server-0/folder")).expect("the folder is ours");
+    world.put(0..1, "folder/b", b"12345");
+    world.put(0..1, "a\u{1b}[31m", b"1");
+    let at = world.servers[0].at.to_string();
+    let ls = |place: &str, more: &[&str]| {
+        let mut command = anabranch();
+        command.args(["gather", "ls", place, "--keys"]).arg(world.path("keys")).args(more);
+        command.output().expect("the command runs")
+    };
+    let all = ls(&at, &[]);
+    let listed = text(&all.stdout);
+    assert!(all.status.success() && listed.lines().count() == 2, "{all:?}");
+    assert!(
+        listed.contains("a\u{fffd}[31m") && listed.lines().any(|line| line.ends_with("  folder/b")),
+        "{listed}"
+    );
+    let one = ls(&format!("server@{at}/folder/"), &["--json"]);
+    let row: Value = serde_json::from_slice(&one.stdout).expect("one line of JSON");
+    assert_eq!((&row["object"], &row["bytes"]), (&"folder/b".into(), &5.into()));
+    let wrong = ls("nowhere", &[]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    let nobody = ls("127.0.0.1:1", &[]);
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    let line = text(&nobody.stderr);
+    assert!(line.contains("127.0.0.1:1") && line.trim_end().lines().count() == 1, "{line}");
+}
+
+/// #17: a server's log held one line, whatever happened.
+#[test]
+fn a_server_says_who_comes_what_is_pulled_and_what_is_refused() {
+    let world = World::new(1);
+    world.put(0..1, "object", &noise(30, MIB));
+    assert_eq!(world.get(&[&world.object(0..1, "object")]).end().code, Some(0));
+    let log = wait_for(&world, 0, "client went");
+    for words in ["client came", "pull begun", "object=object", "pull ended", "client=\"client\""] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut hand = Hand::connect(&world.path("keys"), world.servers[0].at).await;
+        hand.say(request(0, "no\u{1b}ne")).await;
+        assert!(matches!(hand.hear().await, Control::Refused { .. }));
+    });
+    let log = wait_for(&world, 0, "pull refused: no\u{fffd}ne: no such object");
+    assert!(log.lines().any(|line| line.contains("WARN") && line.contains("pull refused")), "{log}");
+}
+
+/// #17: where the only server went away, users read TLS's words, and not that the same command goes on.
+#[test]
+fn when_the_only_server_dies_the_words_say_how_to_go_on() {
+    let mut world = World::new(0).with(None, &["--rate-max", "40 Mbit/s"]);
+    let bytes = noise(31, 16 * MIB);
+    world.put(0..1, "object", &bytes);
+    let mut command = anabranch();
+    command.args(["gather", "get", "--keys"]).arg(world.path("keys")).arg("-o").arg(world.path("out"));
+    command.arg(world.object(0..1, "object")).stderr(Stdio::piped()).stdout(Stdio::piped());
+    let child = command.spawn().expect("the command runs");
+    world.wait_for(2 * MIB);
+    world.kill(0);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stderr);
+    let at = world.servers[0].at.to_string();
+    assert!(said.contains(&format!("{at}: it went away")), "{said}");
+    assert!(said.contains("the same command goes on from there"), "{said}");
+    for foreign in ["close_notify", "rustls", "os error"] {
+        assert!(!said.contains(foreign), "{said}");
+    }
+}
+
+/// #17: off a terminal nothing was said while objects came.
+#[test]
+fn off_a_terminal_progress_is_a_line_now_and_then() {
+    let world = World::new(0).with(None, &["--rate-max", "2 Mbit/s"]);
+    let bytes = noise(32, 2 * MIB);
+    world.put(0..1, "object", &bytes);
+    let mut command = anabranch();
+    command.args(["gather", "get", "--keys"]).arg(world.path("keys")).arg("-o").arg(world.path("out"));
+    let output = command.arg(world.object(0..1, "object")).output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let (said, result) = (text(&output.stderr), text(&output.stdout));
+    let line = said.lines().next().unwrap_or_default();
+    assert!(line.contains(" of 2 MiB, ") && line.ends_with("Mbit/s"), "{said}");
+    assert!(
+        result.contains("1 of 1 object verified, 2 MiB fetched") && result.contains("Mbit/s"),
+        "{result}"
+    );
+}
+
+/// #17: a file that only its owner may read was for everybody to read after a `get`.
+#[test]
+fn who_may_read_a_file_and_its_age_come_with_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let world = World::new(1);
+    let long_ago = std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+    for mode in [0o600, 0o755] {
+        world.put(0..1, "object", b"bytes");
+        let path = world.path("server-0/object");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("ours");
+        std::fs::File::open(&path).and_then(|file| file.set_modified(long_ago)).expect("ours");
+        let got = world.get(&[&world.object(0..1, "object")]).end();
+        assert_eq!(got.code, Some(0), "{got:?}");
+        let found = std::fs::metadata(world.path("out")).expect("it is there");
+        assert_eq!(
+            (found.permissions().mode() & 0o7777, found.modified().expect("a time")),
+            (mode, long_ago)
+        );
+        std::fs::remove_file(world.path("out")).expect("it is there");
+        std::fs::remove_file(path).expect("it is there");
+    }
+    // The same of a file that was cut, by its manifest; nor may others read its parts.
+    let whole = world.path("whole");
+    std::fs::write(&whole, noise(33, 10_000)).expect("the folder is ours");
+    std::fs::set_permissions(&whole, std::fs::Permissions::from_mode(0o600)).expect("ours");
+    std::fs::File::open(&whole).and_then(|file| file.set_modified(long_ago)).expect("ours");
+    let mut command = anabranch();
+    command
+        .current_dir(world.folder.path())
+        .args(["gather", "stripe", "whole", "--into", "cut", "--parts", "3"]);
+    let output =
+        command.args(["--servers", &format!("server@{}", world.servers[0].at)]).output().expect("it ends");
+    let said = text(&output.stdout);
+    assert!(said.contains("cut/0/: whole.0, whole.1, whole.2 (9.766 KiB)"), "{said}");
+    for part in ["whole.0", "whole.1", "whole.2"] {
+        let path = world.path("cut/0").join(part);
+        assert_eq!(std::fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
+        if part != "whole.1" {
+            std::fs::rename(path, world.path("server-0").join(part)).expect("ours");
+        }
+    }
+    let manifest = world.path("cut/whole.toml");
+    let arguments = ["--manifest", manifest.to_str().expect("plain")];
+    // A part that was not copied is named, with its server.
+    let got = world.get(&arguments).end();
+    assert_eq!(got.code, Some(1), "{got:?}");
+    let at = world.servers[0].at.to_string();
+    assert!(got.reason().contains(&at) && got.reason().contains("whole.1: no such object"), "{got:?}");
+    std::fs::rename(world.path("cut/0/whole.1"), world.path("server-0/whole.1")).expect("ours");
+    let got = world.get(&arguments).end();
+    assert_eq!(got.code, Some(0), "{got:?}");
+    let found = std::fs::metadata(world.path("out")).expect("it is there");
+    assert_eq!((found.permissions().mode() & 0o7777, found.modified().expect("a time")), (0o600, long_ago));
+}
