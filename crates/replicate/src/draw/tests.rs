@@ -272,10 +272,10 @@ fn flows_that_fill_are_broken_lines_with_letters_of_their_own() {
 fn hostile_and_degenerate_topologies_are_drawn() {
     elements(&svg(&Topology::new("nothing"), None, Theme::Light));
     let mut t = Topology::new("<&\"\u{1}>");
-    let site = t.add_site("<script>&\u{0}", None).expect("a first site");
+    let site = t.add_site("<script>&", None).expect("a first site");
     let text = svg(&t, None, Theme::Light);
     elements(&text);
-    assert!(!text.contains("<script>") && !text.contains('\u{0}'));
+    assert!(!text.contains("<script>") && !text.contains('\u{1}'));
     let mut other = None;
     for i in 0..30 {
         other = Some(t.add_site(format!("{i}"), None).expect("names differ"));
