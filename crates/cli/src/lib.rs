@@ -1,0 +1,146 @@
+//! The `anabranch` command: it joins systems to drivers and speaks to people. Holds no protocol.
+//!
+//! Conventions (DESIGN section 5): results on stdout, everything else on stderr; `--json` for programs; exit code 0 done,
+//! 1 failed, 2 wrong usage, 3 some destinations failed, 4 data arrived wrong, 5 cancelled, 130 interrupted.
+//! Each verb is a module with an `Args` type and a `run` function. It is a library so that fuzz targets reach its parsers; the program
+//! calls [`main`].
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a driver: sockets, files, clocks and the environment are its business"
+)]
+
+mod demo;
+mod doctor;
+mod emulate;
+mod experiment;
+mod folder;
+mod gather;
+mod keys;
+mod network;
+mod page;
+mod partial;
+mod pipe;
+mod process;
+mod replicate;
+mod run_dir;
+mod shuffle;
+mod simulate;
+mod stage;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Move data between and inside data centres, coded and coordinated.
+#[derive(Parser)]
+#[command(name = "anabranch", version, propagate_version = true)]
+struct Cli {
+    /// Say more on stderr; twice for everything.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Say nothing on stderr but errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// How the log on stderr is written: lines for people, or an object a line for programs.
+    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// How log lines are written.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormat {
+    /// For people: time, level, what, its values.
+    Text,
+    /// For programs: a JSON object a line.
+    Json,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// One file to many sites at the min-cut rate, through relays that code.
+    #[command(subcommand)]
+    Replicate(replicate::Noun),
+    /// Objects from many servers at once, without the collapse that TCP has there.
+    #[command(subcommand)]
+    Gather(gather::Noun),
+    /// Rates for the flows of a computing stage, so that the stage ends early.
+    #[command(subcommand)]
+    Shuffle(shuffle::Noun),
+    /// A scenario in the packet simulator.
+    Simulate(simulate::Args),
+    /// Any program on an emulated network.
+    Emulate(emulate::Args),
+    /// A host of an emulated scenario.
+    #[command(hide = true)]
+    EmulateAgent,
+    /// What this machine can do, and the fix for what it cannot.
+    Doctor(doctor::Args),
+    /// See one file arrive at several sites of an emulated network, by one scheme after the other.
+    Demo(demo::Args),
+    /// Run one cell of a published experiment on an emulated network, or predict it.
+    #[command(subcommand)]
+    Experiment(experiment::Noun),
+}
+
+/// The command that runs, as in `experiment codedbulk`, and every argument of it as it could be written, defaults included.
+fn arguments() -> (String, serde_json::Value) {
+    let mut command = Cli::command();
+    let matches = command.get_matches_mut();
+    run_dir::arguments(&command, &matches)
+}
+
+impl Verb {
+    /// Whether it runs until it is told to end. Its log is what remains of what it did, so it says more by itself.
+    fn is_daemon(&self) -> bool {
+        match self {
+            Self::Replicate(noun) => noun.is_daemon(),
+            Self::Gather(noun) => noun.is_daemon(),
+            Self::Shuffle(noun) => noun.is_daemon(),
+            _ => false,
+        }
+    }
+}
+
+/// Sends log lines to stderr, as the user wants them.
+fn begin_log(cli: &Cli) {
+    let level = match (cli.quiet, cli.verbose + u8::from(cli.verb.is_daemon())) {
+        (true, _) => "error",
+        (_, 0) => "warn",
+        (_, 1) => "info",
+        _ => "debug",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ANABRANCH_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("error,anabranch={level}")));
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    match cli.log_format {
+        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// The program: reads its arguments, runs what they say, and gives its exit code.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    begin_log(&cli);
+    let result = match cli.verb {
+        Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
+        Verb::Gather(noun) => gather::run(noun, cli.quiet),
+        Verb::Shuffle(noun) => shuffle::run(noun, cli.quiet),
+        Verb::Simulate(args) => simulate::run(&args, cli.quiet),
+        Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),
+        Verb::EmulateAgent => emulate::agent::run(),
+        Verb::Doctor(args) => doctor::run(&args),
+        Verb::Demo(args) => demo::run(&args, cli.quiet),
+        Verb::Experiment(noun) => experiment::run(&noun, cli.quiet),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            // One line: what went wrong, then what led to it; whoever's words they are.
+            eprintln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
+            ExitCode::FAILURE
+        }
+    }
+}
