@@ -247,28 +247,37 @@ impl Watch {
     }
 
     fn take(&mut self, block: &str) -> Result<(), ClientError> {
-        let (mut kind, mut data) = ("", String::new());
-        for line in block.lines() {
-            let Some((field, value)) = line.split_once(':') else { continue };
-            let value = value.strip_prefix(' ').unwrap_or(value);
-            match field {
-                "event" => kind = value,
-                "id" => self.last = Some(value.to_owned()),
-                "data" => data.push_str(value),
-                _ => {}
-            }
+        let (id, item) = read_block(block).map_err(|error| self.client.connection.garbled(&error))?;
+        self.last = id.or(self.last.take());
+        if let Some(WatchItem::Status(view)) = &item {
+            self.told_over = view.outcome.is_some();
         }
-        match kind {
-            "status" => {
-                let view: Box<TransferView> = self.client.connection.read(data.as_bytes())?;
-                self.told_over = view.outcome.is_some();
-                self.ready.push_back(WatchItem::Status(view));
-            }
-            "event" => self.ready.push_back(WatchItem::Event(self.client.connection.read(data.as_bytes())?)),
-            _ => {}
-        }
+        self.ready.extend(item);
         Ok(())
     }
+}
+
+/// The id and the item of a block of an event stream, as far as it has any (HTML Living Standard, section 9.2.6).
+///
+/// Errors: data that is not what its event holds.
+pub(crate) fn read_block(block: &str) -> Result<(Option<String>, Option<WatchItem>), serde_json::Error> {
+    let (mut kind, mut id, mut data) = ("", None, String::new());
+    for line in block.lines() {
+        let Some((field, value)) = line.split_once(':') else { continue };
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => kind = value,
+            "id" => id = Some(value.to_owned()),
+            "data" => data.push_str(value),
+            _ => {}
+        }
+    }
+    let item = match kind {
+        "status" => Some(WatchItem::Status(serde_json::from_str(&data)?)),
+        "event" => Some(WatchItem::Event(serde_json::from_str(&data)?)),
+        _ => None,
+    };
+    Ok((id, item))
 }
 
 /// A site's standing conversation with the controller: registers, again where need be, and never loses or repeats a

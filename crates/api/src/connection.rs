@@ -299,7 +299,11 @@ impl Connection {
     }
 
     pub(crate) fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, ClientError> {
-        serde_json::from_slice(bytes).map_err(|e| ClientError::Garbled(format!("{}: reply: {e}", self.who())))
+        serde_json::from_slice(bytes).map_err(|error| self.garbled(&error))
+    }
+
+    pub(crate) fn garbled(&self, error: &serde_json::Error) -> ClientError {
+        ClientError::Garbled(format!("{}: reply: {error}", self.who()))
     }
 
     pub(crate) fn write(&self, value: &impl Serialize) -> Result<Bytes, ClientError> {

@@ -6,7 +6,7 @@
 
 use crate::metrics::Metrics;
 use crate::server::Service;
-use crate::store::{Store, StoreError, Times};
+use crate::store::{Store, StoreError, Stored, Times};
 use anabranch_graph::Topology;
 use anabranch_net::keys::System;
 use anabranch_replicate::control::{Command, Report, TransferId};
@@ -174,7 +174,17 @@ impl Controller {
     ///
     /// Errors: a store that cannot be used, or that was written on another topology.
     pub fn open(config: ControllerConfig) -> Result<Self, StoreError> {
-        let (store, stored) = Store::open(&config.store, &config.topology)?;
+        let opened = Store::open(&config.store, &config.topology)?;
+        Self::new(config, opened)
+    }
+
+    /// The same without a file, for what only talks to it.
+    pub(crate) fn open_in_memory(config: ControllerConfig) -> Result<Self, StoreError> {
+        let opened = Store::in_memory(&config.topology)?;
+        Self::new(config, opened)
+    }
+
+    fn new(config: ControllerConfig, (store, stored): (Store, Stored)) -> Result<Self, StoreError> {
         let sites = config.topology.sites().len();
         let coordinator = Coordinator::restore(
             config.coordinator,

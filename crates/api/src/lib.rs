@@ -24,6 +24,6 @@ pub use client::{Client, SiteLink, Watch, WatchItem};
 pub use connection::ClientError;
 pub use controller::{BoxedPlanner, Controller, ControllerConfig};
 #[doc(hidden)]
-pub use exercise::exercise;
+pub use exercise::{exercise, exercise_http, exercise_replies};
 pub use server::{ServeConfig, ServeError, Server, Service};
 pub use store::{StoreError, Times};

@@ -7,6 +7,7 @@
 use anabranch_graph::Topology;
 use anabranch_replicate::control::TransferId;
 use anabranch_replicate::coordinator::TransferSnapshot;
+use redb::backends::InMemoryBackend;
 use redb::{
     Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, StorageError, TableDefinition,
 };
@@ -170,13 +171,19 @@ fn fingerprint(topology: &Topology) -> Vec<u8> {
 impl Store {
     /// Opens or makes the store.
     pub(crate) fn open(path: &Path, topology: &Topology) -> Result<(Self, Stored), StoreError> {
-        guarded(path, || Self::read(path, topology))
+        guarded(path, || Self::read(open_database(path, FORMAT)?, path, topology))
     }
 
-    fn read(path: &Path, topology: &Topology) -> Result<(Self, Stored), StoreError> {
+    /// The same without a file, for what only talks to a controller.
+    pub(crate) fn in_memory(topology: &Topology) -> Result<(Self, Stored), StoreError> {
+        let path = Path::new("in memory");
+        let database = Database::builder().create_with_backend(InMemoryBackend::new());
+        Self::read(database.map_err(|e| unusable(path, &e))?, path, topology)
+    }
+
+    fn read(database: Database, path: &Path, topology: &Topology) -> Result<(Self, Stored), StoreError> {
         let unusable = |e: &dyn std::fmt::Display| unusable(path, e);
         let bad = |reason: String| StoreError::BadRecord { path: path.to_owned(), reason };
-        let database = open_database(path, FORMAT)?;
         let fingerprint = fingerprint(topology);
         let write = database.begin_write().map_err(|e| unusable(&e))?;
         {

@@ -7,7 +7,7 @@
 pub(crate) mod agent;
 mod outcome;
 mod scenario;
-mod script;
+pub(crate) mod script;
 
 use crate::run_dir::RunDir;
 use anabranch_emu::{EmuError, Emulation, EmulationOptions, Isolation};

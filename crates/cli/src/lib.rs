@@ -12,6 +12,8 @@
 mod demo;
 mod doctor;
 mod emulate;
+#[doc(hidden)]
+pub mod exercise;
 mod experiment;
 mod folder;
 mod gather;

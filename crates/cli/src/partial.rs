@@ -681,5 +681,29 @@ pub fn hash_file(path: &Path) -> io::Result<(u64, FileHash)> {
     Ok((length, hash))
 }
 
+/// For the fuzz target: takes the bytes for the journal of a file of 1,000 zeros. Whether some of it is kept.
+///
+/// Panics: where what is kept does not lie within the file.
+pub(crate) fn exercise_journal(bytes: &[u8]) -> bool {
+    static FOLDER: std::sync::LazyLock<tempfile::TempDir> =
+        std::sync::LazyLock::new(|| tempfile::tempdir().expect("a temporary folder"));
+    let path = FOLDER.path().join("file");
+    let working = Working::of(b"file");
+    let write =
+        |name: &str, bytes: &[u8]| std::fs::write(FOLDER.path().join(name), bytes).expect("it is ours");
+    write(&working.data, &[0; 1_000]);
+    write(&working.journal, bytes);
+    let place = || Place::of(&path).expect("a name in a folder");
+    // What it says of its own length may be anything; a disk has less room.
+    let open = PartialFile::open_existing(place());
+    drop(open);
+    write(&working.data, &[0; 1_000]);
+    write(&working.journal, bytes);
+    let file =
+        PartialFile::open(place(), 1_000).expect("whatever the journal holds, the file can begin anew");
+    assert!(file.have().ranges().iter().all(|range| range.start < range.end && range.end <= 1_000));
+    file.have().total() > 0
+}
+
 #[cfg(test)]
 mod tests;

@@ -76,6 +76,8 @@ pub use build::Isolation;
 pub use doctor::{Finding, doctor};
 pub use error::{BuildFailure, BuildStep, EmuError};
 pub use lateness::{Histogram, Report, Scheduling};
+#[doc(hidden)]
+pub use route::exercise;
 pub use route::{LINKS_MAX, SITES_MAX};
 
 /// How a network is emulated. [`EmulationOptions::default`] suits most uses.

@@ -189,6 +189,37 @@ impl Ipv4Header {
     }
 }
 
+/// What the fuzz target and its corpus's test do with what a program in a site writes to its device: the first byte says which
+/// site, the rest is the packet. True if it is for an address of the network.
+///
+/// Panics: where a packet enters the fabric where no element is, or a mark spoils a header's checksum.
+#[doc(hidden)]
+pub fn exercise(bytes: &[u8]) -> bool {
+    let [site, packet @ ..] = bytes else { return false };
+    let topology =
+        anabranch_graph::builtin::builtin("butterfly", anabranch_units::BitRate::mbps(10)).expect("built in");
+    let routes = Routes::new(&topology, Ipv4Addr::new(10, 77, 0, 0));
+    let site = SiteId(u16::from(*site) % topology.sites().len() as u16);
+    let (first, meta) = routes.ingress(site, packet);
+    assert_eq!(u64::from(meta.size_bytes), packet.len() as u64);
+    let is_own_link = |link| first == port(link) && topology.link(link).from == site;
+    assert!(first == switch(site, topology.links().len()) || topology.link_ids().any(is_own_link));
+    let is_known = meta.dst != u16::MAX;
+    assert!(!is_known || usize::from(meta.dst) < topology.sites().len());
+    let sum = |packet: &[u8]| {
+        let words =
+            packet[..20].chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+        let sum = words.sum::<u32>();
+        (sum & 0xffff) + (sum >> 16)
+    };
+    if packet.len() >= 20 && sum(packet) == 0xffff {
+        let mut marked = packet.to_vec();
+        mark_ce(&mut marked);
+        assert_eq!(sum(&marked), 0xffff);
+    }
+    is_known
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -762,6 +762,40 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), KeysError> {
     std::fs::rename(&new, path).map_err(|error| KeysError::Unwritable { path: path.to_owned(), error })
 }
 
+/// What the fuzz target and its corpus's test do with a file of keys, and with the names that certificates hold: reads `bytes` as
+/// each, and as a list of revoked ones. True if they are a name or a list, or hold a certificate or a private key.
+///
+/// Panics: where a reader does, or with a name that is not written as it was read.
+#[doc(hidden)]
+pub fn exercise(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    for (read, written) in [
+        (of_uri(&text), &(|peer: &PeerIdentity| uri(peer.system, peer.role, &peer.name)) as &dyn Fn(&_) -> _),
+        (of_dns_name(&text), &|peer: &PeerIdentity| {
+            dns_name(peer.system, peer.role, &peer.name).expect("it was read")
+        }),
+    ] {
+        if let Some(peer) = read {
+            assert_eq!(written(&peer), text, "{peer}");
+            return true;
+        }
+    }
+    let certificates: Vec<_> =
+        CertificateDer::pem_slice_iter(bytes).take(16).filter_map(Result::ok).collect();
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in &certificates {
+        crate::tls::peer_identity(std::slice::from_ref(certificate));
+        // What is no authority is refused.
+        let _ = roots.add(certificate.clone());
+    }
+    authority_system(&text);
+    let files = crate::tls::CredentialFiles::in_set(Path::new("x"), System::Replicate, Role::Site, "a");
+    let revoked = text.parse::<crate::revoked::Revoked>();
+    let is_list = revoked.as_ref().is_ok_and(|revoked| !revoked.is_empty());
+    drop(Credentials::from_pem(bytes, bytes, bytes, &files, revoked.unwrap_or_default()));
+    is_list || !certificates.is_empty() || rustls::pki_types::PrivateKeyDer::from_pem_slice(bytes).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

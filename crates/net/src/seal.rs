@@ -527,5 +527,62 @@ pub fn exercise(bytes: &[u8]) -> bool {
     opened.is_ok()
 }
 
+/// What the fuzz target `net_window` and its corpus's test do: seals datagrams with drawn numbers, and opens them in any
+/// order, repeated and damaged. True if none was refused.
+///
+/// Panics: where a datagram is opened twice, or not at all though it is new enough and whole, or where a damaged one is.
+#[doc(hidden)]
+pub fn exercise_window(bytes: &[u8]) -> bool {
+    // Of this AEAD no number wears out a key.
+    let (mut sealer, mut opener) = pair_for_measurement(Aead::ChaCha20Poly1305, ChannelId(7));
+    let mut opened = std::collections::BTreeSet::new();
+    let mut sealed: Vec<(u64, Vec<u8>)> = Vec::new();
+    let mut is_any_refused = false;
+    for act in bytes.chunks_exact(4).take(2_000) {
+        let drawn = u64::from(u16::from_be_bytes([act[1], act[2]]));
+        let newest = opened.last().copied().unwrap_or(0);
+        let number = match act[0] % 8 {
+            // Around the newest one, and around the window's end.
+            0 => newest + drawn % 4,
+            1 => (newest + 2).saturating_sub(drawn),
+            2 => (newest + 4).saturating_sub(replay::WINDOW + drawn % 8),
+            3 => (newest + drawn * 64).min(NUMBERS_END - 1),
+            4 => NUMBERS_END - 1 - drawn,
+            // One that was sealed before: as it was, or damaged.
+            _ => u64::MAX,
+        };
+        let (number, mut datagram) = if number < NUMBERS_END {
+            sealer.next = number;
+            let mut datagram = vec![act[3]; OVERHEAD_BYTES + usize::from(act[3] % 32)];
+            assert_eq!(sealer.seal(&mut datagram), Ok(number));
+            sealed.push((number, datagram.clone()));
+            (number, datagram)
+        } else {
+            let Some(old) = sealed.get(drawn as usize % sealed.len().max(1)) else { continue };
+            old.clone()
+        };
+        let is_damaged = act[0] % 8 == 7;
+        if is_damaged {
+            let at = usize::from(act[3]) % datagram.len();
+            datagram[at] ^= 1 << (act[1] % 8);
+        }
+        let newest = opened.last().copied();
+        let is_old = newest.is_some_and(|newest| number + replay::WINDOW <= newest);
+        let result = opener.open(&mut datagram).map(|opened| opened.number);
+        is_any_refused |= result.is_err();
+        if is_damaged {
+            assert!(result.is_err(), "a damaged datagram is opened: {number}");
+        } else if opened.contains(&number) && !is_old {
+            assert_eq!(result, Err(OpenError::Replayed { number }));
+        } else if is_old {
+            assert_eq!(result, Err(OpenError::TooOld { number }));
+        } else {
+            assert_eq!(result, Ok(number));
+            opened.insert(number);
+        }
+    }
+    !is_any_refused
+}
+
 #[cfg(test)]
 mod tests;

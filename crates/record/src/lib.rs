@@ -233,10 +233,30 @@ impl std::fmt::Display for ReadError {
 }
 impl std::error::Error for ReadError {}
 
+/// What the fuzz target and its corpus's test do with a run's description: reads it, and what it writes. True if it reads.
+///
+/// Panics: where the reader does, or refuses what was written.
+#[doc(hidden)]
+pub fn exercise(bytes: &[u8]) -> bool {
+    let Some(run) = std::str::from_utf8(bytes).ok().and_then(|text| Run::read(text).ok()) else {
+        return false;
+    };
+    Run::read(&run.text()).expect("what was written reads back");
+    true
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn corpus_replays() {
+        assert!(crate::replay::replay("record_run", exercise) >= 3);
+    }
 
     #[test]
     fn what_is_written_reads_back() {

@@ -15,6 +15,8 @@
 pub mod control;
 pub mod coordinator;
 pub mod draw;
+#[doc(hidden)]
+pub mod exercise;
 pub mod msg;
 pub mod name;
 pub mod plan;

@@ -11,6 +11,8 @@
 //! [`Simulation`] first.
 
 mod end;
+#[doc(hidden)]
+pub mod exercise;
 mod network;
 mod plan;
 mod probe;

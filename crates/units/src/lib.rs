@@ -27,7 +27,7 @@ pub enum ParseQuantityError {
         /// The whole text.
         text: String,
     },
-    /// There is a number and nothing behind it.
+    /// There is a number and nothing behind it. Of a long text all errors hold the beginning.
     NoUnit {
         /// The whole text.
         text: String,
@@ -76,21 +76,27 @@ fn parse_scaled(
     usual: &str,
     known: &'static str,
 ) -> Result<u64, ParseQuantityError> {
+    const SHOWN_CHARS_MAX: usize = 60;
+    // What a message repeats of it.
+    let shown = || match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    };
     let trimmed = text.trim();
     let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(split);
     let unit = unit.trim();
     if number.is_empty() || number.parse::<f64>().is_err() {
-        return Err(ParseQuantityError::NoNumber { text: text.to_owned() });
+        return Err(ParseQuantityError::NoNumber { text: shown() });
     }
     if unit.is_empty() {
-        let example = format!("{number} {usual}");
-        return Err(ParseQuantityError::NoUnit { text: text.to_owned(), example, known });
+        let example = format!("{} {usual}", shown().trim());
+        return Err(ParseQuantityError::NoUnit { text: shown(), example, known });
     }
     let &(_, factor) = units
         .iter()
         .find(|(name, _)| *name == unit)
-        .ok_or_else(|| ParseQuantityError::UnknownUnit { text: text.to_owned(), known })?;
+        .ok_or_else(|| ParseQuantityError::UnknownUnit { text: shown(), known })?;
     // Whole numbers stay exact; only a decimal point goes through floating point.
     let exact = number.parse::<u64>().ok().and_then(|n| {
         (factor >= 1.0 && factor.fract() == 0.0).then(|| n.checked_mul(factor as u64)).flatten()
@@ -102,7 +108,7 @@ fn parse_scaled(
     if (0.0..1.8e19).contains(&value) {
         Ok(value.round() as u64)
     } else {
-        Err(ParseQuantityError::OutOfRange { text: text.to_owned() })
+        Err(ParseQuantityError::OutOfRange { text: shown() })
     }
 }
 
@@ -111,4 +117,37 @@ fn write_trimmed(f: &mut std::fmt::Formatter<'_>, value: f64, unit: &str) -> std
     let text = format!("{value:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     write!(f, "{text} {unit}")
+}
+
+/// What the fuzz target and its corpus's test do with a quantity that somebody wrote, and with a name that nothing has. True if
+/// it is a size, a rate or a time.
+///
+/// Panics: where a reader does, where what was read is shown so that it does not read, or where a message has several lines.
+#[doc(hidden)]
+pub fn exercise(bytes: &[u8]) -> bool {
+    fn reads<Q: std::str::FromStr<Err = ParseQuantityError> + std::fmt::Display>(text: &str) -> bool {
+        text.parse::<Q>().is_ok_and(|quantity| {
+            // Near the end of what fits, rounding for people goes beyond it.
+            let shown = quantity.to_string();
+            let again = shown.parse::<Q>().map(drop);
+            assert!(matches!(again, Ok(()) | Err(ParseQuantityError::OutOfRange { .. })), "{text}: {shown}");
+            true
+        })
+    }
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let said = text::known(text, text.split(',').take(100));
+    assert_eq!(text::printable(&said), said, "it is one line");
+    [reads::<ByteCount>(text), reads::<BitRate>(text), reads::<Duration>(text)].contains(&true)
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn corpus_replays() {
+        assert!(crate::replay::replay("quantities", crate::exercise) >= 8);
+    }
 }

@@ -1,6 +1,8 @@
 //! A controller on loopback, real mutual TLS, and made-up sites that only talk.
 #![allow(clippy::disallowed_methods, reason = "real sockets and files under test")]
 
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 mod shuffle;
 
 use anabranch_api::wire::{DestinationRequest, LinkAddress, SubmitRequest};
@@ -15,6 +17,7 @@ use anabranch_replicate::control::{ByteRange, Command, FileHash, Report, Transfe
 use anabranch_replicate::coordinator::{EventKind, Outcome, PhaseName, PlanRequest, Verdict};
 use anabranch_replicate::plan::{Flow, Group, Input, Mode, Plan, Scheme, Sink, Term};
 use anabranch_units::{BitRate, Duration, LinkId};
+use replay::replay;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -522,17 +525,10 @@ async fn a_body_must_come_in_time_and_of_each_peer_one_large_one_at_a_time() {
 fn corpora_replay() {
     for (target, exercise) in [
         ("api_json", anabranch_api::exercise as fn(&[u8]) -> bool),
+        ("api_replies", anabranch_api::exercise_replies),
+        ("replicate_http", anabranch_api::exercise_http),
         ("shuffle_http", anabranch_api::shuffle::exercise),
     ] {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-        let mut files = 0;
-        for entry in std::fs::read_dir(&folder).expect("the corpus is part of the repository") {
-            let path = entry.expect("the folder can be listed").path();
-            let bytes = std::fs::read(&path).expect("the corpus can be read");
-            let name = path.file_name().and_then(|n| n.to_str()).expect("corpus files have plain names");
-            assert_eq!(exercise(&bytes), !name.starts_with("bad"), "{}", path.display());
-            files += 1;
-        }
-        assert!(files >= 8, "{}", folder.display());
+        assert!(replay(target, exercise) >= 8, "{target}");
     }
 }

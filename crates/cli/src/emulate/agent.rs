@@ -263,6 +263,16 @@ impl Stamp {
     }
 }
 
+/// For the fuzz target: whether the bytes are a datagram that may have come by now.
+pub(crate) fn exercise_stamp(bytes: &[u8]) -> bool {
+    let Some(stamp) = Stamp::received(bytes, monotonic_ns()) else { return false };
+    let datagram = Datagram { number: stamp.number, size_bytes: 1, sent_at: Instant::from_ns(stamp.sent_ns) };
+    let mut flow = UdpSink::default();
+    flow.handle(Instant::from_ns(monotonic_ns()), &datagram);
+    assert_eq!(bytes[..Stamp::LEN], stamp.encode());
+    true
+}
+
 /// The machine's monotonic clock.
 pub(super) fn monotonic_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);

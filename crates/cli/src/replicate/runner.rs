@@ -13,6 +13,7 @@
 //! belong; see [`Site::confirmed`].
 
 mod connections;
+pub(crate) use connections::exercise_confirmations;
 mod files;
 
 use super::service::SiteConfig;

@@ -196,7 +196,7 @@ fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
 /// What `--hop` says: `usual`, but for what it names.
 ///
 /// Errors: no such link, a setting that is unknown or has no value.
-fn hop(text: &str, usual: &HopRequest, topology: &Topology) -> anyhow::Result<HopOverrideRequest> {
+pub(crate) fn hop(text: &str, usual: &HopRequest, topology: &Topology) -> anyhow::Result<HopOverrideRequest> {
     let mut words = text.split_whitespace();
     let link = topology.link(topology.find_link(words.next().unwrap_or_default())?);
     let name = |s| topology.site(s).name.clone();
@@ -232,7 +232,7 @@ fn symbol_bytes(topology: &Topology) -> u32 {
 /// The controller's network as the planner wants it.
 ///
 /// Errors: a network that contradicts itself.
-pub(super) fn topology_of(view: &TopologyView) -> anyhow::Result<Topology> {
+pub(crate) fn topology_of(view: &TopologyView) -> anyhow::Result<Topology> {
     let mut topology = Topology::new(&view.name);
     for site in &view.sites {
         let place = site

@@ -2,27 +2,68 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
-use anabranch_graph::file::{Format, exercise};
-use std::path::Path;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 
-/// Runs every file of a target's corpus; names that begin with `bad` are refused, all others read.
-fn replay(target: &str, format: Format) -> usize {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-    let mut paths: Vec<_> = std::fs::read_dir(&folder)
-        .expect("the corpus is part of the repository")
-        .map(|entry| entry.expect("the folder can be listed").path())
-        .collect();
-    paths.sort();
-    for path in &paths {
-        let bytes = std::fs::read(path).expect("the corpus can be read");
-        let name = path.file_name().and_then(|n| n.to_str()).expect("corpus files have plain names");
-        assert_eq!(exercise(format, &bytes), !name.starts_with("bad"), "{}", path.display());
-    }
-    paths.len()
-}
+use anabranch_graph::builtin::{BUILTINS, builtin};
+use anabranch_graph::datacentre::{dumbbell, fat_tree, leaf_spine, star};
+use anabranch_graph::file::{Defaults, Format, Problem, exercise, parse};
+use anabranch_graph::{LinkProperties, Topology};
+use anabranch_units::{BitRate, Duration};
+use replay::replay;
 
 #[test]
 fn corpus_replays() {
-    assert!(replay("topology_toml", Format::Toml) >= 5);
-    assert!(replay("topology_graphml", Format::GraphMl) >= 5);
+    assert!(replay("topology_toml", |bytes| exercise(Format::Toml, bytes)) >= 5);
+    assert!(replay("topology_graphml", |bytes| exercise(Format::GraphMl, bytes)) >= 5);
+}
+
+fn read(text: &str) -> Result<Topology, Problem> {
+    let read = parse(text, Format::Toml, "docs", &Defaults::new(BitRate::gbps(1)));
+    read.map_err(|error| *error.problem)
+}
+
+#[test]
+fn the_documentation_names_every_field_and_its_example_is_read() {
+    let docs = include_str!("../../../../docs/topologies.md");
+    let example =
+        docs.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    let topology = read(example).expect("the example is good");
+    assert_eq!((topology.sites().len(), topology.links().len()), (3, 5));
+    let documented: Vec<&str> = docs.split('`').skip(1).step_by(2).collect();
+    for table in ["", "[defaults]", "[[site]]", "[[cable]]", "[[link]]"] {
+        let Err(Problem::UnknownField { known, .. }) = read(&format!("{table}\nwhat = 1")) else {
+            panic!("{table}: a field that it does not have is refused");
+        };
+        for field in known.split(", ").filter(|field| *field != "name") {
+            assert!(
+                documented.contains(&field),
+                "docs/topologies.md does not say what `{field}` of {table} is"
+            );
+        }
+    }
+    for b in BUILTINS {
+        let topology = builtin(b.name, BitRate::gbps(1)).expect("it is built in");
+        let row = format!("| `{}` | {} | {}", b.name, topology.sites().len(), topology.links().len());
+        assert!(docs.contains(&row), "{row}");
+    }
+}
+
+#[test]
+fn generated_networks_have_the_names_that_the_documentation_gives() {
+    let docs = include_str!("../../../../docs/topologies.md");
+    let like = LinkProperties::new(BitRate::gbps(1), Duration::from_us(1));
+    for (topology, links) in [
+        (star(2, &like), &["h0-hub", "hub-h0"][..]),
+        (dumbbell(1, &like, &like), &["h0-left", "left-right"]),
+        (leaf_spine(2, 2, 2, &like, &like), &["h0-tor-0", "tor-0-spine-0"]),
+        (fat_tree(4, &like), &["h0-edge-0-0", "edge-0-0-agg-0-0", "agg-0-0-core-0"]),
+    ] {
+        let topology = topology.expect("a good network");
+        for link in links {
+            assert!(docs.contains(&format!("`{link}`")), "{link}");
+            let found = topology.find_link(link).expect("it is called so");
+            assert_eq!(topology.link_name(found), *link);
+        }
+    }
 }

@@ -3,4 +3,6 @@
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: sockets, files and the namespace's tables")]
 
 mod datagram;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 mod seal;

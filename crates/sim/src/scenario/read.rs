@@ -14,8 +14,10 @@ const POINTS_MAX: usize = 10_000;
 /// The most steps of a setting's path: what it makes tables for is copied and read recursively. The longest path that
 /// means something has 6.
 const STEPS_MAX: usize = 16;
-/// The most characters of a setting, a value or an override that a message repeats.
+/// The most characters of a setting or an override that a message repeats.
 const QUOTED_CHARS_MAX: usize = 120;
+/// The most characters of what is said to be wrong: values may be of any length.
+const MESSAGE_CHARS_MAX: usize = 1_200;
 
 /// One combination of swept values.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,17 +41,18 @@ pub struct ScenarioError {
 
 impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match quoted(&self.field).as_ref() {
-            "" => write!(f, "{}: {}", self.place, self.message),
-            field => write!(f, "{}: {field}: {}", self.place, self.message),
+        let message = cut(&self.message, MESSAGE_CHARS_MAX);
+        match cut(&self.field, QUOTED_CHARS_MAX).as_ref() {
+            "" => write!(f, "{}: {message}", self.place),
+            field => write!(f, "{}: {field}: {message}", self.place),
         }
     }
 }
 impl std::error::Error for ScenarioError {}
 
-/// `text` as a message repeats it: cut off where it is long.
-fn quoted(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(QUOTED_CHARS_MAX) {
+/// `text` as a message repeats it: at most so many characters.
+fn cut(text: &str, chars_max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(chars_max) {
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
         None => Cow::Borrowed(text),
     }
@@ -114,7 +117,7 @@ pub fn place(file: &str, text: &str, sets: &[String], field: &str) -> String {
 }
 
 fn set_place(set: &str) -> String {
-    format!("--set {}", quoted(set))
+    format!("--set {}", cut(set, QUOTED_CHARS_MAX))
 }
 
 /// What the fuzz target and the replay of its corpus call: reads `bytes`, and if they are a scenario, checks that its resolved
@@ -166,7 +169,7 @@ fn parts(path: &str) -> impl Iterator<Item = Result<&str, usize>> {
 /// Puts `value` at `path`, making tables on the way. A list of one table may go without its index.
 fn assign(root: &mut Table, path: &str, value: Value) -> Result<(), String> {
     let steps: Vec<_> = parts(path).take(STEPS_MAX + 1).collect();
-    let path = quoted(path);
+    let path = cut(path, QUOTED_CHARS_MAX);
     if steps.len() > STEPS_MAX {
         return Err(format!(
             "`{path}`: more than {STEPS_MAX} steps: a setting is written as workload[0].servers"

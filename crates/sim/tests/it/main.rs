@@ -3,10 +3,13 @@
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
 mod laws;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 mod theory;
 
 use anabranch_sim::scenario::{Scenario, Workload, read};
-use anabranch_sim::{Outcome, Plan, Simulation};
+use anabranch_sim::{Outcome, Plan, Simulation, exercise};
+use replay::replay;
 
 /// The only scenario of `text`.
 fn scenario(text: &str) -> Scenario {
@@ -42,11 +45,9 @@ fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
         let files = paths.filter(|path| !path.is_dir());
         files.map(|path| (std::fs::read(&path).expect("it can be read"), path)).collect::<Vec<_>>()
     };
-    for (bytes, path) in files("fuzz/corpus/scenario_toml") {
-        let is_bad = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("bad"));
-        assert_eq!(anabranch_sim::scenario::exercise(&bytes), !is_bad, "{}", path.display());
-        seen += 1;
-    }
+    seen += replay("scenario_toml", anabranch_sim::scenario::exercise);
+    seen += replay("scenario_files", exercise::exercise_files);
+    seen += replay("scenario_set", exercise::exercise_sets);
     for (bytes, path) in files("scenarios") {
         // False where it names a file.
         anabranch_sim::scenario::exercise(&bytes);

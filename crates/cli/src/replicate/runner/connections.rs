@@ -20,7 +20,7 @@ use std::net::ToSocketAddrs;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
@@ -111,19 +111,11 @@ impl Shared {
     }
 
     /// Reads what the receiving end of a flow that fills says, to its end.
-    async fn watch_fill(&self, flow: FlowId, mut read: ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
-        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
-        loop {
-            match read.read_u8().await? {
-                ALIVE => {}
-                CONFIRMED => {
-                    let packets = read.read_u64().await?;
-                    self.stir(|s| s.confirm(flow, packets)).map_err(|e| invalid(e.to_string()))?;
-                }
-                TAKEN => return Ok(()),
-                other => return Err(invalid(format!("unexpected byte {other}"))),
-            }
-        }
+    async fn watch_fill(&self, flow: FlowId, read: ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
+        read_confirmations(read, |packets| {
+            self.stir(|s| s.confirm(flow, packets)).map_err(|error| invalid(error.to_string()))
+        })
+        .await
     }
 
     /// The flow's connection, tried until the site takes it.
@@ -360,6 +352,40 @@ fn resolve(address: &str) -> io::Result<std::net::SocketAddr> {
             format!("{address}: not an address of the form host:port"),
         )
     })
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// Reads what the receiving end of a flow that fills says, to its end; `confirm` takes each count of packets.
+async fn read_confirmations(
+    mut read: impl AsyncRead + Unpin,
+    mut confirm: impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<()> {
+    loop {
+        match read.read_u8().await? {
+            ALIVE => {}
+            CONFIRMED => confirm(read.read_u64().await?)?,
+            TAKEN => return Ok(()),
+            other => return Err(invalid(format!("unexpected byte {other}"))),
+        }
+    }
+}
+
+/// For the fuzz target: whether the bytes are what a receiving end may say, whose counts only grow.
+pub(crate) fn exercise_confirmations(bytes: &[u8]) -> bool {
+    let mut last = 0;
+    let read = read_confirmations(bytes, |packets| {
+        if packets < last {
+            return Err(invalid(format!("{packets} after {last}")));
+        }
+        last = packets;
+        Ok(())
+    });
+    let waker = std::task::Waker::noop();
+    let polled = std::pin::pin!(read).poll(&mut std::task::Context::from_waker(waker));
+    matches!(polled, std::task::Poll::Ready(Ok(())))
 }
 
 /// Reads what the receiving end says: that it lives, and at the end that it took everything.

@@ -1,0 +1,78 @@
+//! What fuzz targets and the replay of their corpora do with this room's own parsers.
+//!
+//! Leaves out: those of other rooms, which have functions of their own there, and manifests (`gather`).
+
+use crate::replicate::send::topology_of;
+use crate::simulate::systems::Family;
+use anabranch_api::wire::TopologyView;
+use anabranch_graph::builtin::builtin;
+use anabranch_sim::{Plan, Simulation, scenario};
+use anabranch_units::BitRate;
+
+/// Takes `bytes` for a scenario with systems' workloads: what it says is looked up, and what it draws is drawn. True if a run
+/// could begin.
+///
+/// Panics: where a system's reader or planner does.
+pub fn systems(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Ok(points) = scenario::read("fuzz", text, &[]) else { return false };
+    points.into_iter().take(3).all(|point| {
+        let plan = Plan::with_systems(point.scenario, &|_| Err(std::io::ErrorKind::NotFound.into()), &Family);
+        plan.is_ok_and(|plan| {
+            let begun: Result<Simulation<'_>, _> = Simulation::new(&plan, 0);
+            begun.is_ok()
+        })
+    })
+}
+
+/// Takes `bytes` for what somebody says with `--at`, `--loss`, `--hop`, or for a target of `gather get`. True if it is one.
+///
+/// Panics: where a reader does, or with a message of several lines.
+pub fn words(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let b4 = builtin("b4", BitRate::mbps(10)).expect("it is built in");
+    let change = crate::emulate::script::Change::parse(text, &b4).map(drop);
+    let loss = text.parse::<crate::emulate::script::Loss>().map(drop).map_err(anyhow::Error::msg);
+    let target = crate::gather::get::targets::parse(text).map(drop);
+    let hop = crate::replicate::send::hop(text, &anabranch_api::wire::HopRequest::default(), &b4).map(drop);
+    [change, loss, target, hop].iter().any(Result::is_ok)
+}
+
+/// Takes the first byte for what the rest is: a flow's confirmations, an emulated datagram, or a controller's topology. True
+/// if it is one.
+///
+/// Panics: where a reader does.
+pub fn wire(bytes: &[u8]) -> bool {
+    match bytes {
+        [0, rest @ ..] => crate::replicate::runner::exercise_confirmations(rest),
+        [1, rest @ ..] => crate::emulate::agent::exercise_stamp(rest),
+        [2, rest @ ..] => {
+            serde_json::from_slice::<TopologyView>(rest).is_ok_and(|view| topology_of(&view).is_ok())
+        }
+        _ => false,
+    }
+}
+
+/// Takes `bytes` for the journal of a file of 1,000 zeros that has arrived in part. True if some of it is kept.
+///
+/// Panics: where the reader does.
+pub fn journal(bytes: &[u8]) -> bool {
+    crate::partial::exercise_journal(bytes)
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    use super::replay::replay;
+
+    #[test]
+    fn corpora_replay() {
+        assert!(replay("scenario_systems", super::systems) >= 8);
+        assert!(replay("cli_words", super::words) >= 12);
+        assert!(replay("cli_wire", super::wire) >= 8);
+        assert!(replay("cli_journal", super::journal) >= 3);
+    }
+}

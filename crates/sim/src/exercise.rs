@@ -1,0 +1,56 @@
+//! What fuzz targets and their corpora's tests do with what stands beside a scenario: files that it names, and `--set`.
+//!
+//! Leaves out: scenarios themselves ([`crate::scenario::exercise`]), and the settings of systems' workloads, which only who
+//! joins systems knows.
+
+use crate::Plan;
+use crate::scenario::read;
+use anabranch_units::Seed;
+
+/// The most overrides of one input.
+const SETS_MAX: usize = 32;
+
+/// Takes the first line for what the rest is, `trace`, `sizes`, `topology.toml` or `topology.graphml`, and makes a plan of a
+/// scenario with such a file. True if it could be made.
+///
+/// Panics: where the readers do, or with a flow that starts before the one before it.
+#[doc(hidden)]
+pub fn exercise_files(bytes: &[u8]) -> bool {
+    let Some((kind, file)) = std::str::from_utf8(bytes).ok().and_then(|text| text.split_once('\n')) else {
+        return false;
+    };
+    let (topology, workload) = match kind {
+        "trace" => ("\"star\"\nhosts = 4", "kind = \"trace\"\nfile = \"it\""),
+        "sizes" => ("\"star\"\nhosts = 4", "kind = \"poisson\"\nload = 0.5\nsizes = \"it\"\nflows = 100"),
+        "topology.toml" | "topology.graphml" => {
+            (&*format!("\"{kind}\"\nways_back = true"), "kind = \"udp\"\npairs = \"permutation\"\nload = 0.5")
+        }
+        _ => return false,
+    };
+    let text = format!("duration = \"1 s\"\n[network]\ntopology = {topology}\n[workload]\n{workload}");
+    let scenario = read("fuzz", &text, &[]).expect("a good scenario").remove(0).scenario;
+    let Ok(plan) = Plan::new(scenario, &|_| Ok(file.to_owned())) else { return false };
+    if let Some(starts) = plan.starts(Seed::new(1), 0) {
+        let starts: Vec<_> = starts.take(1_000).collect();
+        assert!(starts.is_sorted_by_key(|start| start.at), "flows start in order");
+    }
+    true
+}
+
+/// Takes each line for an override, as `--set` has them, of a scenario of every kind of workload. True if all were taken.
+///
+/// Panics: where the reader does, or with a message of several lines or without end.
+#[doc(hidden)]
+pub fn exercise_sets(bytes: &[u8]) -> bool {
+    const SCENARIO: &str = include_str!("../../../fuzz/corpus/scenario_toml/every_workload.toml");
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let sets: Vec<String> = text.lines().take(SETS_MAX).map(str::to_owned).collect();
+    match read("fuzz", SCENARIO, &sets) {
+        Ok(_) => true,
+        Err(error) => {
+            let said = error.to_string();
+            assert!(said.chars().count() < 2_000, "{said}");
+            false
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Random bytes as a file of keys, and as a name in a certificate: never a panic, and names are written as they are read.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_net::keys::exercise(bytes);
+});

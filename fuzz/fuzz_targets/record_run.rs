@@ -1,0 +1,7 @@
+//! Random bytes as a run's description: never a panic, and what is written reads back.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_record::exercise(bytes);
+});

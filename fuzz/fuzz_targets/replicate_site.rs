@@ -1,0 +1,7 @@
+//! Random packets, ends and confirmations to a site's machine: never a panic, and no more memory than its program has.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_replicate::exercise::exercise(bytes);
+});

@@ -1,0 +1,7 @@
+//! Random bytes as a file that a scenario names (a trace, sizes, a topology): never a panic, also when it is looked up.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_sim::exercise::exercise_files(bytes);
+});
