@@ -28,6 +28,7 @@ mod run_dir;
 mod shuffle;
 mod simulate;
 mod stage;
+mod topologies;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::process::ExitCode;
@@ -76,6 +77,8 @@ enum Verb {
     /// A host of an emulated scenario.
     #[command(hide = true)]
     EmulateAgent,
+    /// The built-in networks; of one of them, or of a file: its sites and links, by the names that other commands take.
+    Topologies(topologies::Args),
     /// What this machine can do, and the fix for what it cannot.
     Doctor(doctor::Args),
     /// See one file arrive at several sites of an emulated network, by one scheme after the other.
@@ -133,6 +136,7 @@ pub fn main() -> ExitCode {
         Verb::Simulate(args) => simulate::run(&args, cli.quiet),
         Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),
         Verb::EmulateAgent => emulate::agent::run(),
+        Verb::Topologies(args) => topologies::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Demo(args) => demo::run(&args, cli.quiet),
         Verb::Experiment(noun) => experiment::run(&noun, cli.quiet),

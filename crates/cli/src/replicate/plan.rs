@@ -3,7 +3,7 @@
 use crate::network::{self, TopologyArgs};
 use anabranch_graph::Topology;
 use anabranch_replicate::draw::{self, Theme};
-use anabranch_replicate::plan::survey::{survey_joint, survey_random, survey_triples};
+use anabranch_replicate::plan::survey::{Survey, survey_joint, survey_random, survey_triples};
 use anabranch_replicate::plan::{Choice, Comparison, Plan, Planned, Planner, Request, Scheme};
 use anabranch_units::{ByteCount, Seed};
 use anyhow::{Context as _, ensure};
@@ -49,7 +49,7 @@ pub struct Args {
     /// Draw on a dark ground.
     #[arg(long, requires = "svg")]
     dark: bool,
-    /// Plan every source and three destinations of the topology, and count where each scheme falls short.
+    /// Plan every source and three destinations of the topology, and count where each scheme falls short of the min-cut.
     #[arg(long, conflicts_with_all = ["from", "to"])]
     survey: bool,
     /// The same over so many random networks of up to 12 sites.
@@ -92,7 +92,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(count) => survey_random(Seed::new(args.seed), 0..count),
             None => survey_triples(&args.network.load()?),
         };
-        println!("{}", serde_json::to_string_pretty(&survey)?);
+        if args.json {
+            println!("{}", serde_json::to_string(&survey)?);
+        } else {
+            println!("{}", survey_text(&survey));
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let topology = args.network.load()?;
@@ -113,6 +117,71 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print!("{}", table(&topology, &comparison, &choice, &shown, args.size));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a survey counted, in words that say what it is.
+fn survey_text(survey: &Survey) -> String {
+    let planned = survey.instances - survey.unreachable;
+    let mut schemes = comfy_table::Table::new();
+    schemes.load_preset(comfy_table::presets::NOTHING);
+    schemes.set_header([
+        "scheme",
+        "below the min-cut",
+        "share",
+        "worst: min-cut / rate",
+        "only by equal flows",
+        "lost to equal flows, at most",
+        "auto takes it",
+    ]);
+    for (scheme, short) in &survey.schemes {
+        schemes.add_row([
+            scheme.to_string(),
+            short.short.to_string(),
+            format!("{:.1} %", 100.0 * short.short_share),
+            format!("{:.2}", short.factor_max),
+            short.quantised_short.to_string(),
+            format!("{:.2} %", 100.0 * short.loss_share_max),
+            survey.auto.get(scheme).copied().unwrap_or(0).to_string(),
+        ]);
+    }
+    let mut codes = comfy_table::Table::new();
+    codes.load_preset(comfy_table::presets::NOTHING);
+    codes.set_header([
+        "codes, with paths laid",
+        "at the min-cut",
+        "decoded",
+        "code somewhere",
+        "sites that code, at most",
+        "with delays",
+        "looks ahead, at most",
+        "keeps, at most",
+    ]);
+    for (laid, code) in [
+        ("for all destinations together", &survey.coded),
+        ("for each destination alone", &survey.independent),
+        ("at random", &survey.scattered),
+    ] {
+        codes.add_row([
+            laid.to_owned(),
+            code.equals_bound.to_string(),
+            code.decoded.to_string(),
+            code.coding.to_string(),
+            code.coding_sites_max.to_string(),
+            code.delayed.to_string(),
+            code.lookaheads.keys().last().copied().unwrap_or(0).to_string(),
+            code.state_max.to_string(),
+        ]);
+    }
+    let errors: String = survey.errors.iter().map(|error| format!("\n{error}")).collect();
+    format!(
+        "{planned} instances planned, {} more have a destination that cannot be reached.\n\
+         In {} of them random data came through the plan of every scheme, at every destination.\n\
+         A code beats every plan without one in {} instances, by a factor of at most {:.2}.\n\n{schemes}\n\n{codes}\n\n\
+         equal flows: a plan's rate is cut into flows of one size; what does not fill one is lost.\n\
+         with delays: some flows go round in a cycle, so that sites combine packets of different generations (pieces of the file).\n\
+         looks ahead: generations after the one that it decodes which a destination needs. keeps: symbols of earlier ones.{errors}",
+        survey.unreachable, survey.decoded, survey.coding_gains, survey.coding_gain_max
+    )
 }
 
 /// Sites and links that a plan must leave alone, by name.

@@ -425,3 +425,35 @@ fn a_reader_that_goes_away_ends_an_emulated_scenario_without_a_word() {
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
 }
+
+#[test]
+fn the_documentation_names_options_that_there_are() {
+    let docs = include_str!("../../../../docs/emulate.md");
+    let help = text(&answer(&["emulate", "--help"]).stdout);
+    let options = docs.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
+    let mut seen = 0;
+    for option in options.filter(|word| word.starts_with("--") && word.ends_with(char::is_alphabetic)) {
+        assert!(help.contains(option), "docs/emulate.md: emulate has no {option}");
+        seen += 1;
+    }
+    assert!(seen > 15, "{seen}");
+}
+
+/// #17: nothing printed which networks there are, nor the names of their sites and links.
+#[test]
+fn the_networks_that_there_are_and_their_links_are_listed() {
+    let all = text(&answer(&["topologies"]).stdout);
+    for name in ["butterfly", "internet2", "b4", "star", "dumbbell", "leaf-spine", "fat-tree"] {
+        assert!(all.contains(name), "{all}");
+    }
+    let b4 = answer(&["topologies", "b4", "--json"]);
+    let b4: serde_json::Value = serde_json::from_slice(&b4.stdout).expect("JSON");
+    let first = b4["links"][0]["name"].as_str().expect("a name").to_owned();
+    assert!(text(&answer(&["topologies", "b4"]).stdout).contains(&first));
+    let unknown = answer(&["topologies", "b5"]);
+    let said = text(&unknown.stderr);
+    assert!(
+        !unknown.status.success() && said.contains("no topology `b5`") && said.contains("internet2"),
+        "{said}"
+    );
+}

@@ -48,7 +48,7 @@ fn a_system_runs_like_any_workload_and_leaves_a_run_directory() {
     let short =
         ["--set", "network.rate=20 Mbit/s", "--set", "duration=5 s", "--set", "warmup=2 s", "--quiet"];
     let rows = rows(&[&["simulate", &replicate, "--json", "--out", &out], &short[..]].concat());
-    assert_eq!(rows.len(), 3 * 2, "three schemes, two workloads");
+    assert_eq!(rows.len(), 5 * 2, "five schemes, two workloads");
     for row in rows.iter().filter(|row| row["workload"] == "replicate") {
         assert!(row["goodput_mbps"].as_f64().is_some_and(|mbps| mbps > 5.0), "{row}");
         assert!(row["planned_mbps"].as_f64().is_some_and(|mbps| mbps > 40.0), "{row}");
@@ -82,6 +82,23 @@ fn wrong_input_gets_one_line_and_exit_code_2() {
             "incast.toml:4: workload[0].servers: 64: the network has 60",
         ),
         (&["simulate", &incast, "--trials", "0"], "0"),
+        (
+            &["simulate", &incast, "--set", "network.queue=64"],
+            "network.queue: `64`: has no unit: write `64 B`",
+        ),
+        (
+            &["simulate", &incast, "--set", "network.queue=64 B"],
+            "network.queue: 64 B: must hold at least a packet",
+        ),
+        (
+            &["simulate", &incast, "--pcap", "hub-h99", "--out", "nowhere"],
+            "no link `hub-h99`: write it as FROM-TO, two sites with a link: did you mean `hub-h9`? There are h0-hub, hub-h0",
+        ),
+        (&["emulate", "b4", "--queue", "100 B", "--", "true"], "--queue 100 B: must hold at least a packet"),
+        (
+            &["replicate", "plan", "-t", "b4", "--from", "0", "--to", "1", "--size", "10"],
+            "`10`: has no unit: write `10 B`",
+        ),
         (&["emulate", &incast, "--set", "workload.servers=2", "--", "true"], "leave out the command"),
         (
             &["emulate", &incast, "--set", "transport.cwnd_max=\"9 kB\""],
