@@ -146,7 +146,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     let auto = planner.auto()?.chosen.plan;
     run.write("topology.toml", anabranch_graph::file::toml::write(&topology))?;
-    run.write("plan.svg", draw::svg(&topology, Some(&auto), Theme::Light))?;
+    const THEMES: [(&str, Theme); 2] = [("", Theme::Light), ("-dark", Theme::Dark)];
+    for (end, theme) in THEMES {
+        run.write(&format!("plan{end}.svg"), draw::svg(&topology, Some(&auto), theme))?;
+    }
     let show = Show {
         topology: &topology,
         network: &network,
@@ -174,8 +177,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         rows.push(row);
     }
     let title = format!("{}: rate at the slowest destination", topology.name());
-    let chart = draw::throughput_svg(&title, &series, Some(planner.bound()), Theme::Light);
-    run.write("throughput.svg", &chart)?;
+    for (end, theme) in THEMES {
+        let chart = draw::throughput_svg(&title, &series, Some(planner.bound()), theme);
+        run.write(&format!("throughput{end}.svg"), &chart)?;
+    }
     let fine = rows.iter().all(|r| r.verified);
     if fine {
         std::fs::remove_dir_all(&work)?;

@@ -12,10 +12,10 @@ mod layout;
 
 pub use chart::{ThroughputSeries, throughput_svg};
 
-use crate::plan::{Flow, Input, Mode, Plan, Scheme, Term};
+use crate::plan::{Flow, Input, Plan, Scheme, Term};
 use anabranch_graph::Topology;
 use anabranch_units::text::printable;
-use anabranch_units::{Duration, SiteId};
+use anabranch_units::{BitRate, Duration, SiteId};
 use layout::{Point, nearest_on};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -100,7 +100,7 @@ pub fn svg(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> String {
     let look = theme.look();
     let at = layout::positions(topology, plan.map(|p| p.source), FRAME);
     let carried = plan.map(|plan| Carried::of(topology, plan));
-    let legend = legend_rows(plan, carried.as_ref());
+    let legend = legend_rows(topology, plan, carried.as_ref());
     let height = FRAME.3 + 80.0 + 28.0 * legend.len() as f64;
     let (title, subtitle) = titles(topology, plan);
     let mut svg = Svg::new(WIDTH, height, &title, theme);
@@ -119,7 +119,15 @@ pub fn svg(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> String {
     };
     for site in topology.site_ids() {
         let coding = carried.as_ref().is_some_and(|c| c.sums.contains_key(&site));
-        draw_site(&mut svg, site, at[site.index()], Role::of(site, plan), coding, used[site.index()], &look);
+        draw_site(
+            &mut svg,
+            site,
+            at[site.index()],
+            Role::of(topology, site, plan),
+            coding,
+            used[site.index()],
+            &look,
+        );
     }
     // Names first: they have fewer places to go than the labels of arrows and cables. Crowded sites before free ones.
     let mut order: Vec<SiteId> = topology.site_ids().collect();
@@ -133,9 +141,7 @@ pub fn svg(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> String {
     if let Some(carried) = carried.as_ref().filter(|c| c.classes.len() > 1) {
         draw_contents(&mut svg, carried, &arrows, &look, &mut busy);
     }
-    if plan.is_none() {
-        draw_delays(&mut svg, topology, &at, &look, &mut busy);
-    }
+    draw_labels(&mut svg, topology, plan.is_none(), &at, &look, &mut busy);
     draw_legend(&mut svg, &legend, &look);
     svg.finish()
 }
@@ -169,13 +175,14 @@ fn titles(topology: &Topology, plan: Option<&Plan>) -> (String, String) {
     if to.len() > 90 {
         to = format!("{} destinations", plan.destinations.len());
     }
+    let links = one_capacity(topology).map_or(String::new(), |capacity| format!(" · links of {capacity}"));
     let share = match plan.bound.as_bps() {
         0 => String::new(),
         bound => format!(" ({:.0} %)", 100.0 * plan.rate.as_bps() as f64 / bound as f64),
     };
     (
         format!("{scheme}: {} of the min-cut's {}{share}", plan.rate, plan.bound),
-        format!("{}: {} to {to} · {} per flow", topology.name(), name(&plan.source), plan.unit),
+        format!("{}: {} to {to}{links} · {} per flow", topology.name(), name(&plan.source), plan.unit),
     )
 }
 
@@ -356,15 +363,18 @@ fn written(combination: &Combination) -> String {
 #[derive(Copy, Clone, PartialEq)]
 enum Role {
     Source,
-    Destination,
+    /// A destination, and whether it also passes on what others want.
+    Destination(bool),
     Other,
 }
 
 impl Role {
-    fn of(site: SiteId, plan: Option<&Plan>) -> Self {
+    fn of(topology: &Topology, site: SiteId, plan: Option<&Plan>) -> Self {
         match plan {
             Some(plan) if plan.source == site => Self::Source,
-            Some(plan) if plan.destinations.contains(&site) => Self::Destination,
+            Some(plan) if plan.destinations.contains(&site) => {
+                Self::Destination(plan.flows.iter().any(|f| topology.link(f.link).from == site))
+            }
             _ => Self::Other,
         }
     }
@@ -491,13 +501,13 @@ fn draw_site(svg: &mut Svg, site: SiteId, p: Point, role: Role, coding: bool, us
     let r = SITE_RADIUS;
     match role {
         Role::Source => svg.star(p, r + 7.0, look.source, look.ink),
-        Role::Destination if coding => {
+        Role::Destination(_) if coding => {
             svg.square(p, r + 4.0, look.paper, look.ink, 2.0);
             svg.square(p, r - 1.0, look.site, look.ink, 2.0);
         }
-        Role::Destination => {
+        Role::Destination(passes_on) => {
             svg.circle(p, r + 4.0, look.paper, look.ink, 2.0);
-            svg.circle(p, r - 1.0, look.site, look.ink, 2.0);
+            svg.circle(p, r - 1.0, if passes_on { look.cable } else { look.site }, look.ink, 2.0);
         }
         Role::Other if coding => svg.square(p, r, look.site, look.ink, 2.0),
         Role::Other => svg.circle(p, r - 2.0, look.site, stroke, 1.5),
@@ -589,11 +599,19 @@ fn one_delay(topology: &Topology) -> Option<Duration> {
     topology.links().iter().all(|l| l.properties.delay == first).then_some(first)
 }
 
-/// Writes the delay on every cable, where there are few enough to read.
-fn draw_delays(svg: &mut Svg, topology: &Topology, at: &[Point], look: &Look, busy: &mut Busy) {
+/// The capacity that all links have, if it is one and the same.
+fn one_capacity(topology: &Topology) -> Option<BitRate> {
+    let first = topology.links().first()?.properties.capacity;
+    topology.links().iter().all(|l| l.properties.capacity == first).then_some(first)
+}
+
+/// Writes on every cable what cables differ by, capacity and (if asked for) delay, where there are few enough to read.
+fn draw_labels(svg: &mut Svg, topology: &Topology, delays: bool, at: &[Point], look: &Look, busy: &mut Busy) {
     const CABLES_MAX: usize = 60;
     let cables = cables(topology);
-    if cables.len() > CABLES_MAX || one_delay(topology).is_some() {
+    let capacities = one_capacity(topology).is_none();
+    let delays = delays && one_delay(topology).is_none();
+    if cables.len() > CABLES_MAX || !capacities && !delays {
         return;
     }
     for (a, b) in cables.into_keys() {
@@ -601,7 +619,16 @@ fn draw_delays(svg: &mut Svg, topology: &Topology, at: &[Point], look: &Look, bu
         let Some(link) = topology.links().iter().find(between) else { continue };
         let text = format!("{:.3}", link.properties.delay.as_secs_f64() * 1e3);
         let digits = text.find('.').map_or(text.len(), |dot| if dot >= 2 { dot + 2 } else { dot + 3 });
-        let text = format!("{} ms", &text[..digits.min(text.len())]);
+        let delay = delays.then(|| format!("{} ms", &text[..digits.min(text.len())]));
+        let capacity = capacities.then(|| {
+            let back = topology.links().iter().find(|l| (l.from, l.to) == (link.to, link.from));
+            let (there, back) = (link.properties.capacity, back.map(|l| l.properties.capacity));
+            match back.filter(|back| *back != there) {
+                Some(back) => format!("{there} from {}, {back} back", link.from),
+                None => there.to_string(),
+            }
+        });
+        let text = [capacity, delay].into_iter().flatten().collect::<Vec<_>>().join(", ");
         let (width, height) = (text_width(&text, 11.5) + 8.0, 16.0);
         let candidates = ALONG.map(|t| beside(at[a.index()], at[b.index()], t, 0.0));
         let cost = |p: &Point| {
@@ -637,24 +664,42 @@ impl Entry {
 }
 
 /// The legend, broken into rows that fit.
-fn legend_rows(plan: Option<&Plan>, carried: Option<&Carried>) -> Vec<Vec<Entry>> {
+fn legend_rows(topology: &Topology, plan: Option<&Plan>, carried: Option<&Carried>) -> Vec<Vec<Entry>> {
     const CLASSES_MAX: usize = 24;
     let (Some(plan), Some(carried)) = (plan, carried) else { return Vec::new() };
-    let coded = plan.groups.iter().any(|g| g.mode == Mode::Coded);
     let what = |((text, long), fill): ((&String, &Option<String>), &bool)| match plan.scheme {
         _ if *fill => format!("{text} fills"),
         Scheme::Coded => long.as_ref().map_or(text.clone(), |long| format!("{text} = {long}")),
         Scheme::MultiPath | Scheme::SinglePath => format!("path {text}"),
         _ => format!("tree {text}"),
     };
-    let mut entries = vec![
-        Entry::Site(Role::Source, false, "source"),
-        Entry::Site(Role::Destination, false, "destination"),
+    let codes = |site: &SiteId| carried.sums.contains_key(site);
+    let used = sites_used(topology, Some(plan));
+    let roles: Vec<(Role, bool)> = topology
+        .site_ids()
+        .filter(|site| used[site.index()])
+        .map(|site| (Role::of(topology, site, Some(plan)), codes(&site)))
+        .collect();
+    let all = [
+        (Role::Source, false, "source"),
+        (Role::Destination(false), false, "destination"),
+        (Role::Destination(true), false, "destination, passes on"),
+        (Role::Other, true, "codes (⊕ what it adds)"),
+        (Role::Other, false, "passes on"),
     ];
-    if coded {
-        entries.push(Entry::Site(Role::Other, true, "codes (⊕ what it adds)"));
-    }
-    entries.push(Entry::Site(Role::Other, false, "passes on"));
+    // Only what the picture shows. Sites that code are squares, destinations among them.
+    let shown = |(role, coding): (Role, bool)| {
+        roles.iter().any(|(is, codes)| match role {
+            Role::Source => true,
+            Role::Other if coding => *codes,
+            _ => *is == role && !codes,
+        })
+    };
+    let mut entries: Vec<Entry> = all
+        .into_iter()
+        .filter(|(role, coding, _)| shown((*role, *coding)))
+        .map(|(role, coding, text)| Entry::Site(role, coding, text))
+        .collect();
     let classes = carried.classes.iter().zip(&carried.long_sums).zip(&carried.fill).take(CLASSES_MAX);
     entries.extend(classes.enumerate().map(|(i, class)| Entry::Class(i, what(class), *class.1)));
     let mut rows: Vec<Vec<Entry>> = Vec::new();
@@ -689,9 +734,10 @@ fn draw_legend(svg: &mut Svg, rows: &[Vec<Entry>], look: &Look) {
                     let p = (x + 12.0, y);
                     match role {
                         Role::Source => svg.star(p, 12.0, look.source, look.ink),
-                        Role::Destination => {
+                        Role::Destination(passes_on) => {
                             svg.circle(p, 10.0, look.paper, look.ink, 1.5);
-                            svg.circle(p, 7.0, look.site, look.ink, 1.5);
+                            let fill = if *passes_on { look.cable } else { look.site };
+                            svg.circle(p, 7.0, fill, look.ink, 1.5);
                         }
                         Role::Other if *coding => svg.square(p, 9.0, look.site, look.ink, 1.5),
                         Role::Other => svg.circle(p, 8.5, look.site, look.ink, 1.5),

@@ -1,10 +1,10 @@
 //! Pictures of hand-made plans: what must be on them, that they repeat, and that they are well-formed.
 
 use super::*;
-use crate::plan::{Decode, FlowId, Group, Sink, Term};
+use crate::plan::{Decode, FlowId, Group, Mode, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_graph::builtin::builtin;
-use anabranch_units::{BitRate, LinkId};
+use anabranch_units::LinkId;
 
 const UNIT: BitRate = BitRate::mbps(20);
 
@@ -182,6 +182,31 @@ fn a_coded_plan_says_what_is_added_where() {
     let (t, p) = internet2();
     let text = svg(&t, Some(&p), Theme::Light);
     assert!(text.contains("⊕ 3·A+B<"), "{text}");
+}
+
+/// #17: the legend had `passes on` where no site did, and no link said what it carries.
+#[test]
+fn the_legend_has_what_the_picture_shows_and_links_say_what_they_carry() {
+    let has = |text: &str, words: [bool; 4]| {
+        let all = [">destination<", ">destination, passes on<", ">codes (⊕ what it adds)<", ">passes on<"];
+        assert_eq!(all.map(|word| text.contains(word)), words, "{text}");
+    };
+    let (t, p) = trees();
+    let text = svg(&t, Some(&p), Theme::Light);
+    has(&text, [true, true, false, true]);
+    assert!(text.contains("links of 20 Mbit/s"), "{text}");
+    let (t, p) = butterfly();
+    has(&svg(&t, Some(&p), Theme::Light), [true, false, true, true]);
+    let mut pair = Topology::new("pair");
+    let ends: Vec<_> = ["a", "b", "c"].iter().map(|n| pair.add_site(*n, None).expect("new")).collect();
+    for (to, mbps) in [(1, 10), (2, 30)] {
+        let properties = LinkProperties::new(BitRate::mbps(mbps), Duration::from_ms(1));
+        pair.add_link(ends[0], ends[to], properties).expect("two sites");
+    }
+    let p = plan(&pair, Scheme::SinglePath, 0, &[1, 2], 1, &[("a-b", "A"), ("a-c", "A")]);
+    let text = svg(&pair, Some(&p), Theme::Dark);
+    has(&text, [true, false, false, false]);
+    assert!(text.contains(">10 Mbit/s<") && text.contains(">30 Mbit/s<"), "{text}");
 }
 
 #[test]
