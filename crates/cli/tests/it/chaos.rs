@@ -1,0 +1,295 @@
+//! Random schedules of kills, restarts and names that collide, over `replicate` and `gather`: whatever dies, nothing wrong
+//! stands under any name.
+//!
+//! Real processes on loopback, one set of daemons for many schedules. A schedule is drawn from its number: some transfers
+//! whose names are prefixes, suffixes, spellings, links and case variants of each other, what stood there before, and who is
+//! killed when. In the end every name holds, whole, one of the contents that were asked for under it, or what its owner had
+//! put there; what was reported as verified is there; and nothing outside the folder has changed. How processes interleave
+//! is the machine's business, so a schedule that failed is drawn again by its number, but need not fail again.
+//!
+//! A sample runs with the suite; `make claims` runs a thousand.
+
+#![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
+
+mod gather;
+mod replicate;
+
+use crate::net::{PATIENCE, noise};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// Schedules of each system in the suite, and by `make claims`.
+const SAMPLE: u64 = 6;
+const ALL: u64 = 1_000;
+/// Sets of daemons that run beside each other for all of them: most of a schedule is waiting.
+const FLEETS: u64 = 6;
+
+/// What a schedule is drawn from (SplitMix64).
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// What names are made of: each other with a little more, a little less, or spelt another way.
+const NAMES: [&str; 16] = [
+    "n",
+    "n.partial",
+    "n.partial.journal",
+    "./n",
+    "N",
+    ".n",
+    "n ",
+    "n.",
+    "sub/n",
+    "sub//n",
+    "sub/./n.partial",
+    "n/",
+    "sub",
+    "link/n",
+    "sub/../n",
+    ".anabranch-n.partial",
+];
+
+/// Lengths of what is sent: nothing, a byte, less than a chunk, odd ones, and some that take a while.
+const LENGTHS: [usize; 7] = [0, 1, 1_000, 65_536, 300_001, 1 << 20, 3 << 20];
+
+/// What one file is to be: the same for the same schedule and number.
+fn content(schedule: u64, number: u64, length: usize) -> Vec<u8> {
+    noise(schedule << 8 | (number + 1), length)
+}
+
+/// The plain spelling of a relative path, where it has one.
+fn plain(name: &str) -> Option<PathBuf> {
+    let parts = Path::new(name).components().filter(|c| *c != Component::CurDir);
+    parts.map(|c| matches!(c, Component::Normal(_)).then_some(c)).collect()
+}
+
+/// What may stand under each name of a folder, and what must.
+#[derive(Default)]
+struct Expected {
+    may: BTreeMap<PathBuf, Vec<Vec<u8>>>,
+    must: BTreeSet<PathBuf>,
+}
+
+impl Expected {
+    fn may(&mut self, name: &str, bytes: &[u8]) {
+        if let Some(name) = plain(name) {
+            self.may.entry(name).or_default().push(bytes.to_vec());
+        }
+    }
+
+    fn must(&mut self, name: &str) {
+        self.must.insert(plain(name).unwrap_or_else(|| panic!("`{name}` was taken")));
+    }
+
+    /// Compares a folder with it.
+    fn check(&self, folder: &Path, told: &str) {
+        for path in &self.must {
+            assert!(folder.join(path).symlink_metadata().is_ok(), "{told}: {} is gone", path.display());
+        }
+        let mut open = vec![folder.to_owned()];
+        while let Some(next) = open.pop() {
+            for entry in std::fs::read_dir(&next).expect("a folder of ours") {
+                let path = entry.expect("it is listed").path();
+                let found = path.symlink_metadata().expect("nobody removes it");
+                let name = path.strip_prefix(folder).expect("below it");
+                let last = name.file_name().expect("a name").to_string_lossy().into_owned();
+                if found.is_dir() {
+                    open.push(path.clone());
+                } else if found.is_file() && !is_working(&last) {
+                    let bytes = std::fs::read(&path).expect("it is ours to read");
+                    let allowed = self.may.get(name).map_or(&[][..], Vec::as_slice);
+                    assert!(
+                        allowed.contains(&bytes),
+                        "{told}: {} holds {} bytes that nobody sent there; {} contents are allowed",
+                        path.display(),
+                        bytes.len(),
+                        allowed.len()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Whether only a working file is called so.
+fn is_working(name: &str) -> bool {
+    name.starts_with(".anabranch-") && name != ".anabranch-n.partial"
+}
+
+/// Processes by name; all end with it.
+#[derive(Default)]
+struct Daemons(BTreeMap<&'static str, Child>);
+
+impl Daemons {
+    fn start(&mut self, who: &'static str, mut command: Command, log: &Path) {
+        let log = std::fs::File::options().append(true).create(true).open(log).expect("the folder is ours");
+        let child = command.stderr(log).spawn().expect("a daemon starts");
+        assert!(self.0.insert(who, child).is_none(), "{who} runs once");
+    }
+
+    fn kill(&mut self, who: &str) {
+        if let Some(mut child) = self.0.remove(who) {
+            child.kill().expect("ours to kill");
+            child.wait().expect("ours to reap");
+        }
+    }
+
+    fn runs(&self, who: &str) -> bool {
+        self.0.contains_key(who)
+    }
+}
+
+impl Drop for Daemons {
+    fn drop(&mut self) {
+        for child in self.0.values_mut() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// A command that is run until it ends by itself, whatever kills it.
+struct Attempt {
+    /// Makes it again.
+    command: Box<dyn FnMut() -> Command>,
+    starts_at: Duration,
+    /// When it is killed, once each.
+    kills: Vec<Duration>,
+    out: PathBuf,
+    child: Option<Child>,
+    code: Option<i32>,
+}
+
+impl Attempt {
+    fn step(&mut self, since: Duration) {
+        if self.code.is_some() || since < self.starts_at {
+            return;
+        }
+        let Some(child) = &mut self.child else {
+            let mut command = (self.command)();
+            let open = || std::fs::File::options().append(true).create(true).open(&self.out).expect("ours");
+            self.child = Some(command.stdout(open()).stderr(open()).spawn().expect("a command starts"));
+            return;
+        };
+        if let Some(status) = child.try_wait().expect("ours to reap") {
+            self.code = Some(status.code().expect("nobody else kills it"));
+        } else if let Some(at) = self.kills.iter().position(|at| *at < since) {
+            self.kills.remove(at);
+            child.kill().expect("ours to kill");
+            child.wait().expect("ours to reap");
+            self.child = None;
+        }
+    }
+
+    /// What it said, line by line, where that is JSON.
+    fn said(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.out).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// A daemon that dies at some time and is back after a while.
+#[derive(Copy, Clone, Debug)]
+struct Kill {
+    who: &'static str,
+    at: Duration,
+    back: Duration,
+}
+
+fn kills(draw: &mut Draw, most: u64, of: &[&'static str], within_ms: u64) -> Vec<Kill> {
+    let mut all: Vec<Kill> = Vec::new();
+    for _ in 0..draw.below(most + 1) {
+        let at = Duration::from_millis(draw.below(within_ms));
+        let kill = Kill { who: draw.pick(of), at, back: at + Duration::from_millis(draw.below(200)) };
+        all.push(kill);
+    }
+    all
+}
+
+/// Runs all attempts to their ends, with the kills in between; `start` brings a daemon back.
+fn play(
+    told: &str,
+    daemons: &mut Daemons,
+    attempts: &mut [Attempt],
+    kills: &[Kill],
+    mut start: impl FnMut(&mut Daemons, &'static str),
+) {
+    let begin = Instant::now();
+    let (mut killed, mut back) = (BTreeSet::new(), BTreeSet::new());
+    loop {
+        let since = begin.elapsed();
+        for (i, kill) in kills.iter().enumerate() {
+            if since >= kill.at && killed.insert(i) {
+                daemons.kill(kill.who);
+            }
+            if since >= kill.back && killed.contains(&i) && back.insert(i) && !daemons.runs(kill.who) {
+                start(daemons, kill.who);
+            }
+        }
+        attempts.iter_mut().for_each(|attempt| attempt.step(since));
+        if back.len() == kills.len() && attempts.iter().all(|attempt| attempt.code.is_some()) {
+            return;
+        }
+        if since > 2 * PATIENCE {
+            let open = attempts.iter().filter(|a| a.code.is_none()).map(|a| {
+                let text = std::fs::read_to_string(&a.out).unwrap_or_default();
+                text.lines().rev().take(3).collect::<Vec<_>>().join(" / ")
+            });
+            panic!("{told}: these do not end: {:#?}", open.collect::<Vec<_>>());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs the schedules with these numbers, or the one that `ANABRANCH_SCHEDULE` names.
+fn run_all<F>(count: u64, fleets: u64, fleet: impl Fn(u64) -> F + Sync, play: impl Fn(&mut F, u64) + Sync) {
+    if let Some(one) = std::env::var("ANABRANCH_SCHEDULE").ok().and_then(|text| text.parse().ok()) {
+        return play(&mut fleet(0), one);
+    }
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for number in 0..fleets {
+            let (fleet, play) = (&fleet, &play);
+            scope.spawn(move || {
+                let mut fleet = fleet(number);
+                (0..count).filter(|i| i % fleets == number).for_each(|schedule| play(&mut fleet, schedule));
+            });
+        }
+    });
+    println!("{count} schedules in {:.0} s", begun.elapsed().as_secs_f64());
+}
+
+/// A port of loopback that was free just now.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback is there");
+    listener.local_addr().expect("bound").port()
+}
