@@ -127,7 +127,8 @@ struct PieceState {
 #[derive(Debug)]
 struct ServerState {
     is_connected: bool,
-    is_lost: bool,
+    /// Why it is gone, or cannot be reached.
+    lost: Option<String>,
     /// It has had a pull.
     was_asked: bool,
     rtt: Option<Duration>,
@@ -232,7 +233,7 @@ impl<S: Symbol> Client<S> {
         let block_bytes = self.config.block_bytes;
         self.servers.push(ServerState {
             is_connected: false,
-            is_lost: false,
+            lost: None,
             was_asked: false,
             rtt: None,
             block_bytes,
@@ -257,14 +258,13 @@ impl<S: Symbol> Client<S> {
         let missing: Option<VecDeque<_>> = piece.ranges.clone().map(VecDeque::from);
         let is_over = missing.as_ref().is_some_and(VecDeque::is_empty);
         let object_bytes = None;
-        self.pieces.push(PieceState {
-            piece,
-            object_bytes,
-            missing,
-            pulls: 0,
-            failures: Vec::new(),
-            is_over,
-        });
+        // Who is gone already is not heard of again.
+        let lost = |server: &ServerId| {
+            let reason = self.servers[server.0 as usize].lost.clone()?;
+            Some(Failure { server: *server, reason })
+        };
+        let failures = piece.holders.iter().filter_map(lost).collect();
+        self.pieces.push(PieceState { piece, object_bytes, missing, pulls: 0, failures, is_over });
         if is_over {
             self.events.push_back(ClientEvent::Complete { piece: id });
         } else {
@@ -322,7 +322,7 @@ impl<S: Symbol> Client<S> {
     /// A server's control channel stands; `rtt` is what it took to and fro, where that is known.
     pub fn handle_connected(&mut self, now: Instant, server: ServerId, rtt: Option<Duration>) {
         let state = &mut self.servers[server.0 as usize];
-        (state.is_connected, state.is_lost, state.rtt) = (true, false, rtt);
+        (state.is_connected, state.lost, state.rtt) = (true, None, rtt);
         let until = now + AWAITED + rtt.unwrap_or(Duration::ZERO) * AWAITED_RTTS;
         self.awaits_until = self.awaits_until.max(Some(until));
         self.schedule(now);
@@ -331,7 +331,7 @@ impl<S: Symbol> Client<S> {
     /// A server cannot be reached, or not any more.
     pub fn handle_lost(&mut self, now: Instant, server: ServerId, reason: &str) {
         let state = &mut self.servers[server.0 as usize];
-        (state.is_connected, state.is_lost) = (false, true);
+        (state.is_connected, state.lost) = (false, Some(reason.to_owned()));
         let its: Vec<PullId> =
             self.pulls.iter().filter(|(_, pull)| pull.server == server).map(|(id, _)| *id).collect();
         let mut told: Vec<PieceId> = Vec::new();

@@ -41,7 +41,7 @@ impl<S: Symbol> Client<S> {
         let Some(capacity) = self.granted_bps() else { return };
         let mut demands: Vec<Option<f64>> = self.pulls.values().map(|pull| pull.demand).collect();
         // Whoever is connected first may not have all, as it would go on with that until it hears of the others.
-        let awaited = self.servers.iter().filter(|server| !server.was_asked && !server.is_lost).count();
+        let awaited = self.servers.iter().filter(|server| !server.was_asked && server.lost.is_none()).count();
         let awaited = if self.awaits_until.is_some() { awaited } else { 0 };
         demands.extend(std::iter::repeat_n(None, awaited));
         for ((id, pull), share) in self.pulls.iter_mut().zip(share(capacity, &demands)) {

@@ -7,7 +7,7 @@ use anabranch_endpoint::Bytes;
 use anabranch_gather::exercise::{exercise_client, exercise_server};
 use anabranch_gather::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
 use anabranch_gather::{
-    Client, ClientConfig, DecoderKind, Mode, Offer, Piece, Server, ServerConfig, ServerId,
+    Client, ClientConfig, ClientEvent, DecoderKind, Mode, Offer, Piece, Server, ServerConfig, ServerId,
 };
 use anabranch_transport::tfrc::Report;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
@@ -118,6 +118,24 @@ fn the_last_sequence_number_is_not_used() {
     assert_eq!(client.counts().malformed, 1);
     client.handle_packet(Instant::ZERO, server, packet(u32::MAX - 1, 2));
     assert_eq!(client.counts().malformed, 1);
+}
+
+/// #17: a piece that was added after all its holders had gone waited for them for ever.
+#[test]
+fn a_piece_of_servers_that_are_gone_already_fails_and_says_why() {
+    let mut client = Client::<Bytes>::new(ClientConfig::default()).expect("a good configuration");
+    let servers = [client.add_server(), client.add_server()];
+    client.handle_lost(Instant::ZERO, servers[0], "away");
+    client.handle_connected(Instant::ZERO, servers[1], None);
+    client.handle_lost(Instant::ZERO, servers[1], "gone");
+    let piece = client.add(Piece { object: "x".into(), ranges: None, holders: servers.into() });
+    client.begin(Instant::ZERO);
+    let Some(ClientEvent::Failed { piece: failed, failures }) = client.poll_event() else {
+        panic!("it fails")
+    };
+    let reasons: Vec<&str> = failures.iter().map(|failure| failure.reason.as_str()).collect();
+    assert_eq!((failed, reasons), (piece, vec!["away", "gone"]));
+    assert!(client.is_done());
 }
 
 /// Issue #4: less than a bit a second for each pull was granted as none, whose packets take for ever.
