@@ -1,6 +1,6 @@
 //! What fuzz targets and the replay of their corpora do with this room's own parsers.
 //!
-//! Leaves out: those of other rooms, which have functions of their own there, and manifests (`gather`).
+//! Leaves out: those of other rooms, which have functions of their own there.
 
 use crate::replicate::send::topology_of;
 use crate::simulate::systems::Family;
@@ -60,6 +60,30 @@ pub fn journal(bytes: &[u8]) -> bool {
     crate::partial::exercise_journal(bytes)
 }
 
+/// Takes `bytes` for a manifest of `gather`, and for what its server keeps of hashes. True if it is a manifest.
+///
+/// Panics: where a reader does, for an object whose parts do not add up, and for what is not one line about it.
+pub fn manifest(bytes: &[u8]) -> bool {
+    crate::gather::serve::exercise_cache(bytes);
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    match crate::gather::get::targets::parse_manifest(text) {
+        Ok(targets) => {
+            for target in targets {
+                let sum =
+                    target.parts.iter().map(|part| part.bytes.expect("a manifest says it")).sum::<u64>();
+                assert_eq!(Some(sum), target.bytes, "{}", target.name);
+                assert!(target.parts.iter().all(|part| !part.holders.is_empty()), "{}", target.name);
+            }
+            true
+        }
+        Err(error) => {
+            let line = format!("{error:#}");
+            assert!(!anabranch_units::text::printable(&line).contains('\n'), "{line}");
+            false
+        }
+    }
+}
+
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
@@ -74,5 +98,6 @@ mod tests {
         assert!(replay("cli_words", super::words) >= 12);
         assert!(replay("cli_wire", super::wire) >= 8);
         assert!(replay("cli_journal", super::journal) >= 3);
+        assert!(replay("gather_manifest", super::manifest) >= 8);
     }
 }

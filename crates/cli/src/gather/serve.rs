@@ -203,6 +203,11 @@ fn check_apart(what: &str, folder: &Path, served: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a fuzzer does with bytes that may be a file of hashes.
+pub fn exercise_cache(bytes: &[u8]) {
+    hashes::exercise(bytes);
+}
+
 /// Hands datagrams to the sessions they are for.
 async fn demultiplex(shared: &Shared) -> anyhow::Result<std::convert::Infallible> {
     let mut batch = Batch::with_messages(8);

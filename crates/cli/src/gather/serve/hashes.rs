@@ -240,6 +240,14 @@ fn parse(line: &[u8]) -> Option<(State, [u8; 32])> {
     words.next().is_none().then_some((state, *hash.as_bytes()))
 }
 
+/// What a fuzzer does with bytes that may be a file of hashes: each line that reads is what it writes.
+pub fn exercise(bytes: &[u8]) {
+    for (state, hash) in bytes.split(|byte| *byte == b'\n').filter_map(parse) {
+        let again = line(&state, &hash);
+        assert_eq!(parse(again.trim_end().as_bytes()), Some((state, hash)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
