@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// What to show.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A built-in topology (internet2, b4, butterfly), or a .toml or .graphml file.
+    /// A built-in topology (`anabranch topologies` lists them), or a .toml or .graphml file.
     #[arg(long, short, value_name = "NAME|FILE", default_value = "internet2")]
     topology: String,
     /// Rate of every link that the topology gives none.

@@ -46,7 +46,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// A built-in topology (internet2, b4, butterfly), a .toml or .graphml file; or a scenario, as `simulate` takes it.
+    /// A built-in topology (`anabranch topologies` lists them), a .toml or .graphml file; or a scenario, as `simulate` takes it.
     #[arg(value_name = "TOPOLOGY|SCENARIO")]
     topology: String,
     /// Of a scenario: a setting in place of the file's, as network.rate="10 Gbit/s". May be given again.

@@ -7,7 +7,7 @@ use anabranch_units::{BitRate, SiteId};
 /// Which network.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TopologyArgs {
-    /// A built-in topology (internet2, b4, butterfly), or a .toml or .graphml file.
+    /// A built-in topology (`anabranch topologies` lists them), or a .toml or .graphml file.
     #[arg(long, short, value_name = "NAME|FILE")]
     pub topology: String,
     /// Rate of links whose rate the topology does not say.

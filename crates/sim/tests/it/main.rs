@@ -62,6 +62,28 @@ fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
     assert!(seen >= 10, "{seen}");
 }
 
+/// #17: a size without unit is refused; those of the claims have theirs, and so have all swept values.
+#[test]
+fn every_scenario_of_a_claim_is_read() {
+    let experiments = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+    let list = |folder: &std::path::Path| {
+        let entries = std::fs::read_dir(folder).expect("it is part of the repository");
+        entries.map(|entry| entry.expect("it can be listed").path()).collect::<Vec<_>>()
+    };
+    let mut seen = 0;
+    for path in list(&experiments).iter().filter(|path| path.is_dir()).flat_map(|folder| list(folder)) {
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("text");
+        if text.contains("[network]") || text.contains("\nnetwork") {
+            read("claim", &text, &[]).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            seen += 1;
+        }
+    }
+    assert!(seen >= 15, "{seen}");
+}
+
 /// #17: a queue below a packet passed nothing but what found it empty.
 #[test]
 fn a_queue_holds_at_least_the_largest_packet() {
