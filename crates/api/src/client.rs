@@ -7,8 +7,8 @@ use crate::wire::{
     CommandsReply, LinkAddress, RegisterReply, RegisterRequest, ReportsRequest, SubmitReply, SubmitRequest,
     TopologyView, TransferView, TransfersView,
 };
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{System, escaped};
-use anabranch_net::tls::Credentials;
 use anabranch_replicate::control::{Command, Report, TransferId};
 use anabranch_replicate::coordinator::Event;
 use anabranch_replicate::plan::Plan;
@@ -35,13 +35,13 @@ impl Client {
     /// A client of the controller at `address` (`host:port`). Connects at the first request; `patience` is how long a
     /// repeatable request is tried.
     ///
-    /// Errors: credentials that cannot be used, an address without port.
+    /// Errors: keys of another system, an address without port.
     pub fn new(
         address: impl Into<String>,
-        credentials: &Credentials,
+        identity: &Identity,
         patience: Duration,
     ) -> Result<Self, ClientError> {
-        Ok(Self { connection: Connection::new(System::Replicate, address, credentials, patience)? })
+        Ok(Self { connection: Connection::new(System::Replicate, address, identity, patience)? })
     }
 
     /// Submits a transfer. Tried once: repeated, it might be taken on twice.

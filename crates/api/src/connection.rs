@@ -3,14 +3,14 @@
 //! What is safe to repeat is repeated until the client's patience ends. Leaves out: what is asked. Read [`Connection`] first.
 
 use crate::answer::ErrorBody;
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{Credentials, explain, server_name};
+use anabranch_net::tls::explain;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
@@ -19,7 +19,6 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
-use tokio_rustls::TlsConnector;
 
 /// The largest reply that is taken.
 pub(crate) const REPLY_BYTES_MAX: usize = 256 << 20;
@@ -80,8 +79,7 @@ pub(crate) struct Connection {
 struct Inner {
     service: &'static str,
     address: String,
-    connector: TlsConnector,
-    name: ServerName<'static>,
+    identity: Identity,
     patience: Duration,
     /// Kept connections, longest unused first: taken in turn, none rests long enough for the server to close it.
     idle: Mutex<VecDeque<SendRequest<Full<Bytes>>>>,
@@ -91,33 +89,29 @@ impl Connection {
     /// To the system's controller at `address` (`host:port`). Connects at the first request; `patience` is how long a
     /// repeatable request is tried.
     ///
-    /// Errors: credentials that cannot be used, or are another system's; an address without port.
+    /// Errors: keys that are another system's; an address without port.
     pub(crate) fn new(
         system: System,
         address: impl Into<String>,
-        credentials: &Credentials,
+        identity: &Identity,
         patience: Duration,
     ) -> Result<Self, ClientError> {
         let address = address.into();
         let service = system.role_name(Role::Controller).unwrap_or(Role::Controller.word());
-        let settings = |e: &dyn std::fmt::Display| ClientError::Settings(e.to_string());
         if address.rsplit_once(':').is_none_or(|(h, p)| h.is_empty() || p.parse::<u16>().is_err()) {
             return Err(ClientError::Settings(format!(
                 "{service} address `{address}`: must be host:port, as in 127.0.0.1:7171"
             )));
         }
-        let own = credentials.identity();
+        let own = identity.own();
         if own.system != system {
             return Err(ClientError::Settings(format!("the keys are those of {own}: give keys of {system}")));
         }
-        let config = credentials.client_config().map_err(|e| settings(&e))?;
-        let name = server_name(system, Role::Controller, "controller").map_err(|e| settings(&e))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 service,
                 address,
-                connector: TlsConnector::from(config),
-                name,
+                identity: identity.clone(),
                 patience,
                 idle: Mutex::default(),
             }),
@@ -154,16 +148,17 @@ impl Connection {
             .map_err(|_| slow())?
             .map_err(|e| fail(&e))?;
         let _ = stream.set_nodelay(true);
-        let tls = timeout(REPLY_TIME, self.inner.connector.connect(self.inner.name.clone(), stream))
+        let tls = timeout(REPLY_TIME, self.inner.identity.connect(stream, Role::Controller, "controller"))
             .await
             .map_err(|_| slow())?
             .map_err(|e| fail(&e))?;
+        let guard = self.inner.identity.guard(tls.get_ref().1);
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls))
             .await
             .map_err(|e| ClientError::Unreachable(self.broken(&e)))?;
         tokio::spawn(async move {
             // Whoever waits for a reply on it hears of its end.
-            let _ = connection.await;
+            let _ = guard.during(connection).await;
         });
         Ok(sender)
     }

@@ -4,8 +4,9 @@
 
 use crate::answer::{BODY_BYTES_MAX, ErrorBody};
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{Credentials, PeerIdentity};
+use anabranch_net::tls::PeerIdentity;
 use axum::body::{HttpBody as _, to_bytes};
 use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
@@ -19,7 +20,6 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use tokio_rustls::rustls::ServerConfig;
 
 /// How a server is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,15 +69,13 @@ pub enum ServeError {
         /// The system's reason.
         error: std::io::Error,
     },
-    /// The credentials are not those of the system's controller.
+    /// The keys are not those of the system's controller.
     WrongHolder {
         /// Whose they are.
         found: PeerIdentity,
         /// The system that is served.
         system: System,
     },
-    /// The credentials cannot be used.
-    Credentials(String),
 }
 
 impl std::fmt::Display for ServeError {
@@ -90,7 +88,6 @@ impl std::fmt::Display for ServeError {
                 let role = system.role_name(Role::Controller).unwrap_or(Role::Controller.word());
                 write!(f, "the service was given the keys of {found}: give it those of the {system} {role}")
             }
-            Self::Credentials(reason) => write!(f, "the service's keys cannot be used: {reason}"),
         }
     }
 }
@@ -113,7 +110,7 @@ pub trait Service: Send + Sync + 'static {
 /// A bound listener, not yet serving.
 pub struct Server<S> {
     listener: TcpListener,
-    tls: Arc<ServerConfig>,
+    identity: Identity,
     service: S,
     config: ServeConfig,
 }
@@ -144,20 +141,15 @@ impl<S: Service> Server<S> {
     /// Listens.
     ///
     /// Errors: see [`ServeError`].
-    pub async fn bind(
-        service: S,
-        credentials: &Credentials,
-        config: ServeConfig,
-    ) -> Result<Self, ServeError> {
-        let found = credentials.identity();
+    pub async fn bind(service: S, identity: &Identity, config: ServeConfig) -> Result<Self, ServeError> {
+        let found = identity.own();
         if (found.system, found.role) != (S::SYSTEM, Role::Controller) {
             return Err(ServeError::WrongHolder { found: found.clone(), system: S::SYSTEM });
         }
-        let tls = credentials.server_config().map_err(|e| ServeError::Credentials(e.to_string()))?;
         let listener = TcpListener::bind(config.address)
             .await
             .map_err(|error| ServeError::Bind { address: config.address, error })?;
-        Ok(Self { listener, tls, service, config })
+        Ok(Self { listener, identity: identity.clone(), service, config })
     }
 
     /// Where it listens.
@@ -169,7 +161,7 @@ impl<S: Service> Server<S> {
 
     /// Serves, and drives the service. Never returns; drop it to stop.
     pub async fn run(self) {
-        let Self { listener, tls, service, config } = self;
+        let Self { listener, identity, service, config } = self;
         let bodies = Bodies { large: Arc::new(Semaphore::new(1)), patience: config.patience };
         let router = service.router().layer(from_fn_with_state(bodies, limit_body)).layer(from_fn(limit));
         let admission = Admission::new(config.half_open);
@@ -182,11 +174,11 @@ impl<S: Service> Server<S> {
         let serve = async {
             loop {
                 let arrival = admission.accept(&listener).await;
-                let (tls, router, places) = (Arc::clone(&tls), router.clone(), places.clone());
+                let (identity, router, places) = (identity.clone(), router.clone(), places.clone());
                 let patience = config.patience;
                 connections.spawn(async move {
                     let from = arrival.from();
-                    if let Err(reason) = serve_one(arrival, tls, router, places, patience).await {
+                    if let Err(reason) = serve_one(arrival, identity, router, places, patience).await {
                         tracing::debug!("{from}: {reason}");
                     }
                 });
@@ -202,13 +194,13 @@ impl<S: Service> Server<S> {
 
 async fn serve_one(
     arrival: Arrival,
-    tls: Arc<ServerConfig>,
+    identity: Identity,
     router: axum::Router,
     places: Places<PeerLimits>,
     patience: Duration,
 ) -> Result<(), String> {
     arrival.tcp().set_nodelay(true).map_err(|e| e.to_string())?;
-    let identified = arrival.identify(tls).await;
+    let identified = arrival.identify(identity.server_config()).await;
     let (stream, peer, half_open) = identified.map_err(|e| anabranch_net::tls::explain("a caller", &e))?;
     // Whom it is from is its greeting: what is not asked in time ends below.
     drop(half_open);
@@ -217,14 +209,21 @@ async fn serve_one(
         crowded.to_string()
     })?;
     let limits = PeerLimits::clone(place.common());
+    let guard = identity.guard(stream.get_ref().1);
+    let who = peer.to_string();
     let service = TowerToHyperService::new(router.layer(Extension(peer)).layer(Extension(limits)));
-    hyper::server::conn::http1::Builder::new()
+    let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(patience)
         .max_buf_size(READ_BUFFER_BYTES)
-        .serve_connection(TokioIo::new(stream), service)
-        .await
-        .map_err(|e| e.to_string())
+        .serve_connection(TokioIo::new(stream), service);
+    match guard.during(served).await {
+        Ok(done) => done.map_err(|e| e.to_string()),
+        Err(reason) => {
+            tracing::warn!("connection of {who} closed: {reason}");
+            Err(reason)
+        }
+    }
 }
 
 fn busy(error: &str) -> Response {

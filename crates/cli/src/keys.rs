@@ -1,7 +1,124 @@
-//! Sets of keys for systems without a topology: made anew, or added to by the authority that is there.
+//! Sets of keys: made anew or added to, renewed, revoked; and how daemons follow what happens to theirs.
 
-use anabranch_net::keys::{SetRequest, add_to_set, make_set, write_set};
-use std::path::Path;
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{
+    Role, SetRequest, System, VALID_DAYS, add_to_set, holders, make_set, renew, replace_in_set, revoke,
+    write_set,
+};
+use anabranch_net::tls::PeerIdentity;
+use anyhow::bail;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// What may be done with a set that is there.
+#[derive(clap::Subcommand)]
+pub enum Change {
+    /// Make new keys for all in a set, or for some, over those that they have.
+    Renew(RenewArgs),
+    /// Refuse every certificate of some that was made until now. Renewed ones are good again.
+    Revoke(RevokeArgs),
+}
+
+/// For whom.
+#[derive(clap::Args)]
+pub struct RenewArgs {
+    /// Whose, as NAME, or as ROLE:NAME where two have one name. Everybody's who is in the set, if nobody is named.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// The folder of the set, with ca.pem and ca.key. [default: that of this system below keys/]
+    #[arg(long, value_name = "DIR")]
+    keys: Option<PathBuf>,
+    /// Days until the certificates expire, if the authority does not before.
+    #[arg(long, value_name = "DAYS", default_value_t = VALID_DAYS)]
+    valid_days: u32,
+}
+
+/// Whose.
+#[derive(clap::Args)]
+pub struct RevokeArgs {
+    /// Whose, as NAME, or as ROLE:NAME where two have one name, or where the set has no certificate of theirs any more.
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+    /// The folder of the set, with ca.pem. [default: that of this system below keys/]
+    #[arg(long, value_name = "DIR")]
+    keys: Option<PathBuf>,
+}
+
+impl Change {
+    /// Does it to the system's set.
+    ///
+    /// Errors: one line for the user.
+    pub fn run(&self, system: System, quiet: bool) -> anyhow::Result<ExitCode> {
+        let folder =
+            |keys: &Option<PathBuf>| keys.clone().unwrap_or_else(|| Path::new("keys").join(system.word()));
+        let said = match self {
+            Self::Renew(args) => {
+                let folder = folder(&args.keys);
+                let known = holders(&folder, system)?;
+                let chosen = choose(system, &known, &args.names)?;
+                let chosen = if args.names.is_empty() { known } else { chosen };
+                replace_in_set(&folder, &renew(&folder, system, &chosen, args.valid_days)?)?;
+                format!(
+                    "new keys for {} in {}/: copy them to their machines; daemons read them again by themselves",
+                    list(&chosen),
+                    folder.display()
+                )
+            }
+            Self::Revoke(args) => {
+                let folder = folder(&args.keys);
+                let chosen = choose(system, &holders(&folder, system)?, &args.names)?;
+                revoke(&folder, system, &chosen)?;
+                let path = folder.join("revoked");
+                format!(
+                    "{} revoked in {}: copy it beside each ca.pem; daemons read it again by themselves",
+                    list(&chosen),
+                    path.display()
+                )
+            }
+        };
+        if !quiet {
+            eprintln!("{said}");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Those that are named.
+fn choose(system: System, known: &[PeerIdentity], names: &[String]) -> anyhow::Result<Vec<PeerIdentity>> {
+    let mut chosen = Vec::new();
+    for name in names {
+        let mut same: Vec<_> = known.iter().filter(|peer| peer.name == *name).cloned().collect();
+        // A role's word and a name.
+        let with_role = name.split_once(':').and_then(|(word, name)| {
+            let role = Role::ALL.into_iter().find(|role| system.role_name(*role) == Some(word))?;
+            Some(PeerIdentity { system, role, name: name.to_owned() })
+        });
+        if same.is_empty() {
+            same.extend(with_role);
+        }
+        let [one] = &same[..] else {
+            let word = |peer: &PeerIdentity| system.role_name(peer.role).unwrap_or(peer.role.word());
+            if same.is_empty() {
+                let words: Vec<_> = Role::ALL.into_iter().filter_map(|role| system.role_name(role)).collect();
+                bail!(
+                    "no certificate of `{name}` in the set, which has {}; without one say whose as {}:{name}",
+                    list(known),
+                    words.join(":…, ")
+                );
+            }
+            let ways: Vec<_> = same.iter().map(|peer| format!("{}:{name}", word(peer))).collect();
+            bail!("`{name}` is the name of {}: write {}", list(&same), ways.join(" or "));
+        };
+        chosen.push(one.clone());
+    }
+    Ok(chosen)
+}
+
+fn list(peers: &[PeerIdentity]) -> String {
+    let names: Vec<_> = peers.iter().map(PeerIdentity::to_string).collect();
+    if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
+}
 
 /// Makes keys for those in the request, by the authority in `out` if there is one, and by a new one otherwise.
 ///
@@ -20,4 +137,76 @@ pub fn make_or_add(out: &Path, request: &SetRequest, quiet: bool) -> anyhow::Res
         );
     }
     Ok(())
+}
+
+/// How often a daemon looks whether its keys are other ones.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long files that change are left to change.
+const SETTLE: Duration = Duration::from_millis(300);
+/// How long before the end of its certificate a daemon warns, and how often.
+const WARN_BEFORE: Duration = Duration::from_secs(30 * DAY.as_secs());
+const WARN_EVERY: Duration = DAY;
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+/// Reads a daemon's keys again on SIGHUP, and when their files change. Until it is first polled SIGHUP ends the process; from
+/// then on a terminal that is closed does not.
+pub async fn follow(identity: &Identity) -> std::convert::Infallible {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hangups =
+        signal(SignalKind::hangup()).inspect_err(|error| tracing::warn!("SIGHUP is not heard: {error}")).ok();
+    let mut looked_at: Option<Instant> = None;
+    loop {
+        if looked_at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            warn_of_the_end(identity);
+            looked_at = Some(Instant::now());
+        }
+        let hangup = async {
+            match &mut hangups {
+                Some(hangups) => hangups.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let is_asked = tokio::select! {
+            _ = hangup => true,
+            () = tokio::time::sleep(LOOK_EVERY) => false,
+        };
+        if is_asked {
+            crate::process::leave_dead_terminal();
+            tracing::info!("SIGHUP: keys are read again, and the daemon goes on");
+        }
+        let shared = identity.clone();
+        let reloaded = tokio::task::spawn_blocking(move || {
+            if !is_asked {
+                if !shared.has_changed() {
+                    return None;
+                }
+                std::thread::sleep(SETTLE);
+            }
+            Some(shared.reload())
+        });
+        match reloaded.await {
+            Ok(Some(Ok(()))) => {
+                let (expires, _) = identity.expires();
+                tracing::info!(%expires, revoked = identity.revoked(), "keys were read again");
+                looked_at = None;
+            }
+            Ok(Some(Err(error))) => tracing::error!("{error} (those that were read before are used on)"),
+            Ok(None) => {}
+            Err(error) => tracing::error!("keys could not be read: {error}"),
+        }
+    }
+}
+
+/// Says so if the certificate ends soon.
+fn warn_of_the_end(identity: &Identity) {
+    let (end, left) = identity.expires();
+    if left < WARN_BEFORE {
+        let file = identity.certificate_file().unwrap_or(Path::new("the certificate"));
+        tracing::warn!(
+            "{}: expires on {end}, in {} days: `anabranch {} keys renew` makes a new one",
+            file.display(),
+            left.as_secs() / DAY.as_secs(),
+            identity.own().system
+        );
+    }
 }

@@ -119,6 +119,8 @@ fn begin_log(cli: &Cli) {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("error,anabranch={level}")));
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // A line that cannot be written, as to a terminal that was closed, is no reason to end: to say so on stderr would be one.
+    let log = log.log_internal_errors(false);
     match cli.log_format {
         LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),

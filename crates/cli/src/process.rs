@@ -26,6 +26,24 @@ pub fn check_descriptors(limit: u64, needed: u64) {
     }
 }
 
+/// Where standard output or error leads nowhere any more, as to a terminal that was closed, it leads to `/dev/null` from here
+/// on: a line that cannot be written ends nothing.
+pub fn leave_dead_terminal() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let is_dead = |fd: std::os::fd::BorrowedFd<'_>| {
+        let mut asked = [PollFd::new(&fd, PollFlags::OUT)];
+        let gone = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+        poll(&mut asked, Some(&Timespec::default())).is_ok() && asked[0].revents().intersects(gone)
+    };
+    let Ok(nowhere) = std::fs::OpenOptions::new().write(true).open("/dev/null") else { return };
+    if is_dead(rustix::stdio::stdout()) {
+        let _ = rustix::stdio::dup2_stdout(&nowhere);
+    }
+    if is_dead(rustix::stdio::stderr()) {
+        let _ = rustix::stdio::dup2_stderr(&nowhere);
+    }
+}
+
 /// Waits for Ctrl-C or a polite kill.
 pub async fn asked_to_end() {
     use tokio::signal::unix::{SignalKind, signal};

@@ -1,6 +1,7 @@
 //! Who a process is to its peers, ready to connect and to accept: [`Credentials`] as a driver uses them, and as they change
 //! while it runs. Read [`Identity`] first, then [`Guard`].
 
+use crate::certificate::{self, Facts};
 use crate::keys::{Role, System};
 use crate::tls::{self, CredentialFiles, Credentials, PeerIdentity, TlsError, Trust};
 use rustls::pki_types::CertificateDer;
@@ -17,6 +18,12 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 #[derive(Clone)]
 pub struct Identity {
     shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").field("own", self.own()).finish_non_exhaustive()
+    }
 }
 
 struct Shared {
@@ -67,10 +74,10 @@ impl Identity {
     /// For a process whose credentials are in these files, and may change there ([`Identity::reload`]).
     ///
     /// Errors: as [`Credentials::load`].
-    pub fn load(files: CredentialFiles) -> Result<Self, TlsError> {
+    pub fn load(files: &CredentialFiles) -> Result<Self, TlsError> {
         // Looked at before they are read: what changes in between is seen as a change.
-        let seen = look(&files);
-        let credentials = Credentials::load(&files)?;
+        let seen = look(files);
+        let credentials = Credentials::load(files)?;
         let unusable =
             |e: rustls::Error| TlsError::Unusable { path: files.certificate.clone(), reason: e.to_string() };
         Self::with_files(&credentials, Some((files.clone(), Mutex::new(seen)))).map_err(unusable)
@@ -90,9 +97,10 @@ impl Identity {
         &self.shared.identity
     }
 
-    /// From when until when its certificate is good.
-    pub fn validity(&self) -> (OffsetDateTime, OffsetDateTime) {
-        self.current().validity
+    /// The last moment at which its certificate is good, as in `2026-11-23T10:00:00Z`, and how long that is from now.
+    pub fn expires(&self) -> (String, Duration) {
+        let (_, end) = self.current().validity;
+        (certificate::written(end), Duration::try_from(end - OffsetDateTime::now_utc()).unwrap_or_default())
     }
 
     /// How many holders it trusts no more.
@@ -200,7 +208,7 @@ impl Guard {
             if let Some(reason) = trust.withdrawn(&self.chain) {
                 return reason;
             }
-            let left = self.chain.first().and_then(|leaf| crate::certificate::Facts::of(leaf)).map(|facts| {
+            let left = self.chain.first().and_then(|leaf| Facts::of(leaf)).map(|facts| {
                 // Good until the end of its last second.
                 let left = facts.end - OffsetDateTime::now_utc() + time::Duration::SECOND;
                 Duration::try_from(left).unwrap_or_default()

@@ -7,8 +7,9 @@
 use super::relay::usage;
 use anabranch_api::shuffle::Client;
 use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_shuffle::control::{FlowKey, Report};
 use anyhow::{Context as _, ensure};
 use std::io::{BufRead as _, BufReader};
@@ -119,9 +120,8 @@ async fn load(args: &Args, keys: &Path, names: &[String], address: &str, pid: u3
     let (limits, replies) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut agents = Vec::new();
     for (host, name) in (0..args.hosts).zip(names) {
-        let credentials =
-            Credentials::load(&CredentialFiles::in_set(keys, System::Shuffle, Role::Site, name))?;
-        let client = Client::new(address.trim(), &credentials, REPLY_MAX)?;
+        let identity = Identity::load(&CredentialFiles::in_set(keys, System::Shuffle, Role::Site, name))?;
+        let client = Client::new(address.trim(), &identity, REPLY_MAX)?;
         let join = JoinRequest {
             session: 1,
             addresses: vec![[10, 9, 0, host as u8 + 1].into()],

@@ -8,8 +8,8 @@ use super::wire::{
     TransfersView,
 };
 use crate::connection::{ClientError, Connection};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{System, escaped};
-use anabranch_net::tls::Credentials;
 use anabranch_shuffle::control::Limit;
 use hyper::Method;
 use hyper::body::Bytes;
@@ -26,10 +26,10 @@ impl Client {
     /// A client of the coordinator at `address` (`host:port`, `https://` before it is allowed). Connects at the first
     /// request; `patience` is how long an operator's request is tried.
     ///
-    /// Errors: credentials that cannot be used, an address without port.
-    pub fn new(address: &str, credentials: &Credentials, patience: Duration) -> Result<Self, ClientError> {
+    /// Errors: keys of another system, an address without port.
+    pub fn new(address: &str, identity: &Identity, patience: Duration) -> Result<Self, ClientError> {
         let address = address.strip_prefix("https://").unwrap_or(address).trim_end_matches('/');
-        Ok(Self { connection: Connection::new(System::Shuffle, address, credentials, patience)? })
+        Ok(Self { connection: Connection::new(System::Shuffle, address, identity, patience)? })
     }
 
     /// Where the coordinator is: `host:port`.

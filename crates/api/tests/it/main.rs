@@ -11,8 +11,8 @@ use anabranch_api::{
 };
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{KeySet, Role, SetRequest, System, make_set, write_set};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::keys::{KeySet, Role, SetRequest, System, make_set, revoke, write_set};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::control::{ByteRange, Command, FileHash, Report, TransferId};
 use anabranch_replicate::coordinator::{EventKind, Outcome, PhaseName, PlanRequest, Verdict};
 use anabranch_replicate::plan::{Flow, Group, Input, Mode, Plan, Scheme, Sink, Term};
@@ -75,6 +75,8 @@ struct World {
     /// How long a body may take.
     patience: StdDuration,
     clock_max: Option<Duration>,
+    /// What the controller trusts.
+    identity: Option<Identity>,
 }
 
 fn keys() -> KeySet {
@@ -95,7 +97,7 @@ impl World {
         write_set(&folder, &keys()).expect("an empty folder");
         let patience = ServeConfig::default().patience;
         let address = ([127, 0, 0, 1], 0).into();
-        let mut world = Self { folder, controller: None, address, patience, clock_max: None };
+        let mut world = Self { folder, controller: None, address, patience, clock_max: None, identity: None };
         world.start().await;
         world
     }
@@ -114,9 +116,10 @@ impl World {
             tokio::time::sleep(StdDuration::from_millis(20)).await;
         };
         let serve = ServeConfig { address: self.address, patience: self.patience, ..ServeConfig::default() };
-        let credentials = self.credentials(Role::Controller, "controller");
-        let server = Server::bind(controller, &credentials, serve).await.expect("a free port");
+        let identity = self.credentials(Role::Controller, "controller");
+        let server = Server::bind(controller, &identity, serve).await.expect("a free port");
         self.address = server.local_addr().expect("it is bound");
+        self.identity = Some(identity);
         self.controller = Some(tokio::spawn(server.run()));
     }
 
@@ -127,8 +130,8 @@ impl World {
         let _ = controller.await;
     }
 
-    fn credentials(&self, role: Role, name: &str) -> Credentials {
-        Credentials::load(&CredentialFiles::in_set(&self.folder, System::Replicate, role, name))
+    fn credentials(&self, role: Role, name: &str) -> Identity {
+        Identity::load(&CredentialFiles::in_set(&self.folder, System::Replicate, role, name))
             .expect("they were written")
     }
 
@@ -374,7 +377,7 @@ async fn another_authority_is_refused() {
     let quick = StdDuration::from_millis(300);
     let load = |ca: &Path| {
         let own = CredentialFiles::in_set(&folder, System::Replicate, Role::Operator, "operator");
-        Credentials::load(&CredentialFiles { ca: ca.join("ca.pem"), ..own })
+        Identity::load(&CredentialFiles { ca: ca.join("ca.pem"), ..own })
     };
     let stranger = Client::new(world.address.to_string(), &load(&folder).expect("one set"), quick)
         .expect("good settings");
@@ -409,10 +412,9 @@ async fn bad_requests_get_one_line() {
     assert!(error.to_string().contains("no such address"), "{error}");
     let error = operator.text("/v1/transfers/seven").await.expect_err("not a number").to_string();
     assert!(error.contains("Cannot parse"), "what the framework refuses is told in JSON too: {error}");
-    let credentials = world.credentials(Role::Operator, "operator");
-    assert!(Client::new("localhost", &credentials, PATIENCE).is_err(), "no port");
-    let nobody =
-        Client::new("127.0.0.1:1", &credentials, StdDuration::from_millis(300)).expect("good settings");
+    let identity = world.credentials(Role::Operator, "operator");
+    assert!(Client::new("localhost", &identity, PATIENCE).is_err(), "no port");
+    let nobody = Client::new("127.0.0.1:1", &identity, StdDuration::from_millis(300)).expect("good settings");
     let error = nobody.topology().await.expect_err("nobody listens").to_string();
     assert!(error.contains("127.0.0.1:1"), "{error}");
 }
@@ -487,13 +489,44 @@ async fn a_damaged_store_is_refused_in_one_line_or_read_as_it_was() {
     std::fs::remove_dir_all(&folder).expect("ours");
 }
 
+/// #17: whoever had a connection kept it, whatever became of his certificate.
+#[tokio::test]
+async fn a_connection_that_is_kept_ends_when_its_peer_is_revoked_and_nobody_elses_does() {
+    let world = World::new("revoked").await;
+    let kept = async |name: &str| {
+        let identity = world.credentials(Role::Site, name);
+        let tcp = TcpStream::connect(world.address).await.expect("it listens");
+        identity.connect(tcp, Role::Controller, "controller").await.expect("good keys")
+    };
+    let ask = async |stream: &mut TlsStream<TcpStream>| {
+        stream.write_all(b"GET /v1/topology HTTP/1.1\r\nhost: x\r\n\r\n").await?;
+        let mut reply = vec![0; 64 << 10];
+        let length = stream.read(&mut reply).await?;
+        std::io::Result::Ok(String::from_utf8_lossy(&reply[..length]).starts_with("HTTP/1.1 200"))
+    };
+    let (mut lost, mut other) = (kept("seattle").await, kept("New York").await);
+    assert!(ask(&mut lost).await.expect("it answers") && ask(&mut other).await.expect("it answers"));
+    let controller = world.identity.as_ref().expect("it runs");
+    let seattle = world.credentials(Role::Site, "seattle");
+    revoke(&world.folder, System::Replicate, std::slice::from_ref(seattle.own())).expect("the set is there");
+    controller.reload().expect("a good list");
+    // Closed, whether or not it asks.
+    let mut rest = Vec::new();
+    let closed = tokio::time::timeout(PATIENCE, lost.read_to_end(&mut rest)).await.expect("it is closed");
+    assert!(rest.is_empty(), "{closed:?}");
+    assert!(ask(&mut other).await.expect("it answers"));
+    let client = Client::new(world.address.to_string(), &seattle, StdDuration::ZERO).expect("good settings");
+    let error = client.topology().await.expect_err("revoked").to_string();
+    assert!(error.contains("refused our certificate: it was revoked"), "{error}");
+}
+
 #[tokio::test]
 async fn a_body_must_come_in_time_and_of_each_peer_one_large_one_at_a_time() {
     let mut world = World::new("bodies").await;
     world.kill().await;
     world.patience = StdDuration::from_secs(3);
     world.start().await;
-    let identity = Identity::new(&world.credentials(Role::Site, "seattle")).expect("good credentials");
+    let identity = world.credentials(Role::Site, "seattle");
     // The head of a request, and nothing of its body.
     let begin = async |length: usize| {
         let tcp = TcpStream::connect(world.address).await.expect("it listens");

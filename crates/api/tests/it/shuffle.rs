@@ -5,7 +5,7 @@ use anabranch_api::shuffle::{Client, CoordinatorService, CoordinatorServiceConfi
 use anabranch_api::{ClientError, ServeConfig, Server};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_shuffle::ChasePlus;
 use anabranch_shuffle::control::{FlowKey, Limit, Report};
 use anabranch_units::Duration;
@@ -60,8 +60,8 @@ impl World {
             tokio::time::sleep(StdDuration::from_millis(20)).await;
         };
         let config = ServeConfig { address: self.address, ..ServeConfig::default() };
-        let credentials = self.credentials(Role::Controller, "controller");
-        let server = Server::bind(service, &credentials, config).await.expect("a free port");
+        let identity = self.credentials(Role::Controller, "controller");
+        let server = Server::bind(service, &identity, config).await.expect("a free port");
         self.address = server.local_addr().expect("it is bound");
         self.running = Some(tokio::spawn(server.run()));
     }
@@ -73,8 +73,8 @@ impl World {
         self.start().await;
     }
 
-    fn credentials(&self, role: Role, name: &str) -> Credentials {
-        Credentials::load(&CredentialFiles::in_set(&self.folder, System::Shuffle, role, name))
+    fn credentials(&self, role: Role, name: &str) -> Identity {
+        Identity::load(&CredentialFiles::in_set(&self.folder, System::Shuffle, role, name))
             .expect("they were written")
     }
 
@@ -96,7 +96,7 @@ impl World {
 
     /// What the coordinator answers to these bytes from a host's agent.
     async fn raw(&self, host: usize, request: &str) -> String {
-        let identity = Identity::new(&self.credentials(Role::Site, HOSTS[host])).expect("good credentials");
+        let identity = self.credentials(Role::Site, HOSTS[host]);
         let tcp = TcpStream::connect(self.address).await.expect("it listens");
         let mut stream = identity.connect(tcp, Role::Controller, "controller").await.expect("it is the one");
         stream.write_all(request.as_bytes()).await.expect("it reads");

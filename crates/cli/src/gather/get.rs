@@ -8,8 +8,9 @@ pub mod targets;
 
 use anabranch_gather::msg::{Packet, SEAL_BYTES};
 use anabranch_gather::{BLOCK_BYTES_MIN, ClientConfig};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::ensure;
 use std::path::PathBuf;
@@ -96,12 +97,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     );
     ensure!(!(streams && args.json), "--output -: standard output takes the object, or --json, not both");
     targets::place(&mut targets, &args.output, is_folder)?;
-    let credentials = Credentials::load(&CredentialFiles::in_set(
-        &args.keys,
-        System::Gather,
-        Role::Operator,
-        &args.client,
-    ))?;
+    let identity =
+        Identity::load(&CredentialFiles::in_set(&args.keys, System::Gather, Role::Operator, &args.client))?;
     let headers = SEAL_BYTES + Packet::<()>::HEADER_BYTES;
     let datagram = u32::try_from(args.datagram.as_u64()).unwrap_or(u32::MAX);
     let most = anabranch_net::datagram::PAYLOAD_MAX as u32;
@@ -134,7 +131,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     };
     let settings =
         run::Settings { config, memory, datagram, streams, syncs: !args.no_sync, json: args.json, quiet };
-    crate::process::runtime()?.block_on(run::run(targets, &credentials, settings))
+    crate::process::runtime()?.block_on(run::run(targets, &identity, settings))
 }
 
 /// More feedback than this does not help on the shortest ways, and costs both ends time.

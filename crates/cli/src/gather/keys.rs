@@ -1,5 +1,6 @@
 //! `anabranch gather keys`: certificates with which servers and clients know each other.
 
+use crate::keys::Change;
 use anabranch_net::keys::{SetRequest, System, VALID_DAYS};
 use anyhow::ensure;
 use std::path::PathBuf;
@@ -7,7 +8,10 @@ use std::process::ExitCode;
 
 /// For whom, and where.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    change: Option<Change>,
     /// The folder to make, with an authority of its own; or that of an authority of `gather` which is there, that makes
     /// more. A folder holds one system's keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
@@ -27,6 +31,9 @@ pub struct Args {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    if let Some(change) = &args.change {
+        return change.run(System::Gather, quiet);
+    }
     ensure!(
         !(args.servers.is_empty() && args.clients.is_empty()),
         "keys for nobody: name --servers, --clients, or both"

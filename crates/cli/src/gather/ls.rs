@@ -6,7 +6,7 @@ use super::get::targets::check_holder;
 use anabranch_gather::msg::{Control, NAME_BYTES_MAX};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_units::text::printable;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use serde::Serialize;
@@ -62,7 +62,7 @@ struct Row<'a> {
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, System::Gather, Role::Operator, &args.client);
-    let identity = Identity::new(&Credentials::load(&files)?)?;
+    let identity = Identity::load(&files)?;
     crate::process::runtime()?.block_on(list(args, &identity)).with_context(|| args.place.holder.clone())
 }
 

@@ -17,7 +17,7 @@ use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::Context as _;
 use files::Files;
@@ -133,8 +133,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             Hashes::kept_in(path).context("--cache")?
         }
     };
-    let credentials =
-        Credentials::load(&CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name))?;
+    let identity =
+        Identity::load(&CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name))?;
     check_apart("--keys", &args.keys, &args.dir)?;
     let config = ServerConfig {
         pulls_max: args.pulls_max,
@@ -174,13 +174,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             strays: AtomicU64::new(0),
             crowded: AtomicU64::new(0),
         });
-        let identity = Identity::new(&credentials)?;
         if !quiet {
             eprintln!("{} serves {} on {at}", args.name, args.dir.display());
         }
         tokio::select! {
             result = demultiplex(&shared) => result.map(|never| match never {}),
             never = accept(&shared, &listener, &identity, half_open) => match never {},
+            never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => {
                 let (strays, crowded) = (shared.strays.load(Relaxed), shared.crowded.load(Relaxed));
                 tracing::info!(strays, crowded, "server ends");

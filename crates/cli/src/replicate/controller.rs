@@ -3,8 +3,9 @@
 use crate::network::TopologyArgs;
 use anabranch_api::{Controller, ControllerConfig, ServeConfig, Server};
 use anabranch_net::admission::AdmissionLimits;
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::coordinator::{DefaultPlanner, JointConfig};
 use anabranch_units::Duration;
 use std::net::SocketAddr;
@@ -51,7 +52,7 @@ const OWN_DESCRIPTORS: u64 = 64;
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
     let files = CredentialFiles::in_set(&args.keys, System::Replicate, Role::Controller, "controller");
-    let credentials = Credentials::load(&files)?;
+    let identity = Identity::load(&files)?;
     let descriptors = crate::process::raise_descriptor_limit();
     let half_open = AdmissionLimits::for_descriptors(descriptors);
     let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
@@ -62,10 +63,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         config.coordinator.slow_hold = args.patience;
         config.coordinator.joint = args.joint.then(JointConfig::default);
         let controller = Controller::open(config)?;
-        let server = Server::bind(controller, &credentials, serve).await?;
+        let server = Server::bind(controller, &identity, serve).await?;
         eprintln!("controller listens on https://{}", server.local_addr()?);
         tokio::select! {
             () = server.run() => {}
+            never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => eprintln!("controller ends; transfers go on when it is back"),
         }
         Ok(ExitCode::SUCCESS)

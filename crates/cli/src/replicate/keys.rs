@@ -1,5 +1,6 @@
 //! `anabranch replicate keys`: a working set of certificates for mutual TLS, and more for those who come later.
 
+use crate::keys::Change;
 use crate::network::TopologyArgs;
 use anabranch_net::keys::{SetRequest, System, VALID_DAYS, add_to_set, make_set, write_set};
 use anyhow::ensure;
@@ -13,6 +14,8 @@ pub enum Command {
     Init(InitArgs),
     /// Make a certificate and key for each of some more sites or operators, by the authority of a set that is there.
     Add(AddArgs),
+    #[command(flatten)]
+    Change(Change),
 }
 
 /// For whom, and where.
@@ -59,6 +62,7 @@ pub fn run(command: &Command, quiet: bool) -> anyhow::Result<ExitCode> {
     match command {
         Command::Init(args) => init(args, quiet),
         Command::Add(args) => add(args, quiet),
+        Command::Change(change) => change.run(System::Replicate, quiet),
     }
 }
 

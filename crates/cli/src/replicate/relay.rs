@@ -9,7 +9,7 @@ use anabranch_api::{Client, ClientError, SiteLink};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::control::Report;
 use anabranch_units::{ByteCount, LinkId};
 use anyhow::Context as _;
@@ -80,8 +80,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })?;
     let folder = Folder::open(&root, Links::Refused).with_context(|| root.display().to_string())?;
     let folder = Arc::new(folder);
-    let credentials =
-        Credentials::load(&CredentialFiles::in_set(&args.keys, System::Replicate, Role::Site, &name))?;
+    let identity =
+        Identity::load(&CredentialFiles::in_set(&args.keys, System::Replicate, Role::Site, &name))?;
     let descriptors = crate::process::raise_descriptor_limit();
     let half_open = AdmissionLimits::for_descriptors(descriptors);
     crate::process::check_descriptors(descriptors, half_open.descriptors() + 2 * CONNECTIONS_MAX as u64);
@@ -89,20 +89,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let listener = anabranch_net::socket::listen(args.listen)?;
         let listen = listener.local_addr()?;
         let addresses = addresses(args, listen, &topology, site)?;
-        let client = Client::new(&args.controller, &credentials, Duration::from_secs(30))?;
+        let client = Client::new(&args.controller, &identity, Duration::from_secs(30))?;
         let (reports, reports_in) = mpsc::unbounded_channel();
         if let Some(fault) = args.inject_fault {
             tracing::warn!(?fault, "this site does wrong on purpose: --inject-fault is for tests");
         }
         let fault = args.inject_fault.unwrap_or_default();
         let config = SiteConfig { folder, memory_max: args.memory.as_u64(), half_open, fault };
-        let service = Service::start(config, Identity::new(&credentials)?, vec![listener], reports);
+        let service = Service::start(config, identity.clone(), vec![listener], reports);
         eprintln!("site {name} takes data on {listen}; controller {}", args.controller);
         let session = crate::process::random()?;
         let link = Arc::new(SiteLink::new(client, name, session, addresses));
         tokio::select! {
             never = converse(&link, &service) => match never {},
             never = send_reports(&link, reports_in) => match never {},
+            never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => {
                 eprintln!("site ends; what has arrived is kept");
                 Ok(ExitCode::SUCCESS)

@@ -20,7 +20,7 @@ use super::service::SiteConfig;
 use super::spool::{Errand, Spool};
 use crate::partial::PartialFile;
 use anabranch_net::admission::Place;
-use anabranch_net::identity::Identity;
+use anabranch_net::identity::{Guard, Identity};
 use anabranch_replicate::control::{
     FailureKind, FlowDigest, FlowProgress, FlowSide, FlowVector, Priority, Report, SiteProgram,
 };
@@ -351,11 +351,12 @@ impl Runner {
         self.shared.program.incoming.iter().any(|i| i.flow == flow && self.shared.fills(i.group))
     }
 
-    /// Takes in a connection that was expected, with the place that it holds among its peer's.
-    pub fn attach(&self, hello: Hello, stream: TlsStream<TcpStream>, place: Place) {
+    /// Takes in a connection that was expected, with the place that it holds among its peer's, for as long as the peer is
+    /// trusted.
+    pub fn attach(&self, hello: Hello, stream: TlsStream<TcpStream>, guard: Guard, place: Place) {
         let shared = Arc::clone(&self.shared);
         lock(&self.tasks).spawn(async move {
-            shared.receive_flow(hello.flow, stream).await;
+            shared.receive_flow(hello.flow, stream, guard).await;
             drop(place);
         });
     }

@@ -5,8 +5,9 @@ use anabranch_api::wire::{
 };
 use anabranch_api::{Client, WatchItem};
 use anabranch_graph::{DELAY_MAX, LinkProperties, Place, Topology};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::control::{Priority, TransferId};
 use anabranch_replicate::coordinator::{CorruptPolicy, EventKind, Outcome, SchemeChoice, Verdict};
 use anabranch_units::text::printable;
@@ -39,7 +40,7 @@ impl ControllerArgs {
     /// Errors: keys that cannot be used, an address without port.
     pub fn client(&self) -> anyhow::Result<Client> {
         let files = CredentialFiles::in_set(&self.keys, System::Replicate, Role::Operator, &self.operator);
-        Ok(Client::new(&self.controller, &Credentials::load(&files)?, Duration::from_secs(10))?)
+        Ok(Client::new(&self.controller, &Identity::load(&files)?, Duration::from_secs(10))?)
     }
 }
 

@@ -526,7 +526,8 @@ impl Service {
         stream.write_u8(reply.encode()).await?;
         stream.flush().await?;
         if let (Some(runner), HelloReply::Welcome) = (runner, reply) {
-            runner.attach(hello, stream, place);
+            let guard = self.identity.guard(stream.get_ref().1);
+            runner.attach(hello, stream, guard, place);
         }
         Ok(())
     }

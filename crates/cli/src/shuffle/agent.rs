@@ -12,8 +12,9 @@ pub mod guard;
 use anabranch_api::ClientError;
 use anabranch_api::shuffle::Client;
 use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest, Uplink};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_pace::{Flow, FlowReader, FlowState, Pacer, PacerOptions};
 use anabranch_shuffle::book::{Book, Seen};
 use anabranch_shuffle::control::FlowKey;
@@ -114,9 +115,9 @@ const FLOWS_TOGETHER: usize = 100;
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     check_name(&args.name)?;
-    let credentials =
-        Credentials::load(&CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Site, &args.name))?;
-    let client = Client::new(&args.coordinator, &credentials, REPLY_MAX)?;
+    let identity =
+        Identity::load(&CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Site, &args.name))?;
+    let client = Client::new(&args.coordinator, &identity, REPLY_MAX)?;
     let link_rate = match args.link {
         Some(rate) => rate,
         None => anabranch_pace::link_rate().map_err(|error| anyhow::anyhow!("{error}: give --link RATE"))?,
@@ -203,6 +204,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             refused = agent.serve() => Err(refused),
             never = agent.lift_in_silence() => match never {},
             failed = answering => failed,
+            never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => Ok(()),
         };
         agent.leave().await;

@@ -4,8 +4,9 @@ use super::allocator::Name;
 use anabranch_api::shuffle::{CoordinatorService, CoordinatorServiceConfig};
 use anabranch_api::{ServeConfig, Server};
 use anabranch_net::admission::AdmissionLimits;
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,7 +36,7 @@ const OWN_DESCRIPTORS: u64 = 64;
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Controller, "controller");
-    let credentials = Credentials::load(&files)?;
+    let identity = Identity::load(&files)?;
     let allocator = args.allocator;
     let descriptors = crate::process::raise_descriptor_limit();
     let half_open = AdmissionLimits::for_descriptors(descriptors);
@@ -47,7 +48,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             ..CoordinatorServiceConfig::new(move || allocator.make(), &args.store)
         };
         let service = CoordinatorService::open(config)?;
-        let server = Server::bind(service, &credentials, serve).await?;
+        let server = Server::bind(service, &identity, serve).await?;
         if !quiet {
             eprintln!(
                 "coordinator listens on https://{}; {} decides",
@@ -57,6 +58,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         tokio::select! {
             () = server.run() => {}
+            never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
                 eprintln!("coordinator ends; agents lift their limits until it is back");
             }

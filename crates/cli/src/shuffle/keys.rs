@@ -1,5 +1,6 @@
 //! `anabranch shuffle keys`: certificates with which coordinator, agents and operators know each other.
 
+use crate::keys::Change;
 use anabranch_net::keys::{SetRequest, System, VALID_DAYS};
 use anyhow::ensure;
 use std::path::PathBuf;
@@ -7,7 +8,10 @@ use std::process::ExitCode;
 
 /// For whom, and where.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    change: Option<Change>,
     /// The folder to make, with an authority and a coordinator of its own; or that of an authority of `shuffle` which is
     /// there, that makes more. A folder holds one system's keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
@@ -30,6 +34,9 @@ pub struct Args {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    if let Some(change) = &args.change {
+        return change.run(System::Shuffle, quiet);
+    }
     ensure!(
         !(args.hosts.is_empty() && args.operators.is_empty()),
         "keys for nobody: name --hosts, --operators, or both"

@@ -4,8 +4,9 @@ mod page;
 
 use anabranch_api::shuffle::Client;
 use anabranch_api::shuffle::wire::{EndedView, HostView, TransfersView, Uplink};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, ByteCount};
 use comfy_table::{Table, presets::NOTHING};
 use std::path::PathBuf;
@@ -46,7 +47,7 @@ pub struct Args {
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Operator, &args.operator);
-    let client = Client::new(&args.coordinator, &Credentials::load(&files)?, Duration::from_secs(10))?;
+    let client = Client::new(&args.coordinator, &Identity::load(&files)?, Duration::from_secs(10))?;
     crate::process::runtime()?.block_on(async {
         if let Some(listen) = args.web {
             return tokio::select! {

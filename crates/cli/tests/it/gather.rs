@@ -15,7 +15,7 @@ use anabranch_gather::msg::{Control, Datagram, Found, PullId, Request};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::seal::{self, ChannelId};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_units::Duration as Time;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -485,8 +485,7 @@ impl Hand {
     /// Connects under a name; why not, if it is not let in.
     async fn connect_as(keys: &Path, name: &str, to: SocketAddr) -> Result<Self, String> {
         let files = CredentialFiles::in_set(keys, System::Gather, Role::Operator, name);
-        let credentials = Credentials::load(&files).expect("they were made");
-        let identity = Identity::new(&credentials).expect("they are good");
+        let identity = Identity::load(&files).expect("they were made");
         let tcp = tokio::net::TcpStream::connect(to).await.expect("the server listens");
         let (mut stream, _) = identity.connect_to_site(tcp).await.expect("of one authority");
         write(&mut stream, &Control::Hello).await;
@@ -622,7 +621,7 @@ async fn listen_by_hand(
     says: Option<Control>,
 ) {
     let files = CredentialFiles::in_set(&keys, System::Gather, Role::Site, "server");
-    let identity = Identity::new(&Credentials::load(&files).expect("they were made")).expect("they are good");
+    let identity = Identity::load(&files).expect("they were made");
     let (tcp, _) = listener.accept().await.expect("a client connects");
     let (mut stream, _) = identity.accept(tcp).await.expect("of one authority");
     let mut read = Vec::new();

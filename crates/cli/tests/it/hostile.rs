@@ -15,7 +15,7 @@ use anabranch_graph::file::{Defaults, load};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::socket::{self, TcpOptions};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::control::{Command, Outgoing, Report, Run, SiteProgram, TransferId};
 use anabranch_replicate::coordinator::SchemeChoice;
 use anabranch_replicate::msg::{FrameHeader, Hello, HelloReply, SYMBOL_BYTES_MAX};
@@ -133,14 +133,14 @@ impl World {
         ([127, 0, 0, 1], self.ports[who]).into()
     }
 
-    fn credentials(&self, role: Role, name: &str) -> Credentials {
+    fn credentials(&self, role: Role, name: &str) -> Identity {
         let files = CredentialFiles::in_set(
             &self.folder.path().join("keys/replicate"),
             System::Replicate,
             role,
             name,
         );
-        Credentials::load(&files).expect("`keys init` made them")
+        Identity::load(&files).expect("`keys init` made them")
     }
 
     fn client(&self, role: Role, name: &str) -> Client {
@@ -228,7 +228,7 @@ impl Actor {
                 }
             }
         });
-        let identity = Identity::new(&world.credentials(Role::Site, name)).expect("good credentials");
+        let identity = world.credentials(Role::Site, name);
         Self { identity: Arc::new(identity), link, programs, tasks }
     }
 

@@ -1,8 +1,15 @@
 //! Keys as their users make, mix and renew them.
 
-use crate::net::run;
+use crate::net::{Local, run};
 use crate::{anabranch, answer, text};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// More than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 const NETWORK: &str = r#"
 [[site]]
@@ -116,4 +123,167 @@ fn help_says_where_each_systems_keys_are() {
         let help = text(&answer(words).stdout);
         assert!(help.contains(&format!("[default: {folder}]")), "{words:?}: {help}");
     }
+}
+
+/// A daemon, killed when dropped.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Daemon {
+    fn hang_up(&mut self) {
+        kill_process(Pid::from_child(&self.0), Signal::HUP).expect("ours to signal");
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.0.try_wait().expect("ours").is_none()
+    }
+}
+
+/// Tries until what is said holds.
+fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("ours");
+    for entry in std::fs::read_dir(from).expect("ours") {
+        let path = entry.expect("ours").path();
+        let to = to.join(path.file_name().expect("it has one"));
+        if path.is_dir() {
+            copy_folder(&path, &to);
+        } else {
+            std::fs::copy(&path, to).expect("ours");
+        }
+    }
+}
+
+/// #17: closing a daemon's terminal ended it without a word, and no daemon took new keys or heard of lost ones.
+#[test]
+fn a_server_outlives_its_terminal_and_hears_whose_keys_are_lost() {
+    let room = Room::new();
+    room.expect(&["gather", "keys", "--clients", "client,other"]);
+    std::fs::create_dir(room.path().join("data")).expect("ours");
+    std::fs::write(room.path().join("data/object"), [7; 5_000]).expect("ours");
+    let mut command = anabranch();
+    command.current_dir(room.path()).args(["gather", "serve", "data", "--listen", "127.0.0.1:0"]);
+    let mut server = Daemon(command.stderr(Stdio::piped()).spawn().expect("it starts"));
+    let mut lines = BufReader::new(server.0.stderr.take().expect("piped")).lines();
+    let address = loop {
+        let line = lines.next().expect("it says where it listens").expect("text");
+        if let Some((_, at)) = line.split_once(" on 127.0.0.1:") {
+            break format!("127.0.0.1:{}", at.split_whitespace().next().expect("a port"));
+        }
+    };
+    // Nobody reads what it says from here on, as when a terminal is closed.
+    drop(lines);
+    let object = format!("{address}/object");
+    let get = |keys: &str, client: &str, out: &str| {
+        room.run(&["gather", "get", &object, "--keys", keys, "--as", client, "-o", out])
+    };
+    // Keys are followed from when it first waits.
+    assert_eq!(get("keys/gather", "client", "a").0, Some(0));
+    server.hang_up();
+    assert_eq!(get("keys/gather", "client", "b").0, Some(0));
+    assert!(server.is_alive());
+
+    // As a thief has them: without the list.
+    copy_folder(&room.path().join("keys/gather"), &room.path().join("stolen"));
+    room.expect(&["gather", "keys", "revoke", "client"]);
+    server.hang_up();
+    soon("the lost key is refused", || {
+        let (code, said) = get("stolen", "client", "c");
+        assert!(code == Some(0) || code == Some(1), "{said}");
+        let _ = std::fs::remove_file(room.path().join("c"));
+        code == Some(1) && said.contains("evoked")
+    });
+    assert_eq!(get("stolen", "other", "d").0, Some(0), "nobody else is refused");
+    let (code, said) = get("keys/gather", "client", "e");
+    assert!(
+        code == Some(1)
+            && said.contains("client.pem: the certificate was revoked, as keys/gather/revoked says"),
+        "{said}"
+    );
+    room.expect(&["gather", "keys", "renew", "client"]);
+    let (code, said) = get("keys/gather", "client", "e");
+    assert_eq!(code, Some(0), "{said}");
+
+    // Its own certificate, renewed while it runs.
+    room.expect(&["gather", "keys", "renew", "server:server"]);
+    server.hang_up();
+    assert_eq!(get("keys/gather", "client", "f").0, Some(0));
+    assert!(server.is_alive());
+}
+
+#[test]
+fn a_controller_hears_of_a_lost_key_without_being_told() {
+    let local = Local::start(NETWORK, &[]);
+    copy_folder(&local.path("keys/replicate"), &local.path("stolen"));
+    let status =
+        |keys: &str| run(local.command(&["status", "--controller", local.address(), "--keys", keys]));
+    assert_eq!(status("stolen").0, Some(0));
+    assert_eq!(run(local.command(&["keys", "revoke", "operator"])).0, Some(0));
+    soon("the lost key is refused", || {
+        let (code, said) = status("stolen");
+        code == Some(1) && said.contains("refused our certificate: it was revoked")
+    });
+    assert_eq!(run(local.command(&["keys", "renew", "operator"])).0, Some(0));
+    let (code, said) = status("keys/replicate");
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn renewing_and_revoking_say_whose_keys_they_cannot_find() {
+    let room = Room::new();
+    room.expect(&["replicate", "keys", "init", "--topology", "net.toml", "--operators", "s,ann"]);
+    room.expect_refusal(
+        &["replicate", "keys", "revoke", "s"],
+        &["`s` is the name of replicate operator `s`, replicate site `s`: write operator:s or site:s"],
+    );
+    room.expect(&["replicate", "keys", "revoke", "operator:s", "ann", "site:gone"]);
+    let list = std::fs::read_to_string(room.path().join("keys/replicate/revoked")).expect("it was written");
+    let holders: Vec<_> = list.lines().map(|l| l.split(' ').next().expect("a word")).collect();
+    let expected =
+        ["operator:s", "operator:ann", "site:gone"].map(|who| format!("anabranch:replicate:{who}"));
+    assert_eq!(holders, expected);
+    room.expect_refusal(
+        &["replicate", "keys", "renew", "nobody"],
+        &["no certificate of `nobody` in the set"],
+    );
+    room.expect_refusal(
+        &["shuffle", "keys", "renew", "--keys", "keys/replicate"],
+        &["holds keys of replicate"],
+    );
+    room.expect_refusal(&["gather", "keys", "renew"], &["keys/gather/ca.pem"]);
+    // All of them.
+    let before = std::fs::read(room.path().join("keys/replicate/sites/d.pem")).expect("it is there");
+    room.expect(&["replicate", "keys", "renew"]);
+    let after = std::fs::read(room.path().join("keys/replicate/sites/d.pem")).expect("it is there");
+    assert_ne!(before, after);
+    // A list that nobody can read is no list.
+    std::fs::write(room.path().join("keys/replicate/revoked"), "site s\n").expect("ours");
+    room.expect_refusal(&["replicate", "keys", "revoke", "ann"], &["keys/replicate/revoked: line 1"]);
+    let send = [
+        "replicate",
+        "send",
+        "x",
+        "--from",
+        "s",
+        "--to",
+        "d",
+        "--controller",
+        "127.0.0.1:1",
+        "--operator",
+        "s",
+    ];
+    room.expect_refusal(&send, &["keys/replicate/revoked: line 1: begins with no holder"]);
 }

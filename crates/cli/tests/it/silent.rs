@@ -7,8 +7,9 @@
 use crate::net::{PATIENCE, noise};
 use crate::{anabranch, text};
 use anabranch_api::wire::{DestinationRequest, SubmitRequest};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -75,9 +76,9 @@ impl World {
         }
     }
 
-    fn operator(&self, system: System) -> Credentials {
+    fn operator(&self, system: System) -> Identity {
         let files = CredentialFiles::in_set(&self.path("keys"), system, Role::Operator, "operator");
-        Credentials::load(&files).expect("they were made")
+        Identity::load(&files).expect("they were made")
     }
 }
 
@@ -214,9 +215,9 @@ fn controller() -> (World, SocketAddr) {
 #[test]
 fn silent_connections_do_not_keep_clients_from_the_controller() {
     let (world, at) = controller();
-    let credentials = world.operator(System::Replicate);
+    let identity = world.operator(System::Replicate);
     block_on(served_all_the_same(at, async || {
-        let client = anabranch_api::Client::new(at.to_string(), &credentials, PATIENCE);
+        let client = anabranch_api::Client::new(at.to_string(), &identity, PATIENCE);
         client.expect("good credentials").topology().await.expect("it answers");
     }));
 }
@@ -236,8 +237,8 @@ fn silent_connections_do_not_keep_data_from_a_site() {
         world.start(command, at);
     }
     std::fs::write(world.path("s/file"), noise(3, 200_000)).expect("the folder is ours");
-    let credentials = world.operator(System::Replicate);
-    let client = anabranch_api::Client::new(controller_at.to_string(), &credentials, PATIENCE);
+    let identity = world.operator(System::Replicate);
+    let client = anabranch_api::Client::new(controller_at.to_string(), &identity, PATIENCE);
     let client = client.expect("good credentials");
     let mut count = 0;
     block_on(async {
@@ -273,9 +274,9 @@ fn silent_connections_do_not_keep_clients_from_the_coordinator() {
     let words = ["shuffle", "coordinator", "--listen", &listen, "--keys", "keys", "--store", "store.redb"];
     let command = world.command(&words);
     world.start(command, at);
-    let credentials = world.operator(System::Shuffle);
+    let identity = world.operator(System::Shuffle);
     block_on(served_all_the_same(at, async || {
-        let client = anabranch_api::shuffle::Client::new(&at.to_string(), &credentials, PATIENCE);
+        let client = anabranch_api::shuffle::Client::new(&at.to_string(), &identity, PATIENCE);
         client.expect("good credentials").transfers().await.expect("it answers");
     }));
 }

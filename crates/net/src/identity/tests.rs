@@ -41,7 +41,7 @@ const LONG: time::Duration = time::Duration::days(5);
 
 fn identity(folder: &Folder, role: Role, name: &str) -> Identity {
     let files = CredentialFiles::in_set(&folder.0, System::Replicate, role, name);
-    Identity::load(files).expect("a good set")
+    Identity::load(&files).expect("a good set")
 }
 
 /// Both ends of a connection of site a to site b, or why there is none.
@@ -132,14 +132,16 @@ async fn a_new_certificate_is_taken_while_connections_stand_and_a_bad_one_is_not
     let folder = set("renewed", LONG);
     let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
     let (mut client, mut server) = connected(&a, &b).await.expect("one set");
-    let old = a.validity();
+    let old = a.current().validity;
     let all = holders(&folder.0, System::Replicate).expect("a set");
     assert_eq!(all.len(), 4, "the controller, an operator, two sites: {all:?}");
     replace_in_set(&folder.0, &renew(&folder.0, System::Replicate, &all, DAYS).expect("a set"))
         .expect("ours");
     a.reload().expect("a good set");
     b.reload().expect("a good set");
-    assert!(a.validity().0 > old.0 && a.validity().1 > old.1);
+    let new = a.current().validity;
+    assert!(new.0 > old.0 && new.1 > old.1);
+    assert!(a.expires().1 > Duration::from_secs(9 * 24 * 3_600), "{:?}", a.expires());
     // The one that stands goes on.
     client.write_all(b"x").await.expect("it stands");
     assert_eq!(server.read_u8().await.expect("it stands"), b'x');

@@ -13,7 +13,6 @@ use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Segments, 
 use anabranch_net::identity::Identity;
 use anabranch_net::seal::{self, Channel, ChannelId};
 use anabranch_net::timer::FineTimer;
-use anabranch_net::tls::Credentials;
 use anabranch_replicate::control::Attributes;
 use anabranch_units::{ByteCount, Duration, Instant};
 use anyhow::Context as _;
@@ -165,12 +164,7 @@ struct Run {
 /// Pulls all targets.
 ///
 /// Errors: one line, where nothing can be pulled at all.
-pub async fn run(
-    targets: Vec<Target>,
-    credentials: &Credentials,
-    settings: Settings,
-) -> anyhow::Result<ExitCode> {
-    let identity = Identity::new(credentials)?;
+pub async fn run(targets: Vec<Target>, identity: &Identity, settings: Settings) -> anyhow::Result<ExitCode> {
     let mut holders: Vec<&str> = Vec::new();
     for holder in targets.iter().flat_map(|t| &t.parts).flat_map(|p| &p.holders) {
         if !holders.contains(&holder.as_str()) {

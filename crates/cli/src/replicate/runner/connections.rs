@@ -7,7 +7,7 @@ use super::{
     wait_for,
 };
 use anabranch_net::cause::{cause, is_firm};
-use anabranch_net::identity::Identity;
+use anabranch_net::identity::{Guard, Identity};
 use anabranch_net::keys::Role;
 use anabranch_net::socket::{self, TcpOptions};
 use anabranch_replicate::control::{FlowSide, Outgoing, Priority, Report};
@@ -72,6 +72,7 @@ impl Shared {
             self.report(self.progress());
             self.report(Report::Ready { run: self.program.run });
         }
+        let mut guard = identity.guard(stream.get_ref().1);
         let (read, write) = tokio::io::split(stream);
         let sent = async {
             let mut write = write;
@@ -82,6 +83,7 @@ impl Shared {
             alive = watch_peer(read) => alive,
             // After the last frame the peer's word that it took it is awaited.
             Err(error) = sent => Err(error),
+            reason = guard.withdrawn() => Err(io::Error::other(reason)),
         };
         if let Err(error) = result {
             self.hop_failed(out.flow, out.to, format!("at {}: {}", out.address, cause(&error)));
@@ -95,6 +97,7 @@ impl Shared {
             let stream = self.connect(out, 0, identity).await.map_err(io::Error::other)?;
             let class = TcpOptions { dscp: dscp(out.hop.priority), ..TcpOptions::default() };
             socket::configure(stream.get_ref().0, &class)?;
+            let mut guard = identity.guard(stream.get_ref().1);
             let (read, mut write) = tokio::io::split(stream);
             let frames = async {
                 self.write_frames(out, &mut write).await?;
@@ -103,6 +106,7 @@ impl Shared {
             tokio::select! {
                 over = self.watch_fill(out.flow, read) => over,
                 Err(error) = frames => Err(error),
+                reason = guard.withdrawn() => Err(io::Error::other(reason)),
             }
         };
         if let Err(error) = sent.await {
@@ -245,7 +249,7 @@ impl Shared {
 
     // ---- flows that arrive ----
 
-    pub(super) async fn receive_flow(&self, flow: FlowId, stream: TlsStream<TcpStream>) {
+    pub(super) async fn receive_flow(&self, flow: FlowId, stream: TlsStream<TcpStream>, mut guard: Guard) {
         let (mut read, mut write) = tokio::io::split(stream);
         let from =
             self.program.incoming.iter().find(|i| i.flow == flow).expect("attached only if it arrives here");
@@ -276,6 +280,7 @@ impl Shared {
         let result = tokio::select! {
             result = self.read_frames(flow, &mut read) => result,
             result = beating() => result,
+            reason = guard.withdrawn() => Err(io::Error::other(reason)),
         };
         let result = match result {
             Ok(()) => {

@@ -14,8 +14,9 @@ struct Loopback {
 }
 
 fn identities(count: usize) -> Vec<Identity> {
+    use anabranch_net::identity::Identity;
     use anabranch_net::keys::{SetRequest, System, VALID_DAYS, make_set, write_set};
-    use anabranch_net::tls::{CredentialFiles, Credentials};
+    use anabranch_net::tls::CredentialFiles;
     let sites: Vec<String> = (0..count).map(|i| format!("s{i}")).collect();
     let request = SetRequest {
         system: System::Replicate,
@@ -28,7 +29,7 @@ fn identities(count: usize) -> Vec<Identity> {
     write_set(&folder.path().join("keys"), &make_set(&request).expect("good names")).expect("a new folder");
     let load = |name: &String| {
         let files = CredentialFiles::in_set(&folder.path().join("keys"), System::Replicate, Role::Site, name);
-        Identity::new(&Credentials::load(&files).expect("just written")).expect("good keys")
+        Identity::load(&files).expect("just written")
     };
     sites.iter().map(load).collect()
 }

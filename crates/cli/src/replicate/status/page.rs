@@ -83,8 +83,9 @@ fn picture(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> Result<Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_net::identity::Identity;
     use anabranch_net::keys::{self, Role, System};
-    use anabranch_net::tls::{CredentialFiles, Credentials};
+    use anabranch_net::tls::CredentialFiles;
     use anabranch_replicate::plan::{Planner, Request as PlanRequest, Scheme};
     use anabranch_units::{BitRate, SiteId};
     use std::time::Duration;
@@ -103,8 +104,8 @@ mod tests {
         let set = folder.path().join("keys");
         keys::write_set(&set, &keys::make_set(&request).expect("good names")).expect("a new folder");
         let files = CredentialFiles::in_set(&set, System::Replicate, Role::Operator, "operator");
-        let credentials = Credentials::load(&files).expect("just written");
-        Client::new("127.0.0.1:1", &credentials, Duration::ZERO).expect("good keys")
+        let identity = Identity::load(&files).expect("just written");
+        Client::new("127.0.0.1:1", &identity, Duration::ZERO).expect("good keys")
     }
 
     #[tokio::test]
