@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -27,13 +26,7 @@ pub const CONTROLLER: &str = "controller";
 const CONTROLLER_PORT: u16 = 7171;
 const DATA_PORT: u16 = 7172;
 
-static SKIPPED: AtomicU32 = AtomicU32::new(0);
-
-/// Prints why a test is left out, and how many were.
-pub fn skip(why: &str) {
-    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-    eprintln!("skipped ({count} so far): {why}");
-}
+pub use crate::skip;
 
 /// The command under test.
 pub fn anabranch() -> Command {
