@@ -15,8 +15,10 @@ use anabranch_announce::line::{FlowKey, LINE_BYTES_MAX, Line, NAME_BYTES_MAX};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::time::{ClockId, clock_gettime};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
@@ -36,13 +38,31 @@ struct Settings {
 impl Settings {
     /// `None` if nothing is to be announced.
     fn from_env() -> Option<Self> {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let agent = SocketAddrUnix::new(std::path::Path::new(&variable(SOCKET_VARIABLE)?)).ok()?;
         let transfer = variable(TRANSFER_VARIABLE)?.into_string().ok()?;
         let is_name =
             transfer.len() <= NAME_BYTES_MAX && transfer.bytes().all(|byte| byte.is_ascii_graphic());
         is_name.then_some(Self { agent, transfer })
     }
+}
+
+unsafe extern "C" {
+    /// getenv(3) that finds nothing in a program that has more rights than who has started it (secure_getenv(3)).
+    fn secure_getenv(name: *const libc::c_char) -> *const libc::c_char;
+}
+
+/// What the environment has under this name, unless it is that of somebody with fewer rights than the program: where
+/// `/etc/ld.so.preload` names this library, a set-user-id program would speak to a socket of its caller's choice.
+fn variable(name: &str) -> Option<OsString> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: the name ends with a zero; nobody changes the environment before the program has begun.
+    let value = unsafe { secure_getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: what is not null is a string of the environment, which is there while this copies it.
+    let value = unsafe { CStr::from_ptr(value) };
+    (!value.is_empty()).then(|| OsStr::from_bytes(value.to_bytes()).to_owned())
 }
 
 /// Run when the library is loaded, before the program begins. What other libraries send still earlier is not looked at.
