@@ -151,6 +151,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let lines = done.iter().map(|trial| table::Line {
             point: trial.point,
             rows: trial.outcome.workloads.clone(),
+            transfers: trial.outcome.transfers.clone(),
             drops: trial.outcome.network.dropped_queue_full + trial.outcome.network.dropped_otherwise,
         });
         pipe.print(std::iter::once(table::of(&points, &lines.collect::<Vec<_>>()).to_string()));

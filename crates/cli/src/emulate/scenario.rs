@@ -110,7 +110,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 record.emulation(&format!("point {index}, trial {trial}"), &report)?;
             }
             let drops = emulated.dropped_queue_full + emulated.dropped_otherwise;
-            done.push(table::Line { point: index, rows, drops });
+            done.push(table::Line { point: index, rows, transfers: ended, drops });
             if pipe.is_closed {
                 return Ok(ExitCode::SUCCESS);
             }
