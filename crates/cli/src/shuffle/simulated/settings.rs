@@ -9,6 +9,8 @@ use clap::ValueEnum as _;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
+/// The latest that a transfer may begin, and the most that a flow of it may come after that: the longest that a run may take.
+const START_MAX: Duration = Duration::from_secs(100_000);
 /// The most flows of a workload.
 const FLOWS_MAX: usize = 100_000;
 /// The scheduler that is none: TCP alone, without coordinator and agents.
@@ -107,6 +109,11 @@ pub fn plan(workload: &System, network: &Network, field: &str) -> Result<Shuffle
         if transfer.flows.is_empty() {
             return Err(wrong(&at, "has no flows: a transfer has at least one".to_owned()));
         }
+        let check_start = |start: Duration, at: String| match start <= START_MAX {
+            true => Ok(start),
+            false => Err(wrong(&at, format!("{start}: must be at most {START_MAX}"))),
+        };
+        let transfer_start = check_start(transfer.start, format!("{at}.start"))?;
         let mut flows = Vec::new();
         for (number, flow) in transfer.flows.iter().enumerate() {
             let at = |setting: &str| format!("{at}.flows[{number}].{setting}");
@@ -131,12 +138,8 @@ pub fn plan(workload: &System, network: &Network, field: &str) -> Result<Shuffle
                 }
                 hosts.insert(host, link_rate(network, host));
             }
-            flows.push(FlowSpec {
-                from,
-                to,
-                size: flow.size,
-                start: Instant::ZERO + transfer.start + flow.start,
-            });
+            let start = Instant::ZERO + transfer_start + check_start(flow.start, at("start"))?;
+            flows.push(FlowSpec { from, to, size: flow.size, start });
         }
         transfers.push((name, flows));
     }

@@ -148,6 +148,8 @@ fn what_is_wrong_is_said_with_its_setting() {
     let flow = "{ from = \"h1\", to = \"h2\", size = \"1 MB\" }";
     let good = format!("transfers.t.flows = [{flow}]");
     assert!(plan(&format!("{STAR}{good}"), &[]).is_ok());
+    let late = good.replace("{ from", "{ start = \"100000 s\", from");
+    assert!(plan(&format!("{STAR}{late}\ntransfers.t.start = \"100000 s\""), &[]).is_ok());
     for (settings, says) in [
         ("".to_owned(), "workload[0].transfers: 0 flows: must be 1 to 100000"),
         ("transfers.t.flows = []\n".to_owned(), "workload[0].transfers: 0 flows"),
@@ -160,6 +162,15 @@ fn what_is_wrong_is_said_with_its_setting() {
         (good.replace("1 MB", "0 B"), "workload[0].transfers.t.flows[0].size: 0 B: must be at least 1 B"),
         (good.replace("h2", "switch"), "workload[0].transfers.t.flows[0].to: "),
         (good.replace("transfers.t", "transfers.\"a b\""), "workload[0].transfers: name \"a b\""),
+        // Both, and their sum, were taken once, and overflowed (#17).
+        (format!("{good}\ntransfers.t.start = \"5000 h\""), "workload[0].transfers.t.start: "),
+        (
+            format!(
+                "transfers.t.start = \"100000 s\"\n{}",
+                good.replace("{ from", "{ start = \"100001 s\", from")
+            ),
+            "workload[0].transfers.t.flows[0].start: ",
+        ),
         (format!("{good}\nwhat = 1"), "what"),
     ] {
         let error = plan(&format!("{STAR}{settings}"), &[]).expect_err(&settings);
