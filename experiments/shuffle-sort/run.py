@@ -114,6 +114,13 @@ def figures(said: list[Row]) -> tuple[Row, list[Row]]:
     return {name: round(value, 4) for name, value in row.items()}, transfers
 
 
+def uplinks(hosts: int, mbps: float) -> str:
+    """The coordinator's file of hosts: which leaf each is below, and what a leaf's uplinks carry together."""
+    leaves = [f'[[uplink]]\nname = "leaf{leaf}"\nrate = "{mbps} Mbit/s"\n' for leaf in range(LEAVES)]
+    below = [f'[[host]]\nname = "h{n}"\nuplinks = ["leaf{n % LEAVES}"]\n' for n in range(hosts)]
+    return "".join(leaves + below)
+
+
 def emulate(
     args: argparse.Namespace, folder: pathlib.Path, fabric: str, arm: str, tries: int = TRIES
 ) -> tuple[Row, list[Row], list[Row]]:
@@ -156,12 +163,14 @@ def emulate(
     if arm != "without":
         allocator = arm.removesuffix(UPLINKS)
         line = f"exec {args.binary} {quiet}shuffle coordinator --listen $ANABRANCH_ADDRESS:7190 --keys {keys}"
+        if arm.endswith(UPLINKS):
+            hosts = folder / "hosts.toml"
+            hosts.write_text(uplinks(args.hosts, LINK_SHARE * SPINES * uplink))
+            line += f" --hosts {hosts}"
         runs += ["--run", f"control={line} --allocator {allocator} --store {folder}/coordinator.redb"]
         for n in range(args.hosts):
             line = f"exec {args.binary} {quiet}shuffle agent --name h{n} --keys {keys}"
             line += " --coordinator https://{@control}:7190"
-            if arm.endswith(UPLINKS):
-                line += f" --uplink 'leaf{n % LEAVES}={LINK_SHARE * SPINES * uplink} Mbit/s'"
             line += f" --link '{LINK_SHARE * rate} Mbit/s' --address $ANABRANCH_ADDRESS --listen {folder}/h{n}.sock"
             runs += ["--run", f"h{n}={line} --state {folder}/h{n}.state"]
     command = [str(args.binary), "-q", "emulate", str(network), "--site", "control", "--report", str(report)]

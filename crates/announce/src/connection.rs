@@ -42,6 +42,13 @@ pub struct Reply {
     pub error: Option<String>,
 }
 
+impl Reply {
+    /// Errors: a line that is none.
+    pub fn read(line: &[u8]) -> Result<Self> {
+        serde_json::from_slice(line).map_err(|error| Error::new(ErrorKind::InvalidData, error))
+    }
+}
+
 #[derive(Debug)]
 pub struct Connection {
     stream: UnixStream,
@@ -96,7 +103,7 @@ impl Connection {
                 return Err(Error::new(ErrorKind::InvalidData, "its reply has no end"));
             }
         }
-        serde_json::from_slice(&reply).map_err(|error| Error::new(ErrorKind::InvalidData, error))
+        Reply::read(&reply)
     }
 }
 

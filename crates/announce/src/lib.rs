@@ -49,6 +49,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+/// What the fuzz target does with bytes as an agent's answer. True if they are one.
+#[doc(hidden)]
+pub fn exercise_reply(bytes: &[u8]) -> bool {
+    connection::Reply::read(bytes).is_ok()
+}
+
 /// The environment's word for where the agent listens (its `--listen`).
 pub const SOCKET_VARIABLE: &str = "ANABRANCH_SHUFFLE_SOCKET";
 /// The longest that a call takes unless told otherwise. An agent answers within a millisecond unless its machine is overloaded.

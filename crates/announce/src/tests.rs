@@ -317,3 +317,19 @@ fn names_up_to_the_agents_limit_fit_and_longer_ones_are_refused() {
     let error = announcer.announce(&stream, &"a".repeat(129), size(1)).expect_err("too long");
     assert!(matches!(error, AnnounceError::TooLong { bytes: 129 }), "{error}");
 }
+
+/// Names that begin with `bad` must be refused and all others read.
+#[test]
+fn corpus_replays() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/announce_reply");
+    let mut count = 0;
+    for entry in std::fs::read_dir(&folder).expect("the corpus is part of the repository") {
+        let path = entry.expect("the folder can be listed").path();
+        let name =
+            path.file_name().and_then(|n| n.to_str()).expect("corpus files have plain names").to_owned();
+        let bytes = std::fs::read(&path).expect("the corpus can be read");
+        assert_eq!(exercise_reply(&bytes), !name.starts_with("bad"), "{name}");
+        count += 1;
+    }
+    assert!(count >= 5, "{}", folder.display());
+}

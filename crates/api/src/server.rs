@@ -14,7 +14,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Json, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -106,6 +106,10 @@ pub trait Service: Send + Sync + 'static {
     #[doc(hidden)]
     fn drive(self) -> impl Future<Output = ()> + Send;
 }
+
+/// From where a request comes; among each request's extensions.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
 /// A bound listener, not yet serving.
 pub struct Server<S> {
@@ -200,6 +204,7 @@ async fn serve_one(
     patience: Duration,
 ) -> Result<(), String> {
     arrival.tcp().set_nodelay(true).map_err(|e| e.to_string())?;
+    let from = PeerAddress(arrival.tcp().peer_addr().map_err(|e| e.to_string())?.ip().to_canonical());
     let identified = arrival.identify(identity.server_config()).await;
     let (stream, peer, half_open) = identified.map_err(|e| anabranch_net::tls::explain("a caller", &e))?;
     // Whom it is from is its greeting: what is not asked in time ends below.
@@ -211,7 +216,8 @@ async fn serve_one(
     let limits = PeerLimits::clone(place.common());
     let guard = identity.guard(stream.get_ref().1);
     let who = peer.to_string();
-    let service = TowerToHyperService::new(router.layer(Extension(peer)).layer(Extension(limits)));
+    let router = router.layer(Extension(peer)).layer(Extension(limits)).layer(Extension(from));
+    let service = TowerToHyperService::new(router);
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(patience)

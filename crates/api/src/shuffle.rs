@@ -16,5 +16,5 @@ pub mod wire;
 
 pub use client::Client;
 #[doc(hidden)]
-pub use exercise::exercise;
+pub use exercise::{exercise, exercise_limits};
 pub use service::{CoordinatorService, CoordinatorServiceConfig};

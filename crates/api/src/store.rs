@@ -14,6 +14,7 @@ use redb::{
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -100,6 +101,26 @@ fn damaged(path: &Path, what: &str) -> StoreError {
     StoreError::Unusable { path: path.to_owned(), reason }
 }
 
+/// That another process has it open, and which if the kernel says so.
+fn in_use(path: &Path) -> String {
+    let inode = std::fs::metadata(path).map(|found| found.ino()).ok();
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let who = match inode.and_then(|inode| holder(&locks, inode)) {
+        Some(pid) => format!("process {pid}"),
+        None => "another process".to_owned(),
+    };
+    format!("is in use by {who}: end that one, or name another store")
+}
+
+/// Of lines as `/proc/locks` has them (proc_locks(5)), the process that holds the file of this number.
+fn holder(locks: &str, inode: u64) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(4);
+        let (pid, file) = (words.next()?, words.next()?);
+        (file.rsplit(':').next()?.parse() == Ok(inode)).then(|| pid.parse().ok())?
+    })
+}
+
 /// Opens or makes a database whose records have this format. For [`guarded`].
 ///
 /// Errors: a file that cannot be used, that is damaged, or with records of another format.
@@ -112,6 +133,7 @@ pub(crate) fn open_database(path: &Path, format: &[u8]) -> Result<Database, Stor
             let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
             damaged(path, what.trim_end_matches('.'))
         }
+        DatabaseError::DatabaseAlreadyOpen => unusable(&in_use(path)),
         other => unusable(&other),
     })?;
     let write = database.begin_write().map_err(|e| unusable(&e))?;

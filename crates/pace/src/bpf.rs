@@ -46,6 +46,15 @@ const UNLIMITED: u32 = u32::MAX;
 /// All that a [`BitRate`] can say.
 const RATE_MAX: u64 = u64::MAX / 8;
 
+/// See [`crate::exercise_btf`].
+pub(crate) fn exercise_btf(bytes: &[u8]) -> bool {
+    let Some(types) = Btf::parse(bytes) else { return false };
+    let _ = (types.function("f"), types.offsets("s", ["a", "b"]));
+    // What is loaded is checked by the kernel; that it can be written is for us to see to.
+    let _ = program::iterator(Maps { wanted: 0, before: 0 }, &types);
+    true
+}
+
 /// Sets rates by BPF on the flows of programs that cannot be touched.
 ///
 /// Dropping it lifts every limit that it set.
@@ -245,7 +254,10 @@ fn netns_cookie() -> io::Result<u64> {
 /// Where the version 2 hierarchy is: at the usual place, or beside those of version 1.
 pub(crate) fn cgroup_root() -> io::Result<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    cgroup2_mount(&mounts).ok_or_else(|| io::ErrorKind::NotFound.into())
+    cgroup2_mount(&mounts).ok_or_else(|| {
+        let why = "none is mounted here; `ip netns exec` hides it, `nsenter --net=/run/netns/NAME` does not";
+        io::Error::new(io::ErrorKind::NotFound, why)
+    })
 }
 
 /// Of lines as fstab(5) has them.

@@ -84,12 +84,23 @@ impl FlowReader {
     /// Errors: the system's.
     /// Cost: one pass over the kernel's table of connections for each of IPv4 and IPv6.
     pub fn list(&mut self, max: usize) -> io::Result<Listing> {
+        self.list_with(max, |_| false)
+    }
+
+    /// All TCP flows for which `always` says yes, and at most `max` others.
+    ///
+    /// Errors and cost: as [`FlowReader::list`].
+    pub fn list_with(&mut self, max: usize, always: impl Fn(Flow) -> bool) -> io::Result<Listing> {
+        let mut room = max;
         let mut listing = Listing::default();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let request = request(family as u8, SocketId::new_v4());
             self.netlink.dump(request, |answer| {
                 let Some(state) = state(answer) else { return };
-                if listing.flows.len() < max {
+                if always(state.flow) {
+                    listing.flows.push(state);
+                } else if room > 0 {
+                    room -= 1;
                     listing.flows.push(state);
                 } else {
                     listing.left_out += 1;

@@ -68,7 +68,12 @@ impl StartError {
 
 impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "no rates by {}: cannot {}: {}: {}", self.mechanism, self.step, self.error, self.fix())
+        write!(f, "no rates by {}: cannot {}: {}", self.mechanism, self.step, self.error)?;
+        // What says all by itself needs no list of what could be missing.
+        match self.error.kind() {
+            io::ErrorKind::NotFound if self.error.get_ref().is_some() => Ok(()),
+            _ => write!(f, ": {}", self.fix()),
+        }
     }
 }
 

@@ -78,6 +78,12 @@ pub use htb::HtbPacer;
 pub use pacer::{NoMechanism, Pacer, PacerOptions};
 pub use socket::{SocketPacer, pacing_limit, set_pacing_limit};
 
+/// What the fuzz target does with bytes as the kernel's type information. True if they are such.
+#[doc(hidden)]
+pub fn exercise_btf(bytes: &[u8]) -> bool {
+    bpf::exercise_btf(bytes)
+}
+
 /// Most flows that can have limits at a time.
 pub const FLOWS_MAX: usize = 65_536;
 

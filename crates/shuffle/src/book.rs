@@ -5,13 +5,18 @@
 //! sockets, who lists flows (drivers). Read [`Book`] first.
 
 use crate::control::{FlowKey, Report};
-use crate::coordinator::{HOST_FLOWS_MAX, Settings, check_name};
+use crate::coordinator::{HOST_FLOWS_MAX, HOST_TRANSFERS_MAX, Settings, check_name};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The most ends that wait to be said; then the first is dropped. A coordinator that is there hears of them long before, and one
 /// that comes back hears of all flows anew.
 const ENDED_MAX: usize = HOST_FLOWS_MAX;
+
+/// The most connections of one user that are known, and the most transfers that they are of: a part of what the host may have.
+pub const USER_FLOWS_MAX: usize = HOST_FLOWS_MAX / 4;
+/// See [`USER_FLOWS_MAX`].
+pub const USER_TRANSFERS_MAX: usize = HOST_TRANSFERS_MAX / 2;
 
 /// A TCP connection of this host as a listing has it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -20,6 +25,8 @@ pub struct Seen {
     pub flow: FlowKey,
     /// What tells it from all others of this boot.
     pub cookie: u64,
+    /// The user who made its socket.
+    pub user: u32,
     /// Whether its program may still write.
     pub may_send: bool,
     /// What has arrived of it.
@@ -38,13 +45,25 @@ pub struct Book {
     unsaid: BTreeSet<FlowKey>,
     /// Those whose end is to be said, in that order: of one connection there may be several.
     ended: VecDeque<Ended>,
+    /// What users have of it.
+    shares: BTreeMap<u32, Share>,
     /// Whether there was no room for a flow.
     is_full: bool,
+}
+
+/// What one user has of the book.
+#[derive(Debug, Default)]
+struct Share {
+    /// Connections that are known.
+    flows: usize,
+    /// What they are of, and of which how many.
+    transfers: BTreeMap<String, usize>,
 }
 
 #[derive(Debug)]
 struct Entry {
     socket: Socket,
+    user: u32,
     /// What waits for it; `None` when that is over and the connection stays.
     transfer: Option<String>,
     /// What its connection had moved before this transfer.
@@ -94,13 +113,9 @@ impl Book {
         check_name(transfer).map_err(|error| error.to_string())?;
         let flow = state.flow;
         if self.flows.get(&flow).is_some_and(|entry| entry.socket.cookie != state.cookie) {
-            self.end(flow);
-            self.flows.remove(&flow);
+            self.forget(flow);
         }
-        if self.flows.len() >= HOST_FLOWS_MAX && !self.flows.contains_key(&flow) {
-            self.is_full = true;
-            return Err(format!("{HOST_FLOWS_MAX} flows are known: no room for more"));
-        }
+        self.check_room(state, transfer).inspect_err(|_| self.is_full = true)?;
         if let Some(entry) = self.flows.get_mut(&flow).filter(|entry| entry.is_open) {
             (entry.is_open, entry.is_size_said) = (false, false);
         }
@@ -128,6 +143,7 @@ impl Book {
             let limit = known.map_or(state.limit, |known| known.socket.limit);
             let entry = Entry {
                 socket: Socket { cookie: state.cookie, limit },
+                user: state.user,
                 transfer: Some(transfer.to_owned()),
                 before_bytes,
                 size_bytes,
@@ -137,10 +153,49 @@ impl Book {
                 ends_at_bytes: None,
                 rate: None,
             };
-            self.flows.insert(flow, entry);
+            let share = self.shares.entry(state.user).or_default();
+            *share.transfers.entry(transfer.to_owned()).or_default() += 1;
+            share.flows += usize::from(self.flows.insert(flow, entry).is_none());
         }
         self.unsaid.insert(flow);
         Ok(())
+    }
+
+    /// Whether this flow may be of this transfer.
+    ///
+    /// Errors: which limit there is; one line.
+    fn check_room(&self, state: &Seen, transfer: &str) -> Result<(), String> {
+        let (known, user) = (self.flows.get(&state.flow), state.user);
+        let share = self.shares.get(&user);
+        if known.is_none() && self.flows.len() >= HOST_FLOWS_MAX {
+            return Err(format!("{HOST_FLOWS_MAX} flows are known: no room for more"));
+        }
+        if known.is_none() && share.is_some_and(|share| share.flows >= USER_FLOWS_MAX) {
+            return Err(format!("{USER_FLOWS_MAX} flows of user {user} are known: no room for more"));
+        }
+        if share.is_some_and(|share| share.transfers.contains_key(transfer)) {
+            return Ok(());
+        }
+        if share.is_some_and(|share| share.transfers.len() >= USER_TRANSFERS_MAX) {
+            return Err(format!("{USER_TRANSFERS_MAX} transfers of user {user} are known: no room for more"));
+        }
+        let all: usize = self.shares.values().map(|share| share.transfers.len()).sum();
+        if all >= HOST_TRANSFERS_MAX {
+            return Err(format!("{HOST_TRANSFERS_MAX} transfers are known: no room for more"));
+        }
+        Ok(())
+    }
+
+    /// A connection is gone, or is another one.
+    fn forget(&mut self, flow: FlowKey) {
+        self.end(flow);
+        let Some(entry) = self.flows.remove(&flow) else { return };
+        if let Some(share) = self.shares.get_mut(&entry.user) {
+            share.flows -= 1;
+            if share.flows == 0 {
+                self.shares.remove(&entry.user);
+            }
+        }
     }
 
     /// A program says that it has written all that its flow's transfer waits for: that is over once it has arrived. The
@@ -184,6 +239,15 @@ impl Book {
         let Some(entry) = self.flows.get_mut(&flow) else { return };
         let Some(transfer) = entry.transfer.take() else { return };
         (entry.ends_at_bytes, entry.rate) = (None, None);
+        let transfers = self.shares.get_mut(&entry.user).map(|share| &mut share.transfers);
+        if let Some(transfers) = transfers
+            && let Some(flows) = transfers.get_mut(&transfer)
+        {
+            *flows -= 1;
+            if *flows == 0 {
+                transfers.remove(&transfer);
+            }
+        }
         self.unsaid.remove(&flow);
         let unsaid = (!entry.is_size_said).then_some((transfer, entry.size_bytes));
         if self.ended.len() >= ENDED_MAX {
@@ -228,8 +292,7 @@ impl Book {
             self.end(flow);
         }
         for flow in gone {
-            self.end(flow);
-            self.flows.remove(&flow);
+            self.forget(flow);
         }
         let mice_below = Settings::default().mice_below.as_u64();
         for state in listing {
@@ -250,6 +313,11 @@ impl Book {
     /// The connection of a flow that is announced.
     pub fn socket(&self, flow: FlowKey) -> Option<Socket> {
         self.flows.get(&flow).filter(|entry| entry.transfer.is_some()).map(|entry| entry.socket)
+    }
+
+    /// Connections that were announced and are there still, for all that is known.
+    pub fn connections(&self) -> BTreeSet<FlowKey> {
+        self.flows.keys().copied().collect()
     }
 
     /// The flows that are announced.
@@ -312,7 +380,7 @@ mod tests {
         FlowKey { local: end("10.0.0.1:40000"), remote: end("10.0.0.2:7000") }
     }
     fn seen(acked_bytes: u64, written_bytes: u64) -> Seen {
-        Seen { flow: flow(), cookie: 1, may_send: true, acked_bytes, written_bytes, limit: None }
+        Seen { flow: flow(), cookie: 1, user: 7, may_send: true, acked_bytes, written_bytes, limit: None }
     }
     fn moved(moved_bytes: u64) -> Report {
         Report::Moved { flow: flow(), moved_bytes }
@@ -437,5 +505,47 @@ mod tests {
         assert_eq!(book.soonest_end(), None);
         book.limit(flow(), None);
         assert_eq!(book.soonest_end(), None);
+    }
+    fn of_user(user: u32, number: usize) -> Seen {
+        let mut seen = Seen { user, ..seen(0, 60_000) };
+        seen.flow.local = ([10, 0, (number >> 16) as u8, 1], number as u16).into();
+        seen
+    }
+
+    /// One user could once have all of a host's flows, and nobody else any (#17).
+    #[test]
+    fn a_user_has_a_part_of_a_hosts_flows_and_transfers_and_no_more() {
+        let mut book = Book::default();
+        for number in 0..USER_FLOWS_MAX {
+            book.announce(&of_user(1, number), "a", 60_000).expect("there is room");
+        }
+        let error = book.announce(&of_user(1, USER_FLOWS_MAX), "a", 60_000).expect_err("no more");
+        assert!(error.contains("flows of user 1"), "{error}");
+        // What is known may still grow, and others have theirs.
+        book.announce(&of_user(1, 0), "a", 70_000).expect("it is known");
+        book.announce(&of_user(2, USER_FLOWS_MAX), "a", 60_000).expect("another's");
+        // What has gone makes room.
+        let mut listing: Vec<Seen> = (1..USER_FLOWS_MAX).map(|number| of_user(1, number)).collect();
+        listing.sort_by_key(|seen| seen.flow);
+        book.observe(&listing, NOBODY);
+        book.announce(&of_user(1, USER_FLOWS_MAX), "a", 60_000).expect("there is room");
+
+        let mut book = Book::default();
+        for number in 0..USER_TRANSFERS_MAX {
+            book.announce(&of_user(1, number), &number.to_string(), 60_000).expect("there is room");
+        }
+        let error = book.announce(&of_user(1, USER_TRANSFERS_MAX), "more", 60_000).expect_err("no more");
+        assert!(error.contains("transfers of user 1"), "{error}");
+        assert!(book.take_full());
+        book.end(of_user(1, 0).flow);
+        book.announce(&of_user(1, USER_TRANSFERS_MAX), "more", 60_000).expect("one has ended");
+        // All users together have what the coordinator takes of one host.
+        let mut user = 2;
+        while let Ok(()) =
+            book.announce(&of_user(user, usize::try_from(user).expect("few") + 60_000), "x", 60_000)
+        {
+            user += 1;
+        }
+        assert_eq!(user as usize - 2, HOST_TRANSFERS_MAX - USER_TRANSFERS_MAX);
     }
 }

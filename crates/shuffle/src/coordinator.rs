@@ -50,7 +50,7 @@ const MEASURED_CHANGE_MIN: f64 = 0.1;
 /// A limit is said anew when it is another by more than this part.
 const CHANGE_MIN: f64 = 0.01;
 
-/// The most transfers that have ended and that nobody has asked for; of more, the oldest are forgotten.
+/// The most transfers that have begun or ended and that nobody has asked for; of more, the oldest are forgotten.
 pub const ENDED_MAX: usize = 4_096;
 
 /// Agents' flows, and the rates that an allocator gives them.
@@ -71,6 +71,8 @@ pub struct Coordinator<A> {
     /// Those that have flows other than mice.
     transfers: BTreeMap<String, Transfer>,
     transfers_so_far: u32,
+    /// Names of those that have begun and that nobody has asked for.
+    begun: VecDeque<String>,
     ended: VecDeque<Ended>,
     is_changed: bool,
 }
@@ -106,6 +108,8 @@ struct Joined {
     link: Links,
     uplinks: Vec<String>,
     flows: BTreeMap<FlowKey, Known>,
+    /// What its flows are of, and of which how many.
+    transfers: BTreeMap<String, usize>,
     /// Limits to be said.
     changed: BTreeSet<FlowKey>,
 }
@@ -188,6 +192,7 @@ impl<A: Allocator> Coordinator<A> {
             looks: BTreeSet::new(),
             transfers: BTreeMap::new(),
             transfers_so_far: 0,
+            begun: VecDeque::new(),
             ended: VecDeque::new(),
             is_changed: false,
         }
@@ -244,6 +249,7 @@ impl<A: Allocator> Coordinator<A> {
                 link,
                 uplinks,
                 flows: BTreeMap::new(),
+                transfers: BTreeMap::new(),
                 changed: BTreeSet::new(),
             };
             self.hosts.insert(name.to_owned(), joined);
@@ -274,6 +280,7 @@ impl<A: Allocator> Coordinator<A> {
             return Err(ReportError::TooManyAddresses(host.addresses.len()));
         }
         for address in &host.addresses {
+            check_address(*address)?;
             let other =
                 self.by_address.get(address).filter(|other| *other != name && self.hosts[*other].is_up);
             if let Some(other) = other {
@@ -288,8 +295,8 @@ impl<A: Allocator> Coordinator<A> {
             return Err(ReportError::TooManyHosts);
         }
         let rates = std::iter::once(host.rate).chain(host.uplinks.iter().map(|uplink| uplink.rate));
-        if rates.min() == Some(BitRate::bps(0)) {
-            return Err(ReportError::NoRate);
+        if let Some(rate) = rates.min().filter(|rate| *rate < RATE_MIN) {
+            return Err(ReportError::SlowLink(rate));
         }
         let mut room = UPLINKS_MAX.saturating_sub(self.uplinks.len());
         for (at, Uplink { name: uplink, rate: said }) in host.uplinks.iter().enumerate() {
@@ -405,6 +412,11 @@ impl<A: Allocator> Coordinator<A> {
             if host.flows.len() >= HOST_FLOWS_MAX {
                 return Err(ReportError::TooManyFlows);
             }
+            let is_full = host.transfers.len() >= HOST_TRANSFERS_MAX;
+            if is_full && !host.transfers.contains_key(transfer) {
+                return Err(ReportError::TooManyTransfers);
+            }
+            *host.transfers.entry(transfer.to_owned()).or_default() += 1;
             // Its connection may have a limit still, of what it moved before.
             host.changed.insert(key);
         }
@@ -498,6 +510,7 @@ impl<A: Allocator> Coordinator<A> {
             }
             State::Passes | State::Idle { .. } => {}
         }
+        let is_new = !transfers.contains_key(&known.transfer);
         let transfer = transfers.entry(known.transfer.clone()).or_insert_with(|| {
             self.transfers_so_far = self.transfers_so_far.wrapping_add(1);
             let id = TransferId(self.transfers_so_far);
@@ -521,6 +534,11 @@ impl<A: Allocator> Coordinator<A> {
         transfer.flows = transfer.flows + usize::from(known.is_waited_for()) - usize::from(was_waited_for);
         if transfer.flows == 0 {
             transfers.remove(&known.transfer);
+        } else if is_new {
+            if self.begun.len() >= ENDED_MAX {
+                self.begun.pop_front();
+            }
+            self.begun.push_back(known.transfer.clone());
         }
         self.is_changed = true;
     }
@@ -580,8 +598,14 @@ impl<A: Allocator> Coordinator<A> {
             self.set_state(now, name, key, |_, _, _| State::Passes);
         }
         let Some(host) = self.hosts.get_mut(name) else { return };
-        host.flows.remove(&key);
         host.changed.remove(&key);
+        let Some(known) = host.flows.remove(&key) else { return };
+        if let Some(flows) = host.transfers.get_mut(&known.transfer) {
+            *flows -= 1;
+            if *flows == 0 {
+                host.transfers.remove(&known.transfer);
+            }
+        }
     }
 
     fn forget_flows(&mut self, now: Instant, name: &str) {
@@ -731,6 +755,11 @@ impl<A: Allocator> Coordinator<A> {
         let Some(host) = host else { return Vec::new() };
         let changed = std::mem::take(&mut host.changed);
         changed.into_iter().map(|flow| Limit { flow, rate_bps: host.flows[&flow].rate_bps }).collect()
+    }
+
+    /// The name of the next transfer that has begun.
+    pub fn poll_begun(&mut self) -> Option<String> {
+        self.begun.pop_front()
     }
 
     /// The next transfer whose flows have all ended. One whose last flow went with its agent has not: it may be back.

@@ -3,7 +3,9 @@
 use crate::announcement::Announcement;
 use crate::control::{FlowKey, Report};
 use crate::coordinator::{Host, Settings, check_name};
+use crate::hosts::Hosts;
 use crate::rules::Rules;
+use crate::state;
 use crate::{Chase, ChasePlus, Coordinator};
 use anabranch_fluid::{Law, Network, RunError, Watched, benchmark, run};
 use anabranch_units::{BitRate, Duration, Instant};
@@ -101,4 +103,42 @@ pub fn exercise_rules(bytes: &[u8]) -> bool {
         }
     }
     true
+}
+
+/// Reads a file of hosts; those that it has may join. True if it reads.
+#[doc(hidden)]
+pub fn exercise_hosts(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let hosts: Hosts = match text.parse() {
+        Ok(hosts) => hosts,
+        Err(reason) => {
+            assert!(!reason.to_string().contains('\n'), "{reason}");
+            return false;
+        }
+    };
+    let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
+    for name in ["h1", "h2", "a"] {
+        if let Some(placed) = hosts.place(name) {
+            let rate = placed.link.unwrap_or(BitRate::mbps(100));
+            let host = Host { addresses: placed.addresses.clone(), rate, uplinks: placed.uplinks.clone() };
+            coordinator.handle_join(Instant::ZERO, name, 1, host).expect("what the file has may join");
+        }
+    }
+    true
+}
+
+/// Reads an agent's state file, writes it and reads it again. True if it has a line that counts.
+#[doc(hidden)]
+pub fn exercise_state(bytes: &[u8]) -> bool {
+    let left = state::read(bytes);
+    let lines = left.limited.iter().map(|limited| state::Line::Limited(*limited));
+    let bursts = state::Line::Bursts { tso_rtt_log: left.tso_rtt_log };
+    let mut text = Vec::new();
+    for line in lines.chain([bursts]) {
+        serde_json::to_writer(&mut text, &line).expect("memory takes it");
+        text.push(b'\n');
+    }
+    let again = state::read(&text);
+    assert_eq!((&again.limited, again.tso_rtt_log), (&left.limited, left.tso_rtt_log));
+    !left.limited.is_empty() || left.tso_rtt_log.is_some()
 }

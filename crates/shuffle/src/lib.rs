@@ -7,7 +7,8 @@
 //!
 //! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for [`anabranch_fluid::run`].
 //! [`Coordinator`] has any allocator decide for real flows, of which the agents of their hosts tell it by [`control`];
-//! an agent hears of them by [`announcement`], finds them by [`rules`], and keeps a [`book::Book`] of them.
+//! an agent hears of them by [`announcement`], finds them by [`rules`], and keeps a [`book::Book`] of them;
+//! [`hosts`] says which agents there may be.
 //! Leaves out: the other schedulers (`fluid`), how messages travel and what enforces rates (drivers).
 
 pub mod announcement;
@@ -18,7 +19,9 @@ pub mod control;
 pub mod coordinator;
 #[doc(hidden)]
 pub mod exercise;
+pub mod hosts;
 pub mod rules;
+pub mod state;
 
 pub use chase::{Chase, Priority};
 pub use chase_plus::{ChasePlus, SLOWDOWN_DUE, Without};

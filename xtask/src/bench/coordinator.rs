@@ -75,9 +75,13 @@ fn measure(args: &Args, folder: &Path) -> anyhow::Result<()> {
     let mut made = anabranch();
     made.args(["keys", "--operators", "operator", "--hosts", &names.join(","), "--out"]).arg(&keys);
     ensure!(made.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success(), "no keys");
+    // Made-up hosts of this one machine.
+    let host = |host: u16| format!("[[host]]\nname = \"h{host}\"\naddresses = [\"10.9.0.{}\"]\n", host + 1);
+    std::fs::write(folder.join("hosts.toml"), (0..args.hosts).map(host).collect::<String>())?;
     let mut coordinator = anabranch();
     coordinator.args(["coordinator", "--listen", "127.0.0.1:0", "--allocator", &args.allocator, "--keys"]);
-    coordinator.arg(&keys).arg("--store").arg(folder.join("store")).stderr(Stdio::piped());
+    coordinator.arg(&keys).arg("--hosts").arg(folder.join("hosts.toml"));
+    coordinator.arg("--store").arg(folder.join("store")).stderr(Stdio::piped());
     let mut coordinator = coordinator.spawn()?;
     let mut said = BufReader::new(coordinator.stderr.take().context("it is a pipe")?);
     let mut line = String::new();
@@ -126,7 +130,6 @@ async fn load(args: &Args, keys: &Path, names: &[String], address: &str, pid: u3
             session: 1,
             addresses: vec![[10, 9, 0, host as u8 + 1].into()],
             link_rate_bps: 10_000_000_000,
-            uplinks: Vec::new(),
             reports: Vec::new(),
         };
         client.join(name, &join, REPLY_MAX).await?;

@@ -3,20 +3,47 @@
 //! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 
 use super::service::{CoordinatorService, CoordinatorServiceConfig};
+use super::wire::LimitsReply;
 use crate::exercise::requests;
+use crate::server::PeerAddress;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::PeerIdentity;
 use anabranch_shuffle::ChasePlus;
+use anabranch_shuffle::book::{Book, Seen};
+use anabranch_shuffle::control::{FlowKey, Limit};
+use anabranch_units::BitRate;
+use axum::extract::Extension;
+
+/// Takes the bytes for what a coordinator answers to an agent that waits for limits. True if it reads.
+#[doc(hidden)]
+pub fn exercise_limits(bytes: &[u8]) -> bool {
+    let Ok(LimitsReply { limits }) = serde_json::from_slice(bytes) else { return false };
+    let mut book = Book::default();
+    let [local, remote] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 7_000).into()];
+    let flow = FlowKey { local, remote };
+    let state =
+        Seen { flow, cookie: 1, user: 0, may_send: true, acked_bytes: 0, written_bytes: 60_000, limit: None };
+    book.announce(&state, "a", 60_000).expect("there is room");
+    for Limit { flow, rate_bps } in limits {
+        book.limit(flow, rate_bps.map(BitRate::bps));
+        // As the agent hands it on.
+        let _ = (book.socket(flow), book.soonest_end());
+    }
+    book.observe(&[Seen { acked_bytes: 10, ..state }], |_| None);
+    true
+}
 
 /// Takes each line for a request of the agent of host `a`, as in `POST /v1/hosts/a/leave {"session":1}`, or, after a `!`, of an
 /// operator. Decides after each. True if none was refused.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
-    let config = CoordinatorServiceConfig::new(|| Box::new(ChasePlus::default()), "");
-    let service = CoordinatorService::open_in_memory(config).expect("memory can be written");
+    let mut config = CoordinatorServiceConfig::new(|| Box::new(ChasePlus::default()), "");
+    config.are_addresses_trusted = true;
+    let service = CoordinatorService::without_history(config);
     let peer = |role, name: &str| PeerIdentity { system: System::Shuffle, role, name: name.to_owned() };
     let peers = [peer(Role::Site, "a"), peer(Role::Operator, "operator")];
-    requests(&super::http::router(service.clone()), peers, bytes, || {
+    let router = super::http::router(service.clone()).layer(Extension(PeerAddress([10, 0, 0, 9].into())));
+    requests(&router, peers, bytes, || {
         service.decide_once();
         assert!(service.hosts().iter().all(|host| host.name == "a"), "an agent has spoken for another");
     })

@@ -2,12 +2,13 @@
 //!
 //! An agent may only speak for its host; operators look. Leaves out: TLS and connections. Read [`router`] first.
 
-use super::service::CoordinatorService;
+use super::service::{CoordinatorService, JoinError};
 use super::wire::{
     EndedView, FlowView, HistoryView, HostView, HostsView, JoinRequest, LeaveRequest, LimitsReply,
     ReportsRequest, TransferView, TransfersView,
 };
 use crate::answer::{ErrorBody, HealthView, Refusal, Reply, complete, read, speaks_for};
+use crate::server::PeerAddress;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_shuffle::coordinator::ReportError;
@@ -79,14 +80,24 @@ impl From<ReportError> for Refusal {
     fn from(error: ReportError) -> Self {
         let status = match &error {
             ReportError::NotJoined(_) => StatusCode::CONFLICT,
-            ReportError::TooManyHosts | ReportError::TooManyUplinks | ReportError::TooManyFlows => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
+            ReportError::TooManyHosts
+            | ReportError::TooManyUplinks
+            | ReportError::TooManyFlows
+            | ReportError::TooManyTransfers => StatusCode::TOO_MANY_REQUESTS,
             // Once the other one has gone it may.
             ReportError::AddressTaken { .. } | ReportError::UplinkRate { .. } => StatusCode::LOCKED,
             _ => StatusCode::BAD_REQUEST,
         };
         Self(status, error.to_string())
+    }
+}
+
+impl From<JoinError> for Refusal {
+    fn from(error: JoinError) -> Self {
+        match error {
+            JoinError::Refused(error) => error.into(),
+            other => Self(StatusCode::FORBIDDEN, other.to_string()),
+        }
     }
 }
 
@@ -113,15 +124,16 @@ fn may_look(peer: &PeerIdentity) -> Result<(), Refusal> {
 }
 
 #[utoipa::path(post, path = "/v1/hosts/{host}/join", params(("host" = String, Path)), request_body = JoinRequest,
-    responses((status = 204), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 423, body = ErrorBody, description = "another host says otherwise"), (status = 429, body = ErrorBody)))]
+    responses((status = 204), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody, description = "another's keys, or an address that is not this host's"), (status = 423, body = ErrorBody, description = "another host says otherwise"), (status = 429, body = ErrorBody)))]
 async fn join(
     State(service): State<CoordinatorService>,
     Extension(peer): Extension<PeerIdentity>,
+    Extension(PeerAddress(from)): Extension<PeerAddress>,
     Path(host): Path<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Refusal> {
     speaks_for(&peer, "host", &host)?;
-    service.join(&host, read(body)?)?;
+    service.join(&host, from, read(body)?)?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -14,10 +14,12 @@ use crate::server::Service;
 use crate::store::StoreError;
 use anabranch_fluid::Allocator;
 use anabranch_net::keys::System;
-use anabranch_shuffle::control::Limit;
-use anabranch_shuffle::coordinator::{self, Coordinator, Ended, Host, ReportError, Settings, Uplink};
+use anabranch_shuffle::control::{Limit, Report};
+use anabranch_shuffle::coordinator::{self, Coordinator, Ended, Host, ReportError, Settings};
+use anabranch_shuffle::hosts::{Hosts, Placed};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,6 +31,10 @@ type BoxedAllocator = Box<dyn Allocator + Send>;
 const STORE_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 /// A decision that takes longer than this excuses agents that were not heard meanwhile.
 const LONG_DECISION: Duration = Duration::from_ms(200);
+/// After one that takes longer than this, the next waits for as long as it took: half of the time is for who joins and reports.
+const COSTLY_DECISION: Duration = Duration::from_ms(20);
+/// Refusals are logged at most this often.
+const REFUSALS_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 /// The most ended transfers that wait for the store; of more, the oldest are dropped.
 const UNSAVED_MAX: usize = 4_096;
 
@@ -42,6 +48,10 @@ pub struct CoordinatorServiceConfig {
     pub settings: Settings,
     /// The file in which transfers that have ended are kept; made if it is not there.
     pub store: PathBuf,
+    /// Which hosts there are and where. Without, a host has the address from which its agent speaks, and no uplinks.
+    pub hosts: Option<Hosts>,
+    /// Whether agents' word is taken for their hosts' addresses, whatever they are: where all agents are one's own.
+    pub are_addresses_trusted: bool,
     /// How long an agent may be silent before it counts as gone.
     pub silence_max: Duration,
     /// After how long the clock begins anew, as [`Instant`] ends after 213 days: as soon as no transfer is under way then,
@@ -60,9 +70,89 @@ impl CoordinatorServiceConfig {
             allocator_name: String::new(),
             settings: Settings::default(),
             store: store.into(),
+            hosts: None,
+            are_addresses_trusted: false,
             silence_max: Duration::from_secs(1),
             clock_max: Duration::from_secs(100 * 86_400),
         }
+    }
+}
+
+/// Why an agent may not join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum JoinError {
+    /// The coordinator does not take it.
+    Refused(ReportError),
+    /// The file of hosts does not have its host.
+    Unknown(String),
+    /// An address that is not its host's.
+    Address {
+        /// Which.
+        address: IpAddr,
+        /// Whose agent says it.
+        host: String,
+        /// From where it speaks.
+        from: IpAddr,
+        /// Whether the file of hosts says which it has.
+        is_in_file: bool,
+    },
+}
+
+impl std::fmt::Display for JoinError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(error) => write!(f, "{error}"),
+            Self::Unknown(host) => {
+                write!(f, "host {host}: is not in the coordinator's --hosts file: add it there")
+            }
+            Self::Address { address, host, is_in_file: true, .. } => write!(
+                f,
+                "address {address}: is not host {host}'s by the coordinator's --hosts file: add it there, or leave --address out"
+            ),
+            Self::Address { address, host, from, .. } => write!(
+                f,
+                "address {address}: host {host} speaks from {from}, and has no other: leave --address out, or name the host's addresses in the coordinator's --hosts file"
+            ),
+        }
+    }
+}
+
+impl From<ReportError> for JoinError {
+    fn from(error: ReportError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl CoordinatorServiceConfig {
+    /// A host that says this of itself, from this address, as it is: its addresses, its link and its uplinks are those of the
+    /// file of hosts; else its address is that from which it speaks. From the coordinator's own machine it may have any that this
+    /// machine has.
+    fn place(&self, name: &str, from: IpAddr, said: Host) -> Result<Host, JoinError> {
+        let placed = self.hosts.as_ref().map(|hosts| hosts.place(name).cloned());
+        let placed =
+            placed.map(|placed| placed.ok_or_else(|| JoinError::Unknown(name.to_owned()))).transpose()?;
+        let Placed { addresses: known, link, uplinks } =
+            placed.unwrap_or(Placed { addresses: Vec::new(), link: None, uplinks: Vec::new() });
+        let is_in_file = !known.is_empty();
+        let is_its = |address: IpAddr| match address.to_canonical() {
+            address if is_in_file => known.contains(&address),
+            address if self.are_addresses_trusted || address == from => true,
+            // Only what this machine has can be bound. It says nothing to anybody.
+            address => from.is_loopback() && UdpSocket::bind((address, 0)).is_ok(),
+        };
+        for address in &said.addresses {
+            coordinator::check_address(*address)?;
+        }
+        if let Some(address) = said.addresses.iter().find(|address| !is_its(**address)) {
+            let (address, host) = (*address, name.to_owned());
+            return Err(JoinError::Address { address, host, from, is_in_file });
+        }
+        let addresses = match (said.addresses.is_empty(), is_in_file) {
+            (false, _) => said.addresses,
+            (true, true) => known,
+            (true, false) => vec![from],
+        };
+        Ok(Host { addresses, rate: link.unwrap_or(said.rate), uplinks })
     }
 }
 
@@ -77,7 +167,8 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the driver.
     changed: Notify,
-    history: Arc<History>,
+    /// What has ended; `None` where it is not kept.
+    history: Option<Arc<History>>,
     /// Wakes who writes the store.
     ended: Notify,
 }
@@ -91,6 +182,8 @@ struct State {
     unsaved: VecDeque<EndedView>,
     store_error: Option<String>,
     counters: Counters,
+    /// When one was last logged, and how many were not since then.
+    refusals: (Option<std::time::Instant>, u64),
 }
 
 /// A host's agent that has joined and not gone.
@@ -105,6 +198,7 @@ struct Agent {
 #[derive(Default)]
 struct Counters {
     joins: u64,
+    joins_refused: u64,
     silent: u64,
     reports: u64,
     reports_refused: u64,
@@ -121,17 +215,16 @@ impl CoordinatorService {
     /// Errors: a store that cannot be used.
     pub fn open(config: CoordinatorServiceConfig) -> Result<Self, StoreError> {
         let history = History::open(&config.store)?;
-        Ok(Self::new(config, history))
+        Ok(Self::new(config, Some(history)))
     }
 
-    /// The same without a file, for what only talks to it.
-    pub(super) fn open_in_memory(config: CoordinatorServiceConfig) -> Result<Self, StoreError> {
-        let history = History::in_memory()?;
-        Ok(Self::new(config, history))
+    /// The same without a store, for what only talks to it.
+    pub(super) fn without_history(config: CoordinatorServiceConfig) -> Self {
+        Self::new(config, None)
     }
 
-    fn new(config: CoordinatorServiceConfig, history: History) -> Self {
-        let history = Arc::new(history);
+    fn new(config: CoordinatorServiceConfig, history: Option<History>) -> Self {
+        let history = history.map(Arc::new);
         let state = State {
             epoch: std::time::Instant::now(),
             coordinator: Coordinator::new(config.settings, (config.allocator)()),
@@ -140,38 +233,44 @@ impl CoordinatorService {
             unsaved: VecDeque::new(),
             store_error: None,
             counters: Counters::default(),
+            refusals: (None, 0),
         };
         let (state, changed, ended) = (Mutex::new(state), Notify::new(), Notify::new());
         Self { shared: Arc::new(Shared { config, state, changed, history, ended }) }
     }
 
-    pub(super) fn join(&self, name: &str, request: JoinRequest) -> Result<(), ReportError> {
-        let JoinRequest { session, addresses, link_rate_bps, uplinks, reports } = request;
-        let uplink = |said: wire::Uplink| Uplink { name: said.name, rate: BitRate::bps(said.rate_bps) };
-        let uplinks = uplinks.into_iter().map(uplink).collect();
-        self.change(|state, now| {
-            let host = Host { addresses, rate: BitRate::bps(link_rate_bps), uplinks };
-            state.coordinator.handle_join(now, name, session, host)?;
-            state.counters.joins += 1;
-            let agent = Agent { session, heard_at: now, limits: Arc::new(Notify::new()) };
-            if let Some(earlier) = state.agents.insert(name.to_owned(), agent) {
-                // Who waits for its limits hears that another has joined.
-                earlier.limits.notify_waiters();
+    /// A host's agent joins, speaking from this address.
+    pub(super) fn join(&self, name: &str, from: IpAddr, request: JoinRequest) -> Result<(), JoinError> {
+        let JoinRequest { session, addresses, link_rate_bps, reports } = request;
+        let said = Host { addresses, rate: BitRate::bps(link_rate_bps), uplinks: Vec::new() };
+        let joined = self.shared.config.place(name, from, said).and_then(|host| {
+            let rate = host.rate;
+            self.change(|state, now| state.join(now, name, session, host, reports))?;
+            Ok(rate)
+        });
+        match &joined {
+            Ok(rate) => tracing::info!("host {name} has joined, from {from}, with a link of {rate}"),
+            Err(error) => {
+                let mut state = self.lock();
+                state.counters.joins_refused += 1;
+                state.log_refusal(name, &format!("from {from}: {error}"));
             }
-            state.report(now, name, ReportsRequest { session, reports })
-        })
+        }
+        joined.map(drop)
     }
 
     pub(super) fn reports(&self, name: &str, request: ReportsRequest) -> Result<(), ReportError> {
         self.change(|state, now| {
             state.hear(now, name, request.session)?;
-            state.report(now, name, request)
+            let taken = state.report(now, name, request);
+            taken.inspect_err(|error| state.log_refusal(name, &error.to_string()))
         })
     }
 
     pub(super) fn leave(&self, name: &str, session: u64) {
         self.change(|state, now| {
             if state.agents.get(name).is_some_and(|agent| agent.session == session) {
+                tracing::info!("host {name} has left");
                 state.gone(now, name);
             }
         });
@@ -246,7 +345,7 @@ impl CoordinatorService {
     }
 
     pub(super) async fn history(&self, count: usize) -> Result<Vec<EndedView>, StoreError> {
-        let history = self.shared.history.clone();
+        let Some(history) = self.shared.history.clone() else { return Ok(Vec::new()) };
         let read = tokio::task::spawn_blocking(move || history.last(count));
         read.await.expect("reading does not panic, and the runtime is there while requests are")
     }
@@ -262,12 +361,13 @@ impl CoordinatorService {
         let ups = state.coordinator.hosts().filter(|host| host.is_up).count() as u64;
         let (flows, active, transfers) = state.coordinator.count();
         let counters = &state.counters;
-        let counts: [(&str, &str, &str, u64); 11] = [
+        let counts: [(&str, &str, &str, u64); 12] = [
             ("hosts_up", "gauge", "Hosts whose agents are there.", ups),
             ("flows", "gauge", "Flows that are under way, but for mice.", flows as u64),
             ("flows_lending", "gauge", "Of them, those that are idle or slow.", (flows - active) as u64),
             ("transfers", "gauge", "Transfers that are under way.", transfers as u64),
             ("joins_total", "counter", "Times that agents have joined.", counters.joins),
+            ("joins_refused_total", "counter", "Agents that were refused.", counters.joins_refused),
             ("silent_total", "counter", "Agents that left without a word.", counters.silent),
             ("reports_total", "counter", "Reports taken.", counters.reports),
             ("reports_refused_total", "counter", "Requests with a report refused.", counters.reports_refused),
@@ -311,13 +411,14 @@ impl CoordinatorService {
 
     async fn decide_on_and_on(&self) {
         loop {
-            let wait = {
+            let (wait, took) = {
                 let mut state = self.lock();
                 self.renew_clock(&mut state);
                 self.see_to_silence(&mut state);
                 let is_due = state.coordinator.poll_timeout().is_some_and(|at| at <= state.now());
+                let mut took = Duration::ZERO;
                 if std::mem::take(&mut state.undecided) || is_due {
-                    self.decide(&mut state);
+                    took = tokio::task::block_in_place(|| self.decide(&mut state));
                 }
                 let now = state.now();
                 let clock = Instant::ZERO + self.shared.config.clock_max;
@@ -326,8 +427,11 @@ impl CoordinatorService {
                 let next = silent
                     .chain(state.coordinator.poll_timeout())
                     .fold(if now < clock { clock } else { now + Duration::from_secs(60) }, Instant::min);
-                next.saturating_since(now)
+                (next.saturating_since(now), took)
             };
+            if took > COSTLY_DECISION {
+                tokio::time::sleep(took.to_std()).await;
+            }
             // A millisecond more: timers fire early by their rounding, and would spin.
             let wait = wait.to_std() + std::time::Duration::from_millis(1);
             let _ = tokio::time::timeout(wait, self.shared.changed.notified()).await;
@@ -336,7 +440,8 @@ impl CoordinatorService {
         }
     }
 
-    fn decide(&self, state: &mut State) {
+    /// Decides, and says how long that took.
+    fn decide(&self, state: &mut State) -> Duration {
         let began = state.now();
         let is_decided = state.coordinator.decide(began).unwrap_or_else(|error| {
             state.counters.decisions_failed += 1;
@@ -359,6 +464,9 @@ impl CoordinatorService {
             }
         }
         let now_unix_ms = unix_ms();
+        while let Some(name) = state.coordinator.poll_begun() {
+            tracing::info!("transfer {name} has begun");
+        }
         let mut is_ended = false;
         while let Some(Ended { name, since, at, flows, bytes }) = state.coordinator.poll_ended() {
             is_ended = true;
@@ -368,12 +476,18 @@ impl CoordinatorService {
                 state.unsaved.pop_front();
             }
             let (began_unix_ms, ended_unix_ms) = (ago(since), ago(at));
+            let took = at.saturating_since(since);
+            tracing::info!(
+                "transfer {name} has ended: {flows} flows moved {bytes} in {:.1} s",
+                took.as_secs_f64()
+            );
             let bytes = bytes.as_u64();
             state.unsaved.push_back(EndedView { name, began_unix_ms, ended_unix_ms, flows, bytes });
         }
         if is_ended {
             self.shared.ended.notify_one();
         }
+        took
     }
 
     fn see_to_silence(&self, state: &mut State) {
@@ -409,7 +523,7 @@ impl CoordinatorService {
                 self.shared.ended.notified().await;
                 continue;
             }
-            let history = self.shared.history.clone();
+            let Some(history) = self.shared.history.clone() else { continue };
             let saved = tokio::task::spawn_blocking(move || (history.add(&unsaved), unsaved)).await;
             let Ok((result, unsaved)) = saved else { return };
             if self.is_saved(result, unsaved) {
@@ -456,11 +570,45 @@ impl State {
         agent.ok_or_else(|| ReportError::NotJoined(name.to_owned()))
     }
 
+    /// Says in the log that a host is refused, but not more than once a second: some ask again and again.
+    fn log_refusal(&mut self, name: &str, reason: &str) {
+        let now = std::time::Instant::now();
+        let (said_at, unsaid) = &mut self.refusals;
+        if said_at.is_some_and(|at| now < at + REFUSALS_EVERY) {
+            *unsaid += 1;
+            return;
+        }
+        let more = match std::mem::take(unsaid) {
+            0 => String::new(),
+            unsaid => format!(" ({unsaid} more since the last that was said)"),
+        };
+        *said_at = Some(now);
+        tracing::warn!("host {name} is refused: {reason}{more}");
+    }
+
     /// Notes that the host's present agent said something.
     fn hear(&mut self, now: Instant, name: &str, session: u64) -> Result<&mut Agent, ReportError> {
         let agent = self.agent(name, session)?;
         agent.heard_at = now;
         Ok(agent)
+    }
+
+    fn join(
+        &mut self,
+        now: Instant,
+        name: &str,
+        session: u64,
+        host: Host,
+        reports: Vec<Report>,
+    ) -> Result<(), ReportError> {
+        self.coordinator.handle_join(now, name, session, host)?;
+        self.counters.joins += 1;
+        let agent = Agent { session, heard_at: now, limits: Arc::new(Notify::new()) };
+        if let Some(earlier) = self.agents.insert(name.to_owned(), agent) {
+            // Who waits for its limits hears that another has joined.
+            earlier.limits.notify_waiters();
+        }
+        self.report(now, name, ReportsRequest { session, reports })
     }
 
     fn report(&mut self, now: Instant, name: &str, request: ReportsRequest) -> Result<(), ReportError> {

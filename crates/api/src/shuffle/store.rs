@@ -4,7 +4,6 @@
 
 use super::wire::EndedView;
 use crate::store::{StoreError, guarded, open_database, unusable};
-use redb::backends::InMemoryBackend;
 use redb::{
     Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, TableDefinition,
 };
@@ -28,15 +27,6 @@ impl History {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let database = guarded(path, || open_database(path, FORMAT))?;
         let history = Self { database, path: path.to_owned() };
-        history.add(&[])?;
-        Ok(history)
-    }
-
-    /// One that goes with the process.
-    pub(super) fn in_memory() -> Result<Self, StoreError> {
-        let path = PathBuf::from("in memory");
-        let database = Database::builder().create_with_backend(InMemoryBackend::new());
-        let history = Self { database: database.map_err(|e| unusable(&path, &e))?, path };
         history.add(&[])?;
         Ok(history)
     }
@@ -98,6 +88,9 @@ mod tests {
         let many: Vec<_> = (0..HISTORY_MAX + 3).map(ended).collect();
         History::open(&path).expect("a new file").add(&many).expect("room");
         let history = History::open(&path).expect("it was closed");
+        let Err(second) = History::open(&path) else { panic!("one at a time") };
+        let in_use = format!("is in use by process {}: end that one", std::process::id());
+        assert!(second.to_string().contains(&in_use), "{second}");
         assert_eq!(history.last(2).expect("it reads"), [ended(HISTORY_MAX + 2), ended(HISTORY_MAX + 1)]);
         let all = history.last(usize::MAX).expect("it reads");
         assert_eq!((all.len() as u64, all.last()), (HISTORY_MAX, Some(&ended(3))));

@@ -14,14 +14,11 @@ use utoipa::ToSchema;
 pub struct JoinRequest {
     /// Chosen at random each time that it joins.
     pub session: u64,
-    /// Those that flows to its host have.
+    /// Those that flows to its host have; none is all that the coordinator takes for its host's.
     #[schema(value_type = Vec<String>)]
     pub addresses: Vec<IpAddr>,
-    /// What its host's link has for data, out and in.
+    /// What its host's link has for data, out and in, unless the coordinator's file of hosts says it.
     pub link_rate_bps: u64,
-    /// What it shares with other hosts on its way to all others.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub uplinks: Vec<Uplink>,
     /// The flows that there are, or the first of them.
     #[serde(default)]
     #[schema(value_type = Vec<Object>)]

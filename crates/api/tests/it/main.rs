@@ -561,6 +561,7 @@ fn corpora_replay() {
         ("api_replies", anabranch_api::exercise_replies),
         ("replicate_http", anabranch_api::exercise_http),
         ("shuffle_http", anabranch_api::shuffle::exercise),
+        ("shuffle_limits", anabranch_api::shuffle::exercise_limits),
     ] {
         assert!(replay(target, exercise) >= 8, "{target}");
     }

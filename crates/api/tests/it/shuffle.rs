@@ -8,6 +8,7 @@ use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_shuffle::ChasePlus;
 use anabranch_shuffle::control::{FlowKey, Limit, Report};
+use anabranch_shuffle::hosts::Hosts;
 use anabranch_units::Duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ struct World {
     running: Option<JoinHandle<()>>,
     address: SocketAddr,
     silence_max: Duration,
+    /// The file of hosts; without, agents are believed.
+    hosts: Option<Hosts>,
 }
 
 impl World {
@@ -40,7 +43,8 @@ impl World {
         };
         write_set(&folder, &make_set(&request).expect("a good request")).expect("an empty folder");
         let silence_max = Duration::from_secs(60);
-        let mut world = Self { folder, running: None, address: ([127, 0, 0, 1], 0).into(), silence_max };
+        let mut world =
+            Self { folder, running: None, address: ([127, 0, 0, 1], 0).into(), silence_max, hosts: None };
         world.start().await;
         world
     }
@@ -52,6 +56,7 @@ impl World {
             let store = self.folder.join("coordinator.redb");
             let mut config = CoordinatorServiceConfig::new(|| Box::new(ChasePlus::default()), store);
             config.silence_max = self.silence_max;
+            (config.are_addresses_trusted, config.hosts) = (self.hosts.is_none(), self.hosts.clone());
             match CoordinatorService::open(config) {
                 Ok(service) => break service,
                 Err(error) if tries == 100 => panic!("{error}"),
@@ -128,8 +133,7 @@ struct Agent {
 impl Agent {
     async fn join(&self, reports: Vec<Report>) -> Result<(), ClientError> {
         let addresses = vec![[10, 0, 0, self.host as u8].into()];
-        let (session, link_rate_bps, uplinks) = (self.session, LINK_BPS, Vec::new());
-        let request = JoinRequest { session, addresses, link_rate_bps, uplinks, reports };
+        let request = JoinRequest { session: self.session, addresses, link_rate_bps: LINK_BPS, reports };
         self.client.join(HOSTS[self.host], &request, PATIENCE).await
     }
 
@@ -236,13 +240,13 @@ async fn nobody_speaks_for_another_and_garbage_is_refused_in_a_line() {
     assert_eq!(status(stranger.report(vec![]).await), 409);
     assert_eq!(status(stranger.limits().await), 409);
     assert_eq!(status(agent.report(vec![flow(key(0, 1, 1), "two words", 1)]).await), 400);
-    let good = r#"{"session":1,"addresses":["10.0.0.1"],"link_rate_bps":1}"#;
+    let good = r#"{"session":1,"addresses":["10.0.0.1"],"link_rate_bps":1000001}"#;
     for (path, body) in [
         ("join", "{"),
         ("join", "\u{0}\u{ff}"),
         ("join", "[]"),
-        ("join", &good.replace("1}", "0}")),
-        ("join", &good.replace("1}", "-1}")),
+        ("join", &good.replace("1000001}", "99999}")),
+        ("join", &good.replace("1000001}", "-1}")),
         ("join", &good.replace("10.0.0.1", "10.0.0.256")),
         ("join", &good.replace('}', r#","more":1}"#)),
         ("reports", r#"{"session":1,"reports":[{"report":"flow"}]}"#),
@@ -300,4 +304,48 @@ async fn an_agent_that_joins_takes_the_place_of_the_one_before() {
     assert_eq!(status(first.report(vec![]).await), 409);
     first.client.leave("h0", 1, PATIENCE).await.expect("who has gone may say so");
     assert_eq!(second.limits().await.expect("one").len(), 1);
+}
+
+/// A host once had whatever addresses its agent said, others' among them, and slowed what went there (#17).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_has_the_addresses_of_the_file_or_the_one_it_speaks_from() {
+    let mut world = World::new("addresses").await;
+    let join = async |world: &World, host: usize, addresses: &[&str]| {
+        let client = world.client(Role::Site, HOSTS[host]);
+        let addresses = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
+        let request = JoinRequest { session: 7, addresses, link_rate_bps: LINK_BPS, reports: Vec::new() };
+        client.join(HOSTS[host], &request, PATIENCE).await
+    };
+    let refused = |result: Result<(), ClientError>, says: &str| {
+        let Err(ClientError::Refused { status: 403, error }) = result else { panic!("{result:?}") };
+        assert!(error.contains(says) && !error.contains('\n'), "{error}");
+    };
+    world.hosts = Some(
+        "[[uplink]]\nname = 'rack'\nrate = '1 Gbit/s'\n\
+        [[host]]\nname = 'h0'\naddresses = ['10.0.0.1', '10.0.1.1']\nlink = '1 Gbit/s'\nuplinks = ['rack']\n\
+        [[host]]\nname = 'h1'\n"
+            .parse()
+            .expect("good hosts"),
+    );
+    world.restart().await;
+    refused(join(&world, 0, &["10.0.0.9"]).await, "10.0.0.9: is not host h0's");
+    refused(join(&world, 0, &["10.0.0.1", "127.0.0.1"]).await, "127.0.0.1: is not host h0's");
+    refused(join(&world, 2, &[]).await, "h2: is not in the coordinator's --hosts file");
+    for addresses in [&["10.0.1.1"][..], &[]] {
+        join(&world, 0, addresses).await.expect("its own");
+    }
+    // One that the file only names has the address from which it speaks, and those of this machine.
+    refused(join(&world, 1, &["10.0.0.1"]).await, "speaks from 127.0.0.1");
+    for addresses in [&["127.0.0.3"][..], &[]] {
+        join(&world, 1, addresses).await.expect("its own");
+    }
+    assert_eq!(status(join(&world, 1, &["224.0.0.1"]).await), 400);
+    let hosts = world.operator().hosts().await.expect("it is there");
+    let h0 = &hosts[0];
+    assert_eq!((h0.link_rate_bps, h0.uplinks[0].name.as_str()), (1_000_000_000, "rack"));
+    assert_eq!((hosts[1].link_rate_bps, hosts[1].uplinks.len()), (LINK_BPS, 0));
+    // What goes to h0 crosses the link that the file says.
+    join(&world, 1, &["127.0.0.1"]).await.expect("its own");
+    let metrics = world.operator().text("/metrics").await.expect("text");
+    assert!(metrics.contains("anabranch_shuffle_joins_refused_total 5"), "{metrics}");
 }

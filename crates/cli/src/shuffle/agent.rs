@@ -11,11 +11,11 @@ pub mod guard;
 
 use anabranch_api::ClientError;
 use anabranch_api::shuffle::Client;
-use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest, Uplink};
+use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
-use anabranch_pace::{Flow, FlowReader, FlowState, Pacer, PacerOptions};
+use anabranch_pace::{Flow, FlowReader, FlowState, Listing, Pacer, PacerOptions};
 use anabranch_shuffle::book::{Book, Seen};
 use anabranch_shuffle::control::FlowKey;
 use anabranch_shuffle::coordinator::{ADDRESSES_MAX, HOST_FLOWS_MAX, check_name};
@@ -49,12 +49,8 @@ pub struct Args {
     /// by what the default route's device says otherwise.
     #[arg(long, value_name = "RATE")]
     link: Option<BitRate>,
-    /// What the host shares with others on its way to all others, and what that has for data, out and in, repeatable: a
-    /// rack's uplinks together, a site's line. All hosts behind it say the same. Flows between them do not cross it.
-    #[arg(long, value_name = "NAME=RATE", value_parser = uplink)]
-    uplink: Vec<Uplink>,
-    /// An address that flows to this host have, repeatable; all of this network namespace otherwise, but for loopback and
-    /// link-local ones.
+    /// An address that flows to this host have, repeatable. The coordinator takes only those that are the host's: by its
+    /// --hosts file, or the one from which this agent speaks; without this, all of those.
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<IpAddr>,
     /// The Unix socket over which programs announce their flows, one JSON object a line:
@@ -107,6 +103,8 @@ const LIMITS_WAIT: Duration = Duration::from_secs(10);
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 /// After a session has begun, how long limits of the one before stand that were not said again.
 const OLD_LIMITS: Duration = SILENCE_MAX;
+/// The most connections that nobody has announced which are looked at, for rules.
+const CONNECTIONS_MAX: usize = 2 * HOST_FLOWS_MAX;
 /// Flows of one request: with these, one stays below the 64 KiB from which on requests take turns.
 const FLOWS_TOGETHER: usize = 100;
 
@@ -115,6 +113,10 @@ const FLOWS_TOGETHER: usize = 100;
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     check_name(&args.name)?;
+    anyhow::ensure!(
+        args.state.is_some() || rustix::process::geteuid().is_root(),
+        "an agent sets limits on all users' flows: run it as root, or name a file that it may write with --state, for your own flows"
+    );
     let identity =
         Identity::load(&CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Site, &args.name))?;
     let client = Client::new(&args.coordinator, &identity, REPLY_MAX)?;
@@ -122,12 +124,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         Some(rate) => rate,
         None => anabranch_pace::link_rate().map_err(|error| anyhow::anyhow!("{error}: give --link RATE"))?,
     };
-    let addresses = if args.address.is_empty() { anabranch_pace::addresses()? } else { args.address.clone() };
+    let addresses = args.address.clone();
     anyhow::ensure!(
         addresses.len() <= ADDRESSES_MAX,
-        "{} addresses: a host has at most {ADDRESSES_MAX}: name those that flows use with --address",
+        "--address: {} addresses: a host has at most {ADDRESSES_MAX}",
         addresses.len()
     );
+    let addresses_here = anabranch_pace::addresses()?;
     let rules: Rules = match &args.rules {
         Some(path) => std::fs::read_to_string(path)
             .map_err(anyhow::Error::from)
@@ -169,8 +172,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             client,
             name: args.name.clone(),
             addresses,
+            addresses_here,
             link_rate,
-            uplinks: args.uplink.clone(),
             book: Arc::default(),
             rules,
             coordinator: Mutex::default(),
@@ -222,20 +225,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// An uplink as --uplink has it.
-fn uplink(text: &str) -> Result<Uplink, String> {
-    let (name, rate) = text.split_once('=').ok_or("write it as NAME=RATE")?;
-    let rate: BitRate = rate.parse().map_err(|error| format!("{error}"))?;
-    check_name(name).map_err(|error| error.to_string())?;
-    Ok(Uplink { name: name.to_owned(), rate_bps: rate.as_bps() })
-}
-
 struct Agent {
     client: Client,
     name: String,
+    /// Those that were named; none is for the coordinator to say.
     addresses: Vec<IpAddr>,
+    /// Those of this network namespace.
+    addresses_here: Vec<IpAddr>,
     link_rate: BitRate,
-    uplinks: Vec<Uplink>,
     book: Arc<Mutex<Book>>,
     rules: Rules,
     /// Where the coordinator was last found: connections with it are for no rule.
@@ -289,6 +286,11 @@ fn look_after(look_took: Duration, soonest_end: Option<Duration>) -> Duration {
     soonest.max((LOOKS_MIN * look_took).min(LOOK_LATE)).max(2 * look_took)
 }
 
+/// What it is called by the coordinator.
+fn key(flow: Flow) -> FlowKey {
+    FlowKey { local: flow.local(), remote: flow.remote() }
+}
+
 /// What the kernel calls it.
 fn flow(key: FlowKey) -> Flow {
     Flow::new(key.local, key.remote)
@@ -300,8 +302,9 @@ fn seen(state: &FlowState) -> Seen {
     let acked_bytes = bytes(state.bytes_acked);
     let sent = bytes(state.bytes_sent).saturating_sub(bytes(state.bytes_retransmitted));
     Seen {
-        flow: FlowKey { local: state.flow.local(), remote: state.flow.remote() },
+        flow: key(state.flow),
         cookie: state.cookie(),
+        user: state.uid,
         may_send: state.may_send,
         acked_bytes,
         written_bytes: sent.max(acked_bytes).saturating_add(bytes(state.bytes_not_sent)),
@@ -358,9 +361,9 @@ impl Agent {
             book.take(FLOWS_TOGETHER)
         };
         let (addresses, link_rate_bps) = (self.addresses.clone(), self.link_rate.as_bps());
-        let request =
-            JoinRequest { session, addresses, link_rate_bps, uplinks: self.uplinks.clone(), reports };
+        let request = JoinRequest { session, addresses, link_rate_bps, reports };
         self.client.join(&self.name, &request, REPLY_MAX).await?;
+        tracing::info!("joined coordinator {}", self.client.address());
         *lock(&self.heard_at) = Some(Instant::now());
         *lock(&self.session) = Some(session);
         self.enforcer.begin_session().await;
@@ -435,25 +438,38 @@ impl Agent {
     /// Looks at what has become of flows.
     async fn look(&self) {
         // A pass over the kernel's table takes some microseconds for each flow.
-        let listing = tokio::task::block_in_place(|| lock(&self.reader).list(2 * HOST_FLOWS_MAX));
+        let list = || {
+            let mut reader = lock(&self.reader);
+            let listing = reader.list(CONNECTIONS_MAX)?;
+            if listing.left_out == 0 {
+                return Ok(listing);
+            }
+            // Those that are announced come first.
+            let known = lock(&self.book).connections();
+            reader.list_with(CONNECTIONS_MAX, |flow| known.contains(&key(flow)))
+        };
+        let listing: std::io::Result<Listing> = tokio::task::block_in_place(list);
         let listing = match listing {
             Ok(listing) => listing,
             Err(error) => return tracing::warn!("flows cannot be listed: {error}"),
         };
         let is_cut = listing.left_out > 0;
         if !self.is_cut.swap(is_cut, Ordering::Relaxed) && is_cut {
-            tracing::warn!("{} flows too many to look at: limits stay as they are", listing.left_out);
-        }
-        if is_cut {
-            // Those that are left out would count as ended.
-            return;
+            let more = listing.left_out;
+            tracing::warn!(
+                "more than {CONNECTIONS_MAX} connections that nobody has announced: no rule looks at {more} of them"
+            );
         }
         let flows = {
             let mut book = lock(&self.book);
             let listed: Vec<Seen> = listing.flows.iter().map(seen).collect();
             let coordinator = lock(&self.coordinator);
             book.observe(&listed, |key| {
-                if is_control(key, &coordinator, &self.addresses) { None } else { self.rules.transfer(key) }
+                if is_control(key, &coordinator, &self.addresses_here) {
+                    None
+                } else {
+                    self.rules.transfer(key)
+                }
             });
             drop(coordinator);
             let is_full = book.take_full();
@@ -492,7 +508,7 @@ impl Agent {
             let _ = self.client.leave(&self.name, session, REPLY_MAX / 2).await;
         }
         if !self.quiet {
-            eprintln!("agent ends; no flow has a limit of its");
+            eprintln!("agent of {} ends; it has lifted its limits", self.name);
         }
     }
 }
@@ -516,18 +532,6 @@ mod tests {
         assert_eq!(look_after(ms(120), Some(ms(0))), LOOK_LATE);
         assert_eq!(look_after(ms(260), None), ms(520));
         assert!(2 * LOOK_LATE <= IDLE_AFTER.to_std());
-    }
-
-    #[test]
-    fn an_uplink_is_a_name_and_a_rate() {
-        let rack = Uplink { name: "rack-7".into(), rate_bps: 40_000_000_000 };
-        assert_eq!(uplink("rack-7=40 Gbit/s"), Ok(rack));
-        for (text, says) in
-            [("rack-7", "NAME=RATE"), ("rack 7=1 Gbit/s", "without blanks"), ("a=fast", "fast")]
-        {
-            let error = uplink(text).expect_err("refused");
-            assert!(error.contains(says) && !error.contains('\n'), "{text}: {error}");
-        }
     }
 
     #[test]

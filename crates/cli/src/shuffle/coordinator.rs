@@ -7,6 +7,8 @@ use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
+use anabranch_shuffle::hosts::Hosts;
+use anyhow::Context as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,6 +25,14 @@ pub struct Args {
     /// The file in which transfers that have ended are kept, the last 10,000.
     #[arg(long, value_name = "FILE", default_value = "coordinator.redb")]
     store: PathBuf,
+    /// Which hosts there are: TOML with [[host]] tables (`name`; `addresses` that flows to it have; `link` rate; names of its
+    /// `uplinks`) and [[uplink]] tables (`name`, `rate`).
+    ///
+    /// No other host may join then, and none has other addresses. Where a host has no `addresses`, or without this file,
+    /// its address is the one from which its agent speaks. An uplink is what hosts share on their way to all others, a rack's or
+    /// a site's. Rates are what there is for data: 94 % of a link's where packets are of 1,500 bytes on Ethernet.
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
     /// The scheduler that decides.
     #[arg(long, value_enum, default_value_t = Name::ChasePlus)]
     allocator: Name,
@@ -38,6 +48,11 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Controller, "controller");
     let identity = Identity::load(&files)?;
     let allocator = args.allocator;
+    let read = |path: &PathBuf| -> anyhow::Result<Hosts> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("--hosts {}", path.display()))?;
+        text.parse().with_context(|| format!("--hosts {}", path.display()))
+    };
+    let hosts = args.hosts.as_ref().map(read).transpose()?;
     let descriptors = crate::process::raise_descriptor_limit();
     let half_open = AdmissionLimits::for_descriptors(descriptors);
     let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
@@ -45,6 +60,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let config = CoordinatorServiceConfig {
             allocator_name: allocator.text(),
+            hosts,
             ..CoordinatorServiceConfig::new(move || allocator.make(), &args.store)
         };
         let service = CoordinatorService::open(config)?;

@@ -195,6 +195,7 @@ impl Flow {
         Seen {
             flow: self.key,
             cookie: number as u64,
+            user: 0,
             may_send: !self.is_over,
             acked_bytes,
             written_bytes,
@@ -413,8 +414,7 @@ impl Shuffling {
 
     fn join(&mut self, cx: &mut AppCx<'_, '_>, host: u16) {
         let (addresses, link_rate_bps) = (vec![address(host)], self.agents[&host].link.as_bps());
-        let (uplinks, reports) = (Vec::new(), Vec::new());
-        let body = JoinRequest { session: SESSION, addresses, link_rate_bps, uplinks, reports };
+        let body = JoinRequest { session: SESSION, addresses, link_rate_bps, reports: Vec::new() };
         self.ask(cx, host, Request::Join, json_bytes(&body));
     }
 

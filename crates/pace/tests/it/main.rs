@@ -443,6 +443,9 @@ fn a_listing_says_what_was_sent_and_how_and_keeps_its_bound() {
     assert!(sent.as_u64() + waiting.as_u64() >= 100_000, "{state:?}");
     let short = reader.list(1).expect("asked");
     assert!(short.flows.len() == 1 && short.left_out > 0, "{short:?}");
+    // What is asked for is there, however many others there are.
+    let short = reader.list_with(0, |listed| listed == flow).expect("asked");
+    assert!(short.flows.len() == 1 && short.flows[0].flow == flow && short.left_out > 0, "{short:?}");
     let mapped = |a: SocketAddr| match a {
         SocketAddr::V4(v4) => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),
         v6 => v6,
@@ -493,4 +496,20 @@ fn a_file_system_that_never_answers_holds_up_no_limit() {
     // A busy machine is slow, but this would be for ever.
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert_eq!((pacing_limit(&near).expect("ours"), limit_of(attacker.flow)), (None, None));
+}
+
+/// Names that begin with `bad` must be refused and all others read.
+#[test]
+fn corpus_replays() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/pace_btf");
+    let mut count = 0;
+    for entry in std::fs::read_dir(&folder).expect("the corpus is part of the repository") {
+        let path = entry.expect("the folder can be listed").path();
+        let name =
+            path.file_name().and_then(|n| n.to_str()).expect("corpus files have plain names").to_owned();
+        let bytes = std::fs::read(&path).expect("the corpus can be read");
+        assert_eq!(exercise_btf(&bytes), !name.starts_with("bad"), "{name}");
+        count += 1;
+    }
+    assert!(count >= 5, "{}", folder.display());
 }

@@ -3,6 +3,7 @@
 //!
 //! Leaves out: what is done with them; reports and limits themselves ([`crate::control`]).
 
+use super::RATE_MIN;
 use crate::control::FlowKey;
 use anabranch_units::{BitRate, ByteCount, Instant};
 use std::fmt;
@@ -20,6 +21,8 @@ pub const HOST_UPLINKS_MAX: usize = 8;
 pub const ADDRESSES_MAX: usize = 64;
 /// The most flows of a host.
 pub const HOST_FLOWS_MAX: usize = 65_536;
+/// The most transfers that flows of a host are of: what a decision takes grows with the square of their number.
+pub const HOST_TRANSFERS_MAX: usize = 1_024;
 
 /// How flows are told apart.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -68,8 +71,12 @@ pub enum ReportError {
     TooManyAddresses(usize),
     /// More flows of a host than [`HOST_FLOWS_MAX`].
     TooManyFlows,
-    /// A link of no rate.
-    NoRate,
+    /// More transfers of a host's flows than [`HOST_TRANSFERS_MAX`].
+    TooManyTransfers,
+    /// A link slower than [`RATE_MIN`].
+    SlowLink(BitRate),
+    /// An address that no one host has.
+    Address(IpAddr),
     /// An address that another host has that is there.
     AddressTaken {
         /// Which.
@@ -111,7 +118,13 @@ impl fmt::Display for ReportError {
                 write!(f, "{count} addresses: a host has at most {ADDRESSES_MAX}")
             }
             Self::TooManyFlows => write!(f, "more flows than {HOST_FLOWS_MAX} on one host: the others pass"),
-            Self::NoRate => write!(f, "a link of 0 bit/s: must have at least 1 bit/s"),
+            Self::TooManyTransfers => {
+                write!(f, "flows of more than {HOST_TRANSFERS_MAX} transfers on one host: the others pass")
+            }
+            Self::SlowLink(rate) => write!(f, "a link of {rate}: must have at least {RATE_MIN}"),
+            Self::Address(address) => {
+                write!(f, "address {address}: is no one host's: name a unicast address with --address")
+            }
             Self::AddressTaken { address, other } => {
                 write!(f, "address {address}: is host {other}'s: name the host's own with --address")
             }
@@ -189,4 +202,16 @@ pub struct FlowView {
 pub fn check_name(name: &str) -> Result<(), ReportError> {
     let is_one = (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
     if is_one { Ok(()) } else { Err(ReportError::Name(name.to_owned())) }
+}
+
+/// Whether a host may have this address: one that names a host, and no group of them.
+///
+/// Errors: [`ReportError::Address`].
+pub fn check_address(address: IpAddr) -> Result<(), ReportError> {
+    let ip = address.to_canonical();
+    let is_all = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+    if ip.is_unspecified() || ip.is_multicast() || is_all {
+        return Err(ReportError::Address(address));
+    }
+    Ok(())
 }

@@ -382,9 +382,9 @@ fn what_is_out_of_bounds_is_refused_in_one_line() {
         );
     }
     let none = Host { rate: BitRate::bps(0), ..host(1) };
-    assert_eq!(site.0.handle_join(at(0), "1", 1, none), Err(ReportError::NoRate));
+    assert_eq!(site.0.handle_join(at(0), "1", 1, none), Err(ReportError::SlowLink(BitRate::bps(0))));
     let none = behind(1, &[("a", 0)]);
-    assert_eq!(site.0.handle_join(at(0), "1", 1, none), Err(ReportError::NoRate));
+    assert_eq!(site.0.handle_join(at(0), "1", 1, none), Err(ReportError::SlowLink(BitRate::bps(0))));
     let twice = behind(1, &[("a", 1), ("a", 1)]);
     assert_eq!(site.0.handle_join(at(0), "1", 1, twice), Err(ReportError::UplinkTwice("a".into())));
     let many = behind(1, &[("a", 1); HOST_UPLINKS_MAX + 1]);
@@ -469,4 +469,52 @@ proptest! {
             prop_assert!(site.0.transfers(now).iter().all(|t| !t.flows.is_empty()));
         }
     }
+}
+
+/// One host's flows of as many transfers once took all of the coordinator's time (#17).
+#[test]
+fn a_host_has_flows_of_so_many_transfers_and_no_more() {
+    let mut site = Site::new(3);
+    let of = |number: usize| flow(key(0, 1, number as u16), &format!("t{number}"), 1);
+    let all: Vec<Report> = (0..HOST_TRANSFERS_MAX).map(of).collect();
+    site.report(0, 0, &all);
+    let more = site.0.handle_reports(at(0), "0", 1, &[of(HOST_TRANSFERS_MAX)]);
+    assert_eq!(more, Err(ReportError::TooManyTransfers));
+    // Another flow of one that is there, and other hosts' transfers.
+    site.report(0, 0, &[flow(key(0, 2, 60_000), "t0", 1)]);
+    site.report(0, 2, &[flow(key(2, 1, 1), "mine", 1)]);
+    // The last flow of one makes room for another.
+    site.report(1, 0, &[Report::Ended { flow: key(0, 1, 1) }, of(HOST_TRANSFERS_MAX)]);
+    let next = of(HOST_TRANSFERS_MAX + 1);
+    let still = [Report::Ended { flow: key(0, 1, 0) }, next.clone()];
+    assert_eq!(site.0.handle_reports(at(1), "0", 1, &still), Err(ReportError::TooManyTransfers));
+    site.report(1, 0, &[Report::Ended { flow: key(0, 2, 60_000) }, next]);
+    site.0.handle_leave(at(2), "0", 1);
+    site.0.handle_join(at(2), "0", 2, host(0)).expect("it joins");
+    site.0.handle_reports(at(2), "0", 2, &all).expect("all are forgotten");
+}
+
+#[test]
+fn a_host_has_a_link_and_addresses_that_one_host_can_have() {
+    let mut site = Site::new(1);
+    let mut join = |addresses: &[&str], rate| {
+        let addresses = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
+        site.0.handle_join(at(0), "h", 1, Host { addresses, rate, uplinks: Vec::new() })
+    };
+    for ip in ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "::ffff:0.0.0.0"] {
+        let error = join(&["10.0.0.9", ip], LINK).expect_err("no host's");
+        assert!(matches!(error, ReportError::Address(_)), "{ip}: {error}");
+    }
+    let slow = BitRate::bps(RATE_MIN.as_bps() - 1);
+    assert_eq!(join(&["10.0.0.9"], slow), Err(ReportError::SlowLink(slow)));
+    join(&["10.0.0.9", "fd00::9"], RATE_MIN).expect("it joins");
+}
+
+#[test]
+fn a_transfer_begins_with_its_first_flow_that_is_no_mouse() {
+    let mut site = Site::new(3);
+    site.report(0, 0, &[flow(key(0, 1, 1), "a", 0)]);
+    assert_eq!(site.0.poll_begun(), None);
+    site.report(1, 0, &[flow(key(0, 1, 2), "a", 1), flow(key(0, 2, 3), "a", 1)]);
+    assert_eq!((site.0.poll_begun().as_deref(), site.0.poll_begun()), (Some("a"), None));
 }

@@ -2,7 +2,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
-use anabranch_shuffle::exercise::{exercise_announcements, exercise_reports, exercise_rules, exercise_trace};
+use anabranch_shuffle::exercise::{
+    exercise_announcements, exercise_hosts, exercise_reports, exercise_rules, exercise_state, exercise_trace,
+};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -14,6 +16,8 @@ fn corpus_replays() {
         ("shuffle_reports", exercise_reports),
         ("shuffle_announcements", exercise_announcements),
         ("shuffle_rules", exercise_rules),
+        ("shuffle_hosts", exercise_hosts),
+        ("shuffle_state", exercise_state),
     ] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
         let entries = std::fs::read_dir(&folder).expect("the corpus is part of the repository");
@@ -29,15 +33,16 @@ fn corpus_replays() {
 }
 
 #[test]
-fn rules_that_the_page_shows_are_rules() {
+fn files_that_the_page_shows_are_such_files() {
     let page = include_str!("../../../../docs/shuffle.md");
     let shown: Vec<_> =
         page.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap_or_default()).collect();
-    assert_eq!(shown.len(), 2);
-    for rules in shown {
-        // They stand in a list.
-        let rules: String = rules.lines().map(|line| format!("{}\n", line.trim())).collect();
-        assert!(exercise_rules(rules.as_bytes()), "{rules}");
+    assert_eq!(shown.len(), 4);
+    for block in shown {
+        // Some stand in a list.
+        let text: String = block.lines().map(|line| format!("{}\n", line.trim())).collect();
+        let exercise = if text.contains("[[host]]") { exercise_hosts } else { exercise_rules };
+        assert!(exercise(text.as_bytes()), "{text}");
     }
 }
 

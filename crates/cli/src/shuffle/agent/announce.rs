@@ -2,20 +2,21 @@
 //!
 //! One JSON object a line, as `shuffle::announcement` has it, each answered by one line. Only the user who made the flow's
 //! socket, or root, may speak of it. A connection on which nothing is said is closed soon, so that the places are for those who
-//! speak; the libraries make another when they have more to say. Leaves out: what becomes of it. Read [`listen`] and [`answer`].
+//! speak; the libraries make another when they have more to say. Where all places are taken, whoever comes gets that of the user who has
+//! most, of whose connections the longest silent one goes. Leaves out: what becomes of it. Read [`listen`] and [`answer`].
 
 use anabranch_pace::{Flow, FlowReader};
 use anabranch_shuffle::announcement::{Announcement, LINE_BYTES_MAX, Reply, too_long};
 use anabranch_shuffle::book::Book;
 use anyhow::Context as _;
-use std::io::Write as _;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// The most programs at a time.
@@ -101,10 +102,81 @@ impl Refusals {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn log(refusals: &Mutex<Refusals>, reason: &str) {
-    let line = refusals.lock().unwrap_or_else(PoisonError::into_inner).line(Instant::now(), reason);
+    let line = lock(refusals).line(Instant::now(), reason);
     if let Some(line) = line {
         tracing::info!("{line}");
+    }
+}
+
+/// Who is connected, by the order in which they came.
+#[derive(Default)]
+struct Places {
+    taken: BTreeMap<u64, Place>,
+    so_far: u64,
+}
+
+struct Place {
+    user: u32,
+    heard_at: Instant,
+    /// Tells it to go.
+    leave: Arc<Notify>,
+}
+
+impl Places {
+    /// A place for one of this user, which it loses when told so by what comes with it; and whose went for it.
+    fn take(&mut self, user: u32, now: Instant) -> (u64, Arc<Notify>, Option<u32>) {
+        let loser = (self.taken.len() >= CONNECTIONS_MAX).then(|| self.loser()).flatten();
+        let lost = loser.and_then(|number| self.taken.remove(&number));
+        if let Some(lost) = &lost {
+            lost.leave.notify_one();
+        }
+        let (number, leave) = (self.so_far, Arc::new(Notify::new()));
+        self.so_far += 1;
+        self.taken.insert(number, Place { user, heard_at: now, leave: leave.clone() });
+        (number, leave, lost.map(|lost| lost.user))
+    }
+
+    /// Of the user who has most places, the one of which nothing has been heard for the longest.
+    fn loser(&self) -> Option<u64> {
+        let mut counts = BTreeMap::<u32, usize>::new();
+        for place in self.taken.values() {
+            *counts.entry(place.user).or_default() += 1;
+        }
+        let most = counts.into_values().max()?;
+        let count = |user: u32| self.taken.values().filter(|place| place.user == user).count();
+        let of_the_most: BTreeSet<u32> =
+            self.taken.values().map(|place| place.user).filter(|user| count(*user) == most).collect();
+        let theirs = self.taken.iter().filter(|(_, place)| of_the_most.contains(&place.user));
+        theirs.min_by_key(|(_, place)| place.heard_at).map(|(number, _)| *number)
+    }
+
+    fn hear(&mut self, number: u64, now: Instant) {
+        if let Some(place) = self.taken.get_mut(&number) {
+            place.heard_at = now;
+        }
+    }
+}
+
+/// A place; dropped with its connection.
+struct Guard {
+    places: Arc<Mutex<Places>>,
+    number: u64,
+}
+
+impl Guard {
+    fn hear(&self) {
+        lock(&self.places).hear(self.number, Instant::now());
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        lock(&self.places).taken.remove(&self.number);
     }
 }
 
@@ -117,7 +189,7 @@ pub async fn answer(
     changed: Arc<Notify>,
     idle_max: Duration,
 ) {
-    let (reader, places) = (Arc::new(Mutex::new(reader)), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+    let (reader, places) = (Arc::new(Mutex::new(reader)), Arc::<Mutex<Places>>::default());
     let refusals = Arc::<Mutex<Refusals>>::default();
     loop {
         let stream = match listener.accept().await {
@@ -129,33 +201,41 @@ pub async fn answer(
                 continue;
             }
         };
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            let error = format!("{CONNECTIONS_MAX} programs are connected: no room for more");
-            log(&refusals, &error);
-            // What fits its buffer, or nothing.
-            let _ = stream.into_std().and_then(|mut stream| stream.write_all(&reply(Err(error))?));
-            continue;
-        };
+        // Who does not say whose it is has gone.
+        let Ok(user) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
+        let (number, leave, lost) = lock(&places).take(user, Instant::now());
+        if let Some(lost) = lost {
+            log(
+                &refusals,
+                &format!("{CONNECTIONS_MAX} programs are connected: one of user {lost} has to go"),
+            );
+        }
+        let place = Guard { places: places.clone(), number };
         let (reader, book, changed) = (reader.clone(), book.clone(), changed.clone());
         let refusals = refusals.clone();
         tokio::spawn(async move {
-            let _place = place;
-            if let Err(error) = converse(stream, &reader, &book, &changed, &refusals, idle_max).await {
-                tracing::debug!("a program that announces: {error}");
+            let speaks = converse(stream, user, &place, &reader, &book, &changed, &refusals, idle_max);
+            tokio::select! {
+                ended = speaks => if let Err(error) = ended {
+                    tracing::debug!("a program that announces: {error}");
+                },
+                () = leave.notified() => {}
             }
         });
     }
 }
 
+#[allow(clippy::too_many_arguments, reason = "what all connections share, and what is this one's")]
 async fn converse(
     stream: UnixStream,
+    uid: u32,
+    place: &Guard,
     reader: &Mutex<FlowReader>,
     book: &Mutex<Book>,
     changed: &Notify,
     refusals: &Mutex<Refusals>,
     idle_max: Duration,
 ) -> std::io::Result<()> {
-    let uid = stream.peer_cred()?.uid();
     let (lines, mut replies) = stream.into_split();
     let mut lines = BufReader::new(lines);
     loop {
@@ -165,6 +245,7 @@ async fn converse(
         if length == 0 {
             return Ok(());
         }
+        place.hear();
         let is_whole = line.ends_with(b"\n");
         let said = if is_whole || length < LINE_BYTES_MAX {
             take(&line, uid, reader, book)
@@ -218,7 +299,7 @@ fn take(line: &[u8], uid: u32, reader: &Mutex<FlowReader>, book: &Mutex<Book>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead as _, BufReader};
+    use std::io::{BufRead as _, BufReader, Write as _};
     use std::os::unix::net::UnixStream;
 
     /// The line that answers this one; none where the connection is closed without.
@@ -268,6 +349,29 @@ mod tests {
         assert_eq!(line(2_000).as_deref(), Some("an announcement is refused: a reason"));
     }
 
+    /// One user of the socket's group could once keep all others from it, by a line now and then (#17).
+    #[test]
+    fn whoever_comes_gets_a_place_of_the_user_who_has_most() {
+        let (mut places, begun) = (Places::default(), Instant::now());
+        let at = |ms| begun + Duration::from_millis(ms);
+        let mut kept = Vec::new();
+        for number in 0..CONNECTIONS_MAX as u64 {
+            let user = if number < 3 { 2 } else { 1 };
+            let (number, leave, lost) = places.take(user, at(number));
+            assert_eq!(lost, None);
+            kept.push((number, leave));
+        }
+        // The oldest of the many has spoken since, and the few are silent for longer.
+        places.hear(3, at(1_000));
+        let (newest, _, lost) = places.take(2, at(2_000));
+        assert_eq!(lost, Some(1));
+        assert!(!places.taken.contains_key(&4) && places.taken.contains_key(&3));
+        assert!([0, 1, 2, newest].iter().all(|number| places.taken.contains_key(number)));
+        // Of their own, where they have most.
+        assert_eq!(places.take(1, at(3_000)).2, Some(1));
+        assert_eq!(places.taken.len(), CONNECTIONS_MAX);
+    }
+
     #[test]
     fn programs_that_are_silent_keep_no_place_from_others() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -275,20 +379,15 @@ mod tests {
         let runtime = crate::process::runtime().expect("threads");
         let _inside = runtime.enter();
         let (listener, reader) = (listen(&path, None).expect("ours"), FlowReader::new().expect("sock_diag"));
-        runtime.spawn(answer(listener, reader, Arc::default(), Arc::default(), Duration::from_secs(2)));
+        let idle_max = Duration::from_secs(60);
+        runtime.spawn(answer(listener, reader, Arc::default(), Arc::default(), idle_max));
         let silent: Vec<_> =
-            (0..CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).expect("it listens")).collect();
+            (0..=CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).expect("it listens")).collect();
         let said = say(&path, "{}\n");
-        assert!(said.contains("no room for more"), "{said}");
-        let begun = Instant::now();
-        loop {
-            let said = say(&path, "{}\n");
-            if said.contains("write flow, transfer and size_bytes") {
-                break;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(20), "{said}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        drop(silent);
+        assert!(said.contains("write flow, transfer and size_bytes"), "{said}");
+        // The longest silent one has lost its place.
+        let mut rest = Vec::new();
+        std::io::Read::read_to_end(&mut &silent[0], &mut rest).expect("it is closed");
+        assert!(rest.is_empty(), "{rest:?}");
     }
 }

@@ -7,14 +7,13 @@
 
 use anabranch_pace::{Flow, FlowReader, Limit, PaceError, Pacer};
 use anabranch_shuffle::book::Socket;
+use anabranch_shuffle::state::{self, Limited, Line};
 use anabranch_units::BitRate;
 use anyhow::Context as _;
 use rustix::fs::{FlockOperation, flock};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use tokio::sync::{mpsc, oneshot};
@@ -26,31 +25,9 @@ const STATE_BYTES_MAX: u64 = 64 << 20;
 /// Lines beyond twice those that count after which the file is written anew.
 const LINES_SPARE: usize = 1_024;
 
-/// A connection that is to have a limit, as the state file has it.
-#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
-struct Limited {
-    local: SocketAddr,
-    remote: SocketAddr,
-    cookie: u64,
-    /// What it had before.
-    before_bps: Option<u64>,
-}
-
-impl Limited {
-    fn flow(&self) -> Flow {
-        Flow::new(self.local, self.remote)
-    }
-}
-
-/// A line of the state file.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Line {
-    Limited(Limited),
-    /// What `net.ipv4.tcp_tso_rtt_log` is to be set to again, if anything. The last one counts.
-    Bursts {
-        tso_rtt_log: Option<u8>,
-    },
+/// What the kernel calls the connection.
+fn flow(limited: &Limited) -> Flow {
+    Flow::new(limited.local, limited.remote)
 }
 
 /// The state file of a host's agent, held by one process at a time.
@@ -85,19 +62,11 @@ impl State {
         let file = open(path)?;
         let mut text = Vec::new();
         (&file).take(STATE_BYTES_MAX).read_to_end(&mut text)?;
-        // A line that was cut off is of something that has not been done yet. The next one is not to be its rest.
-        text.truncate(text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
-        file.set_len(text.len() as u64)?;
-        let (mut left, mut last_log) = (Vec::new(), None);
-        for line in text.split(|byte| *byte == b'\n') {
-            match serde_json::from_slice(line) {
-                Ok(Line::Limited(limited)) => left.push(limited),
-                Ok(Line::Bursts { tso_rtt_log }) => last_log = tso_rtt_log,
-                Err(_) => {}
-            }
-        }
-        let lines = left.len();
-        Ok((Self { file, lines, tso_rtt_log: last_log, stuck: Vec::new(), _lock: lock }, Left(left)))
+        let state::Left { limited, tso_rtt_log, whole_bytes } = state::read(&text);
+        // The next line is not to be the rest of one that was cut off.
+        file.set_len(whole_bytes as u64)?;
+        let lines = limited.len();
+        Ok((Self { file, lines, tso_rtt_log, stuck: Vec::new(), _lock: lock }, Left(limited)))
     }
 
     /// What `net.ipv4.tcp_tso_rtt_log` is to be set to again: what the first agent found that has changed it.
@@ -160,12 +129,12 @@ impl Left {
         // The first line of a connection says what it had before any limit of ours.
         let mut seen = BTreeSet::new();
         for limited in self.0 {
-            let flow = limited.flow();
+            let flow = flow(&limited);
             let Some(found) = reader.find(flow)?.filter(|found| found.cookie() == limited.cookie) else {
                 continue;
             };
             let Some(rate) = found.pacing_limit.filter(|_| seen.insert(limited.cookie)) else { continue };
-            let before = limited.before_bps.map(BitRate::bps);
+            let before = limited.before();
             if before == Some(rate) {
                 continue;
             }
@@ -334,11 +303,11 @@ impl Worker {
         }
         if !news.is_empty() {
             match self.state.add(&news) {
-                Ok(()) => self.limited.extend(news.into_iter().map(|limited| (limited.flow(), limited))),
+                Ok(()) => self.limited.extend(news.into_iter().map(|limited| (flow(&limited), limited))),
                 // A limit that nobody knows of is worse than none; those that are known go on.
                 Err(error) => {
                     for limited in &news {
-                        limits.remove(&limited.flow());
+                        limits.remove(&flow(limited));
                     }
                     tracing::error!(
                         "{} flows get no limit: cannot write the state file: {error}",

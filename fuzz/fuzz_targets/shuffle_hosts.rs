@@ -1,0 +1,7 @@
+//! Random bytes as a coordinator's file of hosts: never a panic, and what it has may join.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_shuffle::exercise::exercise_hosts(bytes);
+});

@@ -1,0 +1,7 @@
+//! Random bytes as limits from a coordinator: never a panic in what an agent does with them.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_api::shuffle::exercise_limits(bytes);
+});
