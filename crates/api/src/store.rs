@@ -102,6 +102,7 @@ fn damaged(path: &Path, what: &str) -> StoreError {
 }
 
 /// That another process has it open, and which if the kernel says so.
+#[allow(clippy::disallowed_methods, reason = "a driver: asks the kernel who has the file")]
 fn in_use(path: &Path) -> String {
     let inode = std::fs::metadata(path).map(|found| found.ino()).ok();
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
