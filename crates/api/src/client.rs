@@ -66,7 +66,16 @@ impl Client {
     ///
     /// Errors: see [`ClientError`].
     pub async fn statuses(&self) -> Result<Vec<TransferView>, ClientError> {
-        self.connection.get::<TransfersView>("/v1/transfers").await.map(|v| v.transfers)
+        let mut all: Vec<TransferView> = Vec::new();
+        loop {
+            let after = all.last().map_or(0, |t| t.id);
+            let page: TransfersView = self.connection.get(&format!("/v1/transfers?after={after}")).await?;
+            let done = !page.more || page.transfers.is_empty();
+            all.extend(page.transfers);
+            if done {
+                return Ok(all);
+            }
+        }
     }
 
     /// The plan of a transfer's present or last attempt.

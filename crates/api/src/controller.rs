@@ -12,7 +12,7 @@ use anabranch_net::keys::System;
 use anabranch_replicate::control::{Command, Report, TransferId};
 use anabranch_replicate::coordinator::{
     Coordinator, CoordinatorConfig, Event, EventKind, PlanRequest, Planner, SubmitError, TransferRequest,
-    TransferSnapshot, TransferStatus,
+    TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate::plan::Plan;
 use anabranch_units::{Duration, Instant, LinkId, SiteId};
@@ -44,6 +44,8 @@ impl Planner for BoxedPlanner {
 const QUEUE_MAX: usize = 16_384;
 /// Events of one transfer that a watcher can catch up on.
 const LOG_MAX: usize = 512;
+/// What they take together, at most.
+const LOG_BYTES_MAX: usize = 64 << 10;
 /// How long to wait before a failed write to the store is tried again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
@@ -146,13 +148,44 @@ fn unix_ms() -> Option<u64> {
 struct EventLog {
     first: u64,
     events: VecDeque<Event>,
+    /// What they take, by [`event_bytes`].
+    bytes: usize,
+}
+
+/// What an event takes in memory: itself, its lists and its texts.
+fn event_bytes(event: &Event) -> usize {
+    let more = match &event.kind {
+        EventKind::Planned { destinations, with, .. } => size_of_val(&**destinations) + size_of_val(&**with),
+        EventKind::Progress { destinations, .. } => size_of_val(&**destinations),
+        EventKind::Stopped { reason }
+        | EventKind::Postponed { reason, .. }
+        | EventKind::Waiting { reason } => reason.len(),
+        EventKind::Verdict { verdict: Verdict::Done, .. } => 0,
+        EventKind::Verdict {
+            verdict:
+                Verdict::Failed { reason } | Verdict::Unreachable { reason } | Verdict::Integrity { reason },
+            ..
+        } => reason.len(),
+        _ => 0,
+    };
+    size_of::<Event>() + more
 }
 
 impl EventLog {
     /// An empty log. Its numbers are above those of every earlier one of the transfer, so that who saw the last event
     /// before the controller was restarted sees the first after it.
     fn new() -> Self {
-        Self { first: queue_id(), events: VecDeque::new() }
+        Self { first: queue_id(), events: VecDeque::new(), bytes: 0 }
+    }
+
+    fn push(&mut self, event: Event) {
+        self.bytes += event_bytes(&event);
+        self.events.push_back(event);
+        while self.events.len() > LOG_MAX || self.bytes > LOG_BYTES_MAX && self.events.len() > 1 {
+            let Some(oldest) = self.events.pop_front() else { break };
+            self.bytes -= event_bytes(&oldest);
+            self.first += 1;
+        }
     }
 }
 
@@ -259,10 +292,10 @@ impl Controller {
         self.lock().coordinator.status(id)
     }
 
-    /// How all transfers stand, oldest first.
-    pub fn statuses(&self) -> Vec<TransferStatus> {
+    /// How the first transfer after `id` that is remembered stands.
+    pub fn status_after(&self, id: TransferId) -> Option<TransferStatus> {
         let state = self.lock();
-        state.coordinator.transfer_ids().filter_map(|id| state.coordinator.status(id)).collect()
+        state.coordinator.status(state.coordinator.next_after(id)?)
     }
 
     /// The plan of a transfer's present or last attempt, since the controller's start.
@@ -553,12 +586,7 @@ impl Controller {
                 EventKind::Progress { .. } => tracing::debug!(transfer = event.transfer.0, ?event.kind),
                 kind => tracing::info!(transfer = event.transfer.0, attempt = event.attempt, ?kind),
             }
-            let log = state.logs.entry(event.transfer).or_insert_with(EventLog::new);
-            if log.events.len() >= LOG_MAX {
-                log.events.pop_front();
-                log.first += 1;
-            }
-            log.events.push_back(event);
+            state.logs.entry(event.transfer).or_insert_with(EventLog::new).push(event);
         }
         if news {
             self.shared.events.send_modify(|n| *n += 1);

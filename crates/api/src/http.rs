@@ -13,9 +13,9 @@ use crate::wire::{
 use anabranch_graph::Topology;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
-use anabranch_replicate::control::{HopSettings, TransferId};
+use anabranch_replicate::control::{HopSettings, Submitter, TransferId};
 use anabranch_replicate::coordinator::{
-    Destination, HopOverride, SubmitError, TransferRequest, TransferStatus,
+    Destination, Event, EventKind, HopOverride, TransferRequest, TransferStatus, Verdict, without_connecting,
 };
 use anabranch_units::{LinkId, SiteId};
 use axum::Router;
@@ -34,6 +34,10 @@ use utoipa::OpenApi;
 
 /// The longest that a site may wait for commands.
 const COMMANDS_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(10);
+/// Bytes of a request for a transfer.
+const SUBMIT_BYTES_MAX: usize = 64 << 10;
+/// About how many bytes of transfers go into one reply, unless one alone has more.
+const PAGE_BYTES: usize = 1 << 20;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -250,6 +254,7 @@ pub(crate) fn request(t: &Topology, r: SubmitRequest) -> Result<TransferRequest,
         buffer_packets: r.buffer_packets,
         on_corrupt: r.on_corrupt,
         fill: r.fill,
+        submitter: Submitter::Operator,
     })
 }
 
@@ -269,19 +274,52 @@ async fn submit(
     Extension(peer): Extension<PeerIdentity>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<SubmitReply>), Refusal> {
-    let request = request(controller.topology(), read(body)?)?;
+    if let Some(length) = body.as_ref().ok().map(Bytes::len).filter(|n| *n > SUBMIT_BYTES_MAX) {
+        let reason = format!("a request of {length} bytes: must have at most {SUBMIT_BYTES_MAX}");
+        return Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, reason));
+    }
+    let mut request = request(controller.topology(), read(body)?)?;
     may_manage(&controller, &peer, request.source)?;
+    if peer.role == Role::Site {
+        request.submitter = Submitter::Site(request.source);
+    }
     if let Some(trouble) = controller.trouble() {
         return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, trouble));
     }
-    let id = controller.submit(request).map_err(|e| match e {
-        SubmitError::TooMany { .. } => Refusal(StatusCode::TOO_MANY_REQUESTS, e.to_string()),
-        _ => Refusal(StatusCode::BAD_REQUEST, e.to_string()),
+    let id = controller.submit(request).map_err(|e| {
+        let status = if e.is_passing() { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::BAD_REQUEST };
+        Refusal(status, e.to_string())
     })?;
     Ok((StatusCode::CREATED, Json(SubmitReply { id: id.0 })))
 }
 
-fn view(controller: &Controller, s: TransferStatus) -> TransferView {
+/// As much of a line as the peer may read.
+fn readable(peer: &PeerIdentity, line: String) -> String {
+    if peer.role == Role::Operator { line } else { without_connecting(&line).to_owned() }
+}
+
+fn readable_verdict(peer: &PeerIdentity, mut verdict: Verdict) -> Verdict {
+    if let Verdict::Failed { reason } | Verdict::Unreachable { reason } | Verdict::Integrity { reason } =
+        &mut verdict
+    {
+        *reason = readable(peer, std::mem::take(reason));
+    }
+    verdict
+}
+
+fn readable_event(peer: &PeerIdentity, event: &mut Event) {
+    match &mut event.kind {
+        EventKind::Stopped { reason }
+        | EventKind::Postponed { reason, .. }
+        | EventKind::Waiting { reason } => {
+            *reason = readable(peer, std::mem::take(reason));
+        }
+        EventKind::Verdict { verdict, .. } => *verdict = readable_verdict(peer, verdict.clone()),
+        _ => {}
+    }
+}
+
+fn view(controller: &Controller, peer: &PeerIdentity, s: TransferStatus) -> TransferView {
     let name = |site: SiteId| controller.topology().site(site).name.clone();
     let times = controller.times(s.id);
     TransferView {
@@ -307,7 +345,7 @@ fn view(controller: &Controller, s: TransferStatus) -> TransferView {
         corrupt: s.corrupt,
         suspects: s.suspects.into_iter().map(name).collect(),
         congestion_controls: s.congestion_controls,
-        last_trouble: s.last_trouble,
+        last_trouble: s.last_trouble.map(|line| readable(peer, line)),
         began_unix_ms: times.began_unix_ms,
         ended_unix_ms: times.ended_unix_ms,
         destinations: s
@@ -319,24 +357,51 @@ fn view(controller: &Controller, s: TransferStatus) -> TransferView {
                 verified_bytes: d.verified_bytes,
                 rate_bps: d.rate_bps,
                 postponed: d.postponed,
-                away: d.away,
-                verdict: d.verdict,
+                away: d.away.map(|line| readable(peer, line)),
+                verdict: d.verdict.map(|verdict| readable_verdict(peer, verdict)),
             })
             .collect(),
     }
 }
 
-#[utoipa::path(get, path = "/v1/transfers", responses((status = 200, body = TransfersView)))]
-async fn transfers(State(controller): State<Controller>) -> Json<TransfersView> {
-    let transfers = controller.statuses().into_iter().map(|s| view(&controller, s)).collect();
-    Json(TransfersView { transfers })
+#[derive(serde::Deserialize)]
+struct TransfersQuery {
+    #[serde(default)]
+    after: u64,
+}
+
+#[utoipa::path(get, path = "/v1/transfers",
+    params(("after" = Option<u64>, Query, description = "id of the last transfer that was read; those after it, as many as fit one reply")),
+    responses((status = 200, body = TransfersView)))]
+async fn transfers(
+    State(controller): State<Controller>,
+    Extension(peer): Extension<PeerIdentity>,
+    Query(query): Query<TransfersQuery>,
+) -> Json<TransfersView> {
+    let mut page = TransfersView { transfers: Vec::new(), more: false };
+    let (mut last, mut bytes) = (TransferId(query.after), 0);
+    while let Some(status) = controller.status_after(last) {
+        if bytes >= PAGE_BYTES {
+            page.more = true;
+            break;
+        }
+        last = status.id;
+        // Its texts and lists; numbers and names of fields besides.
+        bytes += 2 * status.request.bytes() + 512 * (1 + status.destinations.len());
+        page.transfers.push(view(&controller, &peer, status));
+    }
+    Json(page)
 }
 
 #[utoipa::path(get, path = "/v1/transfers/{id}", params(("id" = u64, Path)),
     responses((status = 200, body = TransferView), (status = 404, body = ErrorBody)))]
-async fn transfer(State(controller): State<Controller>, Path(id): Path<u64>) -> Reply<TransferView> {
+async fn transfer(
+    State(controller): State<Controller>,
+    Extension(peer): Extension<PeerIdentity>,
+    Path(id): Path<u64>,
+) -> Reply<TransferView> {
     let status = controller.status(TransferId(id)).ok_or_else(|| no_transfer(id))?;
-    Ok(Json(view(&controller, status)))
+    Ok(Json(view(&controller, &peer, status)))
 }
 
 /// Which plan of a transfer.
@@ -379,6 +444,7 @@ async fn cancel(
 /// The state of one watcher's stream.
 struct Watcher {
     controller: Controller,
+    peer: PeerIdentity,
     id: TransferId,
     next: u64,
     pending: VecDeque<SseEvent>,
@@ -389,7 +455,7 @@ struct Watcher {
 impl Watcher {
     fn status(&self) -> Option<SseEvent> {
         let status = self.controller.status(self.id)?;
-        SseEvent::default().event("status").json_data(view(&self.controller, status)).ok()
+        SseEvent::default().event("status").json_data(view(&self.controller, &self.peer, status)).ok()
     }
 
     async fn next(mut self) -> Option<(Result<SseEvent, Infallible>, Self)> {
@@ -402,8 +468,9 @@ impl Watcher {
             }
             self.changes.borrow_and_update();
             let (events, over) = self.controller.events_from(self.id, self.next);
-            for (number, event) in events {
+            for (number, mut event) in events {
                 self.next = number + 1;
+                readable_event(&self.peer, &mut event);
                 if let Ok(sse) = SseEvent::default().event("event").id(number.to_string()).json_data(&event) {
                     self.pending.push_back(sse);
                 }
@@ -427,6 +494,7 @@ impl Watcher {
         (status = 404, body = ErrorBody)))]
 async fn events(
     State(controller): State<Controller>,
+    Extension(peer): Extension<PeerIdentity>,
     Path(id): Path<u64>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<SseEvent, Infallible>>>, Refusal> {
@@ -436,7 +504,7 @@ async fn events(
     let changes = controller.watch_events();
     let next = last.map_or(0, |l| l.saturating_add(1));
     let mut watcher =
-        Watcher { controller, id: transfer, next, pending: VecDeque::new(), changes, over: false };
+        Watcher { controller, peer, id: transfer, next, pending: VecDeque::new(), changes, over: false };
     watcher.pending.extend(watcher.status());
     Ok(Sse::new(unfold(watcher, Watcher::next)).keep_alive(KeepAlive::default()))
 }

@@ -281,11 +281,14 @@ pub struct DestinationView {
     pub verdict: Option<Verdict>,
 }
 
-/// All transfers that are remembered.
+/// Transfers that are remembered, as many as fit a reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TransfersView {
     /// Oldest first.
     pub transfers: Vec<TransferView>,
+    /// Whether there are later ones, to be asked for with `after`.
+    #[serde(default)]
+    pub more: bool,
 }
 
 /// The network.

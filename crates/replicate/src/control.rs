@@ -155,6 +155,20 @@ pub struct SiteProgram {
     pub store_and_forward: bool,
     /// Ceiling on what the source sends of this file, if the user set one.
     pub bandwidth_limit: Option<BitRate>,
+    /// Who asked for the transfer.
+    #[serde(default)]
+    pub submitter: Submitter,
+}
+
+/// Who asked for a transfer: what there is only so much of (places, memory) is shared by it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Submitter {
+    /// An operator.
+    #[default]
+    Operator,
+    /// The site, which is the source.
+    Site(SiteId),
 }
 
 /// How one group's data is split, as all its sites must know it.
@@ -401,8 +415,10 @@ pub enum FailureKind {
     Unreadable,
     /// The destination's file cannot be written: no space, no permission, read-only.
     Unwritable,
-    /// The program asks for more memory than the site allows, or contradicts itself.
+    /// The program asks for more memory than the site ever has for it, or contradicts itself.
     Refused,
+    /// Not now: others have what it needs (memory, descriptors), and will give it back.
+    Busy,
 }
 
 /// A flow's counters at its sending end.

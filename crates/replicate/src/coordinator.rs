@@ -25,10 +25,13 @@ mod transfer;
 mod tests;
 
 use crate::control::{
-    Command, FailureKind, FileHash, HopSettings, Priority, Report, Run, SiteProgram, TransferId,
+    Command, FailureKind, FileHash, HopSettings, Priority, Report, Run, SiteProgram, Submitter, TransferId,
 };
+use crate::msg::SYMBOL_BYTES_MAX;
 use crate::plan::{FlowId, Plan};
+use crate::site::BUFFER_PACKETS_MAX;
 use anabranch_graph::Topology;
+use anabranch_units::text::printable;
 use anabranch_units::{BitRate, Duration, Instant, LinkId, SiteId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::{Context, Transfer};
@@ -42,6 +45,7 @@ pub use status::{
     TransferSnapshot, TransferStatus, Verdict,
 };
 pub use together::JointConfig;
+pub use transfer::without_connecting;
 
 /// Why snapshots cannot be taken up again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,9 +191,7 @@ impl<P: Planner> Coordinator<P> {
     pub fn submit(&mut self, now: Instant, request: TransferRequest) -> Result<TransferId, SubmitError> {
         self.advance_clock(now);
         self.check(&request)?;
-        if self.transfers.values().filter(|t| t.outcome().is_none()).count() >= self.config.transfers_max {
-            return Err(SubmitError::TooMany { limit: self.config.transfers_max });
-        }
+        self.find_place(request.submitter)?;
         let id = TransferId(self.next_transfer);
         self.next_transfer += 1;
         let wait_for_all = now < self.born + self.config.gather;
@@ -201,10 +203,45 @@ impl<P: Planner> Coordinator<P> {
         Ok(id)
     }
 
+    /// Whether there is one for a transfer of this submitter.
+    fn find_place(&self, submitter: Submitter) -> Result<(), SubmitError> {
+        let config = &self.config;
+        let (mut all, mut of_sites, mut own) = (0, 0, 0);
+        for t in self.transfers.values().filter(|t| t.outcome().is_none()) {
+            all += 1;
+            of_sites += usize::from(t.submitter() != Submitter::Operator);
+            own += usize::from(t.submitter() == submitter);
+        }
+        if let Submitter::Site(site) = submitter {
+            if own >= config.site_transfers_max {
+                let site = self.topology.site(site).name.clone();
+                return Err(SubmitError::TooManyOfSite { site, limit: config.site_transfers_max });
+            }
+            if of_sites >= config.sites_transfers_max {
+                return Err(SubmitError::TooManyOfSites { limit: config.sites_transfers_max });
+            }
+        }
+        if all >= config.transfers_max {
+            return Err(SubmitError::TooMany { limit: config.transfers_max });
+        }
+        Ok(())
+    }
+
     fn check(&self, request: &TransferRequest) -> Result<(), SubmitError> {
         let sites = self.topology.sites().len();
         let links = self.topology.links().len();
         let ends = || std::iter::once(request.source).chain(request.destinations.iter().map(|d| d.site));
+        let limit = |what, value: u64, min: u64, max: u64| {
+            if (min..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err(SubmitError::OutOfRange { what, value, allowed: format!("{min} to {max}") })
+            }
+        };
+        // First of all, as what follows takes time that grows with these.
+        limit("bytes of a request", request.bytes() as u64, 0, self.config.request_bytes_max as u64)?;
+        limit("sites to avoid", request.avoid_sites.len() as u64, 0, sites as u64)?;
+        limit("links to avoid", request.avoid_links.len() as u64, 0, links as u64)?;
         if let Some(site) = ends().chain(request.avoid_sites.iter().copied()).find(|s| s.index() >= sites) {
             return Err(SubmitError::UnknownSite { site, sites });
         }
@@ -233,18 +270,21 @@ impl<P: Planner> Coordinator<P> {
         if let Some(d) = request.destinations.iter().find(|d| !reached.contains(&d.site)) {
             return Err(SubmitError::NoPath { source: name(request.source), destination: name(d.site) });
         }
-        let limit = |what, value: u64, min: u64, max: u64| {
-            if (min..=max).contains(&value) {
-                Ok(())
-            } else {
-                Err(SubmitError::OutOfRange { what, value, allowed: format!("{min} to {max}") })
-            }
-        };
         limit("destinations", request.destinations.len() as u64, 1, self.config.destinations_max as u64)?;
-        limit("symbol_bytes", request.symbol_bytes.into(), 1, 16 << 20)?;
-        limit("buffer_packets", request.buffer_packets.into(), 1, u16::MAX.into())?;
+        limit("symbol_bytes", request.symbol_bytes.into(), 1, SYMBOL_BYTES_MAX.into())?;
+        limit("buffer_packets", request.buffer_packets.into(), 1, BUFFER_PACKETS_MAX.into())?;
+        let mut overridden = BTreeSet::new();
+        if let Some(again) = request.hop_overrides.iter().find(|o| !overridden.insert(o.link)) {
+            return Err(SubmitError::RepeatedOverride { link: again.link });
+        }
         for hop in std::iter::once(&request.hop).chain(request.hop_overrides.iter().map(|h| &h.hop)) {
             limit("stripes", hop.stripes.into(), 1, 64)?;
+            let named = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+            let good = |name: &&String| (1..=15).contains(&name.len()) && name.chars().all(named);
+            if let Some(name) = hop.congestion_control.as_ref().filter(|name| !good(name)) {
+                let name = printable(name).chars().take(20).collect();
+                return Err(SubmitError::CongestionControl { name });
+            }
             if request.fill && hop.priority == Priority::Fill {
                 return Err(SubmitError::FillWith { what: "hops of priority fill" });
             }
@@ -281,6 +321,7 @@ impl<P: Planner> Coordinator<P> {
         self.advance_clock(now);
         let cancelled = self.with(id, |t, cx| t.cancel(cx)).unwrap_or(false);
         self.plan_waiting();
+        self.evict();
         cancelled
     }
 
@@ -368,6 +409,11 @@ impl<P: Planner> Coordinator<P> {
         self.transfers.get(&id).map(|t| t.status(self.now))
     }
 
+    /// The first transfer with a higher id than `id` that is remembered.
+    pub fn next_after(&self, id: TransferId) -> Option<TransferId> {
+        self.transfers.range(TransferId(id.0.checked_add(1)?)..).next().map(|(id, _)| *id)
+    }
+
     /// Ids of all transfers that are remembered, ascending.
     pub fn transfer_ids(&self) -> impl Iterator<Item = TransferId> + '_ {
         self.transfers.keys().copied()
@@ -431,11 +477,29 @@ impl<P: Planner> Coordinator<P> {
     }
 
     fn evict(&mut self) {
-        let over: Vec<_> =
-            self.transfers.iter().filter(|(_, t)| t.outcome().is_some()).map(|(id, _)| *id).collect();
-        for id in over.iter().take(over.len().saturating_sub(self.config.finished_max)) {
-            self.transfers.remove(id);
-            self.out.changed.insert(*id);
+        let mut over: BTreeMap<Submitter, VecDeque<TransferId>> = BTreeMap::new();
+        for (id, t) in self.transfers.iter().filter(|(_, t)| t.outcome().is_some()) {
+            over.entry(t.submitter()).or_default().push_back(*id);
+        }
+        let is_site = |s: &Submitter| *s != Submitter::Operator;
+        let finished_max = self.config.finished_max;
+        // Whoever submits many loses their own and nobody else's, and sites together never more than half of all places.
+        loop {
+            let all: usize = over.values().map(VecDeque::len).sum();
+            let operators = over.get(&Submitter::Operator).map_or(0, VecDeque::len);
+            let busiest = over.iter().filter(|(s, _)| is_site(s));
+            let busiest =
+                busiest.max_by_key(|(_, own)| (own.len(), own.front().map(|id| std::cmp::Reverse(*id))));
+            let busiest = busiest.map(|(s, own)| (*s, own.len()));
+            let loses = match busiest {
+                Some((site, own)) if own > self.config.site_transfers_max => site,
+                _ if all <= finished_max => return,
+                Some((site, _)) if all - operators > finished_max / 2 => site,
+                _ => Submitter::Operator,
+            };
+            let Some(id) = over.get_mut(&loses).and_then(VecDeque::pop_front) else { return };
+            self.transfers.remove(&id);
+            self.out.changed.insert(id);
         }
     }
 }

@@ -34,6 +34,7 @@ static PROGRAMS: LazyLock<Vec<SiteProgram>> = LazyLock::new(|| {
         symbol_bytes: SYMBOL_BYTES,
         buffer_packets: 4,
         bandwidth_limit: None,
+        submitter: Default::default(),
         hop: &|_| HopSettings { stripes: 1, congestion_control: None, priority: Priority::Bulk },
         address: &|_, _| String::new(),
     };

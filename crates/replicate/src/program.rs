@@ -4,6 +4,7 @@
 
 use crate::control::{
     ByteRange, GroupProgram, HopSettings, Incoming, Outgoing, Priority, Run, SinkProgram, SiteProgram,
+    Submitter,
 };
 use crate::plan::{Flow, FlowId, Input, Mode, Plan};
 use crate::work::RangeSet;
@@ -29,6 +30,8 @@ pub struct Attempted<'a> {
     pub buffer_packets: u16,
     /// Ceiling on what the source sends.
     pub bandwidth_limit: Option<BitRate>,
+    /// Who asked for the transfer.
+    pub submitter: Submitter,
     /// How a link's hop is run. Flows that fill have one connection and the lowest priority, whatever it says.
     pub hop: &'a dyn Fn(LinkId) -> HopSettings,
     /// Where a site listens for data on a link.
@@ -59,6 +62,7 @@ pub fn programs(
         sinks: Vec::new(),
         store_and_forward: plan.store_and_forward,
         bandwidth_limit: attempted.bandwidth_limit,
+        submitter: attempted.submitter,
     };
     let name = |site: SiteId| topology.site(site).name.clone();
     let mut programs = BTreeMap::from([(plan.source, blank(plan.source))]);

@@ -255,8 +255,13 @@ impl<S: CheckedSymbol> Work<S> {
     }
 }
 
+/// Packets that a virtual buffer may hold.
+pub const BUFFER_PACKETS_MAX: u16 = 4_096;
+/// What a packet takes besides its symbol: its places in the machine's tables, and the allocator's.
+const PACKET_BYTES: u64 = 160;
+
 impl SiteProgram {
-    /// The most bytes of symbols that a site running this program holds at once.
+    /// The most bytes of packets that a site running this program holds at once.
     pub fn memory_bytes(&self) -> u64 {
         let packets = u64::from(self.buffer_packets);
         // A job's result occupies the vTx slot it was given.
@@ -283,7 +288,7 @@ impl SiteProgram {
         } else {
             0
         };
-        (links + stored + sinks + 2 * stripes + read) * u64::from(self.symbol_bytes)
+        (links + stored + sinks + 2 * stripes + read) * (u64::from(self.symbol_bytes) + PACKET_BYTES)
     }
 }
 
@@ -300,7 +305,7 @@ impl<S: CheckedSymbol> Site<S> {
             }
         };
         between("symbol_bytes", program.symbol_bytes.into(), 1, crate::msg::SYMBOL_BYTES_MAX.into())?;
-        between("buffer_packets", program.buffer_packets.into(), 1, 4096)?;
+        between("buffer_packets", program.buffer_packets.into(), 1, BUFFER_PACKETS_MAX.into())?;
         // Piece numbers and offsets then never overflow, whatever is added to them.
         between("length", program.length, 0, i64::MAX as u64)?;
         let symbol_bytes = program.symbol_bytes as usize;

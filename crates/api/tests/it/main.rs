@@ -566,3 +566,36 @@ fn corpora_replay() {
         assert!(replay(target, exercise) >= 8, "{target}");
     }
 }
+
+/// #17: one site filled the controller's memory, its store and all its places, and nobody could read how transfers stood.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_site_submits_is_bounded_and_can_be_read() {
+    let world = World::new("flood").await;
+    let (seattle, operator) = (world.client(Role::Site, "seattle"), world.client(Role::Operator, "operator"));
+    let largest = || {
+        let path = || "x".repeat(4_096);
+        let destination = DestinationRequest { site: "New York".into(), path: path() };
+        SubmitRequest::new("seattle", path(), vec![destination])
+    };
+    let mut named = largest();
+    named.hop.congestion_control = Some("x".repeat(70_000));
+    let error = seattle.submit(&named).await.expect_err("too much of it");
+    assert!(matches!(error, ClientError::Refused { status: 413, .. }), "{error:?}");
+    named.hop.congestion_control = Some("x".repeat(16));
+    let error = seattle.submit(&named).await.expect_err("no kernel's");
+    assert!(matches!(error, ClientError::Refused { status: 400, .. }), "{error:?}");
+    for _ in 0..100 {
+        seattle.submit(&largest()).await.expect("it has a tenth of the places");
+    }
+    let error = seattle.submit(&largest()).await.expect_err("and no more");
+    assert!(matches!(error, ClientError::Refused { status: 429, .. }), "{error:?}");
+    for _ in 0..50 {
+        operator.submit(&largest()).await.expect("operators' places are free");
+    }
+    let all = operator.statuses().await.expect("page by page");
+    assert!(all.iter().map(|t| t.id).eq(1..=150), "each once, in order");
+    let page = operator.text("/v1/transfers?after=0").await.expect("the first");
+    assert!(page.len() < 2 << 20 && page.contains("\"more\":true"), "{} bytes", page.len());
+    let store = std::fs::metadata(world.folder.join("controller.redb")).expect("it is there").len();
+    assert!(store < 32 << 20, "{store} bytes in the store");
+}

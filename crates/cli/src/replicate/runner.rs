@@ -232,24 +232,15 @@ pub const fn dscp(priority: Priority) -> u8 {
 impl Runner {
     /// Sets the attempt up and begins to connect. `Ready` is reported when all flows that leave are connected.
     ///
-    /// Errors: a program that contradicts itself or wants more than `memory_max` bytes.
+    /// Errors: a program that contradicts itself.
     pub fn install(
         program: SiteProgram,
         identity: Arc<Identity>,
         source: Option<SourceFile>,
         file: Option<SharedFile>,
-        memory_max: u64,
         config: &SiteConfig,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Result<Self, ProgramError> {
-        let wants = memory_bytes(&program);
-        if wants > memory_max {
-            return Err(ProgramError::OutOfRange {
-                what: "bytes of memory (see --memory)",
-                value: wants,
-                allowed: (1, memory_max),
-            });
-        }
         let site = Site::new(&program)?;
         let (writes, writes_in) = mpsc::unbounded_channel();
         let (errands, errands_in) = mpsc::unbounded_channel();

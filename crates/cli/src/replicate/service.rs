@@ -10,7 +10,9 @@ use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Place, Place
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
-use anabranch_replicate::control::{Command, FailureKind, FileHash, Report, Run, SiteProgram, TransferId};
+use anabranch_replicate::control::{
+    Command, FailureKind, FileHash, Report, Run, SiteProgram, Submitter, TransferId,
+};
 use anabranch_replicate::msg::{Hello, HelloReply};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, Metadata};
@@ -145,7 +147,13 @@ impl Service {
         service
     }
 
-    fn report(&self, report: Report) {
+    fn report(&self, mut report: Report) {
+        // Others will give descriptors back: no file is to blame, whatever was being done with it.
+        if let Report::Failed { kind, reason, .. } = &mut report
+            && reason.contains("Too many open files")
+        {
+            *kind = FailureKind::Busy;
+        }
         // The receiver goes only when the daemon ends.
         let _ = self.reports.send(report);
     }
@@ -382,8 +390,20 @@ impl Service {
         for name in asked {
             anabranch_net::socket::check_congestion_control(name).map_err(|e| refused(e.to_string()))?;
         }
+        let room = |runners: &BTreeMap<Run, Arc<Runner>>| {
+            if runners.len() >= ATTEMPTS_MAX {
+                let reason = format!("{ATTEMPTS_MAX} attempts are installed here, the most there may be");
+                return Err((FailureKind::Busy, reason));
+            }
+            let others = runners.values().map(|r| (r.program().submitter, memory_bytes(r.program())));
+            find_room(self.config.memory_max, others, (program.submitter, memory_bytes(&program)))
+        };
         // An attempt takes the place of the transfer's earlier ones.
-        lock(&self.runners).retain(|other, _| other.transfer != run.transfer || other.attempt > run.attempt);
+        let mut runners = lock(&self.runners);
+        runners.retain(|other, _| other.transfer != run.transfer || other.attempt > run.attempt);
+        // Before a file is made for it.
+        room(&runners)?;
+        drop(runners);
         let sink = program.sinks.first().map(|sink| self.config.folder.name(&sink.path));
         let sink = sink.transpose().map_err(unwritable)?;
         if let Some(name) = &sink {
@@ -401,17 +421,10 @@ impl Service {
         // Under the lock to the end: two attempts must not both take the last memory, and whoever hears that this one is
         // ready must find it.
         let mut runners = lock(&self.runners);
-        if runners.len() >= ATTEMPTS_MAX {
-            return Err(refused(format!(
-                "{} attempts are installed here: at most {ATTEMPTS_MAX}",
-                runners.len()
-            )));
-        }
-        let used: u64 = runners.values().map(|r| memory_bytes(r.program())).sum();
-        let left = self.config.memory_max.saturating_sub(used);
+        room(&runners)?;
         let identity = Arc::clone(&self.identity);
         let reports = self.from_runners.clone();
-        let runner = Runner::install(program, identity, source, file, left, &self.config, reports)
+        let runner = Runner::install(program, identity, source, file, &self.config, reports)
             .map_err(|e| refused(e.to_string()))?;
         runners.insert(run, Arc::new(runner));
         drop(runners);
@@ -548,6 +561,52 @@ impl Service {
 fn whole_hash(file: &File) -> io::Result<(u64, FileHash)> {
     let length = file.metadata()?.len();
     Ok((length, hash_file_at(file, length)?))
+}
+
+/// Whether there is memory for an attempt beside the `others`, which are each given with who asked for it.
+///
+/// Attempts that operators asked for may take all that is free. Those that sites asked for take at most three quarters
+/// together and one site's a quarter, or one attempt where it has no other: so nobody's keep everybody else's out.
+///
+/// Errors: `Refused` where it would never fit, `Busy` where it has to wait for others; one line. Neither says how much is
+/// free, so that a line stays the same for as long as its cause.
+fn find_room(
+    memory_max: u64,
+    others: impl Iterator<Item = (Submitter, u64)>,
+    (submitter, wants): (Submitter, u64),
+) -> Result<(), (FailureKind, String)> {
+    let (mut all, mut of_sites, mut own) = (0, 0, 0);
+    for (other, bytes) in others {
+        all += bytes;
+        of_sites += if other == Submitter::Operator { 0 } else { bytes };
+        own += if other == submitter { bytes } else { 0 };
+    }
+    let (most, whose) = match submitter {
+        Submitter::Operator => (memory_max, "--memory"),
+        Submitter::Site(_) => {
+            (memory_max / 4 * 3, "three quarters of --memory, which is what sites may take")
+        }
+    };
+    if wants > most {
+        let reason = format!(
+            "{wants} bytes of memory: more than {most}, {whose}: choose fewer stripes, smaller symbols or buffers, or allow \
+             more"
+        );
+        return Err((FailureKind::Refused, reason));
+    }
+    let busy = |what: String| Err((FailureKind::Busy, format!("{what}: it begins when others have ended")));
+    if matches!(submitter, Submitter::Site(_)) {
+        if own > 0 && own + wants > memory_max / 4 {
+            return busy(format!("{wants} bytes of memory beside what the same site's transfers take"));
+        }
+        if of_sites + wants > most {
+            return busy(format!("{wants} bytes of memory beside what sites' transfers take"));
+        }
+    }
+    if all + wants > memory_max {
+        return busy(format!("{wants} bytes of memory beside what other transfers take"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

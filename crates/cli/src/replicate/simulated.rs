@@ -11,7 +11,7 @@ mod settings;
 
 use anabranch_endpoint::Len;
 use anabranch_replicate::control::{
-    Attempt, ByteRange, HopSettings, Outgoing, Priority, Run, SiteProgram, TransferId,
+    Attempt, ByteRange, HopSettings, Outgoing, Priority, Run, SiteProgram, Submitter, TransferId,
 };
 use anabranch_replicate::msg::FrameHeader;
 use anabranch_replicate::plan::{FlowId, Mode, Plan, share_flows_under};
@@ -278,6 +278,7 @@ impl Transfer {
             symbol_bytes: settings.symbol.as_u64() as u32,
             buffer_packets: settings.buffer_packets,
             bandwidth_limit: held,
+            submitter: Submitter::Operator,
             hop: &|_| hop.clone(),
             // Streams need none.
             address: &|_, _| String::new(),

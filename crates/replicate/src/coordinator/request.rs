@@ -4,7 +4,7 @@
 //! Leaves out: what it answers (`status`), and who checks a request (`coordinator`).
 
 use super::JointConfig;
-use crate::control::HopSettings;
+use crate::control::{HopSettings, Submitter};
 #[cfg(doc)]
 use crate::plan::Scheme;
 use anabranch_units::{BitRate, Duration, LinkId, SiteId};
@@ -46,6 +46,22 @@ pub struct TransferRequest {
     /// Whether uncoded data of the lowest priority fills what the plan's flows leave of the links ([`crate::plan::Group::fills`]).
     #[serde(default)]
     pub fill: bool,
+    /// Who asks.
+    #[serde(default)]
+    pub submitter: Submitter,
+}
+
+impl TransferRequest {
+    /// About how many bytes it takes in memory and in the store: its lists, and its texts.
+    pub fn bytes(&self) -> usize {
+        let hop = |h: &HopSettings| h.congestion_control.as_ref().map_or(0, String::len);
+        let destinations: usize =
+            self.destinations.iter().map(|d| size_of::<Destination>() + d.path.len()).sum();
+        let overrides: usize =
+            self.hop_overrides.iter().map(|o| size_of::<HopOverride>() + hop(&o.hop)).sum();
+        let avoided = size_of_val(&*self.avoid_sites) + size_of_val(&*self.avoid_links);
+        size_of::<Self>() + self.source_path.len() + hop(&self.hop) + destinations + overrides + avoided
+    }
 }
 
 /// A site that wants the file, and its name there.
@@ -105,8 +121,14 @@ pub enum CorruptPolicy {
 pub struct CoordinatorConfig {
     /// Transfers under way at once.
     pub transfers_max: usize,
-    /// Transfers that are over and still remembered; the oldest goes first.
+    /// Of these, how many sites may have submitted: all together, so that operators always find places.
+    pub sites_transfers_max: usize,
+    /// And how many one site may have submitted. As many of its transfers that are over are remembered.
+    pub site_transfers_max: usize,
+    /// Transfers that are over and still remembered; the oldest of whoever submitted most of them goes first.
     pub finished_max: usize,
+    /// Bytes of a request ([`TransferRequest::bytes`]).
+    pub request_bytes_max: usize,
     /// Destinations of one transfer.
     pub destinations_max: usize,
     /// Bytes of a path.
@@ -169,7 +191,10 @@ impl Default for CoordinatorConfig {
     fn default() -> Self {
         Self {
             transfers_max: 1_000,
+            sites_transfers_max: 500,
+            site_transfers_max: 100,
             finished_max: 1_000,
+            request_bytes_max: 64 << 10,
             destinations_max: 256,
             path_bytes_max: 4_096,
             ranges_max: 65_536,
@@ -257,11 +282,40 @@ pub enum SubmitError {
         /// The destination's name.
         destination: String,
     },
+    /// The name of a congestion control that no kernel has.
+    CongestionControl {
+        /// Its beginning.
+        name: String,
+    },
+    /// Two overrides of one link.
+    RepeatedOverride {
+        /// The link.
+        link: LinkId,
+    },
     /// No more transfers for now.
     TooMany {
         /// The limit.
         limit: usize,
     },
+    /// No more transfers of sites for now.
+    TooManyOfSites {
+        /// The limit.
+        limit: usize,
+    },
+    /// No more transfers of this site for now.
+    TooManyOfSite {
+        /// Its name.
+        site: String,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+impl SubmitError {
+    /// Whether the same request may be accepted later.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::TooMany { .. } | Self::TooManyOfSites { .. } | Self::TooManyOfSite { .. })
+    }
 }
 
 impl std::fmt::Display for SubmitError {
@@ -295,6 +349,23 @@ impl std::fmt::Display for SubmitError {
                 f,
                 "no path from `{source}` to `{destination}` in this topology: avoid less, add a link or drop the \
                  destination"
+            ),
+            Self::CongestionControl { name } => write!(
+                f,
+                "congestion control `{name}`: must be a kernel's name for one, at most 15 letters, digits, - and _"
+            ),
+            Self::RepeatedOverride { link } => {
+                write!(f, "link {link} has two hop overrides: leave one out")
+            }
+            Self::TooManyOfSites { limit } => write!(
+                f,
+                "{limit} transfers that sites submitted are under way, the most there may be: wait for one to end, or let \
+                 an operator submit it"
+            ),
+            Self::TooManyOfSite { site, limit } => write!(
+                f,
+                "{limit} transfers that site `{site}` submitted are under way, the most that one may have: wait for one \
+                 to end or cancel one"
             ),
             Self::TooMany { limit } => {
                 write!(

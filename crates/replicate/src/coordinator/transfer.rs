@@ -11,7 +11,8 @@ mod programs;
 use super::{
     BitRate, Command, CoordinatorConfig, DestinationSnapshot, DestinationStatus, Duration, Event, EventKind,
     FileHash, FlowId, Instant, LinkId, Outbox, Outcome, PhaseName, Plan, Planner, Run, SiteId, SiteState,
-    Topology, TransferId, TransferRequest, TransferSnapshot, TransferStatus, Verdict, audit, ranges,
+    Submitter, Topology, TransferId, TransferRequest, TransferSnapshot, TransferStatus, Verdict, audit,
+    ranges,
 };
 use crate::control::{Attempt, Attributes, ByteRange, FlowDigest};
 use anabranch_units::ByteCount;
@@ -106,6 +107,8 @@ pub(super) struct Transfer {
     last_trouble: Option<String>,
     /// For whom it said last that it waits, and why.
     last_waiting: Option<String>,
+    /// Attempts in a row for which a site had no room, and what was said of it last.
+    crowded: (u32, Option<String>),
     last_progress_event: Option<Instant>,
     cancelled: bool,
     outcome: Option<Outcome>,
@@ -317,6 +320,18 @@ impl Target {
     }
 }
 
+/// How lines begin their tale of how connecting to an address went.
+const CANNOT_CONNECT: &str = "cannot connect to";
+const THE_HOP: &str = "the hop";
+
+/// A line of a status or an event without how connecting to an address went: that is for operators, as a site could have
+/// others connect wherever it likes, and learn what is there.
+pub fn without_connecting(line: &str) -> &str {
+    let told = [CANNOT_CONNECT, THE_HOP].into_iter().filter_map(|begin| line.find(begin)).min();
+    let end = told.and_then(|at| line[at..].find(": ").map(|colon| at + colon));
+    end.map_or(line, |end| &line[..end])
+}
+
 /// What a peer said, fit to be shown and cut: it ends up in one-line messages.
 fn one_line(text: &str) -> String {
     printable(text.trim()).chars().take(500).collect()
@@ -359,6 +374,7 @@ impl Transfer {
             moved_at: None,
             last_trouble: None,
             last_waiting: None,
+            crowded: (0, None),
             last_progress_event: None,
             cancelled: false,
             outcome: None,
@@ -424,6 +440,10 @@ impl Transfer {
 
     pub(super) fn outcome(&self) -> Option<Outcome> {
         self.outcome
+    }
+
+    pub(super) fn submitter(&self) -> Submitter {
+        self.request.submitter
     }
 
     pub(super) fn plan(&self) -> Option<&Plan> {
@@ -809,6 +829,7 @@ impl Transfer {
                     d.unreached = None;
                 }
                 self.phase = Phase::Running(attempt);
+                self.crowded = (0, None);
                 self.event(cx, EventKind::Started);
                 true
             }
@@ -931,9 +952,27 @@ impl Transfer {
         self.changed(cx);
     }
 
+    /// A site has no room for its part now: waits until others have ended, however long that takes.
+    fn wait_for_room(&mut self, cx: &mut Context<'_>, line: String) {
+        self.remove_attempt(cx);
+        let pause = doubled(cx.config.pause_min, self.crowded.0, cx.config.pause_max);
+        self.crowded.0 += 1;
+        self.phase = Phase::Settling { until: cx.now + pause, early: Early::Never };
+        self.last_trouble = Some(line.clone());
+        if self.crowded.1.as_ref() != Some(&line) {
+            self.crowded.1 = Some(line.clone());
+            self.event(cx, EventKind::Waiting { reason: format!("waiting for room at {line}") });
+        }
+        self.changed(cx);
+    }
+
     /// Every destination is over.
     fn close(&mut self, cx: &mut Context<'_>) {
         self.remove_attempt(cx);
+        for d in &mut self.destinations {
+            // Nobody asks for these any more, and they may be many.
+            d.have = Vec::new();
+        }
         let count = |f: fn(&Verdict) -> bool| {
             self.destinations.iter().filter(|d| d.verdict.as_ref().is_some_and(f)).count()
         };

@@ -275,6 +275,7 @@ fn programs(
                 .collect(),
             store_and_forward: false,
             bandwidth_limit: None,
+            submitter: Default::default(),
         })
         .collect()
 }

@@ -2,7 +2,8 @@
 
 use super::*;
 use anabranch_replicate::control::{
-    Attempt, ByteRange, GroupProgram, HopSettings, Incoming, Outgoing, Priority, SinkProgram, TransferId,
+    Attempt, ByteRange, GroupProgram, HopSettings, Incoming, Outgoing, Priority, SinkProgram, Submitter,
+    TransferId,
 };
 use anabranch_replicate::plan::{FlowId, Input, Mode, Term};
 use anabranch_units::{LinkId, SiteId};
@@ -126,6 +127,7 @@ fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram 
             .collect(),
         store_and_forward: false,
         bandwidth_limit: None,
+        submitter: Submitter::Operator,
     }
 }
 
@@ -195,6 +197,96 @@ async fn an_attempt_removed_while_it_was_being_installed_does_not_stay() {
     };
     tokio::time::timeout(Duration::from_secs(20), quiet).await.expect("commands end");
     assert!(lock(&service.runners).is_empty());
+}
+
+/// #17: an attempt for which there was no memory just then failed for good, and one source could have all of it.
+#[test]
+fn memory_is_shared_by_who_submitted_and_waited_for() {
+    let (operator, site) = (Submitter::Operator, |n| Submitter::Site(SiteId(n)));
+    let kind = |others: &[(Submitter, u64)], wanted: (Submitter, u64)| {
+        find_room(100, others.iter().copied(), wanted).map_err(|(kind, _)| kind)
+    };
+    let (busy, refused) = (Err(FailureKind::Busy), Err(FailureKind::Refused));
+    // Operators may have all, and wait for others; what never fits is refused.
+    assert_eq!(kind(&[], (operator, 100)), Ok(()));
+    assert_eq!(kind(&[], (operator, 101)), refused);
+    assert_eq!(kind(&[(site(1), 1)], (operator, 100)), busy);
+    // One site has a quarter, or one attempt.
+    assert_eq!(kind(&[(site(1), 10)], (site(1), 15)), Ok(()));
+    assert_eq!(kind(&[(site(1), 10)], (site(1), 16)), busy);
+    assert_eq!(kind(&[(site(2), 10)], (site(1), 65)), Ok(()));
+    // Sites together have three quarters.
+    assert_eq!(kind(&[(site(2), 10)], (site(1), 66)), busy);
+    assert_eq!(kind(&[], (site(1), 75)), Ok(()));
+    assert_eq!(kind(&[], (site(1), 76)), refused);
+    assert_eq!(kind(&[(operator, 90)], (site(1), 11)), busy);
+}
+
+proptest::proptest! {
+    /// Whatever sites have been given, an operator's attempt of a quarter still fits, and a site that has none gets one of
+    /// a quarter as long as sites' have that much left of theirs.
+    #[test]
+    fn what_sites_take_leaves_operators_their_quarter(
+        wanted in proptest::collection::vec((0..5u16, 1..40u64), 0..60),
+    ) {
+        let mut given: Vec<(Submitter, u64)> = Vec::new();
+        for (site, bytes) in wanted {
+            let wanted = (Submitter::Site(SiteId(site)), bytes);
+            if find_room(100, given.iter().copied(), wanted).is_ok() {
+                given.push(wanted);
+            }
+        }
+        let taken: u64 = given.iter().map(|(_, bytes)| bytes).sum();
+        proptest::prop_assert!(taken <= 75);
+        proptest::prop_assert!(find_room(100, given.iter().copied(), (Submitter::Operator, 25)).is_ok());
+        for site in 0..5 {
+            let own: Vec<u64> =
+                given.iter().filter(|(s, _)| *s == Submitter::Site(SiteId(site))).map(|(_, b)| *b).collect();
+            proptest::prop_assert!(own.len() <= 1 || own.iter().sum::<u64>() <= 40 + 25);
+        }
+    }
+}
+
+/// #17: the same over the service: the second attempt is told to wait, and fits once the first is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_without_memory_is_busy_and_fits_later() {
+    let mut net = Loopback::start(3);
+    let large = |transfer: u64, path: &str| {
+        let mut program = Box::new(chain(&net, 2, 1 << 20, 1));
+        program.run.transfer = TransferId(transfer);
+        program.buffer_packets = 400;
+        program.sinks[0].path = path.into();
+        program
+    };
+    let (first, second) = (large(7, "a.bin"), large(8, "b.bin"));
+    let files = |net: &Loopback| std::fs::read_dir(net.path(2, "")).expect("a folder").count();
+    assert!(memory_bytes(&first) > 33 << 20 && memory_bytes(&first) < 64 << 20, "one fits, two do not");
+    net.sites[2].0.handle(Command::Install { program: first });
+    net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+    let before = files(&net);
+    net.sites[2].0.handle(Command::Install { program: second.clone() });
+    let reason = net
+        .report(2, |r| match r {
+            Report::Failed { run, kind: FailureKind::Busy, reason } if run.transfer == TransferId(8) => {
+                Some(reason.clone())
+            }
+            _ => None,
+        })
+        .await;
+    assert!(reason.contains("begins when others have ended"), "{reason}");
+    assert_eq!(files(&net), before, "nothing is made for what has no room");
+    net.sites[2].0.handle(Command::Uninstall { run: Run { transfer: TransferId(7), ..RUN } });
+    net.sites[2].0.handle(Command::Forget { transfer: TransferId(7) });
+    let ready =
+        |r: &Report| matches!(r, Report::Ready { run } if run.transfer == TransferId(8)).then_some(());
+    let until = async {
+        while lock(&net.sites[2].0.runners).keys().any(|r| r.transfer == TransferId(7)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), until).await.expect("it is removed");
+    net.sites[2].0.handle(Command::Install { program: second });
+    net.report(2, ready).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

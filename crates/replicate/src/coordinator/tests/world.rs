@@ -149,6 +149,7 @@ pub(in crate::coordinator) fn request(source: u16, destinations: &[u16]) -> Tran
         buffer_packets: 4,
         on_corrupt: CorruptPolicy::Repair,
         fill: false,
+        submitter: Submitter::Operator,
     }
 }
 
@@ -179,6 +180,8 @@ pub(super) struct FakeSite {
     pub(super) disk_full: bool,
     pub(super) deaf: bool,
     pub(super) refuses: bool,
+    /// Others have what its part needs.
+    pub(super) is_busy: bool,
     /// Refuses only programs with groups that fill.
     pub(super) refuses_fill: bool,
     pub(super) slow_divisor: u64,
@@ -335,6 +338,12 @@ impl World {
                 have: s.have.clone(),
                 hash: s.finished.then_some(HASH),
                 attributes: None,
+            },
+            Command::Install { program } if s.is_busy => Report::Failed {
+                run: program.run,
+                kind: FailureKind::Busy,
+                reason: "4 GiB of memory beside what other transfers take: it begins when others have ended"
+                    .into(),
             },
             Command::Install { program }
                 if s.refuses || s.refuses_fill && program.groups.iter().any(|g| g.fills.is_some()) =>

@@ -3,8 +3,8 @@
 //! Leaves out: what follows from it, which [`Transfer::step`] decides.
 
 use super::{
-    Audit, Away, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt, LEVEL_MAX, PROGRESS_EVERY,
-    Phase, Running, STRIKES_MAX, Tired, Transfer, Unreached, doubled, one_line,
+    Audit, Away, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt, LEVEL_MAX,
+    PROGRESS_EVERY, Phase, Running, STRIKES_MAX, THE_HOP, Tired, Transfer, Unreached, doubled, one_line,
 };
 use crate::control::ByteRange;
 use crate::coordinator::{
@@ -435,7 +435,7 @@ impl Transfer {
         let tired = self.tired_links.entry(link).or_insert(Tired::new(cx.now, self.id));
         tired.tire(cx.now + settle, run, cx.config);
         let line = format!(
-            "the hop {} to {} failed, says {}: {}",
+            "{THE_HOP} {} to {} failed, says {}: {}",
             cx.name(from),
             cx.name(to),
             cx.name(site),
@@ -451,7 +451,7 @@ impl Transfer {
         let (from, to) = (cx.topology.link(link).from, cx.topology.link(link).to);
         let address = cx.sites[to.index()].addresses.get(&link).map_or("-", String::as_str);
         let line = format!(
-            "{} cannot connect to {} at {}: {}",
+            "{} {CANNOT_CONNECT} {} at {}: {}",
             cx.name(from),
             cx.name(to),
             one_line(address),
@@ -497,6 +497,9 @@ impl Transfer {
             return;
         }
         let line = format!("{}: {}", cx.name(site), one_line(reason));
+        if kind == FailureKind::Busy {
+            return self.handle_busy(cx, site, installed, line);
+        }
         if installed && kind == FailureKind::Refused && self.running().is_some_and(Running::is_filled) {
             // Most likely for the buffers of the flows that fill. Without a site that only passes those on, nothing is lost.
             self.unfilled = true;
@@ -523,6 +526,28 @@ impl Transfer {
             ));
             self.suspects.insert(site);
             self.stop(cx, line, Duration::ZERO);
+        }
+    }
+
+    /// What a site needs for its part is taken now. Where it was asked for something else than its part, nobody answers
+    /// then, and it is asked again.
+    fn handle_busy(&mut self, cx: &mut Context<'_>, site: SiteId, installed: bool, line: String) {
+        if installed && self.running().is_some_and(Running::is_filled) {
+            // Most likely for the buffers of the flows that fill, as above.
+            self.unfilled = true;
+            if self.running().is_some_and(|r| !r.needed.contains(&site)) {
+                return;
+            }
+        }
+        if installed || site == self.request.source && matches!(self.phase, Phase::Inquiring { .. }) {
+            return self.wait_for_room(cx, line);
+        }
+        if let Phase::Inquiring { waiting, .. } = &mut self.phase {
+            waiting.remove(&site);
+            let retry_at = cx.now + cx.config.pause_max;
+            if let Some(d) = self.target_mut(site) {
+                d.retry_at = Some(retry_at);
+            }
         }
     }
 

@@ -98,6 +98,7 @@ impl Transfer {
             symbol_bytes: self.request.symbol_bytes,
             buffer_packets: self.request.buffer_packets,
             bandwidth_limit: self.request.bandwidth_limit.into_iter().chain(held).min(),
+            submitter: self.request.submitter,
             hop: &|link| self.hop(link).clone(),
             address: &|site, link| {
                 let address = cx.sites[site.index()].addresses.get(&link);
