@@ -236,6 +236,8 @@ struct Running {
     source_done: bool,
     begun: Instant,
     active_at: Instant,
+    /// When it was last looked for slow destinations.
+    looked_at: Instant,
     corrupt: u32,
     audits: u32,
     audit: Option<Audit>,
@@ -247,6 +249,8 @@ struct SinkState {
     verified_bytes: u64,
     samples: VecDeque<(Instant, u64)>,
     stalled: f64,
+    /// How long in all its disk, or the way into it, held the flows back.
+    held: Duration,
     slow_since: Option<Instant>,
     done: bool,
     corrupt: bool,

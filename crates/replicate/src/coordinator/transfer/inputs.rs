@@ -568,7 +568,12 @@ impl Transfer {
         self.event(cx, EventKind::Progress { length_bytes: self.length.unwrap_or(0), destinations });
     }
 
-    /// Leaves a destination for later that keeps all the others under half of the planned rate.
+    /// Leaves a destination for later that keeps all the others under half of the planned rate, and that is much slower
+    /// than they are: it alone is what the flows wait for.
+    ///
+    /// A plan knows capacities only as they were written down, so that all may be slower than planned through no fault of
+    /// one. And rates tell nothing: the slowest sets them for all. What tells is for how long each held the flows back. Of
+    /// equals each does so about as long as the other.
     fn look_for_slow(&mut self, cx: &mut Context<'_>) {
         let (now, hold, share, blocked_min) =
             (cx.now, cx.config.slow_hold, cx.config.slow_share, cx.config.slow_blocked);
@@ -602,6 +607,15 @@ impl Transfer {
             })
             .collect();
         let everyone_blocked = blocked.values().all(|b| *b);
+        let passed = now.saturating_since(std::mem::replace(&mut r.looked_at, now));
+        for site in &open {
+            let sink = r.sinks.get_mut(site).expect("open is taken from sinks");
+            if sink.stalled >= blocked_min || blocked[site] && !everyone_blocked {
+                sink.held += passed;
+            }
+        }
+        let helds: BTreeMap<SiteId, Duration> =
+            open.iter().map(|&site| (site, r.sinks[&site].held)).collect();
         let rates: BTreeMap<SiteId, u64> =
             open.iter().map(|&site| (site, r.sinks[&site].rate_bps(now))).collect();
         let mut worst: Option<(SiteId, bool, u64)> = None;
@@ -615,6 +629,10 @@ impl Transfer {
                 continue;
             }
             let since = *sink.slow_since.get_or_insert(now);
+            let least = helds.iter().filter(|(s, _)| **s != site).map(|(_, held)| *held).min();
+            if least.is_some_and(|least| sink.held < hold + least + least) {
+                continue;
+            }
             // The disk is the surer sign; of equals the slower one.
             if now.saturating_since(since) >= hold
                 && levels.get(&site).is_some_and(|l| *l < LEVEL_MAX)
@@ -624,11 +642,11 @@ impl Transfer {
             }
         }
         let Some((slow, disk, rate)) = worst else { return };
-        let (run, cause) = (r.run, if disk { "its disk" } else { "the way into it" });
+        let (run, planned, name) = (r.run, r.plan.rate, cx.name(slow).to_owned());
+        let takes = if disk { "writes" } else { "is reached with" };
         let reason = format!(
-            "{cause} takes {} while {} was planned: the others go on without it, then it gets the rest",
-            BitRate::bps(rate),
-            r.plan.rate
+            "{name} {takes} {}, the plan was {planned}: sending to the others first, {name} after them",
+            BitRate::bps(rate)
         );
         if let Some(d) = self.target_mut(slow) {
             d.level += 1;
@@ -637,8 +655,8 @@ impl Transfer {
             let tired = self.tired_sites.entry(slow).or_insert(Tired::new(now, self.id));
             tired.tire(now, run, cx.config);
         }
-        self.event(cx, EventKind::Postponed { site: slow, reason: reason.clone() });
-        let name = cx.name(slow).to_owned();
-        self.stop(cx, format!("{name} is slow: {reason}"), Duration::ZERO);
+        self.event(cx, EventKind::Postponed { site: slow, reason });
+        // Nothing failed: what follows is the same transfer in another order.
+        self.remove_attempt(cx);
     }
 }

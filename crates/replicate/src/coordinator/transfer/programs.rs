@@ -6,8 +6,8 @@ use super::{Context, Phase, Running, SinkState, Transfer};
 use crate::control::Attempt;
 use crate::coordinator::together::ceiling;
 use crate::coordinator::{
-    BitRate, Command, EventKind, FlowId, HopSettings, LinkId, Plan, Run, SiteId, SiteProgram, TransferId,
-    ranges,
+    BitRate, Command, Duration, EventKind, FlowId, HopSettings, LinkId, Plan, Run, SiteId, SiteProgram,
+    TransferId, ranges,
 };
 use crate::plan::{Input, Mode};
 use crate::program::{self, Attempted};
@@ -36,6 +36,7 @@ impl Transfer {
                     verified_bytes: 0,
                     samples: VecDeque::from([(cx.now, 0)]),
                     stalled: 0.0,
+                    held: Duration::ZERO,
                     slow_since: None,
                     done: false,
                     corrupt: false,
@@ -68,6 +69,7 @@ impl Transfer {
             source_done: false,
             begun: cx.now,
             active_at: cx.now,
+            looked_at: cx.now,
             corrupt: 0,
             audits: 0,
             audit: None,
