@@ -1,7 +1,6 @@
 //! The `anabranch` command: it joins systems to drivers and speaks to people. Holds no protocol.
 //!
-//! Conventions (DESIGN section 5): results on stdout, everything else on stderr; `--json` for programs; exit code 0 done,
-//! 1 failed, 2 wrong usage, 3 some destinations failed, 4 data arrived wrong, 5 cancelled, 130 interrupted.
+//! Conventions: results on stdout, everything else on stderr; `--json` for programs; exit codes are listed in `exit`.
 //! Each verb is a module with an `Args` type and a `run` function. It is a library so that fuzz targets reach its parsers; the program
 //! calls [`main`].
 #![allow(
@@ -14,6 +13,7 @@ mod doctor;
 mod emulate;
 #[doc(hidden)]
 pub mod exercise;
+mod exit;
 mod experiment;
 mod folder;
 mod gather;
@@ -148,7 +148,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // One line: what went wrong, then what led to it; whoever's words they are.
             eprintln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
-            ExitCode::FAILURE
+            exit::code(&error)
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Topologies as users name them: `--topology b4`, a file, a link rate of their own.
 
+use crate::exit::OrUsage as _;
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, SiteId};
@@ -20,13 +21,20 @@ impl TopologyArgs {
     ///
     /// Errors: an unknown name, an unreadable or wrong file, with the line.
     pub fn load(&self) -> anyhow::Result<Topology> {
-        Ok(load(&self.topology, &Defaults::new(self.rate), |p| std::fs::read_to_string(p))?)
+        load(&self.topology, &Defaults::new(self.rate), |p| std::fs::read_to_string(p)).or_usage()
     }
+}
+
+/// The site that is called so; blanks around the name, as in `tokyo, lima`, are none of it.
+///
+/// Errors: a name that the topology does not have.
+pub fn site(topology: &Topology, name: &str) -> anyhow::Result<SiteId> {
+    topology.find_site(name.trim()).or_usage()
 }
 
 /// The sites that a list such as `3,6,12` or `seattle,chicago` names.
 ///
 /// Errors: a name that the topology does not have.
 pub fn sites(topology: &Topology, names: &[String]) -> anyhow::Result<Vec<SiteId>> {
-    names.iter().map(|n| topology.find_site(n).map_err(Into::into)).collect()
+    names.iter().map(|n| site(topology, n)).collect()
 }

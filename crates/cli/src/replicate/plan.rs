@@ -193,7 +193,7 @@ fn ask<'a>(
     to: &[String],
     avoid: Avoid<'_>,
 ) -> anyhow::Result<Request<'a>> {
-    let from = topology.find_site(from)?;
+    let from = network::site(topology, from)?;
     let mut request = Request::new(topology, from, network::sites(topology, to)?);
     request.avoid_sites = network::sites(topology, avoid.0)?;
     request.avoid_links = avoid.1.iter().map(|l| topology.find_link(l)).collect::<Result<_, _>>()?;

@@ -1,5 +1,6 @@
 //! `anabranch replicate send`: asks the controller for a transfer and watches it to its end.
 
+use crate::network;
 use anabranch_api::wire::{
     DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest, TopologyView, TransferView,
 };
@@ -134,7 +135,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             view = client.topology() => view?,
             () = &mut asked_to_end => {
                 eprintln!("nothing was sent");
-                return Ok(ExitCode::from(130));
+                return Ok(ExitCode::from(crate::exit::INTERRUPTED));
             }
         };
         let topology = topology_of(&view)?;
@@ -155,14 +156,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 // Asked once, the sites stop; what they have stays and counts when it is sent again.
                 client.cancel(id).await?;
                 eprintln!("\ntransfer {id} stopped; run the same command again and it goes on from there");
-                Ok(ExitCode::from(130))
+                Ok(ExitCode::from(crate::exit::INTERRUPTED))
             }
         }
     })
 }
 
 fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
-    let name = |text: &str| anyhow::Ok(topology.site(topology.find_site(text)?).name.clone());
+    let name = |text: &str| anyhow::Ok(topology.site(network::site(topology, text)?).name.clone());
     let path = args.name.clone().unwrap_or_else(|| args.file.clone());
     let to = args.to.iter().map(|s| anyhow::Ok(DestinationRequest { site: name(s)?, path: path.clone() }));
     let mut request = SubmitRequest::new(name(&args.from)?, &args.file, to.collect::<Result<Vec<_>, _>>()?);
