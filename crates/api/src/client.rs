@@ -4,8 +4,8 @@
 
 use crate::connection::{BACKOFF_MAX, BACKOFF_MIN, ClientError, Connection, REPLY_BYTES_MAX, REPLY_TIME};
 use crate::wire::{
-    CommandsReply, LinkAddress, RegisterReply, RegisterRequest, ReportsRequest, SubmitReply, SubmitRequest,
-    TopologyView, TransferView, TransfersView,
+    CommandsReply, RegisterReply, RegisterRequest, ReportsRequest, SubmitReply, SubmitRequest, TopologyView,
+    TransferView, TransfersView,
 };
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{System, escaped};
@@ -314,13 +314,13 @@ struct Outbox {
 }
 
 impl SiteLink {
-    /// A link for `site`, which takes in data at `addresses`; `session` must be chosen at random when the site's process
-    /// starts.
-    pub fn new(client: Client, site: impl Into<String>, session: u64, addresses: Vec<LinkAddress>) -> Self {
+    /// A link for `site`; the registration's session must be chosen at random when the site's process starts. The place of
+    /// another process is taken at most once.
+    pub fn new(client: Client, site: impl Into<String>, registration: RegisterRequest) -> Self {
         Self {
             client,
             site: site.into(),
-            registration: RegisterRequest { session, addresses },
+            registration,
             registered: Mutex::default(),
             outbox: Mutex::default(),
         }
@@ -329,7 +329,12 @@ impl SiteLink {
     async fn ensure_registered(&self) -> Result<(u64, u64), ClientError> {
         let mut registered = self.registered.lock().await;
         if !registered.done {
-            let reply = self.client.register(&self.site, &self.registration).await?;
+            let take_over = self.registration.take_over && registered.times == 0;
+            let registration = RegisterRequest { take_over, ..self.registration.clone() };
+            let reply = self.client.register(&self.site, &registration).await?;
+            if let Some(warning) = reply.warning.filter(|_| registered.times == 0) {
+                tracing::warn!("{warning}");
+            }
             // The same queue goes on where we are, a new one counts anew.
             let same = registered.queue == Some(reply.queue);
             registered.after = if same { registered.after.max(reply.after) } else { reply.after };

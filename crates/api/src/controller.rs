@@ -128,6 +128,12 @@ struct SiteQueue {
     last_number: u64,
     acknowledged: u64,
     last_batch: u64,
+    /// Where the site's process takes in data, for messages.
+    address: String,
+    /// Requests of the site's process so far.
+    requests: u64,
+    /// How often it was asked for a sign of life: a long poll is answered at once then.
+    calls: u64,
     /// Long polls in flight: the site is surely there.
     polls: usize,
     heard_at: Option<Instant>,
@@ -201,6 +207,18 @@ struct Counters {
 /// The site must register (again).
 #[derive(Debug)]
 pub(crate) struct NotRegistered;
+
+/// Another process serves the site.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) session: u64,
+    pub(crate) address: String,
+}
+
+/// How long a site's process has for a sign of life when another one wants its place: if its long poll stood until then,
+/// and if its connection was just broken.
+const SIGN_OF_LIFE: [std::time::Duration; 2] =
+    [std::time::Duration::from_secs(3), std::time::Duration::from_secs(1)];
 
 impl Controller {
     /// Opens the store and goes on with what is in it. A [`crate::Server`] then drives it.
@@ -323,15 +341,30 @@ impl Controller {
         self.lock().store_error.clone()
     }
 
-    pub(crate) fn register(
+    /// Notes that a site's process is there, unless another one of the same site is and goes on answering: then that
+    /// one's, after at most 3 s. With `take_over` the new one takes its place in any case.
+    pub(crate) async fn register(
         &self,
         site: SiteId,
         session: u64,
         addresses: Vec<(LinkId, String)>,
-    ) -> (u64, u64) {
-        self.change(|state, now| {
+        take_over: bool,
+    ) -> Result<(u64, u64), Taken> {
+        if !take_over && let Some(other) = self.answers_still(site, session).await {
+            return Err(other);
+        }
+        let name = self.shared.topology.site(site).name.clone();
+        Ok(self.change(|state, now| {
             let queue = &mut state.sites[site.index()];
+            let address = addresses.first().map_or_else(|| "-".to_owned(), |(_, a)| a.clone());
             if queue.session != Some(session) {
+                if queue.up {
+                    tracing::warn!(
+                        site = name,
+                        "another relay takes the place of the one at {}",
+                        queue.address
+                    );
+                }
                 *queue = SiteQueue {
                     session: Some(session),
                     polls: queue.polls,
@@ -339,12 +372,46 @@ impl Controller {
                     ..SiteQueue::default()
                 };
             }
+            if !queue.up {
+                tracing::info!(site = name, data_at = address, "site is up");
+            }
+            queue.address = address;
             queue.heard_at = Some(now);
             queue.up = true;
             let after = (queue.acknowledged, queue.id);
             state.coordinator.handle_site_up(now, site, session, addresses);
             after
-        })
+        }))
+    }
+
+    /// The site's process of another session, if there is one that gives a sign of life.
+    async fn answers_still(&self, site: SiteId, session: u64) -> Option<Taken> {
+        let (requests, mut left) = {
+            let mut state = self.lock();
+            let queue = &mut state.sites[site.index()];
+            if !queue.up || queue.session.is_none_or(|other| other == session) {
+                return None;
+            }
+            queue.calls += 1;
+            let wait = SIGN_OF_LIFE[usize::from(queue.polls == 0)];
+            (queue.requests, wait)
+        };
+        self.shared.commands[site.index()].notify_waiters();
+        const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
+        while !left.is_zero() {
+            tokio::time::sleep(LOOK_EVERY).await;
+            left = left.saturating_sub(LOOK_EVERY);
+            let state = self.lock();
+            let queue = &state.sites[site.index()];
+            if !queue.up || queue.session.is_none_or(|other| other == session) {
+                return None;
+            }
+            if queue.requests != requests {
+                let (session, address) = (queue.session.unwrap_or_default(), queue.address.clone());
+                return Some(Taken { session, address });
+            }
+        }
+        None
     }
 
     pub(crate) fn reports(
@@ -356,6 +423,7 @@ impl Controller {
     ) -> Result<(), NotRegistered> {
         self.change(|state, now| {
             let queue = state.hear(now, site, session)?;
+            queue.requests += 1;
             if batch <= queue.last_batch {
                 return Ok(());
             }
@@ -378,12 +446,19 @@ impl Controller {
     ) -> Result<Vec<(u64, Command)>, NotRegistered> {
         let end = tokio::time::Instant::now() + wait;
         let _guard = PollGuard::new(self, site);
+        let mut calls = None;
         loop {
             let notified = self.shared.commands[site.index()].notified();
             {
                 let mut state = self.lock();
                 let now = state.now();
+                if calls.is_some_and(|calls| state.sites[site.index()].calls != calls) {
+                    // The next request is the sign of life.
+                    return Ok(Vec::new());
+                }
                 let queue = state.hear(now, site, session)?;
+                queue.requests += u64::from(calls.is_none());
+                calls = Some(queue.calls);
                 queue.acknowledged = queue.acknowledged.max(after.min(queue.last_number));
                 let acknowledged = queue.acknowledged;
                 queue.queue.retain(|(number, _)| *number > acknowledged);
@@ -598,6 +673,12 @@ impl Controller {
             let queue = &mut state.sites[i];
             if self.silent_at(queue).is_some_and(|t| now >= t) {
                 queue.up = false;
+                let site = &self.shared.topology.site(SiteId(i as u16)).name;
+                tracing::warn!(
+                    site,
+                    "site is away: nothing was heard of it for {}",
+                    self.shared.site_grace.in_words()
+                );
                 state.coordinator.handle_site_down(now, SiteId(i as u16));
             }
         }

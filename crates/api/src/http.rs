@@ -4,11 +4,11 @@
 //! that it is the source of (CodedBulk section 2.4, step 1). Leaves out: TLS and connections. Read [`router`] first.
 
 use crate::answer::{ErrorBody, HealthView, Refusal, Reply, complete, read, speaks_for};
-use crate::controller::Controller;
+use crate::controller::{Controller, Taken};
 use crate::wire::{
     CommandsReply, DestinationRequest, DestinationView, HopOverrideRequest, HopRequest, LinkAddress,
     LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest, ReportsRequest, SiteView,
-    SubmitReply, SubmitRequest, TopologyView, TransferView, TransfersView,
+    SubmitReply, SubmitRequest, TopologyDigest, TopologyView, TransferView, TransfersView,
 };
 use anabranch_graph::Topology;
 use anabranch_net::keys::Role;
@@ -53,6 +53,7 @@ const PAGE_BYTES: usize = 1 << 20;
         ErrorBody,
         RegisterRequest,
         LinkAddress,
+        TopologyDigest,
         RegisterReply,
         CommandsReply,
         NumberedCommand,
@@ -112,7 +113,9 @@ fn no_transfer(id: u64) -> Refusal {
 }
 
 #[utoipa::path(post, path = "/v1/sites/{site}/register", params(("site" = String, Path)), request_body = RegisterRequest,
-    responses((status = 200, body = RegisterReply), (status = 403, body = ErrorBody)))]
+    responses((status = 200, body = RegisterReply), (status = 403, body = ErrorBody),
+        (status = 412, body = ErrorBody, description = "another topology"),
+        (status = 423, body = ErrorBody, description = "another process serves the site")))]
 async fn register(
     State(controller): State<Controller>,
     Extension(peer): Extension<PeerIdentity>,
@@ -137,9 +140,34 @@ async fn register(
             return Err(Refusal(StatusCode::BAD_REQUEST, reason));
         }
     }
+    let refused = |status: StatusCode, reason: String| {
+        tracing::warn!(site = peer.name, "relay refused: {reason}");
+        Refusal(status, reason)
+    };
+    let own = TopologyDigest::of(topology);
+    let other = request.topology.unwrap_or_else(|| own.clone());
+    if other.names != own.names {
+        let reason = "the relay's topology has other sites or links than this controller's: start both with the same file";
+        return Err(refused(StatusCode::PRECONDITION_FAILED, reason.into()));
+    }
+    let warning = (other.whole != own.whole).then(|| {
+        "the relay's topology has other rates or delays than the controller's, which are those that count"
+            .to_owned()
+    });
+    if let Some(warning) = &warning {
+        tracing::warn!(site = peer.name, "{warning}");
+    }
     let addresses = request.addresses.into_iter().map(|a| (a.link, a.address)).collect();
-    let (after, queue) = controller.register(site, request.session, addresses);
-    Ok(Json(RegisterReply { after, queue, site: site.0 }))
+    let registered = controller.register(site, request.session, addresses, request.take_over).await;
+    let (after, queue) = registered.map_err(|Taken { session, address }| {
+        let reason = format!(
+            "another relay of site `{}` is running, which takes in data at {address} (session {session:016x}): end that \
+             one, or start the new one with --take-over",
+            peer.name
+        );
+        refused(StatusCode::LOCKED, reason)
+    })?;
+    Ok(Json(RegisterReply { after, queue, site: site.0, warning }))
 }
 
 #[derive(serde::Deserialize)]

@@ -180,7 +180,7 @@ pub(crate) struct Stored {
 }
 
 /// What ids mean: site names and the ends of links, in order.
-fn fingerprint(topology: &Topology) -> Vec<u8> {
+pub(crate) fn fingerprint(topology: &Topology) -> Vec<u8> {
     let mut text = String::new();
     for site in topology.sites() {
         text.push_str(&format!("{:?} ", site.name));

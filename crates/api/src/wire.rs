@@ -19,6 +19,48 @@ pub struct RegisterRequest {
     pub session: u64,
     /// Where it listens for data, for each link that ends there.
     pub addresses: Vec<LinkAddress>,
+    /// The network as the site knows it.
+    #[serde(default)]
+    pub topology: Option<TopologyDigest>,
+    /// Whether to take the place of another process of the site that is there.
+    #[serde(default)]
+    pub take_over: bool,
+}
+
+impl RegisterRequest {
+    /// A process that knows what the controller knows, and takes nobody's place.
+    pub fn new(session: u64, addresses: Vec<LinkAddress>) -> Self {
+        Self { session, addresses, topology: None, take_over: false }
+    }
+}
+
+/// By which two processes see whether they know the same network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TopologyDigest {
+    /// Of the sites' names and the links' ends, in order: what ids mean.
+    pub names: u64,
+    /// Of the links' rates, delays and costs, too.
+    pub whole: u64,
+}
+
+impl TopologyDigest {
+    /// Of a topology.
+    pub fn of(topology: &anabranch_graph::Topology) -> Self {
+        let mut text = crate::store::fingerprint(topology);
+        let names = fnv1a(&text);
+        for link in topology.links() {
+            let p = &link.properties;
+            text.extend_from_slice(&p.capacity.as_bps().to_le_bytes());
+            text.extend_from_slice(&p.delay.as_ps().to_le_bytes());
+            text.extend_from_slice(&p.cost.to_le_bytes());
+        }
+        Self { names, whole: fnv1a(&text) }
+    }
+}
+
+/// FNV-1a of 64 bits: finds mistakes, not forgers.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Where data of one link is taken in.
@@ -40,6 +82,9 @@ pub struct RegisterReply {
     pub queue: u64,
     /// The site's id in the topology.
     pub site: u16,
+    /// What is odd about the site, in one line for its operator.
+    #[serde(default)]
+    pub warning: Option<String>,
 }
 
 /// Commands for one site.

@@ -5,7 +5,7 @@
 mod replay;
 mod shuffle;
 
-use anabranch_api::wire::{DestinationRequest, LinkAddress, SubmitRequest};
+use anabranch_api::wire::{DestinationRequest, LinkAddress, RegisterRequest, SubmitRequest, TopologyDigest};
 use anabranch_api::{
     Client, ClientError, Controller, ControllerConfig, ServeConfig, Server, SiteLink, StoreError, WatchItem,
 };
@@ -142,7 +142,7 @@ impl World {
     fn link(&self, name: &str, session: u64) -> SiteLink {
         let link = LinkId(if name == "seattle" { 1 } else { 0 });
         let addresses = vec![LinkAddress { link, address: "127.0.0.1:9".into() }];
-        SiteLink::new(self.client(Role::Site, name), name, session, addresses)
+        SiteLink::new(self.client(Role::Site, name), name, RegisterRequest::new(session, addresses))
     }
 
     /// Both sites, which hold the file back while the first flag is set and count their starts in the second.
@@ -334,20 +334,89 @@ async fn a_site_that_falls_silent_counts_as_gone() {
     assert!(is_up(true).await);
 }
 
+fn refusal(result: Result<Vec<Command>, ClientError>) -> (u16, String) {
+    match result {
+        Err(ClientError::Refused { status, error }) => (status, error),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// #17: two processes of one site took each other's place without a word, and a transfer's parts lay in either's folder.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_process_of_a_site_is_refused_while_the_first_one_lives() {
+    let world = World::new("second").await;
+    let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+    let first = site(world.link("seattle", 1), hold.clone(), starts.clone());
+    let operator = world.client(Role::Operator, "operator");
+    while !operator.topology().await.expect("it is there").sites[0].up {
+        tokio::time::sleep(StdDuration::from_millis(20)).await;
+    }
+    for _ in 0..3 {
+        let (status, error) = refusal(world.link("seattle", 2).next_commands().await);
+        assert_eq!(status, 423);
+        assert!(error.contains("127.0.0.1:9") && error.contains("0000000000000001"), "{error}");
+        assert!(error.contains("--take-over"), "{error}");
+    }
+    assert!(!first.is_finished());
+    // One that is gone makes room, at the latest when it gives no sign of life.
+    first.abort();
+    let _ = first.await;
+    let _second = site(world.link("seattle", 3), hold.clone(), starts.clone());
+    let session = async || refusal(world.link("seattle", 4).next_commands().await).1;
+    tokio::time::sleep(StdDuration::from_secs(4)).await;
+    assert!(session().await.contains("0000000000000003"));
+    // Where the operator says so the new one takes over, and the old one is told.
+    let link = world.link("seattle", 3);
+    let mut registration =
+        RegisterRequest::new(5, vec![LinkAddress { link: LinkId(1), address: "127.0.0.1:9".into() }]);
+    registration.take_over = true;
+    let new = SiteLink::new(world.client(Role::Site, "seattle"), "seattle", registration);
+    let _third = site(new, hold, starts);
+    tokio::time::sleep(StdDuration::from_millis(500)).await;
+    let (status, error) = refusal(link.next_commands().await);
+    assert!(status == 423 && error.contains("0000000000000005"), "{error}");
+}
+
+/// #17: a site that knew another network was taken on as if nothing were odd.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_site_with_another_topology_is_told_so() {
+    let world = World::new("other-topology").await;
+    let client = world.client(Role::Site, "seattle");
+    let register = async |topology: &Topology| {
+        let mut request = RegisterRequest::new(1, vec![]);
+        request.topology = Some(TopologyDigest::of(topology));
+        client.register("seattle", &request).await
+    };
+    assert_eq!(register(&pair()).await.expect("the same").warning, None);
+    let with = |rate, sites: &[&str]| {
+        let mut t = Topology::new("pair");
+        let ids: Vec<_> = sites.iter().map(|s| t.add_site(*s, None).expect("names differ")).collect();
+        t.add_cable(ids[0], ids[1], LinkProperties::new(rate, Duration::from_ms(1))).expect("a good cable");
+        t
+    };
+    let warning =
+        register(&with(BitRate::mbps(7), &["seattle", "New York"])).await.expect("sites fit").warning;
+    assert!(warning.is_some_and(|w| w.contains("other rates or delays")));
+    let error = register(&with(BitRate::mbps(20), &["seattle", "oslo"])).await.expect_err("no").to_string();
+    assert!(error.contains("other sites or links"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_not_is_refused() {
     let world = World::new("refused").await;
     // A site in another's name, by its own certificate.
     let seattle = world.client(Role::Site, "seattle");
-    let impostor = SiteLink::new(seattle.clone(), "New York", 1, vec![]);
+    let impostor = SiteLink::new(seattle.clone(), "New York", RegisterRequest::new(1, vec![]));
     let error = impostor.next_commands().await.expect_err("another's name");
     let ClientError::Refused { status: 403, error } = error else { panic!("{error:?}") };
     assert!(error.contains("site `seattle` may not speak for site `New York`"), "{error}");
     assert!(error.contains(&world.address.to_string()), "{error}");
     // An operator is no site.
     let operator = world.client(Role::Operator, "operator");
-    let error =
-        SiteLink::new(operator.clone(), "seattle", 1, vec![]).next_commands().await.expect_err("no site");
+    let error = SiteLink::new(operator.clone(), "seattle", RegisterRequest::new(1, vec![]))
+        .next_commands()
+        .await
+        .expect_err("no site");
     assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
     // A site submits its own files and nobody else's.
     let other = SubmitRequest::new(
@@ -365,7 +434,10 @@ async fn who_may_not_is_refused() {
     assert_eq!(operator.status(own).await.expect("it is remembered").exit_code, Some(5));
     // An address of a link that ends elsewhere.
     let wrong = vec![LinkAddress { link: LinkId(0), address: "127.0.0.1:9".into() }];
-    let error = SiteLink::new(seattle, "seattle", 1, wrong).next_commands().await.expect_err("not its link");
+    let error = SiteLink::new(seattle, "seattle", RegisterRequest::new(1, wrong))
+        .next_commands()
+        .await
+        .expect_err("not its link");
     assert!(error.to_string().contains("link 0 does not end at site `seattle`"), "{error}");
 }
 

@@ -3,8 +3,8 @@
 use super::runner::Fault;
 use super::service::{CONNECTIONS_MAX, Service, SiteConfig};
 use crate::folder::{Folder, Links};
-use crate::network::TopologyArgs;
-use anabranch_api::wire::LinkAddress;
+use crate::network::{self, TopologyArgs};
+use anabranch_api::wire::{LinkAddress, RegisterRequest, TopologyDigest};
 use anabranch_api::{Client, ClientError, SiteLink};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
@@ -47,6 +47,9 @@ pub struct Args {
     /// Where the far end of one link reaches this site, as FROM=HOST:PORT (FROM the site that sends).
     #[arg(long, value_name = "FROM=HOST:PORT")]
     link: Vec<String>,
+    /// Take the place of another relay of this site, which then ends.
+    #[arg(long)]
+    take_over: bool,
     /// The most memory that all transfers together may take here; the process needs up to 64 MiB besides.
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: ByteCount,
@@ -73,7 +76,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
-    let site = topology.find_site(&args.site)?;
+    let site = network::site(&topology, &args.site)?;
     let name = topology.site(site).name.clone();
     let root = args.dir.canonicalize().with_context(|| {
         format!("--dir {}: make this folder, or name the one that holds the files", args.dir.display())
@@ -99,9 +102,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let service = Service::start(config, identity.clone(), vec![listener], reports);
         eprintln!("site {name} takes data on {listen}; controller {}", args.controller);
         let session = crate::process::random()?;
-        let link = Arc::new(SiteLink::new(client, name, session, addresses));
+        let digest = Some(TopologyDigest::of(&topology));
+        let registration =
+            RegisterRequest { session, addresses, topology: digest, take_over: args.take_over };
+        let link = Arc::new(SiteLink::new(client, name, registration));
         tokio::select! {
-            never = converse(&link, &service) => match never {},
+            refused = converse(&link, &service) => Err(refused.into()),
             never = send_reports(&link, reports_in) => match never {},
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => {
@@ -126,7 +132,7 @@ fn addresses(
     for entry in &args.link {
         let (from, address) =
             entry.split_once('=').with_context(|| format!("--link {entry}: write FROM=HOST:PORT"))?;
-        let from = topology.find_site(from)?;
+        let from = network::site(topology, from)?;
         let mut known = topology.links_in(site).filter(|l| topology.link(*l).from == from).peekable();
         anyhow::ensure!(known.peek().is_some(), "--link {entry}: no link comes from there to this site");
         of_link.extend(known.map(|l| (l, address.to_owned())));
@@ -140,19 +146,22 @@ fn addresses(
     Ok(of_link.into_iter().map(|(link, address)| LinkAddress { link, address }).collect())
 }
 
-async fn converse(link: &SiteLink, service: &Arc<Service>) -> std::convert::Infallible {
+/// Does what the controller says, until the controller will have nothing to do with this site.
+async fn converse(link: &SiteLink, service: &Arc<Service>) -> ClientError {
     let mut lost = false;
     loop {
         match link.next_commands().await {
             Ok(commands) => {
                 if std::mem::take(&mut lost) {
-                    tracing::warn!("the controller is back");
+                    tracing::info!("the controller is back");
                 }
                 commands.into_iter().for_each(|c| service.handle(c));
             }
+            // No such site here, another topology, another relay of this site: nothing that time mends.
+            Err(error @ ClientError::Refused { status: 403 | 404 | 412 | 423, .. }) => return error,
             Err(error) => {
                 if !std::mem::replace(&mut lost, true) {
-                    tracing::warn!(%error, "the controller cannot be reached: trying on");
+                    tracing::warn!("{error}; trying on");
                 }
                 tokio::time::sleep(RETRY).await;
             }

@@ -59,3 +59,31 @@ fn a_congestion_control_that_no_kernel_has_is_refused_in_one_line() {
     assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
     assert!(said.contains("paris: congestion control `foo`: unknown to this machine's kernel"), "{said}");
 }
+
+/// #17: a second relay of a site and the first took each other's place for ever, and no log had a line.
+#[test]
+fn a_second_relay_of_a_site_ends_with_one_line() {
+    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+    local.wait_for(&["paris"]);
+    let (code, said) = run(local.relay("paris", "elsewhere"));
+    assert_eq!(code, Some(1), "{said}");
+    let last = said.lines().last().expect("it says why");
+    assert!(
+        last.contains("another relay of site `paris` is running") && last.contains("--take-over"),
+        "{said}"
+    );
+}
+
+/// #17: a relay with a site that its controller does not know said for ever that it could not be reached.
+#[test]
+fn a_relay_whose_topology_is_another_ends_with_one_line() {
+    let local = Local::start(TRIANGLE, &[]);
+    let other = TRIANGLE.replace("lima", "oslo");
+    std::fs::write(local.path("network.toml"), other).expect("the folder is ours");
+    let (code, said) = run(local.relay("paris", "paris"));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.lines().last().is_some_and(|l| l.contains("other sites or links than this controller's")),
+        "{said}"
+    );
+}

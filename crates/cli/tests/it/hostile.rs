@@ -204,7 +204,11 @@ impl Actor {
         let address = world.address(name).to_string();
         let addresses = world.topology.links_in(site);
         let addresses = addresses.map(|link| LinkAddress { link, address: address.clone() }).collect();
-        let link = SiteLink::new(world.client(Role::Site, name), name, 7, addresses);
+        let link = SiteLink::new(
+            world.client(Role::Site, name),
+            name,
+            anabranch_api::wire::RegisterRequest::new(7, addresses),
+        );
         let link = Arc::new(link);
         let (programs_out, programs) = mpsc::unbounded_channel();
         let mut tasks = tokio::task::JoinSet::new();
