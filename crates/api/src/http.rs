@@ -17,6 +17,7 @@ use anabranch_replicate::control::{HopSettings, Submitter, TransferId};
 use anabranch_replicate::coordinator::{
     Destination, Event, EventKind, HopOverride, TransferRequest, TransferStatus, Verdict, without_connecting,
 };
+use anabranch_units::text::printable;
 use anabranch_units::{LinkId, SiteId};
 use axum::Router;
 use axum::body::Bytes;
@@ -131,12 +132,22 @@ async fn register(
             let reason = format!("link {} does not end at site `{}`", a.link, peer.name);
             return Err(Refusal(StatusCode::BAD_REQUEST, reason));
         }
-        let port = a
-            .address
-            .rsplit_once(':')
-            .and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
-        if port.is_none() || a.address.len() > 300 {
-            let reason = format!("data address `{}` of link {}: must be host:port", a.address, a.link);
+        let parts =
+            a.address.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+        let Some((host, _)) = parts.filter(|_| a.address.len() <= 300) else {
+            let address = printable(&a.address).chars().take(300).collect::<String>();
+            let reason = format!("data address `{address}` of link {}: must be host:port", a.link);
+            return Err(Refusal(StatusCode::BAD_REQUEST, reason));
+        };
+        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        if let Some(allowed) = topology.site(site).hosts.as_ref().filter(|allowed| !allowed.allows(host)) {
+            let reason = format!(
+                "data address `{}` of link {}: the topology has site `{}` at {allowed}: choose one there, or change it",
+                printable(&a.address),
+                a.link,
+                printable(&peer.name)
+            );
+            tracing::warn!("{reason}");
             return Err(Refusal(StatusCode::BAD_REQUEST, reason));
         }
     }

@@ -10,6 +10,7 @@ pub mod builtin;
 pub mod datacentre;
 pub mod file;
 mod flow;
+mod hosts;
 mod paths;
 mod routes;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod topology;
 mod trees;
 
 pub use flow::{Adjacency, Cut, LinkFlow, max_flow, min_cost_flow, min_cut};
+pub use hosts::Hosts;
 pub use paths::{decompose, disjoint_paths, distances, shortest_path};
 pub use routes::Routes;
 pub use topology::{

@@ -31,6 +31,8 @@ pub struct Site {
     pub place: Option<Place>,
     /// It stands in the network and has no host of its own.
     pub is_switch: bool,
+    /// Where others may be told to reach it; anywhere if that is not said.
+    pub hosts: Option<crate::Hosts>,
 }
 
 /// A point on Earth.
@@ -327,14 +329,14 @@ impl Topology {
         name: impl Into<String>,
         place: Option<Place>,
     ) -> Result<SiteId, TopologyError> {
-        self.push_site(Site { name: name.into(), place, is_switch: false })
+        self.push_site(Site { name: name.into(), place, is_switch: false, hosts: None })
     }
 
     /// Adds a site that only forwards and returns its id, the next free one.
     ///
     /// Errors: as [`Topology::add_site`].
     pub fn add_switch(&mut self, name: impl Into<String>) -> Result<SiteId, TopologyError> {
-        self.push_site(Site { name: name.into(), place: None, is_switch: true })
+        self.push_site(Site { name: name.into(), place: None, is_switch: true, hosts: None })
     }
 
     /// Adds a site of either kind.

@@ -13,6 +13,7 @@ pub mod certificate;
 pub mod datagram;
 pub mod identity;
 pub mod keys;
+pub mod resolve;
 pub mod revoked;
 pub mod seal;
 pub mod socket;

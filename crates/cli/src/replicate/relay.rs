@@ -93,6 +93,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let listen = listener.local_addr()?;
         let addresses = addresses(args, listen, &topology, site)?;
         let client = Client::new(&args.controller, &identity, Duration::from_secs(30))?;
+        // Emptied at every turn of `send_reports`, which bounds what it holds; a turn takes no longer than the client's
+        // patience.
         let (reports, reports_in) = mpsc::unbounded_channel();
         if let Some(fault) = args.inject_fault {
             tracing::warn!(?fault, "this site does wrong on purpose: --inject-fault is for tests");

@@ -79,8 +79,12 @@ struct Shared {
     /// Woken when a flow that leaves may have a frame.
     ready: BTreeMap<FlowId, Notify>,
     supply: Notify,
+    // Bounded by the machine, which hands out no more than its sinks' and spools' capacities until it hears that it is done
+    // ([`SiteProgram::memory_bytes`] counts it).
     writes: mpsc::UnboundedSender<Write<Bytes>>,
     errands: mpsc::UnboundedSender<Errand>,
+    // Bounded by what an attempt says: a few reports once, [`CORRUPT_REPORTS_MAX`], and progress twice a second, which
+    // whoever sends them thins out.
     reports: mpsc::UnboundedSender<Report>,
     flows: BTreeMap<FlowId, FlowCounters>,
     digests: Mutex<Digests>,

@@ -71,6 +71,8 @@ pub struct Service {
     opened: Condvar,
     /// Hashes of whole source files.
     hashes: Mutex<BTreeMap<HashKey, FileHash>>,
+    // Both are bounded by how many attempts there may be and what one says (`runner`); `relay` keeps only the newest of
+    // what waits for a controller that is away.
     reports: mpsc::UnboundedSender<Report>,
     /// What runners say on its way to `reports`.
     from_runners: mpsc::UnboundedSender<Report>,

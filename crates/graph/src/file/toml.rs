@@ -15,6 +15,7 @@
 //! name = "amsterdam"
 //! latitude_deg = 52.37             # north; the two go together
 //! longitude_deg = 4.90             # east
+//! address = "192.0.2.0/24"         # where others may be told to reach it: a network, an address or a host's name
 //! [[site]]
 //! name = "ashburn"
 //! [[site]]
@@ -37,7 +38,7 @@
 
 use super::{At, Defaults, Problem, quoted};
 use crate::builtin::{fibre_delay, fibre_delay_over};
-use crate::{LinkProperties, Place, Site, Topology};
+use crate::{Hosts, LinkProperties, Place, Site, Topology};
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 use anabranch_units::{BitRate, ByteCount, ParseQuantityError, SiteId};
@@ -76,13 +77,14 @@ pub(super) fn read(text: &str, outer: &Defaults) -> Result<Topology, At> {
     let mut topology = Topology::new(name);
     for site in root.tables("site", "[[site]]")? {
         site.only(
-            "name, latitude_deg, longitude_deg, switch",
-            &["name", "latitude_deg", "longitude_deg", "switch"],
+            "name, latitude_deg, longitude_deg, switch, address",
+            &["name", "latitude_deg", "longitude_deg", "switch", "address"],
         )?;
         let name = site.require("name", "name = \"…\"")?.text()?.to_owned();
         let place = site.place()?;
+        let hosts = site.field("address").map(|f| f.hosts()).transpose()?;
         let is_switch = site.field("switch").map(|f| f.boolean()).transpose()?.unwrap_or(false);
-        let added = topology.push_site(Site { name, place, is_switch });
+        let added = topology.push_site(Site { name, place, is_switch, hosts });
         added.map_err(|e| Problem::Topology(e).at(site.at))?;
     }
 
@@ -263,6 +265,10 @@ impl<'a> Field<'a> {
     fn text(&self) -> Result<&'a str, At> {
         self.value.get_ref().as_str().ok_or_else(|| self.bad("a text in quotes"))
     }
+    fn hosts(&self) -> Result<Hosts, At> {
+        let allowed = "a network such as \"10.0.0.0/8\", an address or a host's name";
+        self.text()?.parse().map_err(|()| self.bad(allowed))
+    }
     fn boolean(&self) -> Result<bool, At> {
         self.value.get_ref().as_bool().ok_or_else(|| self.bad("true or false"))
     }
@@ -341,6 +347,9 @@ pub fn write(topology: &Topology) -> String {
         }
         if site.is_switch {
             let _ = writeln!(out, "switch = true");
+        }
+        if let Some(hosts) = &site.hosts {
+            let _ = writeln!(out, "address = {}", text(&hosts.to_string()));
         }
     }
     let mut links = topology.links().iter().peekable();

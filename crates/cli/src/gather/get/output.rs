@@ -97,6 +97,7 @@ impl Output {
     /// Errors: the system has no thread to give.
     pub fn start(syncs: bool) -> std::io::Result<(Self, mpsc::UnboundedReceiver<Reply>)> {
         let (orders, mut orders_out) = mpsc::channel(ORDERS_MAX);
+        // Bounded by the orders: each has one reply at the most, and who orders reads them.
         let (replies, replies_out) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("output".into()).spawn(move || {
             let mut files = BTreeMap::new();

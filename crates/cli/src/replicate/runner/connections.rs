@@ -9,6 +9,7 @@ use super::{
 use anabranch_net::cause::{cause, is_firm};
 use anabranch_net::identity::{Guard, Identity};
 use anabranch_net::keys::Role;
+use anabranch_net::resolve::Resolver;
 use anabranch_net::socket::{self, TcpOptions};
 use anabranch_replicate::control::{FlowSide, Outgoing, Priority, Report};
 use anabranch_replicate::msg::{FrameHeader, Hello, HelloReply};
@@ -16,13 +17,16 @@ use anabranch_replicate::plan::FlowId;
 use anabranch_replicate::site::{AcceptError, Frame, Packet};
 use bytes::BytesMut;
 use std::io;
-use std::net::ToSocketAddrs;
+use std::sync::LazyLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
+
+/// Of all attempts, as what it bounds are the process's threads. Names are counted to the site that goes by them.
+static RESOLVER: LazyLock<Resolver> = LazyLock::new(Resolver::default);
 
 const ALIVE: u8 = 1;
 const TAKEN: u8 = 2;
@@ -164,7 +168,7 @@ impl Shared {
         let mut failing_since: Option<Instant> = None;
         loop {
             let tried = async {
-                let address = resolve(&out.address)?;
+                let address = RESOLVER.resolve(&out.to_name, &out.address).await?;
                 let tcp = socket::connect(address, &options).await?;
                 *lock(&self.flows[&out.flow].congestion_control) = socket::congestion_control(&tcp).ok();
                 let mut stream = identity.connect(tcp, Role::Site, &out.to_name).await?;
@@ -348,15 +352,6 @@ fn explain(error: &io::Error) -> String {
         io::ErrorKind::InvalidData => anabranch_net::tls::explain("it", error).replacen("it: ", "", 1),
         _ => cause(error),
     }
-}
-
-fn resolve(address: &str) -> io::Result<std::net::SocketAddr> {
-    address.to_socket_addrs()?.next().ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("{address}: not an address of the form host:port"),
-        )
-    })
 }
 
 fn invalid(text: String) -> io::Error {

@@ -228,8 +228,9 @@ fn topologies() -> impl Strategy<Value = Topology> {
     let links = proptest::collection::vec((any::<(u16, u16, bool)>(), properties), 0..8);
     ("\\PC{0,12}", sites, links).prop_map(|(name, sites, links)| {
         let mut t = Topology::new(name);
-        for (name, (place, is_switch)) in sites {
-            t.push_site(Site { name, place, is_switch }).expect("a map's keys differ");
+        for (number, (name, (place, is_switch))) in sites.into_iter().enumerate() {
+            let hosts = ["10.0.0.0/8", "::1", "relay.example"].get(number).map(|h| h.parse().expect("hosts"));
+            t.push_site(Site { name, place, is_switch, hosts }).expect("a map's keys differ");
         }
         let n = t.sites().len() as u16;
         for ((a, b, is_cable), properties) in links {
