@@ -403,6 +403,22 @@ fn view(controller: &Controller, peer: &PeerIdentity, s: TransferStatus) -> Tran
     }
 }
 
+/// Whether the peer may look at a transfer: operators at all, a site at those of which it is source or destination.
+fn may_look(controller: &Controller, peer: &PeerIdentity, request: &TransferRequest) -> bool {
+    let is_own = |site| controller.topology().site(site).name == peer.name;
+    match peer.role {
+        Role::Operator => true,
+        Role::Site => is_own(request.source) || request.destinations.iter().any(|d| is_own(d.site)),
+        Role::Controller => false,
+    }
+}
+
+/// A transfer that the peer may look at. Others are to it as if they were not.
+fn seen(controller: &Controller, peer: &PeerIdentity, id: u64) -> Result<TransferStatus, Refusal> {
+    let status = controller.status(TransferId(id)).filter(|s| may_look(controller, peer, &s.request));
+    status.ok_or_else(|| no_transfer(id))
+}
+
 #[derive(serde::Deserialize)]
 struct TransfersQuery {
     #[serde(default)]
@@ -425,6 +441,9 @@ async fn transfers(
             break;
         }
         last = status.id;
+        if !may_look(&controller, &peer, &status.request) {
+            continue;
+        }
         // Its texts and lists; numbers and names of fields besides.
         bytes += 2 * status.request.bytes() + 512 * (1 + status.destinations.len());
         page.transfers.push(view(&controller, &peer, status));
@@ -439,7 +458,7 @@ async fn transfer(
     Extension(peer): Extension<PeerIdentity>,
     Path(id): Path<u64>,
 ) -> Reply<TransferView> {
-    let status = controller.status(TransferId(id)).ok_or_else(|| no_transfer(id))?;
+    let status = seen(&controller, &peer, id)?;
     Ok(Json(view(&controller, &peer, status)))
 }
 
@@ -455,9 +474,11 @@ struct WhichPlan {
     responses((status = 200, body = Object, description = "the plan of the present or last attempt"), (status = 404, body = ErrorBody)))]
 async fn plan(
     State(controller): State<Controller>,
+    Extension(peer): Extension<PeerIdentity>,
     Path(id): Path<u64>,
     Query(which): Query<WhichPlan>,
 ) -> Result<Response, Refusal> {
+    seen(&controller, &peer, id)?;
     let id_of = TransferId(id);
     let plan = if which.widest { controller.widest_plan(id_of) } else { controller.plan(id_of) }
         .ok_or_else(|| Refusal(StatusCode::NOT_FOUND, format!("no plan of a transfer {id} yet")))?;
@@ -471,7 +492,7 @@ async fn cancel(
     Extension(peer): Extension<PeerIdentity>,
     Path(id): Path<u64>,
 ) -> Result<StatusCode, Refusal> {
-    let status = controller.status(TransferId(id)).ok_or_else(|| no_transfer(id))?;
+    let status = seen(&controller, &peer, id)?;
     may_manage(&controller, &peer, status.request.source)?;
     if controller.cancel(TransferId(id)) {
         Ok(StatusCode::NO_CONTENT)
@@ -538,7 +559,7 @@ async fn events(
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<SseEvent, Infallible>>>, Refusal> {
     let transfer = TransferId(id);
-    controller.status(transfer).ok_or_else(|| no_transfer(id))?;
+    seen(&controller, &peer, id)?;
     let last = headers.get("last-event-id").and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
     let changes = controller.watch_events();
     let next = last.map_or(0, |l| l.saturating_add(1));

@@ -82,7 +82,7 @@ struct World {
 fn keys() -> KeySet {
     make_set(&SetRequest {
         system: System::Replicate,
-        sites: vec!["seattle".into(), "New York".into()],
+        sites: vec!["seattle".into(), "New York".into(), "denver".into()],
         operators: vec!["operator".into()],
         controller_hosts: vec![],
         valid_days: 2,
@@ -428,6 +428,29 @@ async fn who_may_not_is_refused() {
     assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
     let own = seattle.submit(&submit_request()).await.expect("its own file");
     let new_york = world.client(Role::Site, "New York");
+    // Source and destination look at it, and who has no part in it learns nothing of it.
+    for part in [&seattle, &new_york, &operator] {
+        assert_eq!(part.statuses().await.expect("it answers").len(), 1);
+        part.status(own).await.expect("its own");
+    }
+    let denver = world.client(Role::Site, "denver");
+    assert_eq!(denver.statuses().await.expect("it answers").len(), 0);
+    let Err(ClientError::Refused { status: 404, error }) = denver.status(own).await else {
+        panic!("another's transfer")
+    };
+    let Err(ClientError::Refused { status: 404, error: unknown }) = denver.status(TransferId(9_999)).await
+    else {
+        panic!("no transfer")
+    };
+    let same = error.replace(&format!("transfer {}:", own.0), "transfer 9999:");
+    assert_eq!(same, unknown, "as if it were not");
+    for path in ["plan", "events"] {
+        let error =
+            denver.text(&format!("/v1/transfers/{}/{path}", own.0)).await.expect_err("another's transfer");
+        assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error:?}");
+    }
+    let error = denver.cancel(own).await.expect_err("another's transfer");
+    assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error:?}");
     let error = new_york.cancel(own).await.expect_err("another's transfer");
     assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
     operator.cancel(own).await.expect("operators may");

@@ -238,10 +238,10 @@ async fn accept(
     let admission = Admission::new(half_open);
     loop {
         let arrival = admission.accept(listener).await;
-        let (shared, tls) = (Arc::clone(shared), identity.server_config());
+        let (shared, identity) = (Arc::clone(shared), identity.clone());
         tokio::spawn(async move {
             let from = arrival.from();
-            if let Err(error) = session::run(&shared, tls, arrival).await {
+            if let Err(error) = session::run(&shared, &identity, arrival).await {
                 tracing::info!(%from, "{error:#}");
             }
         });

@@ -10,6 +10,7 @@ use anabranch_gather::msg::{self, Control, Datagram, Feedback, PullId};
 use anabranch_gather::{Offer, Server, ServerEvent};
 use anabranch_net::admission::Arrival;
 use anabranch_net::datagram::{Segments, SendError};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, Channel, ChannelId};
 use anabranch_net::timer::FineTimer;
@@ -26,7 +27,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsStream;
-use tokio_rustls::rustls::ServerConfig;
 
 /// How often a session looks at the clock whose client has not shown where it takes packets.
 const UNSHOWN_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
@@ -142,15 +142,17 @@ enum Question {
 /// Answers one client until it goes.
 ///
 /// Errors: why the connection was not let in, or ended, where it did not end well.
-pub async fn run(shared: &Arc<Shared>, tls: Arc<ServerConfig>, arrival: Arrival) -> anyhow::Result<()> {
+pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) -> anyhow::Result<()> {
     let from = arrival.from();
     // Messages are short and each waits for the one before: none is held back to be sent with others.
     arrival.tcp().set_nodelay(true)?;
-    let (stream, peer, half_open) = arrival.identify(tls).await.context("no secure connection")?;
+    let (stream, peer, half_open) =
+        arrival.identify(identity.server_config()).await.context("no secure connection")?;
     anyhow::ensure!(
         matches!(peer.role, Role::Operator | Role::Site),
         "{peer} is no client: its keys are for something else"
     );
+    let guard = identity.guard(stream.get_ref().1);
     let mut reader = Reader::new(stream);
     let first = half_open.within(async { Ok(reader.next().await) }).await;
     match first.context("no greeting")?.map_err(|error| anyhow::anyhow!(farewell(&error)))? {
@@ -187,7 +189,8 @@ pub async fn run(shared: &Arc<Shared>, tls: Arc<ServerConfig>, arrival: Arrival)
         lines: 0,
         buffer: Vec::with_capacity(TOGETHER_BYTES + 65_536),
     };
-    let ended = session.serve(reader, datagrams_in, datagrams).await;
+    let served = guard.during(session.serve(reader, datagrams_in, datagrams)).await;
+    let ended = served.unwrap_or_else(|reason| Err(anyhow::anyhow!(reason)));
     let why = ended.map_or_else(|error| format!("{error:#}"), |()| "closed the connection".to_owned());
     let (client, seconds) = (&session.name, session.begun_at.elapsed().as_secs());
     tracing::info!(client, %from, sent_bytes = session.sent_bytes, seconds, "client went: {why}");
