@@ -6,6 +6,7 @@ mod progress;
 mod run;
 pub mod targets;
 
+use super::OrUsage as _;
 use anabranch_gather::msg::{Packet, SEAL_BYTES};
 use anabranch_gather::{BLOCK_BYTES_MIN, ClientConfig};
 use anabranch_net::identity::Identity;
@@ -79,6 +80,16 @@ fn blake3_hash(text: &str) -> Result<blake3::Hash, String> {
 ///
 /// Errors: one line for the user. What became of the objects is the exit code.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let (targets, settings) = asked(args, quiet).or_usage()?;
+    let identity =
+        Identity::load(&CredentialFiles::in_set(&args.keys, System::Gather, Role::Operator, &args.client))?;
+    crate::process::runtime()?.block_on(run::run(targets, &identity, settings))
+}
+
+/// What is asked for.
+///
+/// Errors: one line: what cannot be meant.
+fn asked(args: &Args, quiet: bool) -> anyhow::Result<(Vec<targets::Target>, run::Settings)> {
     let mut targets = args.objects.clone();
     if let Some(path) = &args.manifest {
         targets.extend(targets::read_manifest(path)?);
@@ -97,8 +108,6 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     );
     ensure!(!(streams && args.json), "--output -: standard output takes the object, or --json, not both");
     targets::place(&mut targets, &args.output, is_folder)?;
-    let identity =
-        Identity::load(&CredentialFiles::in_set(&args.keys, System::Gather, Role::Operator, &args.client))?;
     let headers = SEAL_BYTES + Packet::<()>::HEADER_BYTES;
     let datagram = u32::try_from(args.datagram.as_u64()).unwrap_or(u32::MAX);
     let most = anabranch_net::datagram::PAYLOAD_MAX as u32;
@@ -129,9 +138,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         give_up: args.give_up,
         ..defaults
     };
+    config.check()?;
     let settings =
         run::Settings { config, memory, datagram, streams, syncs: !args.no_sync, json: args.json, quiet };
-    crate::process::runtime()?.block_on(run::run(targets, &identity, settings))
+    Ok((targets, settings))
 }
 
 /// More feedback than this does not help on the shortest ways, and costs both ends time.

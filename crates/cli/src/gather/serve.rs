@@ -10,6 +10,7 @@ mod listing;
 mod session;
 mod share;
 
+use super::OrUsage as _;
 use anabranch_gather::ServerConfig;
 use anabranch_gather::msg::Feedback;
 use anabranch_net::admission::{Admission, AdmissionLimits, Places};
@@ -122,20 +123,25 @@ pub struct Shared {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = Files::below(&args.dir).with_context(|| {
         format!("{}: make this folder, or name the one that holds the files", args.dir.display())
-    })?;
-    anyhow::ensure!(args.clients_max > 0, "--clients-max 0: must be at least 1");
-    anyhow::ensure!(args.pulls_max > 0, "--pulls-max 0: must be at least 1");
+    });
+    let files = files.or_usage()?;
+    let least = |what: &str, number: usize| match number {
+        0 => Err(anyhow::anyhow!("{what} 0: must be at least 1")),
+        _ => Ok(()),
+    };
+    least("--clients-max", args.clients_max).or_usage()?;
+    least("--pulls-max", args.pulls_max).or_usage()?;
     let hashes = match &args.cache {
         None => Hashes::new(),
         Some(path) => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            check_apart("--cache", folder.unwrap_or(Path::new(".")), &args.dir)?;
+            check_apart("--cache", folder.unwrap_or(Path::new(".")), &args.dir).or_usage()?;
             Hashes::kept_in(path).context("--cache")?
         }
     };
     let identity =
         Identity::load(&CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name))?;
-    check_apart("--keys", &args.keys, &args.dir)?;
+    check_apart("--keys", &args.keys, &args.dir).or_usage()?;
     let config = ServerConfig {
         pulls_max: args.pulls_max,
         rate_max: args.rate_max,

@@ -1,5 +1,6 @@
 //! `anabranch gather stripe`: cuts a file into parts for many servers, and writes the manifest that puts them together again.
 
+use super::OrUsage as _;
 use super::get::targets::{Manifest, Object, Part, check_holder, check_name};
 use anabranch_gather::msg::MODE_BITS;
 use anabranch_units::ByteCount;
@@ -53,20 +54,10 @@ struct Done<'a> {
 /// Errors: one line for the user.
 #[expect(clippy::disallowed_methods, reason = "the user's own files")]
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    args.servers.iter().try_for_each(|server| check_holder(server)).context("--servers")?;
-    for (at, server) in args.servers.iter().enumerate() {
-        ensure!(!args.servers[..at].contains(server), "--servers: {server} is there twice");
-    }
+    let (name, parts) = checked(args).or_usage()?;
     let servers = args.servers.len();
-    ensure!((1..=servers).contains(&args.copies), "--copies {}: must be 1 to {servers} servers", args.copies);
-    let parts = args.parts.unwrap_or(servers as u64);
-    ensure!((1..=PARTS_MAX).contains(&parts), "--parts {parts}: must be 1 to {PARTS_MAX}");
-    let name = args.file.file_name().and_then(|name| name.to_str());
-    let name = name.with_context(|| format!("{}: a file whose name is plain text", args.file.display()))?;
-    // Room for the number behind it.
-    check_name(&format!("{name}.{PARTS_MAX}"))?;
     let of_file = || args.file.display().to_string();
-    let mut file = File::open(&args.file).with_context(of_file)?;
+    let mut file = File::open(&args.file).with_context(of_file).or_usage()?;
     let found = file.metadata().with_context(of_file)?;
     ensure!(found.is_file(), "{}: not a plain file", args.file.display());
     let bytes = found.len();
@@ -132,6 +123,25 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         println!("then: anabranch gather get --manifest {} -o {name}", manifest.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The name of the file to cut, and how many parts are wanted.
+///
+/// Errors: one line: what cannot be meant.
+fn checked(args: &Args) -> anyhow::Result<(&str, u64)> {
+    args.servers.iter().try_for_each(|server| check_holder(server)).context("--servers")?;
+    for (at, server) in args.servers.iter().enumerate() {
+        ensure!(!args.servers[..at].contains(server), "--servers: {server} is there twice");
+    }
+    let servers = args.servers.len();
+    ensure!((1..=servers).contains(&args.copies), "--copies {}: must be 1 to {servers} servers", args.copies);
+    let parts = args.parts.unwrap_or(servers as u64);
+    ensure!((1..=PARTS_MAX).contains(&parts), "--parts {parts}: must be 1 to {PARTS_MAX}");
+    let name = args.file.file_name().and_then(|name| name.to_str());
+    let name = name.with_context(|| format!("{}: a file whose name is plain text", args.file.display()))?;
+    // Room for the number behind it.
+    check_name(&format!("{name}.{PARTS_MAX}"))?;
+    Ok((name, parts))
 }
 
 /// A new file that will be `path`, and who may read it, if the user's mask lets them.

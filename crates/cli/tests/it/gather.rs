@@ -704,7 +704,7 @@ fn a_file_cut_for_servers_comes_together_again_though_one_of_them_is_dead() {
     };
     for (wrong, said) in [(["--copies", "5"], "1 to 4 servers"), (["--parts", "0"], "must be 1 to")] {
         let output = stripe(&wrong);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
         let said_so = text(&output.stderr);
         assert!(said_so.contains(said) && said_so.trim_end().lines().count() == 1, "{said_so}");
     }

@@ -162,3 +162,51 @@ fn who_may_read_a_file_and_its_age_come_with_it() {
     let found = std::fs::metadata(world.path("out")).expect("it is there");
     assert_eq!((found.permissions().mode() & 0o7777, found.modified().expect("a time")), (0o600, long_ago));
 }
+
+/// #17: what could not be meant ended with 1, as what had failed did.
+#[test]
+fn wrong_usage_is_one_line_and_exit_code_2() {
+    let world = World::new(1);
+    let object = world.object(0..1, "object");
+    let keys_in = world.folder.path().to_str().expect("plain");
+    for (arguments, said) in [
+        (&["get", "-o", "x"][..], "nothing to pull"),
+        (&["get", "-o", "-", &object, &object], "one object, not 2"),
+        (&["get", "-o", "x", &object, "--memory", "1 MiB"], "--memory 1 MiB: must be at least 16 MiB"),
+        (&["get", "-o", "x", &object, "--datagram", "100 B"], "--datagram 100 B: must be"),
+        (&["get", "-o", "x", &object, "--link", "1 bit/s"], "link: 1 b/s: must be"),
+        (&["get", "-o", "x", "--manifest", "none.toml"], "none.toml"),
+        (&["serve", "none"], "none: make this folder"),
+        (&["serve", keys_in, "--clients-max", "0"], "--clients-max 0: must be at least 1"),
+        (&["serve", keys_in], "clients could read it"),
+        (&["stripe", "none", "--into", "x", "--servers", "a:1"], "none"),
+        (&["stripe", "none", "--into", "x", "--servers", "a:1,a:1"], "a:1 is there twice"),
+    ] {
+        let mut command = anabranch();
+        command.current_dir(world.folder.path()).arg("gather").args(arguments);
+        if arguments[0] != "stripe" {
+            command.arg("--keys").arg(world.path("keys"));
+        }
+        let output = command.output().expect("the command runs");
+        let line = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {line}");
+        assert!(line.contains(said) && line.trim_end().lines().count() == 1, "{arguments:?}: {line}");
+    }
+}
+
+/// #17: of two `get`s into one file one ended with "No such file or directory", and once the file was neither's.
+#[test]
+fn a_second_get_into_the_same_file_is_refused_in_one_line() {
+    let world = World::new(0).with(None, &["--rate-max", "20 Mbit/s"]);
+    let bytes = noise(34, 6 * MIB);
+    world.put(0..1, "object", &bytes);
+    let object = world.object(0..1, "object");
+    let first = world.get(&[&object]);
+    world.wait_for(MIB);
+    let second = world.get(&[&object]).end();
+    assert_eq!(second.code, Some(1), "{second:?}");
+    let (reason, out) = (second.reason(), world.path("out"));
+    assert!(reason.contains(out.to_str().expect("plain")) && reason.contains("another"), "{reason}");
+    assert_eq!(first.end().code, Some(0));
+    assert!(world.has(&bytes));
+}
