@@ -294,6 +294,7 @@ pub(crate) fn request(t: &Topology, r: SubmitRequest) -> Result<TransferRequest,
         on_corrupt: r.on_corrupt,
         fill: r.fill,
         submitter: Submitter::Operator,
+        replace: r.replace,
     })
 }
 

@@ -160,6 +160,9 @@ pub struct SubmitRequest {
     /// Whether uncoded data of the lowest priority fills what the plan's flows leave of the links.
     #[serde(default)]
     pub fill: bool,
+    /// Whether it may take the place of other files of its names at the destinations.
+    #[serde(default)]
+    pub replace: bool,
 }
 
 fn symbol_bytes() -> u32 {
@@ -190,6 +193,7 @@ impl SubmitRequest {
             buffer_packets: buffer_packets(),
             on_corrupt: CorruptPolicy::Repair,
             fill: false,
+            replace: false,
         }
     }
 }

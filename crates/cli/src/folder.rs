@@ -38,6 +38,14 @@ pub struct Folder {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(String);
 
+impl Name {
+    /// Whether it lies in this folder, or deeper; in all of what is served without one.
+    pub fn is_below(&self, folder: &Option<String>) -> bool {
+        let Some(folder) = folder else { return true };
+        self.0.strip_prefix(folder.as_str()).is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
 impl std::fmt::Display for Name {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&printable(&self.0))
@@ -104,6 +112,27 @@ impl OpenError {
     pub fn at(&self, path: &Path) -> io::Error {
         io::Error::new(self.kind(), format!("{}: {self}", shown(path)))
     }
+}
+
+/// That what nobody else may have lies outside a folder that others read and write, links followed.
+///
+/// Errors: one line that says which of the files lies where.
+pub fn keep_outside<'a>(folder: &Path, secrets: impl IntoIterator<Item = &'a Path>) -> io::Result<()> {
+    let folder = at(folder, folder.canonicalize())?;
+    for secret in secrets {
+        // One that is not there is told of where it is read.
+        let Ok(real) = secret.canonicalize() else { continue };
+        if real.starts_with(&folder) {
+            let reason = format!(
+                "{} lies in the folder that would be served ({}), where others could read or replace it: keep it \
+                 outside, or serve a folder of its own",
+                shown(secret),
+                shown(&folder)
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+        }
+    }
+    Ok(())
 }
 
 /// A path as it may be shown.

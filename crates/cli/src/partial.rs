@@ -400,10 +400,10 @@ impl PartialFile {
         Ok(())
     }
 
-    /// The same file, given its name without waiting for the disk: a machine that stops soon after may lose it.
-    pub fn without_sync(mut self) -> Self {
-        self.syncs = false;
-        self
+    /// Whether it is on the disk before it gets its name, as it is without a word: else a machine that stops soon after may
+    /// lose it.
+    pub fn set_syncs(&mut self, syncs: bool) {
+        self.syncs = syncs;
     }
 
     /// Whether it has its name; then it takes nothing more.

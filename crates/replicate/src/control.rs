@@ -72,6 +72,8 @@ pub enum Command {
         is_source: bool,
         /// The file at the site.
         path: String,
+        /// Who asked for the transfer: a destination has rules about that.
+        submitter: Submitter,
     },
     /// Set up the virtual links of an attempt. Answered by [`Report::Ready`] or [`Report::Failed`]. The source does not
     /// wait for the others (a bounded buffer does): its first bytes leave as soon as its own links stand.
@@ -99,6 +101,9 @@ pub enum Command {
         /// What the file is at the source, besides its bytes.
         #[serde(default)]
         attributes: Option<Attributes>,
+        /// Whether it may take the place of another file of that name.
+        #[serde(default)]
+        replace: bool,
     },
     /// To the source: read the whole file and say its hash. Sent when a destination has every byte, or a
     /// finished file of the same length, and nobody has told the hash yet. Answered by [`Report::Hashed`] or [`Report::Failed`].

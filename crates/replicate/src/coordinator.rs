@@ -28,6 +28,7 @@ use crate::control::{
     Command, FailureKind, FileHash, HopSettings, Priority, Report, Run, SiteProgram, Submitter, TransferId,
 };
 use crate::msg::SYMBOL_BYTES_MAX;
+use crate::name::normal;
 use crate::plan::{FlowId, Plan};
 use crate::site::BUFFER_PACKETS_MAX;
 use anabranch_graph::Topology;
@@ -188,10 +189,16 @@ impl<P: Planner> Coordinator<P> {
     /// Takes a transfer on.
     ///
     /// Errors: see [`SubmitError`]; nothing changes then.
-    pub fn submit(&mut self, now: Instant, request: TransferRequest) -> Result<TransferId, SubmitError> {
+    pub fn submit(&mut self, now: Instant, mut request: TransferRequest) -> Result<TransferId, SubmitError> {
         self.advance_clock(now);
         self.check(&request)?;
         self.find_place(request.submitter)?;
+        // One spelling for each file, so that what means the same is the same.
+        for path in std::iter::once(&mut request.source_path)
+            .chain(request.destinations.iter_mut().map(|d| &mut d.path))
+        {
+            *path = normal(path).map_err(SubmitError::BadPath)?;
+        }
         let id = TransferId(self.next_transfer);
         self.next_transfer += 1;
         let wait_for_all = now < self.born + self.config.gather;
@@ -298,6 +305,7 @@ impl<P: Planner> Coordinator<P> {
         let paths = std::iter::once(&request.source_path).chain(request.destinations.iter().map(|d| &d.path));
         for path in paths {
             limit("length of a path in bytes", path.len() as u64, 1, self.config.path_bytes_max as u64)?;
+            normal(path).map_err(SubmitError::BadPath)?;
         }
         Ok(())
     }

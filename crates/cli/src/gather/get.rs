@@ -56,6 +56,10 @@ pub struct Args {
     /// Do not wait for the disk: a machine that stops soon after may lose what has its name already.
     #[arg(long)]
     no_sync: bool,
+    /// Replace files that are there, whatever is in them. Else an object whose file is there already fails, unless it is the
+    /// very same.
+    #[arg(long)]
+    replace: bool,
     /// JSON: a line for each second and each object, and one object at the end.
     #[arg(long)]
     json: bool,
@@ -139,8 +143,16 @@ fn asked(args: &Args, quiet: bool) -> anyhow::Result<(Vec<targets::Target>, run:
         ..defaults
     };
     config.check()?;
-    let settings =
-        run::Settings { config, memory, datagram, streams, syncs: !args.no_sync, json: args.json, quiet };
+    let settings = run::Settings {
+        config,
+        memory,
+        datagram,
+        streams,
+        syncs: !args.no_sync,
+        replace: args.replace,
+        json: args.json,
+        quiet,
+    };
     Ok((targets, settings))
 }
 

@@ -11,6 +11,7 @@ mod session;
 mod share;
 
 use super::OrUsage as _;
+use crate::folder::keep_outside;
 use anabranch_gather::ServerConfig;
 use anabranch_gather::msg::Feedback;
 use anabranch_net::admission::{Admission, AdmissionLimits, Places};
@@ -135,13 +136,16 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         None => Hashes::new(),
         Some(path) => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            check_apart("--cache", folder.unwrap_or(Path::new(".")), &args.dir).or_usage()?;
+            keep_outside(&args.dir, [folder.unwrap_or(Path::new("."))])
+                .map_err(anyhow::Error::from)
+                .or_usage()?;
             Hashes::kept_in(path).context("--cache")?
         }
     };
-    let identity =
-        Identity::load(&CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name))?;
-    check_apart("--keys", &args.keys, &args.dir).or_usage()?;
+    let of_server = CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name);
+    let secrets = [args.keys.as_path(), &of_server.ca, &of_server.certificate, &of_server.key];
+    keep_outside(&args.dir, secrets).map_err(anyhow::Error::from).or_usage()?;
+    let identity = Identity::load(&of_server)?;
     let config = ServerConfig {
         pulls_max: args.pulls_max,
         rate_max: args.rate_max,
@@ -194,19 +198,6 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             }
         }
     })
-}
-
-/// What clients may read is not what the server keeps for itself: `folder` does not lie below the one that is served.
-fn check_apart(what: &str, folder: &Path, served: &Path) -> anyhow::Result<()> {
-    let at = folder.canonicalize().with_context(|| format!("{what} {}", folder.display()))?;
-    let served = served.canonicalize().with_context(|| served.display().to_string())?;
-    anyhow::ensure!(
-        !at.starts_with(&served),
-        "{what} {}: clients could read it, as it lies below {}, which is served: keep it elsewhere",
-        folder.display(),
-        served.display()
-    );
-    Ok(())
 }
 
 /// What a fuzzer does with bytes that may be a file of hashes.

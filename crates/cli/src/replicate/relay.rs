@@ -1,8 +1,8 @@
 //! `anabranch replicate relay`: a site's daemon. It sends, relays and receives, as the controller says.
 
 use super::runner::Fault;
-use super::service::{CONNECTIONS_MAX, Service, SiteConfig};
-use crate::folder::{Folder, Links};
+use super::service::{AcceptFrom, CONNECTIONS_MAX, Service, SiteConfig};
+use crate::folder::{Folder, Links, keep_outside};
 use crate::network::{self, TopologyArgs};
 use anabranch_api::wire::{LinkAddress, RegisterRequest, TopologyDigest};
 use anabranch_api::{Client, ClientError, SiteLink};
@@ -35,9 +35,13 @@ pub struct Args {
     /// The folder with this site's keys (and ca.pem), as `keys init` made it.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     keys: PathBuf,
-    /// The folder below which files are read and written.
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    /// The folder below which files are read and written: one for nothing else, without keys in it. Links are not followed.
+    #[arg(long, value_name = "DIR")]
     dir: PathBuf,
+    /// Let a site that sends a file of its own accord put it below a folder here (`SITE=.` for all of --dir). Operators may
+    /// everywhere, sites nowhere else. Repeatable.
+    #[arg(long, value_name = "SITE=FOLDER")]
+    accept_from: Vec<String>,
     /// Where to take in data. Loopback unless you say otherwise.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7172")]
     listen: SocketAddr,
@@ -83,8 +87,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })?;
     let folder = Folder::open(&root, Links::Refused).with_context(|| root.display().to_string())?;
     let folder = Arc::new(folder);
-    let identity =
-        Identity::load(&CredentialFiles::in_set(&args.keys, System::Replicate, Role::Site, &name))?;
+    let rules = args.accept_from.iter().map(|rule| AcceptFrom::parse(rule, &topology));
+    let accept = rules.collect::<Result<Vec<_>, _>>().map_err(anyhow::Error::msg).context("--accept-from")?;
+    let files = CredentialFiles::in_set(&args.keys, System::Replicate, Role::Site, &name);
+    keep_outside(&root, [args.keys.as_path(), &files.ca, &files.certificate, &files.key])?;
+    let identity = Identity::load(&files)?;
     let descriptors = crate::process::raise_descriptor_limit();
     let half_open = AdmissionLimits::for_descriptors(descriptors);
     crate::process::check_descriptors(descriptors, half_open.descriptors() + 2 * CONNECTIONS_MAX as u64);
@@ -100,7 +107,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             tracing::warn!(?fault, "this site does wrong on purpose: --inject-fault is for tests");
         }
         let fault = args.inject_fault.unwrap_or_default();
-        let config = SiteConfig { folder, memory_max: args.memory.as_u64(), half_open, fault };
+        let config = SiteConfig { folder, accept, memory_max: args.memory.as_u64(), half_open, fault };
         let service = Service::start(config, identity.clone(), vec![listener], reports);
         eprintln!("site {name} takes data on {listen}; controller {}", args.controller);
         let session = crate::process::random()?;

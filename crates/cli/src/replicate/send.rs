@@ -11,6 +11,7 @@ use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::control::{Priority, TransferId};
 use anabranch_replicate::coordinator::{CorruptPolicy, EventKind, Outcome, SchemeChoice, Verdict};
+use anabranch_replicate::name::normal;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount, Duration as Span};
 use anyhow::Context as _;
@@ -99,6 +100,10 @@ pub struct Args {
     /// transfers hold these up. Needs routers that keep DSCP LE behind AF11.
     #[arg(long, conflicts_with = "bwlimit")]
     fill: bool,
+    /// Replace files that have its name at the destinations, whatever is in them. Else a destination with another file of that
+    /// name is left as it is; one that has the very same file counts as done in any case.
+    #[arg(long)]
+    replace: bool,
     /// Show the plan and its predicted rate; send nothing.
     #[arg(long)]
     dry_run: bool,
@@ -164,7 +169,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 
 fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
     let name = |text: &str| anyhow::Ok(topology.site(network::site(topology, text)?).name.clone());
+    normal(&args.file)?;
     let path = args.name.clone().unwrap_or_else(|| args.file.clone());
+    normal(&path).context("--as")?;
     let to = args.to.iter().map(|s| anyhow::Ok(DestinationRequest { site: name(s)?, path: path.clone() }));
     let mut request = SubmitRequest::new(name(&args.from)?, &args.file, to.collect::<Result<Vec<_>, _>>()?);
     request.avoid_sites = args.avoid_sites.iter().map(|s| name(s)).collect::<Result<_, _>>()?;
@@ -192,6 +199,7 @@ fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
     }
     request.on_corrupt = args.on_corrupt;
     request.fill = args.fill;
+    request.replace = args.replace;
     Ok(request)
 }
 

@@ -6,6 +6,7 @@
 use super::runner::{Fault, Runner, SharedFile, SourceFile, memory_bytes, wait_for};
 use crate::folder::{Folder, Name, at};
 use crate::partial::{FinishError, Naming, PartialFile, attributes, hash_file_at};
+use anabranch_graph::Topology;
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Place, Places};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -14,6 +15,8 @@ use anabranch_replicate::control::{
     Command, FailureKind, FileHash, Report, Run, SiteProgram, Submitter, TransferId,
 };
 use anabranch_replicate::msg::{Hello, HelloReply};
+use anabranch_replicate::name::normal;
+use anabranch_units::SiteId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, Metadata};
 use std::io;
@@ -47,11 +50,43 @@ fn hash_key(found: &Metadata) -> HashKey {
     (found.dev(), found.ino(), found.len(), (found.mtime(), found.mtime_nsec()))
 }
 
+/// A rule: transfers that `site` asks for itself may write below `prefix`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptFrom {
+    /// The site.
+    pub site: SiteId,
+    /// A folder below the one that is served; all of it without.
+    pub prefix: Option<String>,
+}
+
+impl AcceptFrom {
+    /// Reads `SITE=FOLDER`; `SITE=.` is all of it.
+    ///
+    /// Errors: one line.
+    pub fn parse(text: &str, topology: &Topology) -> Result<Self, String> {
+        let (site, prefix) =
+            text.split_once('=').filter(|(site, prefix)| !site.is_empty() && !prefix.is_empty()).ok_or_else(
+                || format!("`{text}`: write SITE=FOLDER, with FOLDER below --dir, or SITE=. for all of it"),
+            )?;
+        let site = topology.find_site(site).map_err(|error| error.to_string())?;
+        let prefix = match prefix.trim_end_matches('/') {
+            "." => None,
+            inner if inner.starts_with('/') || inner.is_empty() => {
+                return Err(format!("`{prefix}`: name a folder as it is called below --dir"));
+            }
+            inner => Some(normal(inner).map_err(|error| error.to_string())?),
+        };
+        Ok(Self { site, prefix })
+    }
+}
+
 /// What a site needs to know of itself.
 #[derive(Clone, Debug)]
 pub struct SiteConfig {
     /// The folder below which files are read and written.
     pub folder: Arc<Folder>,
+    /// Which sites may have files put where.
+    pub accept: Vec<AcceptFrom>,
     /// The most bytes that all attempts may take, by [`memory_bytes`].
     pub memory_max: u64,
     /// Data connections of those who have not shown who they are.
@@ -228,7 +263,9 @@ impl Service {
 
     fn carry_out(&self, command: Command) {
         match command {
-            Command::Inquire { run, is_source, path } => self.report(self.inquire(run, is_source, &path)),
+            Command::Inquire { run, is_source, path, submitter } => {
+                self.report(self.inquire(run, is_source, &path, submitter));
+            }
             Command::Install { program } => {
                 let run = program.run;
                 if let Err((kind, reason)) = self.install(*program) {
@@ -239,8 +276,8 @@ impl Service {
                 lock(&self.runners).remove(&run);
                 lock(&self.finish_later).remove(&run);
             }
-            Command::Finish { run, path, length, hash, attributes } => {
-                let naming = Naming { attributes, replace: true };
+            Command::Finish { run, path, length, hash, attributes, replace } => {
+                let naming = Naming { attributes, replace };
                 let file = Finish { path, length, hash, naming };
                 // Under the lock: a sink that is done right now must see either the note or the question answered here.
                 let mut later = lock(&self.finish_later);
@@ -282,7 +319,7 @@ impl Service {
         Ok((SourceFile { file, path }, found))
     }
 
-    fn inquire(&self, run: Run, is_source: bool, name: &str) -> Report {
+    fn inquire(&self, run: Run, is_source: bool, name: &str, submitter: Submitter) -> Report {
         let looked = || -> io::Result<Report> {
             if is_source {
                 let (_, found) = self.source(name)?;
@@ -293,6 +330,7 @@ impl Service {
             let name = self.config.folder.name(name).map_err(|e| {
                 io::Error::new(e.kind(), format!("{e}; --as says what a file is called at its destinations"))
             })?;
+            self.allow(&name, submitter)?;
             self.config.folder.check(&name)?;
             // A finished file may be an older version of the one that is arriving: both are told.
             let (length, hash) = self.finished(&name)?.unzip();
@@ -304,6 +342,19 @@ impl Service {
         };
         let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
         looked().unwrap_or_else(|error| Report::Failed { run, kind, reason: error.to_string() })
+    }
+
+    /// Whether `submitter` may have a file put there: operators may, sites where this one's rules say so.
+    fn allow(&self, name: &Name, submitter: Submitter) -> io::Result<()> {
+        let Submitter::Site(site) = submitter else { return Ok(()) };
+        if self.config.accept.iter().any(|rule| rule.site == site && name.is_below(&rule.prefix)) {
+            return Ok(());
+        }
+        let reason = format!(
+            "{name}: the site that sends it may not put it here: have an operator send it, or let the site with \
+             relay --accept-from SITE=FOLDER"
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
     }
 
     /// Length and hash of the file that has a name here, if one has.

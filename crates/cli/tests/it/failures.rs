@@ -402,7 +402,7 @@ fn a_new_version_of_a_file_resumes_too() {
     let Some((mut net, _)) = diamond(4 * MIB) else { return };
     net.put("d1", "file", 8, 5 * MIB);
     let bytes = net.put("s", "file", 7, 6 * MIB);
-    let sending = net.send(&["file", "--from", "s", "--to", "d1"]);
+    let sending = net.send(&["file", "--from", "s", "--to", "d1", "--replace"]);
     sending.verified(3 * MIB as u64);
     net.kill("d1");
     net.start("d1");
@@ -542,7 +542,10 @@ fn a_topology_that_cannot_be_gets_one_line() {
     std::fs::write(local.path("zero.toml"), zero).expect("the folder is ours");
     let mentions = ["capacity", "0 bit/s", "at least 1 bit/s", "zero.toml:"];
     expect_one_line(local.command(&["controller", "--topology", "zero.toml"]), &mentions);
-    expect_one_line(local.command(&["relay", "--topology", "zero.toml", "--site", "s"]), &mentions);
+    expect_one_line(
+        local.command(&["relay", "--topology", "zero.toml", "--site", "s", "--dir", "s"]),
+        &mentions,
+    );
     let plan = |topology: &str, to: &str| {
         local.command(&["plan", "--topology", topology, "--from", "s", "--to", to])
     };

@@ -10,6 +10,7 @@ mod control;
 mod doctor;
 mod emulate;
 mod failures;
+mod files;
 mod fill;
 mod gather;
 mod hostile;

@@ -465,6 +465,11 @@ pub struct Local {
 impl Local {
     /// Starts them; other sites of the topology are away.
     pub fn start(toml: &str, sites: &[&str]) -> Self {
+        Self::start_with(toml, sites, &[])
+    }
+
+    /// As [`Local::start`], where relays have more arguments.
+    pub fn start_with(toml: &str, sites: &[&str], more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut local = Self { folder, address: String::new(), daemons: Vec::new() };
         std::fs::write(local.path("network.toml"), toml).expect("the folder is ours");
@@ -480,7 +485,8 @@ impl Local {
         std::thread::spawn(move || lines.for_each(drop));
         for site in sites {
             let mut command = local.relay(site, site);
-            local.daemons.push(command.stderr(Stdio::null()).spawn().expect("the site starts"));
+            command.args(more).stderr(Stdio::null());
+            local.daemons.push(command.spawn().expect("the site starts"));
         }
         local
     }

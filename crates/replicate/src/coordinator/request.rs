@@ -5,6 +5,7 @@
 
 use super::JointConfig;
 use crate::control::{HopSettings, Submitter};
+use crate::name::NameError;
 #[cfg(doc)]
 use crate::plan::Scheme;
 use anabranch_units::{BitRate, Duration, LinkId, SiteId};
@@ -49,6 +50,9 @@ pub struct TransferRequest {
     /// Who asks.
     #[serde(default)]
     pub submitter: Submitter,
+    /// Whether it may take the place of other files of its names; else a destination that has one is left as it is.
+    #[serde(default)]
+    pub replace: bool,
 }
 
 impl TransferRequest {
@@ -270,6 +274,8 @@ pub enum SubmitError {
         /// What is allowed.
         allowed: String,
     },
+    /// A path that no file can have.
+    BadPath(NameError),
     /// A setting leaves nothing for what fills.
     FillWith {
         /// The setting.
@@ -332,6 +338,7 @@ impl std::fmt::Display for SubmitError {
             Self::DuplicateDestination { site } => {
                 write!(f, "destination `{site}` appears twice: name it once")
             }
+            Self::BadPath(error) => error.fmt(f),
             Self::FillWith { what } => {
                 write!(
                     f,

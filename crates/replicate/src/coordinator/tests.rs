@@ -686,6 +686,14 @@ fn bad_requests_are_refused_with_one_line() {
     refused(request(0, &[9]), "sites 0 to 8");
     refused(TransferRequest { avoid_links: vec![LinkId(26)], ..request(0, &[3]) }, "26 links");
     refused(TransferRequest { avoid_sites: vec![SiteId(3)], ..request(0, &[3]) }, "`s3` is to be avoided");
+    refused(TransferRequest { source_path: "../x".into(), ..request(0, &[3]) }, "outside the folder");
+    refused(TransferRequest { source_path: "a\u{1b}[2J".into(), ..request(0, &[3]) }, "control character");
+    let to = |path: &str| vec![Destination { site: SiteId(3), path: path.into() }];
+    for (path, said) in
+        [("sub/", "a folder's name"), (".anabranch-1.partial", "kept for files"), (".", "no file")]
+    {
+        refused(TransferRequest { destinations: to(path), ..request(0, &[3]) }, said);
+    }
     refused(TransferRequest { symbol_bytes: 0, ..request(0, &[3]) }, "symbol_bytes 0: must be 1 to");
     refused(TransferRequest { buffer_packets: 0, ..request(0, &[3]) }, "buffer_packets 0");
     let bandwidth_limit = Some(BitRate::mbps(1));
@@ -946,4 +954,22 @@ fn a_sink_that_cannot_add_is_named_itself() {
     assert_eq!(audit::suspects(&plan, &t, 0, SiteId(5), &digests), [SiteId(5)]);
     digests.remove(&SiteId(0));
     assert_eq!(audit::suspects(&plan, &t, 0, SiteId(5), &digests), [], "without the truth nobody is named");
+}
+
+/// #17: whatever was at a destination under the file's name was replaced without a question.
+#[test]
+fn another_file_of_the_name_is_left_alone_unless_it_may_be_replaced() {
+    for (length, hash) in [(LENGTH, FileHash([9; 32])), (LENGTH + 1, HASH)] {
+        let mut w = World::new(internet2());
+        w.sites[5].other = Some((length, hash));
+        let id = w.submit(request(0, &[5, 8]));
+        let status = w.run_to_end(id);
+        let Verdict::Failed { reason } = verdict(&status, 5) else { panic!("{:?}", verdict(&status, 5)) };
+        assert!(reason.contains("another file has this name") && reason.contains("--replace"), "{reason}");
+        assert_eq!(*verdict(&status, 8), Verdict::Done);
+        assert!(w.sites[5].have.is_empty(), "no byte was moved for it");
+        let id = w.submit(TransferRequest { replace: true, ..request(0, &[5]) });
+        let status = w.run_to_end(id);
+        assert_eq!(*verdict(&status, 5), Verdict::Done);
+    }
 }

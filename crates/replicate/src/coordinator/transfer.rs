@@ -742,6 +742,8 @@ impl Transfer {
             for (site, same) in found {
                 if same {
                     self.decide(cx, site, Verdict::Done);
+                } else {
+                    self.leave_alone(cx, site);
                 }
             }
             let deadline = cx.now + cx.config.finish_timeout + cx.work_time(length);
@@ -759,8 +761,8 @@ impl Transfer {
                 if d.told_ahead != Some(run) {
                     d.told_ahead = Some(run);
                     self.informed.insert(d.site);
-                    let (path, attributes) = (d.path.clone(), self.attributes);
-                    let command = Command::Finish { run, path, length, hash, attributes };
+                    let (path, attributes, replace) = (d.path.clone(), self.attributes, self.request.replace);
+                    let command = Command::Finish { run, path, length, hash, attributes, replace };
                     cx.out.commands.push_back((d.site, command));
                 }
             }
@@ -776,6 +778,20 @@ impl Transfer {
                 Some(Pending { run, deadline: cx.now + cx.config.finish_timeout + cx.work_time(length) });
             cx.command(self.request.source, Command::Hash { run, path: self.request.source_path.clone() });
         }
+    }
+
+    /// Gives a destination up where another file has the name, unless that may be replaced.
+    pub(super) fn leave_alone(&mut self, cx: &mut Context<'_>, site: SiteId) {
+        if self.request.replace {
+            return;
+        }
+        let Some(d) = self.destinations.iter().find(|d| d.site == site) else { return };
+        let reason = format!(
+            "{}: {}: another file has this name there: send it with --replace, or under another name with --as",
+            cx.name(site),
+            d.path
+        );
+        self.decide(cx, site, Verdict::Failed { reason });
     }
 
     /// One move of the phase; false if there is none to make.

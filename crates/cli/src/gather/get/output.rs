@@ -3,8 +3,8 @@
 //! What it is told waits in a bounded queue; once that is full the network waits too, and packets are lost as they would be
 //! at any receiver that is too slow. Files are [`PartialFile`]s: an interrupted command goes on where it was.
 
-use crate::folder::Place as FilePlace;
-use crate::partial::{FinishError, Naming, PartialFile};
+use crate::folder::{Place as FilePlace, at};
+use crate::partial::{FinishError, Naming, PartialFile, exists, hash_file_at};
 use anabranch_endpoint::Bytes;
 use anabranch_replicate::control::{Attributes, ByteRange, FileHash};
 use anabranch_replicate::tree::PieceHasher;
@@ -92,10 +92,11 @@ pub struct Output {
 }
 
 impl Output {
-    /// Starts it; files are on the disk before they get their names if it `syncs`. What it says comes out of the receiver.
+    /// Starts it; files are on the disk before they get their names if it `syncs`, and take the place of others if it may
+    /// `replace`. What it says comes out of the receiver.
     ///
     /// Errors: the system has no thread to give.
-    pub fn start(syncs: bool) -> std::io::Result<(Self, mpsc::UnboundedReceiver<Reply>)> {
+    pub fn start(syncs: bool, replace: bool) -> std::io::Result<(Self, mpsc::UnboundedReceiver<Reply>)> {
         let (orders, mut orders_out) = mpsc::channel(ORDERS_MAX);
         // Bounded by the orders: each has one reply at the most, and who orders reads them.
         let (replies, replies_out) = mpsc::unbounded_channel();
@@ -110,7 +111,7 @@ impl Output {
                         loop {
                             let next = finishing.lock().expect("nobody panics with it").recv();
                             let Ok(job) = next else { break };
-                            let _ = replies.send(finish(job));
+                            let _ = replies.send(finish(job, replace));
                         }
                     });
                 }
@@ -122,7 +123,9 @@ impl Output {
                                 let _ = finishing_in.send((object, place, hash, attributes));
                             }
                         }
-                        other => drop(handle(&mut files, other, syncs).map(|reply| replies.send(reply))),
+                        other => {
+                            drop(handle(&mut files, other, syncs, replace).map(|reply| replies.send(reply)))
+                        }
                     }
                 }
                 drop(finishing_in);
@@ -146,8 +149,16 @@ impl Output {
 
 /// Where an object goes.
 enum Place {
-    File { file: Box<PartialFile>, bytes: u64 },
+    File {
+        file: Box<PartialFile>,
+        bytes: u64,
+    },
     Stream(Box<Stream>),
+    /// A file that is there and stays.
+    There {
+        path: PathBuf,
+        hash: FileHash,
+    },
 }
 
 /// An object that goes to standard output as it comes, in order.
@@ -175,22 +186,45 @@ impl Stream {
     }
 }
 
-fn open(path: &Path, bytes: u64) -> std::io::Result<PartialFile> {
-    PartialFile::open(FilePlace::of(path)?, bytes)
+/// What is at an object's place.
+enum Opened {
+    /// A file of its length, with this hash, that may not be replaced.
+    There(FileHash),
+    /// What has come of it.
+    New(Box<PartialFile>),
 }
 
-fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool) -> Option<Reply> {
+/// Opens an object's file, or looks at the one that is there.
+///
+/// Errors: one line; a file of another length that may not be replaced.
+fn open(path: &Path, bytes: u64, replace: bool) -> std::io::Result<Opened> {
+    let place = FilePlace::of(path)?;
+    place.check()?;
+    if !replace && let Some(file) = place.finished()? {
+        if at(path, file.metadata())?.len() != bytes {
+            return Err(exists(path));
+        }
+        return at(path, hash_file_at(&file, bytes)).map(Opened::There);
+    }
+    PartialFile::open(place, bytes).map(|file| Opened::New(Box::new(file)))
+}
+
+fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool, replace: bool) -> Option<Reply> {
     match order {
         Order::Open { object, path: None, bytes } => {
             places.insert(object, Place::Stream(Box::new(Stream { bytes, ..Stream::default() })));
             let missing = (bytes > 0).then_some(0..bytes).into_iter().collect();
             Some(Reply::Opened { object, missing })
         }
-        Order::Open { object, path: Some(path), bytes } => Some(match open(&path, bytes) {
-            Ok(file) => {
+        Order::Open { object, path: Some(path), bytes } => Some(match open(&path, bytes, replace) {
+            Ok(Opened::There(found)) => {
+                places.insert(object, Place::There { path, hash: found });
+                Reply::Opened { object, missing: Vec::new() }
+            }
+            Ok(Opened::New(mut file)) => {
                 let missing = file.have().missing(bytes).into_iter().map(|r| r.start..r.end).collect();
-                let file = if syncs { file } else { file.without_sync() };
-                places.insert(object, Place::File { file: Box::new(file), bytes });
+                file.set_syncs(syncs);
+                places.insert(object, Place::File { file, bytes });
                 Reply::Opened { object, missing }
             }
             Err(error) => Reply::Failed { object, reason: error.to_string() },
@@ -202,6 +236,7 @@ fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool) -> Opt
             bytes.truncate(range.len() as usize);
             let file = match places.get_mut(&object)? {
                 Place::File { file, .. } => file,
+                Place::There { .. } => return None,
                 Place::Stream(stream) => {
                     stream.early.insert(range.start, bytes);
                     return match stream.flush() {
@@ -230,15 +265,24 @@ fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool) -> Opt
 /// An object that is whole, its place, hash and attributes.
 type Job = (usize, Place, [u8; 32], Option<Attributes>);
 
-fn finish((object, place, hash, attributes): Job) -> Reply {
+fn finish((object, place, hash, attributes): Job, replace: bool) -> Reply {
     let (mut file, bytes) = match place {
         Place::File { file, bytes } => (file, bytes),
+        Place::There { path, hash: found } => {
+            let is_same = found == FileHash(hash);
+            let reason = || exists(&path).to_string();
+            return if is_same {
+                Reply::Finished { object }
+            } else {
+                Reply::Failed { object, reason: reason() }
+            };
+        }
         Place::Stream(stream) => {
             let is_whole = stream.flushed == stream.bytes && *stream.hasher.finalize().as_bytes() == hash;
             return if is_whole { Reply::Finished { object } } else { Reply::Mismatch { object } };
         }
     };
-    match file.finish(bytes, FileHash(hash), &Naming { attributes, replace: true }) {
+    match file.finish(bytes, FileHash(hash), &Naming { attributes, replace }) {
         Ok(()) => Reply::Finished { object },
         Err(FinishError::Mismatch { .. }) => Reply::Mismatch { object },
         Err(FinishError::Io(error)) => Reply::Failed { object, reason: error.to_string() },

@@ -50,6 +50,8 @@ pub struct Settings {
     pub streams: bool,
     /// Files are on the disk before they get their names.
     pub syncs: bool,
+    /// Files that are there are replaced.
+    pub replace: bool,
     /// For programs.
     pub json: bool,
     /// Say nothing but errors.
@@ -202,7 +204,7 @@ pub async fn run(targets: Vec<Target>, identity: &Identity, settings: Settings) 
             key_changes: 0,
         })
         .collect();
-    let (output, replies) = Output::start(settings.syncs)?;
+    let (output, replies) = Output::start(settings.syncs, settings.replace)?;
     let now = std::time::Instant::now();
     let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (object, target) in targets.iter().enumerate() {

@@ -37,6 +37,10 @@ fn identities(count: usize) -> Vec<Identity> {
 
 impl Loopback {
     fn start(count: usize) -> Self {
+        Self::start_with(count, vec![])
+    }
+
+    fn start_with(count: usize, accept: Vec<AcceptFrom>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let sites = identities(count)
             .into_iter()
@@ -51,7 +55,13 @@ impl Loopback {
                 let half_open = AdmissionLimits::default();
                 let served = Folder::open(&root, crate::folder::Links::Refused).expect("just made");
                 let folder = Arc::new(served);
-                let config = SiteConfig { folder, memory_max: 64 << 20, half_open, fault: Fault::default() };
+                let config = SiteConfig {
+                    folder,
+                    accept: accept.clone(),
+                    memory_max: 64 << 20,
+                    half_open,
+                    fault: Fault::default(),
+                };
                 (Service::start(config, identity, vec![listener], reports), reports_in, address)
             })
             .collect();
@@ -153,7 +163,7 @@ async fn a_file_crosses_a_relay_over_real_connections() {
         assert_eq!(have, [ByteRange { start: 0, end: bytes.len() as u64 }]);
         let hash = FileHash(*blake3::hash(&bytes).as_bytes());
         let (path, length) = ("out.bin".into(), bytes.len() as u64);
-        let finish = Command::Finish { run: RUN, path, length, hash, attributes: None };
+        let finish = Command::Finish { run: RUN, path, length, hash, attributes: None, replace: false };
         net.sites[2].0.handle(finish);
         net.report(2, |r| matches!(r, Report::Completed { .. }).then_some(())).await;
         assert!(std::fs::read(net.path(2, "out.bin")).expect("the copy") == bytes, "byte for byte");
@@ -313,4 +323,67 @@ async fn a_transfer_may_not_write_the_file_that_another_writes() {
     net.sites[2].0.handle(Command::Install { program: second });
     net.report(2, |r| matches!(r, Report::Ready { run } if run.transfer == TransferId(8)).then_some(()))
         .await;
+}
+
+fn inquire(path: &str, submitter: Submitter) -> Command {
+    Command::Inquire { run: RUN, is_source: false, path: path.into(), submitter }
+}
+
+impl Loopback {
+    /// Why a site refuses what it was asked; `None` if it does not.
+    async fn refusal(&mut self, site: usize, command: Command) -> Option<String> {
+        self.sites[site].0.handle(command);
+        self.report(site, |r| match r {
+            Report::Failed { reason, .. } => {
+                assert!(!reason.contains('\n'), "{reason}");
+                Some(Some(reason.clone()))
+            }
+            Report::Inventory { .. } => Some(None),
+            _ => None,
+        })
+        .await
+    }
+}
+
+/// #17: any site could have a file put anywhere at any other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_operators_write_everywhere_and_sites_where_they_are_let() {
+    let mut topology = Topology::new("four");
+    for name in ["s0", "s1", "s2", "s3"] {
+        topology.add_site(name, None).expect("a new name");
+    }
+    let rule = |text: &str| AcceptFrom::parse(text, &topology);
+    let rules = ["s1=in/s1/", "s2=."].map(|text| rule(text).expect("a rule"));
+    let mut net = Loopback::start_with(1, rules.to_vec());
+    let site = |name: &str| Submitter::Site(topology.find_site(name).expect("one of four"));
+    for (path, submitter, is_let) in [
+        ("x", Submitter::Operator, true),
+        ("in/s1/x", site("s1"), true),
+        ("./in//s1/y/x", site("s1"), true),
+        ("in/s1", site("s1"), false),
+        ("in/s10/x", site("s1"), false),
+        ("x", site("s1"), false),
+        ("in/s1/x", site("s3"), false),
+        ("x", site("s2"), true),
+    ] {
+        let refusal = net.refusal(0, inquire(path, submitter)).await;
+        assert_eq!(refusal.is_none(), is_let, "{path} by {submitter:?}: {refusal:?}");
+        assert!(refusal.is_none_or(|said| said.contains("--accept-from")), "{path}");
+    }
+    for bad in ["s1", "s1=", "=x", "s9=x", "s1=/x", "s1=../x", "s1=/"] {
+        assert!(rule(bad).is_err(), "{bad}");
+    }
+}
+
+/// #17: two spellings of one name were two files, and the second transfer never ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_spellings_of_a_name_are_one_file() {
+    let mut net = Loopback::start(3);
+    net.sites[2].0.handle(Command::Install { program: Box::new(chain(&net, 2, 1 << 20, 1)) });
+    net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+    let mut second = Box::new(chain(&net, 2, 1 << 20, 1));
+    second.run.transfer = TransferId(8);
+    second.sinks[0].path = ".//out.bin".into();
+    let refusal = net.refusal(2, Command::Install { program: second }).await.expect("it is being written");
+    assert!(refusal.contains("transfer 7 is writing this file"), "{refusal}");
 }

@@ -3,7 +3,7 @@
 //! Leaves out: what is asserted of it (`tests`).
 
 use super::super::*;
-use crate::control::{Attributes, ByteRange, FlowDigest, FlowSide, Priority};
+use crate::control::{Attributes, ByteRange, FlowDigest, FlowSide, Priority, Submitter};
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 
@@ -133,6 +133,7 @@ pub(super) fn filled_plan(request: &PlanRequest<'_>) -> Result<Plan, String> {
 
 pub(in crate::coordinator) fn request(source: u16, destinations: &[u16]) -> TransferRequest {
     TransferRequest {
+        replace: false,
         source: SiteId(source),
         source_path: "/data/in".into(),
         destinations: destinations
@@ -164,6 +165,8 @@ pub(super) struct FakeSite {
     pub(super) inbox: VecDeque<Command>,
     pub(super) have: Vec<ByteRange>,
     pub(super) finished: bool,
+    /// Length and hash of another file that has the name.
+    pub(super) other: Option<(u64, FileHash)>,
     pub(super) program: Option<SiteProgram>,
     /// At a source: every hop of its program stood.
     pub(super) connected: bool,
@@ -334,9 +337,9 @@ impl World {
             }
             Command::Inquire { run, .. } => Report::Inventory {
                 run,
-                length: s.finished.then_some(length),
+                length: s.finished.then_some(length).or(s.other.map(|(length, _)| length)),
                 have: s.have.clone(),
-                hash: s.finished.then_some(HASH),
+                hash: s.finished.then_some(HASH).or(s.other.map(|(_, hash)| hash)),
                 attributes: None,
             },
             Command::Install { program } if s.is_busy => Report::Failed {
@@ -373,9 +376,9 @@ impl World {
                 s.program = s.program.take().filter(|p| p.run != run);
                 return;
             }
-            Command::Finish { run, hash, attributes, .. } => {
+            Command::Finish { run, hash, attributes, replace, .. } => {
                 assert_eq!(attributes, Some(ATTRIBUTES), "what the source said is passed on");
-                let command = Command::Finish { run, path: String::new(), length, hash, attributes };
+                let command = Command::Finish { run, path: String::new(), length, hash, attributes, replace };
                 let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
                 // The other one is what a lying source claims in the test of nonsense.
                 assert!(hash == right || hash == FileHash([3; 32]));

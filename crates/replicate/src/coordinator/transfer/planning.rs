@@ -36,7 +36,8 @@ impl Transfer {
             self.destinations.iter().find(|d| d.site == site).map(|d| d.path.clone()).unwrap_or_default()
         };
         self.informed.insert(site);
-        cx.command(site, Command::Inquire { run, is_source, path });
+        let submitter = self.request.submitter;
+        cx.command(site, Command::Inquire { run, is_source, path, submitter });
     }
 
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> bool {
@@ -135,11 +136,17 @@ impl Transfer {
             return;
         }
         let Some(length) = self.length else { return };
+        let mut others = Vec::new();
         for d in self.destinations.iter_mut().filter(|d| answered.contains(&d.site)) {
             // What was reported before the length was known.
-            d.found = d.found.filter(|(l, _)| *l == length);
+            if d.found.take_if(|(l, _)| *l != length).is_some() {
+                others.push(d.site);
+            }
             d.have = ranges::normal(&d.have, length);
             d.shown_bytes = ranges::bytes(&d.have);
+        }
+        for site in others {
+            self.leave_alone(cx, site);
         }
         let total = self.destinations.iter().map(|d| self.shown(d)).sum();
         if self.total_before.is_some_and(|before| total > before) {

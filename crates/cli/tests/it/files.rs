@@ -1,0 +1,317 @@
+//! What files may be sent and written, by whom and over what: `replicate` and `gather` on loopback, with traps in their folders.
+//!
+//! Read [`Local`] first, the controller and sites of most tests.
+
+#![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
+
+use crate::anabranch;
+use crate::net::{Local, PATIENCE, noise, run, working_files};
+use anabranch_api::Client;
+use anabranch_api::wire::{DestinationRequest, SubmitRequest};
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::{CredentialFiles, Credentials};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const TWO: &str = r#"
+name = "two"
+[[site]]
+name = "s"
+[[site]]
+name = "d"
+[[cable]]
+between = ["s", "d"]
+capacity = "1 Gbit/s"
+delay = "0 ms"
+"#;
+
+/// Sends from `s` to `d`, and gives back the exit code and the last line on stderr.
+fn send(local: &Local, arguments: &[&str]) -> (Option<i32>, String) {
+    let first = ["send", "--quiet", "--controller", local.address(), "--from", "s", "--to", "d"];
+    let (code, said) = run(local.command(&[&first, arguments].concat()));
+    assert!(said.lines().count() <= 1, "{said}");
+    (code, said)
+}
+
+fn expect_sent(local: &Local, arguments: &[&str]) {
+    let (code, said) = send(local, arguments);
+    assert_eq!(code, Some(0), "{arguments:?}: {said}");
+}
+
+fn expect_refused(local: &Local, arguments: &[&str], mentions: &[&str]) {
+    let (code, said) = send(local, arguments);
+    assert_eq!(code, Some(1), "{arguments:?}: {said}");
+    mentions.iter().for_each(|m| assert!(said.contains(m), "{arguments:?}: {said} without {m}"));
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// #17: links below --dir led out of it: at the source, on the way to a file, and at its working file's name.
+#[test]
+fn a_link_below_the_folder_leads_nowhere() {
+    let local = Local::start(TWO, &["s", "d"]);
+    std::fs::write(local.path("secret"), "secret").expect("the folder is ours");
+    std::fs::create_dir(local.path("outside")).expect("the folder is ours");
+    std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
+    symlink("../secret", local.path("s/leak")).expect("the folder is ours");
+    symlink("../outside", local.path("d/evil")).expect("the folder is ours");
+    symlink("../secret", local.path("d/there")).expect("the folder is ours");
+    expect_refused(&local, &["leak"], &["s/leak", "link"]);
+    expect_refused(&local, &["file", "--as", "evil/x"], &["d/evil", "link"]);
+    expect_refused(&local, &["file", "--as", "there", "--replace"], &["d/there", "link"]);
+    let hash = &blake3::hash(b"file").to_hex()[..32];
+    let trap = local.path("d").join(format!(".anabranch-{hash}.partial"));
+    symlink("../secret", &trap).expect("the folder is ours");
+    expect_refused(&local, &["file"], &["working file", "symbolic link", "remove it"]);
+    assert_eq!(read(&local.path("secret")), b"secret");
+    assert_eq!(std::fs::read_dir(local.path("outside")).expect("listed").count(), 0);
+    std::fs::remove_file(trap).expect("ours");
+    expect_sent(&local, &["file"]);
+    assert_eq!(read(&local.path("d/file")), b"hello");
+}
+
+/// #17: `x` and `x.partial`, sent at the same time, ended verified with each other's bytes.
+#[test]
+fn files_that_are_called_like_working_files_of_before_arrive_each_as_it_is() {
+    let local = Local::start(TWO, &["s", "d"]);
+    let names = ["x", "x.partial", "x.partial.journal"];
+    let bytes: Vec<Vec<u8>> = (0..3).map(|seed| noise(seed, 3 << 20)).collect();
+    for (name, bytes) in names.iter().zip(&bytes) {
+        std::fs::write(local.path("s").join(name), bytes).expect("the folder is ours");
+    }
+    std::thread::scope(|scope| {
+        let local = &local;
+        for name in names {
+            scope.spawn(move || expect_sent(local, &[name]));
+        }
+    });
+    for (name, bytes) in names.iter().zip(&bytes) {
+        assert!(read(&local.path("d").join(name)) == *bytes, "{name}");
+    }
+    assert!(working_files(&local.path("d")).is_empty());
+}
+
+/// #17: an empty file failed, and a file of mode 0600 arrived as 0644 and as new.
+#[test]
+fn empty_files_arrive_and_each_keeps_its_mode_and_time() {
+    let local = Local::start(TWO, &["s", "d"]);
+    for (name, bytes, mode) in
+        [("empty", &b""[..], 0o600), ("tool", b"#!/bin/sh\n", 0o755), ("secret", b"x", 0o600)]
+    {
+        let path = local.path("s").join(name);
+        std::fs::write(&path, bytes).expect("the folder is ours");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("ours");
+        let then = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(1_234_567_890_123_456_789);
+        std::fs::File::open(&path).and_then(|f| f.set_modified(then)).expect("ours");
+        for _ in 0..2 {
+            expect_sent(&local, &[name]);
+        }
+        let found = std::fs::metadata(local.path("d").join(name)).expect("it arrived");
+        assert_eq!(found.mode() & 0o7777, mode, "{name}");
+        assert_eq!((found.mtime(), found.mtime_nsec()), (1_234_567_890, 123_456_789), "{name}");
+        assert_eq!(read(&local.path("d").join(name)), bytes);
+    }
+}
+
+/// #17: a pipe as source wedged the daemon, which then had to be killed.
+#[test]
+fn what_is_no_file_is_refused_and_the_next_file_is_sent() {
+    let local = Local::start(TWO, &["s", "d"]);
+    let pipe = Command::new("mkfifo").arg(local.path("s/pipe")).status();
+    assert!(pipe.expect("mkfifo is there").success());
+    std::fs::create_dir(local.path("s/folder")).expect("the folder is ours");
+    std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
+    expect_refused(&local, &["pipe"], &["s/pipe", "not a plain file"]);
+    expect_refused(&local, &["folder"], &["s/folder", "one by one"]);
+    expect_refused(&local, &["."], &["no file"]);
+    std::fs::create_dir(local.path("d/file")).expect("the folder is ours");
+    expect_refused(&local, &["file"], &["d/file", "a folder has this name"]);
+    expect_sent(&local, &["file", "--as", "file/file"]);
+}
+
+/// #17: a name of 250 bytes could not be sent, and `--as sub/` left `sub.partial`.
+#[test]
+fn names_are_as_long_as_file_systems_take_and_name_a_file() {
+    let local = Local::start(TWO, &["s", "d"]);
+    let long = "x".repeat(255);
+    std::fs::write(local.path("s").join(&long), "hello").expect("the folder is ours");
+    expect_sent(&local, &[&long]);
+    assert_eq!(read(&local.path("d").join(&long)), b"hello");
+    expect_refused(&local, &[&long, "--as", &"y".repeat(256)], &["256 bytes", "at most 255"]);
+    expect_refused(&local, &[&long, "--as", "sub/"], &["--as", "`sub/`", "add the file's"]);
+    expect_refused(&local, &[&long, "--as", "a\u{1b}[2J"], &["control character"]);
+    let whole = local.path("s").join(&long);
+    let whole = whole.to_str().expect("plain");
+    expect_refused(&local, &[whole], &["outside the folder", "--as"]);
+    expect_sent(&local, &[whole, "--as", "here"]);
+}
+
+/// #17: existing files were replaced without a question.
+#[test]
+fn another_file_is_replaced_only_with_replace() {
+    let local = Local::start(TWO, &["s", "d"]);
+    std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
+    for before in ["other", "another"] {
+        std::fs::write(local.path("d/file"), before).expect("the folder is ours");
+        expect_refused(&local, &["file"], &["another file has this name", "--replace"]);
+        assert_eq!(read(&local.path("d/file")), before.as_bytes());
+    }
+    expect_sent(&local, &["file", "--replace"]);
+    assert_eq!(read(&local.path("d/file")), b"hello");
+    expect_sent(&local, &["file"]);
+    assert!(working_files(&local.path("d")).is_empty());
+}
+
+/// #17: with the certificate of one site, files were written anywhere at every other.
+#[test]
+fn a_site_puts_files_only_where_it_is_let() {
+    let local = Local::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
+    std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
+    let files = CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Site, "s");
+    let credentials = Credentials::load(&files).expect("`keys init` made them");
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    runtime.block_on(async {
+        let client = Client::new(local.address(), &credentials, PATIENCE).expect("good credentials");
+        for (path, is_let) in [("in/file", true), (".bashrc", false), ("keys/ca.pem", false)] {
+            let to = vec![DestinationRequest { site: "d".into(), path: path.into() }];
+            let id = client.submit(&SubmitRequest::new("s", "file", to)).await.expect("it may ask");
+            let mut watch = client.watch(id);
+            while watch.next().await.expect("the controller lives").is_some() {}
+            let view = client.status(id).await.expect("it is remembered");
+            let said = format!("{:?}", view.destinations[0].verdict);
+            assert_eq!(view.exit_code, Some(u8::from(!is_let)), "{path}: {said}");
+            assert!(is_let || said.contains("the site that sends it may not put it here"), "{said}");
+            assert_eq!(local.path("d").join(path).exists(), is_let, "{path}");
+        }
+    });
+}
+
+/// #17: a relay served the folder that held its keys, so that others could fetch and replace them.
+#[test]
+fn a_folder_with_keys_in_it_is_not_served() {
+    let local = Local::start(TWO, &[]);
+    let relay = |dir: &str| {
+        local.command(&[
+            "relay",
+            "--topology",
+            "network.toml",
+            "--site",
+            "s",
+            "--keys",
+            "keys/replicate",
+            "--dir",
+            dir,
+        ])
+    };
+    symlink("keys", local.path("way")).expect("the folder is ours");
+    for dir in [".", "keys", "way"] {
+        let (code, said) = run(relay(dir));
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("keys") && said.contains("outside"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let (code, said) = run(local.command(&["relay", "--topology", "network.toml", "--site", "s"]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--dir"), "{said}");
+    let mut serve = anabranch();
+    serve.current_dir(local.path(".")).args(["gather", "serve", ".", "--keys", "keys"]);
+    let (code, said) = run(serve);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("keys") && said.contains("outside"), "{said}");
+}
+
+/// A server of `gather` for the folder `served`, which ends with it.
+struct Serving {
+    folder: tempfile::TempDir,
+    child: Child,
+    at: String,
+}
+
+impl Serving {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::create_dir(folder.path().join("served")).expect("the folder is ours");
+        let mut keys = anabranch();
+        keys.current_dir(folder.path()).args(["--quiet", "gather", "keys", "--out", "keys"]);
+        assert!(keys.args(["--servers", "server"]).status().expect("the command runs").success());
+        let mut command = anabranch();
+        command.current_dir(folder.path()).args(["gather", "serve", "served", "--keys", "keys"]);
+        command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the command runs");
+        let mut lines =
+            BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
+        let first = lines.find(|line| line.contains(" on 127.0.0.1:")).expect("it says where");
+        let at = first.rsplit(' ').next().expect("an address").to_owned();
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { folder, child, at }
+    }
+
+    fn get(&self, object: &str, arguments: &[&str]) -> Command {
+        let mut command = anabranch();
+        command.current_dir(self.folder.path()).args(["--quiet", "gather", "get", "--keys", "keys"]);
+        command.arg(format!("{}/{object}", self.at)).args(arguments);
+        command
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// #17: of two pulls into one file the first ended well, and the file was neither's.
+#[test]
+fn two_pulls_into_one_file_leave_one_of_both_whole() {
+    let serving = Serving::start();
+    let path = |name: &str| serving.folder.path().join(name);
+    let objects = [noise(1, 20 << 20), noise(2, 20 << 20)];
+    for (name, bytes) in ["a", "b"].iter().zip(&objects) {
+        std::fs::write(path("served").join(name), bytes).expect("the folder is ours");
+    }
+    let pulls = ["a", "b"].map(|name| {
+        let mut pull = serving.get(name, &["-o", "out"]);
+        pull.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the command runs")
+    });
+    let ends = pulls.map(|pull| pull.wait_with_output().expect("ours to reap"));
+    let done: Vec<usize> = (0..2).filter(|i| ends[*i].status.success()).collect();
+    assert_eq!(done.len(), 1, "{ends:?}");
+    assert!(read(&path("out")) == objects[done[0]], "whole, and its own");
+    let said = String::from_utf8_lossy(&ends[1 - done[0]].stderr).into_owned();
+    assert!(said.contains("is writing this file") || said.contains("another file has this name"), "{said}");
+}
+
+#[test]
+fn a_pull_replaces_a_file_only_with_replace() {
+    let serving = Serving::start();
+    let path = |name: &str| serving.folder.path().join(name);
+    std::fs::write(path("served/a"), "hello").expect("the folder is ours");
+    std::fs::write(path("secret"), "secret").expect("the folder is ours");
+    for before in ["other", "another"] {
+        std::fs::write(path("out"), before).expect("the folder is ours");
+        let (code, said) = run(serving.get("a", &["-o", "out"]));
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("another file has this name") && said.contains("--replace"), "{said}");
+        assert_eq!(read(&path("out")), before.as_bytes());
+    }
+    for arguments in [&["-o", "out", "--replace"][..], &["-o", "out"]] {
+        let (code, said) = run(serving.get("a", arguments));
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(read(&path("out")), b"hello");
+    }
+    symlink("secret", path("link")).expect("the folder is ours");
+    for bad in ["link", "/dev/null"] {
+        let (code, said) = run(serving.get("a", &["-o", bad, "--replace"]));
+        assert_eq!(code, Some(1), "{said}");
+    }
+    assert_eq!(read(&path("secret")), b"secret");
+    // What is arriving in a served folder is nobody's object.
+    std::fs::write(path("served/.anabranch-0.partial"), "x").expect("the folder is ours");
+    let (code, said) = run(serving.get(".anabranch-0.partial", &["-o", "stolen"]));
+    assert!(code != Some(0) && !path("stolen").exists(), "{said}");
+}
