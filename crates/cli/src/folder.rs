@@ -284,6 +284,45 @@ impl Folder {
         }
     }
 
+    /// Calls `visit` with each folder below this one (itself as the empty path), its descriptor, and the names in it that
+    /// begin with `prefix`, where there are some. Links are not followed; a folder that cannot be read is passed over.
+    ///
+    /// Errors: the folder itself cannot be read.
+    pub fn each_folder(
+        &self,
+        prefix: &str,
+        mut visit: impl FnMut(&Path, OwnedFd, Vec<OsString>),
+    ) -> io::Result<()> {
+        let mut waiting = vec![PathBuf::new()];
+        while let Some(path) = waiting.pop() {
+            let folder = match self.open_folder(&path) {
+                Ok(folder) => folder,
+                Err(errno) if path.as_os_str().is_empty() => return at(&self.path, Err(errno)),
+                Err(_) => continue,
+            };
+            let Ok(entries) = rustix::fs::Dir::read_from(&folder) else { continue };
+            let mut names = Vec::new();
+            for entry in entries.flatten() {
+                let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                let kind = match entry.file_type() {
+                    // Some file systems do not say.
+                    FileType::Unknown => rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
+                        .map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode)),
+                    known => known,
+                };
+                if kind == FileType::Directory && name != "." && name != ".." {
+                    waiting.push(path.join(name));
+                } else if name.as_bytes().starts_with(prefix.as_bytes()) {
+                    names.push(name.to_owned());
+                }
+            }
+            if !names.is_empty() {
+                visit(&path, folder, names);
+            }
+        }
+        Ok(())
+    }
+
     /// A file without a name in the folder itself, for this process alone.
     ///
     /// Errors: the system's.

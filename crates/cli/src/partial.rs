@@ -19,6 +19,8 @@
 //! Disk is taken as bytes arrive, a little ahead of them and not by what a sender says; but where there is less room than it
 //! says, that is found on opening.
 
+pub mod leftovers;
+
 use crate::folder::{Place, at, shown};
 use anabranch_replicate::control::{Attributes, ByteRange, FileHash};
 use anabranch_replicate::name::RESERVED;
@@ -29,9 +31,10 @@ use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps,
 };
 use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt, MetadataExt as _};
 use std::path::Path;
@@ -44,6 +47,9 @@ const RANGES_MAX: usize = 65_536;
 /// So much disk is taken ahead of what has arrived at the most, so that a full one is noticed a little before it is, and
 /// the file's bytes lie together.
 const AHEAD_BYTES: u64 = 64 << 20;
+/// How often, and how far apart, a lock is tried for.
+const LOCK_TRIES: u32 = 4;
+const LOCK_EVERY: std::time::Duration = std::time::Duration::from_millis(5);
 /// The bits of a mode that travel: who may read, write and run it; never setuid and its like.
 const MODE_BITS: u32 = 0o777;
 
@@ -202,6 +208,19 @@ fn open_working(place: &Place, working: &str, make: bool) -> io::Result<Option<F
     Err(refused(place, working, "comes and goes"))
 }
 
+/// Opens what may be a working file in a folder; `None` if it is not there, or is none of this user's plain files.
+fn open_at(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let found: File = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
+        Ok(found) => found.into(),
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Ok(None),
+        Err(errno) => return at(Path::new(name), Err(errno)),
+    };
+    let is = found.metadata()?;
+    let is_own = is.uid() == rustix::process::geteuid().as_raw();
+    Ok(Some(found).filter(|_| is.is_file() && is_own))
+}
+
 /// Whether `name` in the place's folder is this very file.
 fn is_named(place: &Place, name: &str, file: &File) -> io::Result<bool> {
     let is = file.metadata()?;
@@ -221,10 +240,17 @@ fn unlink(place: &Place, name: &str) -> io::Result<()> {
 
 /// Opens the journal and locks it; `None` if it is not there and is not to be made.
 fn open_journal(place: &Place, working: &Working, make: bool) -> io::Result<Option<File>> {
-    for _ in 0..8 {
+    let mut patience = LOCK_TRIES;
+    loop {
         let Some(journal) = open_working(place, &working.journal, make)? else { return Ok(None) };
+        patience -= 1;
         match rustix::fs::flock(&journal, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
+            // Who only looks for leftovers holds it for a moment.
+            Err(Errno::WOULDBLOCK) if patience > 0 => {
+                std::thread::sleep(LOCK_EVERY);
+                continue;
+            }
             Err(Errno::WOULDBLOCK) => {
                 let reason = format!(
                     "{}: another process or transfer is writing this file: wait for its end, or use another name",
@@ -241,8 +267,10 @@ fn open_journal(place: &Place, working: &Working, make: bool) -> io::Result<Opti
         if at(place.path(), is_named(place, &working.journal, &journal))? {
             return Ok(Some(journal));
         }
+        if patience == 0 {
+            return Err(refused(place, &working.journal, "comes and goes"));
+        }
     }
-    Err(refused(place, &working.journal, "comes and goes"))
 }
 
 impl PartialFile {
@@ -522,10 +550,10 @@ impl PartialFile {
     fn name(&self, replace: bool) -> Result<(), Errno> {
         let (folder, name) = (self.place.folder(), self.place.name());
         let descriptor = format!("/proc/self/fd/{}", self.data.as_raw_fd());
-        let link = |to: &std::ffi::OsStr| {
+        let link = |to: &OsStr| {
             rustix::fs::linkat(rustix::fs::CWD, descriptor.as_str(), folder, to, AtFlags::SYMLINK_FOLLOW)
         };
-        let named = std::ffi::OsStr::new(&self.working.named);
+        let named = OsStr::new(&self.working.named);
         let linked = if replace {
             // What an earlier process left is in the way.
             let _ = rustix::fs::unlinkat(folder, named, AtFlags::empty());

@@ -2,6 +2,7 @@
 
 pub mod controller;
 pub mod keys;
+pub mod leftovers;
 pub mod plan;
 pub mod relay;
 pub mod runner;
@@ -27,6 +28,8 @@ pub enum Noun {
     Plan(plan::Args),
     /// Show how transfers stand, or stop one.
     Status(status::Args),
+    /// Show what is left of files that did not arrive whole, and remove it.
+    Leftovers(leftovers::Args),
     /// Make the keys with which controller, sites and operators know each other.
     #[command(subcommand)]
     Keys(keys::Command),
@@ -49,6 +52,7 @@ pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         Noun::Send(args) => send::run(&args, quiet),
         Noun::Plan(args) => plan::run(&args),
         Noun::Status(args) => status::run(&args),
+        Noun::Leftovers(args) => leftovers::run(&args),
         Noun::Keys(command) => keys::run(&command, quiet),
     }
 }

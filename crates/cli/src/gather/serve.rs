@@ -144,7 +144,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     };
     let of_server = CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name);
     let secrets = [args.keys.as_path(), &of_server.ca, &of_server.certificate, &of_server.key];
-    keep_outside(&args.dir, secrets).map_err(anyhow::Error::from).or_usage()?;
+    keep_outside(&args.dir, secrets).or_usage()?;
     let identity = Identity::load(&of_server)?;
     let config = ServerConfig {
         pulls_max: args.pulls_max,

@@ -9,7 +9,6 @@ use anabranch_replicate::name::RESERVED;
 use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};

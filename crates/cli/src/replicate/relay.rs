@@ -4,6 +4,7 @@ use super::runner::Fault;
 use super::service::{AcceptFrom, CONNECTIONS_MAX, Service, SiteConfig};
 use crate::folder::{Folder, Links, keep_outside};
 use crate::network::{self, TopologyArgs};
+use crate::partial::leftovers::remove_old;
 use anabranch_api::wire::{LinkAddress, RegisterRequest, TopologyDigest};
 use anabranch_api::{Client, ClientError, SiteLink};
 use anabranch_net::admission::AdmissionLimits;
@@ -11,7 +12,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::control::Report;
-use anabranch_units::{ByteCount, LinkId};
+use anabranch_units::{ByteCount, Duration as Span, LinkId};
 use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +39,9 @@ pub struct Args {
     /// The folder below which files are read and written: one for nothing else, without keys in it. Links are not followed.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
+    /// How long what has come of a file is kept after nobody went on with it.
+    #[arg(long, value_name = "TIME", default_value = "168 h")]
+    keep_partial: Span,
     /// Let a site that sends a file of its own accord put it below a folder here (`SITE=.` for all of --dir). Operators may
     /// everywhere, sites nowhere else. Repeatable.
     #[arg(long, value_name = "SITE=FOLDER")]
@@ -63,6 +67,8 @@ pub struct Args {
     inject_fault: Option<Fault>,
 }
 
+/// How often it is looked for what is too old.
+const LEFTOVERS_EVERY: std::time::Duration = std::time::Duration::from_secs(3_600);
 /// How long reports are gathered before they are sent together.
 const REPORT_GATHER: Duration = Duration::from_millis(5);
 /// The most reports that wait for a controller that is away.
@@ -107,6 +113,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             tracing::warn!(?fault, "this site does wrong on purpose: --inject-fault is for tests");
         }
         let fault = args.inject_fault.unwrap_or_default();
+        let (served, keep) = (Arc::clone(&folder), args.keep_partial.to_std());
+        std::thread::spawn(move || {
+            loop {
+                remove_old(&served, keep);
+                std::thread::sleep(LEFTOVERS_EVERY);
+            }
+        });
         let config = SiteConfig { folder, accept, memory_max: args.memory.as_u64(), half_open, fault };
         let service = Service::start(config, identity.clone(), vec![listener], reports);
         eprintln!("site {name} takes data on {listen}; controller {}", args.controller);

@@ -52,6 +52,7 @@ pub struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
     /// The file, as the source's site daemon finds it below its --dir.
+    #[arg(value_parser = FileName)]
     file: String,
     /// The site that holds it.
     #[arg(long, value_name = "SITE")]
@@ -60,7 +61,7 @@ pub struct Args {
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',', required = true)]
     to: Vec<String>,
     /// Its name at the destinations, if not the same.
-    #[arg(long = "as", value_name = "NAME")]
+    #[arg(long = "as", value_name = "NAME", value_parser = FileName)]
     name: Option<String>,
     /// auto, coded, packed, steiner, steiner_store_and_forward, steiner_one_tree, multi_path or
     /// single_path.
@@ -113,6 +114,27 @@ pub struct Args {
     /// JSON: a line for each event, and one object at the end.
     #[arg(long)]
     json: bool,
+}
+
+/// A file's name, which has to be text to travel.
+#[derive(Clone)]
+struct FileName;
+
+impl clap::builder::TypedValueParser for FileName {
+    type Value = String;
+    fn parse_ref(
+        &self,
+        _: &clap::Command,
+        _: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<String, clap::Error> {
+        value.to_str().map(str::to_owned).ok_or_else(|| {
+            let shown = value.to_string_lossy();
+            let reason =
+                format!("`{}`: this name is not UTF-8: rename the file to send it\n", printable(&shown));
+            clap::Error::raw(clap::error::ErrorKind::InvalidUtf8, reason)
+        })
+    }
 }
 
 /// A word of the API's own vocabulary.

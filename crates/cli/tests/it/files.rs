@@ -8,8 +8,9 @@ use crate::anabranch;
 use crate::net::{Local, PATIENCE, noise, run, working_files};
 use anabranch_api::Client;
 use anabranch_api::wire::{DestinationRequest, SubmitRequest};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_net::tls::CredentialFiles;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
@@ -141,6 +142,14 @@ fn names_are_as_long_as_file_systems_take_and_name_a_file() {
     std::fs::write(local.path("s").join(&long), "hello").expect("the folder is ours");
     expect_sent(&local, &[&long]);
     assert_eq!(read(&local.path("d").join(&long)), b"hello");
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut odd = local.command(&["send", "--from", "s", "--to", "d"]);
+    let (code, said) = run({
+        odd.arg(std::ffi::OsStr::from_bytes(b"a\xff"));
+        odd
+    });
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("not UTF-8") && said.contains("rename"), "{said}");
     expect_refused(&local, &[&long, "--as", &"y".repeat(256)], &["256 bytes", "at most 255"]);
     expect_refused(&local, &[&long, "--as", "sub/"], &["--as", "`sub/`", "add the file's"]);
     expect_refused(&local, &[&long, "--as", "a\u{1b}[2J"], &["control character"]);
@@ -155,7 +164,7 @@ fn names_are_as_long_as_file_systems_take_and_name_a_file() {
 fn another_file_is_replaced_only_with_replace() {
     let local = Local::start(TWO, &["s", "d"]);
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
-    for before in ["other", "another"] {
+    for before in ["another", "other"] {
         std::fs::write(local.path("d/file"), before).expect("the folder is ours");
         expect_refused(&local, &["file"], &["another file has this name", "--replace"]);
         assert_eq!(read(&local.path("d/file")), before.as_bytes());
@@ -172,10 +181,10 @@ fn a_site_puts_files_only_where_it_is_let() {
     let local = Local::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
     let files = CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Site, "s");
-    let credentials = Credentials::load(&files).expect("`keys init` made them");
+    let identity = Identity::load(&files).expect("`keys init` made them");
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
-        let client = Client::new(local.address(), &credentials, PATIENCE).expect("good credentials");
+        let client = Client::new(local.address(), &identity, PATIENCE).expect("good credentials");
         for (path, is_let) in [("in/file", true), (".bashrc", false), ("keys/ca.pem", false)] {
             let to = vec![DestinationRequest { site: "d".into(), path: path.into() }];
             let id = client.submit(&SubmitRequest::new("s", "file", to)).await.expect("it may ask");
@@ -220,7 +229,7 @@ fn a_folder_with_keys_in_it_is_not_served() {
     let mut serve = anabranch();
     serve.current_dir(local.path(".")).args(["gather", "serve", ".", "--keys", "keys"]);
     let (code, said) = run(serve);
-    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("keys") && said.contains("outside"), "{said}");
 }
 
@@ -314,4 +323,36 @@ fn a_pull_replaces_a_file_only_with_replace() {
     std::fs::write(path("served/.anabranch-0.partial"), "x").expect("the folder is ours");
     let (code, said) = run(serving.get(".anabranch-0.partial", &["-o", "stolen"]));
     assert!(code != Some(0) && !path("stolen").exists(), "{said}");
+}
+
+/// #17: what was left of a transfer that failed stayed, and no command listed or removed it.
+#[test]
+fn what_is_left_is_listed_and_removed_by_a_command_and_by_age() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join(".anabranch-0.partial"), "x").expect("the folder is ours");
+    let leftovers = |more: &[&str]| {
+        let mut command = anabranch();
+        command.args(["replicate", "leftovers", "--json", "--dir"]).arg(folder.path()).args(more);
+        let said = command.output().expect("the command runs");
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        serde_json::from_slice::<serde_json::Value>(&said.stdout).expect("JSON")
+    };
+    assert_eq!(leftovers(&["--older-than", "1 h", "--remove"]), serde_json::json!([]));
+    let found = leftovers(&[]);
+    assert!(found[0]["path"].as_str().is_some_and(|path| path.ends_with(".anabranch-0.partial")), "{found}");
+    assert_eq!((found[0]["is_removed"].as_bool(), found.as_array().map(Vec::len)), (Some(false), Some(1)));
+    assert_eq!(leftovers(&["--remove"])[0]["is_removed"], true);
+    assert_eq!(leftovers(&[]), serde_json::json!([]));
+    // A relay does so by itself.
+    let local = Local::start_with(TWO, &["s"], &["--keep-partial", "0 s"]);
+    let left = local.path("s/.anabranch-0.partial");
+    std::fs::write(&left, "x").expect("the folder is ours");
+    let mut again = local.relay("d", "s");
+    let mut again = again.args(["--keep-partial", "0 s"]).stderr(Stdio::null()).spawn().expect("it starts");
+    let end = std::time::Instant::now() + PATIENCE;
+    while left.exists() {
+        assert!(std::time::Instant::now() < end, "it is removed in time");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    again.kill().and_then(|()| again.wait()).expect("ours");
 }

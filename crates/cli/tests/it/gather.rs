@@ -409,7 +409,7 @@ fn odd_objects_come_or_fail_with_a_reason() {
     std::fs::write(world.path("secret"), b"outside").expect("the folder is ours");
     std::os::unix::fs::symlink("../secret", world.path("server-0/leak")).expect("the folder is ours");
     for (name, bytes) in [("empty", &b""[..]), ("byte", b"x")] {
-        let got = world.get(&[&world.object(0..1, name)]).end();
+        let got = world.get(&[&world.object(0..1, name), "--replace"]).end();
         assert_eq!(got.code, Some(0), "{got:?}");
         assert!(world.has(bytes), "{name}");
     }

@@ -136,10 +136,10 @@ impl Transfer {
             return;
         }
         let Some(length) = self.length else { return };
-        let mut others = Vec::new();
+        let (mut others, hash) = (Vec::new(), self.hash);
         for d in self.destinations.iter_mut().filter(|d| answered.contains(&d.site)) {
             // What was reported before the length was known.
-            if d.found.take_if(|(l, _)| *l != length).is_some() {
+            if d.found.take_if(|(l, h)| *l != length || hash.is_some_and(|hash| *h != hash)).is_some() {
                 others.push(d.site);
             }
             d.have = ranges::normal(&d.have, length);
