@@ -973,3 +973,17 @@ fn another_file_of_the_name_is_left_alone_unless_it_may_be_replaced() {
         assert_eq!(*verdict(&status, 5), Verdict::Done);
     }
 }
+
+/// #17: a file that may be replaced was found again by each inquiry, a hundred times a second and for ever.
+#[test]
+fn a_file_that_may_be_replaced_is_found_once() {
+    for remembers_hash in [false, true] {
+        let mut w = World::new(internet2());
+        w.sites[0].remembers_hash = remembers_hash;
+        w.sites[5].other = Some((LENGTH, FileHash([9; 32])));
+        let id = w.submit(TransferRequest { replace: true, ..request(0, &[5]) });
+        let status = w.run_to_end(id);
+        assert_eq!(*verdict(&status, 5), Verdict::Done);
+        assert!(status.attempts <= 2, "{} attempts", status.attempts);
+    }
+}

@@ -148,6 +148,10 @@ impl Transfer {
         for site in others {
             self.leave_alone(cx, site);
         }
+        // Judged here, not after the inquiry: a file that may be replaced would be found again by the next one, and for ever.
+        if let Some(hash) = self.hash {
+            self.judge_found(cx, hash);
+        }
         let total = self.destinations.iter().map(|d| self.shown(d)).sum();
         if self.total_before.is_some_and(|before| total > before) {
             self.idle_attempts = 0;
