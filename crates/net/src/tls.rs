@@ -483,6 +483,30 @@ pub fn server_name(system: System, role: Role, name: &str) -> Result<ServerName<
     ServerName::try_from(dns).map_err(|e| TlsError::BadName(format!("name `{name}`: {e}")))
 }
 
+/// That the other end refused our certificate, and why, if this is what ended a connection. With TLS 1.3 a client hears of it
+/// only after its own handshake, at whatever it reads first.
+pub fn refusal(error: &std::io::Error) -> Option<String> {
+    let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+    let Some(rustls::Error::AlertReceived(alert)) = tls else { return None };
+    let why = match alert {
+                AlertDescription::CertificateExpired => {
+                    "it has expired, or is not valid yet by its clock: make a new one with `keys renew`, or set the clocks"
+                        .to_owned()
+                }
+                AlertDescription::CertificateRevoked => {
+                    "it was revoked: make a new one with `keys renew`".to_owned()
+                }
+                AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+                    "it is of another authority: use keys of one set at both ends".to_owned()
+                }
+                AlertDescription::CertificateUnknown => {
+                    "it is of another system, or of nobody: use keys of one set at both ends".to_owned()
+                }
+                other => format!("{other:?}: use keys of one set at both ends, not expired"),
+    };
+    Some(format!("refused our certificate: {why}"))
+}
+
 /// One line about why a TLS connection failed, with the place and what to do; `who` is what was expected at the other end,
 /// as in `controller at 127.0.0.1:7171`.
 pub fn explain(who: &str, error: &std::io::Error) -> String {
@@ -506,24 +530,9 @@ pub fn explain(who: &str, error: &std::io::Error) -> String {
             CertificateError::Other(other) => format!("{who}: {}", other.0),
             other => format!("{who}: its certificate was refused: {other}"),
         },
-        Some(rustls::Error::AlertReceived(alert)) => {
-            let why = match alert {
-                AlertDescription::CertificateExpired => {
-                    "it has expired, or is not valid yet by its clock: make a new one with `keys renew`, or set the clocks"
-                        .to_owned()
-                }
-                AlertDescription::CertificateRevoked => {
-                    "it was revoked: make a new one with `keys renew`".to_owned()
-                }
-                AlertDescription::UnknownCA | AlertDescription::DecryptError => {
-                    "it is of another authority: use keys of one set at both ends".to_owned()
-                }
-                AlertDescription::CertificateUnknown => {
-                    "it is of another system, or of nobody: use keys of one set at both ends".to_owned()
-                }
-                other => format!("{other:?}: use keys of one set at both ends, not expired"),
-            };
-            format!("{who}: refused our certificate: {why}")
+        Some(rustls::Error::AlertReceived(_)) => {
+            let why = refusal(error).unwrap_or_else(|| "refused our certificate".to_owned());
+            format!("{who}: {why}")
         }
         Some(rustls::Error::FailedToGetCurrentTime) => format!("{who}: {CLOCK_TEXT}"),
         Some(rustls::Error::NoCertificatesPresented) => {

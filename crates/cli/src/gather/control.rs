@@ -60,6 +60,9 @@ impl<R: AsyncWrite + Unpin> Reader<R> {
 /// Why a connection that stood is over, as it is said of the other end: "went away", or what it did. No library's words.
 pub fn farewell(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
+    if let Some(refused) = anabranch_net::tls::refusal(error) {
+        return refused;
+    }
     let decode = error.get_ref().and_then(|inner| inner.downcast_ref::<DecodeError>());
     match (error.kind(), decode) {
         (_, Some(DecodeError::UnknownVersion(version))) => {
