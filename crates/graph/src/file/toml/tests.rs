@@ -118,7 +118,7 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
         ("[[site]]\nname = \"a\"\nswitch = 1", "[[site]]: switch 1: must be true or false (net.toml:3)"),
         (
             "[[site]]\nname = \"a\"\nis_switch = true",
-            "[[site]] has no field `is_switch`: use name, latitude_deg, longitude_deg, switch (net.toml:3)",
+            "[[site]] has no field `is_switch`: use name, latitude_deg, longitude_deg, switch, address (net.toml:3)",
         ),
         ("[[site]]\nname = 4", "[[site]]: name 4: must be a text in quotes (net.toml:2)"),
         ("[[site]]\nname = \"../../x\"", "site `../../x`: a name must not contain `/` (net.toml:1)"),
