@@ -45,7 +45,7 @@ fn every_part_of_a_request_is_bounded() {
     for request in good {
         assert!(w.coordinator.submit(w.now, request).is_ok());
     }
-    let path = vec!["x".repeat(204); 20].join("/");
+    let path = vec!["x".repeat(203); 20].join("/");
     let mut long = request(0, &[1, 2, 3, 4, 5, 6, 7, 8]);
     long.destinations.iter_mut().for_each(|d| d.path = path.clone());
     assert!(w.coordinator.submit(w.now, long.clone()).is_ok(), "{} bytes", long.bytes());
