@@ -11,10 +11,11 @@ use anabranch_graph::Topology;
 use anabranch_net::keys::System;
 use anabranch_replicate::control::{Command, Report, TransferId};
 use anabranch_replicate::coordinator::{
-    Coordinator, CoordinatorConfig, Event, EventKind, PlanRequest, Planner, SubmitError, TransferRequest,
-    TransferSnapshot, TransferStatus, Verdict,
+    Coordinator, CoordinatorConfig, Event, EventKind, Outcome, PlanRequest, Planner, SubmitError,
+    TransferRequest, TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate::plan::Plan;
+use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant, LinkId, SiteId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -657,14 +658,40 @@ impl Controller {
         let mut news = false;
         while let Some(event) = state.coordinator.poll_event() {
             news = true;
-            match &event.kind {
-                EventKind::Progress { .. } => tracing::debug!(transfer = event.transfer.0, ?event.kind),
-                kind => tracing::info!(transfer = event.transfer.0, attempt = event.attempt, ?kind),
-            }
+            self.note(state, &event);
             state.logs.entry(event.transfer).or_insert_with(EventLog::new).push(event);
         }
         if news {
             self.shared.events.send_modify(|n| *n += 1);
+        }
+    }
+
+    /// A line for the log: what becomes of a transfer and of its destinations; how its attempts go is for who looks closer.
+    fn note(&self, state: &State, event: &Event) {
+        let name = |site: SiteId| self.shared.topology.site(site).name.clone();
+        let (transfer, attempt) = (event.transfer.0, event.attempt);
+        let mut line = event.kind.in_words(&name);
+        if event.kind == EventKind::Submitted
+            && let Some(TransferStatus { request, .. }) = state.coordinator.status(event.transfer)
+        {
+            let to: Vec<_> = request.destinations.iter().map(|d| name(d.site)).collect();
+            let (path, from) = (&request.source_path, name(request.source));
+            line = format!("begins: {path} from {from} to {}", to.join(", "));
+        }
+        let line = printable(&line);
+        match &event.kind {
+            EventKind::Submitted
+            | EventKind::Waiting { .. }
+            | EventKind::Verdict { verdict: Verdict::Done, .. }
+            | EventKind::Finished { outcome: Outcome::Done | Outcome::Cancelled } => {
+                tracing::info!(transfer, "{line}");
+            }
+            EventKind::Corrupt { .. }
+            | EventKind::Suspected { .. }
+            | EventKind::Postponed { .. }
+            | EventKind::Verdict { .. }
+            | EventKind::Finished { .. } => tracing::warn!(transfer, "{line}"),
+            _ => tracing::debug!(transfer, attempt, "{line}"),
         }
     }
 

@@ -314,12 +314,25 @@ async fn submit(
     Extension(peer): Extension<PeerIdentity>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<SubmitReply>), Refusal> {
+    let submitted = submitted(&controller, &peer, body);
+    if let Err(Refusal(_, reason)) = &submitted {
+        let who = format!("{} `{}`", peer.role.word(), peer.name);
+        tracing::warn!("a transfer of {} is refused: {}", printable(&who), printable(reason));
+    }
+    submitted
+}
+
+fn submitted(
+    controller: &Controller,
+    peer: &PeerIdentity,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<SubmitReply>), Refusal> {
     if let Some(length) = body.as_ref().ok().map(Bytes::len).filter(|n| *n > SUBMIT_BYTES_MAX) {
         let reason = format!("a request of {length} bytes: must have at most {SUBMIT_BYTES_MAX}");
         return Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, reason));
     }
     let mut request = request(controller.topology(), read(body)?)?;
-    may_manage(&controller, &peer, request.source)?;
+    may_manage(controller, peer, request.source)?;
     if peer.role == Role::Site {
         request.submitter = Submitter::Site(request.source);
     }

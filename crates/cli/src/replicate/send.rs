@@ -579,7 +579,7 @@ impl Shown {
             EventKind::Postponed { site, reason } => {
                 self.say(&format!("{} is left for later: {reason}", name(site.0)))
             }
-            EventKind::Waiting { reason } => self.say(&format!("waiting: {reason}")),
+            EventKind::Waiting { reason } => self.say(reason),
             EventKind::Verdict { site, verdict: Verdict::Done } => {
                 self.say(&format!("{}: verified", name(site.0)))
             }

@@ -224,17 +224,17 @@ impl Service {
     ///
     /// Must be called inside the runtime.
     pub fn handle(self: &Arc<Self>, command: Command) {
-        tracing::debug!(?command, "command");
-        let transfer = match &command {
-            Command::Install { program } => program.run.transfer,
-            Command::Forget { transfer } => *transfer,
-            Command::Inquire { run, .. }
-            | Command::Uninstall { run }
-            | Command::Finish { run, .. }
-            | Command::Hash { run, .. }
-            | Command::Audit { run, .. } => run.transfer,
-            other => return tracing::warn!(?other, "a command that this version does not know"),
+        let (told, transfer) = match &command {
+            Command::Install { program } => ("to install its part of an attempt", program.run.transfer),
+            Command::Forget { transfer } => ("to forget it", *transfer),
+            Command::Inquire { run, .. } => ("to say what it has", run.transfer),
+            Command::Uninstall { run } => ("to remove its part of an attempt", run.transfer),
+            Command::Finish { run, .. } => ("to check and name the file", run.transfer),
+            Command::Hash { run, .. } => ("to hash the file", run.transfer),
+            Command::Audit { run, .. } => ("to say what it sent", run.transfer),
+            _ => return tracing::warn!("the controller's command is none that this version knows"),
         };
+        tracing::debug!(transfer = transfer.0, "told {told}");
         let mut waiting = lock(&self.waiting);
         if let Some(queue) = waiting.get_mut(&transfer) {
             return queue.push_back(command);

@@ -49,6 +49,30 @@ fn a_site_that_others_cannot_reach_is_named_and_holds_nobody_up() {
     assert!(said.contains("paris cannot connect to lima at 127.0.0.1:1: connection refused"), "{said}");
 }
 
+/// #17: daemons log by default, and a transfer's events stood in the controller's log as Rust writes its structs.
+#[test]
+fn a_transfer_stands_in_the_controllers_log_in_words() {
+    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+    std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
+    let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = run(send(&local, &["--quiet", "missing", "--to", "tokyo"]));
+    assert_eq!(code, Some(1), "{said}");
+    let log = local.log_until("ended: failed");
+    let has = |line: &str| log.iter().any(|l| l.contains(line) && l.contains("transfer"));
+    for line in [
+        "begins: file from paris to tokyo",
+        "tokyo: has the file, verified",
+        "ended: every destination has the file",
+        "begins: missing from paris to tokyo",
+        "tokyo: failed: ",
+    ] {
+        assert!(has(line), "{line}: {log:#?}");
+    }
+    assert!(!log.iter().any(|l| l.contains('{') || l.contains("kind=")), "{log:#?}");
+    assert!(!log.iter().any(|l| l.contains("planned: ")), "an attempt's details are for who asks: {log:#?}");
+}
+
 /// #17: each site tried in vain to use it, and the transfer began anew without end.
 #[test]
 fn a_congestion_control_that_no_kernel_has_is_refused_in_one_line() {

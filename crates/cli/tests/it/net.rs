@@ -460,6 +460,7 @@ pub struct Local {
     folder: tempfile::TempDir,
     address: String,
     daemons: Vec<Child>,
+    log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Local {
@@ -471,7 +472,7 @@ impl Local {
     /// As [`Local::start`], where relays have more arguments.
     pub fn start_with(toml: &str, sites: &[&str], more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut local = Self { folder, address: String::new(), daemons: Vec::new() };
+        let mut local = Self { folder, address: String::new(), daemons: Vec::new(), log: Arc::default() };
         std::fs::write(local.path("network.toml"), toml).expect("the folder is ours");
         local.keys("keys/replicate");
         let mut command =
@@ -482,13 +483,27 @@ impl Local {
         let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
         let first = lines.next().expect("the controller says where it listens");
         local.address = first.rsplit_once("https://").expect("an address").1.to_owned();
-        std::thread::spawn(move || lines.for_each(drop));
+        let log = local.log.clone();
+        std::thread::spawn(move || lines.for_each(|l| log.lock().expect("no panic").push(l)));
         for site in sites {
             let mut command = local.relay(site, site);
             command.args(more).stderr(Stdio::null());
             local.daemons.push(command.spawn().expect("the site starts"));
         }
         local
+    }
+
+    /// The controller's log from its second line to the first with `last`, which must come in time.
+    pub fn log_until(&self, last: &str) -> Vec<String> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let log = self.log.lock().expect("no panic").clone();
+            if let Some(i) = log.iter().position(|l| l.contains(last)) {
+                return log[..=i].to_vec();
+            }
+            assert!(Instant::now() < end, "no `{last}` in {log:#?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// A site's daemon that serves a folder of this name.

@@ -149,6 +149,66 @@ pub enum EventKind {
     },
 }
 
+impl EventKind {
+    /// The event in one line for people, sites by `name`.
+    pub fn in_words(&self, name: &dyn Fn(SiteId) -> String) -> String {
+        match self {
+            Self::Submitted => "begins".into(),
+            Self::Inquiring => "asking sites what they have".into(),
+            Self::Planned { scheme, rate, bound, with, .. } => {
+                let ids: Vec<_> = with.iter().map(|t| t.0.to_string()).collect();
+                let with = if ids.is_empty() {
+                    String::new()
+                } else {
+                    format!(", together with transfer {}", ids.join(", "))
+                };
+                format!("planned: {scheme} at {rate} (no scheme exceeds {bound}){with}")
+            }
+            Self::Started => "every site is ready".into(),
+            Self::Progress { length_bytes, destinations } => {
+                let each = destinations.iter().map(|d| format!("{} {}", name(d.site), d.verified_bytes));
+                format!("of {length_bytes} bytes have arrived: {}", each.collect::<Vec<_>>().join(", "))
+            }
+            Self::Stopped { reason } => format!("an attempt was stopped: {reason}"),
+            Self::Corrupt { site, generation, .. } => {
+                format!("data arrived wrong at {} (generation {generation})", name(*site))
+            }
+            Self::Suspected { site } => {
+                format!("{} changed data on its way, and passes nothing on from now on", name(*site))
+            }
+            Self::Postponed { site, reason } => format!("{} is left for later: {reason}", name(*site)),
+            Self::Waiting { reason } => reason.clone(),
+            Self::Verdict { site, verdict } => format!("{}: {}", name(*site), verdict.in_words()),
+            Self::Finished { outcome } => format!("ended: {}", outcome.in_words()),
+        }
+    }
+}
+
+impl Verdict {
+    /// The verdict in one line.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::Done => "has the file, verified".into(),
+            Self::Failed { reason } => format!("failed: {reason}"),
+            Self::Unreachable { reason } => format!("unreachable: {reason}"),
+            Self::Integrity { reason } => format!("given up, as data arrived wrong: {reason}"),
+        }
+    }
+}
+
+impl Outcome {
+    /// The outcome in a few words.
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Self::Done => "every destination has the file",
+            Self::SomeFailed => "some destinations have the file, some do not",
+            Self::Failed => "failed, no destination has the file",
+            Self::Integrity => "data arrived wrong, and nothing wrong was delivered",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// How far one destination is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DestinationProgress {
