@@ -14,6 +14,9 @@ use tokio::sync::mpsc;
 
 /// How long a server may take to answer.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// How often a server is greeted that drops the connection before it answers, and how long after another try.
+const GREETINGS: u32 = 5;
+const GREET_AGAIN: Duration = Duration::from_millis(20);
 /// How often a server hears that the client is there still: those that say nothing for minutes are sent away.
 const HERE_EVERY: Duration = Duration::from_secs(60);
 
@@ -136,11 +139,32 @@ pub struct Greeted {
     rtt: Duration,
 }
 
-/// Connects to a server, and greets it.
+/// The server closed the connection before it had answered the greeting.
+#[derive(Debug)]
+struct Dropped(String);
+
+impl std::fmt::Display for Dropped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for Dropped {}
+
+/// Connects to a server, and greets it; some times, where the server drops the connection first: one with many silent
+/// connections makes room by that.
 ///
 /// Errors: one line, without the holder.
 pub async fn greet(identity: &Identity, holder: &str) -> anyhow::Result<Greeted> {
-    let greeted = tokio::time::timeout(CONNECT_TIME, connect(identity, Holder::of(holder))).await;
+    let tries = async {
+        for _ in 1..GREETINGS {
+            match connect(identity, Holder::of(holder)).await {
+                Err(error) if error.is::<Dropped>() => tokio::time::sleep(GREET_AGAIN).await,
+                other => return other,
+            }
+        }
+        connect(identity, Holder::of(holder)).await
+    };
+    let greeted = tokio::time::timeout(CONNECT_TIME, tries).await;
     greeted.with_context(|| format!("no answer in {} s", CONNECT_TIME.as_secs()))?
 }
 
@@ -158,7 +182,7 @@ async fn connect(identity: &Identity, holder: Holder<'_>) -> anyhow::Result<Gree
         if is_ours {
             anyhow!(anabranch_net::tls::explain("it", &error))
         } else {
-            anyhow!("it {}", farewell(&error))
+            anyhow!(Dropped(format!("it {}", farewell(&error))))
         }
     })?;
     let name = printable(&peer.name).into_owned();
@@ -170,7 +194,7 @@ async fn connect(identity: &Identity, holder: Holder<'_>) -> anyhow::Result<Gree
         );
     }
     let mut reader = Reader::new(stream);
-    let gone = |error: std::io::Error| anyhow!("it {}", farewell(&error));
+    let gone = |error: std::io::Error| anyhow!(Dropped(format!("it {}", farewell(&error))));
     reader.write([Control::Hello]).await.map_err(gone)?;
     let (port, channel) = match reader.next().await.map_err(gone)? {
         Some(Control::Welcome { port, channel }) => (port, ChannelId(channel)),
