@@ -733,7 +733,19 @@ impl Transfer {
         }
         let run = Run { transfer: self.id, attempt: Attempt(self.attempts) };
         if let Some(hash) = self.hash {
-            self.judge_found(cx, hash);
+            let found: Vec<_> = self
+                .destinations
+                .iter_mut()
+                .filter(|d| d.open())
+                .filter_map(|d| d.found.take().map(|(_, found)| (d.site, found == hash)))
+                .collect();
+            for (site, same) in found {
+                if same {
+                    self.decide(cx, site, Verdict::Done);
+                } else {
+                    self.leave_alone(cx, site);
+                }
+            }
             let deadline = cx.now + cx.config.finish_timeout + cx.work_time(length);
             let arriving: BTreeSet<SiteId> = self.running().map_or_else(BTreeSet::new, |r| {
                 r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect()
@@ -765,20 +777,6 @@ impl Transfer {
             self.hashing =
                 Some(Pending { run, deadline: cx.now + cx.config.finish_timeout + cx.work_time(length) });
             cx.command(self.request.source, Command::Hash { run, path: self.request.source_path.clone() });
-        }
-    }
-
-    /// What destinations have under the file's name: the very file, or another.
-    pub(super) fn judge_found(&mut self, cx: &mut Context<'_>, hash: FileHash) {
-        let open = self.destinations.iter_mut().filter(|d| d.open());
-        let found: Vec<_> =
-            open.filter_map(|d| d.found.take().map(|(_, found)| (d.site, found == hash))).collect();
-        for (site, same) in found {
-            if same {
-                self.decide(cx, site, Verdict::Done);
-            } else {
-                self.leave_alone(cx, site);
-            }
         }
     }
 

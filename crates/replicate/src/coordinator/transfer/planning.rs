@@ -138,7 +138,8 @@ impl Transfer {
         let Some(length) = self.length else { return };
         let (mut others, hash) = (Vec::new(), self.hash);
         for d in self.destinations.iter_mut().filter(|d| answered.contains(&d.site)) {
-            // What was reported before the length was known.
+            // What was reported before the length was known. Another file is judged here, not after the inquiry: where it may
+            // be replaced, the next inquiry would find it again, and for ever.
             if d.found.take_if(|(l, h)| *l != length || hash.is_some_and(|hash| *h != hash)).is_some() {
                 others.push(d.site);
             }
@@ -147,10 +148,6 @@ impl Transfer {
         }
         for site in others {
             self.leave_alone(cx, site);
-        }
-        // Judged here, not after the inquiry: a file that may be replaced would be found again by the next one, and for ever.
-        if let Some(hash) = self.hash {
-            self.judge_found(cx, hash);
         }
         let total = self.destinations.iter().map(|d| self.shown(d)).sum();
         if self.total_before.is_some_and(|before| total > before) {
