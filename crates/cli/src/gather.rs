@@ -37,45 +37,15 @@ impl Noun {
     }
 }
 
-/// What cannot be meant, as it was written.
-#[derive(Debug)]
-struct Usage(anyhow::Error);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:#}", self.0)
-    }
-}
-impl std::error::Error for Usage {}
-
-/// Marks errors as wrong usage, whose exit code is 2.
-trait OrUsage<T> {
-    /// The same, but for the exit code.
-    fn or_usage(self) -> anyhow::Result<T>;
-}
-
-impl<T, E: Into<anyhow::Error>> OrUsage<T> for Result<T, E> {
-    fn or_usage(self) -> anyhow::Result<T> {
-        self.map_err(|error| Usage(error.into()).into())
-    }
-}
-
 /// Runs it.
 ///
 /// Errors: one line for the user.
 pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
-    let result = match noun {
+    match noun {
         Noun::Keys(args) => keys::run(&args, quiet),
         Noun::Serve(args) => serve::run(&args, quiet),
         Noun::Get(args) => get::run(&args, quiet),
         Noun::Ls(args) => ls::run(&args),
         Noun::Stripe(args) => stripe::run(&args, quiet),
-    };
-    match result {
-        Err(error) if error.chain().any(|cause| cause.is::<Usage>()) => {
-            eprintln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
-            Ok(ExitCode::from(2))
-        }
-        other => other,
     }
 }

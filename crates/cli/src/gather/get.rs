@@ -6,7 +6,7 @@ mod progress;
 mod run;
 pub mod targets;
 
-use super::OrUsage as _;
+use crate::exit::OrUsage as _;
 use anabranch_gather::msg::{Packet, SEAL_BYTES};
 use anabranch_gather::{BLOCK_BYTES_MIN, ClientConfig};
 use anabranch_net::identity::Identity;

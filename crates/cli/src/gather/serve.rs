@@ -10,7 +10,7 @@ mod listing;
 mod session;
 mod share;
 
-use super::OrUsage as _;
+use crate::exit::OrUsage as _;
 use crate::folder::keep_outside;
 use anabranch_gather::ServerConfig;
 use anabranch_gather::msg::Feedback;

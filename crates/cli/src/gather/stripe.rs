@@ -1,7 +1,7 @@
 //! `anabranch gather stripe`: cuts a file into parts for many servers, and writes the manifest that puts them together again.
 
-use super::OrUsage as _;
 use super::get::targets::{Manifest, Object, Part, check_holder, check_name};
+use crate::exit::OrUsage as _;
 use anabranch_gather::msg::MODE_BITS;
 use anabranch_units::ByteCount;
 use anyhow::{Context as _, bail, ensure};
