@@ -14,7 +14,7 @@
 mod gather;
 mod replicate;
 
-use crate::net::{PATIENCE, noise};
+use crate::net::{PATIENCE, anabranch, noise};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -101,6 +101,21 @@ impl Expected {
         self.must.insert(plain(name).unwrap_or_else(|| panic!("`{name}` was taken")));
     }
 
+    /// Puts there what its owner may have already: a file, a link that leads out, or nothing.
+    fn own(&mut self, draw: &mut Draw, schedule: u64, folder: &Path, outside: &Path) {
+        let name = draw.pick(&["n", "n.partial", "n.partial.journal", "sub/n"]);
+        match draw.below(3) {
+            0 => {
+                let own = content(schedule, 50, 700);
+                std::fs::write(folder.join(name), &own).expect("ours");
+                self.may(name, &own);
+                self.must(name);
+            }
+            1 => std::os::unix::fs::symlink(outside, folder.join(name)).expect("ours"),
+            _ => {}
+        }
+    }
+
     /// Compares a folder with it.
     fn check(&self, folder: &Path, told: &str) {
         for path in &self.must {
@@ -170,8 +185,8 @@ impl Drop for Daemons {
 
 /// A command that is run until it ends by itself, whatever kills it.
 struct Attempt {
-    /// Makes it again.
-    command: Box<dyn FnMut() -> Command>,
+    /// What `anabranch` is told, each time.
+    words: Vec<String>,
     starts_at: Duration,
     /// When it is killed, once each.
     kills: Vec<Duration>,
@@ -181,12 +196,20 @@ struct Attempt {
 }
 
 impl Attempt {
+    /// Starts some time within `starts_within_ms`, and is killed `kills` times.
+    fn draw(draw: &mut Draw, words: Vec<String>, out: PathBuf, kills: u64, starts_within_ms: u64) -> Self {
+        let kills = (0..kills).map(|_| Duration::from_millis(draw.below(500))).collect();
+        let starts_at = Duration::from_millis(draw.below(starts_within_ms));
+        Self { words, starts_at, kills, out, child: None, code: None }
+    }
+
     fn step(&mut self, since: Duration) {
         if self.code.is_some() || since < self.starts_at {
             return;
         }
         let Some(child) = &mut self.child else {
-            let mut command = (self.command)();
+            let mut command = anabranch();
+            command.args(&self.words);
             let open = || std::fs::File::options().append(true).create(true).open(&self.out).expect("ours");
             self.child = Some(command.stdout(open()).stderr(open()).spawn().expect("a command starts"));
             return;

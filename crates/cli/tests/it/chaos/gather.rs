@@ -1,7 +1,6 @@
 //! `gather`: three servers, one of which may hold another version, and clients that write to names that collide.
 
 use super::*;
-use crate::anabranch;
 
 const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 
@@ -49,17 +48,7 @@ fn schedule(fleet: &mut Fleet, number: u64) {
     std::fs::write(fleet.path("outside"), &outside).expect("ours");
     std::fs::create_dir_all(out.join("sub")).expect("ours");
     let mut expected = Expected::default();
-    let name = draw.pick(&["n", "n.partial", "n.partial.journal", "sub/n"]);
-    match draw.below(3) {
-        0 => {
-            let own = content(number, 50, 700);
-            std::fs::write(out.join(name), &own).expect("ours");
-            expected.may(name, &own);
-            expected.must(name);
-        }
-        1 => std::os::unix::fs::symlink(fleet.path("outside"), out.join(name)).expect("ours"),
-        _ => {}
-    }
+    expected.own(&mut draw, number, &out, &fleet.path("outside"));
     // Objects, some of which are another at one server.
     let mut objects = Vec::new();
     for j in 0..4 {
@@ -130,20 +119,8 @@ fn schedule(fleet: &mut Fleet, number: u64) {
         if draw.one_in(3) {
             words.push("--replace".to_owned());
         }
-        let command = move || {
-            let mut command = anabranch();
-            command.args(&words);
-            command
-        };
-        let kills = (0..draw.below(3)).map(|_| Duration::from_millis(draw.below(500))).collect();
-        attempts.push(Attempt {
-            command: Box::new(command),
-            starts_at: Duration::from_millis(draw.below(60)),
-            kills,
-            out: fleet.path(&format!("{at}-{j}.out")),
-            child: None,
-            code: None,
-        });
+        let kills = draw.below(3);
+        attempts.push(Attempt::draw(&mut draw, words, fleet.path(&format!("{at}-{j}.out")), kills, 60));
         asked.push(names);
     }
     let kills = kills(&mut draw, 3, &SERVERS, 400);
@@ -176,7 +153,7 @@ fn gather_leaves_nothing_wrong_under_any_name() {
 }
 
 #[test]
-#[ignore = "a thousand schedules take most of an hour: `make claims`"]
+#[ignore = "a thousand schedules take minutes: `make claims`"]
 fn gather_leaves_nothing_wrong_under_any_name_a_thousand_times() {
     run_all(ALL, FLEETS, Fleet::new, schedule);
 }

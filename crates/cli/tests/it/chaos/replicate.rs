@@ -1,7 +1,7 @@
 //! `replicate`: a controller, a source, a relay and two destinations.
 
 use super::*;
-use crate::net::{anabranch, run};
+use crate::net::run;
 use std::process::Stdio;
 
 const NETWORK: &str = r#"
@@ -113,19 +113,9 @@ fn schedule(fleet: &mut Fleet, number: u64) {
     }
     // What their owners have there already: files, and links that lead out.
     for site in ["d", "e"] {
-        let name = draw.pick(&["n", "n.partial", "n.partial.journal", "sub/n"]);
-        let path = fleet.path(site).join(&at).join(name);
-        match draw.below(3) {
-            0 => {
-                let own = content(number, 50, 700);
-                std::fs::write(path, &own).expect("ours");
-                let expected = expected.get_mut(site).expect("a site");
-                expected.may(name, &own);
-                expected.must(name);
-            }
-            1 => std::os::unix::fs::symlink(fleet.path("outside"), path).expect("ours"),
-            _ => {}
-        }
+        let folder = fleet.path(site).join(&at);
+        let expected = expected.get_mut(site).expect("a site");
+        expected.own(&mut draw, number, &folder, &fleet.path("outside"));
     }
     let mut attempts = Vec::new();
     let mut asked = Vec::new();
@@ -140,29 +130,18 @@ fn schedule(fleet: &mut Fleet, number: u64) {
             expected.get_mut(site).expect("a site").may(name, &bytes);
         }
         let target = format!("{at}/{name}");
-        let mut words = vec!["send", "--json", &source, "--from", "s", "--to", to, "--as", &target];
+        let mut words =
+            vec!["replicate", "send", "--json", &source, "--from", "s", "--to", to, "--as", &target];
         words.extend(["--scheme", draw.pick(&SCHEMES), "--bwlimit", draw.pick(&["40 Mbit/s", "200 Mbit/s"])]);
         if draw.one_in(3) {
             words.push("--replace");
         }
+        let controller = format!("127.0.0.1:{}", fleet.ports["controller"]);
+        let keys = fleet.path("keys").display().to_string();
+        words.extend(["--keys", &keys, "--controller", &controller]);
         let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-        let kills = (0..draw.below(4).saturating_sub(2)).map(|_| Duration::from_millis(draw.below(500)));
-        let kills = kills.collect();
-        let (folder, controller) = (fleet.path("."), fleet.ports["controller"]);
-        let command = move || {
-            let mut command = anabranch();
-            command.current_dir(&folder).arg("replicate").args(&words).args(["--keys", "keys"]);
-            command.args(["--controller", &format!("127.0.0.1:{controller}")]);
-            command
-        };
-        attempts.push(Attempt {
-            command: Box::new(command),
-            starts_at: Duration::from_millis(draw.below(100)),
-            kills,
-            out: fleet.path(&format!("{at}-{j}.out")),
-            child: None,
-            code: None,
-        });
+        let kills = draw.below(4).saturating_sub(2);
+        attempts.push(Attempt::draw(&mut draw, words, fleet.path(&format!("{at}-{j}.out")), kills, 100));
         asked.push((name, to, bytes));
     }
     let all = ["controller", "s", "r", "d", "e"];
@@ -200,7 +179,7 @@ fn replicate_leaves_nothing_wrong_under_any_name() {
 }
 
 #[test]
-#[ignore = "a thousand schedules take most of an hour: `make claims`"]
+#[ignore = "a thousand schedules take minutes: `make claims`"]
 fn replicate_leaves_nothing_wrong_under_any_name_a_thousand_times() {
     run_all(ALL, FLEETS, Fleet::new, schedule);
 }
