@@ -190,6 +190,29 @@ def test_figures_and_run_directories_are_written(tmp_path: Path, capsys: pytest.
     assert "goodput-dark.png" in capsys.readouterr().out
 
 
+def test_figures_are_drawn_again_from_the_points_beside_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """#17: a change of style needed an hour of runs, and no rows were kept of what figures showed."""
+    claim = write(tmp_path)
+    arguments = ["figures", "small", "--experiments", str(claim.parent), "--quiet"]
+    again = [*arguments, "--redraw", "--binary", "/nowhere"]
+    assert main(again) == 2
+    assert "goodput.csv: no points of this figure: run `anabranch-lab figures small`" in capsys.readouterr().err
+    assert main([*again, "--full"]) == 2
+    assert main([*arguments, "--full"]) == 0
+    drawn = {path: path.read_bytes() for path in claim.glob("goodput*.*g")}
+    for path in drawn:
+        path.unlink()
+    assert main(again) == 0
+    assert len(drawn) == 4
+    assert all(path.read_bytes() == picture for path, picture in drawn.items())
+    points = claim / "goodput.csv"
+    points.write_text(points.read_text().replace("mean", "average"))
+    assert main(again) == 2
+    assert "no column `mean`" in capsys.readouterr().err
+
+
 def test_a_figure_may_have_curves_of_several_sweeps_over_time(tmp_path: Path) -> None:
     again = PLAN.split("[[sweep]]")[1].split("[[metric]]")[0].replace('"servers"', '"others"')
     plan = PLAN.replace("[[metric]]", f"[[sweep]]{again}[[metric]]", 1).split("[[figure]]", maxsplit=1)[0]

@@ -92,6 +92,9 @@ def _parser() -> argparse.ArgumentParser:
             verb.add_argument("--record", action="store_true", help="write ours into expected.csv; needs --full")
         else:
             verb.add_argument("--out", metavar="DIR", help="where files go")
+        if name == "figures":
+            redraw = "run nothing: draw the claim's own pictures again, from the points that lie beside them"
+            verb.add_argument("--redraw", action="store_true", help=redraw)
     return parser
 
 
@@ -159,13 +162,22 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _figures(options: argparse.Namespace) -> int:
-    from anabranch_lab.figures import draw_claim
+    from anabranch_lab.figures import draw_claim, write_points
 
+    if options.redraw and (options.full or options.out):
+        raise ClaimError(
+            "--redraw: not with --full or --out: it draws the claim's own pictures from the points beside them"
+        )
     for claim in _runnable(options):
-        results = _results(claim, options)
-        folder = _keep(claim, results, options)
         # The claim's own pictures are of everything.
-        for path in draw_claim(claim, results, claim.folder if options.full and not options.out else folder):
+        folder = claim.folder
+        if not options.redraw:
+            results = _results(claim, options)
+            kept = _keep(claim, results, options)
+            folder = claim.folder if options.full and not options.out else kept
+            for path in write_points(claim, results, folder):
+                print(path)
+        for path in draw_claim(claim, folder):
             print(path)
     return DONE
 

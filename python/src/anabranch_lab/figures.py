@@ -2,8 +2,8 @@
 
 Each is drawn on a light and on a dark background, as SVG and as PNG, in the colours of the binary's own pictures. A band
 goes from the 5 % to the 95 % quantile of the trials, so that it never shows what no trial was: an interval of Student's t
-does where values are bounded or have two peaks. Read `draw` first; `draw_claim` draws what a claim's plan says, `panels`
-and `save_themed` are for pictures of another shape.
+does where values are bounded or have two peaks. Read `draw` first; `draw_claim` draws what a claim's plan says, from the
+points that `write_points` left beside the pictures; `panels` and `save_themed` are for pictures of another shape.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from anabranch_lab.claims import Claim, Figure, Published
+from anabranch_lab.claims import Claim, ClaimError, Figure, Published
 from anabranch_lab.results import Result
 from anabranch_lab.stats import spread
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -45,6 +45,8 @@ THEMES = {
         "#12161c", "#e8ecf1", "#9aa5b1", "#262d36", ("#5db4ff", "#ff8a5c", "#3ddba4", "#e78be2", "#f0c04a", "#a89dff")
     ),
 }
+#: What of a run's manifest goes into pictures and beside points.
+ABOUT = ("seed", "version", "commit")
 #: Shapes of published points, one for each source.
 MARKERS = "oDs^vP*X"
 
@@ -86,19 +88,81 @@ def draw(
     matplotlib.figure.Figure
         It can be shown, changed and saved.
     """
+    return draw_points(
+        points(rows, x, y, line),
+        x,
+        y,
+        line,
+        theme=theme,
+        title=title,
+        x_label=x_label,
+        y_label=y_label,
+        line_label=line_label,
+        published=published,
+    )
+
+
+def points(rows: pd.DataFrame, x: str, y: str, line: str | None = None) -> pd.DataFrame:
+    """Work out what a figure shows.
+
+    Parameters
+    ----------
+    rows, x, y, line
+        As `draw` takes them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each point, line by line: ``line`` where there is one, ``x``, and ``mean``, ``low``, ``high`` and
+        ``trials`` as `spread` has them.
+    """
+    if line is None:
+        return spread(rows, y, x)
+    return pd.concat(
+        [spread(rows[rows[line] == value], y, [line, x]) for value in dict.fromkeys(rows[line])], ignore_index=True
+    )
+
+
+def draw_points(
+    table: pd.DataFrame,
+    x: str,
+    y: str,
+    line: str | None = None,
+    *,
+    theme: str = "light",
+    title: str = "",
+    x_label: str = "",
+    y_label: str = "",
+    line_label: str = "{}",
+    published: Sequence[Published] = (),
+) -> Canvas:
+    """Draw what `points` gave.
+
+    Parameters
+    ----------
+    table
+        The points.
+    x, y, line, theme, title, x_label, y_label, line_label, published
+        As `draw` takes them.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        It can be shown, changed and saved.
+    """
     look = THEMES[theme]
     canvas, [[axes]] = panels(theme)
-    values = list(dict.fromkeys(rows[line])) if line else [None]
+    values = list(dict.fromkeys(table[line])) if line else [None]
     colours = {value: look.lines[i % len(look.lines)] for i, value in enumerate(values)}
     # Lines beyond the colours are dashed.
     styles = ("-", "--", ":")
     dashes = {value: styles[i // len(look.lines) % len(styles)] for i, value in enumerate(values)}
     for value, colour in colours.items():
-        table = spread(rows if line is None else rows[rows[line] == value], y, x)
+        own = table if line is None else table[table[line] == value]
         label = line_label.format(value) if line else y
         axes.plot(
-            table[x],
-            table["mean"],
+            own[x],
+            own["mean"],
             color=colour,
             linestyle=dashes[value],
             linewidth=1.6,
@@ -107,7 +171,7 @@ def draw(
             label=f"{label}, ours" if published else label,
             zorder=3,
         )
-        axes.fill_between(table[x], table["low"], table["high"], color=colour, alpha=0.2, linewidth=0, zorder=2)
+        axes.fill_between(own[x], own["low"], own["high"], color=colour, alpha=0.2, linewidth=0, zorder=2)
     markers = dict(zip(dict.fromkeys(one.label for one in published), MARKERS * len(published), strict=False))
     for one in published:
         axes.plot(
@@ -123,7 +187,7 @@ def draw(
         )
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-    if rows[x].dtype.kind in "iu":
+    if table[x].dtype.kind in "iu":
         # Half a server is none.
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     name_axes(axes, theme, title=title, x=x_label or x, y=y_label or y)
@@ -244,14 +308,14 @@ def save(canvas: Canvas, path: Path, about: Mapping[str, Any]) -> None:
     about
         What the figure is of; seed, version and commit go into the file.
     """
-    said = f"seed {about.get('seed')}, anabranch {about.get('version')}, commit {about.get('commit')}"
+    said = ", ".join(f"{'anabranch' if name == 'version' else name} {about.get(name)}" for name in ABOUT)
     with mpl.rc_context({"svg.hashsalt": "anabranch", "svg.fonttype": "path"}):
         metadata = {"Date": None, "Description": said} if path.suffix == ".svg" else {"Description": said}
         canvas.savefig(path, metadata=metadata, facecolor=canvas.get_facecolor())
 
 
-def draw_claim(claim: Claim, results: Mapping[str, Result], folder: Path) -> list[Path]:
-    """Draw all figures of a claim, light and dark, as SVG and PNG.
+def write_points(claim: Claim, results: Mapping[str, Result], folder: Path) -> list[Path]:
+    """Write what a claim's figures show, seven digits of it, for `draw_claim`.
 
     Parameters
     ----------
@@ -260,7 +324,7 @@ def draw_claim(claim: Claim, results: Mapping[str, Result], folder: Path) -> lis
     results
         What `Claim.run` gave.
     folder
-        Where the files go, as ``NAME.svg`` and ``NAME-dark.svg``.
+        Where the files go, as ``NAME.csv``: a line with seed, version and commit, then the columns of `points`.
 
     Returns
     -------
@@ -270,12 +334,51 @@ def draw_claim(claim: Claim, results: Mapping[str, Result], folder: Path) -> lis
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for figure in claim.figures:
-        result = results[figure.curves[0].sweep]
-        rows = figure.rows(results)
+        about = results[figure.curves[0].sweep].about
+        path = folder / f"{figure.name}.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            print("#", *(f"{name}={about.get(name)}" for name in ABOUT), file=file)
+            table = points(figure.rows(results), figure.x, figure.y, figure.line)
+            table.to_csv(file, index=False, float_format="%.7g", lineterminator="\n")
+        paths.append(path)
+    return paths
 
-        def make(theme: str, figure: Figure = figure, rows: pd.DataFrame = rows) -> Canvas:
-            return draw(
-                rows,
+
+def draw_claim(claim: Claim, folder: Path) -> list[Path]:
+    """Draw all figures of a claim from their points, light and dark, as SVG and PNG. Nothing runs.
+
+    Parameters
+    ----------
+    claim
+        The claim.
+    folder
+        Where `write_points` left the points, and the pictures go, as ``NAME.svg`` and ``NAME-dark.svg``.
+
+    Returns
+    -------
+    list[Path]
+        The pictures.
+
+    Raises
+    ------
+    ClaimError
+        There are no points, or they are not those of the plan's figure.
+    """
+    paths = []
+    for figure in claim.figures:
+        path = folder / f"{figure.name}.csv"
+        if not path.is_file():
+            raise ClaimError(f"{path}: no points of this figure: run `anabranch-lab figures {claim.name}` first")
+        with path.open(encoding="utf-8") as file:
+            about = dict(word.split("=", 1) for word in file.readline().split()[1:])
+            table = pd.read_csv(file)
+        for column in (figure.line, figure.x, "mean", "low", "high"):
+            if column not in table:
+                raise ClaimError(f"{path}: no column `{column}`, which {claim.name}/plan.toml names: run it again")
+
+        def make(theme: str, figure: Figure = figure, table: pd.DataFrame = table) -> Canvas:
+            return draw_points(
+                table,
                 figure.x,
                 figure.y,
                 figure.line,
@@ -287,5 +390,5 @@ def draw_claim(claim: Claim, results: Mapping[str, Result], folder: Path) -> lis
                 published=figure.published,
             )
 
-        paths += save_themed(make, folder, figure.name, result.about)
+        paths += save_themed(make, folder, figure.name, about)
     return paths
