@@ -48,4 +48,4 @@ peers: build ## Ours beside BitTorrent, rsync and curl on emulated networks (hou
 
 claims: setup ## The long claims: every instance that the planner's claims speak of, 50 schedules of kills (minutes)
 	cargo test --release --package anabranch-replicate -- --ignored --nocapture
-	cargo test --package anabranch-cli --test it -- --ignored --nocapture
+	cargo test --release --package anabranch-cli --test it -- --ignored --nocapture --test-threads 1

@@ -159,27 +159,55 @@ async fn hold(at: SocketAddr, host: u8, says: Says, opened: &AtomicU64) -> std::
     }
 }
 
-/// Asserts that an honest client of `at`, three times each at least, takes no more than twice as long under silent and
-/// under slow connections as when all is quiet. Each call of `ask` is served once.
-async fn served_all_the_same(at: SocketAddr, mut ask: impl AsyncFnMut()) {
-    let mut longest = async |time: Duration| {
-        let (begun, mut longest, mut asked) = (Instant::now(), Duration::ZERO, 0);
-        while asked < 3 || begun.elapsed() < time {
-            let begun = Instant::now();
-            tokio::time::timeout(PATIENCE, ask()).await.expect("it is served at all");
-            longest = longest.max(begun.elapsed());
-            asked += 1;
-        }
-        (longest, asked)
-    };
-    let (quiet, _) = longest(Duration::ZERO).await;
+/// How long a client's calls took.
+#[derive(Clone, Copy)]
+struct Times {
+    calls: usize,
+    median: Duration,
+    longest: Duration,
+}
+
+impl std::fmt::Display for Times {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.2?} (longest {:.2?}, {} calls)", self.median, self.longest, self.calls)
+    }
+}
+
+/// Calls of `ask`, one after another: at least three, for at least `time`.
+async fn times(time: Duration, ask: &mut impl AsyncFnMut()) -> Times {
+    let (begun, mut took) = (Instant::now(), Vec::new());
+    while took.len() < 3 || begun.elapsed() < time {
+        let begun = Instant::now();
+        tokio::time::timeout(PATIENCE, ask()).await.expect("it is served at all");
+        took.push(begun.elapsed());
+    }
+    took.sort_unstable();
+    Times { calls: took.len(), median: took[took.len() / 2], longest: took[took.len() - 1] }
+}
+
+/// How much later a client may be served than when all is quiet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bound {
+    /// Its longest call takes at most twice the longest quiet one, and what a machine that others use may add.
+    Loose,
+    /// Its median call takes at most twice the quiet median, beside [`SILENT`] connections.
+    Twice,
+}
+
+/// Asserts that an honest client of `at` is served while silent and slow connections come, as soon as `bound` says.
+async fn served_all_the_same(at: SocketAddr, bound: Bound, mut ask: impl AsyncFnMut()) {
+    let quiet = times(if bound == Bound::Loose { Duration::ZERO } else { ATTACK }, &mut ask).await;
     for (count, says) in [(SILENT, Says::Nothing), (SILENT, Says::AByteASecond), (MORE_SILENT, Says::Nothing)]
     {
         let flood = Flood::start(at, count, says).await;
-        let (took, asked) = longest(ATTACK).await;
+        let now = times(ATTACK, &mut ask).await;
         let opened = flood.opened.load(Relaxed);
-        println!("{count} say {says:?}, {opened} opened: {took:?} of {asked}, quiet {quiet:?}");
-        assert!(took <= quiet * 2 + SLACK, "{count} {says:?}: {took:?}, and {quiet:?} when all is quiet");
+        println!("{count} say {says:?}, {opened} opened: {now}; quiet: {quiet}");
+        let late = match bound {
+            Bound::Loose => now.longest > quiet.longest * 2 + SLACK,
+            Bound::Twice => count == SILENT && now.median > quiet.median * 2,
+        };
+        assert!(!late, "{count} say {says:?}: {now}, and {quiet} when all is quiet");
     }
 }
 
@@ -214,9 +242,13 @@ fn controller() -> (World, SocketAddr) {
 /// #17: 256 silent connections took all places for handshakes of the controller, 1,000 kept everybody out.
 #[test]
 fn silent_connections_do_not_keep_clients_from_the_controller() {
+    controller_serves(Bound::Loose);
+}
+
+fn controller_serves(bound: Bound) {
     let (world, at) = controller();
     let identity = world.operator(System::Replicate);
-    block_on(served_all_the_same(at, async || {
+    block_on(served_all_the_same(at, bound, async || {
         let client = anabranch_api::Client::new(at.to_string(), &identity, PATIENCE);
         client.expect("good credentials").topology().await.expect("it answers");
     }));
@@ -225,6 +257,10 @@ fn silent_connections_do_not_keep_clients_from_the_controller() {
 /// #17: 256 silent connections took all places for greetings of a site; with 1,000, 200 kB took 15 s.
 #[test]
 fn silent_connections_do_not_keep_data_from_a_site() {
+    site_serves(Bound::Loose);
+}
+
+fn site_serves(bound: Bound) {
     let (mut world, controller_at) = controller();
     let mut at = controller_at;
     for site in ["s", "d"] {
@@ -261,13 +297,17 @@ fn silent_connections_do_not_keep_data_from_a_site() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        served_all_the_same(at, send).await;
+        served_all_the_same(at, bound, send).await;
     });
 }
 
 /// #17: 1,000 silent connections kept every agent and operator out of the coordinator.
 #[test]
 fn silent_connections_do_not_keep_clients_from_the_coordinator() {
+    coordinator_serves(Bound::Loose);
+}
+
+fn coordinator_serves(bound: Bound) {
     let (mut world, at) = (World::new(), free_address());
     world.done(&["shuffle", "keys", "--hosts", "h1", "--operators", "operator", "--out", "keys"]);
     let listen = at.to_string();
@@ -275,7 +315,7 @@ fn silent_connections_do_not_keep_clients_from_the_coordinator() {
     let command = world.command(&words);
     world.start(command, at);
     let identity = world.operator(System::Shuffle);
-    block_on(served_all_the_same(at, async || {
+    block_on(served_all_the_same(at, bound, async || {
         let client = anabranch_api::shuffle::Client::new(&at.to_string(), &identity, PATIENCE);
         client.expect("good credentials").transfers().await.expect("it answers");
     }));
@@ -284,6 +324,10 @@ fn silent_connections_do_not_keep_clients_from_the_coordinator() {
 /// #17: 64 silent connections took the places of all clients of a server, which refused everybody else.
 #[test]
 fn silent_connections_do_not_keep_clients_from_a_gather_server() {
+    gather_server_serves(Bound::Loose);
+}
+
+fn gather_server_serves(bound: Bound) {
     let (mut world, at) = (World::new(), free_address());
     world.done(&["gather", "keys", "--out", "keys"]);
     std::fs::create_dir(world.path("served")).expect("a new folder");
@@ -292,7 +336,7 @@ fn silent_connections_do_not_keep_clients_from_a_gather_server() {
     let command = world.command(&["gather", "serve", "served", "--listen", &listen, "--keys", "keys"]);
     world.start(command, at);
     let mut count = 0;
-    block_on(served_all_the_same(at, async || {
+    block_on(served_all_the_same(at, bound, async || {
         count += 1;
         let (object, out) = (format!("{at}/file"), format!("copy-{count}"));
         let mut command = world.command(&["gather", "get", &object, "-o", &out, "--keys", "keys"]);
@@ -300,4 +344,14 @@ fn silent_connections_do_not_keep_clients_from_a_gather_server() {
         let output = output.expect("the command runs");
         assert!(output.status.success(), "{}", text(&output.stderr));
     }));
+}
+
+/// #17: what a release build on a machine that does nothing else has to hold.
+#[test]
+#[ignore = "it measures: `make claims`"]
+fn beside_a_thousand_silent_connections_a_client_is_served_within_twice_its_quiet_time() {
+    controller_serves(Bound::Twice);
+    site_serves(Bound::Twice);
+    coordinator_serves(Bound::Twice);
+    gather_server_serves(Bound::Twice);
 }
