@@ -39,7 +39,8 @@ use transfer::{Context, Transfer};
 
 pub use planner::{DefaultPlanner, PlanRequest, Planner};
 pub use request::{
-    CoordinatorConfig, CorruptPolicy, Destination, HopOverride, SchemeChoice, SubmitError, TransferRequest,
+    CoordinatorConfig, CorruptPolicy, Destination, HopOverride, SchemeChoice, SubmitError, Submitted,
+    TransferRequest,
 };
 pub use status::{
     DestinationProgress, DestinationSnapshot, DestinationStatus, Event, EventKind, Outcome, PhaseName,
@@ -189,20 +190,52 @@ impl<P: Planner> Coordinator<P> {
     /// Takes a transfer on.
     ///
     /// Errors: see [`SubmitError`]; nothing changes then.
-    pub fn submit(&mut self, now: Instant, mut request: TransferRequest) -> Result<TransferId, SubmitError> {
+    pub fn submit(&mut self, now: Instant, request: TransferRequest) -> Result<TransferId, SubmitError> {
         self.advance_clock(now);
+        let request = self.accepted(request)?;
+        self.begin(request)
+    }
+
+    /// Takes a transfer on, unless one of the same submitter that is under way does the same already.
+    ///
+    /// Errors: see [`SubmitError`]; nothing changes then. One that brings the same file to the same places by other settings is
+    /// [`SubmitError::RunsOtherwise`].
+    pub fn submit_or_attach(
+        &mut self,
+        now: Instant,
+        request: TransferRequest,
+    ) -> Result<Submitted, SubmitError> {
+        self.advance_clock(now);
+        let request = self.accepted(request)?;
+        let mut running = self.transfers.iter().filter(|(_, t)| t.outcome().is_none());
+        let Some((&id, twin)) = running.find(|(_, t)| t.request().is_about_the_same(&request)) else {
+            return self.begin(request).map(Submitted::New);
+        };
+        let differs = twin.request().differences(&request);
+        if differs.is_empty() {
+            Ok(Submitted::Attached(id))
+        } else {
+            Err(SubmitError::RunsOtherwise { transfer: id, differs })
+        }
+    }
+
+    /// The request, checked, with one spelling for each file, so that what means the same is the same.
+    fn accepted(&self, mut request: TransferRequest) -> Result<TransferRequest, SubmitError> {
         self.check(&request)?;
-        self.find_place(request.submitter)?;
-        // One spelling for each file, so that what means the same is the same.
         for path in std::iter::once(&mut request.source_path)
             .chain(request.destinations.iter_mut().map(|d| &mut d.path))
         {
             *path = normal(path).map_err(SubmitError::BadPath)?;
         }
+        Ok(request)
+    }
+
+    fn begin(&mut self, request: TransferRequest) -> Result<TransferId, SubmitError> {
+        self.find_place(request.submitter)?;
         let id = TransferId(self.next_transfer);
         self.next_transfer += 1;
-        let wait_for_all = now < self.born + self.config.gather;
-        let transfer = Transfer::new(id, request, now + self.config.gather, wait_for_all);
+        let wait_for_all = self.now < self.born + self.config.gather;
+        let transfer = Transfer::new(id, request, self.now + self.config.gather, wait_for_all);
         self.transfers.insert(id, transfer);
         self.with(id, |t, cx| t.submitted(cx));
         self.plan_waiting();

@@ -4,12 +4,14 @@
 //! Leaves out: what it answers (`status`), and who checks a request (`coordinator`).
 
 use super::JointConfig;
-use crate::control::{HopSettings, Submitter};
+use crate::control::{HopSettings, Submitter, TransferId};
 use crate::name::NameError;
 #[cfg(doc)]
 use crate::plan::Scheme;
 use anabranch_units::{BitRate, Duration, LinkId, SiteId};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 
 /// What a user asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,6 +68,61 @@ impl TransferRequest {
         let avoided = size_of_val(&*self.avoid_sites) + size_of_val(&*self.avoid_links);
         size_of::<Self>() + self.source_path.len() + hop(&self.hop) + destinations + overrides + avoided
     }
+
+    /// Whether both bring the same file to the same places for the same submitter. The order of lists means nothing.
+    pub(super) fn is_about_the_same(&self, other: &Self) -> bool {
+        fn places(r: &TransferRequest) -> BTreeSet<(SiteId, &str)> {
+            r.destinations.iter().map(|d| (d.site, d.path.as_str())).collect()
+        }
+        (self.submitter, self.source, &self.source_path)
+            == (other.submitter, other.source, &other.source_path)
+            && places(self) == places(other)
+    }
+
+    /// In which settings a request for the same differs from this one, in words: what this one has, then what the other.
+    pub(super) fn differences(&self, other: &Self) -> Vec<String> {
+        let (own, its) = (self.settings(), other.settings());
+        let shown = |value: &Value| match value {
+            Value::Null => "unset".to_owned(),
+            Value::Bool(on) => if *on { "on" } else { "off" }.to_owned(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let differ = own.iter().filter(|(what, own)| its.get(*what) != Some(*own));
+        differ
+            .map(|(what, own)| match (what.replace('_', " "), its.get(what).unwrap_or(&Value::Null)) {
+                (what, Value::Array(_)) => format!("other {what}"),
+                (what, its) => format!("{what} {}, not {}", shown(own), shown(its)),
+            })
+            .collect()
+    }
+
+    /// Everything that decides how it is done, by name; whatever becomes a field is among it.
+    fn settings(&self) -> Map<String, Value> {
+        let mut sorted = self.clone();
+        sorted.destinations.sort_by(|a, b| (a.site, &a.path).cmp(&(b.site, &b.path)));
+        sorted.avoid_sites.sort();
+        sorted.avoid_sites.dedup();
+        sorted.avoid_links.sort();
+        sorted.avoid_links.dedup();
+        sorted.hop_overrides.sort_by_key(|o| o.link);
+        let Ok(Value::Object(mut all)) = serde_json::to_value(sorted) else {
+            unreachable!("a request is an object with texts as keys");
+        };
+        if let Some(Value::Object(hop)) = all.remove("hop") {
+            all.extend(hop);
+        }
+        all
+    }
+}
+
+/// What became of a request.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// A transfer of its own.
+    New(TransferId),
+    /// One that is under way does the same.
+    Attached(TransferId),
 }
 
 /// A site that wants the file, and its name there.
@@ -298,6 +355,13 @@ pub enum SubmitError {
         /// The link.
         link: LinkId,
     },
+    /// A transfer that is under way brings the same file to the same places by other settings.
+    RunsOtherwise {
+        /// The transfer.
+        transfer: TransferId,
+        /// In which, and what it has.
+        differs: Vec<String>,
+    },
     /// No more transfers for now.
     TooMany {
         /// The limit.
@@ -364,6 +428,12 @@ impl std::fmt::Display for SubmitError {
             Self::RepeatedOverride { link } => {
                 write!(f, "link {link} has two hop overrides: leave one out")
             }
+            Self::RunsOtherwise { transfer, differs } => write!(
+                f,
+                "transfer {transfer} sends this file to these destinations already, but with {}: follow it (`anabranch \
+                 replicate status --follow {transfer}`), or cancel it (`... status {transfer} --cancel`) and send again",
+                differs.join(" and ")
+            ),
             Self::TooManyOfSites { limit } => write!(
                 f,
                 "{limit} transfers that sites submitted are under way, the most there may be: wait for one to end, or let \

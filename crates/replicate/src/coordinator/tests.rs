@@ -1,5 +1,6 @@
 //! The coordinator against a world of made-up sites that answer commands, die, come back, lie and dawdle.
 
+mod attach;
 mod limits;
 mod world;
 

@@ -446,6 +446,10 @@ impl Transfer {
         self.outcome
     }
 
+    pub(super) fn request(&self) -> &TransferRequest {
+        &self.request
+    }
+
     pub(super) fn submitter(&self) -> Submitter {
         self.request.submitter
     }

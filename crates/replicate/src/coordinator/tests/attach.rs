@@ -1,0 +1,118 @@
+//! What is asked for twice is done once.
+
+use super::*;
+
+/// The same, said otherwise.
+fn reordered(mut request: TransferRequest) -> TransferRequest {
+    request.destinations.reverse();
+    request.avoid_sites.reverse();
+    request.avoid_links.reverse();
+    request.hop_overrides.reverse();
+    request.source_path = format!("./{}", request.source_path.trim_start_matches('/'));
+    request
+}
+
+/// #17: after a kill, SIGHUP or a lost terminal the same command failed, as the transfer that it had begun went on.
+#[test]
+fn the_same_request_attaches_while_the_transfer_is_under_way_and_begins_anew_after_it() {
+    let mut w = World::new(internet2());
+    let over =
+        |link| HopOverride { link: LinkId(link), hop: HopSettings { stripes: 2, ..request(0, &[3]).hop } };
+    let mut asked = TransferRequest {
+        source_path: "data/in".into(),
+        avoid_sites: vec![SiteId(7), SiteId(8)],
+        avoid_links: vec![LinkId(8), LinkId(9)],
+        hop_overrides: vec![over(3), over(4)],
+        ..request(0, &[3, 5])
+    };
+    asked.destinations[0].path = "elsewhere".into();
+    let id = w.submit(asked.clone());
+    let again = |w: &mut World| {
+        let again = w.coordinator.submit_or_attach(w.now, reordered(asked.clone()));
+        w.drain();
+        again
+    };
+    while w.outcome(id).is_none() {
+        assert_eq!(again(&mut w), Ok(Submitted::Attached(id)));
+        w.tick();
+    }
+    let Ok(Submitted::New(second)) = again(&mut w) else { panic!("the first is over") };
+    assert!(second > id);
+    assert!(w.coordinator.cancel(w.now, second));
+    assert!(matches!(again(&mut w), Ok(Submitted::New(third)) if third > second), "a cancelled one is over");
+    assert_eq!(w.coordinator.transfer_ids().count(), 3, "each was begun once");
+}
+
+/// What was asked for must not be exchanged for something else in silence.
+#[test]
+fn by_other_settings_the_same_is_refused_with_the_transfer_and_what_differs() {
+    let mut w = World::new(internet2());
+    let id = w.submit(request(0, &[3, 5]));
+    let plain = || request(0, &[3, 5]);
+    let hop = |hop: HopSettings| TransferRequest { hop, ..plain() };
+    let usual = plain().hop;
+    let all = [
+        (TransferRequest { avoid_sites: vec![SiteId(1)], ..plain() }, "other avoid sites"),
+        (TransferRequest { avoid_links: vec![LinkId(1)], ..plain() }, "other avoid links"),
+        (TransferRequest { scheme: SchemeChoice::Coded, ..plain() }, "scheme auto, not coded"),
+        (hop(HopSettings { stripes: 4, ..usual.clone() }), "stripes 1, not 4"),
+        (
+            hop(HopSettings { congestion_control: Some("bbr".into()), ..usual.clone() }),
+            "congestion control unset, not bbr",
+        ),
+        (hop(HopSettings { priority: Priority::Fill, ..usual.clone() }), "priority bulk, not fill"),
+        (
+            TransferRequest { hop_overrides: vec![HopOverride { link: LinkId(0), hop: usual }], ..plain() },
+            "other hop overrides",
+        ),
+        (
+            TransferRequest { bandwidth_limit: Some(BitRate::mbps(3)), ..plain() },
+            "bandwidth limit unset, not 3 Mbit/s",
+        ),
+        (TransferRequest { symbol_bytes: 1, ..plain() }, "symbol bytes "),
+        (TransferRequest { buffer_packets: 1, ..plain() }, "buffer packets "),
+        (TransferRequest { on_corrupt: CorruptPolicy::Refuse, ..plain() }, "on corrupt repair, not refuse"),
+        (TransferRequest { fill: true, ..plain() }, "fill off, not on"),
+        (TransferRequest { replace: true, ..plain() }, "replace off, not on"),
+    ];
+    for (other, differs) in all {
+        let refused = w.coordinator.submit_or_attach(w.now, other).expect_err(differs);
+        assert!(
+            matches!(&refused, SubmitError::RunsOtherwise { transfer, .. } if *transfer == id),
+            "{refused}"
+        );
+        let said = refused.to_string();
+        assert!(said.contains(&format!("transfer {id} ")) && said.contains(differs), "{said}");
+        assert!(said.contains(&format!("--follow {id}")) && !said.contains('\n'), "{said}");
+    }
+    assert_eq!(w.coordinator.transfer_ids().count(), 1);
+}
+
+/// What another submitter runs has that one's rights, and another place is another file.
+#[test]
+fn only_the_same_file_for_the_same_places_by_the_same_submitter_is_the_same() {
+    let mut w = World::new(internet2());
+    let id = w.submit(request(0, &[3, 5]));
+    let mut elsewhere = request(0, &[3, 5]);
+    elsewhere.destinations[1].path = "elsewhere".into();
+    let others = [
+        TransferRequest { submitter: Submitter::Site(SiteId(0)), ..request(0, &[3, 5]) },
+        TransferRequest { source_path: "other".into(), ..request(0, &[3, 5]) },
+        request(1, &[3, 5]),
+        request(0, &[3]),
+        request(0, &[3, 5, 6]),
+        elsewhere,
+    ];
+    for other in others {
+        let begun = w.coordinator.submit_or_attach(w.now, other.clone());
+        assert!(matches!(begun, Ok(Submitted::New(new)) if new != id), "{begun:?}");
+        let again = w.coordinator.submit_or_attach(w.now, other);
+        assert_eq!(
+            again,
+            begun.map(|new| match new {
+                Submitted::New(id) | Submitted::Attached(id) => Submitted::Attached(id),
+            })
+        );
+    }
+    assert_eq!(w.coordinator.submit_or_attach(w.now, request(0, &[3, 5])), Ok(Submitted::Attached(id)));
+}
