@@ -4,13 +4,13 @@
 
 use crate::connection::{BACKOFF_MAX, BACKOFF_MIN, ClientError, Connection, REPLY_BYTES_MAX, REPLY_TIME};
 use crate::wire::{
-    CommandsReply, RegisterReply, RegisterRequest, ReportsRequest, SubmitReply, SubmitRequest, TopologyView,
-    TransferView, TransfersView,
+    CommandsReply, EventView, RegisterReply, RegisterRequest, ReportsRequest, SubmitReply, SubmitRequest,
+    TopologyView, TransferView, TransfersView,
 };
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{System, escaped};
 use anabranch_replicate::control::{Command, Report, TransferId};
-use anabranch_replicate::coordinator::Event;
+use anabranch_replicate::coordinator::Submitted;
 use anabranch_replicate::plan::Plan;
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
@@ -49,10 +49,20 @@ impl Client {
     /// Errors: see [`ClientError`].
     pub async fn submit(&self, request: &SubmitRequest) -> Result<TransferId, ClientError> {
         let body = self.connection.write(request)?;
-        let reply: SubmitReply = self
-            .connection
-            .read(&self.connection.send(&Method::POST, "/v1/transfers", &body, REPLY_TIME).await?)?;
-        Ok(TransferId(reply.id))
+        let reply = self.connection.send(&Method::POST, "/v1/transfers", &body, REPLY_TIME).await?;
+        Ok(TransferId(self.connection.read::<SubmitReply>(&reply)?.id))
+    }
+
+    /// Submits a transfer, unless one that is under way does the same already. Repeated where the answer got lost: it finds
+    /// what it began.
+    ///
+    /// Errors: see [`ClientError`]; status 409 where one under way does the same by other settings.
+    pub async fn submit_or_attach(&self, request: &SubmitRequest) -> Result<Submitted, ClientError> {
+        let body = self.connection.write(&SubmitRequest { attach: true, ..request.clone() })?;
+        let reply = self.connection.send_again(Method::POST, "/v1/transfers", body, REPLY_TIME).await?;
+        let reply: SubmitReply = self.connection.read(&reply)?;
+        let id = TransferId(reply.id);
+        Ok(if reply.attached { Submitted::Attached(id) } else { Submitted::New(id) })
     }
 
     /// How a transfer stands.
@@ -131,6 +141,8 @@ impl Client {
             ready: VecDeque::new(),
             told_over: false,
             over: false,
+            patience: self.connection.patience(),
+            lost: None,
         }
     }
 
@@ -165,8 +177,10 @@ impl Client {
 pub enum WatchItem {
     /// How the transfer stands now.
     Status(Box<TransferView>),
-    /// What happened, sites by id as in the topology.
-    Event(Event),
+    /// What happened.
+    Event(Box<EventView>),
+    /// The controller cannot be reached, and why: it is tried on.
+    Away(String),
 }
 
 /// A transfer being watched.
@@ -179,14 +193,28 @@ pub struct Watch {
     ready: VecDeque<WatchItem>,
     told_over: bool,
     over: bool,
+    patience: Duration,
+    lost: Option<Lost>,
+}
+
+/// The controller cannot be reached.
+struct Lost {
+    /// Until when it is tried.
+    until: Instant,
+    /// The watcher has been told.
+    is_said: bool,
 }
 
 impl Watch {
+    /// The same, where a controller that went away is tried for so long.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
     /// The next thing to show; `None` once the transfer is over and everything was shown.
     ///
-    /// Errors: see [`ClientError`], after the client's patience.
+    /// Errors: see [`ClientError`], after the watch's patience.
     pub async fn next(&mut self) -> Result<Option<WatchItem>, ClientError> {
-        let mut end: Option<Instant> = None;
         let mut pause = BACKOFF_MIN;
         loop {
             if let Some(item) = self.ready.pop_front() {
@@ -201,9 +229,15 @@ impl Watch {
             };
             self.body = None;
             self.buffer.clear();
-            let end = *end.get_or_insert_with(|| Instant::now() + self.client.connection.patience());
-            if !error.is_passing() || Instant::now() + pause >= end {
+            let is_first = self.lost.is_none();
+            let until = Instant::now() + self.patience;
+            let lost = self.lost.get_or_insert(Lost { until, is_said: false });
+            if !error.is_passing() || Instant::now() + pause >= lost.until {
                 return Err(error);
+            }
+            // A restart is over at the second try, and worth no word.
+            if !is_first && !std::mem::replace(&mut lost.is_said, true) {
+                self.ready.push_back(WatchItem::Away(error.to_string()));
             }
             sleep(pause).await;
             pause = (pause * 2).min(BACKOFF_MAX);
@@ -257,6 +291,7 @@ impl Watch {
 
     fn take(&mut self, block: &str) -> Result<(), ClientError> {
         let (id, item) = read_block(block).map_err(|error| self.client.connection.garbled(&error))?;
+        self.lost = None;
         self.last = id.or(self.last.take());
         if let Some(WatchItem::Status(view)) = &item {
             self.told_over = view.outcome.is_some();
@@ -283,7 +318,7 @@ pub(crate) fn read_block(block: &str) -> Result<(Option<String>, Option<WatchIte
     }
     let item = match kind {
         "status" => Some(WatchItem::Status(serde_json::from_str(&data)?)),
-        "event" => Some(WatchItem::Event(serde_json::from_str(&data)?)),
+        "event" => Some(WatchItem::Event(Box::new(serde_json::from_str(&data)?))),
         _ => None,
     };
     Ok((id, item))

@@ -7,11 +7,12 @@
 use crate::metrics::Metrics;
 use crate::server::Service;
 use crate::store::{Store, StoreError, Stored, Times};
+use crate::wire::EventView;
 use anabranch_graph::Topology;
 use anabranch_net::keys::System;
 use anabranch_replicate::control::{Command, Report, TransferId};
 use anabranch_replicate::coordinator::{
-    Coordinator, CoordinatorConfig, Event, EventKind, Outcome, PlanRequest, Planner, SubmitError,
+    Coordinator, CoordinatorConfig, Event, EventKind, Outcome, PlanRequest, Planner, SubmitError, Submitted,
     TransferRequest, TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate::plan::Plan;
@@ -154,7 +155,8 @@ fn unix_ms() -> Option<u64> {
 
 struct EventLog {
     first: u64,
-    events: VecDeque<Event>,
+    /// Each with the time of day.
+    events: VecDeque<(Option<u64>, Event)>,
     /// What they take, by [`event_bytes`].
     bytes: usize,
 }
@@ -175,7 +177,7 @@ fn event_bytes(event: &Event) -> usize {
         } => reason.len(),
         _ => 0,
     };
-    size_of::<Event>() + more
+    size_of::<(Option<u64>, Event)>() + more
 }
 
 impl EventLog {
@@ -187,9 +189,9 @@ impl EventLog {
 
     fn push(&mut self, event: Event) {
         self.bytes += event_bytes(&event);
-        self.events.push_back(event);
+        self.events.push_back((unix_ms(), event));
         while self.events.len() > LOG_MAX || self.bytes > LOG_BYTES_MAX && self.events.len() > 1 {
-            let Some(oldest) = self.events.pop_front() else { break };
+            let Some((_, oldest)) = self.events.pop_front() else { break };
             self.bytes -= event_bytes(&oldest);
             self.first += 1;
         }
@@ -299,6 +301,13 @@ impl Controller {
     /// Errors: see [`SubmitError`].
     pub fn submit(&self, request: TransferRequest) -> Result<TransferId, SubmitError> {
         self.change(|state, now| state.coordinator.submit(now, request))
+    }
+
+    /// Takes a transfer on, unless one that is under way does the same already.
+    ///
+    /// Errors: see [`SubmitError`].
+    pub fn submit_or_attach(&self, request: TransferRequest) -> Result<Submitted, SubmitError> {
+        self.change(|state, now| state.coordinator.submit_or_attach(now, request))
     }
 
     /// Gives a transfer up; false if there is none under way.
@@ -475,12 +484,17 @@ impl Controller {
     }
 
     /// Events of a transfer from number `from` on, the number that follows them, and whether the transfer is over.
-    pub(crate) fn events_from(&self, id: TransferId, from: u64) -> (Vec<(u64, Event)>, bool) {
+    pub(crate) fn events_from(&self, id: TransferId, from: u64) -> (Vec<(u64, EventView)>, bool) {
         let state = self.lock();
+        let name = |site: SiteId| self.shared.topology.site(site).name.clone();
+        let view = |(at_unix_ms, event): &(Option<u64>, Event)| EventView {
+            event: event.clone().map_sites(name),
+            at_unix_ms: *at_unix_ms,
+        };
         let over = state.coordinator.status(id).is_none_or(|s| s.outcome.is_some());
         let events = state.logs.get(&id).map_or_else(Vec::new, |log| {
-            let numbered = log.events.iter().enumerate().map(|(i, e)| (log.first + i as u64, e.clone()));
-            numbered.filter(|(n, _)| *n >= from).collect()
+            let numbered = log.events.iter().enumerate().map(|(i, e)| (log.first + i as u64, e));
+            numbered.filter(|(n, _)| *n >= from).map(|(n, e)| (n, view(e))).collect()
         });
         (events, over)
     }
@@ -670,7 +684,7 @@ impl Controller {
     fn note(&self, state: &State, event: &Event) {
         let name = |site: SiteId| self.shared.topology.site(site).name.clone();
         let (transfer, attempt) = (event.transfer.0, event.attempt);
-        let mut line = event.kind.in_words(&name);
+        let mut line = event.kind.in_words(&|site: &SiteId| name(*site));
         if event.kind == EventKind::Submitted
             && let Some(TransferStatus { request, .. }) = state.coordinator.status(event.transfer)
         {

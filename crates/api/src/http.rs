@@ -6,16 +6,17 @@
 use crate::answer::{ErrorBody, HealthView, Refusal, Reply, complete, read, speaks_for};
 use crate::controller::{Controller, Taken};
 use crate::wire::{
-    CommandsReply, DestinationRequest, DestinationView, HopOverrideRequest, HopRequest, LinkAddress,
-    LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest, ReportsRequest, SiteView,
-    SubmitReply, SubmitRequest, TopologyDigest, TopologyView, TransferView, TransfersView,
+    CommandsReply, DestinationRequest, DestinationView, EventView, HopOverrideRequest, HopRequest,
+    LinkAddress, LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest, ReportsRequest,
+    SiteView, SubmitReply, SubmitRequest, TopologyDigest, TopologyView, TransferView, TransfersView,
 };
 use anabranch_graph::Topology;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_replicate::control::{HopSettings, Submitter, TransferId};
 use anabranch_replicate::coordinator::{
-    Destination, Event, EventKind, HopOverride, TransferRequest, TransferStatus, Verdict, without_connecting,
+    Destination, EventKind, HopOverride, SubmitError, Submitted, TransferRequest, TransferStatus, Verdict,
+    without_connecting,
 };
 use anabranch_units::text::printable;
 use anabranch_units::{LinkId, SiteId};
@@ -65,6 +66,7 @@ const PAGE_BYTES: usize = 1 << 20;
         HopRequest,
         HopOverrideRequest,
         SubmitReply,
+        EventView,
         TransferView,
         DestinationView,
         TransfersView,
@@ -308,7 +310,9 @@ fn may_manage(controller: &Controller, peer: &PeerIdentity, source: SiteId) -> R
 }
 
 #[utoipa::path(post, path = "/v1/transfers", request_body = SubmitRequest,
-    responses((status = 201, body = SubmitReply), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 429, body = ErrorBody)))]
+    responses((status = 201, body = SubmitReply), (status = 200, body = SubmitReply, description = "one that is under way does this already"),
+        (status = 400, body = ErrorBody), (status = 403, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "one that is under way does this by other settings"), (status = 429, body = ErrorBody)))]
 async fn submit(
     State(controller): State<Controller>,
     Extension(peer): Extension<PeerIdentity>,
@@ -331,7 +335,9 @@ fn submitted(
         let reason = format!("a request of {length} bytes: must have at most {SUBMIT_BYTES_MAX}");
         return Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, reason));
     }
-    let mut request = request(controller.topology(), read(body)?)?;
+    let asked: SubmitRequest = read(body)?;
+    let attach = asked.attach;
+    let mut request = request(controller.topology(), asked)?;
     may_manage(controller, peer, request.source)?;
     if peer.role == Role::Site {
         request.submitter = Submitter::Site(request.source);
@@ -339,11 +345,23 @@ fn submitted(
     if let Some(trouble) = controller.trouble() {
         return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, trouble));
     }
-    let id = controller.submit(request).map_err(|e| {
-        let status = if e.is_passing() { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::BAD_REQUEST };
-        Refusal(status, e.to_string())
-    })?;
-    Ok((StatusCode::CREATED, Json(SubmitReply { id: id.0 })))
+    let submitted = if attach {
+        controller.submit_or_attach(request)
+    } else {
+        controller.submit(request).map(Submitted::New)
+    };
+    match submitted {
+        Ok(Submitted::New(id)) => Ok((StatusCode::CREATED, Json(SubmitReply { id: id.0, attached: false }))),
+        Ok(Submitted::Attached(id)) => Ok((StatusCode::OK, Json(SubmitReply { id: id.0, attached: true }))),
+        Err(error) => {
+            let status = match &error {
+                SubmitError::RunsOtherwise { .. } => StatusCode::CONFLICT,
+                error if error.is_passing() => StatusCode::TOO_MANY_REQUESTS,
+                _ => StatusCode::BAD_REQUEST,
+            };
+            Err(Refusal(status, error.to_string()))
+        }
+    }
 }
 
 /// As much of a line as the peer may read.
@@ -360,8 +378,8 @@ fn readable_verdict(peer: &PeerIdentity, mut verdict: Verdict) -> Verdict {
     verdict
 }
 
-fn readable_event(peer: &PeerIdentity, event: &mut Event) {
-    match &mut event.kind {
+fn readable_event(peer: &PeerIdentity, view: &mut EventView) {
+    match &mut view.event.kind {
         EventKind::Stopped { reason }
         | EventKind::Postponed { reason, .. }
         | EventKind::Waiting { reason } => {
@@ -564,7 +582,7 @@ impl Watcher {
 #[utoipa::path(get, path = "/v1/transfers/{id}/events",
     params(("id" = u64, Path), ("last-event-id" = Option<u64>, Header, description = "go on after this event")),
     responses((status = 200, content_type = "text/event-stream", body = String,
-        description = "events `event` (one JSON object each, sites by id) and, after each batch, `status` (a TransferView); ends when the transfer is over"),
+        description = "events `event` (an EventView each) and, after each batch, `status` (a TransferView); ends when the transfer is over"),
         (status = 404, body = ErrorBody)))]
 async fn events(
     State(controller): State<Controller>,

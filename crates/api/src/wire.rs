@@ -4,7 +4,7 @@
 //! first.
 
 use anabranch_replicate::control::{Command, FileHash, Priority, Report};
-use anabranch_replicate::coordinator::{CorruptPolicy, Outcome, PhaseName, SchemeChoice, Verdict};
+use anabranch_replicate::coordinator::{CorruptPolicy, Event, Outcome, PhaseName, SchemeChoice, Verdict};
 use anabranch_replicate::plan::Scheme;
 use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
@@ -163,6 +163,10 @@ pub struct SubmitRequest {
     /// Whether it may take the place of other files of its names at the destinations.
     #[serde(default)]
     pub replace: bool,
+    /// Whether a transfer of the same submitter that is under way and does the same is answered instead of a new one. One that
+    /// brings the same file to the same places by other settings is refused with 409 then.
+    #[serde(default)]
+    pub attach: bool,
 }
 
 fn symbol_bytes() -> u32 {
@@ -194,6 +198,7 @@ impl SubmitRequest {
             on_corrupt: CorruptPolicy::Repair,
             fill: false,
             replace: false,
+            attach: false,
         }
     }
 }
@@ -247,11 +252,26 @@ pub struct HopOverrideRequest {
     pub hop: HopRequest,
 }
 
-/// A transfer was taken on.
+/// A transfer was taken on, or is under way already.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SubmitReply {
     /// Its id.
     pub id: u64,
+    /// Whether it was under way already; only where that was asked for.
+    #[serde(default)]
+    pub attached: bool,
+}
+
+/// What happened to a transfer, sites by name; `event` says what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EventView {
+    /// Besides `transfer`, `attempt` and `event`: what belongs to that event.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    pub event: Event<String>,
+    /// When, by the controller's clock, in milliseconds since 1970.
+    #[serde(default)]
+    pub at_unix_ms: Option<u64>,
 }
 
 /// How a transfer stands.

@@ -1,7 +1,7 @@
 //! Exit codes, all of them: what a command's end says to whoever runs it.
 //!
-//! 0 done; 1 failed; 2 wrong usage; 3 some destinations failed; 4 data arrived wrong and was refused; 5 cancelled; 130
-//! interrupted. What becomes of a transfer is 0, 1, 3, 4 or 5 ([`anabranch_replicate::coordinator::Outcome::exit_code`]).
+//! 0 done; 1 failed; 2 wrong usage; 3 some destinations failed; 4 data arrived wrong and was refused; 5 cancelled; 124
+//! waited for long enough; 130 interrupted. What becomes of a transfer is 0, 1, 3, 4 or 5 ([`anabranch_replicate::coordinator::Outcome::exit_code`]).
 
 use anabranch_api::ClientError;
 use std::process::ExitCode;
@@ -10,6 +10,8 @@ use std::process::ExitCode;
 pub const FAILED: u8 = 1;
 /// What was asked for makes no sense: an argument, a file that is named, a site or transfer that does not exist.
 pub const USAGE: u8 = 2;
+/// `replicate wait --timeout` is over, and a transfer is not; the code of `timeout` (GNU coreutils).
+pub const TIMEOUT: u8 = 124;
 /// The user broke it off.
 pub const INTERRUPTED: u8 = 130;
 

@@ -12,6 +12,8 @@ pub mod service;
 pub mod simulated;
 mod spool;
 pub mod status;
+pub mod wait;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -23,11 +25,17 @@ pub enum Noun {
     /// Send, relay and receive: one at each site.
     Relay(relay::Args),
     /// Send a file from one site to others.
+    ///
+    /// Ctrl-C and SIGTERM stop the transfer; what has arrived is kept, and the same command goes on from there. A terminal that
+    /// is closed, or kill -9, ends the command alone: the same command then follows the transfer, and so does
+    /// `status --follow`.
     Send(send::Args),
     /// Show what a transfer would do, and how fast, before a byte moves.
     Plan(plan::Args),
-    /// Show how transfers stand, or stop one.
+    /// Show how transfers stand; follow one, or stop one.
     Status(status::Args),
+    /// Wait for transfers to end, without a word; the exit code is that of the worst outcome.
+    Wait(wait::Args),
     /// Show what is left of files that did not arrive whole, and remove it.
     Leftovers(leftovers::Args),
     /// Make the keys with which controller, sites and operators know each other.
@@ -51,7 +59,8 @@ pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         Noun::Relay(args) => relay::run(&args),
         Noun::Send(args) => send::run(&args, quiet),
         Noun::Plan(args) => plan::run(&args),
-        Noun::Status(args) => status::run(&args),
+        Noun::Status(args) => status::run(&args, quiet),
+        Noun::Wait(args) => wait::run(&args),
         Noun::Leftovers(args) => leftovers::run(&args),
         Noun::Keys(command) => keys::run(&command, quiet),
     }

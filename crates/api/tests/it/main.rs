@@ -14,7 +14,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::{KeySet, Role, SetRequest, System, make_set, revoke, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::control::{ByteRange, Command, FileHash, Report, TransferId};
-use anabranch_replicate::coordinator::{EventKind, Outcome, PhaseName, PlanRequest, Verdict};
+use anabranch_replicate::coordinator::{EventKind, Outcome, PhaseName, PlanRequest, Submitted, Verdict};
 use anabranch_replicate::plan::{Flow, Group, Input, Mode, Plan, Scheme, Sink, Term};
 use anabranch_units::{BitRate, Duration, LinkId};
 use replay::replay;
@@ -227,12 +227,16 @@ async fn a_whole_transfer_is_talked_through() {
     let operator = world.client(Role::Operator, "operator");
     let id = operator.submit(&submit_request()).await.expect("a good request");
     let mut watch = operator.watch(id);
-    let mut kinds = Vec::new();
-    let mut last = None;
+    let (mut kinds, mut last, mut began) = (Vec::new(), None, Some(1));
     while let Some(item) = watch.next().await.expect("the controller is there") {
         match item {
-            WatchItem::Event(event) => kinds.push(event.kind),
+            WatchItem::Event(view) => {
+                assert!(view.at_unix_ms >= began, "{view:?}");
+                began = view.at_unix_ms;
+                kinds.push(view.event.kind);
+            }
             WatchItem::Status(view) => last = Some(view),
+            WatchItem::Away(why) => panic!("{why}"),
         }
     }
     let last = last.expect("a status ends the stream");
@@ -241,6 +245,11 @@ async fn a_whole_transfer_is_talked_through() {
     assert_eq!((last.destinations[0].site.as_str(), last.hash), ("New York", Some(HASH)));
     assert_eq!(kinds.first(), Some(&EventKind::Submitted));
     assert_eq!(kinds.last(), Some(&EventKind::Finished { outcome: Outcome::Done }));
+    let site = "New York".to_owned();
+    assert!(
+        kinds.contains(&EventKind::Verdict { site, verdict: Verdict::Done }),
+        "sites have names: {kinds:?}"
+    );
     assert_eq!(starts.load(Ordering::SeqCst), 1);
 
     let topology = operator.topology().await.expect("it is there");
@@ -257,6 +266,32 @@ async fn a_whole_transfer_is_talked_through() {
     }
     operator.cancel(id).await.expect("a transfer that is over needs no cancelling");
     sites.iter().for_each(JoinHandle::abort);
+}
+
+/// #17: a command whose answer or terminal was lost could only begin the same transfer again, which failed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_under_way_is_found_by_the_same_request_of_the_same_submitter() {
+    let world = World::new("attach").await;
+    let (operator, seattle) = (world.client(Role::Operator, "operator"), world.client(Role::Site, "seattle"));
+    let id = operator.submit(&submit_request()).await.expect("a good request");
+    assert_eq!(operator.submit_or_attach(&submit_request()).await, Ok(Submitted::Attached(id)));
+    let other = SubmitRequest { fill: true, ..submit_request() };
+    let refused = operator.submit_or_attach(&other).await.expect_err("it runs by other settings");
+    assert!(
+        matches!(&refused, ClientError::Refused { status: 409, error } if error.contains("fill off, not on"))
+    );
+    // A site's transfers have a site's rights, an operator's have more.
+    let own = seattle.submit_or_attach(&submit_request()).await.expect("its own file");
+    assert!(matches!(own, Submitted::New(own) if own != id), "{own:?}");
+    assert_eq!(
+        operator.submit(&submit_request()).await,
+        Ok(TransferId(3)),
+        "who does not ask for it gets a new one"
+    );
+    let openapi = operator.text("/openapi.json").await.expect("text");
+    for word in ["\"attach\"", "\"attached\"", "at_unix_ms", "\"409\""] {
+        assert!(openapi.contains(word), "{word}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

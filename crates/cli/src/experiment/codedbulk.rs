@@ -329,7 +329,7 @@ struct Heard {
     ended: Option<String>,
     stops: Vec<String>,
     /// By site: when its verified bytes were seen to grow, and to how many.
-    grown: BTreeMap<u64, Vec<(Instant, u64)>>,
+    grown: BTreeMap<String, Vec<(Instant, u64)>>,
 }
 
 /// How long transfers may take to start.
@@ -418,7 +418,8 @@ fn measure(
     drop(emulation);
     for ((transfer, heard), d) in row.transfers.iter_mut().zip(heard).zip(drawn) {
         let heard = heard.into_inner().unwrap_or_else(PoisonError::into_inner);
-        transfer.rates_mbps = d.destinations.iter().map(|d| window.rate_mbps(&heard, *d)).collect();
+        let rate = |d: &SiteId| window.rate_mbps(&heard, &topology.site(*d).name);
+        transfer.rates_mbps = d.destinations.iter().map(rate).collect();
         transfer.stops = heard.stops;
     }
     let slowest = |t: &TransferRow| t.rates_mbps.iter().copied().fold(f64::INFINITY, f64::min);
@@ -491,9 +492,9 @@ struct Window {
 impl Window {
     /// Rate of a destination: from the first growth seen in the window to the last, so that how often news come does not
     /// matter. None seen is 0.
-    fn rate_mbps(&self, heard: &Heard, site: SiteId) -> f64 {
+    fn rate_mbps(&self, heard: &Heard, site: &str) -> f64 {
         let empty = Vec::new();
-        let grown = heard.grown.get(&u64::from(site.0)).unwrap_or(&empty);
+        let grown = heard.grown.get(site).unwrap_or(&empty);
         let seen: Vec<_> = grown.iter().filter(|(at, _)| (self.begin..=self.end).contains(at)).collect();
         match (seen.first(), seen.last()) {
             // Less than half of the window between them: as good as stalled, so over the whole window.
@@ -559,11 +560,11 @@ fn listen(output: impl std::io::BufRead, heard: &Mutex<Heard>) {
             }
             Some("progress") => {
                 for d in event["destinations"].as_array().into_iter().flatten() {
-                    let (Some(site), Some(bytes)) = (d["site"].as_u64(), d["verified_bytes"].as_u64()) else {
+                    let (Some(site), Some(bytes)) = (d["site"].as_str(), d["verified_bytes"].as_u64()) else {
                         continue;
                     };
-                    if last.insert(site, bytes).is_none_or(|had| bytes > had) {
-                        heard.grown.entry(site).or_default().push((now, bytes));
+                    if last.insert(site.to_owned(), bytes).is_none_or(|had| bytes > had) {
+                        heard.grown.entry(site.to_owned()).or_default().push((now, bytes));
                     }
                 }
             }

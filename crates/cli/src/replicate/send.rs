@@ -1,26 +1,24 @@
 //! `anabranch replicate send`: asks the controller for a transfer and watches it to its end.
 
+use super::watch::{Output, watch};
 use crate::network;
+use anabranch_api::Client;
 use anabranch_api::wire::{
-    DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest, TopologyView, TransferView,
+    DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest, TopologyView,
 };
-use anabranch_api::{Client, WatchItem};
 use anabranch_graph::{DELAY_MAX, LinkProperties, Place, Topology};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::control::{Priority, TransferId};
-use anabranch_replicate::coordinator::{CorruptPolicy, EventKind, Outcome, SchemeChoice, Verdict};
+use anabranch_replicate::coordinator::{CorruptPolicy, SchemeChoice, Submitted};
 use anabranch_replicate::name::normal;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount, Duration as Span};
 use anyhow::Context as _;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Whom to ask.
 #[derive(clap::Args)]
@@ -171,14 +169,21 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             return dry_run(args, &topology);
         }
         // Not given up half way: a transfer whose number nobody knows could not be stopped.
-        let id = client.submit(&request).await?;
+        let submitted = client.submit_or_attach(&request).await?;
+        let (Submitted::New(id) | Submitted::Attached(id)) = submitted;
+        let is_attached = submitted == Submitted::Attached(id);
         if args.detach {
-            println!("{}", if args.json { format!("{{\"transfer\":{id}}}") } else { id.to_string() });
+            match args.json {
+                true => println!("{}", serde_json::json!({ "transfer": id, "attached": is_attached })),
+                false => println!("{id}"),
+            }
             return Ok(ExitCode::SUCCESS);
         }
-        let watching = watch(&client, id, args.json, quiet);
+        if is_attached {
+            say_attached(id, args.json, quiet);
+        }
         tokio::select! {
-            result = watching => result,
+            result = watch(&client, id, Output { json: args.json, quiet }) => result,
             () = asked_to_end => {
                 // Asked once, the sites stop; what they have stays and counts when it is sent again.
                 client.cancel(id).await?;
@@ -187,6 +192,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             }
         }
     })
+}
+
+fn say_attached(id: TransferId, json: bool, quiet: bool) {
+    if json {
+        println!("{}", serde_json::json!({ "event": "attached", "transfer": id }));
+    } else if !quiet {
+        eprintln!("transfer {id} does this already: following it");
+    }
 }
 
 fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
@@ -300,296 +313,6 @@ fn dry_run(args: &Args, topology: &Topology) -> anyhow::Result<ExitCode> {
         (scheme.as_str().unwrap_or("auto"), args.fill),
         args.json,
     )
-}
-
-/// What a watched transfer looks like at its end, for programs.
-#[derive(serde::Serialize)]
-struct Summary<'a> {
-    event: &'static str,
-    transfer: u64,
-    outcome: Option<Outcome>,
-    scheme: Option<String>,
-    attempts: u32,
-    length_bytes: Option<u64>,
-    hash: Option<String>,
-    /// From the first plan, which the sites are told at once, to the last destination's verdict.
-    seconds: f64,
-    /// Rate at which the slowest destination that has the file got it.
-    rate_mbps: Option<f64>,
-    planned_mbps: Option<f64>,
-    bound_mbps: Option<f64>,
-    verified: bool,
-    corrupt: u64,
-    suspects: &'a [String],
-    congestion_controls: &'a [String],
-    destinations: Vec<DestinationSummary<'a>>,
-}
-
-#[derive(serde::Serialize)]
-struct DestinationSummary<'a> {
-    site: &'a str,
-    path: &'a str,
-    verdict: Option<&'a Verdict>,
-    seconds: Option<f64>,
-    rate_mbps: Option<f64>,
-}
-
-async fn watch(client: &Client, id: TransferId, json: bool, quiet: bool) -> anyhow::Result<ExitCode> {
-    let submitted = Instant::now();
-    let mut told = None;
-    let mut shown = Shown::new(json || quiet || !std::io::stderr().is_terminal(), quiet || json);
-    let mut ended: BTreeMap<u16, f64> = BTreeMap::new();
-    let mut last: Option<TransferView> = None;
-    let sites = client.topology().await?.sites;
-    let name =
-        |site: u16| sites.iter().find(|s| s.id == site).map_or_else(|| site.to_string(), |s| s.name.clone());
-    let mut watch = client.watch(id);
-    while let Some(item) = watch.next().await? {
-        match item {
-            WatchItem::Status(view) => {
-                shown.status(&view);
-                last = Some(*view);
-            }
-            WatchItem::Event(event) => {
-                if json {
-                    println!("{}", serde_json::to_string(&event)?);
-                }
-                match &event.kind {
-                    EventKind::Planned { .. } => {
-                        told.get_or_insert_with(Instant::now);
-                    }
-                    EventKind::Verdict { site, .. } => {
-                        let from = told.unwrap_or(submitted);
-                        ended.entry(site.0).or_insert_with(|| from.elapsed().as_secs_f64());
-                    }
-                    EventKind::Progress { length_bytes, destinations } => {
-                        for d in destinations {
-                            shown.progress(&name(d.site.0), *length_bytes, d.verified_bytes, d.rate_bps);
-                        }
-                    }
-                    _ => {}
-                }
-                shown.event(&event.kind, &name);
-            }
-        }
-    }
-    shown.end();
-    let view = match last {
-        Some(view) if view.outcome.is_some() => view,
-        _ => client.status(id).await?,
-    };
-    let seconds_of = |site: &str| {
-        let id = sites.iter().find(|s| s.name == site)?.id;
-        ended.get(&id).copied()
-    };
-    let rate = |seconds: f64| view.length_bytes.map(|n| n as f64 * 8.0 / 1e6 / seconds.max(1e-9));
-    let destinations: Vec<_> = view
-        .destinations
-        .iter()
-        .map(|d| {
-            let done = matches!(d.verdict, Some(Verdict::Done));
-            let seconds = seconds_of(&d.site).filter(|_| done);
-            DestinationSummary {
-                site: &d.site,
-                path: &d.path,
-                verdict: d.verdict.as_ref(),
-                seconds,
-                rate_mbps: seconds.and_then(rate),
-            }
-        })
-        .collect();
-    let slowest = destinations
-        .iter()
-        .filter_map(|d| d.seconds)
-        .fold(None, |m: Option<f64>, s| Some(m.map_or(s, |m| m.max(s))));
-    let mbps = |bps: Option<u64>| bps.map(|b| b as f64 / 1e6);
-    let summary = Summary {
-        event: "summary",
-        transfer: id.0,
-        outcome: view.outcome,
-        scheme: view.scheme.map(|s| s.to_string()),
-        attempts: view.attempts,
-        length_bytes: view.length_bytes,
-        hash: view.hash.map(|h| h.to_string()),
-        seconds: ended.values().copied().fold(0.0, f64::max),
-        rate_mbps: slowest.and_then(rate),
-        planned_mbps: mbps(view.planned_bps),
-        bound_mbps: mbps(view.bound_bps),
-        verified: view.outcome == Some(Outcome::Done),
-        corrupt: view.corrupt,
-        suspects: &view.suspects,
-        congestion_controls: &view.congestion_controls,
-        destinations,
-    };
-    if json {
-        println!("{}", serde_json::to_string(&summary)?);
-    } else {
-        print!("{}", table(&summary, &view));
-    }
-    if let Some(line) = trouble(&summary) {
-        eprintln!("anabranch: {}", printable(&line));
-    }
-    Ok(ExitCode::from(view.exit_code.unwrap_or(1)))
-}
-
-/// What went wrong, in one line, where the transfer is not done.
-fn trouble(summary: &Summary<'_>) -> Option<String> {
-    let without: Vec<_> = summary
-        .destinations
-        .iter()
-        .filter_map(|d| match d.verdict {
-            None | Some(Verdict::Done) => None,
-            Some(
-                Verdict::Failed { reason } | Verdict::Unreachable { reason } | Verdict::Integrity { reason },
-            ) => Some((d.site, reason)),
-        })
-        .collect();
-    let (_, reason) = without.first()?;
-    let names: Vec<_> = without.iter().map(|(site, _)| *site).collect();
-    let more = if without.iter().any(|(_, r)| r != reason) { " (and others: see the table)" } else { "" };
-    Some(format!(
-        "transfer {}: {} of {} destinations without the file ({}): {reason}{more}",
-        summary.transfer,
-        without.len(),
-        summary.destinations.len(),
-        names.join(", ")
-    ))
-}
-
-fn table(summary: &Summary<'_>, view: &TransferView) -> String {
-    use std::fmt::Write as _;
-    let mut rows = comfy_table::Table::new();
-    rows.load_preset(comfy_table::presets::NOTHING);
-    rows.set_header(["destination", "result", "time", "rate"]);
-    for d in &summary.destinations {
-        let result = match d.verdict {
-            Some(Verdict::Done) => "verified".to_owned(),
-            Some(Verdict::Failed { reason }) => format!("failed: {reason}"),
-            Some(Verdict::Unreachable { reason }) => format!("unreachable: {reason}"),
-            Some(Verdict::Integrity { reason }) => format!("refused: {reason}"),
-            None => "-".to_owned(),
-        };
-        let time = d.seconds.map_or("-".into(), |s| format!("{s:.1} s"));
-        let rate = d.rate_mbps.map_or("-".into(), |r| format!("{r:.1} Mbit/s"));
-        rows.add_row([d.site.to_owned(), printable(&result).into_owned(), time, rate]);
-    }
-    let mut out = format!("{rows}\n");
-    let length = view.length_bytes.map_or("-".into(), |n| ByteCount::new(n).to_string());
-    let planned = |v: Option<f64>| v.map_or("-".into(), |r| format!("{r:.1} Mbit/s"));
-    let _ = writeln!(
-        out,
-        "{length} by {}: planned {}, bound {}; {} attempt{}; congestion control {}, {} stripe{} a hop; BLAKE3 {}",
-        summary.scheme.as_deref().unwrap_or("-"),
-        planned(summary.planned_mbps),
-        planned(summary.bound_mbps),
-        summary.attempts,
-        if summary.attempts == 1 { "" } else { "s" },
-        summary.congestion_controls.join(" and "),
-        view.hop.stripes,
-        if view.hop.stripes == 1 { "" } else { "s" },
-        summary.hash.as_deref().unwrap_or("-"),
-    );
-    if !summary.suspects.is_empty() {
-        let _ = writeln!(out, "data was changed on its way by {}", summary.suspects.join(", "));
-    }
-    out
-}
-
-/// Progress on stderr: bars on a terminal, a line every few seconds elsewhere.
-struct Shown {
-    bars: MultiProgress,
-    bar_of: BTreeMap<String, ProgressBar>,
-    plain: bool,
-    silent: bool,
-    line_at: Instant,
-}
-
-/// How often a line is printed where bars cannot be.
-const LINE_EVERY: Duration = Duration::from_secs(5);
-
-impl Shown {
-    fn new(plain: bool, silent: bool) -> Self {
-        let (bars, bar_of) = (MultiProgress::new(), BTreeMap::new());
-        Self { bars, bar_of, plain, silent, line_at: Instant::now() }
-    }
-
-    fn say(&self, line: &str) {
-        if self.silent {
-            return;
-        }
-        let line = printable(line);
-        if self.plain {
-            eprintln!("{line}");
-        } else {
-            let _ = self.bars.println(&*line);
-        }
-    }
-
-    fn status(&mut self, view: &TransferView) {
-        for d in &view.destinations {
-            self.progress(&d.site, view.length_bytes.unwrap_or(0), d.verified_bytes, d.rate_bps);
-        }
-    }
-
-    fn progress(&mut self, site: &str, length: u64, verified: u64, rate_bps: u64) {
-        if self.silent || length == 0 {
-            return;
-        }
-        if self.plain {
-            if self.line_at.elapsed() >= LINE_EVERY || verified == length && !self.bar_of.contains_key(site) {
-                let share = 100.0 * verified as f64 / length as f64;
-                let size = ByteCount::new(verified);
-                eprintln!("{site}: {share:.0} % ({size}), {}", BitRate::bps(rate_bps));
-                self.line_at = Instant::now();
-                if verified == length {
-                    self.bar_of.insert(site.to_owned(), ProgressBar::hidden());
-                }
-            }
-            return;
-        }
-        let bars = &self.bars;
-        let bar = self.bar_of.entry(site.to_owned()).or_insert_with(|| {
-            let style =
-                ProgressStyle::with_template("{prefix:>16} [{bar:40}] {percent:>3} % {bytes:>11} {msg}")
-                    .expect("the template is constant and right")
-                    .progress_chars("=> ");
-            bars.add(ProgressBar::new(length).with_style(style).with_prefix(site.to_owned()))
-        });
-        bar.set_length(length);
-        bar.set_position(verified);
-        let left = (rate_bps > 0).then(|| (length - verified.min(length)) * 8 / rate_bps);
-        let left = left.map_or(String::new(), |s| format!(", {s} s left"));
-        bar.set_message(format!("{}{left}", BitRate::bps(rate_bps)));
-    }
-
-    fn event(&self, kind: &EventKind, name: &dyn Fn(u16) -> String) {
-        match kind {
-            EventKind::Planned { scheme, rate, bound, with, .. } => {
-                let with: Vec<_> = with.iter().map(|t| t.0.to_string()).collect();
-                let with = match &with[..] {
-                    [] => String::new(),
-                    ids => format!(", together with transfer {}", ids.join(", ")),
-                };
-                self.say(&format!("planned: {scheme} at {rate} (bound {bound}){with}"));
-            }
-            EventKind::Stopped { reason } => self.say(&format!("stopped: {reason}")),
-            EventKind::Suspected { site } => {
-                self.say(&format!("{} changed data on its way and is avoided", name(site.0)));
-            }
-            EventKind::Postponed { site, reason } => {
-                self.say(&format!("{} is left for later: {reason}", name(site.0)))
-            }
-            EventKind::Waiting { reason } => self.say(reason),
-            EventKind::Verdict { site, verdict: Verdict::Done } => {
-                self.say(&format!("{}: verified", name(site.0)))
-            }
-            _ => {}
-        }
-    }
-
-    fn end(&self) {
-        let _ = self.bars.clear();
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod page;
 
 use super::send::ControllerArgs;
+use super::watch::{Output, watch};
 use anabranch_api::wire::SiteView;
 use anabranch_replicate::control::TransferId;
 use anabranch_units::ByteCount;
@@ -19,6 +20,9 @@ pub struct Args {
     /// Stop it. What has arrived is kept.
     #[arg(long, requires = "transfer")]
     cancel: bool,
+    /// Follow it to its end, as `send` does. Ctrl-C ends following, not the transfer.
+    #[arg(long, requires = "transfer", conflicts_with_all = ["cancel", "web"])]
+    follow: bool,
     /// The sites instead: which are up.
     #[arg(long, conflicts_with_all = ["transfer", "web"])]
     sites: bool,
@@ -54,13 +58,22 @@ fn sites(sites: &[SiteView], json: bool) -> anyhow::Result<ExitCode> {
 /// Runs it.
 ///
 /// Errors: one line for the user.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let client = args.controller.client()?;
     crate::process::runtime()?.block_on(async {
         if let Some(listen) = args.web {
             return tokio::select! {
                 served = page::serve(client, listen) => served.map(|()| ExitCode::SUCCESS),
                 () = crate::process::asked_to_end() => Ok(ExitCode::SUCCESS),
+            };
+        }
+        if let (Some(id), true) = (args.transfer, args.follow) {
+            return tokio::select! {
+                result = watch(&client, TransferId(id), Output { json: args.json, quiet }) => result,
+                () = crate::process::asked_to_end() => {
+                    eprintln!("\ntransfer {id} goes on");
+                    Ok(ExitCode::from(crate::exit::INTERRUPTED))
+                }
             };
         }
         if args.sites {

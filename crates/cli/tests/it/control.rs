@@ -3,6 +3,9 @@
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 
 use super::net::{Local, run};
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const TRIANGLE: &str = r#"
@@ -111,4 +114,132 @@ fn a_relay_whose_topology_is_another_ends_with_one_line() {
         said.lines().last().is_some_and(|l| l.contains("other sites or links than this controller's")),
         "{said}"
     );
+}
+
+/// A command whose lines on stdout are read one by one.
+struct Followed {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Followed {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        Self { child, lines }
+    }
+
+    /// The next line, which must be JSON.
+    fn next(&mut self) -> Value {
+        let line = self.lines.next().expect("it says more").expect("text");
+        serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}"))
+    }
+
+    /// Its exit code (minus the signal that ended it), its last line on stdout and all that it said on stderr.
+    fn end(mut self) -> (i32, Value, String) {
+        use std::os::unix::process::ExitStatusExt as _;
+        let last = self.lines.by_ref().map_while(Result::ok).last();
+        let mut said = String::new();
+        self.child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("text");
+        let status = self.child.wait().expect("ours to reap");
+        let code = status.code().unwrap_or_else(|| -status.signal().unwrap_or(0));
+        (code, last.and_then(|l| serde_json::from_str(&l).ok()).unwrap_or_default(), said)
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status();
+        assert!(sent.expect("kill is there").success());
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ask(local: &Local, arguments: &[&str]) -> Command {
+    local.command(&[arguments, &["--controller", local.address()]].concat())
+}
+
+/// #17: where a command had lost its terminal, the same command said that the file could not be sent, as it was being sent;
+/// and nothing could wait for it.
+#[test]
+fn the_same_command_follows_the_transfer_that_a_lost_terminal_left() {
+    let mut local = Local::start(TRIANGLE, &["paris"]);
+    std::fs::write(local.path("paris/file"), vec![7; 100_000]).expect("the folder is ours");
+    // lima is away: the transfer waits for it.
+    let again = |more: &[&str]| send(&local, &[&["file", "--to", "lima"], more].concat());
+    let mut first = Followed::start(again(&["--json"]));
+    assert_eq!(first.next()["event"], "submitted");
+    first.signal("-HUP");
+    assert_eq!(first.end().0, -1, "it ends by the signal");
+    let is_under_way = |local: &Local| {
+        let all = local.transfers();
+        assert_eq!(all.len(), 1, "{all:?}");
+        all[0]["outcome"].is_null()
+    };
+    assert!(is_under_way(&local), "nothing is cancelled");
+
+    let (code, said) = run(again(&["--scheme", "coded"]));
+    assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("transfer 1 ") && said.contains("scheme auto, not coded"), "{said}");
+    let (code, said) = run(again(&["--detach"]));
+    assert_eq!(code, Some(0), "{said}");
+
+    let mut second = Followed::start(again(&["--json"]));
+    let attached = second.next();
+    assert_eq!((&attached["event"], &attached["transfer"]), (&"attached".into(), &1.into()));
+    let mut follow = Followed::start(ask(&local, &["status", "--follow", "1", "--json"]));
+    let begun = follow.next();
+    assert_eq!(begun["event"], "submitted");
+    assert!(begun["at_unix_ms"].as_u64().is_some_and(|ms| ms > 1_500_000_000_000), "{begun}");
+    follow.signal("-INT");
+    let (code, _, said) = follow.end();
+    assert_eq!((code, said.trim()), (130, "transfer 1 goes on"));
+    let (code, said) = run(ask(&local, &["wait", "1", "--timeout", "50 ms"]));
+    assert_eq!((code, said.lines().count()), (Some(124), 1), "{said}");
+    for unknown in [&["wait", "1", "99"][..], &["status", "--follow", "99"]] {
+        let (code, said) = run(ask(&local, unknown));
+        assert_eq!((code, said.lines().count()), (Some(2), 1), "{said}");
+        assert!(said.contains("no transfer 99"), "{said}");
+    }
+    assert!(is_under_way(&local), "who only looks stops nothing");
+
+    let wait = Followed::start(ask(&local, &["wait", "1"]));
+    let mut follow = Followed::start(ask(&local, &["status", "--follow", "1", "--json"]));
+    assert_eq!(follow.next()["event"], "submitted");
+    local.restart_controller();
+    let lima = local.relay("lima", "lima");
+    local.keep(lima);
+    for (who, is_summed) in [(second, true), (follow, true), (wait, false)] {
+        let (code, last, said) = who.end();
+        assert_eq!(code, 0, "{said}");
+        if is_summed {
+            assert_eq!((&last["event"], &last["verified"]), (&"summary".into(), &true.into()), "{last}");
+        } else {
+            assert_eq!(said, "");
+        }
+    }
+    assert_eq!(std::fs::read(local.path("lima/file")).expect("it is there"), vec![7; 100_000]);
+    assert_eq!(local.transfers().len(), 1);
+}
+
+/// Ctrl-C and a polite kill are meant, a lost terminal is not.
+#[test]
+fn whoever_ends_a_send_politely_stops_the_transfer() {
+    let local = Local::start(TRIANGLE, &["paris"]);
+    std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
+    for (id, signal) in [(1, "-TERM"), (2, "-INT")] {
+        let mut sending = Followed::start(send(&local, &["file", "--to", "lima", "--json"]));
+        assert_eq!(sending.next()["event"], "submitted");
+        sending.signal(signal);
+        let (code, _, said) = sending.end();
+        assert_eq!(code, 130, "{said}");
+        assert!(said.contains(&format!("transfer {id} stopped")), "{said}");
+        let (code, said) = run(ask(&local, &["wait", &id.to_string()]));
+        assert_eq!(code, Some(5), "{said}");
+        assert!(said.contains("(lima): cancelled"), "{said}");
+    }
 }

@@ -270,8 +270,7 @@ impl Net {
             listener.0.lock().expect("no panic holds it").over = true;
             listener.1.notify_all();
         });
-        let sites = self.topology.sites().iter().map(|s| s.name.clone()).collect();
-        Sending { child, heard, log, sites, began: Instant::now() }
+        Sending { child, heard, log, began: Instant::now() }
     }
 
     /// Bytes that came off the far ends of these links (of the data plane) so far.
@@ -339,7 +338,6 @@ pub struct Sending {
     child: Child,
     heard: Arc<(Mutex<Heard>, Condvar)>,
     log: PathBuf,
-    sites: Vec<String>,
     began: Instant,
 }
 
@@ -376,8 +374,7 @@ impl Sending {
 
     /// Waits for a verdict about a site.
     pub fn verdict(&self, site: &str) -> Value {
-        let id = self.sites.iter().position(|s| s == site).expect("a site of the topology");
-        let about = |e: &&Value| e["event"] == "verdict" && e["site"] == id;
+        let about = |e: &&Value| e["event"] == "verdict" && e["site"] == site;
         self.wait(&format!("verdict about {site}"), |h| h.events.iter().find(about).cloned())
     }
 
@@ -518,6 +515,22 @@ impl Local {
     /// Runs a daemon until the end.
     pub fn keep(&mut self, mut daemon: Command) {
         self.daemons.push(daemon.stderr(Stdio::null()).spawn().expect("the daemon starts"));
+    }
+
+    /// Kills the controller and starts it again at its address.
+    pub fn restart_controller(&mut self) {
+        let _ = self.daemons[0].kill();
+        self.daemons[0].wait().expect("ours to reap");
+        let address = self.address.clone();
+        let mut again = self.command(&["controller", "--listen", &address, "--topology", "network.toml"]);
+        self.daemons[0] = again.stderr(Stdio::null()).spawn().expect("the controller starts");
+    }
+
+    /// All transfers, as `status --json` has them.
+    pub fn transfers(&self) -> Vec<Value> {
+        let mut asked = self.command(&["status", "--json", "--controller", &self.address]);
+        let said = asked.stdout(Stdio::piped()).output().expect("the command runs");
+        serde_json::from_slice(&said.stdout).unwrap_or_default()
     }
 
     /// Waits until the controller knows of these sites.

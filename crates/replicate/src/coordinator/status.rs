@@ -60,23 +60,30 @@ impl Outcome {
     }
 }
 
-/// Something worth a line in a log or a browser.
+/// Something worth a line in a log or a browser; sites by id, or by name ([`Event::map_sites`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Event {
+pub struct Event<S = SiteId> {
     /// The transfer.
     pub transfer: TransferId,
     /// Its attempt (0 before the first).
     pub attempt: u32,
     /// What happened.
     #[serde(flatten)]
-    pub kind: EventKind,
+    pub kind: EventKind<S>,
+}
+
+impl<S> Event<S> {
+    /// The same, with other names for sites.
+    pub fn map_sites<T>(self, name: impl Fn(S) -> T) -> Event<T> {
+        Event { transfer: self.transfer, attempt: self.attempt, kind: self.kind.map_sites(&name) }
+    }
 }
 
 /// What happened to a transfer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 #[non_exhaustive]
-pub enum EventKind {
+pub enum EventKind<S = SiteId> {
     /// It was accepted.
     Submitted,
     /// Sites are asked what they have.
@@ -86,11 +93,13 @@ pub enum EventKind {
         /// How.
         scheme: Scheme,
         /// Predicted rate.
+        #[serde(rename = "rate_bps", with = "bps")]
         rate: BitRate,
         /// No scheme can be faster.
+        #[serde(rename = "bound_bps", with = "bps")]
         bound: BitRate,
         /// Who is served.
-        destinations: Vec<SiteId>,
+        destinations: Vec<S>,
         /// The transfers that it was planned together with; none if it was planned as if alone.
         with: Vec<TransferId>,
     },
@@ -101,7 +110,7 @@ pub enum EventKind {
         /// Length of the file.
         length_bytes: u64,
         /// One for each destination, in the request's order.
-        destinations: Vec<DestinationProgress>,
+        destinations: Vec<DestinationProgress<S>>,
     },
     /// The attempt was stopped; another follows if anything is left to do.
     Stopped {
@@ -111,7 +120,7 @@ pub enum EventKind {
     /// A sink decoded a wrong generation.
     Corrupt {
         /// The sink.
-        site: SiteId,
+        site: S,
         /// The group.
         group: u16,
         /// The generation.
@@ -120,12 +129,12 @@ pub enum EventKind {
     /// Digests prove that a site sent (or decoded) something wrong. It relays no more in this transfer.
     Suspected {
         /// The site.
-        site: SiteId,
+        site: S,
     },
     /// A slow destination is left for later, so that the others finish.
     Postponed {
         /// The site.
-        site: SiteId,
+        site: S,
         /// One line.
         reason: String,
     },
@@ -137,7 +146,7 @@ pub enum EventKind {
     /// A destination is over.
     Verdict {
         /// The site.
-        site: SiteId,
+        site: S,
         /// How.
         #[serde(flatten)]
         verdict: Verdict,
@@ -149,9 +158,52 @@ pub enum EventKind {
     },
 }
 
-impl EventKind {
+/// A rate as a number of bits per second, as where the field's name has the unit.
+mod bps {
+    use super::BitRate;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(rate: &BitRate, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_u64(rate.as_bps())
+    }
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<BitRate, D::Error> {
+        u64::deserialize(d).map(BitRate::bps)
+    }
+}
+
+impl<S> EventKind<S> {
+    /// The same, with other names for sites.
+    pub fn map_sites<T>(self, name: &impl Fn(S) -> T) -> EventKind<T> {
+        match self {
+            Self::Submitted => EventKind::Submitted,
+            Self::Inquiring => EventKind::Inquiring,
+            Self::Planned { scheme, rate, bound, destinations, with } => {
+                let destinations = destinations.into_iter().map(name).collect();
+                EventKind::Planned { scheme, rate, bound, destinations, with }
+            }
+            Self::Started => EventKind::Started,
+            Self::Progress { length_bytes, destinations } => {
+                let each = destinations.into_iter().map(|d| DestinationProgress {
+                    site: name(d.site),
+                    verified_bytes: d.verified_bytes,
+                    rate_bps: d.rate_bps,
+                });
+                EventKind::Progress { length_bytes, destinations: each.collect() }
+            }
+            Self::Stopped { reason } => EventKind::Stopped { reason },
+            Self::Corrupt { site, group, generation } => {
+                EventKind::Corrupt { site: name(site), group, generation }
+            }
+            Self::Suspected { site } => EventKind::Suspected { site: name(site) },
+            Self::Postponed { site, reason } => EventKind::Postponed { site: name(site), reason },
+            Self::Waiting { reason } => EventKind::Waiting { reason },
+            Self::Verdict { site, verdict } => EventKind::Verdict { site: name(site), verdict },
+            Self::Finished { outcome } => EventKind::Finished { outcome },
+        }
+    }
+
     /// The event in one line for people, sites by `name`.
-    pub fn in_words(&self, name: &dyn Fn(SiteId) -> String) -> String {
+    pub fn in_words(&self, name: &dyn Fn(&S) -> String) -> String {
         match self {
             Self::Submitted => "begins".into(),
             Self::Inquiring => "asking sites what they have".into(),
@@ -166,19 +218,19 @@ impl EventKind {
             }
             Self::Started => "every site is ready".into(),
             Self::Progress { length_bytes, destinations } => {
-                let each = destinations.iter().map(|d| format!("{} {}", name(d.site), d.verified_bytes));
+                let each = destinations.iter().map(|d| format!("{} {}", name(&d.site), d.verified_bytes));
                 format!("of {length_bytes} bytes have arrived: {}", each.collect::<Vec<_>>().join(", "))
             }
             Self::Stopped { reason } => format!("an attempt was stopped: {reason}"),
             Self::Corrupt { site, generation, .. } => {
-                format!("data arrived wrong at {} (generation {generation})", name(*site))
+                format!("data arrived wrong at {} (generation {generation})", name(site))
             }
             Self::Suspected { site } => {
-                format!("{} changed data on its way, and passes nothing on from now on", name(*site))
+                format!("{} changed data on its way, and passes nothing on from now on", name(site))
             }
-            Self::Postponed { site, reason } => format!("{} is left for later: {reason}", name(*site)),
+            Self::Postponed { site, reason } => format!("{} is left for later: {reason}", name(site)),
             Self::Waiting { reason } => reason.clone(),
-            Self::Verdict { site, verdict } => format!("{}: {}", name(*site), verdict.in_words()),
+            Self::Verdict { site, verdict } => format!("{}: {}", name(site), verdict.in_words()),
             Self::Finished { outcome } => format!("ended: {}", outcome.in_words()),
         }
     }
@@ -211,9 +263,9 @@ impl Outcome {
 
 /// How far one destination is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DestinationProgress {
+pub struct DestinationProgress<S = SiteId> {
     /// The site.
-    pub site: SiteId,
+    pub site: S,
     /// Bytes of the file that are there and verified.
     pub verified_bytes: u64,
     /// Over the last seconds, bits per second.

@@ -1,0 +1,83 @@
+//! `anabranch replicate wait`: waits for transfers that others began, or that were detached.
+
+use super::send::ControllerArgs;
+use super::watch::{Output, watch_outcome};
+use anabranch_replicate::control::TransferId;
+use anabranch_replicate::coordinator::Outcome;
+use anabranch_units::Duration;
+use std::process::ExitCode;
+
+/// For which.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    controller: ControllerArgs,
+    /// Their numbers.
+    #[arg(required = true, value_name = "TRANSFER")]
+    transfers: Vec<u64>,
+    /// Wait no longer than this. The transfers go on.
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Duration>,
+    /// JSON: a line for each event of each transfer, and an object at the end of each.
+    #[arg(long)]
+    json: bool,
+}
+
+/// From best to worst.
+const ORDER: [Outcome; 5] =
+    [Outcome::Done, Outcome::SomeFailed, Outcome::Cancelled, Outcome::Failed, Outcome::Integrity];
+
+/// The worst of them, as an exit code.
+fn worst(outcomes: &[Option<Outcome>]) -> u8 {
+    let rank = |outcome: &Option<Outcome>| ORDER.iter().position(|o| Some(*o) == *outcome);
+    let worst = outcomes.iter().max_by_key(|outcome| rank(outcome).unwrap_or(ORDER.len()));
+    worst.map_or(0, |outcome| outcome.map_or(crate::exit::FAILED, Outcome::exit_code))
+}
+
+/// Runs it: the exit code is that of the worst outcome.
+///
+/// Errors: one line for the user, a transfer that does not exist before anything is waited for.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let client = args.controller.client()?;
+    crate::process::runtime()?.block_on(async {
+        for id in &args.transfers {
+            client.status(TransferId(*id)).await?;
+        }
+        let all = async {
+            let mut outcomes = Vec::new();
+            for id in &args.transfers {
+                let output = Output { json: args.json, quiet: true };
+                outcomes.push(watch_outcome(&client, TransferId(*id), output).await?);
+            }
+            anyhow::Ok(worst(&outcomes))
+        };
+        let over = async {
+            match args.timeout {
+                Some(timeout) => tokio::time::sleep(timeout.to_std()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let (code, why) = tokio::select! {
+            code = all => return Ok(ExitCode::from(code?)),
+            () = over => (crate::exit::TIMEOUT, "the time is over"),
+            () = crate::process::asked_to_end() => (crate::exit::INTERRUPTED, "waiting ends"),
+        };
+        eprintln!("anabranch: {why}; the transfers go on");
+        Ok(ExitCode::from(code))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_outcome_is_the_exit_code() {
+        let code = |outcomes: &[Outcome]| worst(&outcomes.iter().copied().map(Some).collect::<Vec<_>>());
+        assert_eq!(code(&[Outcome::Done, Outcome::Done]), 0);
+        assert_eq!(code(&[Outcome::Done, Outcome::SomeFailed]), 3);
+        assert_eq!(code(&[Outcome::SomeFailed, Outcome::Cancelled]), 5);
+        assert_eq!(code(&[Outcome::Cancelled, Outcome::Failed, Outcome::Done]), 1);
+        assert_eq!(code(&[Outcome::Integrity, Outcome::Failed]), 4);
+    }
+}

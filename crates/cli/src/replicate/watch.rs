@@ -1,0 +1,266 @@
+//! A transfer is watched to its end: by `send`, which began it, by `status --follow` and by `wait`.
+//!
+//! What happens meanwhile is `shown`; at the end there is a table, or an object for programs, and the exit code. Times are
+//! the controller's, so that who comes late says the same. Read [`watch`] first.
+
+mod shown;
+
+use anabranch_api::wire::TransferView;
+use anabranch_api::{Client, ClientError, WatchItem};
+use anabranch_replicate::control::TransferId;
+use anabranch_replicate::coordinator::{EventKind, Outcome, Verdict};
+use anabranch_units::ByteCount;
+use anabranch_units::text::printable;
+use shown::Shown;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// For how long a controller that went away is tried.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Who is told.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Output {
+    /// Programs: each event is a line of JSON.
+    pub(super) json: bool,
+    /// Nobody, before the end.
+    pub(super) quiet: bool,
+}
+
+/// What a watched transfer looks like at its end, for programs.
+#[derive(serde::Serialize)]
+struct Summary<'a> {
+    event: &'static str,
+    transfer: u64,
+    outcome: Option<Outcome>,
+    scheme: Option<String>,
+    attempts: u32,
+    length_bytes: Option<u64>,
+    hash: Option<String>,
+    /// From the first plan, which the sites are told at once, to the last destination's verdict.
+    seconds: f64,
+    /// Rate at which the slowest destination that has the file got it.
+    rate_mbps: Option<f64>,
+    planned_mbps: Option<f64>,
+    bound_mbps: Option<f64>,
+    verified: bool,
+    /// Nothing had to be sent: every destination had the file.
+    was_there: bool,
+    corrupt: u64,
+    suspects: &'a [String],
+    congestion_controls: &'a [String],
+    destinations: Vec<DestinationSummary<'a>>,
+}
+
+#[derive(serde::Serialize)]
+struct DestinationSummary<'a> {
+    site: &'a str,
+    path: &'a str,
+    verdict: Option<&'a Verdict>,
+    seconds: Option<f64>,
+    rate_mbps: Option<f64>,
+}
+
+/// When things happened, by the controller's clock, in milliseconds since 1970.
+#[derive(Default)]
+struct Times {
+    /// The log was seen from its beginning.
+    is_whole: bool,
+    planned: Option<u64>,
+    ended: BTreeMap<String, u64>,
+}
+
+/// Watches a transfer until it is over, and says how it ended; its exit code.
+///
+/// Errors: one line for the user. The transfer goes on where it is only the controller that cannot be reached.
+pub(super) async fn watch(client: &Client, id: TransferId, output: Output) -> anyhow::Result<ExitCode> {
+    let outcome = watch_outcome(client, id, output).await?;
+    Ok(ExitCode::from(outcome.map_or(crate::exit::FAILED, Outcome::exit_code)))
+}
+
+/// As [`watch`], with the outcome itself.
+pub(super) async fn watch_outcome(
+    client: &Client,
+    id: TransferId,
+    output: Output,
+) -> anyhow::Result<Option<Outcome>> {
+    let mut shown = Shown::new(output);
+    let mut times = Times::default();
+    let mut last: Option<TransferView> = None;
+    let mut watch = client.watch(id).with_patience(PATIENCE);
+    let goes_on = |error: ClientError| {
+        match error {
+        ClientError::Unreachable(_) => anyhow::Error::new(error).context(format!(
+            "transfer {id} may go on without this command: `anabranch replicate status --follow {id}` shows it"
+        )),
+        _ => error.into(),
+    }
+    };
+    while let Some(item) = watch.next().await.map_err(goes_on)? {
+        match item {
+            WatchItem::Status(view) => {
+                shown.status(&view);
+                last = Some(*view);
+            }
+            WatchItem::Event(event) => {
+                if output.json {
+                    println!("{}", serde_json::to_string(&event)?);
+                }
+                match (&event.event.kind, event.at_unix_ms) {
+                    (EventKind::Submitted, _) => times.is_whole = true,
+                    (EventKind::Planned { .. }, Some(at)) => {
+                        times.planned.get_or_insert(at);
+                    }
+                    (EventKind::Verdict { site, .. }, Some(at)) => {
+                        times.ended.entry(site.clone()).or_insert(at);
+                    }
+                    _ => {}
+                }
+                shown.event(&event.event.kind);
+            }
+            WatchItem::Away(why) => shown.say(&format!("{why}: trying on")),
+        }
+    }
+    shown.end();
+    let view = match last {
+        Some(view) if view.outcome.is_some() => view,
+        _ => client.status(id).await?,
+    };
+    let summary = summary(&view, &times);
+    if output.json {
+        println!("{}", serde_json::to_string(&summary)?);
+    } else if !output.quiet {
+        print!("{}", table(&summary, &view));
+    }
+    for line in trouble(&summary) {
+        eprintln!("anabranch: {}", printable(&line));
+    }
+    Ok(view.outcome)
+}
+
+fn summary<'a>(view: &'a TransferView, times: &Times) -> Summary<'a> {
+    let began = times.planned.or(view.began_unix_ms);
+    let seconds_of = |ended: u64| began.map(|began| ended.saturating_sub(began) as f64 / 1e3);
+    let rate = |seconds: f64| view.length_bytes.map(|n| n as f64 * 8.0 / 1e6 / seconds.max(1e-3));
+    let destinations: Vec<_> = view
+        .destinations
+        .iter()
+        .map(|d| {
+            let ended = times.ended.get(&d.site).filter(|_| matches!(d.verdict, Some(Verdict::Done)));
+            let seconds = ended.and_then(|ended| seconds_of(*ended));
+            DestinationSummary {
+                site: &d.site,
+                path: &d.path,
+                verdict: d.verdict.as_ref(),
+                seconds,
+                rate_mbps: seconds.and_then(rate),
+            }
+        })
+        .collect();
+    let slowest = destinations
+        .iter()
+        .filter_map(|d| d.seconds)
+        .fold(None, |m: Option<f64>, s| Some(m.map_or(s, |m| m.max(s))));
+    let ended = times.ended.values().copied().max().or(view.ended_unix_ms);
+    let mbps = |bps: Option<u64>| bps.map(|b| b as f64 / 1e6);
+    let is_done = view.outcome == Some(Outcome::Done);
+    Summary {
+        event: "summary",
+        transfer: view.id,
+        outcome: view.outcome,
+        scheme: view.scheme.map(|s| s.to_string()),
+        attempts: view.attempts,
+        length_bytes: view.length_bytes,
+        hash: view.hash.map(|h| h.to_string()),
+        seconds: ended.and_then(seconds_of).unwrap_or(0.0),
+        rate_mbps: slowest.and_then(rate),
+        planned_mbps: mbps(view.planned_bps),
+        bound_mbps: mbps(view.bound_bps),
+        verified: is_done,
+        was_there: is_done && times.is_whole && times.planned.is_none(),
+        corrupt: view.corrupt,
+        suspects: &view.suspects,
+        congestion_controls: &view.congestion_controls,
+        destinations,
+    }
+}
+
+/// What went wrong: each cause once, with the sites that it left without the file.
+fn trouble(summary: &Summary<'_>) -> Vec<String> {
+    let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
+    for d in &summary.destinations {
+        let Some(
+            Verdict::Failed { reason } | Verdict::Unreachable { reason } | Verdict::Integrity { reason },
+        ) = d.verdict
+        else {
+            continue;
+        };
+        match causes.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, sites)) => sites.push(d.site),
+            None => causes.push((reason, vec![d.site])),
+        }
+    }
+    let (id, all) = (summary.transfer, summary.destinations.len());
+    let line = |(reason, sites): (&str, Vec<&str>)| {
+        format!(
+            "transfer {id}: {} of {all} destinations without the file ({}): {reason}",
+            sites.len(),
+            sites.join(", ")
+        )
+    };
+    causes.into_iter().map(line).collect()
+}
+
+fn table(summary: &Summary<'_>, view: &TransferView) -> String {
+    let mut rows = comfy_table::Table::new();
+    rows.load_preset(comfy_table::presets::NOTHING);
+    rows.set_header(["destination", "result", "time", "rate"]);
+    for d in &summary.destinations {
+        let result = match d.verdict {
+            Some(Verdict::Done) => "verified",
+            Some(Verdict::Failed { .. }) => "failed",
+            Some(Verdict::Unreachable { .. }) => "unreachable",
+            Some(Verdict::Integrity { .. }) => "refused",
+            None => "-",
+        };
+        let is_sent = |value: Option<f64>| value.filter(|_| !summary.was_there);
+        let time = is_sent(d.seconds).map_or("-".into(), |s| format!("{s:.1} s"));
+        let rate = is_sent(d.rate_mbps).map_or("-".into(), |r| format!("{r:.1} Mbit/s"));
+        rows.add_row([d.site.to_owned(), result.to_owned(), time, rate]);
+    }
+    let mut out = format!("{}\n", rows.trim_fmt());
+    let facts = facts(summary, view);
+    if !facts.is_empty() {
+        out.push_str(&facts);
+        out.push('\n');
+    }
+    if !summary.suspects.is_empty() {
+        out.push_str(&format!("data was changed on its way by {}\n", summary.suspects.join(", ")));
+    }
+    out
+}
+
+/// How it was done, as far as anything was.
+fn facts(summary: &Summary<'_>, view: &TransferView) -> String {
+    let Some(length) = view.length_bytes.map(ByteCount::new) else { return String::new() };
+    let mut facts = Vec::new();
+    let counted = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    if summary.was_there {
+        facts.push(format!("{length} was there already: nothing had to be sent"));
+    } else if let (Some(scheme), Some(planned), Some(bound)) =
+        (&summary.scheme, summary.planned_mbps, summary.bound_mbps)
+    {
+        facts.push(format!("{length} by {scheme}: planned {planned:.1} Mbit/s, bound {bound:.1} Mbit/s"));
+        facts.push(counted(summary.attempts.into(), "attempt"));
+        let stripes = format!("{} a hop", counted(view.hop.stripes.into(), "stripe"));
+        facts.push(match &summary.congestion_controls.join(" and ")[..] {
+            "" => stripes,
+            names => format!("congestion control {names}, {stripes}"),
+        });
+    } else {
+        facts.push(length.to_string());
+    }
+    facts.extend(summary.hash.as_ref().map(|hash| format!("BLAKE3 {hash}")));
+    facts.join("; ")
+}
