@@ -5,15 +5,17 @@
 //! is in a record (`replicate::coordinator::TransferSnapshot`). Read [`Store`] first.
 
 use anabranch_graph::Topology;
+use anabranch_net::private;
 use anabranch_replicate::control::TransferId;
 use anabranch_replicate::coordinator::TransferSnapshot;
-use redb::backends::InMemoryBackend;
+use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{
     Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, StorageError, TableDefinition,
 };
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -122,13 +124,15 @@ fn holder(locks: &str, inode: u64) -> Option<u32> {
     })
 }
 
-/// Opens or makes a database whose records have this format. For [`guarded`].
+/// Opens or makes a database whose records have this format, for this user alone. For [`guarded`].
 ///
-/// Errors: a file that cannot be used, that is damaged, or with records of another format.
+/// Errors: a file that cannot be used ([`private::open`]), that is damaged, or with records of another format.
 pub(crate) fn open_database(path: &Path, format: &[u8]) -> Result<Database, StoreError> {
     let unusable = |e: &dyn std::fmt::Display| unusable(path, e);
+    let file = private::open(path, File::options().read(true).write(true)).map_err(|e| unusable(&e))?;
+    let file = FileBackend::new(file).map_err(|e| unusable(&e))?;
     // Reads the whole file: it has at most some MB.
-    let database = Database::builder().set_check_integrity_on_open(true).create(path);
+    let database = Database::builder().set_check_integrity_on_open(true).create_with_backend(file);
     let database = database.map_err(|e| match e {
         DatabaseError::Storage(StorageError::Corrupted(what)) => {
             let what = what.split_whitespace().collect::<Vec<_>>().join(" ");

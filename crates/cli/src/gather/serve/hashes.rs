@@ -6,12 +6,13 @@
 
 use super::files::{Files, State, state};
 use anabranch_gather::msg::Found;
-use anyhow::{Context as _, ensure};
-use rustix::fs::{FlockOperation, OFlags};
+use anabranch_net::private;
+use anyhow::Context as _;
+use rustix::fs::FlockOperation;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -76,13 +77,7 @@ impl Hashes {
     /// Errors: one line: it cannot be opened, is no plain file of this user, or another server uses it.
     pub fn kept_in(path: &Path) -> anyhow::Result<Self> {
         let at = || path.display().to_string();
-        let mut options = File::options();
-        options.read(true).append(true).create(true).mode(0o600);
-        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-        let file = options.open(path).with_context(at)?;
-        let found = file.metadata().with_context(at)?;
-        let is_ours = found.is_file() && found.uid() == rustix::process::geteuid().as_raw();
-        ensure!(is_ours, "{}: not a plain file of this user's", path.display());
+        let file = private::open(path, File::options().read(true).append(true)).with_context(at)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             anyhow::anyhow!("{}: another server uses it: give each its own --cache", path.display())
         })?;

@@ -5,6 +5,7 @@
 //! what it finds ([`Left`]); lines of what it cannot lift stay for who comes next. Another line says what is to be set again for all
 //! sockets. Leaves out: how a limit is enforced (the `pace` room). Read [`Enforcer`] first.
 
+use anabranch_net::private;
 use anabranch_pace::{Flow, FlowReader, Limit, PaceError, Pacer};
 use anabranch_shuffle::book::Socket;
 use anabranch_shuffle::state::{self, Limited, Line};
@@ -14,7 +15,6 @@ use rustix::fs::{FlockOperation, flock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use tokio::sync::{mpsc, oneshot};
 
@@ -50,10 +50,10 @@ impl State {
     ///
     /// Errors: another process holds it; the system's.
     pub fn open(path: &Path) -> anyhow::Result<(Self, Left)> {
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-        let open = |path: &Path| options.open(path).with_context(|| format!("--state {}", path.display()));
+        let open = |path: &Path| {
+            let opened = private::open(path, File::options().read(true).write(true));
+            opened.with_context(|| format!("--state {}", path.display()))
+        };
         let mut lock_path = path.to_owned().into_os_string();
         lock_path.push(".lock");
         let lock = open(&PathBuf::from(lock_path))?;
