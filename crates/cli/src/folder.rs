@@ -4,7 +4,9 @@
 //! write with this process's rights. So a path is resolved in one step that cannot leave the folder (`openat2`), what is
 //! opened is looked at before it is used, and later steps go on from descriptors. Source: openat2(2), `RESOLVE_BENEATH`.
 //!
-//! Leaves out: what is in a file that arrives ([`crate::partial`]). Read [`Folder`] and [`Place`] first.
+//! Leaves out: what is in a file that arrives ([`crate::partial`]); what a folder that is served must not hold ([`secrets`]). Read [`Folder`] and [`Place`] first.
+
+pub mod secrets;
 
 use anabranch_replicate::name::{self, NameError};
 use anabranch_units::text::printable;
@@ -112,27 +114,6 @@ impl OpenError {
     pub fn at(&self, path: &Path) -> io::Error {
         io::Error::new(self.kind(), format!("{}: {self}", shown(path)))
     }
-}
-
-/// That what nobody else may have lies outside a folder that others read and write, links followed.
-///
-/// Errors: one line that says which of the files lies where.
-pub fn keep_outside<'a>(folder: &Path, secrets: impl IntoIterator<Item = &'a Path>) -> io::Result<()> {
-    let folder = at(folder, folder.canonicalize())?;
-    for secret in secrets {
-        // One that is not there is told of where it is read.
-        let Ok(real) = secret.canonicalize() else { continue };
-        if real.starts_with(&folder) {
-            let reason = format!(
-                "{} lies in the folder that would be served ({}), where others could read or replace it: keep it \
-                 outside, or serve a folder of its own",
-                shown(secret),
-                shown(&folder)
-            );
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
-        }
-    }
-    Ok(())
 }
 
 /// A path as it may be shown.
@@ -295,32 +276,46 @@ impl Folder {
     ) -> io::Result<()> {
         let mut waiting = vec![PathBuf::new()];
         while let Some(path) = waiting.pop() {
-            let folder = match self.open_folder(&path) {
-                Ok(folder) => folder,
-                Err(errno) if path.as_os_str().is_empty() => return at(&self.path, Err(errno)),
-                Err(_) => continue,
-            };
-            let Ok(entries) = rustix::fs::Dir::read_from(&folder) else { continue };
             let mut names = Vec::new();
-            for entry in entries.flatten() {
-                let name = OsStr::from_bytes(entry.file_name().to_bytes());
-                let kind = match entry.file_type() {
-                    // Some file systems do not say.
-                    FileType::Unknown => rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
-                        .map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode)),
-                    known => known,
-                };
-                if kind == FileType::Directory && name != "." && name != ".." {
+            let read = self.each_name(&path, |name, kind| {
+                if kind == FileType::Directory {
                     waiting.push(path.join(name));
                 } else if name.as_bytes().starts_with(prefix.as_bytes()) {
                     names.push(name.to_owned());
                 }
-            }
-            if !names.is_empty() {
-                visit(&path, folder, names);
+                true
+            });
+            match read {
+                Ok(folder) if !names.is_empty() => visit(&path, folder, names),
+                Err(errno) if path.as_os_str().is_empty() => return at(&self.path, Err(errno)),
+                _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Calls `visit` with each name in a folder below this one, and what has it, for as long as that says true.
+    ///
+    /// Errors: the folder cannot be opened.
+    fn each_name(
+        &self,
+        path: &Path,
+        mut visit: impl FnMut(&OsStr, FileType) -> bool,
+    ) -> Result<OwnedFd, Errno> {
+        let folder = self.open_folder(path)?;
+        for entry in rustix::fs::Dir::read_from(&folder)?.flatten() {
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let kind = match entry.file_type() {
+                // Some file systems do not say.
+                FileType::Unknown => rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
+                    .map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode)),
+                known => known,
+            };
+            if name != "." && name != ".." && !visit(name, kind) {
+                break;
+            }
+        }
+        Ok(folder)
     }
 
     /// A file without a name in the folder itself, for this process alone.

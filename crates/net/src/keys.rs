@@ -581,6 +581,15 @@ fn authority_system(pem: &str) -> Option<System> {
     System::all().find(|system| names(*system))
 }
 
+/// Whose certificate this is, in words; `None` if it is of none of our systems, or no certificate.
+pub fn holder_of(pem: &[u8]) -> Option<String> {
+    let leaf = CertificateDer::from_pem_slice(pem).ok()?;
+    let peer = crate::tls::peer_identity(&[leaf]).map(|peer| peer.to_string());
+    peer.or_else(|| {
+        authority_system(&String::from_utf8_lossy(pem)).map(|system| format!("{system} authority"))
+    })
+}
+
 /// The authority of `system` that holds `key`. All but its validity follows from these.
 fn authority(system: System, key: &KeyPair) -> CertificateParams {
     let mut ca = CertificateParams::default();
@@ -788,7 +797,7 @@ pub fn exercise(bytes: &[u8]) -> bool {
         // What is no authority is refused.
         let _ = roots.add(certificate.clone());
     }
-    authority_system(&text);
+    holder_of(bytes);
     let files = crate::tls::CredentialFiles::in_set(Path::new("x"), System::Replicate, Role::Site, "a");
     let revoked = text.parse::<crate::revoked::Revoked>();
     let is_list = revoked.as_ref().is_ok_and(|revoked| !revoked.is_empty());

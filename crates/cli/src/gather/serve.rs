@@ -11,7 +11,7 @@ mod session;
 mod share;
 
 use crate::exit::OrUsage as _;
-use crate::folder::keep_outside;
+use crate::folder::secrets::{find_none, keep_outside};
 use anabranch_gather::ServerConfig;
 use anabranch_gather::msg::Feedback;
 use anabranch_net::admission::{Admission, AdmissionLimits, Places};
@@ -145,6 +145,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let of_server = CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name);
     let secrets = [args.keys.as_path(), &of_server.ca, &of_server.certificate, &of_server.key];
     keep_outside(&args.dir, secrets).or_usage()?;
+    find_none(files.folder()).or_usage()?;
     let identity = Identity::load(&of_server)?;
     let config = ServerConfig {
         pulls_max: args.pulls_max,

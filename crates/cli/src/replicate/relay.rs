@@ -2,7 +2,8 @@
 
 use super::runner::Fault;
 use super::service::{AcceptFrom, CONNECTIONS_MAX, Service, SiteConfig};
-use crate::folder::{Folder, Links, keep_outside};
+use crate::folder::secrets::{find_none, keep_outside};
+use crate::folder::{Folder, Links};
 use crate::network::{self, TopologyArgs};
 use crate::partial::leftovers::remove_old;
 use anabranch_api::wire::{LinkAddress, RegisterRequest, TopologyDigest};
@@ -97,6 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let accept = rules.collect::<Result<Vec<_>, _>>().map_err(anyhow::Error::msg).context("--accept-from")?;
     let files = CredentialFiles::in_set(&args.keys, System::Replicate, Role::Site, &name);
     keep_outside(&root, [args.keys.as_path(), &files.ca, &files.certificate, &files.key])?;
+    find_none(&folder)?;
     let identity = Identity::load(&files)?;
     let descriptors = crate::process::raise_descriptor_limit();
     let half_open = AdmissionLimits::for_descriptors(descriptors);

@@ -49,6 +49,11 @@ impl Files {
         Ok(Self { folder: Folder::open(folder, Links::Inside)? })
     }
 
+    /// The folder itself.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
     /// Opens the file that clients call `name`.
     ///
     /// Errors: one line for the client: no such file, not a plain one, a name that leads out of the folder.
