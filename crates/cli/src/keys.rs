@@ -10,6 +10,7 @@ use anyhow::bail;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal as HangUps, SignalKind, signal};
 
 /// What may be done with a set that is there.
 #[derive(clap::Subcommand)]
@@ -151,15 +152,22 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Reads a daemon's keys again on SIGHUP, and when their files change. Until it is first polled SIGHUP ends the process; from
 /// then on a terminal that is closed does not.
 pub async fn follow(identity: &Identity) -> std::convert::Infallible {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut hangups =
-        signal(SignalKind::hangup()).inspect_err(|error| tracing::warn!("SIGHUP is not heard: {error}")).ok();
-    let mut looked_at: Option<Instant> = None;
+    let hangups =
+        signal(SignalKind::hangup()).inspect_err(|error| tracing::warn!("SIGHUP is not heard: {error}"));
+    tokio::select! {
+        never = read_again(identity, hangups.ok()) => never,
+        never = warn_before_the_end(identity) => never,
+    }
+}
+
+/// Reads a command's keys again when their files change: it hears of peers whose keys are lost while it runs. To SIGHUP it
+/// listens as before.
+pub async fn follow_files(identity: &Identity) -> std::convert::Infallible {
+    read_again(identity, None).await
+}
+
+async fn read_again(identity: &Identity, mut hangups: Option<HangUps>) -> std::convert::Infallible {
     loop {
-        if looked_at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
-            warn_of_the_end(identity);
-            looked_at = Some(Instant::now());
-        }
         let hangup = async {
             match &mut hangups {
                 Some(hangups) => hangups.recv().await,
@@ -188,7 +196,6 @@ pub async fn follow(identity: &Identity) -> std::convert::Infallible {
             Ok(Some(Ok(()))) => {
                 let (expires, _) = identity.expires();
                 tracing::info!(%expires, revoked = identity.revoked(), "keys were read again");
-                looked_at = None;
             }
             Ok(Some(Err(error))) => tracing::error!("{error} (those that were read before are used on)"),
             Ok(None) => {}
@@ -197,16 +204,22 @@ pub async fn follow(identity: &Identity) -> std::convert::Infallible {
     }
 }
 
-/// Says so if the certificate ends soon.
-fn warn_of_the_end(identity: &Identity) {
-    let (end, left) = identity.expires();
-    if left < WARN_BEFORE {
-        let file = identity.certificate_file().unwrap_or(Path::new("the certificate"));
-        tracing::warn!(
-            "{}: expires on {end}, in {} days: `anabranch {} keys renew` makes a new one",
-            file.display(),
-            left.as_secs() / DAY.as_secs(),
-            identity.own().system
-        );
+/// Says so each day if the certificate ends soon, and when it is another one.
+async fn warn_before_the_end(identity: &Identity) -> std::convert::Infallible {
+    let mut said: Option<(String, Instant)> = None;
+    loop {
+        let (end, left) = identity.expires();
+        let is_said = said.as_ref().is_some_and(|(of, at)| *of == end && at.elapsed() < WARN_EVERY);
+        if left < WARN_BEFORE && !is_said {
+            let file = identity.certificate_file().unwrap_or(Path::new("the certificate"));
+            tracing::warn!(
+                "{}: expires on {end}, in {} days: `anabranch {} keys renew` makes a new one",
+                file.display(),
+                left.as_secs() / DAY.as_secs(),
+                identity.own().system
+            );
+            said = Some((end, Instant::now()));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }

@@ -4,6 +4,7 @@
 //! datagrams; one test speaks the protocol by hand. Read [`World`] and [`Got`] first.
 
 mod attacks;
+mod lost;
 mod way;
 mod words;
 

@@ -3,7 +3,7 @@
 use super::targets::Holder;
 use crate::gather::control::{Reader, farewell};
 use anabranch_gather::msg::Control;
-use anabranch_net::identity::Identity;
+use anabranch_net::identity::{Guard, Identity};
 use anabranch_net::seal::{self, Channel, ChannelId};
 use anabranch_units::text::printable;
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -79,7 +79,7 @@ async fn converse(
     incoming: &mpsc::Sender<(u32, Incoming)>,
 ) -> anyhow::Result<String> {
     let greeted = greet(identity, holder).await?;
-    let Greeted { mut reader, name, channel, datagrams_to, rtt } = greeted;
+    let Greeted { mut reader, mut guard, name, channel, datagrams_to, rtt } = greeted;
     let (control, mut messages) = mpsc::unbounded_channel();
     let channel = seal::channel(reader.get_ref(), channel)?;
     let connected = Connected { name, datagrams_to, channel, last_channel: None, control, rtt };
@@ -110,6 +110,7 @@ async fn converse(
                 }
             },
             _ = here.tick() => reader.write([Control::Here]).await.map_err(gone)?,
+            reason = guard.withdrawn() => return Ok(reason),
         }
     }
 }
@@ -129,6 +130,8 @@ fn shown(mut message: Control) -> Control {
 pub struct Greeted {
     /// What it says next.
     pub reader: Reader<tokio_rustls::TlsStream<TcpStream>>,
+    /// Tells when the server is trusted no more.
+    guard: Guard,
     /// Its name, as its certificate says, fit to be shown.
     pub name: String,
     /// The channel of its datagrams.
@@ -193,6 +196,7 @@ async fn connect(identity: &Identity, holder: Holder<'_>) -> anyhow::Result<Gree
             "server `{name}` answers there, not `{expected}`: check the address, or the name before the @"
         );
     }
+    let guard = identity.guard(stream.get_ref().1);
     let mut reader = Reader::new(stream);
     let gone = |error: std::io::Error| anyhow!(Dropped(format!("it {}", farewell(&error))));
     reader.write([Control::Hello]).await.map_err(gone)?;
@@ -202,5 +206,6 @@ async fn connect(identity: &Identity, holder: Holder<'_>) -> anyhow::Result<Gree
         Some(_) => bail!("it does not answer as a server of this version does"),
         None => bail!("it closed the connection: does it have this release?"),
     };
-    Ok(Greeted { reader, name, channel, datagrams_to: SocketAddr::new(address.ip(), port), rtt })
+    let datagrams_to = SocketAddr::new(address.ip(), port);
+    Ok(Greeted { reader, guard, name, channel, datagrams_to, rtt })
 }

@@ -255,6 +255,7 @@ pub async fn run(targets: Vec<Target>, identity: &Identity, settings: Settings) 
     let mut interrupted = std::pin::pin!(crate::process::asked_to_end());
     let ended = tokio::select! {
         result = run.go(incoming, replies) => { result?; true }
+        never = crate::keys::follow_files(identity) => match never {},
         () = &mut interrupted => false,
     };
     run.progress.end();
