@@ -533,7 +533,7 @@ impl PartialFile {
             at(path, self.data.sync_all())?;
         }
         match self.name(naming.replace) {
-            Err(Errno::EXIST) => same_as(&self.place, self.length, hash)?,
+            Err(Errno::EXIST) => same_as(&self.place, self.length, hash, naming.attributes)?,
             other => at(path, other)?,
         }
         // From here on nothing is written to it.
@@ -607,18 +607,39 @@ impl PartialFile {
     }
 }
 
-/// That the file which has the name already is the very same.
+/// That the file which has the name already is the very same, and that nobody may read it who may not at its source.
 ///
 /// Errors: it is another one; it cannot be read.
-fn same_as(place: &Place, length: u64, hash: FileHash) -> io::Result<()> {
-    let found = place.finished()?;
-    let same = match &found {
-        Some(file) if at(place.path(), file.metadata())?.len() == length => {
-            at(place.path(), hash_whole(file, length))? == hash
+fn same_as(place: &Place, length: u64, hash: FileHash, attributes: Option<Attributes>) -> io::Result<()> {
+    let path = place.path();
+    if let Some(file) = place.finished()?
+        && at(path, file.metadata())?.len() == length
+        && at(path, hash_whole(&file, length))? == hash
+    {
+        narrow(&file, path, attributes);
+        return Ok(());
+    }
+    Err(exists(path))
+}
+
+/// Takes from a file that stays, as its bytes are those that were sent, what others than its owner may do with it and may not
+/// at the source; nothing is given to them. Where this user may not, a line in the log says so.
+pub fn narrow(file: &File, path: &Path, attributes: Option<Attributes>) {
+    let Some(Attributes { mode, .. }) = attributes else { return };
+    let Ok(found) = file.metadata() else { return };
+    let is = found.mode() & 0o7777;
+    let less = Attributes::narrowed(is, mode);
+    if less == is {
+        return;
+    }
+    let path = shown(path);
+    let what = format!("{path}: it was there with the same content, for others to use (mode {is:04o})");
+    match rustix::fs::fchmod(file, Mode::from_raw_mode(less)) {
+        Ok(()) => tracing::warn!("{what}: they may no more than at its source (now {less:04o})"),
+        Err(errno) => {
+            tracing::warn!("{what}, as they may not at its source, and that cannot be changed: {errno}")
         }
-        _ => false,
-    };
-    if same { Ok(()) } else { Err(exists(place.path())) }
+    }
 }
 
 /// Another file has the name.

@@ -54,6 +54,13 @@ pub struct Attributes {
     pub modified_ns: i64,
 }
 
+impl Attributes {
+    /// What is left of `mode` where others than a file's owner may do no more with it than `source` says.
+    pub const fn narrowed(mode: u32, source: u32) -> u32 {
+        mode & (source | !0o077)
+    }
+}
+
 /// A BLAKE3 hash, as lower-case hexadecimal in JSON.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileHash(pub [u8; 32]);
@@ -320,7 +327,7 @@ pub enum Report {
         /// BLAKE3 of the finished file at a destination, if it is there already; at the source, if it knows it
         /// without reading the file again.
         hash: Option<FileHash>,
-        /// Source: what the file is besides its bytes.
+        /// What the file is besides its bytes, the source's or the finished one.
         #[serde(default)]
         attributes: Option<Attributes>,
     },

@@ -592,3 +592,25 @@ proptest! {
         }
     }
 }
+
+/// #17: where the same bytes lay already for all to read, a private file ended as arrived, and stayed readable.
+#[test]
+fn the_same_bytes_are_not_for_more_readers_than_at_their_source() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("x");
+    for (there, source, then) in
+        [(0o644, 0o600, 0o600), (0o600, 0o644, 0o600), (0o775, 0o640, 0o740), (0o400, 0o666, 0o400)]
+    {
+        let _ = std::fs::remove_file(&path);
+        std::fs::write(&path, [7; 10]).expect("ours");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(there)).expect("ours");
+        let mut file = open(&path, 10).expect("opens");
+        put(&mut file, &[7; 10], range(0, 10));
+        let attributes = Some(Attributes { mode: source, modified_ns: 0 });
+        let naming = Naming { attributes, replace: false };
+        file.finish(10, hash_of(&[7; 10]), &naming).expect("it is there already");
+        let mode = std::fs::metadata(&path).expect("there").permissions().mode() & 0o7777;
+        assert_eq!(mode, then, "{there:o} {source:o}");
+    }
+}

@@ -5,14 +5,14 @@
 
 use super::runner::{Fault, Runner, SharedFile, SourceFile, memory_bytes, wait_for};
 use crate::folder::{Folder, Name, at};
-use crate::partial::{FinishError, Naming, PartialFile, attributes, hash_file_at};
+use crate::partial::{FinishError, Naming, PartialFile, attributes, hash_file_at, narrow};
 use anabranch_graph::Topology;
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Place, Places};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_replicate::control::{
-    Command, FailureKind, FileHash, Report, Run, SiteProgram, Submitter, TransferId,
+    Attributes, Command, FailureKind, FileHash, Report, Run, SiteProgram, Submitter, TransferId,
 };
 use anabranch_replicate::msg::{Hello, HelloReply};
 use anabranch_replicate::name::normal;
@@ -333,12 +333,14 @@ impl Service {
             self.allow(&name, submitter)?;
             self.config.folder.check(&name)?;
             // A finished file may be an older version of the one that is arriving: both are told.
-            let (length, hash) = self.finished(&name)?.unzip();
+            let there = self.finished(&name)?;
+            let attributes = there.as_ref().map(|there| there.attributes);
+            let (length, hash) = there.map(|there| (there.length, there.hash)).unzip();
             let have = match self.existing(&name)? {
                 Some(file) => lock(&file).have().ranges().to_vec(),
                 None => vec![],
             };
-            Ok(Report::Inventory { run, length, have, hash, attributes: None })
+            Ok(Report::Inventory { run, length, have, hash, attributes })
         };
         let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
         looked().unwrap_or_else(|error| Report::Failed { run, kind, reason: error.to_string() })
@@ -358,14 +360,16 @@ impl Service {
     }
 
     /// Length and hash of the file that has a name here, if one has.
-    fn finished(&self, name: &Name) -> io::Result<Option<(u64, FileHash)>> {
+    fn finished(&self, name: &Name) -> io::Result<Option<Finished>> {
         let place = match self.config.folder.place(name, false) {
             Ok(place) => place,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
         let Some(file) = place.finished()? else { return Ok(None) };
-        at(place.path(), whole_hash(&file)).map(Some)
+        let attributes = attributes(&at(place.path(), file.metadata())?);
+        let (length, hash) = at(place.path(), whole_hash(&file))?;
+        Ok(Some(Finished { file, attributes, length, hash }))
     }
 
     /// Reads a source file whole and remembers its hash for as long as it does not change.
@@ -516,9 +520,12 @@ impl Service {
             let known = if length == 0 { Some(self.begun(&name, 0)?) } else { self.existing(&name)? };
             let Some(known) = known else {
                 // Finished before, and the answer was lost.
-                return Ok(match self.finished(&name)? {
-                    Some((_, found)) if found == hash => Report::Completed { run },
-                    _ => Report::SinkDone { run, have: vec![] },
+                return Ok(match self.finished(&name)?.filter(|there| there.hash == hash) {
+                    Some(there) => {
+                        narrow(&there.file, &self.config.folder.path_of(&name), file.naming.attributes);
+                        Report::Completed { run }
+                    }
+                    None => Report::SinkDone { run, have: vec![] },
                 });
             };
             let finished = lock(&known).finish(length, hash, &file.naming);
@@ -608,6 +615,14 @@ impl Service {
         };
         tokio::time::timeout(INSTALL_WAIT, wait_for(&self.installed, look)).await.ok().flatten()
     }
+}
+
+/// A finished file that is there.
+struct Finished {
+    file: File,
+    attributes: Attributes,
+    length: u64,
+    hash: FileHash,
 }
 
 /// Length and hash of a file, which is read.

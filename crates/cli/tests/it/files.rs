@@ -356,3 +356,117 @@ fn what_is_left_is_listed_and_removed_by_a_command_and_by_age() {
     }
     again.kill().and_then(|()| again.wait()).expect("ours");
 }
+
+/// Daemons that keep a store: how each is started.
+const KEEPERS: [&str; 2] = ["replicate controller --topology network.toml", "shuffle coordinator"];
+
+/// One of them, with the user's mask as `umask` says.
+fn keeper(local: &Local, words: &str, umask: &str, store: &str) -> Command {
+    let mut command = Command::new("sh");
+    let text = format!("umask {umask}; exec \"$0\" {words} --listen 127.0.0.1:0 --store {store}");
+    command.current_dir(local.path(".")).args(["-c", &text, env!("CARGO_BIN_EXE_anabranch")]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).mode() & 0o7777
+}
+
+/// Runs a daemon until it listens, and gives back what it said until then.
+fn until_it_listens(mut daemon: Command) -> String {
+    let mut child = daemon.spawn().expect("it starts");
+    let mut said = String::new();
+    let lines = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
+    for line in lines {
+        said += &(line + "\n");
+        if said.contains("listens on") {
+            break;
+        }
+    }
+    child.kill().and_then(|()| child.wait()).expect("ours");
+    assert!(said.contains("listens on"), "{said}");
+    said
+}
+
+/// #17: the controller's and the coordinator's stores were made as the user's mask had it, for all to read by default.
+#[test]
+fn stores_are_their_owners_alone_whatever_mask_links_and_modes_are_there() {
+    let local = Local::start(TWO, &[]);
+    let keys = anabranch()
+        .current_dir(local.path("."))
+        .args(["--quiet", "shuffle", "keys", "--hosts", "h"])
+        .status();
+    assert!(keys.expect("the command runs").success());
+    for (number, words) in KEEPERS.iter().enumerate() {
+        let start = |umask: &str, store: &str| keeper(&local, words, umask, store);
+        let store = format!("{number}.redb");
+        let path = local.path(&store);
+        assert!(!until_it_listens(start("0", &store)).contains("mode"));
+        assert_eq!(mode(&path), 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).expect("ours");
+        let said = until_it_listens(start("077", &store));
+        assert!(said.contains(&format!("{store}: others might read or write it (mode 0666)")), "{said}");
+        assert_eq!(mode(&path), 0o600);
+        // Somebody who may write to the folder lays a link: to nothing, to another file, to the store itself.
+        let victim = local.path(&format!("victim-{number}"));
+        std::fs::write(&victim, "").expect("ours");
+        std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o644)).expect("ours");
+        for target in ["away", &format!("victim-{number}"), &store] {
+            let link = format!("link-{number}.redb");
+            symlink(target, local.path(&link)).expect("ours");
+            let (code, said) = run(start("022", &link));
+            assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+            assert!(said.contains("is a symbolic link, and links are not followed"), "{said}");
+            std::fs::remove_file(local.path(&link)).expect("ours");
+        }
+        assert!(!local.path("away").exists());
+        assert_eq!((mode(&victim), read(&victim)), (0o644, vec![]));
+    }
+}
+
+/// #17: a relay looked only for its own keys below --dir, and served an authority's key or a controller's store.
+#[test]
+fn a_folder_with_anybodys_keys_or_store_below_is_not_served() {
+    let local = Local::start(TWO, &[]);
+    let keys = anabranch().current_dir(local.path(".")).args(["--quiet", "gather", "keys"]).status();
+    assert!(keys.expect("the command runs").success());
+    std::fs::create_dir_all(local.path("store/deep/er")).expect("ours");
+    std::fs::create_dir_all(local.path("authority/old")).expect("ours");
+    std::fs::copy(local.path("controller.redb"), local.path("store/deep/er/x.redb")).expect("ours");
+    std::fs::copy(local.path("keys/gather/ca.key"), local.path("authority/old/ca.key")).expect("ours");
+    for (dir, said) in [("store", "deep/er/x.redb, a store"), ("authority", "old/ca.key, an authority's key")]
+    {
+        let mut serve = anabranch();
+        serve.current_dir(local.path(".")).args(["gather", "serve", dir]);
+        for (command, expected) in [(local.relay("s", dir), Some(1)), (serve, Some(2))] {
+            let (code, found) = run(command);
+            assert_eq!((code, found.lines().count()), (expected, 1), "{found}");
+            assert!(found.contains(said) && found.contains("keep it outside"), "{found}");
+        }
+    }
+}
+
+/// #17: a private file whose content was there already, for all to read, ended as "done" and stayed so.
+#[test]
+fn a_file_that_is_there_for_more_readers_than_at_its_source_is_narrowed() {
+    let local = Local::start(TWO, &["s", "d"]);
+    let serving = Serving::start();
+    let modes = |path: &Path, mode: u32| {
+        std::fs::write(path, "hello").expect("the folder is ours");
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");
+    };
+    let out = serving.folder.path().join("out");
+    for (there, source, then) in [(0o644, 0o600, 0o600), (0o600, 0o644, 0o600), (0o775, 0o640, 0o740)] {
+        modes(&local.path("s/file"), source);
+        modes(&local.path("d/file"), there);
+        expect_sent(&local, &["file"]);
+        assert_eq!(mode(&local.path("d/file")), then, "{there:o} {source:o}");
+        modes(&serving.folder.path().join("served/file"), source);
+        modes(&out, there);
+        let (code, said) = run(serving.get("file", &["-o", "out"]));
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(mode(&out), then, "{there:o} {source:o}");
+    }
+    assert_eq!(read(&local.path("d/file")), b"hello");
+}

@@ -988,3 +988,21 @@ fn a_file_that_may_be_replaced_is_found_once() {
         assert!(status.attempts <= 2, "{} attempts", status.attempts);
     }
 }
+
+/// #17: a private file whose content was at a destination already, for all to read, counted as done and stayed so.
+#[test]
+fn the_same_file_is_done_at_once_unless_more_may_read_it_than_at_the_source() {
+    // The source's is 0640.
+    for (mode, then) in [(0o640, 0o640), (0o600, 0o600), (0o644, 0o640), (0o666, 0o640)] {
+        for remembers_hash in [false, true] {
+            let mut w = World::new(internet2());
+            w.sites[0].remembers_hash = remembers_hash;
+            (w.sites[5].finished, w.sites[5].mode) = (true, Some(mode));
+            let id = w.submit(request(0, &[5]));
+            let status = w.run_to_end(id);
+            assert_eq!(*verdict(&status, 5), Verdict::Done, "{mode:o}");
+            assert_eq!((w.sites[5].mode, status.attempts), (Some(then), 1), "{mode:o}");
+            assert!(w.sites[5].have.is_empty(), "no byte was moved for it");
+        }
+    }
+}

@@ -135,6 +135,15 @@ enum Debt {
     Forget,
 }
 
+/// A finished file that a destination has.
+#[derive(Copy, Clone)]
+struct Found {
+    length: u64,
+    hash: FileHash,
+    /// Who may read, write and run it there, where that was said.
+    mode: Option<u32>,
+}
+
 struct Target {
     site: SiteId,
     path: String,
@@ -142,8 +151,8 @@ struct Target {
     have: Vec<ByteRange>,
     /// Whether `have` is what the site said last, with nothing since that could have changed it for the worse.
     known: bool,
-    /// Length and hash of a finished file that was there before.
-    found: Option<(u64, FileHash)>,
+    /// A finished file that was there before.
+    found: Option<Found>,
     /// Bytes to show.
     shown_bytes: u64,
     level: u8,

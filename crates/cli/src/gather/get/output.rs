@@ -4,11 +4,12 @@
 //! at any receiver that is too slow. Files are [`PartialFile`]s: an interrupted command goes on where it was.
 
 use crate::folder::{Place as FilePlace, at};
-use crate::partial::{FinishError, Naming, PartialFile, exists, hash_file_at};
+use crate::partial::{FinishError, Naming, PartialFile, exists, hash_file_at, narrow};
 use anabranch_endpoint::Bytes;
 use anabranch_replicate::control::{Attributes, ByteRange, FileHash};
 use anabranch_replicate::tree::PieceHasher;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::Write as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -157,6 +158,7 @@ enum Place {
     /// A file that is there and stays.
     There {
         path: PathBuf,
+        file: File,
         hash: FileHash,
     },
 }
@@ -189,7 +191,7 @@ impl Stream {
 /// What is at an object's place.
 enum Opened {
     /// A file of its length, with this hash, that may not be replaced.
-    There(FileHash),
+    There(File, FileHash),
     /// What has come of it.
     New(Box<PartialFile>),
 }
@@ -204,7 +206,8 @@ fn open(path: &Path, bytes: u64, replace: bool) -> std::io::Result<Opened> {
         if at(path, file.metadata())?.len() != bytes {
             return Err(exists(path));
         }
-        return at(path, hash_file_at(&file, bytes)).map(Opened::There);
+        let hash = at(path, hash_file_at(&file, bytes))?;
+        return Ok(Opened::There(file, hash));
     }
     PartialFile::open(place, bytes).map(|file| Opened::New(Box::new(file)))
 }
@@ -217,8 +220,8 @@ fn handle(places: &mut BTreeMap<usize, Place>, order: Order, syncs: bool, replac
             Some(Reply::Opened { object, missing })
         }
         Order::Open { object, path: Some(path), bytes } => Some(match open(&path, bytes, replace) {
-            Ok(Opened::There(found)) => {
-                places.insert(object, Place::There { path, hash: found });
+            Ok(Opened::There(file, hash)) => {
+                places.insert(object, Place::There { path, file, hash });
                 Reply::Opened { object, missing: Vec::new() }
             }
             Ok(Opened::New(mut file)) => {
@@ -268,10 +271,11 @@ type Job = (usize, Place, [u8; 32], Option<Attributes>);
 fn finish((object, place, hash, attributes): Job, replace: bool) -> Reply {
     let (mut file, bytes) = match place {
         Place::File { file, bytes } => (file, bytes),
-        Place::There { path, hash: found } => {
+        Place::There { path, file, hash: found } => {
             let is_same = found == FileHash(hash);
             let reason = || exists(&path).to_string();
             return if is_same {
+                narrow(&file, &path, attributes);
                 Reply::Finished { object }
             } else {
                 Reply::Failed { object, reason: reason() }

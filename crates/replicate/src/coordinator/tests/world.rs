@@ -165,6 +165,8 @@ pub(super) struct FakeSite {
     pub(super) inbox: VecDeque<Command>,
     pub(super) have: Vec<ByteRange>,
     pub(super) finished: bool,
+    /// Of the finished file, where the site says it.
+    pub(super) mode: Option<u32>,
     /// Length and hash of another file that has the name.
     pub(super) other: Option<(u64, FileHash)>,
     pub(super) program: Option<SiteProgram>,
@@ -340,7 +342,7 @@ impl World {
                 length: s.finished.then_some(length).or(s.other.map(|(length, _)| length)),
                 have: s.have.clone(),
                 hash: s.finished.then_some(HASH).or(s.other.map(|(_, hash)| hash)),
-                attributes: None,
+                attributes: s.mode.map(|mode| Attributes { mode, modified_ns: 9 }),
             },
             Command::Install { program } if s.is_busy => Report::Failed {
                 run: program.run,
@@ -382,7 +384,7 @@ impl World {
                 let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
                 // The other one is what a lying source claims in the test of nonsense.
                 assert!(hash == right || hash == FileHash([3; 32]));
-                if s.have != whole_of(length) {
+                if s.have != whole_of(length) && !(s.finished && s.mode.is_some()) {
                     let arriving = s.program.as_ref().is_some_and(|p| p.run == run);
                     assert!(arriving, "only a whole file, or one that is arriving, is finished");
                     s.finish_later = Some(command);
@@ -394,6 +396,7 @@ impl World {
                     Report::SinkDone { run, have: vec![] }
                 } else {
                     s.finished = true;
+                    s.mode = s.mode.map(|mode| Attributes::narrowed(mode, ATTRIBUTES.mode));
                     Report::Completed { run }
                 }
             }

@@ -3,10 +3,11 @@
 //! Leaves out: what follows from it, which [`Transfer::step`] decides.
 
 use super::{
-    Audit, Away, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt, LEVEL_MAX,
-    PROGRESS_EVERY, Phase, Running, STRIKES_MAX, THE_HOP, Tired, Transfer, Unreached, doubled, one_line,
+    Audit, Away, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt, Found,
+    LEVEL_MAX, PROGRESS_EVERY, Phase, Running, STRIKES_MAX, THE_HOP, Tired, Transfer, Unreached, doubled,
+    one_line,
 };
-use crate::control::ByteRange;
+use crate::control::{Attributes, ByteRange};
 use crate::coordinator::{
     BitRate, Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId,
     LinkId, Report, Run, SiteId, Verdict, audit,
@@ -126,7 +127,7 @@ impl Transfer {
                 if site == self.request.source {
                     self.attributes = attributes;
                 }
-                self.handle_inventory(cx, site, run, length, &have, hash)
+                self.handle_inventory(cx, site, run, (length, hash, attributes), &have)
             }
             Report::Ready { .. } => {
                 if let Phase::Installing { attempt, waiting, .. } = &mut self.phase
@@ -241,9 +242,8 @@ impl Transfer {
         cx: &mut Context<'_>,
         site: SiteId,
         run: Run,
-        length: Option<u64>,
+        (length, hash, attributes): (Option<u64>, Option<FileHash>, Option<Attributes>),
         have: &[ByteRange],
-        hash: Option<FileHash>,
     ) {
         let source = self.request.source;
         match &mut self.phase {
@@ -286,7 +286,8 @@ impl Transfer {
         } else if let Some(d) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) {
             // The source's length may not be known yet; it cuts the ranges when it is.
             d.set_have(have, self.length.unwrap_or(u64::MAX), cx.config.ranges_max);
-            d.found = length.zip(hash);
+            let mode = attributes.map(|found| found.mode);
+            d.found = length.zip(hash).map(|(length, hash)| Found { length, hash, mode });
         }
     }
 

@@ -3,7 +3,7 @@
 //! Leaves out: planning itself ([`crate::coordinator::Planner`]), and the programs that follow from a plan.
 
 use super::programs::usable;
-use super::{Away, Context, Phase, STRIKES_MAX, Target, Tired, Transfer, one_line};
+use super::{Away, Context, Found, Phase, STRIKES_MAX, Target, Tired, Transfer, one_line};
 use crate::control::Attempt;
 use crate::coordinator::together::{Busy, Demand};
 use crate::coordinator::{
@@ -140,7 +140,9 @@ impl Transfer {
         for d in self.destinations.iter_mut().filter(|d| answered.contains(&d.site)) {
             // What was reported before the length was known. Another file is judged here, not after the inquiry: where it may
             // be replaced, the next inquiry would find it again, and for ever.
-            if d.found.take_if(|(l, h)| *l != length || hash.is_some_and(|hash| *h != hash)).is_some() {
+            let is_other =
+                |found: &mut Found| found.length != length || hash.is_some_and(|hash| found.hash != hash);
+            if d.found.take_if(is_other).is_some() {
                 others.push(d.site);
             }
             d.have = ranges::normal(&d.have, length);

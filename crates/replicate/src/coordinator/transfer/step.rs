@@ -3,7 +3,7 @@
 //! Leaves out: how what it knows came about, which is the inputs' part. Read [`Transfer::step`] first.
 
 use super::{Away, Context, Debt, Early, Pending, Phase, Running, STRIKES_MAX, Target, Transfer, doubled};
-use crate::control::Attempt;
+use crate::control::{Attempt, Attributes, ByteRange};
 use crate::coordinator::{Command, Duration, EventKind, Outcome, Plan, Run, SiteId, Verdict, audit};
 use std::collections::BTreeSet;
 
@@ -103,13 +103,21 @@ impl Transfer {
                 .destinations
                 .iter_mut()
                 .filter(|d| d.open())
-                .filter_map(|d| d.found.take().map(|(_, found)| (d.site, found == hash)))
+                .filter_map(|d| d.found.take().map(|found| (d.site, found)))
                 .collect();
-            for (site, same) in found {
-                if same {
-                    self.decide(cx, site, Verdict::Done);
-                } else {
+            let source_mode = self.attributes.map(|source| source.mode);
+            for (site, found) in found {
+                let is_wider = found
+                    .mode
+                    .zip(source_mode)
+                    .is_some_and(|(mode, source)| Attributes::narrowed(mode, source) != mode);
+                if found.hash != hash {
                     self.leave_alone(cx, site);
+                } else if !is_wider {
+                    self.decide(cx, site, Verdict::Done);
+                } else if let Some(d) = self.destinations.iter_mut().find(|d| d.site == site) {
+                    // It is finished as if it had arrived: the site takes from others what they may not at the source.
+                    d.set_have(&[ByteRange { start: 0, end: length }], length, cx.config.ranges_max);
                 }
             }
             let deadline = cx.now + cx.config.finish_timeout + cx.work_time(length);
