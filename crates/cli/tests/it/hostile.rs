@@ -7,6 +7,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, sockets and clocks")]
 
+mod misdeeds;
+
 use crate::net::{PATIENCE, anabranch, noise, skip};
 use anabranch_api::wire::{DestinationRequest, LinkAddress, SubmitRequest};
 use anabranch_api::{Client, SiteLink};
@@ -200,10 +202,14 @@ const CLAIMED: u64 = 4 << 30;
 impl Actor {
     /// Registers, answers what it is asked, and hands on what it is told to do.
     fn new(world: &World, name: &str) -> Self {
+        Self::at(world, name, &world.address(name).to_string())
+    }
+
+    /// As [`Self::new`], for others to be found at `address`.
+    fn at(world: &World, name: &str, address: &str) -> Self {
         let site = world.topology.find_site(name).expect("a site");
-        let address = world.address(name).to_string();
         let addresses = world.topology.links_in(site);
-        let addresses = addresses.map(|link| LinkAddress { link, address: address.clone() }).collect();
+        let addresses = addresses.map(|link| LinkAddress { link, address: address.to_owned() }).collect();
         let link = SiteLink::new(
             world.client(Role::Site, name),
             name,

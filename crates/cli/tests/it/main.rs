@@ -18,6 +18,7 @@ mod keys;
 mod net;
 mod readme;
 mod replay;
+mod scarce;
 mod shuffle;
 mod silent;
 mod simulate;

@@ -98,21 +98,21 @@ fn free_address() -> SocketAddr {
 
 /// What connections say that never say who they are.
 #[derive(Copy, Clone, Debug)]
-enum Says {
+pub enum Says {
     Nothing,
     /// One byte a second of a first message of TLS.
     AByteASecond,
 }
 
 /// Connections to one listener, each opened again when it is closed.
-struct Flood {
+pub struct Flood {
     _tasks: JoinSet<()>,
     opened: Arc<AtomicU64>,
 }
 
 impl Flood {
     /// All of them open.
-    async fn start(at: SocketAddr, count: u64, says: Says) -> Self {
+    pub async fn start(at: SocketAddr, count: u64, says: Says) -> Self {
         let opened = Arc::new(AtomicU64::new(0));
         let mut tasks = JoinSet::new();
         for number in 0..count {

@@ -1,0 +1,166 @@
+//! Daemons that have few descriptors: what does not fit is refused, and nothing else.
+
+#![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
+
+use crate::net::{Local, PATIENCE, noise, run};
+use crate::silent::{Flood, Says};
+use anabranch_api::Client;
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::CredentialFiles;
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+
+const TWO: &str = r#"
+[[site]]
+name = "s"
+[[site]]
+name = "d"
+[[cable]]
+between = ["s", "d"]
+capacity = "1 Gbit/s"
+delay = "0 ms"
+"#;
+
+/// How long a daemon is watched that has no descriptor left.
+const WATCHED: Duration = Duration::from_secs(3);
+
+/// A daemon with a limit of its own, killed when dropped.
+struct Daemon {
+    child: Child,
+    at: SocketAddr,
+    log: Arc<Mutex<String>>,
+}
+
+impl Daemon {
+    /// Starts `words` below `replicate` with so many descriptors, and waits until it says ` LISTENS ADDRESS`.
+    fn start(local: &Local, descriptors: u32, words: &[&str], listens: &str) -> Self {
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -n {descriptors}; exec \"$0\" replicate \"$@\"");
+        command.args(["-c", &limited, env!("CARGO_BIN_EXE_anabranch")]).args(words);
+        command
+            .current_dir(local.path("."))
+            .env_remove("ANABRANCH_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut lines =
+            BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
+        let log = Arc::new(Mutex::new(String::new()));
+        let at = loop {
+            let line = lines.next().expect("it says where it listens");
+            let at = line.split_once(listens).and_then(|(_, at)| at.split([';', ' ']).next()?.parse().ok());
+            log.lock().expect("no panic").push_str(&(line + "\n"));
+            if let Some(at) = at {
+                break at;
+            }
+        };
+        let said = Arc::clone(&log);
+        std::thread::spawn(move || {
+            lines.for_each(|line| said.lock().expect("no panic").push_str(&(line + "\n")))
+        });
+        Self { child, at, log }
+    }
+
+    fn log(&self) -> String {
+        self.log.lock().expect("no panic").clone()
+    }
+
+    /// Processor time that it has taken, in ticks of 10 ms.
+    fn ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it runs");
+        let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
+        fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum()
+    }
+
+    fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it runs").count()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the daemon\n{}", self.log());
+        }
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+/// #17: what a daemon does that has no descriptor left was tested nowhere.
+#[test]
+fn a_controller_without_descriptors_says_so_takes_no_processor_and_serves_on_afterwards() {
+    const DESCRIPTORS: u32 = 48;
+    let local = Local::start(TWO, &[]);
+    let words =
+        ["controller", "--listen", "127.0.0.1:0", "--topology", "network.toml", "--store", "few.redb"];
+    let daemon = Daemon::start(&local, DESCRIPTORS, &words, "https://");
+    let files =
+        CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Operator, "operator");
+    let identity = Identity::load(&files).expect("`keys init` made them");
+    runtime().block_on(async {
+        // Connections that have shown who they are, which nobody drops, until it lets in no more.
+        let mut held = Vec::new();
+        while held.len() < DESCRIPTORS as usize {
+            let connected = async {
+                let tcp = TcpStream::connect(daemon.at).await?;
+                identity.connect(tcp, Role::Controller, "controller").await
+            };
+            match tokio::time::timeout(Duration::from_secs(2), connected).await {
+                Ok(Ok(stream)) => held.push(stream),
+                _ => break,
+            }
+        }
+        // And some that wait to be accepted.
+        let mut waiting = Vec::new();
+        for _ in 0..20 {
+            waiting.push(TcpStream::connect(daemon.at).await.expect("the kernel takes it"));
+        }
+        let (before, begun) = (daemon.ticks(), Instant::now());
+        tokio::time::sleep(WATCHED).await;
+        let (took, open) = (daemon.ticks() - before, daemon.open_files());
+        println!("{} held, {open} of {DESCRIPTORS} open, {took} ticks in {:?}", held.len(), begun.elapsed());
+        // A loop that does not wait takes all of it.
+        assert!(took * 10 < WATCHED.as_millis() as u64 / 2, "{took} ticks");
+        assert!(daemon.log().contains("no descriptor is left (see ulimit -n)"), "{}", daemon.log());
+        drop((held, waiting));
+        let client = Client::new(daemon.at.to_string(), &identity, PATIENCE).expect("good credentials");
+        let end = Instant::now() + PATIENCE;
+        while let Err(error) = client.topology().await {
+            assert!(Instant::now() < end, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+}
+
+/// #17: with 64 descriptors and 120 connections at a relay a transfer failed at once, as if it could never be done.
+#[test]
+fn a_relay_with_few_descriptors_under_many_connections_brings_a_file() {
+    let local = Local::start(TWO, &["s"]);
+    std::fs::create_dir(local.path("d")).expect("the folder is ours");
+    let bytes = noise(5, 3_000_000);
+    std::fs::write(local.path("s/file"), &bytes).expect("the folder is ours");
+    let relay =
+        ["relay", "--topology", "network.toml", "--site", "d", "--dir", "d", "--listen", "127.0.0.1:0"];
+    let words = [&relay[..], &["--controller", local.address()]].concat();
+    let daemon = Daemon::start(&local, 64, &words, " takes data on ");
+    local.wait_for(&["s", "d"]);
+    runtime().block_on(async {
+        let silent = Flood::start(daemon.at, 120, Says::Nothing).await;
+        let send = ["send", "file", "--from", "s", "--to", "d", "--quiet", "--controller", local.address()];
+        let send = local.command(&[&send[..], &["--stripes", "8"]].concat());
+        let (code, said) = tokio::task::spawn_blocking(move || run(send)).await.expect("it ends");
+        assert_eq!(code, Some(0), "{said}");
+        drop(silent);
+    });
+    assert!(std::fs::read(local.path("d/file")).is_ok_and(|copy| copy == bytes));
+}
