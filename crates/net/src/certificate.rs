@@ -159,6 +159,26 @@ pub(crate) fn read(text: &str) -> Option<OffsetDateTime> {
     moment((LONG_TIME, bare.as_bytes())).filter(|at| written(*at) == text)
 }
 
+/// What the fuzz target and its corpus's test do with a certificate in DER: reads its facts, and `bytes` as a moment. True if
+/// they are a certificate's.
+///
+/// Panics: where a reader does, or with a moment that is not written as it was read.
+#[doc(hidden)]
+pub fn exercise(bytes: &[u8]) -> bool {
+    if let Some(at) = std::str::from_utf8(bytes).ok().and_then(read) {
+        assert_eq!(written(at).as_bytes(), bytes);
+    }
+    let Some(facts) = Facts::of(bytes) else { return false };
+    for at in [facts.begin, facts.end] {
+        assert_eq!(read(&written(at)), Some(at));
+    }
+    assert!(
+        facts.addresses.len() <= bytes.len() / 6,
+        "an address has a tag, a length and four bytes at least"
+    );
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -140,4 +140,5 @@ fn corpora_replay() {
     assert!(replay("net_seal", anabranch_net::seal::exercise) >= 6);
     assert!(replay("net_window", anabranch_net::seal::exercise_window) >= 4);
     assert!(replay("net_keys", anabranch_net::keys::exercise) >= 6);
+    assert!(replay("net_certificate", anabranch_net::certificate::exercise) >= 12);
 }
