@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// Bytes of a request: an inventory of the most ranges that a site may report (65 536, of at most 58 bytes) fits.
-pub(crate) const BODY_BYTES_MAX: usize = 4 << 20;
+pub const BODY_BYTES_MAX: usize = 4 << 20;
 
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

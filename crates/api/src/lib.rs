@@ -20,10 +20,11 @@ pub mod shuffle;
 mod store;
 pub mod wire;
 
+pub use answer::BODY_BYTES_MAX;
 pub use client::{Client, SiteLink, Watch, WatchItem};
 pub use connection::ClientError;
 pub use controller::{BoxedPlanner, Controller, ControllerConfig};
 #[doc(hidden)]
 pub use exercise::{exercise, exercise_http, exercise_replies};
-pub use server::{ServeConfig, ServeError, Server, Service};
+pub use server::{SMALL_BODY_BYTES, ServeConfig, ServeError, Server, Service};
 pub use store::{StoreError, Times};

@@ -137,7 +137,7 @@ struct Bodies {
 }
 
 /// Bytes of a body up to which a peer may have as many under way as requests.
-const SMALL_BODY_BYTES: usize = 64 << 10;
+pub const SMALL_BODY_BYTES: usize = 64 << 10;
 /// What a connection's requests are read into, at most; a request's head must fit.
 const READ_BUFFER_BYTES: usize = 32 << 10;
 

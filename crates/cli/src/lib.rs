@@ -18,6 +18,8 @@ mod experiment;
 mod folder;
 mod gather;
 mod keys;
+#[cfg(test)]
+mod limits;
 mod network;
 mod page;
 mod partial;

@@ -46,7 +46,7 @@ const READ_BYTES: usize = 1 << 20;
 const RANGES_MAX: usize = 65_536;
 /// So much disk is taken ahead of what has arrived at the most, so that a full one is noticed a little before it is, and
 /// the file's bytes lie together.
-const AHEAD_BYTES: u64 = 64 << 20;
+pub const AHEAD_BYTES: u64 = 64 << 20;
 /// How often, and how far apart, a lock is tried for.
 const LOCK_TRIES: u32 = 4;
 const LOCK_EVERY: std::time::Duration = std::time::Duration::from_millis(5);

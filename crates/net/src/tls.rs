@@ -265,7 +265,7 @@ impl std::fmt::Display for TlsError {
 impl std::error::Error for TlsError {}
 
 /// Bytes that a file with a certificate or a key may have.
-const PEM_BYTES_MAX: u64 = 1 << 20;
+pub const PEM_BYTES_MAX: u64 = 1 << 20;
 const CLOCK_TEXT: &str = "this machine's clock is set before 1970: set it";
 
 /// What is in `path`, which others than its owner must not have `denied` rights to.

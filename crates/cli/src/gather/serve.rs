@@ -81,7 +81,7 @@ pub struct Args {
 /// Datagrams of a client that wait for its session; more are dropped, as a full socket would.
 const WAITING_MAX: usize = 1_024;
 /// Of all places for clients, one identity may have one in so many.
-const CLIENT_SHARE: usize = 4;
+pub const CLIENT_SHARE: usize = 4;
 /// Descriptors of a connection besides its pulls: itself, its timer, and a file that is hashed.
 const CONNECTION_DESCRIPTORS: u64 = 3;
 /// Descriptors besides clients' connections and pulls: the runtime, the folder, files that are hashed, the terminal.

@@ -34,9 +34,10 @@ pub const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 const INSTALL_WAIT: Duration = Duration::from_secs(2);
 /// Data connections of peers that have shown who they are, and how many of them may be one site's.
 pub const CONNECTIONS_MAX: usize = 8_192;
-const PEER_CONNECTIONS_MAX: usize = 2_048;
+/// See [`CONNECTIONS_MAX`].
+pub const PEER_CONNECTIONS_MAX: usize = 2_048;
 /// The most attempts installed at once.
-const ATTEMPTS_MAX: usize = 1024;
+pub const ATTEMPTS_MAX: usize = 1024;
 
 /// How long an attempt waits for another transfer's that writes the same file to be removed.
 const PATH_WAIT: Duration = Duration::from_secs(3);

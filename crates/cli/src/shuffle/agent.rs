@@ -5,7 +5,7 @@
 //! `net.ipv4.tcp_tso_rtt_log` is 0, so that limits that are raised take effect soon (`pace::set_tso_rtt_log` says why).
 //! Read [`Args`], and `shuffle::book` for what is said.
 
-mod announce;
+pub mod announce;
 mod enforce;
 pub mod guard;
 

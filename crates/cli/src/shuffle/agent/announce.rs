@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// The most programs at a time.
-const CONNECTIONS_MAX: usize = 256;
+pub const CONNECTIONS_MAX: usize = 256;
 /// The longest that a program may be silent on a connection, or not read what is answered, before it is closed.
 pub const IDLE_MAX: Duration = Duration::from_secs(5);
 

@@ -1,0 +1,213 @@
+//! The limits that documents name, from where the code has them: each row of the table in docs/security.md, and numbers in
+//! docs/operations.md.
+//!
+//! `ANABRANCH_WRITE=1 cargo test -p anabranch-cli --lib limits` writes the table anew.
+
+use crate::gather::serve;
+use crate::replicate::{relay, service};
+use crate::shuffle::agent::announce;
+use anabranch_api::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
+use anabranch_net::admission::AdmissionLimits;
+use anabranch_net::{keys, resolve, revoked, tls};
+use anabranch_replicate::coordinator::CoordinatorConfig;
+use anabranch_units::ByteCount;
+use std::path::PathBuf;
+
+const BEGIN: &str = "<!-- limits: from crates/cli/src/limits.rs -->\n";
+const END: &str = "<!-- end of limits -->\n";
+
+fn document(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
+}
+
+/// A number with a comma for each thousand.
+fn n(number: impl TryInto<u64>) -> String {
+    let Ok(number) = number.try_into() else { panic!("a count") };
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).expect("digits")).collect();
+    groups.join(",")
+}
+
+fn bytes(count: impl TryInto<u64>) -> String {
+    let Ok(count) = count.try_into() else { panic!("a count") };
+    ByteCount::new(count).to_string()
+}
+
+/// What an option of a command is without a word.
+fn default_of<A: clap::Args>(option: &str) -> String {
+    let command = A::augment_args(clap::Command::new("any"));
+    let argument = command.get_arguments().find(|argument| argument.get_id() == option);
+    let values = argument.unwrap_or_else(|| panic!("no --{option}")).get_default_values();
+    values[0].to_str().expect("plain").to_owned()
+}
+
+fn rows() -> Vec<(&'static str, String, &'static str)> {
+    let half_open = AdmissionLimits::default();
+    let serve = ServeConfig::default();
+    let transfers = CoordinatorConfig::default();
+    let memory = default_of::<relay::Args>("memory");
+    let clients = default_of::<serve::Args>("clients_max");
+    let pulls = default_of::<serve::Args>("pulls_max");
+    let client_memory = default_of::<serve::Args>("memory");
+    vec![
+        (
+            "half-open connections that have said nothing",
+            format!("{}, oldest of the busiest address goes", n(half_open.silent_max)),
+            "net::admission",
+        ),
+        ("half-open connections in their handshake", n(half_open.speaking_max), "net::admission"),
+        (
+            "time for the first message; for the rest of a handshake",
+            format!("{} s; {} s", half_open.silent_time.as_secs(), half_open.speaking_time.as_secs()),
+            "net::admission",
+        ),
+        (
+            "connections of one peer at a controller or coordinator",
+            format!("{} of {}", n(serve.peer_connections_max), n(serve.connections_max)),
+            "api::server",
+        ),
+        (
+            "requests of one peer under way there",
+            format!("{}, one of them above {}", n(serve.peer_requests_max), bytes(SMALL_BODY_BYTES)),
+            "api::server",
+        ),
+        (
+            "a request's body; a submitted transfer",
+            format!("{}; {}", bytes(BODY_BYTES_MAX), bytes(transfers.request_bytes_max)),
+            "api::answer, replicate::coordinator",
+        ),
+        (
+            "open transfers; of all that sites submitted; of one site",
+            format!(
+                "{}; {}; {}",
+                n(transfers.transfers_max),
+                n(transfers.sites_transfers_max),
+                n(transfers.site_transfers_max)
+            ),
+            "replicate::coordinator",
+        ),
+        (
+            "remembered transfers; of one site",
+            format!("{}; {}", n(transfers.finished_max), n(transfers.site_transfers_max)),
+            "replicate::coordinator",
+        ),
+        ("destinations of a transfer", n(transfers.destinations_max), "replicate::coordinator"),
+        (
+            "data connections of one site at a relay",
+            format!("{} of {}", n(service::PEER_CONNECTIONS_MAX), n(service::CONNECTIONS_MAX)),
+            "cli::replicate::service",
+        ),
+        ("attempts at a relay", n(service::ATTEMPTS_MAX), "cli::replicate::service"),
+        (
+            "a relay's memory",
+            format!(
+                "`--memory`, {memory}; three quarters for what sites submitted, a quarter for one site's"
+            ),
+            "cli::replicate::service",
+        ),
+        (
+            "host names that a relay looks up at once; of one site",
+            format!("{}; {}", n(resolve::LOOKUPS_MAX), n(resolve::OWNER_LOOKUPS_MAX)),
+            "net::resolve",
+        ),
+        ("disk that is taken ahead of what has arrived", bytes(crate::partial::AHEAD_BYTES), "cli::partial"),
+        (
+            "connections of one client at a `gather` server",
+            format!("one of {} of `--clients-max`, {clients}", serve::CLIENT_SHARE),
+            "cli::gather::serve",
+        ),
+        (
+            "pulls, memory of one client there",
+            format!("`--pulls-max` {pulls}, `--memory` {client_memory}"),
+            "cli::gather::serve",
+        ),
+        ("a least block there", bytes(anabranch_gather::BLOCK_BYTES_MIN), "gather::layout"),
+        (
+            "flows, transfers that one host reports",
+            format!(
+                "{}, {}",
+                n(anabranch_shuffle::coordinator::HOST_FLOWS_MAX),
+                n(anabranch_shuffle::coordinator::HOST_TRANSFERS_MAX)
+            ),
+            "shuffle::coordinator",
+        ),
+        ("programs at an agent's socket", n(announce::CONNECTIONS_MAX), "cli::shuffle::agent"),
+        ("flows that one user announces there", n(anabranch_shuffle::book::USER_FLOWS_MAX), "shuffle::book"),
+        (
+            "a line at an agent's socket",
+            format!("{} B", n(anabranch_shuffle::announcement::LINE_BYTES_MAX)),
+            "shuffle::announcement",
+        ),
+        (
+            "a key file; a list of revoked certificates",
+            format!("{}; {}", bytes(tls::PEM_BYTES_MAX), bytes(revoked::FILE_BYTES_MAX)),
+            "net::tls, net::revoked",
+        ),
+        (
+            "a certificate's validity; an authority's",
+            format!("{} days; {} days", n(keys::VALID_DAYS), n(keys::VALID_DAYS_MAX)),
+            "net::keys",
+        ),
+    ]
+}
+
+fn table() -> String {
+    let mut text = "| limit | value | in |\n| --- | --- | --- |\n".to_owned();
+    for (limit, value, place) in rows() {
+        let places: Vec<_> = place.split(", ").map(|place| format!("`{place}`")).collect();
+        text += &format!("| {limit} | {value} | {} |\n", places.join(", "));
+    }
+    text
+}
+
+/// #17: documents named limits that the code had changed since.
+#[test]
+fn the_limits_in_the_document_on_security_are_the_codes() {
+    let path = document("security.md");
+    let text = std::fs::read_to_string(&path).expect("a document");
+    let (before, rest) = text.split_once(BEGIN).expect("where the table begins");
+    let (found, after) = rest.split_once(END).expect("where the table ends");
+    let table = table();
+    if std::env::var_os("ANABRANCH_WRITE").is_some() {
+        std::fs::write(&path, format!("{before}{BEGIN}{table}{END}{after}"))
+            .expect("the document can be written");
+        return;
+    }
+    assert_eq!(
+        found, table,
+        "ANABRANCH_WRITE=1 cargo test -p anabranch-cli --lib limits writes the table anew"
+    );
+}
+
+#[test]
+fn numbers_in_documents_are_the_codes() {
+    let days = keys::VALID_DAYS;
+    let look = crate::keys::LOOK_EVERY.as_secs();
+    let warn = crate::keys::WARN_BEFORE.as_secs() / 86_400;
+    let kept = default_of::<relay::Args>("keep_partial");
+    assert_eq!(kept, "168 h", "said as days below");
+    let listens = [
+        default_of::<crate::replicate::controller::Args>("listen"),
+        default_of::<relay::Args>("listen"),
+        default_of::<serve::Args>("listen"),
+        default_of::<crate::shuffle::coordinator::Args>("listen"),
+    ];
+    let [controller, relay, server, coordinator] =
+        listens.map(|at| at.strip_prefix("127.0.0.1:").expect("loopback by default").to_owned());
+    for (name, said) in [
+        ("operations.md", format!("| `replicate controller` | TCP {controller} |")),
+        ("operations.md", format!("| `replicate relay` | TCP {relay} |")),
+        ("operations.md", format!("| `gather serve` | TCP and UDP {server} |")),
+        ("operations.md", format!("| `shuffle coordinator` | TCP {coordinator} |")),
+        ("operations.md", format!("at most {} ahead of them", bytes(crate::partial::AHEAD_BYTES))),
+        ("operations.md", "`--keep-partial` (7 days by default)".to_owned()),
+        ("operations.md", format!("Certificates last {days} days")),
+        ("operations.md", format!("each day from {warn} days")),
+        ("operations.md", format!("look at their files every {look} s")),
+        ("security.md", format!("Certificates last {days} days")),
+    ] {
+        let text = std::fs::read_to_string(document(name)).expect("a document");
+        assert!(text.contains(&said), "{name} says not `{said}`");
+    }
+}
