@@ -86,7 +86,7 @@ struct Inner {
 }
 
 impl Connection {
-    /// To the system's controller at `address` (`host:port`). Connects at the first request; `patience` is how long a
+    /// To the system's controller at `address` (`host:port`, or a URL `https://host:port`). Connects at the first request; `patience` is how long a
     /// repeatable request is tried.
     ///
     /// Errors: keys that are another system's; an address without port.
@@ -96,11 +96,18 @@ impl Connection {
         identity: &Identity,
         patience: Duration,
     ) -> Result<Self, ClientError> {
-        let address = address.into();
+        let given = address.into();
+        let address = given.strip_prefix("https://").unwrap_or(&given);
+        let address = address.strip_suffix('/').unwrap_or(address).to_owned();
         let service = system.role_name(Role::Controller).unwrap_or(Role::Controller.word());
+        if given.starts_with("http://") {
+            return Err(ClientError::Settings(format!(
+                "{service} address `{given}`: it speaks TLS only: write https://HOST:PORT, or HOST:PORT alone"
+            )));
+        }
         if address.rsplit_once(':').is_none_or(|(h, p)| h.is_empty() || p.parse::<u16>().is_err()) {
             return Err(ClientError::Settings(format!(
-                "{service} address `{address}`: must be host:port, as in 127.0.0.1:7171"
+                "{service} address `{given}`: must be host:port, as in 127.0.0.1:7171"
             )));
         }
         let own = identity.own();

@@ -42,7 +42,10 @@ impl<T, E: Into<anyhow::Error>> OrUsage<T> for Result<T, E> {
 pub fn code(error: &anyhow::Error) -> ExitCode {
     let usage = error.chain().any(|e| {
         let refused = e.downcast_ref::<ClientError>();
-        e.is::<Usage>() || matches!(refused, Some(ClientError::Refused { status: 400 | 404 | 412, .. }))
+        let is_refused = |e: &ClientError| {
+            matches!(e, ClientError::Settings(_) | ClientError::Refused { status: 400 | 404 | 412, .. })
+        };
+        e.is::<Usage>() || refused.is_some_and(is_refused)
     });
     ExitCode::from(if usage { USAGE } else { FAILED })
 }
@@ -64,5 +67,7 @@ mod tests {
         let refused = |status| ClientError::Refused { status, error: "no".into() }.into();
         assert_eq!(shown(&refused(404)).1, format!("{:?}", ExitCode::from(2)));
         assert_eq!(shown(&refused(423)).1, format!("{:?}", ExitCode::from(1)));
+        let address = ClientError::Settings("no port".into()).into();
+        assert_eq!(shown(&address).1, format!("{:?}", ExitCode::from(2)));
     }
 }
