@@ -12,6 +12,7 @@
 //! [`coordinator`] sees a transfer through, whatever breaks; a [`site::Site`] is one site's machine for one attempt;
 //! [`control`] is what controller and sites say to each other; [`msg`] is what travels on a flow; [`draw`] makes pictures.
 
+mod bps;
 pub mod control;
 pub mod coordinator;
 pub mod draw;

@@ -83,6 +83,7 @@ pub struct Plan {
     /// The sites that want it, ascending.
     pub destinations: Vec<SiteId>,
     /// Rate of each single flow.
+    #[serde(rename = "unit_bps", with = "crate::bps")]
     pub unit: BitRate,
     /// Sets of destinations that are served together. Coded, packed and Steiner plans have one; the path schemes have
     /// one for each copy of the file that the source sends. Groups that fill others ([`Group::fills`]) come after them.
@@ -90,8 +91,10 @@ pub struct Plan {
     /// All flows, by id.
     pub flows: Vec<Flow>,
     /// Rate at which the slowest destination is predicted to get the file.
+    #[serde(rename = "rate_bps", with = "crate::bps")]
     pub rate: BitRate,
     /// The smallest min-cut from the source to a destination: no scheme can be faster.
+    #[serde(rename = "bound_bps", with = "crate::bps")]
     pub bound: BitRate,
     /// True where a site may pass on only what it has whole ([`Scheme::SteinerStoreAndForward`]).
     pub store_and_forward: bool,

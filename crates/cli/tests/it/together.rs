@@ -44,7 +44,7 @@ const MIB: usize = 1 << 20;
 
 /// The transfers that it was planned with, and its rate in Mbit/s.
 fn share(planned: &Value) -> (Value, u64) {
-    let rate: BitRate = serde_json::from_value(planned["rate"].clone()).expect("a rate");
+    let rate = BitRate::bps(planned["rate_bps"].as_u64().expect("a number"));
     (planned["with"].clone(), rate.as_mbps_f64().round() as u64)
 }
 

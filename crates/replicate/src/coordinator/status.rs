@@ -93,10 +93,10 @@ pub enum EventKind<S = SiteId> {
         /// How.
         scheme: Scheme,
         /// Predicted rate.
-        #[serde(rename = "rate_bps", with = "bps")]
+        #[serde(rename = "rate_bps", with = "crate::bps")]
         rate: BitRate,
         /// No scheme can be faster.
-        #[serde(rename = "bound_bps", with = "bps")]
+        #[serde(rename = "bound_bps", with = "crate::bps")]
         bound: BitRate,
         /// Who is served.
         destinations: Vec<S>,
@@ -156,19 +156,6 @@ pub enum EventKind<S = SiteId> {
         /// How.
         outcome: Outcome,
     },
-}
-
-/// A rate as a number of bits per second, as where the field's name has the unit.
-mod bps {
-    use super::BitRate;
-    use serde::{Deserialize as _, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(rate: &BitRate, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_u64(rate.as_bps())
-    }
-    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<BitRate, D::Error> {
-        u64::deserialize(d).map(BitRate::bps)
-    }
 }
 
 impl<S> EventKind<S> {

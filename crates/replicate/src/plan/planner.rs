@@ -26,10 +26,13 @@ pub struct Planned {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// The slowest destination's rate before rates were turned into whole numbers of equal flows.
+    #[serde(rename = "ideal_bps", with = "crate::bps")]
     pub ideal: BitRate,
     /// What equal flows lose of it.
+    #[serde(rename = "loss_bps", with = "crate::bps")]
     pub loss: BitRate,
     /// A rate that provably no plan of this scheme exceeds: the min-cut, for `packed` also what the prices prove.
+    #[serde(rename = "ceiling_bps", with = "crate::bps")]
     pub ceiling: BitRate,
     /// Flows that mix several inputs or several generations.
     pub coding_flows: usize,
@@ -312,6 +315,7 @@ pub struct Offer {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// What 1 stands for: the least capacity of a link that could serve the transfer.
+    #[serde(rename = "link_unit_bps", with = "crate::bps")]
     pub link_unit: BitRate,
     /// The min-cut.
     pub bound: f64,
