@@ -4,8 +4,8 @@
 
 use crate::connection::{BACKOFF_MAX, BACKOFF_MIN, ClientError, Connection, REPLY_BYTES_MAX, REPLY_TIME};
 use crate::wire::{
-    CommandsReply, EventView, RegisterReply, RegisterRequest, ReportsRequest, SubmitReply, SubmitRequest,
-    TopologyView, TransferView, TransfersView,
+    CommandsReply, EventView, RegisterReply, RegisterRequest, ReportsRequest, SourceReply, SubmitReply,
+    SubmitRequest, TopologyView, TransferView, TransfersView,
 };
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{System, escaped};
@@ -22,6 +22,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// How long one call waits for commands: short, so that a controller that vanished is noticed.
 const COMMANDS_WAIT: Duration = Duration::from_secs(5);
+/// How long a source may look for a file: longer than the controller waits for it.
+const SOURCE_TIME: Duration = Duration::from_secs(40);
 /// Silence after which a watched stream counts as broken; the server sends a sign of life every 15 s.
 const WATCH_SILENCE: Duration = Duration::from_secs(40);
 
@@ -63,6 +65,15 @@ impl Client {
         let reply: SubmitReply = self.connection.read(&reply)?;
         let id = TransferId(reply.id);
         Ok(if reply.attached { Submitted::Attached(id) } else { Submitted::New(id) })
+    }
+
+    /// The length of the file that a request would send, as its source says; nothing is begun.
+    ///
+    /// Errors: see [`ClientError`]; status 422 where the source would not send it.
+    pub async fn ask_source(&self, request: &SubmitRequest) -> Result<u64, ClientError> {
+        let body = self.connection.write(request)?;
+        let reply = self.connection.send(&Method::POST, "/v1/source", &body, SOURCE_TIME).await?;
+        Ok(self.connection.read::<SourceReply>(&reply)?.length_bytes)
     }
 
     /// How a transfer stands.

@@ -12,8 +12,8 @@ use anabranch_graph::Topology;
 use anabranch_net::keys::System;
 use anabranch_replicate::control::{Command, Report, TransferId};
 use anabranch_replicate::coordinator::{
-    Coordinator, CoordinatorConfig, Event, EventKind, Outcome, PlanRequest, Planner, SubmitError, Submitted,
-    TransferRequest, TransferSnapshot, TransferStatus, Verdict,
+    Answer, Coordinator, CoordinatorConfig, Event, EventKind, Outcome, PlanRequest, Planner, SubmitError,
+    Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate::plan::Plan;
 use anabranch_units::text::printable;
@@ -21,7 +21,7 @@ use anabranch_units::{Duration, Instant, LinkId, SiteId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 /// The planner that a controller is given.
 pub struct BoxedPlanner(Box<dyn Planner + Send + Sync>);
@@ -119,6 +119,8 @@ struct State {
     logs: BTreeMap<TransferId, EventLog>,
     times: BTreeMap<TransferId, Times>,
     counters: Counters,
+    /// Who waits for the answers to which questions.
+    asking: BTreeMap<TransferId, oneshot::Sender<Answer>>,
 }
 
 #[derive(Default)]
@@ -260,6 +262,7 @@ impl Controller {
             logs: BTreeMap::new(),
             times: stored.times,
             counters: Counters::default(),
+            asking: BTreeMap::new(),
         };
         Ok(Self {
             shared: Arc::new(Shared {
@@ -308,6 +311,19 @@ impl Controller {
     /// Errors: see [`SubmitError`].
     pub fn submit_or_attach(&self, request: TransferRequest) -> Result<Submitted, SubmitError> {
         self.change(|state, now| state.coordinator.submit_or_attach(now, request))
+    }
+
+    /// Asks the source of a request for its file, without beginning anything.
+    ///
+    /// Errors: see [`SubmitError`].
+    pub async fn ask_source(&self, request: TransferRequest) -> Result<Answer, SubmitError> {
+        let (sender, answer) = oneshot::channel();
+        self.change(|state, now| {
+            let id = state.coordinator.ask_source(now, request)?;
+            state.asking.insert(id, sender);
+            Ok(())
+        })?;
+        Ok(answer.await.unwrap_or_else(|_| Err("the controller ends: ask again".to_owned())))
     }
 
     /// Gives a transfer up; false if there is none under way.
@@ -668,6 +684,10 @@ impl Controller {
             queue.queue.push_back((queue.last_number, command));
             state.counters.commands += 1;
             self.shared.commands[site.index()].notify_waiters();
+        }
+        while let Some((id, answer)) = state.coordinator.poll_answer() {
+            // Whoever asked may have gone.
+            let _ = state.asking.remove(&id).map(|waiting| waiting.send(answer));
         }
         let mut news = false;
         while let Some(event) = state.coordinator.poll_event() {

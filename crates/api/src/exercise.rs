@@ -7,8 +7,8 @@ use crate::client::read_block;
 use crate::controller::{Controller, ControllerConfig};
 use crate::http::{request, router};
 use crate::wire::{
-    CommandsReply, DestinationRequest, RegisterReply, RegisterRequest, ReportsRequest, SubmitReply,
-    SubmitRequest, TopologyView, TransferView, TransfersView,
+    CommandsReply, DestinationRequest, RegisterReply, RegisterRequest, ReportsRequest, SourceReply,
+    SubmitReply, SubmitRequest, TopologyView, TransferView, TransfersView,
 };
 use anabranch_graph::builtin::builtin;
 use anabranch_net::keys::{Role, System};
@@ -108,6 +108,7 @@ pub fn exercise_replies(bytes: &[u8]) -> bool {
         reads::<RegisterReply>,
         reads::<CommandsReply>,
         reads::<SubmitReply>,
+        reads::<SourceReply>,
         reads::<TransferView>,
         reads::<TransfersView>,
         reads::<TopologyView>,

@@ -8,7 +8,8 @@ use crate::controller::{Controller, Taken};
 use crate::wire::{
     CommandsReply, DestinationRequest, DestinationView, EventView, HopOverrideRequest, HopRequest,
     LinkAddress, LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest, ReportsRequest,
-    SiteView, SubmitReply, SubmitRequest, TopologyDigest, TopologyView, TransferView, TransfersView,
+    SiteView, SourceReply, SubmitReply, SubmitRequest, TopologyDigest, TopologyView, TransferView,
+    TransfersView,
 };
 use anabranch_graph::Topology;
 use anabranch_net::keys::Role;
@@ -48,8 +49,8 @@ const PAGE_BYTES: usize = 1 << 20;
         description = "One file to many sites at the min-cut rate. Mutual TLS: the role and name in the caller's certificate decide what it may do.",
     ),
     paths(
-        register, commands, reports, topology, submit, transfers, transfer, plan, events, cancel, healthz,
-        metrics
+        register, commands, reports, topology, submit, source, transfers, transfer, plan, events, cancel,
+        healthz, metrics
     ),
     components(schemas(
         ErrorBody,
@@ -66,6 +67,7 @@ const PAGE_BYTES: usize = 1 << 20;
         HopRequest,
         HopOverrideRequest,
         SubmitReply,
+        SourceReply,
         EventView,
         TransferView,
         DestinationView,
@@ -91,6 +93,7 @@ pub(crate) fn router(controller: Controller) -> Router {
         .route("/v1/sites/{site}/reports", post(reports))
         .route("/v1/topology", get(topology))
         .route("/v1/transfers", get(transfers).post(submit))
+        .route("/v1/source", post(source))
         .route("/v1/transfers/{id}", get(transfer).delete(cancel))
         .route("/v1/transfers/{id}/plan", get(plan))
         .route("/v1/transfers/{id}/events", get(events))
@@ -326,11 +329,12 @@ async fn submit(
     submitted
 }
 
-fn submitted(
+/// What is asked for by whom, if he may, and whether he would follow what is under way.
+fn asked(
     controller: &Controller,
     peer: &PeerIdentity,
     body: Result<Bytes, BytesRejection>,
-) -> Result<(StatusCode, Json<SubmitReply>), Refusal> {
+) -> Result<(TransferRequest, bool), Refusal> {
     if let Some(length) = body.as_ref().ok().map(Bytes::len).filter(|n| *n > SUBMIT_BYTES_MAX) {
         let reason = format!("a request of {length} bytes: must have at most {SUBMIT_BYTES_MAX}");
         return Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, reason));
@@ -345,6 +349,15 @@ fn submitted(
     if let Some(trouble) = controller.trouble() {
         return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, trouble));
     }
+    Ok((request, attach))
+}
+
+fn submitted(
+    controller: &Controller,
+    peer: &PeerIdentity,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<SubmitReply>), Refusal> {
+    let (request, attach) = asked(controller, peer, body)?;
     let submitted = if attach {
         controller.submit_or_attach(request)
     } else {
@@ -353,15 +366,32 @@ fn submitted(
     match submitted {
         Ok(Submitted::New(id)) => Ok((StatusCode::CREATED, Json(SubmitReply { id: id.0, attached: false }))),
         Ok(Submitted::Attached(id)) => Ok((StatusCode::OK, Json(SubmitReply { id: id.0, attached: true }))),
-        Err(error) => {
-            let status = match &error {
-                SubmitError::RunsOtherwise { .. } => StatusCode::CONFLICT,
-                error if error.is_passing() => StatusCode::TOO_MANY_REQUESTS,
-                _ => StatusCode::BAD_REQUEST,
-            };
-            Err(Refusal(status, error.to_string()))
-        }
+        Err(error) => Err(refused(&error)),
     }
+}
+
+fn refused(error: &SubmitError) -> Refusal {
+    let status = match error {
+        SubmitError::RunsOtherwise { .. } => StatusCode::CONFLICT,
+        error if error.is_passing() => StatusCode::TOO_MANY_REQUESTS,
+        _ => StatusCode::BAD_REQUEST,
+    };
+    Refusal(status, error.to_string())
+}
+
+#[utoipa::path(post, path = "/v1/source", request_body = SubmitRequest,
+    responses((status = 200, body = SourceReply, description = "the source would send it; no transfer was begun"),
+        (status = 400, body = ErrorBody), (status = 403, body = ErrorBody),
+        (status = 422, body = ErrorBody, description = "the source would not, and why"), (status = 429, body = ErrorBody)))]
+async fn source(
+    State(controller): State<Controller>,
+    Extension(peer): Extension<PeerIdentity>,
+    body: Result<Bytes, BytesRejection>,
+) -> Reply<SourceReply> {
+    let (request, _) = asked(&controller, &peer, body)?;
+    let answer = controller.ask_source(request).await.map_err(|e| refused(&e))?;
+    let length_bytes = answer.map_err(|reason| Refusal(StatusCode::UNPROCESSABLE_ENTITY, reason))?;
+    Ok(Json(SourceReply { length_bytes }))
 }
 
 /// As much of a line as the peer may read.

@@ -262,6 +262,13 @@ pub struct SubmitReply {
     pub attached: bool,
 }
 
+/// What the source says of a file that is not sent yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SourceReply {
+    /// Its length.
+    pub length_bytes: u64,
+}
+
 /// What happened to a transfer, sites by name; `event` says what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EventView {

@@ -7,7 +7,7 @@
 //!
 //! Sans-IO: time comes in as `now`, commands go out through [`Coordinator::poll_command`]. After any `submit`,
 //! `cancel` or `handle_*`: drain [`Coordinator::poll_changed`] (and make those [`Coordinator::snapshot`]s durable), *then*
-//! `poll_command` and `poll_event`, then read [`Coordinator::poll_timeout`]. In that order, a controller killed at any
+//! `poll_command`, `poll_event` and [`Coordinator::poll_answer`], then read [`Coordinator::poll_timeout`]. In that order, a controller killed at any
 //! time never uses an attempt's number twice.
 //!
 //! Leaves out: how messages travel and where snapshots are kept (the `api` room), and what a plan is (an injected
@@ -15,6 +15,7 @@
 
 mod audit;
 mod planner;
+mod questions;
 mod ranges;
 mod request;
 mod status;
@@ -34,10 +35,12 @@ use crate::site::BUFFER_PACKETS_MAX;
 use anabranch_graph::Topology;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, Duration, Instant, LinkId, SiteId};
+use questions::{QUESTIONS_MAX, Questions};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use transfer::{Context, Transfer};
+use transfer::{Context, Transfer, one_line};
 
 pub use planner::{DefaultPlanner, PlanRequest, Planner};
+pub use questions::Answer;
 pub use request::{
     CoordinatorConfig, CorruptPolicy, Destination, HopOverride, SchemeChoice, SubmitError, Submitted,
     TransferRequest,
@@ -92,6 +95,7 @@ pub struct Coordinator<P> {
     planner: P,
     sites: Vec<SiteState>,
     transfers: BTreeMap<TransferId, Transfer>,
+    questions: Questions,
     next_transfer: u64,
     born: Instant,
     now: Instant,
@@ -119,6 +123,7 @@ impl<P: Planner> Coordinator<P> {
             planner,
             sites,
             transfers: BTreeMap::new(),
+            questions: Questions::default(),
             next_transfer: 1,
             born: now,
             now,
@@ -173,6 +178,7 @@ impl<P: Planner> Coordinator<P> {
         self.sites.fill(SiteState::default());
         (self.born, self.now, self.look_at) = (now, now, None);
         self.out.commands.clear();
+        self.questions.restart(now, &self.config);
         self.step_all();
         self.plan_waiting();
     }
@@ -217,6 +223,23 @@ impl<P: Planner> Coordinator<P> {
         } else {
             Err(SubmitError::RunsOtherwise { transfer: id, differs })
         }
+    }
+
+    /// Asks the source of a request for its file, without beginning anything. [`Coordinator::poll_answer`] has the answer under
+    /// the number that is given back, within 30 s by default.
+    ///
+    /// Errors: see [`SubmitError`]; what would be refused as a transfer is refused here.
+    pub fn ask_source(&mut self, now: Instant, request: TransferRequest) -> Result<TransferId, SubmitError> {
+        self.advance_clock(now);
+        let request = self.accepted(request)?;
+        let about = (request.source, request.source_path, request.submitter);
+        let asked = self.questions.ask(now, about, &self.config, &self.sites, &mut self.out);
+        asked.ok_or(SubmitError::TooManyQuestions { limit: QUESTIONS_MAX })
+    }
+
+    /// The next answer to a question: the file's length in bytes, or why it cannot be sent.
+    pub fn poll_answer(&mut self) -> Option<(TransferId, Answer)> {
+        self.questions.poll_answer()
     }
 
     /// The request, checked, with one spelling for each file, so that what means the same is the same.
@@ -383,6 +406,7 @@ impl<P: Planner> Coordinator<P> {
         let state = &mut self.sites[site.index()];
         let restarted = state.session.is_some_and(|s| s != session);
         *state = SiteState { session: Some(session), up: true, addresses };
+        self.questions.handle_site_up(now, site, &self.config, &mut self.out);
         self.with_all(|t, cx| t.handle_site_up(cx, site, restarted));
         self.plan_waiting();
     }
@@ -404,6 +428,9 @@ impl<P: Planner> Coordinator<P> {
     pub fn handle_report(&mut self, now: Instant, site: SiteId, report: Report) {
         self.advance_clock(now);
         assert!(site.index() < self.sites.len(), "the driver knows the topology's sites");
+        if self.questions.handle_report(&self.topology, site, &report) {
+            return;
+        }
         let run = report.run();
         let progress = matches!(report, Report::Progress { .. });
         if self.with(run.transfer, |t, cx| t.handle_report(cx, site, report)).is_none() && progress {
@@ -416,6 +443,7 @@ impl<P: Planner> Coordinator<P> {
     /// Time has come to a [`Coordinator::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance_clock(now);
+        self.questions.handle_timeout(now, &self.topology, &self.config);
         self.step_all();
         self.plan_waiting();
     }
@@ -437,7 +465,8 @@ impl<P: Planner> Coordinator<P> {
 
     /// When to call [`Coordinator::handle_timeout`]. There is one whenever a transfer is under way.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.transfers.values().filter_map(|t| t.deadline(&self.config)).chain(self.look_at).min()
+        let transfers = self.transfers.values().filter_map(|t| t.deadline(&self.config));
+        transfers.chain(self.look_at).chain(self.questions.deadline()).min()
     }
 
     /// What must survive of a transfer.

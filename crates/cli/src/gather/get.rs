@@ -2,7 +2,7 @@
 
 pub mod connection;
 mod output;
-mod progress;
+pub(crate) mod progress;
 mod run;
 pub mod targets;
 

@@ -5,8 +5,9 @@ use anabranch_graph::Topology;
 use anabranch_replicate::draw::{self, Theme};
 use anabranch_replicate::plan::survey::{Survey, survey_joint, survey_random, survey_triples};
 use anabranch_replicate::plan::{Choice, Comparison, Plan, Planned, Planner, Request, Scheme};
-use anabranch_units::{ByteCount, Seed};
+use anabranch_units::{BitRate, ByteCount, Duration, LinkId, Seed};
 use anyhow::{Context as _, ensure};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -105,16 +106,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let planner = Planner::new(ask(&topology, from, &args.to, avoid)?)?;
     let comparison = planner.compare()?;
     let choice = planner.auto()?;
-    let shown = shown(&planner, &choice, (&args.scheme, args.fill))?;
+    let shown = chosen(&planner, &choice, (&args.scheme, args.fill))?;
+    let sending = args.size.map(|size| Sending { size, limit: None });
     if let Some(path) = &args.svg {
         let theme = if args.dark { Theme::Dark } else { Theme::Light };
         let picture = draw::svg(&topology, Some(&shown.plan), theme);
         std::fs::write(path, picture).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&json(&topology, &comparison, &shown, args.size, args.full)?)?);
+        println!("{}", serde_json::to_string(&json(&topology, &comparison, &shown, sending, args.full)?)?);
     } else {
-        print!("{}", table(&topology, &comparison, &choice, &shown, args.size));
+        print!("{}", table(&topology, &comparison, &choice, &shown, sending));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -184,6 +186,41 @@ fn survey_text(survey: &Survey) -> String {
     )
 }
 
+/// What is to be sent by a plan.
+#[derive(Copy, Clone)]
+pub(super) struct Sending {
+    pub(super) size: ByteCount,
+    /// The most that the source sends, all copies together.
+    pub(super) limit: Option<BitRate>,
+}
+
+/// What sending it takes.
+struct Effort {
+    time: Duration,
+    /// The rate that follows, where the limit holds the plan back.
+    limited: Option<BitRate>,
+    links: BTreeMap<LinkId, ByteCount>,
+    traffic: ByteCount,
+}
+
+impl Sending {
+    fn by(self, plan: &Plan, topology: &Topology) -> Effort {
+        let links = plan.bytes_per_link(self.size);
+        let from_source = links.iter().filter(|(id, _)| topology.link(**id).from == plan.source);
+        let from_source: ByteCount = from_source.map(|(_, bytes)| *bytes).sum();
+        let alone = plan.rate.transmit_time(self.size);
+        let held = self.limit.map(|limit| limit.transmit_time(from_source)).filter(|held| *held > alone);
+        let time = held.unwrap_or(alone);
+        let limited = held.and_then(|held| BitRate::average(self.size, held));
+        Effort { time, limited, traffic: links.values().copied().sum(), links }
+    }
+}
+
+/// A size as people say it, in decimal units as rates are.
+pub(super) fn shown(size: ByteCount) -> indicatif::DecimalBytes {
+    indicatif::DecimalBytes(size.as_u64())
+}
+
 /// Sites and links that a plan must leave alone, by name.
 pub type Avoid<'a> = (&'a [String], &'a [String]);
 
@@ -203,26 +240,27 @@ fn ask<'a>(
 /// Shows what `send` would do by a scheme, filled or not.
 ///
 /// Errors: one line for the user.
-pub fn show(
+pub(super) fn show(
     topology: &Topology,
     from: &str,
     to: &[String],
     avoid: Avoid<'_>,
     scheme: (&str, bool),
+    sending: Sending,
     as_json: bool,
 ) -> anyhow::Result<ExitCode> {
     let planner = Planner::new(ask(topology, from, to, avoid)?)?;
     let (comparison, choice) = (planner.compare()?, planner.auto()?);
-    let shown = shown(&planner, &choice, scheme)?;
+    let chosen = chosen(&planner, &choice, scheme)?;
     if as_json {
-        println!("{}", serde_json::to_string(&json(topology, &comparison, &shown, None, false)?)?);
+        println!("{}", serde_json::to_string(&json(topology, &comparison, &chosen, Some(sending), false)?)?);
     } else {
-        print!("{}", table(topology, &comparison, &choice, &shown, None));
+        print!("{}", table(topology, &comparison, &choice, &chosen, Some(sending)));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn shown(planner: &Planner<'_>, choice: &Choice, (scheme, fill): (&str, bool)) -> anyhow::Result<Planned> {
+fn chosen(planner: &Planner<'_>, choice: &Choice, (scheme, fill): (&str, bool)) -> anyhow::Result<Planned> {
     let mut shown = if scheme == "auto" {
         choice.chosen.clone()
     } else {
@@ -239,7 +277,7 @@ fn shown(planner: &Planner<'_>, choice: &Choice, (scheme, fill): (&str, bool)) -
 }
 
 /// A link by the names of its ends.
-fn hop(topology: &Topology, link: anabranch_units::LinkId) -> String {
+fn hop(topology: &Topology, link: LinkId) -> String {
     let link = topology.link(link);
     format!("{}-{}", topology.site(link.from).name, topology.site(link.to).name)
 }
@@ -248,7 +286,7 @@ fn json(
     topology: &Topology,
     comparison: &Comparison,
     shown: &Planned,
-    size: Option<ByteCount>,
+    sending: Option<Sending>,
     full: bool,
 ) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(comparison)?;
@@ -263,10 +301,10 @@ fn json(
         serde_json::json!({ "to": to, "trees": trees.into_iter().map(hops).collect::<Vec<_>>() })
     });
     object.insert("fill".into(), fill.collect());
-    if let Some(size) = size {
-        let links: Vec<_> = shown
-            .plan
-            .bytes_per_link(size)
+    if let Some(sending) = sending {
+        let effort = sending.by(&shown.plan, topology);
+        let links: Vec<_> = effort
+            .links
             .into_iter()
             .map(|(id, bytes)| {
                 let link = topology.link(id);
@@ -275,8 +313,11 @@ fn json(
                 })
             })
             .collect();
+        object.insert("length_bytes".into(), sending.size.as_u64().into());
         object.insert("links".into(), links.into());
-        object.insert("seconds".into(), shown.plan.rate.transmit_time(size).as_secs_f64().into());
+        object.insert("traffic_bytes".into(), effort.traffic.as_u64().into());
+        object.insert("limited_bps".into(), effort.limited.map(BitRate::as_bps).into());
+        object.insert("seconds".into(), effort.time.as_secs_f64().into());
     }
     if full {
         object.insert("plan".into(), serde_json::to_value(&shown.plan)?);
@@ -288,12 +329,12 @@ fn table(
     topology: &Topology,
     c: &Comparison,
     choice: &Choice,
-    shown: &Planned,
-    size: Option<ByteCount>,
+    shown_plan: &Planned,
+    sending: Option<Sending>,
 ) -> String {
     use std::fmt::Write as _;
     let name = |s| topology.site(s).name.as_str();
-    let plan = &shown.plan;
+    let plan = &shown_plan.plan;
     let to: Vec<_> = plan.destinations.iter().map(|d| name(*d)).collect();
     let mut out = String::new();
     let _ = writeln!(
@@ -336,17 +377,23 @@ fn table(
             let _ = writeln!(out, "  {}", hops.join(", "));
         }
     }
-    if let Some(size) = size {
+    if let Some(sending) = sending {
+        let effort = sending.by(plan, topology);
+        let held = effort.limited.map(|rate| format!(", held to {rate} by --bwlimit")).unwrap_or_default();
+        let time = if effort.time < Duration::from_secs(60) {
+            effort.time.to_string()
+        } else {
+            effort.time.in_words()
+        };
+        let traffic = shown(effort.traffic);
         let _ = writeln!(
             out,
-            "\n{} at {}: {}; bytes on each link:",
-            plan.scheme,
-            plan.rate,
-            plan.rate.transmit_time(size)
+            "\n{} at {}{held}: {time}; {traffic} over all links, which are:",
+            plan.scheme, plan.rate
         );
-        for (id, bytes) in plan.bytes_per_link(size) {
+        for (id, bytes) in effort.links {
             let link = topology.link(id);
-            let _ = writeln!(out, "  {} - {}: {bytes}", name(link.from), name(link.to));
+            let _ = writeln!(out, "  {} - {}: {}", name(link.from), name(link.to), shown(bytes));
         }
     }
     out

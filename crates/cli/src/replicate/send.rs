@@ -1,5 +1,6 @@
 //! `anabranch replicate send`: asks the controller for a transfer and watches it to its end.
 
+use super::plan::{Sending, shown};
 use super::watch::{Output, watch};
 use crate::network;
 use anabranch_api::Client;
@@ -71,8 +72,8 @@ pub struct Args {
     /// Links that must not be used, as FROM-TO.
     #[arg(long, value_name = "LINK,LINK", value_delimiter = ',')]
     avoid_links: Vec<String>,
-    /// The most that the source sends, all copies together.
-    #[arg(long, value_name = "RATE")]
+    /// The most that the source sends, all copies together: bits a second (`10 Mbit/s`), or bytes a second (`10 MB/s`).
+    #[arg(long, value_name = "RATE", value_parser = bandwidth)]
     bwlimit: Option<BitRate>,
     /// TCP connections for each flow and hop: several fill a long or lossy one.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
@@ -103,7 +104,8 @@ pub struct Args {
     /// name is left as it is; one that has the very same file counts as done in any case.
     #[arg(long)]
     replace: bool,
-    /// Show the plan and its predicted rate; send nothing.
+    /// Ask the source for the file, and show the plan, its rate, how long it would take and how many bytes would cross each
+    /// link. Send nothing.
     #[arg(long)]
     dry_run: bool,
     /// Return as soon as the transfer is accepted.
@@ -139,6 +141,25 @@ impl clap::builder::TypedValueParser for FileName {
 fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|e| e.to_string())
 }
+/// A rate in bits or in bytes a second. What other tools mean by `10M` differs by a factor of eight, so that is refused.
+fn bandwidth(text: &str) -> Result<BitRate, String> {
+    let text = text.trim();
+    if let Some(bytes) = text.strip_suffix("/s").filter(|bytes| bytes.ends_with('B')) {
+        let bytes: ByteCount = bytes.parse().map_err(|_| format!("`{text}`: write it as in `10 MB/s`"))?;
+        let bps = bytes.as_u64().checked_mul(8).ok_or_else(|| format!("`{text}`: too large"))?;
+        return Ok(BitRate::bps(bps));
+    }
+    text.parse().map_err(|error: anabranch_units::ParseQuantityError| {
+        let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+        match (number.parse::<f64>(), text[number.len()..].trim().to_uppercase().as_str()) {
+            (Ok(_), prefix @ ("" | "K" | "M" | "G" | "T")) => {
+                let prefix = if prefix == "K" { "k" } else { prefix };
+                format!("bits or bytes a second? write `{number} {prefix}bit/s` or `{number} {prefix}B/s`")
+            }
+            _ => error.to_string(),
+        }
+    })
+}
 fn scheme(text: &str) -> Result<SchemeChoice, String> {
     word(text)
 }
@@ -166,7 +187,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let topology = topology_of(&view)?;
         let request = request(args, &topology)?;
         if args.dry_run {
-            return dry_run(args, &topology);
+            let length = client.ask_source(&request).await?;
+            return dry_run(args, &topology, &request, ByteCount::new(length));
         }
         // Not given up half way: a transfer whose number nobody knows could not be stopped.
         let submitted = client.submit_or_attach(&request).await?;
@@ -303,14 +325,23 @@ pub(crate) fn topology_of(view: &TopologyView) -> anyhow::Result<Topology> {
     Ok(topology)
 }
 
-fn dry_run(args: &Args, topology: &Topology) -> anyhow::Result<ExitCode> {
+fn dry_run(
+    args: &Args,
+    topology: &Topology,
+    request: &SubmitRequest,
+    size: ByteCount,
+) -> anyhow::Result<ExitCode> {
     let scheme = serde_json::to_value(args.scheme)?;
+    if !args.json {
+        println!("{} at {}: {}\n", printable(&request.source_path), printable(&request.source), shown(size));
+    }
     super::plan::show(
         topology,
         &args.from,
         &args.to,
         (&args.avoid_sites, &args.avoid_links),
         (scheme.as_str().unwrap_or("auto"), args.fill),
+        Sending { size, limit: args.bwlimit },
         args.json,
     )
 }
@@ -333,6 +364,28 @@ mod tests {
             ["", &name, "nowhere-else stripes=1", &format!("{name} stripes=x"), &format!("{name} mtu=1")]
         {
             assert!(hop(bad, &usual, &topology).is_err(), "{bad}");
+        }
+    }
+
+    /// #17: `100 MB/s` was refused without a word on bytes, and so was `10M`, which is bytes to rclone and rsync.
+    #[test]
+    fn a_limit_is_in_bits_or_bytes_and_one_that_might_be_either_is_refused_with_both() {
+        for (text, mbps) in [("10 Mbit/s", 10), ("100 MB/s", 800), ("1MB/s", 8), (" 1 GB/s ", 8_000)] {
+            assert_eq!(bandwidth(text), Ok(BitRate::mbps(mbps)), "{text}");
+        }
+        assert_eq!(bandwidth("1 MiB/s"), Ok(BitRate::bps(8 << 20)));
+        for (text, both) in [
+            ("10M", "write `10 Mbit/s` or `10 MB/s`"),
+            ("10k", "write `10 kbit/s` or `10 kB/s`"),
+            ("1.5 g", "write `1.5 Gbit/s` or `1.5 GB/s`"),
+            ("10", "write `10 bit/s` or `10 B/s`"),
+        ] {
+            let said = bandwidth(text).expect_err(text);
+            assert!(said.contains(both), "{said}");
+        }
+        for bad in ["", "fast", "x MB/s", "-1 MB/s", "10 Mfurlong/s", "99999999999 TB/s"] {
+            let said = bandwidth(bad).expect_err(bad);
+            assert!(!said.contains('\n'), "{said}");
         }
     }
 

@@ -2,12 +2,14 @@
 
 mod page;
 
+use super::plan::shown;
 use super::send::ControllerArgs;
-use super::watch::{Output, watch};
-use anabranch_api::wire::SiteView;
+use super::watch::{Output, fitted, watch};
+use anabranch_api::wire::{SiteView, TransferView};
 use anabranch_replicate::control::TransferId;
-use anabranch_units::ByteCount;
+use anabranch_replicate::coordinator::Verdict;
 use anabranch_units::text::printable;
+use anabranch_units::{ByteCount, Duration};
 use std::process::ExitCode;
 
 /// Which.
@@ -15,18 +17,21 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// One transfer; all of them otherwise.
+    /// One transfer; the newest otherwise.
     transfer: Option<u64>,
     /// Stop it. What has arrived is kept.
     #[arg(long, requires = "transfer")]
     cancel: bool,
+    /// List all, not only the newest 20.
+    #[arg(long, conflicts_with_all = ["transfer", "web", "sites"])]
+    all: bool,
     /// Follow it to its end, as `send` does. Ctrl-C ends following, not the transfer.
     #[arg(long, requires = "transfer", conflicts_with_all = ["cancel", "web"])]
     follow: bool,
     /// The sites instead: which are up.
     #[arg(long, conflicts_with_all = ["transfer", "web"])]
     sites: bool,
-    /// JSON, as the API has it.
+    /// JSON, as the API has it: all transfers, the oldest first.
     #[arg(long)]
     json: bool,
     /// Show all of them, as they happen, on a page for a browser on this machine.
@@ -90,34 +95,180 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             println!("{}", serde_json::to_string(&views)?);
             return Ok(ExitCode::SUCCESS);
         }
-        let mut rows = comfy_table::Table::new();
-        rows.load_preset(comfy_table::presets::NOTHING);
-        rows.set_header(["transfer", "from", "file", "size", "scheme", "state", "destinations"]);
-        for view in views {
-            let word = |v: serde_json::Value| v.as_str().unwrap_or("-").to_owned();
-            let state = match view.outcome {
-                Some(outcome) => word(serde_json::to_value(outcome)?),
-                None => word(serde_json::to_value(view.phase)?),
-            };
-            let share = |verified: u64| match view.length_bytes {
-                Some(length) if length > 0 => format!("{:.0} %", 100.0 * verified as f64 / length as f64),
-                _ => "-".to_owned(),
-            };
-            let to: Vec<_> =
-                view.destinations.iter().map(|d| format!("{} {}", d.site, share(d.verified_bytes))).collect();
-            let with: Vec<_> = view.planned_with.iter().map(u64::to_string).collect();
-            let with = if with.is_empty() { String::new() } else { format!(" with {}", with.join(", ")) };
-            rows.add_row([
-                view.id.to_string(),
-                view.source,
-                printable(&view.source_path).into_owned(),
-                view.length_bytes.map_or("-".into(), |n| ByteCount::new(n).to_string()),
-                view.scheme.map_or("-".into(), |s| format!("{s}{with}")),
-                state,
-                to.join(", "),
-            ]);
-        }
-        println!("{rows}");
+        print!("{}", table(views, args.all || args.transfer.is_some(), now_unix_ms()));
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Transfers that are listed unless all are asked for.
+const LISTED: usize = 20;
+/// Characters of a file's name, and destinations, that a row has room for.
+const NAME_CHARS: usize = 40;
+const TO_NAMED: usize = 4;
+
+fn now_unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// The newest first; how many are left out, and what went wrong with a single one, below.
+fn table(mut views: Vec<TransferView>, all: bool, now_ms: u64) -> String {
+    let found = views.len();
+    views.reverse();
+    if !all {
+        views.truncate(LISTED);
+    }
+    let mut rows = comfy_table::Table::new();
+    rows.load_preset(comfy_table::presets::NOTHING);
+    rows.set_header([
+        "transfer",
+        "from",
+        "file",
+        "size",
+        "scheme",
+        "state",
+        "began (UTC)",
+        "took",
+        "destinations",
+    ]);
+    rows.add_rows(views.iter().map(|view| row(view, now_ms)));
+    let mut out = format!("{}\n", rows.trim_fmt());
+    if views.len() < found {
+        out.push_str(&format!("the newest {} of {found}: --all lists the others, too\n", views.len()));
+    }
+    if let [view] = &views[..] {
+        for d in &view.destinations {
+            let ended = d.verdict.as_ref().filter(|v| **v != Verdict::Done).map(Verdict::in_words);
+            if let Some(why) = ended.or(d.away.clone()) {
+                out.push_str(&format!("{}: {}\n", printable(&d.site), printable(&why)));
+            }
+        }
+    }
+    out
+}
+
+fn row(view: &TransferView, now_ms: u64) -> [String; 9] {
+    // Names of one word in the API: as text.
+    let word = |v: Result<serde_json::Value, _>| match v {
+        Ok(serde_json::Value::String(word)) => word.replace('_', " "),
+        _ => "-".to_owned(),
+    };
+    let state = view
+        .outcome
+        .map_or_else(|| word(serde_json::to_value(view.phase)), |o| word(serde_json::to_value(o)));
+    let share = |verified: u64| match view.length_bytes {
+        Some(length) if length > 0 => format!(" {} %", u128::from(verified) * 100 / u128::from(length)),
+        _ => String::new(),
+    };
+    let to = view.destinations.iter().take(TO_NAMED);
+    let to: Vec<_> = to.map(|d| format!("{}{}", printable(&d.site), share(d.verified_bytes))).collect();
+    let more = match view.destinations.len().saturating_sub(TO_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let with: Vec<_> = view.planned_with.iter().map(u64::to_string).collect();
+    let with = if with.is_empty() { String::new() } else { format!(" with {}", with.join(", ")) };
+    let took = view.began_unix_ms.map_or("-".to_owned(), |began| {
+        let took = |end: u64| Duration::from_ms(end.saturating_sub(began)).in_words();
+        view.ended_unix_ms.map_or_else(|| format!("{} so far", took(now_ms)), took)
+    });
+    [
+        view.id.to_string(),
+        printable(&view.source).into_owned(),
+        fitted(&printable(&view.source_path), NAME_CHARS),
+        view.length_bytes.map_or("-".into(), |n| shown(ByteCount::new(n)).to_string()),
+        view.scheme.map_or("-".into(), |s| format!("{s}{with}")),
+        state,
+        view.began_unix_ms.and_then(utc).unwrap_or_else(|| "-".to_owned()),
+        took,
+        format!("{}{more}", to.join(", ")),
+    ]
+}
+
+/// A time of day and its date.
+fn utc(unix_ms: u64) -> Option<String> {
+    let at = time::OffsetDateTime::from_unix_timestamp(i64::try_from(unix_ms / 1_000).ok()?).ok()?;
+    let (date, month) = (at.date(), u8::from(at.month()));
+    let day = format!("{:04}-{month:02}-{:02}", date.year(), date.day());
+    Some(format!("{day} {:02}:{:02}:{:02}", at.hour(), at.minute(), at.second()))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use anabranch_api::wire::{DestinationView, HopRequest};
+    use anabranch_replicate::coordinator::{Outcome, PhaseName, SchemeChoice};
+
+    pub(in super::super) fn view(id: u64, path: &str) -> TransferView {
+        let to = |site: &str| DestinationView {
+            site: site.to_owned(),
+            path: path.to_owned(),
+            verified_bytes: 500_000,
+            rate_bps: 0,
+            postponed: false,
+            away: None,
+            verdict: None,
+        };
+        TransferView {
+            id,
+            phase: PhaseName::Running,
+            outcome: None,
+            exit_code: None,
+            source: "paris".to_owned(),
+            source_path: path.to_owned(),
+            scheme_asked: SchemeChoice::Auto,
+            scheme: None,
+            hop: HopRequest::default(),
+            attempts: 1,
+            length_bytes: Some(1_000_000),
+            hash: None,
+            planned_bps: None,
+            bound_bps: None,
+            planned_with: vec![],
+            corrupt: 0,
+            suspects: vec![],
+            congestion_controls: vec![],
+            last_trouble: None,
+            began_unix_ms: Some(1_795_438_443_000),
+            ended_unix_ms: None,
+            destinations: ["a", "b", "c", "d", "e", "f"].map(to).into(),
+        }
+    }
+
+    /// #17: all transfers of all time were listed, the oldest first and without a time; a long name made the table 400
+    /// columns wide, a line break in one broke it.
+    #[test]
+    fn the_newest_come_first_and_names_do_not_break_the_table() {
+        let now = 1_795_438_443_000 + 90_000;
+        let listed = table((1..=25).map(|id| view(id, "file")).collect(), false, now);
+        let first_words: Vec<_> = listed.lines().map(|l| l.split_whitespace().next().unwrap_or("")).collect();
+        assert_eq!((first_words.len(), first_words[1], first_words[20]), (22, "25", "6"));
+        assert!(listed.ends_with("the newest 20 of 25: --all lists the others, too\n"), "{listed}");
+        assert_eq!(table((1..=25).map(|id| view(id, "file")).collect(), true, now).lines().count(), 26);
+        let hostile = table(vec![view(1, &format!("a\nb{}", "x".repeat(250))), view(2, "ok")], false, now);
+        assert_eq!(hostile.lines().count(), 3, "{hostile}");
+        assert!(hostile.lines().all(|l| l.chars().count() < 180), "{hostile}");
+        let row = listed.lines().nth(1).expect("a row");
+        for part in [
+            "1.00 MB",
+            "running",
+            "2026-11-23 12:54:03",
+            "1 min 30 s so far",
+            "a 50 %, b 50 %",
+            " and 2 more",
+        ] {
+            assert!(row.contains(part), "{part}: {row}");
+        }
+    }
+
+    #[test]
+    fn a_single_one_says_what_went_wrong_and_how_long_it_took() {
+        let mut one = view(7, "file");
+        (one.outcome, one.ended_unix_ms) = (Some(Outcome::SomeFailed), Some(1_795_438_443_000 + 5_000));
+        one.destinations[0].verdict = Some(Verdict::Failed { reason: "no\nspace".to_owned() });
+        one.destinations[1].verdict = Some(Verdict::Done);
+        let said = table(vec![one], true, 0);
+        assert!(said.contains("some failed") && said.contains(" 5 s "), "{said}");
+        assert!(said.ends_with("a: failed: no\u{fffd}space\n"), "{said}");
+    }
 }

@@ -5,13 +5,16 @@
 
 mod shown;
 
+use super::plan::shown as shown_size;
+use crate::gather::get::progress::rate;
 use anabranch_api::wire::TransferView;
 use anabranch_api::{Client, ClientError, WatchItem};
 use anabranch_replicate::control::TransferId;
 use anabranch_replicate::coordinator::{EventKind, Outcome, Verdict};
-use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
+use anabranch_units::{BitRate, ByteCount};
 use shown::Shown;
+pub(super) use shown::fitted;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -226,7 +229,7 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
         };
         let is_sent = |value: Option<f64>| value.filter(|_| !summary.was_there);
         let time = is_sent(d.seconds).map_or("-".into(), |s| format!("{s:.1} s"));
-        let rate = is_sent(d.rate_mbps).map_or("-".into(), |r| format!("{r:.1} Mbit/s"));
+        let rate = is_sent(d.rate_mbps).map_or("-".into(), |mbps| rate(mbps * 1e6 / 8.0).to_string());
         rows.add_row([d.site.to_owned(), result.to_owned(), time, rate]);
     }
     let mut out = format!("{}\n", rows.trim_fmt());
@@ -243,15 +246,15 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
 
 /// How it was done, as far as anything was.
 fn facts(summary: &Summary<'_>, view: &TransferView) -> String {
-    let Some(length) = view.length_bytes.map(ByteCount::new) else { return String::new() };
+    let Some(length) = view.length_bytes.map(|n| shown_size(ByteCount::new(n))) else { return String::new() };
     let mut facts = Vec::new();
     let counted = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     if summary.was_there {
         facts.push(format!("{length} was there already: nothing had to be sent"));
     } else if let (Some(scheme), Some(planned), Some(bound)) =
-        (&summary.scheme, summary.planned_mbps, summary.bound_mbps)
+        (&summary.scheme, view.planned_bps.map(BitRate::bps), view.bound_bps.map(BitRate::bps))
     {
-        facts.push(format!("{length} by {scheme}: planned {planned:.1} Mbit/s, bound {bound:.1} Mbit/s"));
+        facts.push(format!("{length} by {scheme}: planned {planned}, bound {bound}"));
         facts.push(counted(summary.attempts.into(), "attempt"));
         let stripes = format!("{} a hop", counted(view.hop.stripes.into(), "stripe"));
         facts.push(match &summary.congestion_controls.join(" and ")[..] {
@@ -263,4 +266,62 @@ fn facts(summary: &Summary<'_>, view: &TransferView) -> String {
     }
     facts.extend(summary.hash.as_ref().map(|hash| format!("BLAKE3 {hash}")));
     facts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replicate::status::tests::view;
+    use anabranch_replicate::plan::Scheme;
+
+    /// #17: each cause stood in the table and below it, behind 180 columns of blanks.
+    #[test]
+    fn a_cause_is_said_once_with_the_sites_that_it_hit() {
+        let mut view = view(4, "file");
+        let failed = |reason: &str| Some(Verdict::Failed { reason: reason.to_owned() });
+        let verdicts = [failed("no space"), failed("gone"), failed("no space")];
+        view.destinations.truncate(4);
+        view.destinations.iter_mut().zip(verdicts).for_each(|(d, verdict)| d.verdict = verdict);
+        view.destinations[3].verdict = Some(Verdict::Done);
+        view.outcome = Some(Outcome::SomeFailed);
+        let summary = summary(&view, &Times::default());
+        let said = trouble(&summary);
+        assert_eq!(
+            said,
+            [
+                "transfer 4: 2 of 4 destinations without the file (a, c): no space",
+                "transfer 4: 1 of 4 destinations without the file (b): gone"
+            ]
+        );
+        let table = table(&summary, &view);
+        assert!(
+            !table.contains("no space") && table.lines().all(|l| l.trim_end() == l && l.len() < 80),
+            "{table}"
+        );
+        assert!(
+            table.contains(" failed ") && !table.contains("planned") && !table.contains("stripe"),
+            "{table}"
+        );
+    }
+
+    /// #17: `1 MiB by -: planned -, bound -` where nothing had to be sent.
+    #[test]
+    fn what_was_there_already_is_said_to_be() {
+        let mut view = view(4, "file");
+        view.destinations.iter_mut().for_each(|d| d.verdict = Some(Verdict::Done));
+        view.outcome = Some(Outcome::Done);
+        let seen = Times { is_whole: true, ..Times::default() };
+        assert_eq!(facts(&summary(&view, &seen), &view), "1.00 MB was there already: nothing had to be sent");
+        // A controller that was started anew has forgotten the plan.
+        assert_eq!(facts(&summary(&view, &Times::default()), &view), "1.00 MB");
+        (view.scheme, view.planned_bps, view.bound_bps) =
+            (Some(Scheme::Packed), Some(2_000_000), Some(3_000_000));
+        let sent = Times { planned: Some(1_000), ended: [("a".to_owned(), 3_000)].into(), ..seen };
+        let summary = summary(&view, &sent);
+        assert_eq!((summary.seconds, summary.rate_mbps, summary.was_there), (2.0, Some(4.0), false));
+        assert_eq!(
+            facts(&summary, &view),
+            "1.00 MB by packed: planned 2 Mbit/s, bound 3 Mbit/s; 1 attempt; 1 stripe a hop"
+        );
+    }
 }

@@ -243,3 +243,74 @@ fn whoever_ends_a_send_politely_stops_the_transfer() {
         assert!(said.contains("(lima): cancelled"), "{said}");
     }
 }
+
+/// #17: a dry run planned a file that did not exist, and said neither size nor time.
+#[test]
+fn a_dry_run_asks_the_source_and_leaves_nothing() {
+    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+    local.wait_for(&["paris", "tokyo"]);
+    std::fs::write(local.path("paris/file"), vec![7; 100_000]).expect("the folder is ours");
+    std::fs::create_dir(local.path("paris/folder")).expect("the folder is ours");
+    let pipe = Command::new("mkfifo").arg(local.path("paris/pipe")).status();
+    assert!(pipe.expect("mkfifo is there").success());
+    let dry = |more: &[&str]| send(&local, &[&["--dry-run", "--to", "tokyo, lima"], more].concat());
+
+    let (code, plan, said) = Followed::start(dry(&["file", "--json"])).end();
+    assert_eq!((code, said.as_str()), (0, ""));
+    assert_eq!((&plan["length_bytes"], &plan["limited_bps"]), (&100_000.into(), &Value::Null), "{plan}");
+    assert_eq!(plan["traffic_bytes"], 200_000, "to each of two, once: {plan}");
+    assert!(plan["seconds"].as_f64().is_some_and(|s| s > 0.0) && plan["rate_bps"].is_u64(), "{plan}");
+    let (code, held, said) = Followed::start(dry(&["file", "--json", "--bwlimit", "1 MB/s"])).end();
+    assert_eq!((code, said.as_str()), (0, ""));
+    assert!(held["limited_bps"].as_u64().is_some_and(|bps| bps <= 8_000_000), "{held}");
+    let mut people = dry(&["file"]);
+    let shown = people.stdout(Stdio::piped()).output().expect("it runs").stdout;
+    let shown = String::from_utf8(shown).expect("text");
+    for part in
+        ["file at paris: 100.00 kB", "no scheme can be faster than 2 Gbit/s", "200.00 kB over all links"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+
+    for name in ["missing", "folder", "pipe", "../network.toml"] {
+        let (code, said) = run(dry(&[name]));
+        assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+        let (real, wanted) = run(send(&local, &["--quiet", "--to", "tokyo", name]));
+        assert_eq!(real, code, "{wanted}");
+        let reason = said.trim_end().split_once("paris: ").map_or(&said[..], |(_, reason)| reason);
+        assert!(wanted.contains(reason.trim_end()), "{wanted}: not {reason}");
+    }
+    let sent = local.transfers().len();
+    assert_eq!(sent, 3, "the real ones that reached the controller");
+    let away = local.command(&[
+        "send",
+        "--controller",
+        local.address(),
+        "--from",
+        "lima",
+        "--to",
+        "paris",
+        "--dry-run",
+        "file",
+    ]);
+    let (code, said) = run(away);
+    assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("lima is away"), "{said}");
+    assert_eq!(local.transfers().len(), sent);
+    assert_eq!(std::fs::read_dir(local.path("tokyo")).expect("listed").count(), 0);
+}
+
+/// #17: a URL was looked up as a host's name.
+#[test]
+fn a_controllers_address_may_be_a_url_with_tls_and_no_other() {
+    let local = Local::start(TRIANGLE, &[]);
+    for good in [format!("https://{}", local.address()), format!("https://{}/", local.address())] {
+        let (code, said) = run(local.command(&["status", "--controller", &good]));
+        assert_eq!(code, Some(0), "{said}");
+    }
+    for (bad, why) in [("http://127.0.0.1:7171", "TLS only"), ("https://127.0.0.1", "must be host:port")] {
+        let (code, said) = run(local.command(&["status", "--controller", bad]));
+        assert_eq!((code, said.lines().count()), (Some(2), 1), "{said}");
+        assert!(said.contains(bad) && said.contains(why), "{said}");
+    }
+}

@@ -367,6 +367,11 @@ pub enum SubmitError {
         /// The limit.
         limit: usize,
     },
+    /// No more questions about files for now.
+    TooManyQuestions {
+        /// The limit.
+        limit: usize,
+    },
     /// No more transfers of sites for now.
     TooManyOfSites {
         /// The limit.
@@ -384,7 +389,13 @@ pub enum SubmitError {
 impl SubmitError {
     /// Whether the same request may be accepted later.
     pub fn is_passing(&self) -> bool {
-        matches!(self, Self::TooMany { .. } | Self::TooManyOfSites { .. } | Self::TooManyOfSite { .. })
+        matches!(
+            self,
+            Self::TooMany { .. }
+                | Self::TooManyOfSites { .. }
+                | Self::TooManyOfSite { .. }
+                | Self::TooManyQuestions { .. }
+        )
     }
 }
 
@@ -434,6 +445,12 @@ impl std::fmt::Display for SubmitError {
                  replicate status --follow {transfer}`), or cancel it (`... status {transfer} --cancel`) and send again",
                 differs.join(" and ")
             ),
+            Self::TooManyQuestions { limit } => {
+                write!(
+                    f,
+                    "{limit} questions about files are open, the most there may be: ask again in a moment"
+                )
+            }
             Self::TooManyOfSites { limit } => write!(
                 f,
                 "{limit} transfers that sites submitted are under way, the most there may be: wait for one to end, or let \

@@ -2,6 +2,7 @@
 
 mod attach;
 mod limits;
+mod questions;
 mod world;
 
 use super::*;

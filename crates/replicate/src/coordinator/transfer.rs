@@ -346,7 +346,7 @@ pub fn without_connecting(line: &str) -> &str {
 }
 
 /// What a peer said, fit to be shown and cut: it ends up in one-line messages.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     printable(text.trim()).chars().take(500).collect()
 }
 

@@ -151,7 +151,7 @@ fn line(length: u64, destinations: &BTreeMap<String, (u64, u64)>) -> Option<Stri
 }
 
 /// A name in at most `columns`, its end left out where it is longer.
-fn fitted(name: &str, columns: usize) -> String {
+pub(in super::super) fn fitted(name: &str, columns: usize) -> String {
     if name.chars().count() <= columns {
         return name.to_owned();
     }

@@ -1,0 +1,133 @@
+//! Questions about a source's file, without a transfer: what a dry run wants to know.
+//!
+//! A question is an inquiry of the source under a number that no transfer has, so that nothing is left of it once it is
+//! answered: not in the store, not in the list, not at a site. Leaves out: what a request must be. Read [`Questions`] first.
+
+use super::{Command, CoordinatorConfig, Outbox, Run, SiteId, SiteState, Submitter, TransferId, one_line};
+use crate::control::{Attempt, Report};
+use anabranch_graph::Topology;
+use anabranch_units::Instant;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Questions that may be open at once.
+pub(super) const QUESTIONS_MAX: usize = 100;
+
+/// What a source says of its file, or why it cannot be sent: one line.
+pub type Answer = Result<u64, String>;
+
+/// Those that are open, and answers that were not polled yet.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    open: BTreeMap<TransferId, Question>,
+    asked: u64,
+    answers: VecDeque<(TransferId, Answer)>,
+}
+
+#[derive(Debug)]
+struct Question {
+    source: SiteId,
+    path: String,
+    submitter: Submitter,
+    /// The source was up, and has been told.
+    is_told: bool,
+    deadline: Instant,
+}
+
+impl Question {
+    fn tell(&mut self, id: TransferId, now: Instant, config: &CoordinatorConfig, out: &mut Outbox) {
+        (self.is_told, self.deadline) = (true, now + config.inquire_timeout);
+        let (run, path) = (Run { transfer: id, attempt: Attempt(0) }, self.path.clone());
+        let command = Command::Inquire { run, is_source: true, path, submitter: self.submitter };
+        out.commands.push_back((self.source, command));
+    }
+}
+
+impl Questions {
+    /// Asks; `None` where too many are open.
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        (source, path, submitter): (SiteId, String, Submitter),
+        config: &CoordinatorConfig,
+        sites: &[SiteState],
+        out: &mut Outbox,
+    ) -> Option<TransferId> {
+        if self.open.len() >= QUESTIONS_MAX {
+            return None;
+        }
+        // Counted down, as transfers are counted up.
+        let id = TransferId(u64::MAX - self.asked);
+        self.asked += 1;
+        let mut question =
+            Question { source, path, submitter, is_told: false, deadline: now + config.gather };
+        if sites[source.index()].up {
+            question.tell(id, now, config, out);
+        }
+        self.open.insert(id, question);
+        Some(id)
+    }
+
+    /// A site is there, perhaps as another process.
+    pub(super) fn handle_site_up(
+        &mut self,
+        now: Instant,
+        site: SiteId,
+        config: &CoordinatorConfig,
+        out: &mut Outbox,
+    ) {
+        let of_site = self.open.iter_mut().filter(|(_, q)| q.source == site);
+        of_site.for_each(|(id, question)| question.tell(*id, now, config, out));
+    }
+
+    /// Whether the report belongs to a question.
+    pub(super) fn handle_report(&mut self, topology: &Topology, site: SiteId, report: &Report) -> bool {
+        let id = report.run().transfer;
+        let Some(question) = self.open.get(&id).filter(|q| q.source == site) else { return false };
+        let name = &topology.site(site).name;
+        let answer = match report {
+            Report::Inventory { length: Some(length), .. } => Ok(*length),
+            Report::Inventory { length: None, .. } => {
+                Err(format!("site {name} did not say the length of {}", question.path))
+            }
+            Report::Failed { reason, .. } => Err(format!("{name}: {}", one_line(reason))),
+            _ => return true,
+        };
+        self.answer(id, answer);
+        true
+    }
+
+    /// Gives those up that are not answered in time.
+    pub(super) fn handle_timeout(&mut self, now: Instant, topology: &Topology, config: &CoordinatorConfig) {
+        let late: Vec<_> = self.open.iter().filter(|(_, q)| now >= q.deadline).map(|(id, _)| *id).collect();
+        for id in late {
+            let question = &self.open[&id];
+            let name = &topology.site(question.source).name;
+            let reason = if question.is_told {
+                format!("{name} did not answer within {}", config.inquire_timeout.in_words())
+            } else {
+                format!("{name} is away: start its relay, or wait for it")
+            };
+            self.answer(id, Err(reason));
+        }
+    }
+
+    /// The clock begins anew: those that wait do so from now on.
+    pub(super) fn restart(&mut self, now: Instant, config: &CoordinatorConfig) {
+        for question in self.open.values_mut() {
+            (question.is_told, question.deadline) = (false, now + config.gather);
+        }
+    }
+
+    fn answer(&mut self, id: TransferId, answer: Answer) {
+        self.open.remove(&id);
+        self.answers.push_back((id, answer));
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.open.values().map(|q| q.deadline).min()
+    }
+
+    pub(super) fn poll_answer(&mut self) -> Option<(TransferId, Answer)> {
+        self.answers.pop_front()
+    }
+}

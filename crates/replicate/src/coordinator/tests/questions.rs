@@ -1,0 +1,81 @@
+//! What a dry run asks, and that nothing is left of it.
+
+use super::*;
+
+fn ask(w: &mut World, request: TransferRequest) -> TransferId {
+    let id = w.coordinator.ask_source(w.now, request).expect("a good request");
+    w.drain();
+    id
+}
+
+fn answer(w: &mut World) -> (TransferId, Answer) {
+    for _ in 0..4_000 {
+        if let Some(answer) = w.coordinator.poll_answer() {
+            return answer;
+        }
+        w.tick();
+    }
+    panic!("no answer");
+}
+
+/// #17: a dry run planned a file that did not exist.
+#[test]
+fn the_source_says_the_length_or_why_not_and_nothing_is_left() {
+    let mut w = World::new(internet2());
+    let first = ask(&mut w, request(0, &[3, 5]));
+    assert_eq!(answer(&mut w), (first, Ok(LENGTH)));
+    let second = ask(&mut w, request(0, &[3, 5]));
+    assert_ne!(first, second);
+    let run = Run { transfer: second, attempt: Attempt(0) };
+    let failed =
+        |site| (site, Report::Failed { run, kind: FailureKind::Unreadable, reason: "no\nsuch file".into() });
+    for (site, report) in [failed(SiteId(3)), failed(SiteId(0))] {
+        w.coordinator.handle_report(w.now, site, report);
+    }
+    assert_eq!(answer(&mut w), (second, Err("s0: no\u{fffd}such file".into())), "of the source alone");
+    assert_eq!(w.coordinator.poll_answer(), None);
+    assert_eq!(w.coordinator.transfer_ids().count(), 0);
+    assert_eq!(w.coordinator.next_transfer(), TransferId(1));
+    assert_eq!((w.coordinator.poll_changed(), w.coordinator.poll_timeout()), (None, None));
+    assert!(w.events.is_empty(), "{:?}", w.events);
+    assert!(w.sites.iter().all(|s| s.program.is_none()));
+}
+
+#[test]
+fn an_absent_or_silent_source_is_an_answer_in_time() {
+    let mut w = World::new(internet2());
+    w.coordinator.handle_site_down(w.now, SiteId(0));
+    let begun = w.now;
+    let id = w.coordinator.ask_source(w.now, request(0, &[3])).expect("a good request");
+    let at = w.coordinator.poll_timeout().expect("it ends");
+    assert_eq!(at, begun + CoordinatorConfig::default().gather);
+    w.coordinator.handle_timeout(at);
+    let (answered, why) = w.coordinator.poll_answer().expect("the time is over");
+    assert_eq!(answered, id);
+    assert!(why.is_err_and(|why| why.contains("s0 is away")));
+    // One that comes back meanwhile is asked, and one that then says nothing is given up.
+    w.coordinator.ask_source(at, request(0, &[3])).expect("a good request");
+    w.coordinator.handle_site_up(at, SiteId(0), 9, []);
+    let asked = |command: &Command| matches!(command, Command::Inquire { is_source: true, .. });
+    let commands: Vec<_> = std::iter::from_fn(|| w.coordinator.poll_command()).collect();
+    assert!(matches!(&commands[..], [(SiteId(0), command)] if asked(command)), "{commands:?}");
+    let late = at + CoordinatorConfig::default().inquire_timeout;
+    w.coordinator.handle_timeout(late);
+    let (_, why) = w.coordinator.poll_answer().expect("the time is over");
+    assert!(why.is_err_and(|why| why.contains("s0 did not answer within 30 s")));
+}
+
+#[test]
+fn questions_have_an_end_and_are_checked_like_transfers() {
+    let mut w = World::new(internet2());
+    w.coordinator.handle_site_down(w.now, SiteId(0));
+    assert!(matches!(
+        w.coordinator.ask_source(w.now, request(0, &[0])),
+        Err(SubmitError::SourceIsDestination { .. })
+    ));
+    for _ in 0..QUESTIONS_MAX {
+        w.coordinator.ask_source(w.now, request(0, &[3])).expect("there is room");
+    }
+    let refused = w.coordinator.ask_source(w.now, request(0, &[3])).expect_err("there is none left");
+    assert!(refused.is_passing(), "{refused}");
+}
