@@ -364,7 +364,7 @@ fn table(
             coding(p),
         ]);
     }
-    let _ = writeln!(out, "{rows}\n");
+    let _ = writeln!(out, "{}\n", rows.trim_fmt());
     let _ = writeln!(out, "auto: {}\n{}", c.reason, c.coding_gain);
     if !c.decodes {
         let _ = writeln!(out, "WARNING: random symbols pushed through the plans did not arrive as sent");

@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Whom to ask.
 #[derive(clap::Args)]
 pub struct ControllerArgs {
-    /// The controller.
+    /// The controller; https://HOST:PORT is the same.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
     pub controller: String,
     /// The folder with the operator's keys (and ca.pem), as `keys init` made it.
