@@ -4,6 +4,7 @@
 
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
+use anabranch_units::text::printable;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
@@ -46,9 +47,17 @@ pub(crate) struct Refusal(pub(crate) StatusCode, pub(crate) String);
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.0, Json(ErrorBody { error: self.1 })).into_response()
+        // Names in it come from requests.
+        let reason = printable(&self.1).into_owned();
+        let mut response = (self.0, Json(ErrorBody { error: reason.clone() })).into_response();
+        response.extensions_mut().insert(Refused(reason));
+        response
     }
 }
+
+/// Why a request was refused, for the log; among the refusal's extensions.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused(pub(crate) String);
 
 /// What a route answers.
 pub(crate) type Reply<T> = Result<Json<T>, Refusal>;
@@ -98,4 +107,25 @@ pub(crate) fn speaks_for(peer: &PeerIdentity, what: &str, name: &str) -> Result<
     }
     let reason = format!("{} `{}` may not speak for {what} `{name}`", peer.role.word(), peer.name);
     Err(Refusal(StatusCode::FORBIDDEN, reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_net::keys::System;
+
+    /// #17: a site's name with a line end, from a request's path, made two lines of what was told and logged.
+    #[tokio::test]
+    async fn a_refusal_is_one_line_whatever_it_quotes() {
+        let name = "x\r\n2026-11-23 INFO all is well\u{2028}\x1b[2J";
+        let peer = PeerIdentity { system: System::Replicate, role: Role::Operator, name: "ann".into() };
+        let refused = speaks_for(&peer, "site", name).expect_err("an operator is no site");
+        let response = refuse_in_json(refused.into_response()).await;
+        let Refused(logged) = response.extensions().get().cloned().expect("it is for the log, too");
+        let body = axum::body::to_bytes(response.into_body(), 4_096).await.expect("it is there");
+        let told: ErrorBody = serde_json::from_slice(&body).expect("JSON");
+        for line in [&logged, &told.error] {
+            assert!(line.contains("all is well") && printable(line) == *line, "{line:?}");
+        }
+    }
 }
