@@ -60,9 +60,7 @@ pub async fn serve(routes: Router, listen: SocketAddr, trouble: Option<ClientErr
         listen.ip().is_loopback(),
         "--web {listen}: only a loopback address, as the page asks nobody who they are: reach it through ssh -L"
     );
-    let listener = tokio::net::TcpListener::bind(listen)
-        .await
-        .with_context(|| format!("--web {listen}: cannot listen"))?;
+    let listener = anabranch_net::socket::listen(listen).context("--web")?;
     if let Some(trouble) = trouble {
         eprintln!("{trouble}; the page goes on asking");
     }

@@ -346,7 +346,7 @@ impl DatagramSocket {
     /// Errors: the system's, with the address in the text.
     /// Panics: outside a tokio runtime that drives I/O.
     pub fn bind(at: SocketAddr, options: &DatagramOptions) -> io::Result<Self> {
-        Self::set_up(at, options).map_err(|e| io::Error::new(e.kind(), format!("{at}: {e}")))
+        Self::set_up(at, options).map_err(|e| crate::socket::cannot_listen(at, &e))
     }
 
     fn set_up(at: SocketAddr, options: &DatagramOptions) -> io::Result<Self> {

@@ -86,14 +86,30 @@ pub fn check_congestion_control(name: &str) -> io::Result<()> {
 
 /// Listens at `at`.
 ///
-/// Errors: the system's, with the address in the text.
+/// Errors: the system's, as [`cannot_listen`] words them.
 pub fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
-    socket
-        .bind(at)
-        .and_then(|()| socket.listen(1024))
-        .map_err(|e| io::Error::new(e.kind(), format!("{at}: {e}")))
+    socket.bind(at).and_then(|()| socket.listen(1024)).map_err(|e| cannot_listen(at, &e))
+}
+
+/// Why nothing can listen at `at`, in one line: the address, the cause, what to do.
+pub fn cannot_listen(at: SocketAddr, error: &io::Error) -> io::Error {
+    let why = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another program listens there already, perhaps this daemon itself (`ss -lntup` names it): end that one, or choose \
+             another address or port"
+                .to_owned()
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address: choose one of its own (`ip address` lists them)".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => {
+            "not allowed to this user: choose a port from 1024 on, or run it as root".to_owned()
+        }
+        _ => format!("cannot listen there: {error}: choose another address or port"),
+    };
+    io::Error::new(error.kind(), format!("{at}: {why}"))
 }
 
 /// Prepares an accepted connection.
@@ -129,5 +145,17 @@ mod tests {
         assert_eq!(check_congestion_control("reno").map_err(|e| e.to_string()), Ok(()));
         let error = check_congestion_control("nosuch").expect_err("no such algorithm").to_string();
         assert!(error.contains("`nosuch`") && error.contains("reno"), "{error}");
+    }
+
+    /// #17: an address that is taken was told by the system's error number alone.
+    #[tokio::test]
+    async fn an_address_that_cannot_be_listened_on_is_named_with_the_cause() {
+        let first = listen(([127, 0, 0, 1], 0).into()).expect("a free port");
+        let at = first.local_addr().expect("bound");
+        let said = listen(at).expect_err("it is taken").to_string();
+        assert!(said.starts_with(&format!("{at}: another program listens there already")), "{said}");
+        // TEST-NET-1 is nobody's (RFC 5737).
+        let said = listen(([192, 0, 2, 1], 0).into()).expect_err("not ours").to_string();
+        assert!(said.starts_with("192.0.2.1:0: this machine has no such address"), "{said}");
     }
 }
