@@ -3,8 +3,9 @@
 //! [`keys`] makes a working set of certificates; [`tls`] turns them into mutually authenticated connections and tells who
 //! the other end is; [`socket`] is TCP as a hop needs it, [`cause`] says why one failed. [`datagram`] is UDP for many
 //! datagrams a second, and [`seal`] makes datagrams that only the two ends of a TLS session can write and read.
-//! [`admission`] is for listeners: who is let in, and who is dropped when there are too many. [`private`] opens files that are
-//! their owner's alone. A driver room: it may read clocks, open sockets and files. It knows no system.
+//! [`admission`] is for listeners: who is let in, and who is dropped when there are too many; [`refusals`] is for their log.
+//! [`private`] opens files that are their owner's alone. A driver room: it may read clocks, open sockets and files. It knows no
+//! system.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets, files and clocks are its business")]
 
 pub mod admission;
@@ -14,6 +15,7 @@ pub mod datagram;
 pub mod identity;
 pub mod keys;
 pub mod private;
+pub mod refusals;
 pub mod resolve;
 pub mod revoked;
 pub mod seal;
