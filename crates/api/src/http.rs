@@ -114,8 +114,13 @@ fn unregistered() -> Refusal {
     Refusal(StatusCode::CONFLICT, "this session is not known here: register again".into())
 }
 
-fn no_transfer(id: u64) -> Refusal {
-    Refusal(StatusCode::NOT_FOUND, format!("no transfer {id}: it never was, or is forgotten"))
+fn no_transfer(peer: &PeerIdentity, id: u64) -> Refusal {
+    let why = match peer.role {
+        Role::Operator => "it never was, or is forgotten".to_owned(),
+        // Which of the three is not for it to know.
+        role => format!("it never was, is forgotten, or is none of {} `{}`", role.word(), peer.name),
+    };
+    Refusal(StatusCode::NOT_FOUND, format!("no transfer {id}: {why}"))
 }
 
 #[utoipa::path(post, path = "/v1/sites/{site}/register", params(("site" = String, Path)), request_body = RegisterRequest,
@@ -152,19 +157,14 @@ async fn register(
                 a.link,
                 printable(&peer.name)
             );
-            tracing::warn!("{reason}");
             return Err(Refusal(StatusCode::BAD_REQUEST, reason));
         }
     }
-    let refused = |status: StatusCode, reason: String| {
-        tracing::warn!(site = peer.name, "relay refused: {reason}");
-        Refusal(status, reason)
-    };
     let own = TopologyDigest::of(topology);
     let other = request.topology.unwrap_or_else(|| own.clone());
     if other.names != own.names {
         let reason = "the relay's topology has other sites or links than this controller's: start both with the same file";
-        return Err(refused(StatusCode::PRECONDITION_FAILED, reason.into()));
+        return Err(Refusal(StatusCode::PRECONDITION_FAILED, reason.into()));
     }
     let warning = (other.whole != own.whole).then(|| {
         "the relay's topology has other rates or delays than the controller's, which are those that count"
@@ -181,7 +181,7 @@ async fn register(
              one, or start the new one with --take-over",
             peer.name
         );
-        refused(StatusCode::LOCKED, reason)
+        Refusal(StatusCode::LOCKED, reason)
     })?;
     Ok(Json(RegisterReply { after, queue, site: site.0, warning }))
 }
@@ -321,12 +321,17 @@ async fn submit(
     Extension(peer): Extension<PeerIdentity>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<SubmitReply>), Refusal> {
-    let submitted = submitted(&controller, &peer, body);
-    if let Err(Refusal(_, reason)) = &submitted {
-        let who = format!("{} `{}`", peer.role.word(), peer.name);
-        tracing::warn!("a transfer of {} is refused: {}", printable(&who), printable(reason));
+    let (request, attach) = asked(&controller, &peer, body)?;
+    let submitted = if attach {
+        controller.submit_or_attach(request)
+    } else {
+        controller.submit(request).map(Submitted::New)
+    };
+    match submitted {
+        Ok(Submitted::New(id)) => Ok((StatusCode::CREATED, Json(SubmitReply { id: id.0, attached: false }))),
+        Ok(Submitted::Attached(id)) => Ok((StatusCode::OK, Json(SubmitReply { id: id.0, attached: true }))),
+        Err(error) => Err(refused(&error)),
     }
-    submitted
 }
 
 /// What is asked for by whom, if he may, and whether he would follow what is under way.
@@ -350,24 +355,6 @@ fn asked(
         return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, trouble));
     }
     Ok((request, attach))
-}
-
-fn submitted(
-    controller: &Controller,
-    peer: &PeerIdentity,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<(StatusCode, Json<SubmitReply>), Refusal> {
-    let (request, attach) = asked(controller, peer, body)?;
-    let submitted = if attach {
-        controller.submit_or_attach(request)
-    } else {
-        controller.submit(request).map(Submitted::New)
-    };
-    match submitted {
-        Ok(Submitted::New(id)) => Ok((StatusCode::CREATED, Json(SubmitReply { id: id.0, attached: false }))),
-        Ok(Submitted::Attached(id)) => Ok((StatusCode::OK, Json(SubmitReply { id: id.0, attached: true }))),
-        Err(error) => Err(refused(&error)),
-    }
 }
 
 fn refused(error: &SubmitError) -> Refusal {
@@ -478,7 +465,7 @@ fn may_look(controller: &Controller, peer: &PeerIdentity, request: &TransferRequ
 /// A transfer that the peer may look at. Others are to it as if they were not.
 fn seen(controller: &Controller, peer: &PeerIdentity, id: u64) -> Result<TransferStatus, Refusal> {
     let status = controller.status(TransferId(id)).filter(|s| may_look(controller, peer, &s.request));
-    status.ok_or_else(|| no_transfer(id))
+    status.ok_or_else(|| no_transfer(peer, id))
 }
 
 #[derive(serde::Deserialize)]
@@ -542,9 +529,15 @@ async fn plan(
 ) -> Result<Response, Refusal> {
     seen(&controller, &peer, id)?;
     let id_of = TransferId(id);
-    let plan = if which.widest { controller.widest_plan(id_of) } else { controller.plan(id_of) }
-        .ok_or_else(|| Refusal(StatusCode::NOT_FOUND, format!("no plan of a transfer {id} yet")))?;
-    Ok(Json(plan).into_response())
+    let plan = if which.widest { controller.widest_plan(id_of) } else { controller.plan(id_of) };
+    Ok(match plan {
+        Some(plan) => Json(plan).into_response(),
+        // No refusal: who watches a transfer asks until there is one.
+        None => {
+            let error = format!("no plan of a transfer {id} yet");
+            (StatusCode::NOT_FOUND, Json(ErrorBody { error })).into_response()
+        }
+    })
 }
 
 #[utoipa::path(delete, path = "/v1/transfers/{id}", params(("id" = u64, Path)),

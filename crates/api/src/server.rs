@@ -2,16 +2,17 @@
 //!
 //! HTTP/1.1 only. Leaves out: what is asked (the `http` module). Read [`Server`] first.
 
-use crate::answer::{BODY_BYTES_MAX, ErrorBody};
+use crate::answer::{BODY_BYTES_MAX, Refusal, Refused};
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::PeerIdentity;
+use anabranch_net::refusals::Refusals;
+use anabranch_net::tls::{PeerIdentity, stranger};
 use axum::body::{HttpBody as _, to_bytes};
 use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::{IntoResponse as _, Json, Response};
+use axum::response::{IntoResponse as _, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::net::{IpAddr, SocketAddr};
@@ -62,13 +63,8 @@ impl ServeConfig {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The address cannot be listened on.
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// The system's reason.
-        error: std::io::Error,
-    },
+    /// The address, as the error says, cannot be listened on.
+    Bind(std::io::Error),
     /// The keys are not those of the system's controller.
     WrongHolder {
         /// Whose they are.
@@ -81,9 +77,7 @@ pub enum ServeError {
 impl std::fmt::Display for ServeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Bind { address, error } => {
-                write!(f, "{address}: cannot listen there: {error}: choose another address or port")
-            }
+            Self::Bind(error) => write!(f, "{error}"),
             Self::WrongHolder { found, system } => {
                 let role = system.role_name(Role::Controller).unwrap_or(Role::Controller.word());
                 write!(f, "the service was given the keys of {found}: give it those of the {system} {role}")
@@ -140,6 +134,8 @@ struct Bodies {
 pub const SMALL_BODY_BYTES: usize = 64 << 10;
 /// What a connection's requests are read into, at most; a request's head must fit.
 const READ_BUFFER_BYTES: usize = 32 << 10;
+/// Characters of a request's path in the log.
+const PATH_SHOWN_MAX: usize = 100;
 
 impl<S: Service> Server<S> {
     /// Listens.
@@ -150,9 +146,7 @@ impl<S: Service> Server<S> {
         if (found.system, found.role) != (S::SYSTEM, Role::Controller) {
             return Err(ServeError::WrongHolder { found: found.clone(), system: S::SYSTEM });
         }
-        let listener = TcpListener::bind(config.address)
-            .await
-            .map_err(|error| ServeError::Bind { address: config.address, error })?;
+        let listener = anabranch_net::socket::listen(config.address).map_err(ServeError::Bind)?;
         Ok(Self { listener, identity: identity.clone(), service, config })
     }
 
@@ -167,7 +161,9 @@ impl<S: Service> Server<S> {
     pub async fn run(self) {
         let Self { listener, identity, service, config } = self;
         let bodies = Bodies { large: Arc::new(Semaphore::new(1)), patience: config.patience };
+        let refusals = Arc::new(Refusals::default());
         let router = service.router().layer(from_fn_with_state(bodies, limit_body)).layer(from_fn(limit));
+        let router = router.layer(from_fn_with_state(Arc::clone(&refusals), note_refusal));
         let admission = Admission::new(config.half_open);
         let requests_max = config.peer_requests_max;
         let places = Places::new(config.connections_max, config.peer_connections_max, move || PeerLimits {
@@ -179,10 +175,11 @@ impl<S: Service> Server<S> {
             loop {
                 let arrival = admission.accept(&listener).await;
                 let (identity, router, places) = (identity.clone(), router.clone(), places.clone());
-                let patience = config.patience;
+                let (refusals, patience) = (Arc::clone(&refusals), config.patience);
                 connections.spawn(async move {
                     let from = arrival.from();
-                    if let Err(reason) = serve_one(arrival, identity, router, places, patience).await {
+                    let served = serve_one(arrival, identity, router, places, &refusals, patience);
+                    if let Err(reason) = served.await {
                         tracing::debug!("{from}: {reason}");
                     }
                 });
@@ -201,22 +198,28 @@ async fn serve_one(
     identity: Identity,
     router: axum::Router,
     places: Places<PeerLimits>,
+    refusals: &Refusals,
     patience: Duration,
 ) -> Result<(), String> {
     arrival.tcp().set_nodelay(true).map_err(|e| e.to_string())?;
-    let from = PeerAddress(arrival.tcp().peer_addr().map_err(|e| e.to_string())?.ip().to_canonical());
+    let from = arrival.from().ip().to_canonical();
     let identified = arrival.identify(identity.server_config()).await;
-    let (stream, peer, half_open) = identified.map_err(|e| anabranch_net::tls::explain("a caller", &e))?;
+    let (stream, peer, half_open) = identified.map_err(|error| {
+        if let Some(line) = stranger(from, &error) {
+            refusals.note(&line);
+        }
+        error.to_string()
+    })?;
     // Whom it is from is its greeting: what is not asked in time ends below.
     drop(half_open);
     let place = places.take(&peer).map_err(|crowded| {
-        tracing::warn!("connection refused: {crowded}");
+        refusals.note(&format!("connection refused: {crowded}"));
         crowded.to_string()
     })?;
     let limits = PeerLimits::clone(place.common());
     let guard = identity.guard(stream.get_ref().1);
     let who = peer.to_string();
-    let router = router.layer(Extension(peer)).layer(Extension(limits)).layer(Extension(from));
+    let router = router.layer(Extension(peer)).layer(Extension(limits)).layer(Extension(PeerAddress(from)));
     let service = TowerToHyperService::new(router);
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -233,7 +236,26 @@ async fn serve_one(
 }
 
 fn busy(error: &str) -> Response {
-    (StatusCode::TOO_MANY_REQUESTS, Json(ErrorBody { error: error.into() })).into_response()
+    Refusal(StatusCode::TOO_MANY_REQUESTS, error.into()).into_response()
+}
+
+/// Writes a request that is refused to the log.
+async fn note_refusal(
+    State(refusals): State<Arc<Refusals>>,
+    Extension(peer): Extension<PeerIdentity>,
+    Extension(PeerAddress(from)): Extension<PeerAddress>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = next.run(request).await;
+    // To register again is what every site and host is asked to do after a restart.
+    let is_news = response.status() != StatusCode::CONFLICT || path.starts_with("/v1/transfers");
+    if let Some(Refused(reason)) = response.extensions().get().filter(|_| is_news) {
+        let path: String = path.chars().take(PATH_SHOWN_MAX).collect();
+        refusals.note(&format!("{peer} at {from} is refused: {reason} ({method} {path})"));
+    }
+    response
 }
 
 /// Refuses a peer's request while too many others of it are under way.
@@ -267,11 +289,11 @@ async fn limit_body(
         Ok(Ok(body)) => body,
         Ok(Err(error)) => {
             let error = format!("body: {error}: at most {BODY_BYTES_MAX} bytes");
-            return (StatusCode::PAYLOAD_TOO_LARGE, Json(ErrorBody { error })).into_response();
+            return Refusal(StatusCode::PAYLOAD_TOO_LARGE, error).into_response();
         }
         Err(_) => {
             let error = format!("body: not here within {} s", bodies.patience.as_secs());
-            return (StatusCode::REQUEST_TIMEOUT, Json(ErrorBody { error })).into_response();
+            return Refusal(StatusCode::REQUEST_TIMEOUT, error).into_response();
         }
     };
     next.run(Request::from_parts(head, body.into())).await

@@ -544,5 +544,11 @@ pub fn explain(who: &str, error: &std::io::Error) -> String {
     }
 }
 
+/// One line about a caller that TLS kept out, for the log; `None` for who only went away, or never spoke.
+pub fn stranger(from: std::net::IpAddr, error: &std::io::Error) -> Option<String> {
+    let is_tls = error.get_ref().is_some_and(|e| e.is::<rustls::Error>());
+    is_tls.then(|| explain(&format!("a caller from {from}"), error))
+}
+
 #[cfg(test)]
 mod tests;

@@ -33,8 +33,6 @@ const STORE_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 const LONG_DECISION: Duration = Duration::from_ms(200);
 /// After one that takes longer than this, the next waits for as long as it took: half of the time is for who joins and reports.
 const COSTLY_DECISION: Duration = Duration::from_ms(20);
-/// Refusals are logged at most this often.
-const REFUSALS_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 /// The most ended transfers that wait for the store; of more, the oldest are dropped.
 const UNSAVED_MAX: usize = 4_096;
 
@@ -182,8 +180,6 @@ struct State {
     unsaved: VecDeque<EndedView>,
     store_error: Option<String>,
     counters: Counters,
-    /// When one was last logged, and how many were not since then.
-    refusals: (Option<std::time::Instant>, u64),
 }
 
 /// A host's agent that has joined and not gone.
@@ -233,7 +229,6 @@ impl CoordinatorService {
             unsaved: VecDeque::new(),
             store_error: None,
             counters: Counters::default(),
-            refusals: (None, 0),
         };
         let (state, changed, ended) = (Mutex::new(state), Notify::new(), Notify::new());
         Self { shared: Arc::new(Shared { config, state, changed, history, ended }) }
@@ -250,11 +245,7 @@ impl CoordinatorService {
         });
         match &joined {
             Ok(rate) => tracing::info!("host {name} has joined, from {from}, with a link of {rate}"),
-            Err(error) => {
-                let mut state = self.lock();
-                state.counters.joins_refused += 1;
-                state.log_refusal(name, &format!("from {from}: {error}"));
-            }
+            Err(_) => self.lock().counters.joins_refused += 1,
         }
         joined.map(drop)
     }
@@ -262,8 +253,7 @@ impl CoordinatorService {
     pub(super) fn reports(&self, name: &str, request: ReportsRequest) -> Result<(), ReportError> {
         self.change(|state, now| {
             state.hear(now, name, request.session)?;
-            let taken = state.report(now, name, request);
-            taken.inspect_err(|error| state.log_refusal(name, &error.to_string()))
+            state.report(now, name, request)
         })
     }
 
@@ -568,22 +558,6 @@ impl State {
     fn agent(&mut self, name: &str, session: u64) -> Result<&mut Agent, ReportError> {
         let agent = self.agents.get_mut(name).filter(|agent| agent.session == session);
         agent.ok_or_else(|| ReportError::NotJoined(name.to_owned()))
-    }
-
-    /// Says in the log that a host is refused, but not more than once a second: some ask again and again.
-    fn log_refusal(&mut self, name: &str, reason: &str) {
-        let now = std::time::Instant::now();
-        let (said_at, unsaid) = &mut self.refusals;
-        if said_at.is_some_and(|at| now < at + REFUSALS_EVERY) {
-            *unsaid += 1;
-            return;
-        }
-        let more = match std::mem::take(unsaid) {
-            0 => String::new(),
-            unsaid => format!(" ({unsaid} more since the last that was said)"),
-        };
-        *said_at = Some(now);
-        tracing::warn!("host {name} is refused: {reason}{more}");
     }
 
     /// Notes that the host's present agent said something.
