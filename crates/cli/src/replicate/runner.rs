@@ -22,13 +22,15 @@ use crate::partial::PartialFile;
 use anabranch_net::admission::Place;
 use anabranch_net::identity::{Guard, Identity};
 use anabranch_replicate::control::{
-    FailureKind, FlowDigest, FlowProgress, FlowSide, FlowVector, Priority, Report, SiteProgram,
+    FailureKind, FlowDigest, FlowProgress, FlowSide, FlowVector, Incoming, Outgoing, Priority, Report,
+    SiteProgram,
 };
 use anabranch_replicate::msg::Hello;
 use anabranch_replicate::plan::FlowId;
 use anabranch_replicate::site::{Event, Packet, ProgramError, Site, Write};
 use anabranch_replicate::symbol::Symbol;
 use anabranch_units::SiteId;
+use anabranch_units::text::printable;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
@@ -417,6 +419,27 @@ impl Share {
     }
 }
 
+/// A flow and the site at its other end.
+struct Hop<'a> {
+    flow: FlowId,
+    peer: SiteId,
+    name: &'a str,
+    /// Whether it goes `to` that site or comes `from` it.
+    way: &'static str,
+}
+
+impl<'a> From<&'a Outgoing> for Hop<'a> {
+    fn from(out: &'a Outgoing) -> Self {
+        Self { flow: out.flow, peer: out.to, name: &out.to_name, way: "to" }
+    }
+}
+
+impl<'a> From<&'a Incoming> for Hop<'a> {
+    fn from(comes: &'a Incoming) -> Self {
+        Self { flow: comes.flow, peer: comes.from, name: &comes.from_name, way: "from" }
+    }
+}
+
 impl Shared {
     /// True for a group that fills another.
     fn fills(&self, group: u16) -> bool {
@@ -450,16 +473,15 @@ impl Shared {
         }
     }
 
-    fn hop_failed(&self, flow: FlowId, peer: SiteId, reason: String) {
-        self.hop_is_lost(flow, peer, false, reason);
+    fn hop_failed<'a>(&self, hop: impl Into<Hop<'a>>, reason: String) {
+        self.hop_is_lost(hop, false, reason);
     }
 
-    fn hop_is_lost(&self, flow: FlowId, peer: SiteId, unconnected: bool, reason: String) {
+    fn hop_is_lost<'a>(&self, hop: impl Into<Hop<'a>>, unconnected: bool, reason: String) {
         if !self.broken.swap(true, Relaxed) {
-            tracing::warn!(
-                transfer = self.program.run.transfer.0,
-                "the hop to or from site {peer} failed: {reason}"
-            );
+            let Hop { flow, peer, name, way } = hop.into();
+            let transfer = self.program.run.transfer.0;
+            tracing::warn!(transfer, "the hop {way} {} failed: {}", printable(name), printable(&reason));
             self.report(Report::HopFailed { run: self.program.run, flow, peer, unconnected, reason });
         }
     }

@@ -10,13 +10,15 @@ use anabranch_graph::Topology;
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Place, Places};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
-use anabranch_net::tls::PeerIdentity;
+use anabranch_net::refusals::Refusals;
+use anabranch_net::tls::{PeerIdentity, stranger};
 use anabranch_replicate::control::{
     Attributes, Command, FailureKind, FileHash, Report, Run, SiteProgram, Submitter, TransferId,
 };
 use anabranch_replicate::msg::{Hello, HelloReply};
 use anabranch_replicate::name::normal;
 use anabranch_units::SiteId;
+use anabranch_units::text::printable;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, Metadata};
 use std::io;
@@ -118,6 +120,7 @@ pub struct Service {
     finish_later: Mutex<BTreeMap<Run, Finish>>,
     /// Commands that wait for an earlier one of the same transfer; a transfer is here while a thread serves it.
     waiting: Mutex<BTreeMap<TransferId, VecDeque<Command>>>,
+    refusals: Refusals,
 }
 
 /// A [`Command::Finish`] that waits for its file.
@@ -156,6 +159,7 @@ impl Service {
             installed: Notify::new(),
             finish_later: Mutex::default(),
             waiting: Mutex::default(),
+            refusals: Refusals::default(),
         });
         let admission = Admission::new(service.config.half_open);
         let places = Places::new(CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, || ());
@@ -191,6 +195,9 @@ impl Service {
             && reason.contains("Too many open files")
         {
             *kind = FailureKind::Busy;
+        }
+        if let Report::Failed { run, reason, .. } = &report {
+            tracing::warn!(transfer = run.transfer.0, "its part here failed: {}", printable(reason));
         }
         // The receiver goes only when the daemon ends.
         let _ = self.reports.send(report);
@@ -533,6 +540,7 @@ impl Service {
             match finished {
                 Ok(()) => {
                     lock(&self.files).remove(&name);
+                    tracing::info!(transfer = run.transfer.0, bytes = length, "{name} is here, verified");
                     Ok(Report::Completed { run })
                 }
                 Err(FinishError::Mismatch { have }) => Ok(Report::SinkDone { run, have }),
@@ -549,7 +557,7 @@ impl Service {
             tokio::spawn(async move {
                 let from = arrival.from();
                 if let Err(error) = service.greet(arrival, &places).await {
-                    tracing::debug!(%from, %error, "data connection refused");
+                    tracing::debug!("data connection of {from}: {error}");
                 }
             });
         }
@@ -564,9 +572,15 @@ impl Service {
             ..Default::default()
         };
         anabranch_net::socket::configure(arrival.tcp(), &options)?;
-        let (stream, peer, half_open) = arrival.identify(self.identity.server_config()).await?;
+        let from = arrival.from().ip().to_canonical();
+        let identified = arrival.identify(self.identity.server_config()).await;
+        let (stream, peer, half_open) = identified.inspect_err(|error| {
+            if let Some(line) = stranger(from, error) {
+                self.refusals.note(&line);
+            }
+        })?;
         let place = places.take(&peer).map_err(|crowded| {
-            tracing::warn!("data connection refused: {crowded}");
+            self.refusals.note(&format!("data connection refused: {crowded}"));
             io::Error::other(crowded)
         })?;
         half_open.within(self.greeted(stream, peer, place)).await
@@ -587,7 +601,12 @@ impl Service {
             Some(runner) if peer.role == Role::Site && runner.expects(hello, &peer.name) => {
                 HelloReply::Welcome
             }
-            Some(_) => HelloReply::Refused,
+            Some(_) => {
+                let transfer = hello.run.transfer;
+                self.refusals
+                    .note(&format!("{peer} is refused: it has nothing to send here of transfer {transfer}"));
+                HelloReply::Refused
+            }
         };
         if runner.as_ref().is_some_and(|r| r.fills(hello.flow)) {
             // Starved, it acknowledges nothing for as long as others need the link.

@@ -67,9 +67,9 @@ impl Shared {
         let stream = match self.connect(out, stripe, identity).await {
             Ok(stream) => stream,
             Err(NoConnection::Unreached(reason)) => {
-                return self.hop_is_lost(out.flow, out.to, true, reason);
+                return self.hop_is_lost(out, true, reason);
             }
-            Err(NoConnection::NotTaken(reason)) => return self.hop_failed(out.flow, out.to, reason),
+            Err(NoConnection::NotTaken(reason)) => return self.hop_failed(out, reason),
         };
         if waiting.fetch_sub(1, Relaxed) == 1 {
             // What the connections run on, also of an attempt that is over before the first regular report.
@@ -90,7 +90,7 @@ impl Shared {
             reason = guard.withdrawn() => Err(io::Error::other(reason)),
         };
         if let Err(error) = result {
-            self.hop_failed(out.flow, out.to, format!("at {}: {}", out.address, cause(&error)));
+            self.hop_failed(out, format!("at {}: {}", out.address, cause(&error)));
         }
     }
 
@@ -301,7 +301,7 @@ impl Shared {
         if fills {
             return tracing::info!(flow = flow.0, from = %from.from_name, "fills no more: {}", cause(&result));
         }
-        self.hop_failed(flow, from.from, cause(&result));
+        self.hop_failed(from, cause(&result));
     }
 
     async fn read_frames(&self, flow: FlowId, read: &mut ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
