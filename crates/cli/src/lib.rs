@@ -42,7 +42,7 @@ struct Cli {
     /// Say more on stderr; twice for everything.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// Say nothing on stderr but errors.
+    /// Say nothing on stderr but errors; daemons say warnings, too.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
     /// How the log on stderr is written: lines for people, or an object a line for programs.
@@ -109,14 +109,13 @@ impl Verb {
     }
 }
 
+/// What the log says, from `--quiet` on.
+const LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
+
 /// Sends log lines to stderr, as the user wants them.
 fn begin_log(cli: &Cli) {
-    let level = match (cli.quiet, cli.verbose + u8::from(cli.verb.is_daemon())) {
-        (true, _) => "error",
-        (_, 0) => "warn",
-        (_, 1) => "info",
-        _ => "debug",
-    };
+    let asked = if cli.quiet { 0 } else { 1 + usize::from(cli.verbose) };
+    let level = LEVELS[(asked + usize::from(cli.verb.is_daemon())).min(LEVELS.len() - 1)];
     let filter = tracing_subscriber::EnvFilter::try_from_env("ANABRANCH_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("error,anabranch={level}")));
     let log =

@@ -55,8 +55,8 @@ impl Noun {
 /// Errors: one line for the user.
 pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
     match noun {
-        Noun::Controller(args) => controller::run(&args),
-        Noun::Relay(args) => relay::run(&args),
+        Noun::Controller(args) => controller::run(&args, quiet),
+        Noun::Relay(args) => relay::run(&args, quiet),
         Noun::Send(args) => send::run(&args, quiet),
         Noun::Plan(args) => plan::run(&args),
         Noun::Status(args) => status::run(&args, quiet),

@@ -49,7 +49,7 @@ const OWN_DESCRIPTORS: u64 = 64;
 /// Runs it until it is told to end.
 ///
 /// Errors: one line for the user.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
     let files = CredentialFiles::in_set(&args.keys, System::Replicate, Role::Controller, "controller");
     let identity = Identity::load(&files)?;
@@ -64,11 +64,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         config.coordinator.joint = args.joint.then(JointConfig::default);
         let controller = Controller::open(config)?;
         let server = Server::bind(controller, &identity, serve).await?;
-        eprintln!("controller listens on https://{}", server.local_addr()?);
+        if !quiet {
+            eprintln!("controller listens on https://{}", server.local_addr()?);
+        }
         tokio::select! {
             () = server.run() => {}
             never = crate::keys::follow(&identity) => match never {},
-            () = crate::process::asked_to_end() => eprintln!("controller ends; transfers go on when it is back"),
+            () = crate::process::asked_to_end() => if !quiet {
+                eprintln!("controller ends; transfers go on when it is back");
+            }
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -85,7 +85,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Runs it until it is told to end.
 ///
 /// Errors: one line for the user.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
     let site = network::site(&topology, &args.site)?;
     let name = topology.site(site).name.clone();
@@ -112,7 +112,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         // patience.
         let (reports, reports_in) = mpsc::unbounded_channel();
         if let Some(fault) = args.inject_fault {
-            tracing::warn!(?fault, "this site does wrong on purpose: --inject-fault is for tests");
+            tracing::warn!(
+                flip_ppm = fault.flip_ppm,
+                "this site does wrong on purpose: --inject-fault is for tests"
+            );
         }
         let fault = args.inject_fault.unwrap_or_default();
         let (served, keep) = (Arc::clone(&folder), args.keep_partial.to_std());
@@ -124,7 +127,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         });
         let config = SiteConfig { folder, accept, memory_max: args.memory.as_u64(), half_open, fault };
         let service = Service::start(config, identity.clone(), vec![listener], reports);
-        eprintln!("site {name} takes data on {listen}; controller {}", args.controller);
+        if !quiet {
+            eprintln!("site {name} takes data on {listen}; controller {}", args.controller);
+        }
         let session = crate::process::random()?;
         let digest = Some(TopologyDigest::of(&topology));
         let registration =
@@ -135,7 +140,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             never = send_reports(&link, reports_in) => match never {},
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => {
-                eprintln!("site ends; what has arrived is kept");
+                if !quiet {
+                    eprintln!("site ends; what has arrived is kept");
+                }
                 Ok(ExitCode::SUCCESS)
             }
         }

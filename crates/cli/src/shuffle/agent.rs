@@ -320,8 +320,8 @@ impl Agent {
             let error = match self.join().await {
                 Ok(session) => {
                     pause = RETRY.0;
-                    if std::mem::take(&mut is_away) && !self.quiet {
-                        eprintln!("the coordinator is back");
+                    if std::mem::take(&mut is_away) {
+                        tracing::info!("the coordinator is back");
                     }
                     let Err(error) = self.converse(session).await;
                     error
