@@ -15,6 +15,7 @@ mod fill;
 mod gather;
 mod hostile;
 mod keys;
+mod logs;
 mod net;
 mod readme;
 mod replay;
@@ -24,7 +25,8 @@ mod silent;
 mod simulate;
 mod together;
 
-use std::process::{Command, Output, Stdio};
+use net::anabranch;
+use std::process::Output;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static SKIPPED: AtomicU32 = AtomicU32::new(0);
@@ -39,12 +41,6 @@ pub fn skip(why: &str) {
     );
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
     eprintln!("skipped ({count} so far): {why}");
-}
-
-fn anabranch() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
-    command.stdin(Stdio::null()).env_remove("ANABRANCH_LOG");
-    command
 }
 
 /// What `anabranch` answers to `args`.

@@ -456,7 +456,7 @@ impl Sent {
 pub struct Local {
     folder: tempfile::TempDir,
     address: String,
-    daemons: Vec<Child>,
+    daemons: BTreeMap<String, Child>,
     log: Arc<Mutex<Vec<String>>>,
 }
 
@@ -468,15 +468,22 @@ impl Local {
 
     /// As [`Local::start`], where relays have more arguments.
     pub fn start_with(toml: &str, sites: &[&str], more: &[&str]) -> Self {
+        Self::start_as(toml, sites, &[], more)
+    }
+
+    /// As [`Local::start`], where the controller and the relays have more arguments.
+    pub fn start_as(toml: &str, sites: &[&str], controller: &[&str], relays: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut local = Self { folder, address: String::new(), daemons: Vec::new(), log: Arc::default() };
+        let mut local =
+            Self { folder, address: String::new(), daemons: BTreeMap::new(), log: Arc::default() };
         std::fs::write(local.path("network.toml"), toml).expect("the folder is ours");
         local.keys("keys/replicate");
         let mut command =
             local.command(&["controller", "--listen", "127.0.0.1:0", "--topology", "network.toml"]);
-        let mut controller = command.stderr(Stdio::piped()).spawn().expect("the controller starts");
+        command.args(controller).stderr(Stdio::piped());
+        let mut controller = command.spawn().expect("the controller starts");
         let stderr = controller.stderr.take().expect("it is piped");
-        local.daemons.push(controller);
+        local.daemons.insert(CONTROLLER.to_owned(), controller);
         let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
         let first = lines.next().expect("the controller says where it listens");
         local.address = first.rsplit_once("https://").expect("an address").1.to_owned();
@@ -484,23 +491,22 @@ impl Local {
         std::thread::spawn(move || lines.for_each(|l| log.lock().expect("no panic").push(l)));
         for site in sites {
             let mut command = local.relay(site, site);
-            command.args(more).stderr(Stdio::null());
-            local.daemons.push(command.spawn().expect("the site starts"));
+            command.args(relays);
+            local.keep(site, command);
         }
         local
     }
 
     /// The controller's log from its second line to the first with `last`, which must come in time.
     pub fn log_until(&self, last: &str) -> Vec<String> {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let log = self.log.lock().expect("no panic").clone();
-            if let Some(i) = log.iter().position(|l| l.contains(last)) {
-                return log[..=i].to_vec();
-            }
-            assert!(Instant::now() < end, "no `{last}` in {log:#?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until(last, || self.log.lock().expect("no panic").clone())
+    }
+
+    /// The same of a relay's.
+    pub fn relay_log_until(&self, site: &str, last: &str) -> Vec<String> {
+        let path = self.path(&format!("{site}.log"));
+        let text = || std::fs::read_to_string(&path).unwrap_or_default();
+        until(last, || text().lines().map(str::to_owned).collect())
     }
 
     /// A site's daemon that serves a folder of this name.
@@ -512,18 +518,26 @@ impl Local {
         command
     }
 
-    /// Runs a daemon until the end.
-    pub fn keep(&mut self, mut daemon: Command) {
-        self.daemons.push(daemon.stderr(Stdio::null()).spawn().expect("the daemon starts"));
+    /// Runs a site's daemon until the end.
+    pub fn keep(&mut self, site: &str, mut daemon: Command) {
+        let log = std::fs::File::create(self.path(&format!("{site}.log"))).expect("the folder is ours");
+        self.daemons.insert(site.to_owned(), daemon.stderr(log).spawn().expect("the daemon starts"));
+    }
+
+    /// Kills a daemon, a site's or [`CONTROLLER`].
+    pub fn kill(&mut self, who: &str) {
+        let mut child = self.daemons.remove(who).expect("it runs");
+        child.kill().expect("ours to kill");
+        child.wait().expect("ours to reap");
     }
 
     /// Kills the controller and starts it again at its address.
     pub fn restart_controller(&mut self) {
-        let _ = self.daemons[0].kill();
-        self.daemons[0].wait().expect("ours to reap");
+        self.kill(CONTROLLER);
         let address = self.address.clone();
         let mut again = self.command(&["controller", "--listen", &address, "--topology", "network.toml"]);
-        self.daemons[0] = again.stderr(Stdio::null()).spawn().expect("the controller starts");
+        let again = again.stderr(Stdio::null()).spawn().expect("the controller starts");
+        self.daemons.insert(CONTROLLER.to_owned(), again);
     }
 
     /// All transfers, as `status --json` has them.
@@ -574,10 +588,23 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        for daemon in &mut self.daemons {
+        for daemon in self.daemons.values_mut() {
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
+    }
+}
+
+/// A log up to its first line with `last`, which must come in time.
+fn until(last: &str, log: impl Fn() -> Vec<String>) -> Vec<String> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let log = log();
+        if let Some(i) = log.iter().position(|l| l.contains(last)) {
+            return log[..=i].to_vec();
+        }
+        assert!(Instant::now() < end, "no `{last}` in {log:#?}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

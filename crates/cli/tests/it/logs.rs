@@ -1,0 +1,252 @@
+//! What daemons say: a line for whatever begins, waits, fails, ends, comes, goes and is refused, in words.
+
+#![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
+
+use super::control::{TRIANGLE, send};
+use super::net::{CONTROLLER, Local, anabranch, run};
+use super::text;
+use anabranch_api::{Client, ClientError};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::CredentialFiles;
+use anabranch_replicate::control::TransferId;
+use std::process::Command;
+use std::time::Duration;
+
+/// #17: daemons log by default, and a transfer's events stood in the controller's log as Rust writes its structs.
+#[test]
+fn a_transfer_stands_in_the_controllers_log_in_words() {
+    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+    std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
+    let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = run(send(&local, &["--quiet", "missing", "--to", "tokyo"]));
+    assert_eq!(code, Some(1), "{said}");
+    let log = local.log_until("ended: failed");
+    let has = |line: &str| log.iter().any(|l| l.contains(line) && l.contains("transfer"));
+    for line in [
+        "begins: file from paris to tokyo",
+        "tokyo: has the file, verified",
+        "ended: every destination has the file",
+        "begins: missing from paris to tokyo",
+        "tokyo: failed: ",
+    ] {
+        assert!(has(line), "{line}: {log:#?}");
+    }
+    assert!(!log.iter().any(|l| l.contains('{') || l.contains("kind=")), "{log:#?}");
+    assert!(!log.iter().any(|l| l.contains("planned: ")), "an attempt's details are for who asks: {log:#?}");
+}
+
+/// #17: `-vv` wrote commands as Rust writes its structs.
+#[test]
+fn nothing_in_a_log_looks_like_rust_however_much_is_asked_for() {
+    let mut local = Local::start_as(TRIANGLE, &["paris", "tokyo"], &["-vv"], &["-vv"]);
+    let mut lima = local.relay("lima", "lima");
+    lima.args(["-vv", "--advertise", "127.0.0.1:1"]);
+    local.keep("lima", lima);
+    local.wait_for(&["paris", "tokyo", "lima"]);
+    std::fs::write(local.path("paris/file"), vec![7; 1 << 20]).expect("the folder is ours");
+    let (code, said) = run(send(&local, &["file", "--to", "tokyo,lima", "--detach"]));
+    assert_eq!(code, Some(0), "{said}");
+    let tokyo = local.relay_log_until("tokyo", "is here, verified");
+    let (code, said) = run(local.command(&["status", "1", "--cancel", "--controller", local.address()]));
+    assert_eq!(code, Some(0), "{said}");
+    let log = [local.log_until("ended: cancelled"), tokyo, local.relay_log_until("paris", "told to forget")]
+        .concat();
+    // `Name { field: … }`, `Some(…)`, `Name(3)`.
+    let is_rust = |line: &&String| {
+        let braces = line.contains(" { ") || line.contains(": {");
+        braces || line.split('(').rev().skip(1).any(|before| before.ends_with(char::is_alphanumeric))
+    };
+    assert_eq!(log.iter().filter(is_rust).collect::<Vec<_>>(), [""; 0], "{log:#?}");
+}
+
+/// #17: neither log had a line of a site that cannot be reached; a relay named other sites by number.
+#[test]
+fn what_is_left_for_later_waited_for_and_cancelled_has_its_line_and_hops_have_names() {
+    let mut local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+    let mut lima = local.relay("lima", "lima");
+    lima.args(["--advertise", "127.0.0.1:1"]);
+    local.keep("lima", lima);
+    local.wait_for(&["paris", "tokyo", "lima"]);
+    std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
+    let (code, said) = run(send(&local, &["file", "--to", "lima", "--detach"]));
+    assert_eq!(code, Some(0), "{said}");
+    local.log_until("lima is left for later: paris cannot connect to lima at 127.0.0.1:1");
+    local.log_until("waiting for lima, ");
+    local.relay_log_until("paris", "the hop to lima failed: ");
+    let (code, said) = run(local.command(&["status", "1", "--cancel", "--controller", local.address()]));
+    assert_eq!(code, Some(0), "{said}");
+    local.log_until("ended: cancelled");
+}
+
+/// #17: a controller's log said nothing of sites.
+#[test]
+fn a_site_that_comes_and_goes_has_its_lines() {
+    let mut local = Local::start(TRIANGLE, &["paris"]);
+    local.log_until("site is up");
+    local.kill("paris");
+    let log = local.log_until("site is away");
+    assert!(log.iter().all(|line| line.contains("site=\"paris\"")), "{log:#?}");
+    let again = local.relay("paris", "paris");
+    local.kill(CONTROLLER);
+    local.keep("paris", again);
+    local.relay_log_until("paris", "; trying on");
+}
+
+/// #17: nobody could see in a log who was refused what.
+#[test]
+fn refusals_stand_in_the_log_with_who_and_why_and_not_without_end() {
+    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+    std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
+    let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
+    assert_eq!(code, Some(0), "{said}");
+    let status =
+        |more: &[&str]| run(local.command(&[&["status", "--controller", local.address()], more].concat()));
+    // Which is no harm done to who asks: it is over.
+    assert_eq!(status(&["1", "--cancel"]).0, Some(0));
+    local.log_until(
+        "operator `operator` at 127.0.0.1 is refused: transfer 1 is over already (DELETE /v1/transfers/1)",
+    );
+    assert_eq!(status(&["9", "--cancel"]).0, Some(2));
+    local.log_until("is refused: no transfer 9: it never was, or is forgotten");
+
+    // As a site that has nothing to do with it, again and again.
+    let files = CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Site, "lima");
+    let identity = Identity::load(&files).expect("keys of the set");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = Client::new(local.address(), &identity, Duration::from_secs(20)).expect("good settings");
+        for _ in 0..30 {
+            let looked = client.status(TransferId(1)).await;
+            assert!(matches!(looked, Err(ClientError::Refused { status: 404, .. })), "{looked:?}");
+        }
+        let cancelled = client.cancel(TransferId(1)).await;
+        assert!(matches!(cancelled, Err(ClientError::Refused { status: 404, .. })), "{cancelled:?}");
+    });
+    let log = local.log_until("(DELETE /v1/transfers/1); 29 more refusals");
+    let looks = log.iter().filter(|line| line.contains("(GET /v1/transfers/1)"));
+    let line = looks.clone().next().expect("the first look has its line");
+    assert!(
+        line.contains("WARN") && line.contains("site `lima` at 127.0.0.1 is refused: no transfer 1"),
+        "{line}"
+    );
+    assert_eq!(looks.count(), 1, "{log:#?}");
+
+    // Of another authority.
+    local.keys("others");
+    assert_eq!(status(&["--keys", "others"]).0, Some(1));
+    local.log_until("a caller from 127.0.0.1: refused our certificate: it is of another authority");
+}
+
+/// #17: `--quiet` was for all commands, and daemons did not hear of it.
+#[test]
+fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("loopback").port();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (network, at) = (folder.path().join("network.toml"), format!("127.0.0.1:{port}"));
+    std::fs::write(&network, TRIANGLE).expect("ours");
+    let command = |words: &[&str]| {
+        let mut command = anabranch();
+        command.current_dir(folder.path()).arg("--quiet").args(words);
+        command
+    };
+    let (code, said) = run(command(&["replicate", "keys", "init", "--topology", "network.toml"]));
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    std::fs::create_dir(folder.path().join("paris")).expect("ours");
+    let daemons = [
+        &["replicate", "controller", "--topology", "network.toml", "--listen", &at][..],
+        &[
+            "replicate",
+            "relay",
+            "--topology",
+            "network.toml",
+            "--site",
+            "paris",
+            "--dir",
+            "paris",
+            "--listen",
+            "127.0.0.1:0",
+            "--controller",
+            &at,
+        ],
+    ];
+    let start = |words: &[&str], log: &str| {
+        let log = std::fs::File::create(folder.path().join(log)).expect("ours");
+        command(words).stderr(log).spawn().expect("it starts")
+    };
+    let mut running: Vec<_> =
+        daemons.iter().zip(["controller.log", "paris.log"]).map(|(words, log)| start(words, log)).collect();
+    let is_up = || {
+        let out = command(&["replicate", "status", "--sites", "--json", "--controller", &at])
+            .output()
+            .expect("it runs");
+        text(&out.stdout).contains("\"up\":true")
+    };
+    let end = std::time::Instant::now() + super::net::PATIENCE;
+    while !is_up() {
+        assert!(std::time::Instant::now() < end, "paris does not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let said = |log: &str| std::fs::read_to_string(folder.path().join(log)).expect("ours");
+    assert_eq!(said("controller.log"), "");
+    let mut paris = running.pop().expect("both run");
+    end_politely(&mut paris);
+    while said("controller.log").is_empty() {
+        assert!(std::time::Instant::now() < end, "it does not warn");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    end_politely(&mut running[0]);
+    let log = said("controller.log");
+    assert!(log.lines().all(|line| line.contains("WARN") && line.contains("site is away")), "{log}");
+    // It may have begun before the controller listened.
+    assert!(said("paris.log").lines().all(|line| line.contains("WARN")), "{}", said("paris.log"));
+}
+
+fn end_politely(child: &mut std::process::Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("ours to signal");
+    assert!(child.wait().expect("ours to reap").success());
+}
+
+/// #17: a controller that ran already was said to be a database that is open, a relay an error number.
+#[test]
+fn an_address_that_is_taken_is_named_with_what_most_likely_has_it() {
+    let local = Local::start(TRIANGLE, &[]);
+    let at = local.address().to_owned();
+    let taken = |mut command: Command| {
+        command.current_dir(local.path("."));
+        let (code, said) = run(command);
+        let expected =
+            format!("anabranch: {at}: another program listens there already, perhaps this daemon itself");
+        assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+        assert!(said.starts_with(&expected) && said.contains("choose another address or port"), "{said}");
+    };
+    let words = |words: &[&str]| {
+        let mut command = anabranch();
+        command.args(words).args(["--listen", &at]);
+        command
+    };
+    std::fs::create_dir(local.path("served")).expect("ours");
+    taken(words(&["replicate", "controller", "--topology", "network.toml", "--store", "other.redb"]));
+    taken(words(&["replicate", "relay", "--topology", "network.toml", "--site", "paris", "--dir", "served"]));
+    for keys in [&["gather", "keys"][..], &["shuffle", "keys", "--hosts", "h"]] {
+        let mut command = anabranch();
+        let (code, said) = run({
+            command.current_dir(local.path(".")).args(keys);
+            command
+        });
+        assert_eq!(code, Some(0), "{said}");
+    }
+    taken(words(&["gather", "serve", "served"]));
+    taken(words(&["shuffle", "coordinator"]));
+    // With the same store, too, that is what is named.
+    let (code, said) =
+        run(local.command(&["controller", "--topology", "network.toml", "--listen", "127.0.0.1:0"]));
+    assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+    assert!(
+        said.contains("controller.redb: is in use by process ") && said.contains("end that one"),
+        "{said}"
+    );
+}
