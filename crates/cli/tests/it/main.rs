@@ -23,25 +23,13 @@ mod scarce;
 mod shuffle;
 mod silent;
 mod simulate;
+#[path = "../../../skip.rs"]
+mod skip;
 mod together;
 
 use net::anabranch;
+use skip::skip;
 use std::process::Output;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-static SKIPPED: AtomicU32 = AtomicU32::new(0);
-
-/// Prints why a test is left out, and how many were.
-///
-/// Panics: where `ANABRANCH_NO_SKIP` says that nothing may be left out.
-pub fn skip(why: &str) {
-    assert!(
-        std::env::var_os("ANABRANCH_NO_SKIP").is_none(),
-        "ANABRANCH_NO_SKIP is set, and this cannot run: {why}"
-    );
-    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-    eprintln!("skipped ({count} so far): {why}");
-}
 
 /// What `anabranch` answers to `args`.
 fn answer(args: &[&str]) -> Output {

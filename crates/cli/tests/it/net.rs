@@ -26,7 +26,8 @@ pub const CONTROLLER: &str = "controller";
 const CONTROLLER_PORT: u16 = 7171;
 const DATA_PORT: u16 = 7172;
 
-pub use crate::skip;
+use crate::skip::is_lacking;
+pub use crate::skip::skip;
 
 /// The command under test.
 pub fn anabranch() -> Command {
@@ -105,8 +106,14 @@ impl Net {
         let options = EmulationOptions { tcp_buffer_bytes_max, ..EmulationOptions::default() };
         let emulation = match Emulation::start(&whole, options) {
             Ok(emulation) => emulation,
-            Err(error @ (EmuError::NoIsolation { .. } | EmuError::Build(_))) => {
-                skip(&error.to_string());
+            Err(EmuError::Build(failure)) if is_lacking(&failure.error) => {
+                skip(&failure.to_string());
+                return None;
+            }
+            Err(EmuError::NoIsolation { root, user })
+                if is_lacking(&root.error) && is_lacking(&user.error) =>
+            {
+                skip(&EmuError::NoIsolation { root, user }.to_string());
                 return None;
             }
             Err(error) => panic!("{error}"),

@@ -4,10 +4,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
+#[path = "../../../skip.rs"]
+mod skip;
+
 use std::io::{BufRead, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration as StdDuration, Instant as WallInstant};
 
@@ -16,26 +19,17 @@ use anabranch_fabric::switch::ecmp::Ecmp;
 use anabranch_fabric::{Policy, PortSettings};
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
+use skip::{is_lacking, skip};
 
 const A: SiteId = SiteId(0);
 const B: SiteId = SiteId(1);
 const THERE: LinkId = LinkId(0);
 
-static SKIPPED: AtomicU32 = AtomicU32::new(0);
 /// Two emulations at once would make each other late.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-fn skip(why: &str) {
-    assert!(
-        std::env::var_os("ANABRANCH_NO_SKIP").is_none(),
-        "ANABRANCH_NO_SKIP is set, and this cannot run: {why}"
-    );
-    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-    eprintln!("skipped ({count} so far): {why}");
 }
 
 /// The emulation, if the threads of this test can enter its sites, too; else the reason is printed.
@@ -56,8 +50,12 @@ fn start(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
 fn start_for_programs(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
     match Emulation::start(topology, options) {
         Ok(emulation) => Some(emulation),
-        Err(error @ (EmuError::NoIsolation { .. } | EmuError::Build(_))) => {
-            skip(&error.to_string());
+        Err(EmuError::Build(failure)) if is_lacking(&failure.error) => {
+            skip(&failure.to_string());
+            None
+        }
+        Err(EmuError::NoIsolation { root, user }) if is_lacking(&root.error) && is_lacking(&user.error) => {
+            skip(&EmuError::NoIsolation { root, user }.to_string());
             None
         }
         Err(error) => panic!("{error}"),
@@ -238,7 +236,7 @@ fn a_high_priority_probe_is_not_delayed_by_bulk_that_fills_the_link() {
         });
         std::thread::sleep(StdDuration::from_millis(400));
         let high = round_trips(&near, (b, 7_000).into(), 100, 30);
-        let same = round_trips(&plain, (b, 7_000).into(), 100, 5);
+        let same = round_trips(&plain, (b, 7_000).into(), 100, 10);
         let queued = emulation.counters().expect("running")[THERE.index()].queue_bytes;
         stop.store(true, Ordering::Relaxed);
         (high, same, queued)
@@ -253,6 +251,7 @@ fn a_high_priority_probe_is_not_delayed_by_bulk_that_fills_the_link() {
     assert_eq!(high.len(), 30);
     assert!(high[15] <= StdDuration::from_micros(10_680) + slack, "median {:?}", high[15]);
     // The queue of 250 kB takes 100 ms; probes that must wait in it are lost or that late.
+    assert!(!same.is_empty(), "of ten that find a queue full in one case of three, all were lost");
     assert!(same.iter().all(|&t| t > StdDuration::from_millis(60)), "{same:?}");
     assert!(queued > 200_000, "{queued}");
 }

@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::namespace::Namespace;
+pub use crate::skip::{is_lacking, skip};
 use anabranch_pace::Flow;
 use anabranch_units::BitRate;
 
-static SKIPPED: AtomicU32 = AtomicU32::new(0);
 /// Two loads at once would slow each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// The longest that any load runs.
@@ -20,15 +20,6 @@ const LOAD_MAX: Duration = Duration::from_secs(8);
 
 pub fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-pub fn skip(why: &str) {
-    assert!(
-        std::env::var_os("ANABRANCH_NO_SKIP").is_none(),
-        "ANABRANCH_NO_SKIP is set, and this cannot run: {why}"
-    );
-    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-    eprintln!("skipped ({count} so far): {why}");
 }
 
 /// Which internet protocol.

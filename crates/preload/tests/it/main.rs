@@ -5,13 +5,17 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they run programs")]
 
+#[path = "../../../skip.rs"]
+mod skip;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+
+use skip::skip;
 
 /// What every program begins with.
 const PROLOGUE: &str = "import os, socket, sys, threading\n\
@@ -25,13 +29,38 @@ struct World {
     received: Arc<Mutex<u64>>,
 }
 
+/// A test that cannot run, as a program of its own for the one below.
+#[test]
+#[ignore = "run by skips_are_counted_where_asked_and_fail_where_nothing_may_be_left_out"]
+fn a_test_that_cannot_run() {
+    skip("no such\nthing");
+}
+
+/// #17: tests that were left out looked like tests that passed.
+#[test]
+fn skips_are_counted_where_asked_and_fail_where_nothing_may_be_left_out() {
+    let list = std::env::temp_dir().join(format!("anabranch-preload-{}-skipped", std::process::id()));
+    let _ = std::fs::remove_file(&list);
+    let run = |is_strict: bool| {
+        let mut tests = Command::new(std::env::current_exe().expect("this program"));
+        tests.args(["--exact", "--ignored", "a_test_that_cannot_run"]).env("ANABRANCH_SKIPPED", &list);
+        tests.env_remove("ANABRANCH_NO_SKIP");
+        if is_strict {
+            tests.env("ANABRANCH_NO_SKIP", "1");
+        }
+        tests.output().expect("it runs").status.success()
+    };
+    assert!(run(false) && run(false) && !run(true));
+    let line = "anabranch-preload\ta_test_that_cannot_run\tno such thing\n";
+    assert_eq!(std::fs::read_to_string(&list).expect("it was written"), line.repeat(2));
+    let _ = std::fs::remove_file(&list);
+}
+
 impl World {
     /// `None`, with the reason printed, where there is no Python.
     fn new(name: &str, is_agent_there: bool) -> Option<Self> {
-        static SKIPPED: AtomicU32 = AtomicU32::new(0);
         if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
-            let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-            eprintln!("skipped ({count} so far): no python3");
+            skip("no python3");
             return None;
         }
         let folder = std::env::temp_dir().join(format!("anabranch-preload-{}-{name}", std::process::id()));
