@@ -50,8 +50,10 @@ fn a_system_runs_like_any_workload_and_leaves_a_run_directory() {
     let rows = rows(&[&["simulate", &replicate, "--json", "--out", &out], &short[..]].concat());
     assert_eq!(rows.len(), 5 * 2, "five schemes, two workloads");
     for row in rows.iter().filter(|row| row["workload"] == "replicate") {
-        assert!(row["goodput_mbps"].as_f64().is_some_and(|mbps| mbps > 5.0), "{row}");
-        assert!(row["planned_mbps"].as_f64().is_some_and(|mbps| mbps > 40.0), "{row}");
+        // 35 to 43 Mbit/s of 53 to 90 planned: the others' datagrams, which no plan knows of, take theirs.
+        let [goodput, planned] =
+            ["goodput_mbps", "planned_mbps"].map(|column| row[column].as_f64().expect("a rate"));
+        assert!(goodput > 30.0 && goodput < planned && (50.0..=90.0).contains(&planned), "{row}");
     }
     assert!(Path::new(&out).join("rows.parquet").exists());
     let refused = answer(&["simulate", &replicate, "--set", "workload[0].scheme=fast"]);
