@@ -307,7 +307,16 @@ async fn a_killed_controller_goes_on_where_it_was() {
     while starts.load(Ordering::SeqCst) == 0 {
         tokio::time::sleep(StdDuration::from_millis(10)).await;
     }
+    assert!(matches!(watch.next().await, Ok(Some(WatchItem::Status(_)))));
     world.kill().await;
+    // #17: who watched was not told, and gave up soon after.
+    let mut watch = watch.with_patience(StdDuration::from_secs(60));
+    loop {
+        if let Some(WatchItem::Away(why)) = watch.next().await.expect("it is tried on") {
+            assert!(why.contains("controller at 127.0.0.1:"), "{why}");
+            break;
+        }
+    }
     hold.store(false, Ordering::SeqCst);
     world.start().await;
     let mut last = None;

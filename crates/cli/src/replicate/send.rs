@@ -108,7 +108,7 @@ pub struct Args {
     /// link. Send nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Return as soon as the transfer is accepted.
+    /// Return as soon as the transfer is accepted, with its number; `wait` waits for its end.
     #[arg(long, conflicts_with = "dry_run")]
     detach: bool,
     /// JSON: a line for each event, and one object at the end.
