@@ -10,6 +10,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::control::TransferId;
+use rustix::process::Signal;
 use std::process::Command;
 use std::time::Duration;
 
@@ -92,6 +93,39 @@ fn a_site_that_comes_and_goes_has_its_lines() {
     local.kill(CONTROLLER);
     local.keep("paris", again);
     local.relay_log_until("paris", "; trying on");
+}
+
+/// #17: a relay whose terminal was closed ended without a word.
+#[test]
+fn a_relay_outlives_its_terminal_and_its_last_words_are_in_its_log() {
+    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+    local.wait_for(&["paris", "tokyo"]);
+    local.signal("tokyo", Signal::HUP);
+    local.relay_log_until("tokyo", "SIGHUP: keys are read again, and the daemon goes on");
+    std::fs::write(local.path("paris/file"), vec![7; 1 << 20]).expect("the folder is ours");
+    let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
+    assert_eq!(code, Some(0), "{said}");
+    local.signal("tokyo", Signal::TERM);
+    let log = local.relay_log_until("tokyo", "site ends; what has arrived is kept");
+    assert!(log.iter().any(|line| line.contains("file is here, verified")), "{log:#?}");
+    assert_eq!(std::fs::read(local.path("tokyo/file")).expect("it is there"), vec![7; 1 << 20]);
+}
+
+/// #17: a page whose controller is not there started without a word.
+#[test]
+fn a_page_says_where_it_is_and_that_its_controller_does_not_answer() {
+    use std::io::{BufRead as _, BufReader};
+    let mut local = Local::start(TRIANGLE, &[]);
+    local.kill(CONTROLLER);
+    let mut command = local.command(&["status", "--web", "127.0.0.1:0", "--controller", local.address()]);
+    let mut page = command.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(page.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
+    let (trouble, place) = (lines.next(), lines.next());
+    page.kill().expect("ours to kill");
+    page.wait().expect("ours to reap");
+    let (trouble, place) = (trouble.expect("it says what is wrong"), place.expect("and where it is"));
+    assert!(trouble.contains(local.address()) && trouble.ends_with("; the page goes on asking"), "{trouble}");
+    assert!(place.starts_with("http://127.0.0.1:") && place.contains("/ shows the transfers"), "{place}");
 }
 
 /// #17: nobody could see in a log who was refused what.
@@ -206,7 +240,7 @@ fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
 
 fn end_politely(child: &mut std::process::Child) {
     let pid = rustix::process::Pid::from_child(child);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("ours to signal");
+    rustix::process::kill_process(pid, Signal::TERM).expect("ours to signal");
     assert!(child.wait().expect("ours to reap").success());
 }
 

@@ -538,6 +538,12 @@ impl Local {
         child.wait().expect("ours to reap");
     }
 
+    /// Sends a daemon a signal.
+    pub fn signal(&self, who: &str, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.daemons[who]);
+        rustix::process::kill_process(pid, signal).expect("ours to signal");
+    }
+
     /// Kills the controller and starts it again at its address.
     pub fn restart_controller(&mut self) {
         self.kill(CONTROLLER);
