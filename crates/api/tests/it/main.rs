@@ -9,6 +9,7 @@ use anabranch_api::wire::{DestinationRequest, LinkAddress, RegisterRequest, Subm
 use anabranch_api::{
     Client, ClientError, Controller, ControllerConfig, ServeConfig, Server, SiteLink, StoreError, WatchItem,
 };
+use anabranch_graph::file::{Defaults, Format, parse};
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{KeySet, Role, SetRequest, System, make_set, revoke, write_set};
@@ -77,6 +78,7 @@ struct World {
     clock_max: Option<Duration>,
     /// What the controller trusts.
     identity: Option<Identity>,
+    topology: Topology,
 }
 
 fn keys() -> KeySet {
@@ -92,12 +94,17 @@ fn keys() -> KeySet {
 
 impl World {
     async fn new(name: &str) -> Self {
+        Self::on(name, pair()).await
+    }
+
+    async fn on(name: &str, topology: Topology) -> Self {
         let folder = std::env::temp_dir().join(format!("anabranch-api-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         write_set(&folder, &keys()).expect("an empty folder");
         let patience = ServeConfig::default().patience;
         let address = ([127, 0, 0, 1], 0).into();
-        let mut world = Self { folder, controller: None, address, patience, clock_max: None, identity: None };
+        let mut world =
+            Self { folder, controller: None, address, patience, clock_max: None, identity: None, topology };
         world.start().await;
         world
     }
@@ -106,7 +113,8 @@ impl World {
         // A killed process leaves no lock behind; a killed task's connections take a moment to go.
         let mut tries = 0;
         let controller = loop {
-            let mut config = ControllerConfig::new(pair(), planner, self.folder.join("controller.redb"));
+            let mut config =
+                ControllerConfig::new(self.topology.clone(), planner, self.folder.join("controller.redb"));
             config.clock_max = self.clock_max.unwrap_or(config.clock_max);
             match Controller::open(config) {
                 Ok(controller) => break controller,
@@ -506,6 +514,59 @@ async fn who_may_not_is_refused() {
         .await
         .expect_err("not its link");
     assert!(error.to_string().contains("link 0 does not end at site `seattle`"), "{error}");
+}
+
+/// #17: a site named any address, and all others connected there, to whomever. (That relays keep to what is registered
+/// follows: they know no other.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_site_is_found_where_the_topology_has_it_and_nowhere_else() {
+    let text = r#"
+        [[site]]
+        name = "seattle"
+        address = "seattle.example"
+        [[site]]
+        name = "New York"
+        address = "10.1.0.0/16"
+        [[cable]]
+        between = ["seattle", "New York"]
+        capacity = "20 Mbit/s"
+        delay = "1 ms"
+    "#;
+    let topology = parse(text, Format::Toml, "it", &Defaults::new(BitRate::mbps(20))).expect("a topology");
+    let world = World::on("addresses", topology).await;
+    let register = async |site: &str, address: &str| {
+        let link = LinkId(if site == "seattle" { 1 } else { 0 });
+        let addresses = vec![LinkAddress { link, address: address.to_owned() }];
+        world.client(Role::Site, site).register(site, &RegisterRequest::new(1, addresses)).await
+    };
+    for (site, others) in [
+        ("New York", &["10.2.0.1:9", "127.0.0.1:9", "[::1]:9", "[::ffff:10.2.0.1]:9", "localhost:9"][..]),
+        // Others' spellings of an address inside, and names that begin so.
+        (
+            "New York",
+            &["0x0a010203:9", "167838211:9", "10.1.2.3.example:9", "10.1.2.3@127.0.0.1:9", " 10.1.2.3:9"],
+        ),
+        (
+            "seattle",
+            &["seattle.example.evil:9", "evil.seattle.example:9", "xseattle.example:9", "10.1.2.3:9"],
+        ),
+    ] {
+        for address in others {
+            let refused = register(site, address).await.expect_err(address);
+            let ClientError::Refused { status: 400, error } = refused else {
+                panic!("{address}: {refused:?}")
+            };
+            assert!(error.contains("the topology has site") && error.contains(site), "{address}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+    let sites = world.client(Role::Operator, "operator").topology().await.expect("it answers").sites;
+    assert!(sites.iter().all(|site| !site.up), "{sites:?}");
+    for (site, address) in
+        [("New York", "10.1.2.3:9"), ("New York", "10.1.255.255:1"), ("seattle", "SEATTLE.example:9")]
+    {
+        register(site, address).await.unwrap_or_else(|error| panic!("{address}: {error}"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
