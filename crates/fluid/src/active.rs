@@ -307,6 +307,41 @@ impl Active {
         event.arrived.clear();
         event.grown.clear();
         self.event = event;
+        self.settle_changes()
+    }
+
+    /// A copy to decide on elsewhere, which knows what has happened since rates were set last; here nothing has, then.
+    /// [`Active::adopt`] brings its rates back.
+    pub fn fork(&mut self) -> Self {
+        let copy = self.clone();
+        let mut event = std::mem::take(&mut self.event);
+        // Flows to come may have their names: of those that are active in the copy none is given away before the next decision.
+        self.free.append(&mut event.completed);
+        copy
+    }
+
+    /// Takes over the rates that were decided on a copy, for flows that are active still. Those that have come since keep none,
+    /// and what has happened since stands for the next decision.
+    pub fn adopt(&mut self, decided: &Self) {
+        for id in &decided.ids {
+            if self.is_active(*id) {
+                self.set_bps(*id, decided.bps(*id));
+            }
+        }
+        // A link whose rate has become another since may be overloaded: the next decision sees to that.
+        let _ = self.settle_changes();
+    }
+
+    /// Whether this is an active flow.
+    pub fn is_active(&self, id: FlowId) -> bool {
+        let place = self.slots.get(id.0 as usize).map(|slot| slot.place as usize);
+        place.is_some_and(|place| self.ids.get(place) == Some(&id))
+    }
+
+    /// Sees to what changed with the rates.
+    ///
+    /// Errors: a rate that is none, an overloaded link.
+    fn settle_changes(&mut self) -> Result<(), DecisionError> {
         if self.changed.since_summed > CHANGES_MAX.max(4 * self.ids.len()) {
             self.sum_loads();
         }

@@ -57,7 +57,8 @@ pub const ENDED_MAX: usize = 4_096;
 #[derive(Debug)]
 pub struct Coordinator<A> {
     settings: Settings,
-    allocator: A,
+    /// Away while a decision is made elsewhere.
+    allocator: Option<A>,
     active: Active,
     /// By link: its rate, and how much of that is kept for slow flows, in bits a second.
     links: Vec<(BitRate, u64)>,
@@ -176,13 +177,28 @@ impl Known {
     }
 }
 
+/// A decision that is made apart from the coordinator, on the flows that were there when it began.
+#[derive(Debug)]
+pub struct Decision<A> {
+    active: Active,
+    allocator: A,
+    result: Result<(), DecisionError>,
+}
+
+impl<A: Allocator> Decision<A> {
+    /// Decides, which is what takes time.
+    pub fn make(&mut self) {
+        self.result = self.active.decide(&mut self.allocator);
+    }
+}
+
 impl<A: Allocator> Coordinator<A> {
     /// No hosts.
     pub fn new(settings: Settings, allocator: A) -> Self {
         let network = Network::new(Vec::new()).expect("a network may have no links");
         Self {
             settings,
-            allocator,
+            allocator: Some(allocator),
             active: Active::new(network),
             links: Vec::new(),
             hosts: BTreeMap::new(),
@@ -663,16 +679,55 @@ impl<A: Allocator> Coordinator<A> {
     /// Sets all rates, if anything has happened that changes them; says whether it has.
     ///
     /// Errors: what the allocator decided is no decision; the limits of before hold.
+    /// Panics: while a decision is made elsewhere.
     pub fn decide(&mut self, now: Instant) -> Result<bool, DecisionError> {
-        self.active.advance(now);
-        self.look(now);
-        if !std::mem::take(&mut self.is_changed) {
+        if !self.is_due(now) {
             return Ok(false);
         }
-        self.estimate();
-        self.active.decide(&mut self.allocator)?;
+        let allocator = self.allocator.as_mut().expect("no decision is made elsewhere");
+        self.active.decide(allocator)?;
+        self.set_limits(now, |_| true);
+        Ok(true)
+    }
+
+    /// What is to be decided, if anything has happened that changes rates, so that it can be decided elsewhere while agents are
+    /// heard. Nothing else is decided until it comes back by [`Coordinator::end_decision`].
+    pub fn begin_decision(&mut self, now: Instant) -> Option<Decision<A>> {
+        if self.allocator.is_none() || !self.is_due(now) {
+            return None;
+        }
+        let allocator = self.allocator.take()?;
+        Some(Decision { active: self.active.fork(), allocator, result: Ok(()) })
+    }
+
+    /// Sets the rates that were decided, for flows that are there still. What has come since waits for the next decision.
+    ///
+    /// Errors: as [`Coordinator::decide`].
+    pub fn end_decision(&mut self, now: Instant, decision: Decision<A>) -> Result<(), DecisionError> {
+        let Decision { active, allocator, result } = decision;
+        self.allocator = Some(allocator);
+        result?;
+        self.active.advance(now);
+        self.active.adopt(&active);
+        self.set_limits(now, |id| active.is_active(id));
+        Ok(())
+    }
+
+    /// Brings all up to this instant; whether anything has happened that changes rates.
+    fn is_due(&mut self, now: Instant) -> bool {
+        self.active.advance(now);
+        self.look(now);
+        let is_changed = std::mem::take(&mut self.is_changed);
+        if is_changed {
+            self.estimate();
+        }
+        is_changed
+    }
+
+    /// Has agents be told of the rates of those flows that were decided on.
+    fn set_limits(&mut self, now: Instant, is_decided: impl Fn(FlowId) -> bool) {
         let limits = self.limits_bps();
-        for (id, rate_bps) in &limits {
+        for (id, rate_bps) in limits.iter().filter(|(id, _)| is_decided(*id)) {
             let rate_bps = *rate_bps;
             let (name, key) = &self.keys[id];
             let host = self.hosts.get_mut(name).expect("an active flow's host has joined");
@@ -688,7 +743,6 @@ impl<A: Allocator> Coordinator<A> {
                 self.looks.insert((watch.look_at, name.clone(), *key));
             }
         }
-        Ok(true)
     }
 
     /// Has flows have something to move of which that is not known: who should be through and is not, and who is open-ended.

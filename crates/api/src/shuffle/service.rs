@@ -1,8 +1,8 @@
 //! The coordinator, who has been heard from, and what is on its way to agents and to the store, behind one lock.
 //!
-//! Requests change the state and wake the driver, which decides and wakes the agents that have something to be told. It lets
-//! every request that is already here go first, and so decides once for all of them. Leaves out: HTTP. Read
-//! [`CoordinatorService`] first.
+//! Requests change the state and wake the driver, which decides and wakes the agents that have something to be told. It decides
+//! on a copy of the flows, so that requests are answered meanwhile. It lets every request that is already here go first, and so
+//! decides once for all of them. Leaves out: HTTP. Read [`CoordinatorService`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use super::store::History;
@@ -12,7 +12,7 @@ use super::wire::{
 use crate::metrics::Metrics;
 use crate::server::Service;
 use crate::store::StoreError;
-use anabranch_fluid::Allocator;
+use anabranch_fluid::{Allocator, DecisionError};
 use anabranch_net::keys::System;
 use anabranch_shuffle::control::{Limit, Report};
 use anabranch_shuffle::coordinator::{self, Coordinator, Ended, Host, ReportError, Settings};
@@ -29,9 +29,7 @@ type BoxedAllocator = Box<dyn Allocator + Send>;
 
 /// How long to wait before a failed write to the store is tried again.
 const STORE_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
-/// A decision that takes longer than this excuses agents that were not heard meanwhile.
-const LONG_DECISION: Duration = Duration::from_ms(200);
-/// After one that takes longer than this, the next waits for as long as it took: half of the time is for who joins and reports.
+/// After a decision that takes longer than this, the next waits for as long as it took: half of a processor is for others.
 const COSTLY_DECISION: Duration = Duration::from_ms(20);
 /// The most ended transfers that wait for the store; of more, the oldest are dropped.
 const UNSAVED_MAX: usize = 4_096;
@@ -395,21 +393,20 @@ impl CoordinatorService {
     /// Decides now; what drives it decides by itself.
     pub(super) fn decide_once(&self) {
         let mut state = self.lock();
-        self.decide(&mut state);
+        let began = state.now();
+        let decided = state.coordinator.decide(began);
+        self.note_decision(&mut state, began, decided);
         assert_eq!(state.counters.decisions_failed, 0, "links carry what is decided");
     }
 
     async fn decide_on_and_on(&self) {
         loop {
-            let (wait, took) = {
-                let mut state = self.lock();
-                self.renew_clock(&mut state);
-                self.see_to_silence(&mut state);
-                let is_due = state.coordinator.poll_timeout().is_some_and(|at| at <= state.now());
-                let mut took = Duration::ZERO;
-                if std::mem::take(&mut state.undecided) || is_due {
-                    took = tokio::task::block_in_place(|| self.decide(&mut state));
-                }
+            // Apart from this task, which accepts connections, too.
+            let service = self.clone();
+            let decided = tokio::task::spawn_blocking(move || service.decide()).await;
+            let took = decided.expect("deciding does not panic, and the runtime is there");
+            let wait = {
+                let state = self.lock();
                 let now = state.now();
                 let clock = Instant::ZERO + self.shared.config.clock_max;
                 let silent =
@@ -417,7 +414,7 @@ impl CoordinatorService {
                 let next = silent
                     .chain(state.coordinator.poll_timeout())
                     .fold(if now < clock { clock } else { now + Duration::from_secs(60) }, Instant::min);
-                (next.saturating_since(now), took)
+                next.saturating_since(now)
             };
             if took > COSTLY_DECISION {
                 tokio::time::sleep(took.to_std()).await;
@@ -430,10 +427,40 @@ impl CoordinatorService {
         }
     }
 
-    /// Decides, and says how long that took.
-    fn decide(&self, state: &mut State) -> Duration {
-        let began = state.now();
-        let is_decided = state.coordinator.decide(began).unwrap_or_else(|error| {
+    /// Decides if there is something to decide, and says how long that took. Meanwhile agents are heard.
+    fn decide(&self) -> Duration {
+        let (began, decision) = {
+            let mut state = self.lock();
+            self.renew_clock(&mut state);
+            self.see_to_silence(&mut state);
+            let began = state.now();
+            let is_due = state.coordinator.poll_timeout().is_some_and(|at| at <= began);
+            if !(std::mem::take(&mut state.undecided) || is_due) {
+                return Duration::ZERO;
+            }
+            (began, state.coordinator.begin_decision(began))
+        };
+        let made = decision.map(|mut decision| {
+            decision.make();
+            decision
+        });
+        let mut state = self.lock();
+        let locked = state.now();
+        let decided = match made {
+            Some(decision) => state.coordinator.end_decision(locked, decision).map(|()| true),
+            None => Ok(false),
+        };
+        self.note_decision(&mut state, began, decided)
+    }
+
+    /// Sees to what follows from a decision that began then, and says how long it took.
+    fn note_decision(
+        &self,
+        state: &mut State,
+        began: Instant,
+        decided: Result<bool, DecisionError>,
+    ) -> Duration {
+        let is_decided = decided.unwrap_or_else(|error| {
             state.counters.decisions_failed += 1;
             tracing::error!("the limits of before hold: {error}");
             true
@@ -443,10 +470,6 @@ impl CoordinatorService {
         if is_decided {
             state.counters.decisions += 1;
             state.counters.decision_seconds += took.as_secs_f64();
-        }
-        if took > LONG_DECISION {
-            // Nobody could be heard while the lock was held.
-            state.agents.values_mut().for_each(|agent| agent.heard_at = ended);
         }
         for (name, _) in state.coordinator.hosts_changed() {
             if let Some(agent) = state.agents.get(name) {

@@ -3,6 +3,7 @@
 use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest};
 use anabranch_api::shuffle::{Client, CoordinatorService, CoordinatorServiceConfig};
 use anabranch_api::{ClientError, ServeConfig, Server};
+use anabranch_fluid::{Active, Allocator, Event};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
@@ -12,6 +13,7 @@ use anabranch_shuffle::hosts::Hosts;
 use anabranch_units::Duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration as StdDuration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -28,6 +30,47 @@ struct World {
     silence_max: Duration,
     /// The file of hosts; without, agents are believed.
     hosts: Option<Hosts>,
+    gate: Arc<Gate>,
+}
+
+/// Where decisions wait while it is shut.
+#[derive(Default)]
+struct Gate {
+    /// Whether it is shut, and whether somebody waits.
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn set_shut(&self, is_shut: bool) {
+        self.state.lock().expect("no panic").0 = is_shut;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().expect("no panic");
+        state.1 = state.0;
+        // Not for ever, where the test has failed.
+        state = self.changed.wait_timeout_while(state, PATIENCE, |state| state.0).expect("no panic").0;
+        state.1 = false;
+    }
+
+    fn is_waited_at(&self) -> bool {
+        self.state.lock().expect("no panic").1
+    }
+}
+
+/// A scheduler that decides only where the gate is open.
+struct Held {
+    inner: ChasePlus,
+    gate: Arc<Gate>,
+}
+
+impl Allocator for Held {
+    fn allocate(&mut self, event: &Event, active: &mut Active) {
+        self.gate.pass();
+        self.inner.allocate(event, active);
+    }
 }
 
 impl World {
@@ -43,8 +86,14 @@ impl World {
         };
         write_set(&folder, &make_set(&request).expect("a good request")).expect("an empty folder");
         let silence_max = Duration::from_secs(60);
-        let mut world =
-            Self { folder, running: None, address: ([127, 0, 0, 1], 0).into(), silence_max, hosts: None };
+        let mut world = Self {
+            folder,
+            running: None,
+            address: ([127, 0, 0, 1], 0).into(),
+            silence_max,
+            hosts: None,
+            gate: Arc::default(),
+        };
         world.start().await;
         world
     }
@@ -54,7 +103,11 @@ impl World {
         let mut tries = 0;
         let service = loop {
             let store = self.folder.join("coordinator.redb");
-            let mut config = CoordinatorServiceConfig::new(|| Box::new(ChasePlus::default()), store);
+            let gate = Arc::clone(&self.gate);
+            let allocator = move || -> Box<dyn Allocator + Send> {
+                Box::new(Held { inner: ChasePlus::default(), gate: Arc::clone(&gate) })
+            };
+            let mut config = CoordinatorServiceConfig::new(allocator, store);
             config.silence_max = self.silence_max;
             (config.are_addresses_trusted, config.hosts) = (self.hosts.is_none(), self.hosts.clone());
             match CoordinatorService::open(config) {
@@ -362,4 +415,27 @@ async fn a_host_has_the_addresses_of_the_file_or_the_one_it_speaks_from() {
     join(&world, 1, &["127.0.0.1"]).await.expect("its own");
     let metrics = world.operator().text("/metrics").await.expect("text");
     assert!(metrics.contains("anabranch_shuffle_joins_refused_total 5"), "{metrics}");
+}
+
+/// #17: with 64,000 flows of one host decisions took more than a second, for which nobody was heard, so that all agents lifted
+/// their limits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_and_operators_are_heard_while_a_decision_is_made() {
+    let world = World::new("held").await;
+    let (first, second) = (world.agent(0).await, world.agent(1).await);
+    world.gate.set_shut(true);
+    first.report(vec![flow(key(0, 1, 1), "a", 100)]).await.expect("it is heard");
+    while !world.gate.is_waited_at() {
+        tokio::time::sleep(StdDuration::from_millis(5)).await;
+    }
+    // Each of these is answered before the decision is made.
+    second.report(vec![flow(key(1, 0, 2), "b", 100)]).await.expect("it is heard");
+    let third = world.agent(2).await;
+    third.report(vec![flow(key(2, 0, 3), "c", 100)]).await.expect("it is heard");
+    third.report(vec![Report::Ended { flow: key(2, 0, 3) }]).await.expect("it is heard");
+    assert_eq!(world.operator().transfers().await.expect("an answer").transfers.len(), 2);
+    assert!(world.gate.is_waited_at(), "nothing was decided yet");
+    world.gate.set_shut(false);
+    first.limited(key(0, 1, 1), LINK_BPS).await;
+    second.limited(key(1, 0, 2), LINK_BPS).await;
 }

@@ -408,7 +408,7 @@ proptest! {
     #[test]
     fn whatever_agents_say_rates_are_what_links_carry(acts in proptest::collection::vec(
         (0u8..4, 0u8..10, 0u16..4, 0u8..5, 0u64..100), 1..80,
-    ), who in 0..10) {
+    ), who in 0..10, is_late: bool) {
         let allocator: BoxedAllocator = match who {
             0 => Box::new(Chase::default()),
             1 => Box::new(Chase::new(crate::Priority::Total, false)),
@@ -422,6 +422,8 @@ proptest! {
             _ => Box::new(ChasePlus::default()),
         };
         let mut site = Site::with(3, allocator);
+        // Decided on elsewhere, and brought back after the next act.
+        let mut late = None;
         for (step, (from, what, port, to, megabytes)) in acts.into_iter().enumerate() {
             let (now, name, key) = (at(step as u64 * 50), from.to_string(), key(from, to, port));
             // What a host may not say is refused, and nothing else comes of it.
@@ -441,6 +443,14 @@ proptest! {
                 }
                 _ => site.0.handle_reports(now, &name, 1, &[flow(key, ["a", "b"][usize::from(port % 2)], megabytes)]),
             };
+            if let Some(mut decision) = late.take() {
+                Decision::make(&mut decision);
+                site.0.end_decision(now, decision).expect("links carry it");
+            }
+            if is_late && step % 2 == 0 {
+                late = site.0.begin_decision(now);
+                continue;
+            }
             site.0.decide(now).expect("links carry it");
             let known = |of: fn(&Known) -> bool| -> usize {
                 site.0.hosts.values().map(|host| host.flows.values().filter(|flow| of(flow)).count()).sum()
