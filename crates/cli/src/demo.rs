@@ -23,22 +23,22 @@ use std::time::{Duration, Instant};
 /// What to show.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A built-in topology (`anabranch topologies` lists them), or a .toml or .graphml file.
+    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml or .graphml file.
     #[arg(long, short, value_name = "NAME|FILE", default_value = "internet2")]
     topology: String,
-    /// Rate of every link that the topology gives none.
+    /// Rate of links for which the topology says none.
     #[arg(long, value_name = "RATE", default_value = "10 Mbit/s")]
     rate: BitRate,
-    /// The site that holds the file.
+    /// The site that holds the file. Without: the first, or in a built-in network one from which the schemes differ.
     #[arg(long, value_name = "SITE")]
     from: Option<String>,
-    /// The sites that want it.
+    /// The sites that are to have it. Without: as for --from.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',')]
     to: Vec<String>,
     /// Size of the file.
     #[arg(long, value_name = "SIZE", default_value = "32 MiB")]
     size: ByteCount,
-    /// Which schemes, in which order.
+    /// The schemes to run, in this order.
     #[arg(
         long,
         value_name = "SCHEME,SCHEME",
@@ -47,20 +47,20 @@ pub struct Args {
         value_parser = ["auto", "coded", "packed", "steiner", "steiner_store_and_forward", "steiner_one_tree", "multi_path", "single_path"]
     )]
     schemes: Vec<String>,
-    /// Congestion control on every hop, by the kernel's name; the machine's default otherwise.
+    /// TCP congestion control on every hop, by the kernel's name, as bbr. Without: the machine's default.
     #[arg(long, value_name = "NAME")]
     congestion_control: Option<String>,
     /// TCP connections for each flow and hop.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     stripes: u16,
-    /// Bytes of a packet between sites; what a link sends in 10 ms otherwise.
+    /// Bytes of a packet between sites. Without: what a link sends in 10 ms.
     #[arg(long, value_name = "SIZE")]
     symbol: Option<ByteCount>,
-    /// The run directory, for the pictures and figures: one that is not there. By default the first of runs/demo-1,
-    /// runs/demo-2 and so on that is not.
+    /// The folder to make for the pictures and figures. Without: the first of runs/demo-1, runs/demo-2 and so on that is not
+    /// there yet.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// One JSON object for each scheme on stdout.
+    /// Print one JSON object for each scheme.
     #[arg(long)]
     json: bool,
 }

@@ -46,74 +46,78 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// A built-in topology (`anabranch topologies` lists them), a .toml or .graphml file; or a scenario, as `simulate` takes it.
+    /// The network: a built-in topology (`anabranch topologies` lists them), or a .toml or .graphml file; or a scenario, as
+    /// `simulate` takes it.
     #[arg(value_name = "TOPOLOGY|SCENARIO")]
     topology: String,
-    /// Of a scenario: a setting in place of the file's, as network.rate="10 Gbit/s". May be given again.
+    /// For a scenario: a setting in place of the file's, as network.rate="10 Gbit/s". Repeatable.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Of a scenario: runs of each combination of swept settings.
+    /// For a scenario: runs of each combination of swept settings.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     trials: u64,
-    /// Rate of links whose rate the topology does not say. Two processors carry about 26 links of 20 Mbit/s.
+    /// Rate of links for which the topology says none. Two processors carry about 26 links of 20 Mbit/s.
     #[arg(long, value_name = "RATE", default_value = "10 Mbit/s")]
     rate: BitRate,
-    /// The site in which CMD runs, by name or number; the first if left out.
+    /// The site in which CMD runs, by name or number. Without: the first.
     #[arg(long, value_name = "SITE")]
     site: Option<String>,
-    /// A program to run in a site beside CMD, as a line for `sh`: started before it, stopped after it. Repeatable.
+    /// A program to run in a site beside CMD, as a line for `sh`. It is started before CMD and stopped after it. Repeatable.
     #[arg(long = "run", value_name = "SITE=CMD")]
     runs: Vec<String>,
-    /// How long the programs of --run have before CMD starts.
+    /// How long after the programs of --run CMD is started.
     #[arg(long, value_name = "TIME", default_value = "300 ms")]
     settle: Duration,
-    /// A change at run time, counted from the start of CMD: `2s link A-B down` (or `up`, `rate R`, `delay T`, `loss P`).
-    /// A-B means both directions, A>B one, `all` every link. Repeatable.
+    /// A change of links while CMD runs, at a time counted from its start: `2s link A-B down` (or `up`, `rate R`, `delay T`,
+    /// `loss P`). A-B means both directions, A>B one, `all` every link. Repeatable.
     #[arg(long = "at", value_name = "TIME link LINK CHANGE")]
     changes: Vec<String>,
     /// Random loss on every link, as `0.1%` or `1000ppm`, in place of what the topology says.
     #[arg(long, value_name = "SHARE")]
     loss: Option<Loss>,
-    /// Queue of every link and priority, in place of what the topology says.
+    /// The most that waits before each link, for each priority, as "64 KiB", in place of what the topology says.
     #[arg(long, value_name = "SIZE")]
     queue: Option<ByteCount>,
-    /// Largest IP packet in bytes.
+    /// The largest IP packet, in bytes. A larger one carries more data for the same work.
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
-    /// TCP congestion control in the sites (`anabranch doctor` lists them); the kernel's default if left out.
+    /// TCP congestion control in the sites, by the kernel's name (`anabranch doctor` lists them). Without: the kernel's
+    /// default.
     #[arg(long, value_name = "NAME")]
     congestion_control: Option<String>,
-    /// The most that a TCP socket in the sites buffers in each direction.
+    /// The most that a TCP socket in the sites buffers in each direction, as "4 MiB". Without: the kernel's default.
     #[arg(long, value_name = "SIZE")]
     tcp_buffer: Option<ByteCount>,
-    /// 99th percentile of the lateness above which the run is not trusted: of packets, and of a scenario's flows and datagrams.
+    /// The run is not trusted if the 99th percentile of its lateness is above this. Lateness is by how much later than due
+    /// packets left, and a scenario's flows and datagrams began.
     #[arg(long, value_name = "TIME", default_value = "1 ms")]
     lateness_bound: Duration,
-    /// Exit with 1 if CMD succeeds in a run that is not trusted.
+    /// Exit with 1 if the run is not trusted though CMD succeeded.
     #[arg(long)]
     strict: bool,
-    /// End CMD after this long.
+    /// End CMD after this long, with exit code 124.
     #[arg(long, value_name = "TIME")]
     duration: Option<Duration>,
     /// Seed of the random losses.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Use a user namespace even if our own privileges would do.
+    /// Make the sites in a user namespace even where this user could make them without.
     #[arg(long)]
     user_namespace: bool,
     /// Write the sites' addresses and names to this file, as `/etc/hosts` has them.
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
-    /// The report as one JSON object on stdout, after CMD's own output.
+    /// Print the report as one JSON object, after CMD's own output.
     #[arg(long)]
     json: bool,
-    /// The report as JSON, to this file.
+    /// Write the report as JSON to this file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Write a run directory, which must not be there: a row for each link, the arguments, commit, machine and lateness.
+    /// Make a run directory: a row for each link, the arguments, commit, machine and lateness. The folder may not be there
+    /// yet.
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
-    /// The program to run and its arguments; left out, a shell if this is a terminal.
+    /// The program to run and its arguments. Without: a shell, if this is a terminal.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }

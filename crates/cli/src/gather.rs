@@ -18,13 +18,13 @@ const _: () = assert!(
 /// What to do.
 #[derive(clap::Subcommand)]
 pub enum Noun {
-    /// Make the keys with which servers and clients know each other.
+    /// Make, renew and revoke the keys with which servers and clients know each other.
     Keys(keys::Args),
     /// Let clients pull the files of a folder.
     Serve(serve::Args),
-    /// Pull objects from servers.
+    /// Pull files from the servers that hold them.
     Get(get::Args),
-    /// List what a server has.
+    /// List the files that a server offers.
     Ls(ls::Args),
     /// Cut a file into parts for several servers.
     Stripe(stripe::Args),

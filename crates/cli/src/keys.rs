@@ -15,9 +15,9 @@ use tokio::signal::unix::{Signal as HangUps, SignalKind, signal};
 /// What may be done with a set that is there.
 #[derive(clap::Subcommand)]
 pub enum Change {
-    /// Make new keys for all in a set, or for some, over those that they have.
+    /// Make new keys over the old ones, for all in a set or for those named.
     Renew(RenewArgs),
-    /// Refuse every certificate of some that was made until now. Renewed ones are good again.
+    /// Refuse every certificate that those named have now. Renewed ones are good again.
     Revoke(RevokeArgs),
 }
 

@@ -35,18 +35,21 @@ mod topologies;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Move data between and inside data centres, coded and coordinated.
+/// Under which words `--help` lists the options that every command has, after the command's own.
+const EVERYWHERE: &str = "Options of every command";
+
+/// Move data between and inside data centres: one file to many sites, from many servers at once, a stage's flows at set rates.
 #[derive(Parser)]
 #[command(name = "anabranch", version, propagate_version = true)]
 struct Cli {
-    /// Say more on stderr; twice for everything.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    /// Say more on stderr; -vv says everything.
+    #[arg(short, long, global = true, help_heading = EVERYWHERE, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Say nothing on stderr but errors; daemons say warnings, too.
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, help_heading = EVERYWHERE, conflicts_with = "verbose")]
     quiet: bool,
-    /// How the log on stderr is written: lines for people, or an object a line for programs.
-    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    /// How log lines on stderr are written: text for people, or a JSON object a line for programs.
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(subcommand)]
     verb: Verb,
@@ -55,35 +58,35 @@ struct Cli {
 /// How log lines are written.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum LogFormat {
-    /// For people: time, level, what, its values.
+    // For people: time, level, what, its values.
     Text,
-    /// For programs: a JSON object a line.
+    // For programs: a JSON object a line.
     Json,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// One file to many sites at the min-cut rate, through relays that code.
+    /// Bring one file to many sites, as fast as the links between them allow.
     #[command(subcommand)]
     Replicate(replicate::Noun),
-    /// Objects from many servers at once, without the collapse that TCP has there.
+    /// Pull files from many servers at once, and keep this machine's link full.
     #[command(subcommand)]
     Gather(gather::Noun),
-    /// Rates for the flows of a computing stage, so that the stage ends early.
+    /// Set the rates of a computing stage's flows, so that the stage ends sooner.
     #[command(subcommand)]
     Shuffle(shuffle::Noun),
-    /// A scenario in the packet simulator.
+    /// Run a scenario in the packet simulator.
     Simulate(simulate::Args),
-    /// Any program on an emulated network.
+    /// Run any program on an emulated network.
     Emulate(emulate::Args),
     /// A host of an emulated scenario.
     #[command(hide = true)]
     EmulateAgent,
-    /// The built-in networks; of one of them, or of a file: its sites and links, by the names that other commands take.
+    /// List the built-in networks, or one network's sites and links by the names that other commands take.
     Topologies(topologies::Args),
-    /// What this machine can do, and the fix for what it cannot.
+    /// Say what this machine can do, and how to mend what it cannot.
     Doctor(doctor::Args),
-    /// See one file arrive at several sites of an emulated network, by one scheme after the other.
+    /// Bring a file to several sites of an emulated network, by one scheme after the other, and compare them.
     Demo(demo::Args),
     /// Run one cell of a published experiment on an emulated network, or predict it.
     #[command(subcommand)]
@@ -151,5 +154,38 @@ pub fn main() -> ExitCode {
             eprintln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
             exit::code(&error)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls `see` with each visible command below `command`, itself included, and its words.
+    fn each(command: &clap::Command, words: &str, see: &mut dyn FnMut(&clap::Command, &str)) {
+        see(command, words);
+        for below in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+            each(below, &format!("{words} {}", below.get_name()), see);
+        }
+    }
+
+    /// #17: options of every command stood between the command's own, and some options had no words at all.
+    #[test]
+    fn help_says_what_each_option_is_and_lists_those_of_every_command_apart() {
+        let mut whole = Cli::command();
+        whole.build();
+        let mut commands = 0;
+        each(&whole, "anabranch", &mut |command, words| {
+            commands += 1;
+            assert!(command.get_about().is_some(), "{words}: no line that says what it does");
+            for arg in command.get_arguments().filter(|a| !a.is_hide_set()) {
+                let id = arg.get_id().as_str();
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(!help.is_empty(), "{words} {id}: nothing says what it is");
+                let everywhere = ["verbose", "quiet", "log_format"].contains(&id);
+                assert_eq!(arg.get_help_heading() == Some(EVERYWHERE), everywhere, "{words} {id}");
+            }
+        });
+        assert!(commands > 25, "only {commands} commands were looked at");
     }
 }

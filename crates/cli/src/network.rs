@@ -4,14 +4,15 @@ use crate::exit::OrUsage as _;
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, SiteId};
+use std::net::SocketAddr;
 
 /// Which network.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TopologyArgs {
-    /// A built-in topology (`anabranch topologies` lists them), or a .toml or .graphml file.
+    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml or .graphml file.
     #[arg(long, short, value_name = "NAME|FILE")]
     pub topology: String,
-    /// Rate of links whose rate the topology does not say.
+    /// Rate of links for which the topology says none.
     #[arg(long, value_name = "RATE", default_value = "1 Gbit/s")]
     pub rate: BitRate,
 }
@@ -23,6 +24,15 @@ impl TopologyArgs {
     pub fn load(&self) -> anyhow::Result<Topology> {
         load(&self.topology, &Defaults::new(self.rate), |p| std::fs::read_to_string(p)).or_usage()
     }
+}
+
+/// Where to listen.
+///
+/// Errors: anything but an IP address and a port, in a line that says what to write.
+pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        format!("`{text}`: write IP:PORT, as 127.0.0.1:7171; 0.0.0.0:7171 stands for all of this machine's addresses")
+    })
 }
 
 /// The site that is called so; blanks around the name, as in `tokyo, lima`, are none of it.
@@ -37,4 +47,24 @@ pub fn site(topology: &Topology, name: &str) -> anyhow::Result<SiteId> {
 /// Errors: a name that the topology does not have.
 pub fn sites(topology: &Topology, names: &[String]) -> anyhow::Result<Vec<SiteId>> {
     names.iter().map(|n| site(topology, n)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// #17: `--listen 7171` was answered with "invalid socket address syntax".
+    #[test]
+    fn an_address_to_listen_on_is_an_ip_and_a_port_or_a_line_that_says_so() {
+        for good in ["127.0.0.1:0", "0.0.0.0:7171", "[::]:7171"] {
+            assert_eq!(listen_address(good).map(|a| a.to_string()), Ok(good.to_owned()));
+        }
+        for bad in ["7171", "0.0.0.0", "localhost:7171", "127.0.0.1:70000", ""] {
+            let why = listen_address(bad).expect_err("not an address");
+            assert!(
+                why.contains(&format!("`{bad}`")) && why.contains("write IP:PORT") && !why.contains('\n'),
+                "{why}"
+            );
+        }
+    }
 }

@@ -20,9 +20,9 @@ use std::process::ExitCode;
 /// What to do.
 #[derive(clap::Subcommand)]
 pub enum Noun {
-    /// Plan, install and see transfers through: one for all sites.
+    /// Run the controller, which plans transfers and sees them through: one for all sites.
     Controller(controller::Args),
-    /// Send, relay and receive: one at each site.
+    /// Run a site's daemon, which sends, passes on and receives: one at each site.
     Relay(relay::Args),
     /// Send a file from one site to others.
     ///
@@ -30,15 +30,15 @@ pub enum Noun {
     /// is closed, or kill -9, ends the command alone: the same command then follows the transfer, and so does
     /// `status --follow`.
     Send(send::Args),
-    /// Show what a transfer would do, and how fast, before a byte moves.
+    /// Show how a file would travel, and how fast. Needs the network's file only: no controller, no keys.
     Plan(plan::Args),
     /// Show how transfers stand; follow one, or stop one.
     Status(status::Args),
     /// Wait for transfers to end, without a word; the exit code is that of the worst outcome.
     Wait(wait::Args),
-    /// Show what is left of files that did not arrive whole, and remove it.
+    /// List what has come of files that did not arrive whole, or remove it.
     Leftovers(leftovers::Args),
-    /// Make the keys with which controller, sites and operators know each other.
+    /// Make, renew and revoke the keys with which controller, sites and operators know each other.
     #[command(subcommand)]
     Keys(keys::Command),
 }

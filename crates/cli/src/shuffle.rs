@@ -15,20 +15,20 @@ use std::process::ExitCode;
 /// What to do.
 #[derive(clap::Subcommand)]
 pub enum Noun {
-    /// Make the keys with which coordinator, agents and operators know each other.
+    /// Make, renew and revoke the keys with which coordinator, agents and operators know each other.
     Keys(keys::Args),
-    /// Hear of flows from hosts' agents, and say how fast each may be: one for all hosts.
+    /// Run the coordinator, which hears of flows from the hosts' agents and sets the rate of each: one for all hosts.
     Coordinator(coordinator::Args),
-    /// Say what flows a host has, and hold them to their rates: one at each host.
+    /// Run a host's agent, which reports the host's flows and holds them to their rates: one at each host.
     Agent(agent::Args),
-    /// Show which transfers are under way, and how fast their flows may be.
+    /// Show which transfers are under way, and the rate to which each flow is held.
     Status(status::Args),
     /// Lift what a killed agent has left.
     #[command(hide = true)]
     Guard(agent::guard::Args),
-    /// Recorded transfers under one scheduler or several: how long they take, beside the least that they could.
+    /// Compute how long recorded transfers take under one scheduler or several, beside a bound that none can beat.
     Replay(replay::Args),
-    /// Make up transfers with the statistics of a recorded hour, for `replay`, on stdout.
+    /// Make up transfers like those of a recorded hour, and print them in the format that `replay` reads.
     Trace(trace::Args),
 }
 

@@ -30,23 +30,23 @@ pub struct Args {
     /// The scenario, a TOML file.
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
-    /// A setting in place of the file's, as network.rate="10 Gbit/s" or workload[0].servers=8. May be given again.
+    /// A setting in place of the file's, as network.rate="10 Gbit/s" or workload[0].servers=8. Repeatable.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Runs of each combination of swept settings, with seeds that count up from the scenario's.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     trials: u64,
-    /// Threads; as many as processors otherwise.
+    /// How many threads to use. Without: one for each processor.
     #[arg(long, value_name = "COUNT")]
     jobs: Option<usize>,
-    /// The run directory, with every flow, link and sample: one that is not there.
+    /// Make a run directory with every flow, link and sample, as Parquet. The folder may not be there yet.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Capture what this link delivers into packets.pcapng of the run directory, for Wireshark: headers only, an interface for
-    /// each link. May be given again. Of one run: without a sweep or several trials.
+    /// Write what this link delivers to packets.pcapng of the run directory (--out), for Wireshark: headers only, an
+    /// interface for each link. Repeatable. For a single run: no sweep, one trial.
     #[arg(long = "pcap", value_name = "FROM-TO", requires = "out")]
     captured: Vec<String>,
-    /// One JSON object for each trial and workload on stdout.
+    /// Print one JSON object for each trial and workload.
     #[arg(long)]
     json: bool,
 }

@@ -15,13 +15,13 @@ use std::process::ExitCode;
 /// What to show.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A built-in topology, or a .toml or .graphml file: its sites and links. All there are if left out.
+    /// A built-in topology, or a .toml or .graphml file, whose sites and links are listed. Without: all built-in ones.
     #[arg(value_name = "NAME|FILE")]
     topology: Option<String>,
-    /// Rate of links whose rate the topology does not say.
+    /// Rate of links for which the topology says none.
     #[arg(long, value_name = "RATE", default_value = "1 Gbit/s")]
     rate: BitRate,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -20,47 +20,52 @@ use std::process::ExitCode;
 /// What to pull, and how.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Objects, each with the servers that hold all of it: [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT. With NAME, the
-    /// server there must have this name in its certificate; without, any server of the same authority may answer.
+    /// Objects (files that servers offer), each with all the servers that hold the whole of it:
+    /// [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT, as host1:7180,host2:7180/big.bin.
+    ///
+    /// With NAME, the server there must have this name in its certificate. Without, any server with keys of the same set may
+    /// answer.
     #[arg(value_name = "SERVER/OBJECT", value_parser = target)]
     objects: Vec<targets::Target>,
-    /// The object's BLAKE3 hash, in hexadecimal, for one object that no manifest describes: without, what the first server
-    /// says that answers is trusted.
+    /// The BLAKE3 hash that the object must have, in hexadecimal: for one object that no manifest describes. Without, the
+    /// hash that the first server names is trusted.
     #[arg(long, value_name = "HEX", value_parser = blake3_hash, conflicts_with = "manifest")]
     blake3: Option<blake3::Hash>,
-    /// A manifest (`gather stripe` writes one): all its objects are pulled.
+    /// Pull all objects of this manifest, as `gather stripe` writes it.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
-    /// The file to write; a folder for several objects, or if it ends with a slash; `-` for standard output, to which the one
-    /// object goes as it comes: what was wrong in it is known only at the end, by the exit code.
+    /// The file to write. A folder for several objects, or if it ends with a slash. `-` for standard output, which gets the
+    /// one object as it comes: only the exit code says at the end whether it was right.
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
-    /// The folder with this client's keys (and ca.pem), as `gather keys` made it.
+    /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     keys: PathBuf,
-    /// The client's name, as its keys have it.
+    /// The client's name, as `gather keys --clients` was given it.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
     client: String,
-    /// What this machine's own link carries: it is divided among the servers, so that they need not find out by losses.
+    /// What this machine's own link carries, as "1 Gbit/s". It is divided among the servers. Without, each server has to find
+    /// its rate by losing packets.
     #[arg(long, value_name = "RATE")]
     link: Option<BitRate>,
-    /// Memory for what has come and is not whole.
+    /// The most memory for blocks that have come but are not written yet.
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: ByteCount,
-    /// The longest datagram, in bytes of UDP payload; what the way to each server takes, where that is less.
+    /// The longest datagram, in bytes of UDP payload. A path that carries less gets shorter ones.
     #[arg(long, value_name = "SIZE", default_value = "8952 B")]
     datagram: ByteCount,
-    /// A server of which nothing comes for so long is asked for nothing more.
+    /// A server from which nothing comes for this long is asked for nothing more.
     #[arg(long, value_name = "TIME", default_value = "5 s")]
     give_up: Duration,
-    /// Do not wait for the disk: a machine that stops soon after may lose what has its name already.
+    /// Do not wait until files are on disk: a machine that loses power soon after may lose files that have their names
+    /// already.
     #[arg(long)]
     no_sync: bool,
-    /// Replace files that are there, whatever is in them. Else an object whose file is there already fails, unless it is the
-    /// very same.
+    /// Replace files that are there, whatever is in them. Without, an object whose file is there fails, unless the file is
+    /// the very same.
     #[arg(long)]
     replace: bool,
-    /// JSON: a line for each second and each object, and one object at the end.
+    /// Print JSON: a line for each second and each object, and one object at the end.
     #[arg(long)]
     json: bool,
 }

@@ -12,14 +12,14 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(subcommand)]
     change: Option<Change>,
-    /// The folder to make, with an authority of its own; or that of an authority of `gather` which is there, that makes
-    /// more. A folder holds one system's keys only.
+    /// The folder of the set. If it is not there, it is made with a new authority; if it is, its authority makes the new
+    /// keys. A folder holds one system's keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     out: PathBuf,
-    /// Names of the servers.
+    /// Names of the servers, separated by commas.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "server")]
     servers: Vec<String>,
-    /// Names of the clients.
+    /// Names of the clients, separated by commas.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "client")]
     clients: Vec<String>,
     /// Days until the certificates expire, if the authority does not before.

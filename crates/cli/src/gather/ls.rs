@@ -18,16 +18,16 @@ use std::time::Duration;
 /// Which server, and how to reach it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The server, and what names are to begin with: [NAME@]HOST:PORT[/PREFIX].
+    /// The server, as [NAME@]HOST:PORT. With /PREFIX, only the files whose names begin with PREFIX.
     #[arg(value_name = "SERVER[/PREFIX]", value_parser = place)]
     place: Place,
-    /// The folder with this client's keys (and ca.pem), as `gather keys` made it.
+    /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     keys: PathBuf,
-    /// The client's name, as its keys have it.
+    /// The client's name, as `gather keys --clients` was given it.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
     client: String,
-    /// JSON: a line for each object.
+    /// Print JSON: a line for each object.
     #[arg(long)]
     json: bool,
 }

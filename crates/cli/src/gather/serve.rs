@@ -12,6 +12,7 @@ mod share;
 
 use crate::exit::OrUsage as _;
 use crate::folder::secrets::{find_none, keep_outside};
+use crate::network;
 use anabranch_gather::ServerConfig;
 use anabranch_gather::msg::Feedback;
 use anabranch_net::admission::{Admission, AdmissionLimits, Places};
@@ -36,41 +37,42 @@ use tokio::sync::mpsc;
 /// How to run it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The folder whose files are served, by their paths below it. Links that lead out of it are not followed.
+    /// The folder whose files are offered, by their paths below it. Symbolic links that lead out of it are not followed.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Where to listen: TCP for control, UDP for data, on the same port. Loopback unless you say otherwise.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7180")]
+    /// The address and port to listen on, TCP for control and UDP for data. By default only this machine can connect;
+    /// 0.0.0.0:7180 stands for all of its addresses.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7180", value_parser = network::listen_address)]
     listen: SocketAddr,
-    /// The UDP port that clients are told, where it is not the one of --listen: behind a forwarded port.
+    /// The UDP port that clients are told to use, where a forwarded port differs from that of --listen.
     #[arg(long, value_name = "PORT")]
     advertise_port: Option<u16>,
-    /// The folder with this server's keys (and ca.pem), as `gather keys` made it.
+    /// The folder that `gather keys` made, or a copy with ca.pem, sites/NAME.pem and sites/NAME.key.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     keys: PathBuf,
-    /// The server's name, as its keys have it.
+    /// The server's name, as `gather keys --servers` was given it.
     #[arg(long, value_name = "NAME", default_value = "server")]
     name: String,
-    /// What is sent to one client in a second at the most; as much as it can take without.
+    /// The highest rate at which one connection is sent data, as "100 Mbit/s". Without: as fast as the client takes it.
     #[arg(long, value_name = "RATE")]
     rate_max: Option<BitRate>,
-    /// Connections at once; those of one client (all that use its key) may be a quarter of them.
+    /// The most connections at once. One client, which is all that use one key, may have a quarter of them.
     #[arg(long, value_name = "N", default_value_t = 64)]
     clients_max: usize,
-    /// Pulls of one client at once, over all its connections.
+    /// The most pulls of one client at once, over all its connections. A pull is one object, or a part of one.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pulls_max: usize,
-    /// Memory for the blocks of one client, over all its connections.
+    /// The most memory for the blocks of one client, over all its connections.
     #[arg(long, value_name = "SIZE", default_value = "128 MiB")]
     memory: ByteCount,
-    /// A pull whose client says nothing for so long is over.
+    /// A pull ends when its client says nothing for this long.
     #[arg(long, value_name = "TIME", default_value = "10 s")]
     give_up: Duration,
-    /// A connection that has no pull and asks for nothing for so long is closed.
+    /// A connection that has no pull and asks for nothing is closed after this long.
     #[arg(long, value_name = "TIME", default_value = "5 min")]
     idle: Duration,
-    /// Keep the hashes of files in this file, so that a restarted server need not read them again; not below DIR. Only in
-    /// memory without.
+    /// Remember the hashes of files in this file, so that a restarted server need not read the files again. It may not lie
+    /// below DIR. Without: hashes are remembered in memory only.
     #[arg(long, value_name = "FILE")]
     cache: Option<PathBuf>,
     /// Packets that one key seals at the most: for tests, as ciphers have limits of their own.

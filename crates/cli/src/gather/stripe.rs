@@ -19,19 +19,21 @@ pub struct Args {
     /// The file to cut.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The folder to write to: what server n of --servers (from 0) is to serve goes to DIR/n, the manifest to DIR/NAME.toml.
+    /// The folder to write to. DIR/0 gets what the first of --servers is to serve, DIR/1 what the second is, and so on; the
+    /// manifest is DIR/NAME.toml, NAME being the file's.
     #[arg(long, value_name = "DIR")]
     into: PathBuf,
-    /// The servers, as clients will call them; with NAME, clients check that the server there has this name.
+    /// The servers, as clients will reach them, separated by commas. With NAME, clients check that the server there has this
+    /// name.
     #[arg(long, value_name = "[NAME@]HOST:PORT", value_delimiter = ',', required = true)]
     servers: Vec<String>,
-    /// How many parts; as many as there are servers without.
+    /// How many parts to cut. Without: as many as there are servers.
     #[arg(long, value_name = "N")]
     parts: Option<u64>,
-    /// How many servers get each part: all but one of them may die.
+    /// How many servers get each part. All of these but one may die.
     #[arg(long, value_name = "N", default_value_t = 1)]
     copies: usize,
-    /// JSON: one object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -1,6 +1,6 @@
 //! `anabranch replicate controller`: plans transfers, installs them, and sees them through.
 
-use crate::network::TopologyArgs;
+use crate::network::{self, TopologyArgs};
 use anabranch_api::{Controller, ControllerConfig, ServeConfig, Server};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
@@ -17,28 +17,29 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(flatten)]
     network: TopologyArgs,
-    /// Where to listen. Loopback unless you say otherwise.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7171")]
+    /// The address and port to listen on. By default only this machine can connect; 0.0.0.0:7171 stands
+    /// for all of its addresses.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7171", value_parser = network::listen_address)]
     listen: SocketAddr,
-    /// The folder that `keys init` made, or a copy with ca.pem, controller.pem and controller.key.
+    /// The folder that `replicate keys init` made, or a copy with ca.pem, controller.pem and controller.key.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     keys: PathBuf,
-    /// The file in which transfers are kept over restarts.
+    /// The file in which transfers are remembered over restarts. Made if it is not there.
     #[arg(long, value_name = "FILE", default_value = "controller.redb")]
     store: PathBuf,
-    /// How long a site that is away, or that others cannot connect to, is waited for before it counts as unreachable.
+    /// How long a transfer waits for a site that is away, or that others cannot connect to, before it gives the site up.
     #[arg(long, value_name = "TIME", default_value = "10 min")]
     site_wait: Duration,
-    /// How long a destination may hold the others of its transfer back, before it is left for later.
+    /// How long a destination may hold up the others of its transfer before it is left for later.
     ///
-    /// It counts as holding them back when they get less than half of what was planned, and the plan knows nothing of
-    /// other traffic: raise it where transfers are expected to share links.
+    /// It holds them up when they get less than half of the planned rate. The plan knows nothing of other traffic: raise this
+    /// where transfers share their links with it.
     #[arg(long, value_name = "TIME", default_value = "5 s")]
     patience: Duration,
     /// Whether transfers that run at the same time are planned together, each held to its share of the links.
     ///
-    /// A new one waits 0.1 s for others. Running ones are planned anew where the slowest, or without loss to it the
-    /// sum, gains 10 %.
+    /// A new transfer waits 0.1 s for others. Running ones are planned anew where the slowest of them gains 10 %, or all
+    /// together gain 10 % without loss to the slowest.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     joint: bool,
 }

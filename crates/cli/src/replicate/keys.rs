@@ -10,9 +10,9 @@ use std::process::ExitCode;
 /// What to do with keys.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Make an authority, and a certificate and key for the controller, every site and an operator.
+    /// Make a new set: an authority, and keys for the controller, each site of a topology and an operator.
     Init(InitArgs),
-    /// Make a certificate and key for each of some more sites or operators, by the authority of a set that is there.
+    /// Make keys for more sites or operators, by the authority of a set that is there.
     Add(AddArgs),
     #[command(flatten)]
     Change(Change),
@@ -21,7 +21,7 @@ pub enum Command {
 /// For whom, and where.
 #[derive(clap::Args)]
 pub struct AddArgs {
-    /// The folder that `keys init` made, with ca.pem and ca.key.
+    /// The folder of the set, with ca.pem and ca.key.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     keys: PathBuf,
     /// Names of the sites, as the topology has them.
@@ -40,14 +40,14 @@ pub struct AddArgs {
 pub struct InitArgs {
     #[command(flatten)]
     network: TopologyArgs,
-    /// The folder to make; no keys may be there. Each machine then gets ca.pem and its own pair, nothing else. A folder
+    /// The folder to make. It may hold no keys yet. Each machine then gets ca.pem and its own pair, nothing else. A folder
     /// holds one system's keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     out: PathBuf,
     /// Names of the operators who may submit transfers.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "operator")]
     operators: Vec<String>,
-    /// Host names or addresses of the controller, for browsers and curl.
+    /// Host names or addresses of the controller, for browsers and curl, which check them.
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     controller_hosts: Vec<String>,
     /// Days until the certificates expire.

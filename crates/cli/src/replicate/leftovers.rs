@@ -10,16 +10,16 @@ use std::process::ExitCode;
 /// Where to look, and what to do.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The folder, with all below it: a relay's --dir, or where `gather get` writes to.
+    /// The folder to look through, with all folders below it: a relay's --dir, or where `gather get` writes to.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Remove what is found; what is being written stays. The next transfer of such a file begins anew.
+    /// Remove what is found, except what is being written now. The next transfer of such a file begins anew.
     #[arg(long)]
     remove: bool,
-    /// Only what nobody has gone on with for so long.
+    /// Only what no transfer has written to for this long, as "168 h".
     #[arg(long, value_name = "TIME", default_value = "0 s")]
     older_than: Duration,
-    /// JSON: one list.
+    /// Print one JSON list.
     #[arg(long)]
     json: bool,
 }

@@ -19,32 +19,32 @@ pub struct Args {
     /// The site that holds the file.
     #[arg(long, value_name = "SITE", required_unless_present_any = ["survey", "survey_random", "survey_joint"])]
     from: Option<String>,
-    /// The sites that want it.
+    /// The sites that are to have it.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',', required_unless_present_any = ["survey", "survey_random", "survey_joint"])]
     to: Vec<String>,
-    /// Sites that must not be passed.
+    /// Sites over which nothing may go.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',')]
     avoid_sites: Vec<String>,
-    /// Links that must not be used, as FROM-TO.
+    /// Links over which nothing may go, as paris-tokyo: the direction from paris to tokyo.
     #[arg(long, value_name = "LINK,LINK", value_delimiter = ',')]
     avoid_links: Vec<String>,
-    /// auto, coded, packed, steiner, steiner_store_and_forward, steiner_one_tree, multi_path or
-    /// single_path: whose plan is drawn and listed.
+    /// The scheme whose plan is drawn and listed: auto, coded, packed, steiner, steiner_store_and_forward, steiner_one_tree,
+    /// multi_path or single_path. docs/replicate.md says when which wins.
     #[arg(long, default_value = "auto")]
     scheme: String,
-    /// Add flows of the lowest priority that fill what the plan leaves of the links. Rates and bytes do not count them.
+    /// Add flows of the lowest priority over what the plan leaves of the links. Predicted rates and bytes leave them out.
     #[arg(long)]
     fill: bool,
-    /// Size of the file, for bytes and time.
+    /// Size of the file, as 50GB: the table then has bytes and times.
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteCount>,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// With --json: the whole plan of the chosen scheme too.
+    /// Add the whole plan of the chosen scheme to the JSON object.
     #[arg(long, requires = "json")]
     full: bool,
-    /// Draw the plan to this file.
+    /// Draw the plan into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Draw on a dark ground.
@@ -53,19 +53,19 @@ pub struct Args {
     /// Plan every source and three destinations of the topology, and count where each scheme falls short of the min-cut.
     #[arg(long, conflicts_with_all = ["from", "to"])]
     survey: bool,
-    /// The same over so many random networks of up to 12 sites.
+    /// As --survey, over so many random networks of up to 12 sites.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["from", "to", "survey"])]
     survey_random: Option<u64>,
-    /// Draw so many transfers at the same time, and compare what they get planned alone, in turn and together.
+    /// Draw so many transfers that run at the same time, and compare what they get planned alone, in turn and together.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["from", "to", "survey", "survey_random"])]
     survey_joint: Option<usize>,
-    /// How often they are drawn.
+    /// With --survey-joint: how often transfers are drawn.
     #[arg(long, value_name = "COUNT", default_value_t = 100, requires = "survey_joint")]
     draws: u64,
-    /// Destinations of each.
+    /// With --survey-joint: destinations of each transfer.
     #[arg(long, value_name = "COUNT", default_value_t = 3, requires = "survey_joint")]
     destinations: usize,
-    /// Seed of the random networks.
+    /// With --survey-random: seed of the random networks.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

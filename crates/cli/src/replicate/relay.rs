@@ -28,38 +28,41 @@ use tokio::sync::mpsc;
 pub struct Args {
     #[command(flatten)]
     network: TopologyArgs,
-    /// Which site this is.
+    /// The name of the site for which this relay runs, as the topology has it.
     #[arg(long, value_name = "SITE")]
     site: String,
-    /// The controller.
+    /// Where the controller listens.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
     controller: String,
-    /// The folder with this site's keys (and ca.pem), as `keys init` made it.
+    /// The folder that `replicate keys init` made, or a copy with ca.pem, sites/SITE.pem and sites/SITE.key.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     keys: PathBuf,
-    /// The folder below which files are read and written: one for nothing else, without keys in it. Links are not followed.
+    /// The folder below which this relay reads and writes files, and nowhere else. Keep it for that alone: keys may not lie
+    /// in it. Symbolic links in it are not followed.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// How long what has come of a file is kept after nobody went on with it.
+    /// How long what has come of a file is kept when no transfer goes on with it.
     #[arg(long, value_name = "TIME", default_value = "168 h")]
     keep_partial: Span,
-    /// Let a site that sends a file of its own accord put it below a folder here (`SITE=.` for all of --dir). Operators may
-    /// everywhere, sites nowhere else. Repeatable.
+    /// Let the relay of SITE send files here of its own accord, below this folder of --dir (`SITE=.` for all of --dir).
+    /// Without, only operators may send here. Repeatable.
     #[arg(long, value_name = "SITE=FOLDER")]
     accept_from: Vec<String>,
-    /// Where to take in data. Loopback unless you say otherwise.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7172")]
+    /// The address and port on which to take in data. By default only this machine can connect; 0.0.0.0:7172 stands
+    /// for all of its addresses.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7172", value_parser = network::listen_address)]
     listen: SocketAddr,
-    /// Where other sites reach this one, if not at --listen.
+    /// Where other sites reach this one, as paris.example:7172. Needed with --listen 0.0.0.0, and behind NAT. Without: the
+    /// address of --listen.
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// Where the far end of one link reaches this site, as FROM=HOST:PORT (FROM the site that sends).
+    /// Where the site FROM reaches this one, if not where the others do. Repeatable.
     #[arg(long, value_name = "FROM=HOST:PORT")]
     link: Vec<String>,
-    /// Take the place of another relay of this site, which then ends.
+    /// Take the place of a relay of this site that is running; that one then ends.
     #[arg(long)]
     take_over: bool,
-    /// The most memory that all transfers together may take here; the process needs up to 64 MiB besides.
+    /// The most memory that all transfers together may take here. The process takes up to 64 MiB more.
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: ByteCount,
     /// For tests only: make this site do wrong. `flip-ppm=N` flips one bit in N of a million symbols that it sends, as

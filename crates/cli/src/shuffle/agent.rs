@@ -36,21 +36,21 @@ use tokio::time::{sleep, sleep_until, timeout};
 /// How to run it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The coordinator.
-    #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:7190")]
+    /// Where the coordinator listens, as HOST:PORT or https://HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7190")]
     coordinator: String,
-    /// The folder with this host's keys (and ca.pem), as `shuffle keys` made it.
+    /// The folder that `shuffle keys` made, or a copy with ca.pem, sites/HOST.pem and sites/HOST.key.
     #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
     keys: PathBuf,
-    /// The host's name, as its keys have it.
+    /// The host's name, as `shuffle keys --hosts` was given it.
     #[arg(long, value_name = "HOST")]
     name: String,
-    /// What the host's link has for data, out and in, which is 94 % of its rate where packets are of 1,500 bytes on Ethernet;
-    /// by what the default route's device says otherwise.
+    /// What the host's link carries of data, out and in, as "9.4 Gbit/s" for a link of 10 Gbit/s on which packets have 1,500
+    /// bytes. Without: reckoned from the rate and the packets' size that the default route's device names.
     #[arg(long, value_name = "RATE")]
     link: Option<BitRate>,
-    /// An address that flows to this host have, repeatable. The coordinator takes only those that are the host's: by its
-    /// --hosts file, or the one from which this agent speaks; without this, all of those.
+    /// An address that flows to this host have. Repeatable. The coordinator takes only addresses that its --hosts file gives
+    /// this host or, without one, the address from which this agent connects. Without: all of those.
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<IpAddr>,
     /// The Unix socket over which programs announce their flows, one JSON object a line:
@@ -61,23 +61,24 @@ pub struct Args {
     /// once that has arrived. Only the user who made the flow's socket, or root, may speak of it.
     #[arg(long, value_name = "PATH")]
     listen: Option<PathBuf>,
-    /// The group that may use --listen, too.
+    /// The group that may use the socket of --listen, beside root.
     #[arg(long, value_name = "GROUP", requires = "listen")]
     group: Option<String>,
-    /// Rules for flows that the agent announces by itself, TOML: tables [[rule]] with `remote = "10.0.0.0/8"`,
+    /// Announce flows by rules, for programs that do not. A TOML file of [[rule]] tables with `remote = "10.0.0.0/8"`,
     /// `remote_port`, `local_port` (all optional) and `transfer = "job-{remote_host}"`.
     ///
-    /// {remote_host}, {remote_port} and {local_host} are filled in; the first rule that fits counts. What such a flow has
-    /// to move is what its program has written so far.
+    /// {remote_host}, {remote_port} and {local_host} are filled in. The first rule that fits a flow counts. What such a flow
+    /// has to move is what its program has written so far.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// The cgroup whose programs' connections may be held to rates by BPF; all of them otherwise.
+    /// The cgroup whose programs' connections may be held to rates by BPF. Without: all of the host's.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
-    /// The device whose queue may be replaced by HTB, for flows that can be held in no other way.
+    /// The network device whose queue may be replaced by an HTB one, for flows that can be held to rates in no other way.
+    /// Without: none is replaced.
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
-    /// Where it is kept which flows have limits, so that what a killed agent leaves is lifted.
+    /// The file that says which flows have limits, so that the next agent lifts what a killed one left.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 }

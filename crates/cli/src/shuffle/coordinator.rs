@@ -1,6 +1,7 @@
 //! `anabranch shuffle coordinator`: hears of flows from hosts' agents, and says how fast each may be.
 
 use super::allocator::Name;
+use crate::network;
 use anabranch_api::shuffle::{CoordinatorService, CoordinatorServiceConfig};
 use anabranch_api::{ServeConfig, Server};
 use anabranch_net::admission::AdmissionLimits;
@@ -16,24 +17,26 @@ use std::process::ExitCode;
 /// How to run it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where to listen. Loopback unless you say otherwise.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7190")]
+    /// The address and port to listen on. By default only this machine can connect; 0.0.0.0:7190 stands
+    /// for all of its addresses.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7190", value_parser = network::listen_address)]
     listen: SocketAddr,
     /// The folder that `shuffle keys` made, or a copy with ca.pem, controller.pem and controller.key.
     #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
     keys: PathBuf,
-    /// The file in which transfers that have ended are kept, the last 10,000.
+    /// The file in which the last 10,000 ended transfers are remembered. Made if it is not there.
     #[arg(long, value_name = "FILE", default_value = "coordinator.redb")]
     store: PathBuf,
-    /// Which hosts there are: TOML with [[host]] tables (`name`; `addresses` that flows to it have; `link` rate; names of its
-    /// `uplinks`) and [[uplink]] tables (`name`, `rate`).
+    /// Which hosts there are: a TOML file with [[host]] tables (`name`; `addresses` that flows to it have; `link` rate; names
+    /// of its `uplinks`) and [[uplink]] tables (`name`, `rate`).
     ///
-    /// No other host may join then, and none has other addresses. Where a host has no `addresses`, or without this file,
-    /// its address is the one from which its agent speaks. An uplink is what hosts share on their way to all others, a rack's or
-    /// a site's. Rates are what there is for data: 94 % of a link's where packets are of 1,500 bytes on Ethernet.
+    /// With this file, no other host may join, and no host has other addresses. A host without `addresses`, and each host
+    /// without this file, has the address from which its agent connects. An uplink is a link that hosts share on their way to
+    /// all others: a rack's or a site's. Rates are of data: where packets have 1,500 bytes on Ethernet, that is 94 % of a
+    /// link's rate.
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
-    /// The scheduler that decides.
+    /// The scheduler: the rule by which rates are set. docs/shuffle.md says which to choose.
     #[arg(long, value_enum, default_value_t = Name::ChasePlus)]
     allocator: Name,
 }

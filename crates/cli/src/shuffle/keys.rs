@@ -12,14 +12,14 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(subcommand)]
     change: Option<Change>,
-    /// The folder to make, with an authority and a coordinator of its own; or that of an authority of `shuffle` which is
-    /// there, that makes more. A folder holds one system's keys only.
+    /// The folder of the set. If it is not there, it is made with a new authority and a coordinator's keys; if it is, its
+    /// authority makes the new keys. A folder holds one system's keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
     out: PathBuf,
     /// Names of the hosts.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     hosts: Vec<String>,
-    /// Names of those who may look at what the coordinator does.
+    /// Names of operators, who may look at transfers, flows and rates and change nothing.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     operators: Vec<String>,
     /// Host names or addresses of the coordinator, for curl.

@@ -18,31 +18,32 @@ use std::process::ExitCode;
 /// What to replay, and how.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Transfers in the coflow benchmark's format (github.com/coflow/coflow-benchmark).
+    /// The recorded transfers, in the coflow benchmark's format (github.com/coflow/coflow-benchmark).
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// Schedulers, one after the other; otherwise all but those that leave out a part of another.
+    /// The schedulers to run, one after the other. Without: all but chase-without-conservation and the variants of chase+.
     #[arg(long = "allocator", value_name = "NAME", value_enum)]
     allocators: Vec<Name>,
-    /// By the rules of CoflowSim, the field's reference simulator: its epochs, ports and rounding. For varys and fifo.
+    /// Count by the rules of CoflowSim, the field's reference simulator: its epochs, ports and rounding. For varys and fifo
+    /// only.
     #[arg(long, conflicts_with_all = ["port_rate", "faster"])]
     like_coflowsim: bool,
-    /// Only so many transfers from the trace's beginning.
+    /// Take only this many transfers, from the trace's beginning. Without: all.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     transfers: Option<u64>,
     /// The rate of each port, in and out. The benchmark's own simulator has 2^30 bit/s.
     #[arg(long, value_name = "RATE", default_value = "1073741824 bit/s")]
     port_rate: BitRate,
-    /// Have transfers arrive so many times faster, for a busier network.
+    /// Let transfers arrive this many times faster than recorded, for a busier network.
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     faster: u64,
-    /// How long to look for what no scheduler is faster than.
+    /// How long to look for a bound: a mean completion time that no scheduler can go below.
     #[arg(long, value_enum, default_value_t = Bounding::Usual)]
     bound: Bounding,
-    /// The run directory, with every transfer's time: one that is not there.
+    /// Make a run directory with every transfer's time. The folder may not be there yet.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// One JSON object for each scheduler on stdout.
+    /// Print one JSON object for each scheduler.
     #[arg(long)]
     json: bool,
 }
@@ -52,11 +53,11 @@ pub struct Args {
 enum Bounding {
     /// Not at all.
     None,
-    /// Some seconds for the benchmark's trace.
+    /// Some seconds, for the benchmark's trace.
     Quick,
-    /// Half a minute for it.
+    /// Half a minute, for the benchmark's trace.
     Usual,
-    /// Some minutes for it.
+    /// Some minutes, for the benchmark's trace.
     Long,
 }
 

@@ -16,26 +16,28 @@ use std::time::Duration;
 /// Of which coordinator, and how.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The coordinator.
-    #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:7190")]
+    /// Where the coordinator listens, as HOST:PORT or https://HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7190")]
     coordinator: String,
-    /// The folder with the operator's keys (and ca.pem), as `shuffle keys` made it.
+    /// The folder that `shuffle keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
     #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
     keys: PathBuf,
-    /// Which operator.
+    /// The operator's name, as `shuffle keys --operators` was given it.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     operator: String,
-    /// Also the last so many transfers that have ended.
+    /// Also show this many of the transfers that have ended, the last first.
     #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000))]
     history: u64,
-    /// One JSON object with hosts, transfers and history, as the API has them.
+    /// Print one JSON object with hosts, transfers and history, as the API has them.
     #[arg(long)]
     json: bool,
-    /// Show all of it, as it happens, on a page for a browser on this machine.
+    /// Show all of it on a page, for a browser on this machine, until Ctrl-C. The page is served at IP:PORT (127.0.0.1:7191
+    /// if left out) and below a path that nobody can guess: open what the command prints.
     #[arg(
         long,
-        value_name = "ADDRESS",
+        value_name = "IP:PORT",
         num_args = 0..=1,
+        value_parser = crate::network::listen_address,
         default_missing_value = "127.0.0.1:7191",
         conflicts_with_all = ["json", "history"]
     )]

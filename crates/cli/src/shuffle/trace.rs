@@ -8,13 +8,13 @@ use std::process::ExitCode;
 /// How many, and where.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Transfers, one every 6.9 seconds in the mean.
+    /// How many transfers. One begins every 6.9 seconds in the mean.
     #[arg(long, value_name = "COUNT", default_value_t = 526, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     transfers: u32,
-    /// Ports of the switch that they cross.
+    /// How many ports the switch has that the transfers cross.
     #[arg(long, value_name = "COUNT", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..=i64::from(PORTS_MAX)))]
     ports: u32,
-    /// The same seed gives the same transfers.
+    /// Seed: the same one gives the same transfers.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 }
