@@ -46,6 +46,12 @@ impl Client {
         Ok(Self { connection: Connection::new(System::Replicate, address, identity, patience)? })
     }
 
+    /// Another client of the same controller, which tries a repeatable request for so long.
+    #[must_use]
+    pub fn with_patience(&self, patience: Duration) -> Self {
+        Self { connection: self.connection.with_patience(patience) }
+    }
+
     /// Submits a transfer. Tried once: repeated, it might be taken on twice.
     ///
     /// Errors: see [`ClientError`].

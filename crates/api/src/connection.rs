@@ -130,6 +130,13 @@ impl Connection {
         &self.inner.address
     }
 
+    /// Another one to the same service, which tries for so long.
+    pub(crate) fn with_patience(&self, patience: Duration) -> Self {
+        let Inner { service, address, identity, .. } = &*self.inner;
+        let (address, identity) = (address.clone(), identity.clone());
+        Self { inner: Arc::new(Inner { service, address, identity, patience, idle: Mutex::default() }) }
+    }
+
     /// How long a repeatable request is tried.
     pub(crate) fn patience(&self) -> Duration {
         self.inner.patience

@@ -16,7 +16,10 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+/// How long the service is asked before the page says that it does not answer. The page asks again every second.
+pub const PATIENCE: Duration = Duration::from_secs(1);
 /// What every answer says of itself: everything that the page loads comes from here, nothing else may show or embed it.
 const HEADERS: [(header::HeaderName, &str); 6] = [
     (

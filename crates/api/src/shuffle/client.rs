@@ -37,6 +37,12 @@ impl Client {
         Ok(Self { connection: Connection::new(System::Shuffle, address, identity, patience)? })
     }
 
+    /// Another client of the same coordinator, which tries a repeatable request for so long.
+    #[must_use]
+    pub fn with_patience(&self, patience: Duration) -> Self {
+        Self { connection: self.connection.with_patience(patience) }
+    }
+
     /// Where the coordinator is: `host:port`.
     pub fn address(&self) -> &str {
         self.connection.address()

@@ -28,7 +28,7 @@ function time(seconds) {
 
 function clock(unixMs) {
   const then = new Date(unixMs), today = new Date();
-  const hours = then.toLocaleTimeString();
+  const hours = then.toLocaleTimeString().replace(" ", "\u00a0");
   return then.toDateString() === today.toDateString() ? hours : `${then.toLocaleDateString()} ${hours}`;
 }
 
@@ -43,20 +43,26 @@ async function ask(path) {
   return reply.json();
 }
 
+// What went wrong, in a sentence, and of when the rest of the page is.
+function trouble(error, last) {
+  const since = last === null ? "No answer" : `No answer since ${clock(last)}`;
+  return `${since}, asking again every second: ${error.message}`;
+}
+
 // Calls `refresh` every second. What it throws is said in one line, and what stands below it is marked as old.
 function repeat(refresh) {
   let last = null;
   const once = async () => {
-    const trouble = at("trouble");
+    const line = at("trouble");
     try {
       await refresh();
       last = Date.now();
-      trouble.hidden = true;
+      line.hidden = true;
     } catch (error) {
-      trouble.textContent = last === null ? error.message : `${error.message}; this is of ${clock(last)}`;
-      trouble.hidden = false;
+      line.textContent = trouble(error, last);
+      line.hidden = false;
     }
-    document.querySelector("main").classList.toggle("stale", !trouble.hidden);
+    document.querySelector("main").classList.toggle("stale", !line.hidden);
   };
   const forever = async () => {
     await once();

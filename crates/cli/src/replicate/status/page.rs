@@ -31,7 +31,7 @@ fn router(client: Client) -> Router {
         .route("/{token}/topology", get(topology))
         .route("/{token}/transfers", get(transfers))
         .route("/{token}/plan/{id}", get(plan))
-        .with_state(client)
+        .with_state(client.with_patience(page::PATIENCE))
 }
 
 async fn topology(State(client): State<Client>) -> Result<Response, Unanswered> {
@@ -108,20 +108,28 @@ mod tests {
         Client::new("127.0.0.1:1", &identity, Duration::ZERO).expect("good keys")
     }
 
-    #[tokio::test]
-    async fn only_who_names_loopback_is_answered_and_a_missing_controller_is_said_in_a_line() {
+    /// Where the page of this client is served, its token being `secret`.
+    async fn served(client: Client) -> SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let routes = page::guarded(router(client()), "secret");
+        let routes = page::guarded(router(client), "secret");
         tokio::spawn(async move { axum::serve(listener, routes).await });
-        let ask = async |path: &str, host: &str| {
-            let mut stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
-            let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-            stream.write_all(request.as_bytes()).await.expect("it reads");
-            let mut reply = String::new();
-            stream.read_to_string(&mut reply).await.expect("text");
-            reply
-        };
+        address
+    }
+
+    async fn ask(address: SocketAddr, path: &str, host: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("it reads");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.expect("text");
+        reply
+    }
+
+    #[tokio::test]
+    async fn only_who_names_loopback_is_answered_and_a_missing_controller_is_said_in_a_line() {
+        let address = served(client()).await;
+        let ask = async |path: &str, host: &str| ask(address, path, host).await;
         for host in ["localhost", "localhost:7170", "127.0.0.1:7170", "[::1]:7170"] {
             for path in ["/secret/", "/secret/page.css", "/secret/common.js", "/secret/page.js"] {
                 let page = ask(path, host).await;
@@ -163,6 +171,15 @@ mod tests {
         let why = picture(&small, Some(&wrong), Theme::Dark).expect_err("there is no site 9");
         assert!(why.contains("is not of its network") && !why.contains('\n'), "{why}");
         assert!(picture(&small, Some(&plan), Theme::Dark).is_err(), "links that are not there");
+    }
+
+    /// #17: the page went on showing what was before for the ten seconds that a command tries.
+    #[tokio::test]
+    async fn a_controller_that_is_gone_is_said_soon_however_patient_the_command_is() {
+        let address = served(client().with_patience(Duration::from_secs(3_600))).await;
+        let asked = ask(address, "/secret/transfers", "localhost");
+        let reply = tokio::time::timeout(Duration::from_secs(60), asked).await.expect("less than an hour");
+        assert!(reply.starts_with("HTTP/1.1 502") && reply.contains("127.0.0.1:1"), "{reply}");
     }
 
     #[tokio::test]

@@ -25,7 +25,7 @@ fn router(client: Client) -> Router {
     Page { html: include_str!("page.html"), script: include_str!("page.js") }
         .routes()
         .route("/{token}/state", get(state))
-        .with_state(client)
+        .with_state(client.with_patience(page::PATIENCE))
 }
 
 /// All that the page shows, in one.
