@@ -2,6 +2,7 @@
 "use strict";
 
 const KEPT = 1800; // rates that are kept of a transfer: half an hour
+const FAR = 5; // a bound so many times the fastest rate is not drawn
 const rates = new Map(); // by transfer: [seconds, bit/s]
 let chosen = null; // what the user clicked; the newest otherwise
 let drawn = ""; // which plan the picture shows
@@ -30,10 +31,13 @@ function showRates(t) {
   const kept = rates.get(t.id) ?? [];
   const picture = at("rates");
   picture.replaceChildren();
-  const bound = t.bound_bps ?? 0;
-  const most = Math.max(bound, ...kept.map((k) => k[1])) * 1.05;
+  const bound = t.bound_bps ?? 0, fastest = Math.max(...kept.map((k) => k[1]));
+  // A bound far above, as of a transfer that is held to a rate, would press the line to the ground: then it is said, not drawn.
+  const isDrawn = bound > 0 && (fastest === 0 || bound <= FAR * fastest);
+  const most = Math.max(isDrawn ? bound : 0, fastest) * 1.05;
   at("graph").hidden = kept.length < 2 || !(most > 0);
-  at("scale").textContent = bound ? `dashed: ${rate(bound)}, which no plan can exceed` : "";
+  const where = isDrawn ? "dashed:" : "far above this picture:";
+  at("scale").textContent = bound ? `${where} ${rate(bound)}, the most that any plan could reach on these links` : "";
   if (at("graph").hidden) return;
   const shape = (name, attributes, text) => {
     const node = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -53,7 +57,7 @@ function showRates(t) {
   for (let s = 0; s <= span; s += bySecond) {
     shape("text", { x: x(began + s), y: bottom + 20, "text-anchor": "middle" }, s === 0 ? clock(began * 1000) : `+${Number(s.toFixed(1))} s`);
   }
-  if (bound) shape("line", { class: "bound", x1: left, x2: right, y1: y(bound), y2: y(bound) });
+  if (isDrawn) shape("line", { class: "bound", x1: left, x2: right, y1: y(bound), y2: y(bound) });
   shape("polyline", { points: kept.map(([s, bps]) => `${x(s)},${y(bps)}`).join(" ") });
 }
 
@@ -77,9 +81,9 @@ function show(t) {
   at("when").textContent = whenOf(t);
   const facts = [t.outcome ?? t.phase];
   if (t.length_bytes !== null) facts.push(size(t.length_bytes));
-  if (t.scheme) facts.push(`${t.scheme} at ${rate(t.planned_bps)} planned, bound ${rate(t.bound_bps)}`);
+  if (t.scheme) facts.push(`scheme ${t.scheme}, planned ${rate(t.planned_bps)} of at most ${rate(t.bound_bps)}`);
   if (t.attempts > 1) facts.push(count(t.attempts, "attempt"));
-  if (t.congestion_controls.length) facts.push(t.congestion_controls.join(", "));
+  if (t.congestion_controls.length) facts.push(`congestion control ${t.congestion_controls.join(", ")}`);
   if (t.suspects.length) facts.push(`avoided for changing data: ${t.suspects.join(", ")}`);
   if (t.last_trouble && !t.outcome) facts.push(t.last_trouble);
   at("state").textContent = facts.join(" \u00b7 ");
@@ -134,7 +138,8 @@ function list(transfers, shown) {
 const refresh = repeat(async () => {
   const [network, transfers] = await Promise.all([ask("topology"), ask("transfers")]);
   const up = network.sites.filter((s) => s.up).length;
-  at("network").textContent = `${network.name}: ${up} of ${count(network.sites.length, "site")} up, ${count(transfers.length, "transfer")}`;
+  const name = network.name === "topology" ? "" : `${network.name}: `; // what a file without a name is called
+  at("network").textContent = `${name}${up} of ${count(network.sites.length, "site")} up, ${count(transfers.length, "transfer")}`;
   at("sites").replaceChildren(...network.sites.map((s) => element("li", s.name, s.up ? "up" : "down")));
   transfers.forEach(note);
   const shown = transfers.find((t) => t.id === chosen) ?? transfers[transfers.length - 1];

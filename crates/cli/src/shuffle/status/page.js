@@ -34,9 +34,11 @@ function show({ hosts, under_way, history }) {
   }));
   seen = next;
   at("flows").replaceChildren(...flows);
+  at("none").hidden = flows.length > 0;
+  at("never").hidden = history.length > 0;
   const said = [count(under_way.transfers.length, "transfer"), count(flows.length, "flow")];
   if (under_way.flows_left_out) said.push(`${count(under_way.flows_left_out, "more flow")} not shown`);
-  if (under_way.allocator) said.push(`${under_way.allocator} decides`);
+  if (under_way.allocator) said.push(`scheduler ${under_way.allocator}`);
   at("summary").textContent = said.join(", ");
   at("ended").replaceChildren(...history.map((ended) => {
     const seconds = Math.max((ended.ended_unix_ms - ended.began_unix_ms) / 1000, 0.001);
