@@ -202,7 +202,8 @@ impl std::fmt::Display for TlsError {
             Self::Unreadable { path, error } => {
                 write!(
                     f,
-                    "{}: cannot be read: {error} (`anabranch replicate keys init`, `gather keys` and `shuffle keys` make sets)",
+                    "{}: cannot be read: {error}: make keys (`anabranch replicate keys init`, `gather keys`, `shuffle keys`), \
+                     or name the folder that has them with --keys",
                     path.display()
                 )
             }

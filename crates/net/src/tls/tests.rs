@@ -228,7 +228,8 @@ fn bad_files_are_named_with_what_is_wrong() {
             .contains("x.key: holds no private key")
     );
     let nowhere = CredentialFiles::in_set(Path::new("/nowhere"), System::Replicate, Role::Site, "a b");
-    assert!(text(Credentials::load(&nowhere)).contains("/nowhere/ca.pem: cannot be read"));
+    let missing = text(Credentials::load(&nowhere));
+    assert!(missing.contains("/nowhere/ca.pem: cannot be read") && missing.contains("--keys"), "{missing}");
     assert_eq!(nowhere.key, Path::new("/nowhere/sites/a%20b.key"));
 }
 
