@@ -18,12 +18,34 @@ pub struct TopologyArgs {
 }
 
 impl TopologyArgs {
-    /// The topology.
+    /// The topology, at each of whose sites a relay may run.
+    ///
+    /// Errors: an unknown name, an unreadable or wrong file, with the line; as [`check_relays`].
+    pub fn load(&self) -> anyhow::Result<Topology> {
+        let topology = self.load_any()?;
+        check_relays(&topology).map_err(|why| anyhow::anyhow!("{}: {why}", self.topology)).or_usage()?;
+        Ok(topology)
+    }
+
+    /// The topology, whatever it is for.
     ///
     /// Errors: an unknown name, an unreadable or wrong file, with the line.
-    pub fn load(&self) -> anyhow::Result<Topology> {
+    pub fn load_any(&self) -> anyhow::Result<Topology> {
         load(&self.topology, &Defaults::new(self.rate), |p| std::fs::read_to_string(p)).or_usage()
     }
+}
+
+/// Whether a relay can run at each site.
+///
+/// Errors: a switch, at which no relay can run, so that a transfer over it would wait for ever.
+pub fn check_relays(topology: &Topology) -> Result<(), String> {
+    topology.sites().iter().find(|site| site.is_switch).map_or(Ok(()), |switch| {
+        Err(format!(
+            "site `{}` is a switch, where no relay runs: `replicate` needs a relay at every site; leave the switch out and \
+             join the sites around it by cables",
+            anabranch_units::text::printable(&switch.name)
+        ))
+    })
 }
 
 /// Where to listen.
@@ -52,6 +74,17 @@ pub fn sites(topology: &Topology, names: &[String]) -> anyhow::Result<Vec<SiteId
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// #17: keys were made for a switch, and plans led over it, where no relay runs.
+    #[test]
+    fn a_network_with_a_switch_is_none_for_relays() {
+        let mut topology = Topology::new("a test");
+        topology.add_site("paris", None).expect("a new name");
+        assert_eq!(check_relays(&topology), Ok(()));
+        topology.add_switch("exchange").expect("a new name");
+        let why = check_relays(&topology).expect_err("a switch");
+        assert!(why.contains("`exchange` is a switch") && why.contains("leave the switch out"), "{why}");
+    }
 
     /// #17: `--listen 7171` was answered with "invalid socket address syntax".
     #[test]

@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.topology {
         None => pipe.print(std::iter::once(if args.json { all_json()? } else { all() })),
         Some(name) => {
-            let topology = TopologyArgs { topology: name.clone(), rate: args.rate }.load()?;
+            let topology = TopologyArgs { topology: name.clone(), rate: args.rate }.load_any()?;
             let shown = if args.json { json(&topology).to_string() } else { table(&topology) };
             pipe.print(std::iter::once(shown));
         }
