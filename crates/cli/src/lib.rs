@@ -8,6 +8,7 @@
     reason = "a driver: sockets, files, clocks and the environment are its business"
 )]
 
+mod completions;
 mod demo;
 mod doctor;
 mod emulate;
@@ -91,6 +92,8 @@ enum Verb {
     /// Run one cell of a published experiment on an emulated network, or predict it.
     #[command(subcommand)]
     Experiment(experiment::Noun),
+    /// Print the script with which a shell completes verbs and options.
+    Completions(completions::Args),
 }
 
 /// The command that runs, as in `experiment codedbulk`, and every argument of it as it could be written, defaults included.
@@ -146,6 +149,7 @@ pub fn main() -> ExitCode {
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Demo(args) => demo::run(&args, cli.quiet),
         Verb::Experiment(noun) => experiment::run(&noun, cli.quiet),
+        Verb::Completions(args) => completions::run(&args, Cli::command()),
     };
     match result {
         Ok(code) => code,
