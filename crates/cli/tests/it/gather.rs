@@ -321,6 +321,25 @@ fn what_a_server_owes_that_dies_half_way_comes_from_others() {
     assert!(got.count("fetched_bytes") == bytes.len() as u64, "{got:?}");
 }
 
+/// #17: nothing was said of a server that could not be reached if the others had all: its user thought that it helped.
+#[test]
+fn a_server_that_cannot_be_reached_is_named_though_the_others_bring_all() {
+    let mut world = World::new(2);
+    let bytes = noise(6, MIB);
+    world.put(0..2, "object", &bytes);
+    world.kill(1);
+    let mut command = anabranch();
+    command.args(["gather", "get", "--keys"]).arg(world.path("keys")).arg(world.object(0..2, "object"));
+    let output = command.arg("-o").arg(world.path("out")).output().expect("the command runs");
+    assert!(output.status.success() && world.has(&bytes), "{output:?}");
+    let (said, dead) = (text(&output.stderr), world.servers[1].at.to_string());
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("cannot be reached")).collect();
+    assert!(
+        matches!(lines[..], [line] if line.contains(&dead) && line.contains("the others go on")),
+        "{said}"
+    );
+}
+
 #[test]
 fn an_object_fails_alone_once_all_who_hold_it_are_dead() {
     let mut world = World::new(4);

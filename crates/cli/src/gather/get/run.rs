@@ -688,7 +688,11 @@ impl Run {
                 self.channels.retain(|_, link| *link != server);
                 link.connected = None;
                 link.lost = Some(reason.clone());
-                tracing::info!("{} is lost: {reason}", link.holder);
+                let line = format!("{}: {reason}; the others go on", link.holder);
+                // The loss of the last one is what its objects fail of.
+                if self.links.iter().any(|link| link.lost.is_none()) {
+                    self.progress.say(&line);
+                }
                 self.client.handle_lost(now, ServerId(server as u32), &reason);
                 // Who was to describe an object cannot: the next one is asked.
                 let holder = self.links[server].holder.clone();

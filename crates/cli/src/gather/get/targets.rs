@@ -136,6 +136,11 @@ pub fn check_holder(holder: &str) -> anyhow::Result<()> {
 ///
 /// Errors: one line.
 pub fn parse(text: &str) -> anyhow::Result<Target> {
+    let is_url = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+    ensure!(
+        !is_url,
+        "`{text}`: servers are not asked over HTTP: write HOST:PORT/OBJECT, as host1:7180/big.bin"
+    );
     let (servers, name) =
         text.split_once('/').context("write [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT")?;
     check_name(name)?;
@@ -268,6 +273,9 @@ mod tests {
             let error = format!("{:#}", parse(bad).expect_err("must be refused"));
             assert!(!error.contains('\n'), "{error}");
         }
+        // #17: it was the object that was called wrong, "/host1:7180/x".
+        let error = format!("{:#}", parse("http://host1:7180/x").expect_err("not over HTTP"));
+        assert!(error.contains("write HOST:PORT/OBJECT"), "{error}");
     }
 
     #[test]
