@@ -103,9 +103,9 @@ fn choose(system: System, known: &[PeerIdentity], names: &[String]) -> anyhow::R
             if same.is_empty() {
                 let words: Vec<_> = Role::ALL.into_iter().filter_map(|role| system.role_name(role)).collect();
                 bail!(
-                    "no certificate of `{name}` in the set, which has {}; without one say whose as {}:{name}",
+                    "no certificate of `{name}` in this set, which has {}; to name one that is not in the set, write {}:{name}",
                     list(known),
-                    words.join(":…, ")
+                    words.join(&format!(":{name}, "))
                 );
             }
             let ways: Vec<_> = same.iter().map(|peer| format!("{}:{name}", word(peer))).collect();
