@@ -103,7 +103,7 @@ fn choose(system: System, known: &[PeerIdentity], names: &[String]) -> anyhow::R
             if same.is_empty() {
                 let words: Vec<_> = Role::ALL.into_iter().filter_map(|role| system.role_name(role)).collect();
                 bail!(
-                    "no certificate of `{name}` in this set, which has {}; to name one that is not in the set, write {}:{name}",
+                    "no certificate of `{name}` in the set, which has {}; to name one that is not in the set, write {}:{name}",
                     list(known),
                     words.join(&format!(":{name}, "))
                 );
