@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 ///
 /// Errors: an address that is not loopback or cannot be listened on.
 pub async fn serve(client: Client, listen: SocketAddr) -> anyhow::Result<()> {
-    let trouble = client.topology().await.err();
+    let trouble = client.with_patience(page::PATIENCE).topology().await.err();
     page::serve(router(client), listen, trouble).await
 }
 

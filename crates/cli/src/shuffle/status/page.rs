@@ -17,7 +17,7 @@ const HISTORY: u64 = 20;
 ///
 /// Errors: an address that is not loopback or cannot be listened on.
 pub async fn serve(client: Client, listen: SocketAddr) -> anyhow::Result<()> {
-    let trouble = client.hosts().await.err();
+    let trouble = client.with_patience(page::PATIENCE).hosts().await.err();
     page::serve(router(client), listen, trouble).await
 }
 
