@@ -9,6 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::skip::skip;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 const V4: &str = "127.0.0.1:0";
 const V6: &str = "[::1]:0";
@@ -22,7 +24,7 @@ fn socket(at: &str, offload: bool) -> DatagramSocket {
 fn has_ipv6() -> bool {
     let there = std::net::UdpSocket::bind(V6).is_ok();
     if !there {
-        eprintln!("skipped: this machine has no IPv6 loopback");
+        skip("this machine has no IPv6 loopback");
     }
     there
 }
@@ -53,7 +55,7 @@ async fn a_batch_arrives_whole_and_apart_with_offload_and_without() {
         for offload in [true, false] {
             let (near, far) = (socket(at, offload), socket(at, true));
             if offload && !near.offloads() {
-                eprintln!("skipped: this kernel has no segmentation offload");
+                skip("this kernel has no segmentation offload");
                 continue;
             }
             let (from, to) = (near.local_addr().expect("bound"), far.local_addr().expect("bound"));
@@ -62,7 +64,7 @@ async fn a_batch_arrives_whole_and_apart_with_offload_and_without() {
             let mut all = 0;
             for (size, count) in [(1_200, 100), (1_452, 64), (8_952, 10), (32_743, 2), (max, 2), (1, 65)] {
                 if size > max {
-                    eprintln!("skipped: loopback's MTU is too small for datagrams of {size} bytes");
+                    skip(&format!("loopback's MTU is too small for datagrams of {size} bytes"));
                     continue;
                 }
                 all += count as u64;
@@ -95,7 +97,7 @@ async fn what_fits_the_way_passes_and_one_byte_more_is_too_big() {
         }
         let (near, far) = (socket(at, true), socket(at, true));
         if near.may_fragment() {
-            eprintln!("skipped: this system does not forbid fragments");
+            skip("this system does not forbid fragments");
             continue;
         }
         let to = far.local_addr().expect("bound");
@@ -127,7 +129,7 @@ async fn a_socket_for_both_families_tells_ipv4_peers_by_their_ipv4_address_and_a
     let both = socket("[::]:0", true);
     let port = both.local_addr().expect("bound").port();
     if std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|on| on.trim() == "1") {
-        eprintln!("skipped: this machine keeps IPv4 off IPv6 sockets");
+        skip("this machine keeps IPv4 off IPv6 sockets");
         return;
     }
     for at in [V4, V6] {
@@ -174,7 +176,7 @@ async fn drops_at_a_full_buffer_can_be_seen() {
     let small = DatagramOptions { receive_buffer: ByteCount::kib(16), ..DatagramOptions::default() };
     let far = DatagramSocket::bind(V4.parse().expect("an address"), &small).expect("a free port");
     let Some(before) = far.receive_drops() else {
-        eprintln!("skipped: this system does not tell a socket's drops");
+        skip("this system does not tell a socket's drops");
         return;
     };
     assert_eq!(before, 0);

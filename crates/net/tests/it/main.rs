@@ -6,3 +6,5 @@ mod datagram;
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
 mod seal;
+#[path = "../../../skip.rs"]
+mod skip;
