@@ -242,6 +242,10 @@ impl Controller {
 
     fn new(config: ControllerConfig, (store, stored): (Store, Stored)) -> Result<Self, StoreError> {
         let sites = config.topology.sites().len();
+        let open = stored.snapshots.iter().filter(|s| s.outcome.is_none()).count();
+        if open > 0 {
+            tracing::info!("transfers of before that go on: {open}");
+        }
         let coordinator = Coordinator::restore(
             config.coordinator,
             config.topology.clone(),

@@ -71,7 +71,8 @@ fn what_is_left_for_later_waited_for_and_cancelled_has_its_line_and_hops_have_na
     local.keep("lima", lima);
     local.wait_for(&["paris", "tokyo", "lima"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
-    let (code, said) = run(send(&local, &["file", "--to", "lima", "--detach"]));
+    // Only paris connects to lima.
+    let (code, said) = run(send(&local, &["file", "--to", "lima", "--detach", "--avoid-sites", "tokyo"]));
     assert_eq!(code, Some(0), "{said}");
     local.log_until("lima is left for later: paris cannot connect to lima at 127.0.0.1:1");
     local.log_until("waiting for lima, ");
@@ -126,6 +127,18 @@ fn a_page_says_where_it_is_and_that_its_controller_does_not_answer() {
     let (trouble, place) = (trouble.expect("it says what is wrong"), place.expect("and where it is"));
     assert!(trouble.contains(local.address()) && trouble.ends_with("; the page goes on asking"), "{trouble}");
     assert!(place.starts_with("http://127.0.0.1:") && place.contains("/ shows the transfers"), "{place}");
+}
+
+/// #17: nothing said that a controller which was started again goes on with what was under way.
+#[test]
+fn a_controller_that_is_started_again_says_how_much_goes_on() {
+    let mut local = Local::start(TRIANGLE, &["paris"]);
+    std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
+    let (code, said) = run(send(&local, &["file", "--to", "lima", "--detach"]));
+    assert_eq!(code, Some(0), "{said}");
+    local.log_until("begins: file from paris to lima");
+    local.restart_controller();
+    local.log_until("transfers of before that go on: 1");
 }
 
 /// #17: nobody could see in a log who was refused what.

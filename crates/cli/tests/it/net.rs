@@ -487,15 +487,8 @@ impl Local {
         local.keys("keys/replicate");
         let mut command =
             local.command(&["controller", "--listen", "127.0.0.1:0", "--topology", "network.toml"]);
-        command.args(controller).stderr(Stdio::piped());
-        let mut controller = command.spawn().expect("the controller starts");
-        let stderr = controller.stderr.take().expect("it is piped");
-        local.daemons.insert(CONTROLLER.to_owned(), controller);
-        let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
-        let first = lines.next().expect("the controller says where it listens");
-        local.address = first.rsplit_once("https://").expect("an address").1.to_owned();
-        let log = local.log.clone();
-        std::thread::spawn(move || lines.for_each(|l| log.lock().expect("no panic").push(l)));
+        command.args(controller);
+        local.start_controller(command);
         for site in sites {
             let mut command = local.relay(site, site);
             command.args(relays);
@@ -504,7 +497,7 @@ impl Local {
         local
     }
 
-    /// The controller's log from its second line to the first with `last`, which must come in time.
+    /// The controller's log, but for where it listens, to the first line with `last`, which must come in time.
     pub fn log_until(&self, last: &str) -> Vec<String> {
         until(last, || self.log.lock().expect("no panic").clone())
     }
@@ -548,9 +541,25 @@ impl Local {
     pub fn restart_controller(&mut self) {
         self.kill(CONTROLLER);
         let address = self.address.clone();
-        let mut again = self.command(&["controller", "--listen", &address, "--topology", "network.toml"]);
-        let again = again.stderr(Stdio::null()).spawn().expect("the controller starts");
-        self.daemons.insert(CONTROLLER.to_owned(), again);
+        let again = self.command(&["controller", "--listen", &address, "--topology", "network.toml"]);
+        self.start_controller(again);
+    }
+
+    /// Starts it, keeps its log, and learns its address.
+    fn start_controller(&mut self, mut command: Command) {
+        let mut controller = command.stderr(Stdio::piped()).spawn().expect("the controller starts");
+        let stderr = controller.stderr.take().expect("it is piped");
+        self.daemons.insert(CONTROLLER.to_owned(), controller);
+        let (log, said) = (self.log.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                match line.split_once("controller listens on https://") {
+                    Some((_, address)) => said.0.send(address.to_owned()).expect("it is waited for"),
+                    None => log.lock().expect("no panic").push(line),
+                }
+            }
+        });
+        self.address = said.1.recv_timeout(PATIENCE).expect("the controller says where it listens");
     }
 
     /// All transfers, as `status --json` has them.
