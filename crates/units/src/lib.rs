@@ -16,7 +16,7 @@ mod time;
 pub use id::{LinkId, PeerId, SiteId};
 pub use quantity::{BitRate, ByteCount, Serialiser};
 pub use random::{RandomStream, Seed};
-pub use time::{Duration, Instant};
+pub use time::{Duration, Instant, time_in_words};
 
 /// A quantity in text that could not be read, with what was expected of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

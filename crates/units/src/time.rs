@@ -177,7 +177,7 @@ impl std::str::FromStr for Duration {
 }
 
 impl Duration {
-    /// The length as people say it: whole seconds, minutes or hours; below a second as [`std::fmt::Display`] has it.
+    /// The length as people say it: whole seconds, minutes, hours or days; below a second as [`std::fmt::Display`] has it.
     ///
     /// ```
     /// use anabranch_units::Duration;
@@ -186,19 +186,28 @@ impl Duration {
     /// assert_eq!(Duration::from_secs(7_320).in_words(), "2 h 2 min");
     /// ```
     pub fn in_words(self) -> String {
-        if self < Self::from_secs(1) {
-            return self.to_string();
-        }
-        let seconds = (self.0 + 500_000_000_000) / 1_000_000_000_000;
-        let two = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
-            0 => format!("{big} {unit}"),
-            _ => format!("{big} {unit} {small} {small_unit}"),
-        };
-        match seconds {
-            0..60 => format!("{seconds} s"),
-            60..3_600 => two(seconds / 60, "min", seconds % 60, "s"),
-            _ => two(seconds / 3_600, "h", seconds % 3_600 / 60, "min"),
-        }
+        if self < Self::from_secs(1) { self.to_string() } else { time_in_words(self.to_std()) }
+    }
+}
+
+/// [`Duration::in_words`] for lengths that may exceed 213 days, to whole seconds.
+///
+/// ```
+/// use std::time::Duration;
+/// assert_eq!(anabranch_units::time_in_words(Duration::from_secs(40_000_000)), "462 d 23 h");
+/// assert_eq!(anabranch_units::time_in_words(Duration::MAX), "213503982334601 d 7 h");
+/// ```
+pub fn time_in_words(length: std::time::Duration) -> String {
+    let seconds = length.as_secs().saturating_add(u64::from(length.subsec_millis() >= 500));
+    let two = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{big} {unit}"),
+        _ => format!("{big} {unit} {small} {small_unit}"),
+    };
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => two(seconds / 60, "min", seconds % 60, "s"),
+        3_600..172_800 => two(seconds / 3_600, "h", seconds % 3_600 / 60, "min"),
+        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3_600, "h"),
     }
 }
 

@@ -9,7 +9,7 @@ use anabranch_api::wire::{SiteView, TransferView};
 use anabranch_replicate::control::TransferId;
 use anabranch_replicate::coordinator::Verdict;
 use anabranch_units::text::printable;
-use anabranch_units::{ByteCount, Duration};
+use anabranch_units::{ByteCount, time_in_words};
 use std::process::ExitCode;
 
 /// Which.
@@ -169,7 +169,7 @@ fn row(view: &TransferView, now_ms: u64) -> [String; 9] {
     let with: Vec<_> = view.planned_with.iter().map(u64::to_string).collect();
     let with = if with.is_empty() { String::new() } else { format!(" with {}", with.join(", ")) };
     let took = view.began_unix_ms.map_or("-".to_owned(), |began| {
-        let took = |end: u64| Duration::from_ms(end.saturating_sub(began)).in_words();
+        let took = |end: u64| time_in_words(std::time::Duration::from_millis(end.saturating_sub(began)));
         view.ended_unix_ms.map_or_else(|| format!("{} so far", took(now_ms)), took)
     });
     [
