@@ -47,6 +47,8 @@ THEMES = {
 }
 #: What of a run's manifest goes into pictures and beside points.
 ABOUT = ("seed", "version", "commit")
+#: How a file of points begins.
+POINTS = "# points:"
 #: Shapes of published points, one for each source.
 MARKERS = "oDs^vP*X"
 
@@ -336,8 +338,10 @@ def write_points(claim: Claim, results: Mapping[str, Result], folder: Path) -> l
     for figure in claim.figures:
         about = results[figure.curves[0].sweep].about
         path = folder / f"{figure.name}.csv"
+        if path.is_file() and not path.read_text(encoding="utf-8").startswith(POINTS):
+            raise ClaimError(f"{path}: these are no points of a figure: name the figure otherwise, or move the file")
         with path.open("w", encoding="utf-8", newline="") as file:
-            print("#", *(f"{name}={about.get(name)}" for name in ABOUT), file=file)
+            print(POINTS, *(f"{name}={about.get(name)}" for name in ABOUT), file=file)
             table = points(figure.rows(results), figure.x, figure.y, figure.line)
             table.to_csv(file, index=False, float_format="%.7g", lineterminator="\n")
         paths.append(path)
@@ -370,8 +374,12 @@ def draw_claim(claim: Claim, folder: Path) -> list[Path]:
         if not path.is_file():
             raise ClaimError(f"{path}: no points of this figure: run `anabranch-lab figures {claim.name}` first")
         with path.open(encoding="utf-8") as file:
-            about = dict(word.split("=", 1) for word in file.readline().split()[1:])
-            table = pd.read_csv(file)
+            first = file.readline()
+            if not first.startswith(POINTS):
+                raise ClaimError(f"{path}: no points of a figure: run `anabranch-lab figures {claim.name}` first")
+            about = dict(word.split("=", 1) for word in first.removeprefix(POINTS).split() if "=" in word)
+            # A line may be called NA.
+            table = pd.read_csv(file, keep_default_na=False, na_values={c: [""] for c in ("mean", "low", "high")})
         for column in (figure.line, figure.x, "mean", "low", "high"):
             if column not in table:
                 raise ClaimError(f"{path}: no column `{column}`, which {claim.name}/plan.toml names: run it again")
