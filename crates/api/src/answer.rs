@@ -4,7 +4,7 @@
 
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
-use anabranch_units::text::printable;
+use anabranch_units::text::brief;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
@@ -17,6 +17,9 @@ use utoipa::ToSchema;
 
 /// Bytes of a request: an inventory of the most ranges that a site may report (65 536, of at most 58 bytes) fits.
 pub const BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Characters of a refusal's reason; what is longer is cut.
+const REASON_CHARS_MAX: usize = 500;
 
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -47,8 +50,8 @@ pub(crate) struct Refusal(pub(crate) StatusCode, pub(crate) String);
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        // Names in it come from requests.
-        let reason = printable(&self.1).into_owned();
+        // What it quotes comes from requests.
+        let reason = brief(&self.1, REASON_CHARS_MAX);
         let mut response = (self.0, Json(ErrorBody { error: reason.clone() })).into_response();
         response.extensions_mut().insert(Refused(reason));
         response
@@ -113,6 +116,7 @@ pub(crate) fn speaks_for(peer: &PeerIdentity, what: &str, name: &str) -> Result<
 mod tests {
     use super::*;
     use anabranch_net::keys::System;
+    use anabranch_units::text::printable;
 
     /// #17: a site's name with a line end, from a request's path, made two lines of what was told and logged.
     #[tokio::test]
@@ -127,5 +131,19 @@ mod tests {
         for line in [&logged, &told.error] {
             assert!(line.contains("all is well") && printable(line) == *line, "{line:?}");
         }
+    }
+
+    /// #17: a wrong word of 4 MiB went whole into the refusal and the log.
+    #[tokio::test]
+    async fn a_refusal_does_not_quote_a_request_without_end() {
+        let body = serde_json::to_vec(&"\u{1}".repeat(1 << 20)).expect("JSON");
+        let refused = read::<HealthView>(Ok(body.into())).expect_err("a string is no object");
+        let response = refuse_in_json(refused.into_response()).await;
+        let Refused(logged) = response.extensions().get().cloned().expect("it is for the log, too");
+        assert!(logged.starts_with("body: invalid type: string") && logged.ends_with("..."), "{logged}");
+        assert_eq!(logged.chars().count(), REASON_CHARS_MAX + 3);
+        let body = axum::body::to_bytes(response.into_body(), 4_096).await.expect("it is short");
+        let told: ErrorBody = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!(told.error, logged);
     }
 }

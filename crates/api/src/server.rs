@@ -8,6 +8,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::refusals::Refusals;
 use anabranch_net::tls::{PeerIdentity, stranger};
+use anabranch_units::text::brief;
 use axum::body::{HttpBody as _, to_bytes};
 use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
@@ -136,6 +137,8 @@ pub const SMALL_BODY_BYTES: usize = 64 << 10;
 const READ_BUFFER_BYTES: usize = 32 << 10;
 /// Characters of a request's path in the log.
 const PATH_SHOWN_MAX: usize = 100;
+/// And of its method: HTTP allows any word.
+const METHOD_SHOWN_MAX: usize = 16;
 
 impl<S: Service> Server<S> {
     /// Listens.
@@ -206,14 +209,14 @@ async fn serve_one(
     let identified = arrival.identify(identity.server_config()).await;
     let (stream, peer, half_open) = identified.map_err(|error| {
         if let Some(line) = stranger(from, &error) {
-            refusals.note(&line);
+            refusals.note(None, &line);
         }
         error.to_string()
     })?;
     // Whom it is from is its greeting: what is not asked in time ends below.
     drop(half_open);
     let place = places.take(&peer).map_err(|crowded| {
-        refusals.note(&format!("connection refused: {crowded}"));
+        refusals.note(Some(&peer), &format!("connection refused: {crowded}"));
         crowded.to_string()
     })?;
     let limits = PeerLimits::clone(place.common());
@@ -252,8 +255,9 @@ async fn note_refusal(
     // To register again is what every site and host is asked to do after a restart.
     let is_news = response.status() != StatusCode::CONFLICT || path.starts_with("/v1/transfers");
     if let Some(Refused(reason)) = response.extensions().get().filter(|_| is_news) {
-        let path: String = path.chars().take(PATH_SHOWN_MAX).collect();
-        refusals.note(&format!("{peer} at {from} is refused: {reason} ({method} {path})"));
+        let (method, path) = (brief(method.as_str(), METHOD_SHOWN_MAX), brief(&path, PATH_SHOWN_MAX));
+        let line = format!("{peer} at {from} is refused: {reason} ({method} {path})");
+        refusals.note(Some(&peer), &line);
     }
     response
 }

@@ -1,59 +1,77 @@
 //! Refusals in a daemon's log: a line each, but not as many as somebody who is refused cares to cause.
 //!
-//! Leaves out: what is refused, and who is told. Read [`Refusals`].
+//! Callers without a certificate have lines of their own, so that they cannot hide what certified peers are refused, and of
+//! those none has all. Leaves out: what is refused, and who is told. Read [`Refusals`].
 
-use anabranch_units::text::printable;
+use crate::tls::PeerIdentity;
+use anabranch_units::text::brief;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines a second.
+/// Lines a second about callers without a certificate, and as many about peers that have one.
 const LINES_MAX: usize = 10;
+/// Of the latter, lines a second about one peer.
+const PEER_LINES_MAX: usize = 5;
 const SECOND: Duration = Duration::from_secs(1);
 /// How long the same line is not repeated: some ask again and again.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Lines that are remembered for this.
-const KEPT_MAX: usize = 64;
+/// Lines that are remembered for this: as many as may be written in this time.
+const KEPT_MAX: usize = LINES_MAX * 60;
+const _: () = assert!(AGAIN_AFTER.as_secs() == 60);
+/// Characters of a line; what is longer is cut.
+const LINE_CHARS_MAX: usize = 800;
 
 /// Writes refusals to the log.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    said: Mutex<Said>,
+    strangers: Mutex<Said>,
+    peers: Mutex<Said>,
 }
 
 #[derive(Debug, Default)]
 struct Said {
-    lines: VecDeque<(Instant, String)>,
+    lines: VecDeque<Line>,
     unsaid: u64,
+}
+
+#[derive(Debug)]
+struct Line {
+    at: Instant,
+    peer: Option<PeerIdentity>,
+    text: String,
 }
 
 impl Said {
     /// Whether this line is written now, and then how many were not since the last one.
-    fn say(&mut self, now: Instant, line: &str) -> Option<u64> {
-        let age = |at: Instant| now.saturating_duration_since(at);
-        while self.lines.front().is_some_and(|(at, _)| age(*at) >= AGAIN_AFTER) {
+    fn say(&mut self, now: Instant, peer: Option<&PeerIdentity>, text: &str) -> Option<u64> {
+        let age = |line: &Line| now.saturating_duration_since(line.at);
+        while self.lines.front().is_some_and(|line| age(line) >= AGAIN_AFTER) {
             self.lines.pop_front();
         }
-        let of_this_second = self.lines.iter().filter(|(at, _)| age(*at) < SECOND).count();
-        if of_this_second >= LINES_MAX || self.lines.iter().any(|(_, said)| said == line) {
+        let of_this_second = || self.lines.iter().rev().take_while(|line| age(line) < SECOND);
+        let of_peer = || of_this_second().filter(|line| line.peer.as_ref() == peer);
+        let is_crowded = of_this_second().count() >= LINES_MAX
+            || peer.is_some() && of_peer().count() >= PEER_LINES_MAX
+            || self.lines.len() >= KEPT_MAX;
+        if is_crowded || self.lines.iter().any(|line| line.text == text) {
             self.unsaid += 1;
             return None;
         }
-        if self.lines.len() == KEPT_MAX {
-            self.lines.pop_front();
-        }
-        self.lines.push_back((now, line.to_owned()));
+        self.lines.push_back(Line { at: now, peer: peer.cloned(), text: text.to_owned() });
         Some(std::mem::take(&mut self.unsaid))
     }
 }
 
 impl Refusals {
-    /// One line: what is refused to whom, and why. Nothing in it can end the line.
-    pub fn note(&self, line: &str) {
-        let line = printable(line);
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).say(Instant::now(), &line);
+    /// One line: what is refused to whom, and why. Nothing in it can end the line, and it is cut where it is long. `peer` is
+    /// who it is about, where its certificate says so.
+    pub fn note(&self, peer: Option<&PeerIdentity>, line: &str) {
+        let line = brief(line, LINE_CHARS_MAX);
+        let said = if peer.is_some() { &self.peers } else { &self.strangers };
+        let said = said.lock().unwrap_or_else(PoisonError::into_inner).say(Instant::now(), peer, &line);
         match said {
-            None => {}
+            None => tracing::debug!("{line}"),
             Some(0) => tracing::warn!("{line}"),
             Some(unsaid) => {
                 tracing::warn!("{line}; {unsaid} more refusals since the last that has a line")
@@ -65,27 +83,85 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::{Role, System};
+
+    fn site(name: &str) -> PeerIdentity {
+        PeerIdentity { system: System::Replicate, role: Role::Site, name: name.into() }
+    }
 
     #[test]
     fn a_second_has_ten_lines_and_a_minute_no_line_twice() {
         let (mut said, begin) = (Said::default(), Instant::now());
         let at = |ms| begin + Duration::from_millis(ms);
         for i in 0..LINES_MAX {
-            assert_eq!(said.say(begin, &i.to_string()), Some(0));
+            assert_eq!(said.say(begin, None, &i.to_string()), Some(0));
         }
-        assert_eq!(said.say(at(999), "one more"), None);
-        assert_eq!(said.say(at(1_000), "one more"), Some(1));
-        assert_eq!(said.say(at(2_000), "one more"), None);
-        assert_eq!(said.say(at(60_999), "one more"), None);
-        assert_eq!(said.say(at(61_000), "one more"), Some(2));
+        assert_eq!(said.say(at(999), None, "one more"), None);
+        assert_eq!(said.say(at(1_000), None, "one more"), Some(1));
+        assert_eq!(said.say(at(2_000), None, "one more"), None);
+        assert_eq!(said.say(at(60_999), None, "one more"), None);
+        assert_eq!(said.say(at(61_000), None, "one more"), Some(2));
     }
 
+    /// #17: 64 lines were remembered, and 600 may be written in a minute.
+    #[test]
+    fn no_line_is_said_twice_in_a_minute_however_many_others_are() {
+        let (mut said, begin) = (Said::default(), Instant::now());
+        let mut said_at = std::collections::BTreeMap::<String, Vec<u64>>::new();
+        for ms in (0..180_000).step_by(50) {
+            for text in ["again".to_owned(), (ms % 45_000).to_string()] {
+                if said.say(begin + Duration::from_millis(ms), None, &text).is_some() {
+                    said_at.entry(text).or_default().push(ms);
+                }
+            }
+        }
+        assert!(said_at.len() > KEPT_MAX, "{} lines", said_at.len());
+        for (text, times) in &said_at {
+            assert!(times.is_sorted_by(|a, b| a + 60_000 <= *b), "{text}: {times:?}");
+        }
+        assert!(said_at["again"].len() >= 3, "{:?}", said_at["again"]);
+        let of_a_second = |second| said_at.values().flatten().filter(|ms| **ms / 1_000 == second).count();
+        assert!((0..180).all(|second| of_a_second(second) <= LINES_MAX));
+    }
+
+    /// #17: whoever was refused often enough hid all others that were.
+    #[test]
+    fn strangers_and_one_peer_leave_lines_to_the_others() {
+        let (mut said, now) = (Said::default(), Instant::now());
+        let (lima, paris) = (site("lima"), site("paris"));
+        let written = |said: &mut Said, peer: &PeerIdentity| {
+            let lines = (0..100).filter(|i| said.say(now, Some(peer), &format!("{peer} {i}")).is_some());
+            lines.count()
+        };
+        assert_eq!(written(&mut said, &lima), PEER_LINES_MAX);
+        assert_eq!(written(&mut said, &paris), LINES_MAX - PEER_LINES_MAX);
+        let refusals = Refusals::default();
+        for i in 0..1_000 {
+            refusals.note(None, &i.to_string());
+        }
+        refusals.note(Some(&lima), "it speaks for another");
+        let peers = refusals.peers.lock().expect("nobody panics with it");
+        assert_eq!((peers.lines.len(), peers.unsaid), (1, 0));
+    }
+
+    /// #17: a site's request of 4 MiB was quoted in its refusal, and 64 of those were kept.
     #[test]
     fn what_is_remembered_stays_small() {
+        let (refusals, mut line) = (Refusals::default(), "\u{1f41f}".repeat(1 << 18));
+        for i in 0..100 {
+            line.replace_range(..4, &format!("{i:04}"));
+            refusals.note(Some(&site("lima")), &line);
+            refusals.note(None, &line);
+        }
+        for said in [refusals.peers, refusals.strangers] {
+            let said = said.into_inner().expect("nobody panics with it");
+            assert!(!said.lines.is_empty());
+            assert!(said.lines.iter().all(|line| line.text.capacity() <= 4 * (LINE_CHARS_MAX + 3)));
+        }
         let (mut said, begin) = (Said::default(), Instant::now());
         for i in 0..100_000 {
-            said.say(begin + Duration::from_millis(i), &i.to_string());
+            said.say(begin + Duration::from_millis(i), None, &i.to_string());
         }
-        assert!(said.lines.len() <= KEPT_MAX);
+        assert_eq!(said.lines.len(), KEPT_MAX);
     }
 }

@@ -503,6 +503,10 @@ pub fn refusal(error: &std::io::Error) -> Option<String> {
                 AlertDescription::CertificateUnknown => {
                     "it is of another system, or of nobody: use keys of one set at both ends".to_owned()
                 }
+                // 256 numbers would be as many lines of a log.
+                AlertDescription::Unknown(_) => {
+                    "by an alert that TLS does not have: use keys of one set at both ends, not expired".to_owned()
+                }
                 other => format!("{other:?}: use keys of one set at both ends, not expired"),
     };
     Some(format!("refused our certificate: {why}"))

@@ -1,7 +1,7 @@
 //! Text that came from outside, made fit to be shown: on a terminal, in a log, in a message of one line.
 //!
 //! Source: Unicode Standard, section 23.1 (control codes) and Annex 9, section 2 (directional formatting characters).
-//! Leaves out: markup (XML and HTML escape what is theirs), and width. There are [`printable`] and, for messages about a name
+//! Leaves out: markup (XML and HTML escape what is theirs), and width. There are [`printable`], [`brief`] and, for messages about a name
 //! that nothing has, [`known`].
 
 use std::borrow::Cow;
@@ -19,6 +19,22 @@ use std::borrow::Cow;
 /// ```
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.contains(misleads) { Cow::Owned(text.replace(misleads, "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+/// The beginning of a text as [`printable`] has it: at most `chars_max` characters, with `...` after them where there are more.
+///
+/// Cost: no more than that beginning is read.
+///
+/// ```
+/// use anabranch_units::text::brief;
+/// assert_eq!(brief("all\nwell", 8), "all\u{fffd}well");
+/// assert_eq!(brief("all is well", 6), "all is...");
+/// ```
+pub fn brief(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        None => printable(text).into_owned(),
+        Some((end, _)) => printable(&text[..end]).into_owned() + "...",
+    }
 }
 
 /// The most names that [`known`] lists.

@@ -576,11 +576,11 @@ impl Service {
         let identified = arrival.identify(self.identity.server_config()).await;
         let (stream, peer, half_open) = identified.inspect_err(|error| {
             if let Some(line) = stranger(from, error) {
-                self.refusals.note(&line);
+                self.refusals.note(None, &line);
             }
         })?;
         let place = places.take(&peer).map_err(|crowded| {
-            self.refusals.note(&format!("data connection refused: {crowded}"));
+            self.refusals.note(Some(&peer), &format!("data connection refused: {crowded}"));
             io::Error::other(crowded)
         })?;
         half_open.within(self.greeted(stream, peer, place)).await
@@ -603,8 +603,8 @@ impl Service {
             }
             Some(_) => {
                 let transfer = hello.run.transfer;
-                self.refusals
-                    .note(&format!("{peer} is refused: it has nothing to send here of transfer {transfer}"));
+                let line = format!("{peer} is refused: it has nothing to send here of transfer {transfer}");
+                self.refusals.note(Some(&peer), &line);
                 HelloReply::Refused
             }
         };
