@@ -254,7 +254,8 @@ impl Controller {
             stored.next_transfer,
             stored.snapshots,
         )
-        .map_err(|e| StoreError::BadRecord { path: config.store.clone(), reason: e.to_string() })?;
+        .map_err(|e| StoreError::BadRecord { path: config.store.clone(), reason: e.to_string() })?
+        .with_questions_from(queue_id());
         let state = State {
             epoch: std::time::Instant::now(),
             coordinator,
@@ -317,16 +318,17 @@ impl Controller {
         self.change(|state, now| state.coordinator.submit_or_attach(now, request))
     }
 
-    /// Asks the source of a request for its file, without beginning anything.
+    /// Asks the source of a request for its file, without beginning anything. Dropped, it asks no more.
     ///
     /// Errors: see [`SubmitError`].
     pub async fn ask_source(&self, request: TransferRequest) -> Result<Answer, SubmitError> {
         let (sender, answer) = oneshot::channel();
-        self.change(|state, now| {
+        let id = self.change(|state, now| {
             let id = state.coordinator.ask_source(now, request)?;
             state.asking.insert(id, sender);
-            Ok(())
+            Ok(id)
         })?;
+        let _asking = Asking { controller: self, id };
         Ok(answer.await.unwrap_or_else(|_| Err("the controller ends: ask again".to_owned())))
     }
 
@@ -811,6 +813,20 @@ impl State {
         }
         queue.heard_at = Some(now);
         Ok(queue)
+    }
+}
+
+/// Somebody waits for the answer to a question.
+struct Asking<'a> {
+    controller: &'a Controller,
+    id: TransferId,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut state = self.controller.lock();
+        state.asking.remove(&self.id);
+        state.coordinator.withdraw_question(self.id);
     }
 }
 

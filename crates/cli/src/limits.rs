@@ -9,7 +9,9 @@ use crate::shuffle::agent::announce;
 use anabranch_api::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::{keys, resolve, revoked, tls};
-use anabranch_replicate::coordinator::CoordinatorConfig;
+use anabranch_replicate::coordinator::{
+    CoordinatorConfig, QUESTIONS_MAX, SITE_QUESTIONS_MAX, SITES_QUESTIONS_MAX,
+};
 use anabranch_units::ByteCount;
 use std::path::PathBuf;
 
@@ -85,6 +87,11 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
                 n(transfers.sites_transfers_max),
                 n(transfers.site_transfers_max)
             ),
+            "replicate::coordinator",
+        ),
+        (
+            "open questions about files; of all that sites asked; of one site",
+            format!("{}; {}; {}", n(QUESTIONS_MAX), n(SITES_QUESTIONS_MAX), n(SITE_QUESTIONS_MAX)),
             "replicate::coordinator",
         ),
         (

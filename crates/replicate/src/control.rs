@@ -36,6 +36,26 @@ pub struct Run {
     pub attempt: Attempt,
 }
 
+impl Run {
+    /// The numbers of questions are above those of transfers.
+    const QUESTIONS_FROM: u64 = 1 << 63;
+
+    /// What a question about a source's file has in place of a transfer: it is none of a transfer's attempts. Numbers of
+    /// questions repeat after 2^63.
+    pub const fn question(number: u64) -> Self {
+        Self::of_question(TransferId(number | Self::QUESTIONS_FROM))
+    }
+
+    pub(crate) const fn of_question(id: TransferId) -> Self {
+        Self { transfer: id, attempt: Attempt(0) }
+    }
+
+    /// Whether it is a question's: of no transfer.
+    pub const fn is_question(&self) -> bool {
+        self.transfer.0 >= Self::QUESTIONS_FROM
+    }
+}
+
 /// Bytes `start..end` of the file.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ByteRange {

@@ -35,12 +35,12 @@ use crate::site::BUFFER_PACKETS_MAX;
 use anabranch_graph::Topology;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, Duration, Instant, LinkId, SiteId};
-use questions::{QUESTIONS_MAX, Questions};
+use questions::Questions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::{Context, Transfer, one_line};
 
 pub use planner::{DefaultPlanner, PlanRequest, Planner};
-pub use questions::Answer;
+pub use questions::{Answer, QUESTIONS_MAX, SITE_QUESTIONS_MAX, SITES_QUESTIONS_MAX};
 pub use request::{
     CoordinatorConfig, CorruptPolicy, Destination, HopOverride, SchemeChoice, SubmitError, Submitted,
     TransferRequest,
@@ -102,6 +102,38 @@ pub struct Coordinator<P> {
     /// When to look whether running transfers gain by being planned anew.
     look_at: Option<Instant>,
     out: Outbox,
+}
+
+/// How many of something there may be: of one site, of all sites together, altogether.
+struct Places {
+    of_site: usize,
+    of_sites: usize,
+    all: usize,
+}
+
+/// Which of the [`Places`] are taken, and how many those are.
+enum Full {
+    OfSite(SiteId, usize),
+    OfSites(usize),
+    All(usize),
+}
+
+impl Places {
+    /// Whether there is one for this submitter, where others have theirs.
+    fn find(&self, submitter: Submitter, taken: impl Iterator<Item = Submitter>) -> Result<(), Full> {
+        let (mut all, mut of_sites, mut own) = (0, 0, 0);
+        for other in taken {
+            all += 1;
+            of_sites += usize::from(other != Submitter::Operator);
+            own += usize::from(other == submitter);
+        }
+        match submitter {
+            Submitter::Site(site) if own >= self.of_site => Err(Full::OfSite(site, self.of_site)),
+            Submitter::Site(_) if of_sites >= self.of_sites => Err(Full::OfSites(self.of_sites)),
+            _ if all >= self.all => Err(Full::All(self.all)),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What waits to be polled.
@@ -168,6 +200,14 @@ impl<P: Planner> Coordinator<P> {
         Ok(new)
     }
 
+    /// The same, with numbers of questions ([`Coordinator::ask_source`]) from this one on: with one that is new for each start, no
+    /// late answer to an earlier controller's question is taken for another's.
+    #[must_use]
+    pub fn with_questions_from(mut self, number: u64) -> Self {
+        self.questions.begin_at(number);
+        self
+    }
+
     /// Goes on as one would that was [restored](Self::restore) from this one's snapshots: for a driver whose clock begins
     /// anew, as an [`Instant`] cannot say more than 213 days. `now` may lie before all that went before.
     ///
@@ -226,15 +266,20 @@ impl<P: Planner> Coordinator<P> {
     }
 
     /// Asks the source of a request for its file, without beginning anything. [`Coordinator::poll_answer`] has the answer under
-    /// the number that is given back, within 30 s by default.
+    /// the number that is given back, within [`CoordinatorConfig::gather`] and [`CoordinatorConfig::inquire_timeout`] (together
+    /// 33 s by default).
     ///
     /// Errors: see [`SubmitError`]; what would be refused as a transfer is refused here.
     pub fn ask_source(&mut self, now: Instant, request: TransferRequest) -> Result<TransferId, SubmitError> {
         self.advance_clock(now);
         let request = self.accepted(request)?;
         let about = (request.source, request.source_path, request.submitter);
-        let asked = self.questions.ask(now, about, &self.config, &self.sites, &mut self.out);
-        asked.ok_or(SubmitError::TooManyQuestions { limit: QUESTIONS_MAX })
+        self.questions.ask(now, about, &self.config, &self.topology, &self.sites, &mut self.out)
+    }
+
+    /// Forgets a question whose answer nobody waits for any more.
+    pub fn withdraw_question(&mut self, id: TransferId) {
+        self.questions.withdraw(id);
     }
 
     /// The next answer to a question: the file's length in bytes, or why it cannot be sent.
@@ -269,25 +314,19 @@ impl<P: Planner> Coordinator<P> {
     /// Whether there is one for a transfer of this submitter.
     fn find_place(&self, submitter: Submitter) -> Result<(), SubmitError> {
         let config = &self.config;
-        let (mut all, mut of_sites, mut own) = (0, 0, 0);
-        for t in self.transfers.values().filter(|t| t.outcome().is_none()) {
-            all += 1;
-            of_sites += usize::from(t.submitter() != Submitter::Operator);
-            own += usize::from(t.submitter() == submitter);
-        }
-        if let Submitter::Site(site) = submitter {
-            if own >= config.site_transfers_max {
-                let site = self.topology.site(site).name.clone();
-                return Err(SubmitError::TooManyOfSite { site, limit: config.site_transfers_max });
+        let places = Places {
+            of_site: config.site_transfers_max,
+            of_sites: config.sites_transfers_max,
+            all: config.transfers_max,
+        };
+        let under_way = self.transfers.values().filter(|t| t.outcome().is_none());
+        places.find(submitter, under_way.map(Transfer::submitter)).map_err(|full| match full {
+            Full::OfSite(site, limit) => {
+                SubmitError::TooManyOfSite { site: self.topology.site(site).name.clone(), limit }
             }
-            if of_sites >= config.sites_transfers_max {
-                return Err(SubmitError::TooManyOfSites { limit: config.sites_transfers_max });
-            }
-        }
-        if all >= config.transfers_max {
-            return Err(SubmitError::TooMany { limit: config.transfers_max });
-        }
-        Ok(())
+            Full::OfSites(limit) => SubmitError::TooManyOfSites { limit },
+            Full::All(limit) => SubmitError::TooMany { limit },
+        })
     }
 
     fn check(&self, request: &TransferRequest) -> Result<(), SubmitError> {

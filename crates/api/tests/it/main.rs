@@ -15,7 +15,9 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::{KeySet, Role, SetRequest, System, make_set, revoke, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::control::{ByteRange, Command, FileHash, Report, TransferId};
-use anabranch_replicate::coordinator::{EventKind, Outcome, PhaseName, PlanRequest, Submitted, Verdict};
+use anabranch_replicate::coordinator::{
+    EventKind, Outcome, PhaseName, PlanRequest, QUESTIONS_MAX, Submitted, TransferRequest, Verdict,
+};
 use anabranch_replicate::plan::{Flow, Group, Input, Mode, Plan, Scheme, Sink, Term};
 use anabranch_units::{BitRate, Duration, LinkId};
 use replay::replay;
@@ -633,6 +635,28 @@ async fn a_store_of_another_topology_is_refused() {
     drop(Controller::open(ControllerConfig::new(pair(), planner, &path)).expect("the same again"));
     std::fs::write(&path, b"not a store").expect("ours");
     assert!(Controller::open(ControllerConfig::new(pair(), planner, &path)).is_err());
+    std::fs::remove_dir_all(&folder).expect("ours");
+}
+
+/// #17: questions outlived those who had asked them.
+#[tokio::test]
+async fn a_question_ends_with_whoever_asked_it() {
+    let folder = std::env::temp_dir().join(format!("anabranch-api-{}-asked", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a writable temporary folder");
+    let config = ControllerConfig::new(pair(), planner, folder.join("controller.redb"));
+    let controller = Controller::open(config).expect("a new store");
+    let request = serde_json::json!({
+        "source": 0, "source_path": "/data/in", "destinations": [{"site": 1, "path": "/data/out"}],
+        "hop": {"stripes": 1, "congestion_control": null, "priority": "bulk"},
+        "symbol_bytes": 1_400, "buffer_packets": 64, "submitter": {"site": 0},
+    });
+    let request: TransferRequest = serde_json::from_value(request).expect("a request");
+    for _ in 0..2 * QUESTIONS_MAX {
+        // Polled once, then dropped.
+        let asked = tokio::time::timeout(StdDuration::ZERO, controller.ask_source(request.clone())).await;
+        assert!(asked.is_err(), "{asked:?}");
+    }
+    drop(controller);
     std::fs::remove_dir_all(&folder).expect("ours");
 }
 

@@ -3,14 +3,21 @@
 //! A question is an inquiry of the source under a number that no transfer has, so that nothing is left of it once it is
 //! answered: not in the store, not in the list, not at a site. Leaves out: what a request must be. Read [`Questions`] first.
 
-use super::{Command, CoordinatorConfig, Outbox, Run, SiteId, SiteState, Submitter, TransferId, one_line};
-use crate::control::{Attempt, Report};
+use super::{
+    Command, CoordinatorConfig, Full, Outbox, Places, Run, SiteId, SiteState, SubmitError, Submitter,
+    TransferId, one_line,
+};
+use crate::control::Report;
 use anabranch_graph::Topology;
 use anabranch_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Questions that may be open at once.
-pub(super) const QUESTIONS_MAX: usize = 100;
+/// Questions about files that may be open at once.
+pub const QUESTIONS_MAX: usize = 100;
+/// Of these, how many sites may have asked: all together, so that operators always find places.
+pub const SITES_QUESTIONS_MAX: usize = 50;
+/// And how many one site may have asked.
+pub const SITE_QUESTIONS_MAX: usize = 10;
 
 /// What a source says of its file, or why it cannot be sent: one line.
 pub type Answer = Result<u64, String>;
@@ -19,7 +26,8 @@ pub type Answer = Result<u64, String>;
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     open: BTreeMap<TransferId, Question>,
-    asked: u64,
+    /// The number of the next one.
+    next: u64,
     answers: VecDeque<(TransferId, Answer)>,
 }
 
@@ -28,6 +36,7 @@ struct Question {
     source: SiteId,
     path: String,
     submitter: Submitter,
+    asked_at: Instant,
     /// The source was up, and has been told.
     is_told: bool,
     deadline: Instant,
@@ -35,36 +44,63 @@ struct Question {
 
 impl Question {
     fn tell(&mut self, id: TransferId, now: Instant, config: &CoordinatorConfig, out: &mut Outbox) {
-        (self.is_told, self.deadline) = (true, now + config.inquire_timeout);
-        let (run, path) = (Run { transfer: id, attempt: Attempt(0) }, self.path.clone());
+        // However often the source registers anew, the question ends.
+        let end = self.asked_at + config.gather + config.inquire_timeout;
+        (self.is_told, self.deadline) = (true, end.min(now + config.inquire_timeout));
+        let (run, path) = (Run::of_question(id), self.path.clone());
         let command = Command::Inquire { run, is_source: true, path, submitter: self.submitter };
         out.commands.push_back((self.source, command));
     }
 }
 
 impl Questions {
-    /// Asks; `None` where too many are open.
+    /// The number of the next question: one that no earlier controller gave out, so that no answer to its questions is taken
+    /// for one to these.
+    pub(super) fn begin_at(&mut self, number: u64) {
+        self.next = number;
+    }
+
+    /// Asks.
+    ///
+    /// Errors: too many are open.
     pub(super) fn ask(
         &mut self,
         now: Instant,
         (source, path, submitter): (SiteId, String, Submitter),
         config: &CoordinatorConfig,
+        topology: &Topology,
         sites: &[SiteState],
         out: &mut Outbox,
-    ) -> Option<TransferId> {
-        if self.open.len() >= QUESTIONS_MAX {
-            return None;
-        }
-        // Counted down, as transfers are counted up.
-        let id = TransferId(u64::MAX - self.asked);
-        self.asked += 1;
-        let mut question =
-            Question { source, path, submitter, is_told: false, deadline: now + config.gather };
+    ) -> Result<TransferId, SubmitError> {
+        let places =
+            Places { of_site: SITE_QUESTIONS_MAX, of_sites: SITES_QUESTIONS_MAX, all: QUESTIONS_MAX };
+        places.find(submitter, self.open.values().map(|q| q.submitter)).map_err(|full| match full {
+            Full::OfSite(site, limit) => {
+                SubmitError::TooManyQuestionsOfSite { site: topology.site(site).name.clone(), limit }
+            }
+            Full::OfSites(limit) => SubmitError::TooManyQuestionsOfSites { limit },
+            Full::All(limit) => SubmitError::TooManyQuestions { limit },
+        })?;
+        let id = Run::question(self.next).transfer;
+        self.next += 1;
+        let mut question = Question {
+            source,
+            path,
+            submitter,
+            asked_at: now,
+            is_told: false,
+            deadline: now + config.gather,
+        };
         if sites[source.index()].up {
             question.tell(id, now, config, out);
         }
         self.open.insert(id, question);
-        Some(id)
+        Ok(id)
+    }
+
+    /// Nobody waits for the answer any more.
+    pub(super) fn withdraw(&mut self, id: TransferId) {
+        self.open.remove(&id);
     }
 
     /// A site is there, perhaps as another process.
@@ -114,7 +150,7 @@ impl Questions {
     /// The clock begins anew: those that wait do so from now on.
     pub(super) fn restart(&mut self, now: Instant, config: &CoordinatorConfig) {
         for question in self.open.values_mut() {
-            (question.is_told, question.deadline) = (false, now + config.gather);
+            (question.asked_at, question.is_told, question.deadline) = (now, false, now + config.gather);
         }
     }
 

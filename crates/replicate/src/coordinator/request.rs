@@ -372,6 +372,18 @@ pub enum SubmitError {
         /// The limit.
         limit: usize,
     },
+    /// No more questions of sites for now.
+    TooManyQuestionsOfSites {
+        /// The limit.
+        limit: usize,
+    },
+    /// No more questions of this site for now.
+    TooManyQuestionsOfSite {
+        /// Its name.
+        site: String,
+        /// The limit.
+        limit: usize,
+    },
     /// No more transfers of sites for now.
     TooManyOfSites {
         /// The limit.
@@ -395,6 +407,8 @@ impl SubmitError {
                 | Self::TooManyOfSites { .. }
                 | Self::TooManyOfSite { .. }
                 | Self::TooManyQuestions { .. }
+                | Self::TooManyQuestionsOfSites { .. }
+                | Self::TooManyQuestionsOfSite { .. }
         )
     }
 }
@@ -451,6 +465,15 @@ impl std::fmt::Display for SubmitError {
                     "{limit} questions about files are open, the most there may be: ask again in a moment"
                 )
             }
+            Self::TooManyQuestionsOfSites { limit } => write!(
+                f,
+                "{limit} questions of sites about files are open, the most there may be: ask again in a moment"
+            ),
+            Self::TooManyQuestionsOfSite { site, limit } => write!(
+                f,
+                "{limit} questions of site `{site}` about files are open, the most that one may have: ask again in a \
+                 moment"
+            ),
             Self::TooManyOfSites { limit } => write!(
                 f,
                 "{limit} transfers that sites submitted are under way, the most there may be: wait for one to end, or let \

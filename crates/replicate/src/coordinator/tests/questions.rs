@@ -26,7 +26,8 @@ fn the_source_says_the_length_or_why_not_and_nothing_is_left() {
     assert_eq!(answer(&mut w), (first, Ok(LENGTH)));
     let second = ask(&mut w, request(0, &[3, 5]));
     assert_ne!(first, second);
-    let run = Run { transfer: second, attempt: Attempt(0) };
+    let run = Run::of_question(second);
+    assert!(run.is_question() && !Run { transfer: TransferId(1), attempt: Attempt(1) }.is_question());
     let failed =
         |site| (site, Report::Failed { run, kind: FailureKind::Unreadable, reason: "no\nsuch file".into() });
     for (site, report) in [failed(SiteId(3)), failed(SiteId(0))] {
@@ -95,4 +96,85 @@ fn a_clock_that_begins_anew_asks_again_as_soon_as_the_source_is_back() {
     let report = Report::Inventory { run, length, have: vec![], hash: None, attributes: None };
     w.coordinator.handle_report(Instant::ZERO, SiteId(0), report);
     assert_eq!(w.coordinator.poll_answer(), Some((id, Ok(5))));
+}
+
+fn of_site(source: u16) -> TransferRequest {
+    TransferRequest { submitter: Submitter::Site(SiteId(source)), ..request(source, &[8]) }
+}
+
+/// #17: the questions of one site kept operators from dry runs.
+#[test]
+fn one_site_has_a_share_of_the_questions_and_sites_never_all() {
+    let mut w = World::new(internet2());
+    for site in 0..5 {
+        let ask = |w: &mut World| w.coordinator.ask_source(w.now, of_site(site));
+        for _ in 0..SITE_QUESTIONS_MAX {
+            ask(&mut w).expect("there is room");
+        }
+        let refused = ask(&mut w).expect_err("it has its share");
+        let said = format!("10 questions of site `s{site}` about files are open");
+        assert!(refused.is_passing() && refused.to_string().starts_with(&said), "{refused}");
+    }
+    let refused = w.coordinator.ask_source(w.now, of_site(5)).expect_err("sites have theirs");
+    assert_eq!(refused, SubmitError::TooManyQuestionsOfSites { limit: SITES_QUESTIONS_MAX });
+    assert!(refused.is_passing());
+    for _ in SITES_QUESTIONS_MAX..QUESTIONS_MAX {
+        w.coordinator.ask_source(w.now, request(0, &[3])).expect("there is room");
+    }
+    let last = w.coordinator.ask_source(w.now, request(0, &[3])).expect_err("there is none left");
+    assert_eq!(last, SubmitError::TooManyQuestions { limit: QUESTIONS_MAX });
+}
+
+/// #17: a source that registered again and again kept its questions open for ever.
+#[test]
+fn a_question_ends_however_often_its_source_registers() {
+    let mut w = World::new(internet2());
+    let CoordinatorConfig { gather, inquire_timeout, .. } = CoordinatorConfig::default();
+    w.coordinator.handle_site_down(w.now, SiteId(0));
+    let (asked_at, mut now) = (w.now, w.now);
+    let id = w.coordinator.ask_source(now, request(0, &[3])).expect("a good request");
+    let (gone, why) = loop {
+        w.coordinator.handle_site_up(now, SiteId(0), 9, []);
+        w.coordinator.handle_timeout(now);
+        match w.coordinator.poll_answer() {
+            None => now += Duration::from_ms(500),
+            Some(answer) => break answer,
+        }
+        assert!(now <= asked_at + gather + inquire_timeout, "it is open at {now:?}");
+    };
+    assert_eq!(gone, id);
+    assert!(now >= asked_at + inquire_timeout && why.is_err_and(|why| why.contains("did not answer")));
+}
+
+#[test]
+fn a_question_that_nobody_waits_for_is_forgotten() {
+    let mut w = World::new(internet2());
+    for _ in 0..2 * QUESTIONS_MAX {
+        let id = w.coordinator.ask_source(w.now, request(0, &[3])).expect("there is room");
+        w.coordinator.withdraw_question(id);
+    }
+    w.drain();
+    w.run_for(Duration::from_secs(60));
+    assert_eq!(w.coordinator.poll_answer(), None);
+}
+
+/// #17: a controller that started anew gave its questions the numbers of those before, and took late answers to those.
+#[test]
+fn a_late_answer_to_an_earlier_controllers_question_is_none_to_this_ones() {
+    let asked = |number| {
+        let w = World::new(internet2());
+        let mut coordinator = w.coordinator.with_questions_from(number);
+        let id = coordinator.ask_source(w.now, request(0, &[3])).expect("a good request");
+        (coordinator, id, w.now)
+    };
+    let ((_, earlier, _), (mut coordinator, id, now)) = (asked(1_795_000_000), asked(1_795_000_001));
+    assert_ne!(earlier, id);
+    let report = |id, bytes| {
+        let (run, length) = (Run::of_question(id), Some(bytes));
+        Report::Inventory { run, length, have: vec![], hash: None, attributes: None }
+    };
+    coordinator.handle_report(now, SiteId(0), report(earlier, 1));
+    assert_eq!(coordinator.poll_answer(), None);
+    coordinator.handle_report(now, SiteId(0), report(id, 2));
+    assert_eq!(coordinator.poll_answer(), Some((id, Ok(2))));
 }
