@@ -2,10 +2,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 
-use super::net::{Local, run};
+use super::net::{Local, PATIENCE, run};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 pub const TRIANGLE: &str = r#"
@@ -92,31 +93,48 @@ fn a_relay_whose_topology_is_another_ends_with_one_line() {
     );
 }
 
-/// A command whose lines on stdout are read one by one.
+/// A command whose lines on stdout are read one by one. It must say each of them, and end, in time.
 struct Followed {
     child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
+    lines: Receiver<String>,
+    /// All of stderr, at its end.
+    said: Receiver<String>,
 }
 
 impl Followed {
     fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        Self { child, lines }
+        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut stderr = child.stderr.take().expect("it is piped");
+        let ((line, lines), (all, said)) = (channel(), channel());
+        // Who reads no more has ended.
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|l| line.send(l)));
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = stderr.read_to_end(&mut text);
+            all.send(String::from_utf8_lossy(&text).into_owned())
+        });
+        Self { child, lines, said }
     }
 
     /// The next line, which must be JSON.
     fn next(&mut self) -> Value {
-        let line = self.lines.next().expect("it says more").expect("text");
+        let line = self.lines.recv_timeout(PATIENCE).expect("it says more, in time");
         serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}"))
     }
 
     /// Its exit code (minus the signal that ended it), its last line on stdout and all that it said on stderr.
     fn end(mut self) -> (i32, Value, String) {
         use std::os::unix::process::ExitStatusExt as _;
-        let last = self.lines.by_ref().map_while(Result::ok).last();
-        let mut said = String::new();
-        self.child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("text");
+        let mut last = None;
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => last = Some(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it goes on {PATIENCE:?} after {last:?}"),
+            }
+        }
+        let said = self.said.recv_timeout(PATIENCE).expect("it ends in time");
         let status = self.child.wait().expect("ours to reap");
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap_or(0));
         (code, last.and_then(|l| serde_json::from_str(&l).ok()).unwrap_or_default(), said)
