@@ -177,17 +177,21 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let client = args.controller.client()?;
     crate::process::runtime()?.block_on(async {
         let mut asked_to_end = std::pin::pin!(crate::process::asked_to_end());
+        let nothing_sent = || {
+            eprintln!("nothing was sent");
+            Ok(ExitCode::from(crate::exit::INTERRUPTED))
+        };
         let view = tokio::select! {
             view = client.topology() => view?,
-            () = &mut asked_to_end => {
-                eprintln!("nothing was sent");
-                return Ok(ExitCode::from(crate::exit::INTERRUPTED));
-            }
+            () = &mut asked_to_end => return nothing_sent(),
         };
         let topology = topology_of(&view)?;
         let request = request(args, &topology)?;
         if args.dry_run {
-            let length = client.ask_source(&request).await?;
+            let length = tokio::select! {
+                length = client.ask_source(&request) => length?,
+                () = &mut asked_to_end => return nothing_sent(),
+            };
             return dry_run(args, &topology, &request, ByteCount::new(length));
         }
         // Not given up half way: a transfer whose number nobody knows could not be stopped.

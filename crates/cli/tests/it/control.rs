@@ -140,6 +140,20 @@ impl Followed {
         (code, last.and_then(|l| serde_json::from_str(&l).ok()).unwrap_or_default(), said)
     }
 
+    /// Waits until Ctrl-C is its own to handle.
+    fn catches_signals(&self) {
+        let status = format!("/proc/{}/status", self.child.id());
+        let end = Instant::now() + PATIENCE;
+        let catches = |line: &str| {
+            let mask = line.strip_prefix("SigCgt:").and_then(|m| u64::from_str_radix(m.trim(), 16).ok());
+            mask.is_some_and(|mask| mask & 1 << (2 - 1) != 0)
+        };
+        while !std::fs::read_to_string(&status).expect("it runs").lines().any(catches) {
+            assert!(Instant::now() < end, "it never handles Ctrl-C");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status();
         assert!(sent.expect("kill is there").success());
@@ -292,6 +306,16 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
     assert!(said.contains("lima is away"), "{said}");
     assert_eq!(local.transfers().len(), sent);
     assert_eq!(std::fs::read_dir(local.path("tokyo")).expect("listed").count(), 0);
+
+    // While a source that does not answer is asked, too.
+    local.signal("paris", rustix::process::Signal::STOP);
+    let asking = Followed::start(dry(&["file"]));
+    asking.catches_signals();
+    std::thread::sleep(Duration::from_millis(500));
+    asking.signal("-INT");
+    let (code, _, said) = asking.end();
+    assert_eq!((code, said.as_str()), (130, "nothing was sent\n"));
+    local.signal("paris", rustix::process::Signal::CONT);
 }
 
 /// #17: a URL was looked up as a host's name.
