@@ -78,8 +78,25 @@ struct Times {
 ///
 /// Errors: one line for the user. The transfer goes on where it is only the controller that cannot be reached.
 pub(super) async fn watch(client: &Client, id: TransferId, output: Output) -> anyhow::Result<ExitCode> {
-    let outcome = watch_outcome(client, id, output).await?;
-    Ok(ExitCode::from(outcome.map_or(crate::exit::FAILED, Outcome::exit_code)))
+    Ok(ExitCode::from(watch_outcome(client, id, output).await?.exit_code()))
+}
+
+/// What is said where a transfer is not watched to its end for want of the controller.
+pub(super) fn may_go_on(id: TransferId) -> String {
+    format!(
+        "transfer {id} may go on without this command: `anabranch replicate status --follow {id}` shows it"
+    )
+}
+
+/// The error that ends a command about a transfer, which the controller did know if `was_known`.
+pub(super) fn broken_off(id: TransferId, was_known: bool, error: ClientError) -> anyhow::Error {
+    match error {
+        ClientError::Unreachable(_) => anyhow::Error::new(error).context(may_go_on(id)),
+        ClientError::Refused { status: 404, .. } if was_known => {
+            anyhow::anyhow!("the controller no longer knows transfer {id}")
+        }
+        _ => error.into(),
+    }
 }
 
 /// As [`watch`], with the outcome itself.
@@ -87,24 +104,17 @@ pub(super) async fn watch_outcome(
     client: &Client,
     id: TransferId,
     output: Output,
-) -> anyhow::Result<Option<Outcome>> {
+) -> anyhow::Result<Outcome> {
     let mut shown = Shown::new(output);
     let mut times = Times::default();
-    let mut last: Option<TransferView> = None;
+    let (mut was_known, mut ended) = (false, None);
     let mut watch = client.watch(id).with_patience(PATIENCE);
-    let goes_on = |error: ClientError| {
-        match error {
-        ClientError::Unreachable(_) => anyhow::Error::new(error).context(format!(
-            "transfer {id} may go on without this command: `anabranch replicate status --follow {id}` shows it"
-        )),
-        _ => error.into(),
-    }
-    };
-    while let Some(item) = watch.next().await.map_err(goes_on)? {
+    while let Some(item) = watch.next().await.map_err(|error| broken_off(id, was_known, error))? {
+        was_known = was_known || !matches!(item, WatchItem::Away(_));
         match item {
             WatchItem::Status(view) => {
                 shown.status(&view);
-                last = Some(*view);
+                ended = view.outcome.map(|outcome| (view, outcome));
             }
             WatchItem::Event(event) => {
                 if output.json {
@@ -126,10 +136,7 @@ pub(super) async fn watch_outcome(
         }
     }
     shown.end();
-    let view = match last {
-        Some(view) if view.outcome.is_some() => view,
-        _ => client.status(id).await?,
-    };
+    let (view, outcome) = ended.expect("a watch is over only after a status with the outcome");
     let summary = summary(&view, &times);
     if output.json {
         println!("{}", serde_json::to_string(&summary)?);
@@ -139,7 +146,7 @@ pub(super) async fn watch_outcome(
     for line in trouble(&summary) {
         eprintln!("anabranch: {}", printable(&line));
     }
-    Ok(view.outcome)
+    Ok(outcome)
 }
 
 fn summary<'a>(view: &'a TransferView, times: &Times) -> Summary<'a> {
@@ -302,6 +309,19 @@ mod tests {
             table.contains(" failed ") && !table.contains("planned") && !table.contains("stripe"),
             "{table}"
         );
+    }
+
+    /// #17: a transfer that was forgotten as it was watched was called wrong usage.
+    #[test]
+    fn only_a_transfer_that_never_was_is_wrong_usage() {
+        let missing = || ClientError::Refused { status: 404, error: "no transfer 4".to_owned() };
+        let said = |was_known| {
+            let error = broken_off(TransferId(4), was_known, missing());
+            (format!("{error:#}"), crate::exit::code(&error))
+        };
+        assert_eq!(said(false), ("no transfer 4".to_owned(), ExitCode::from(crate::exit::USAGE)));
+        let forgotten = "the controller no longer knows transfer 4".to_owned();
+        assert_eq!(said(true), (forgotten, ExitCode::from(crate::exit::FAILED)));
     }
 
     /// #17: `1 MiB by -: planned -, bound -` where nothing had to be sent.

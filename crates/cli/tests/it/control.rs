@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 
-use super::net::{Local, PATIENCE, run};
+use super::net::{CONTROLLER, Local, PATIENCE, run};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
@@ -250,6 +250,21 @@ fn whoever_ends_a_send_politely_stops_the_transfer() {
         assert_eq!(code, Some(5), "{said}");
         assert!(said.contains("(lima): cancelled"), "{said}");
     }
+}
+
+/// #17: it was called wrong usage, with 2.
+#[test]
+fn a_transfer_that_the_controller_forgets_is_no_wrong_usage() {
+    let mut local = Local::start(TRIANGLE, &["paris"]);
+    std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
+    let mut sending = Followed::start(send(&local, &["file", "--to", "lima", "--json"]));
+    assert_eq!(sending.next()["event"], "submitted");
+    local.kill(CONTROLLER);
+    std::fs::remove_file(local.path("controller.redb")).expect("it was there");
+    local.restart_controller();
+    let (code, _, said) = sending.end();
+    assert_eq!((code, said.lines().count()), (1, 1), "{said}");
+    assert!(said.contains("the controller no longer knows transfer 1"), "{said}");
 }
 
 /// #17: a dry run planned a file that did not exist, and said neither size nor time.

@@ -537,9 +537,11 @@ impl Local {
         rustix::process::kill_process(pid, signal).expect("ours to signal");
     }
 
-    /// Kills the controller and starts it again at its address.
+    /// Kills the controller, where it runs, and starts it again at its address.
     pub fn restart_controller(&mut self) {
-        self.kill(CONTROLLER);
+        if self.daemons.contains_key(CONTROLLER) {
+            self.kill(CONTROLLER);
+        }
         let address = self.address.clone();
         let again = self.command(&["controller", "--listen", &address, "--topology", "network.toml"]);
         self.start_controller(again);
