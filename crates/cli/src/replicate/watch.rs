@@ -150,7 +150,8 @@ pub(super) async fn watch_outcome(
 }
 
 fn summary<'a>(view: &'a TransferView, times: &Times) -> Summary<'a> {
-    let began = times.planned.or(view.began_unix_ms);
+    // The first plan of a log without its beginning may be a later attempt's.
+    let began = times.planned.filter(|_| times.is_whole).or(view.began_unix_ms);
     let seconds_of = |ended: u64| began.map(|began| ended.saturating_sub(began) as f64 / 1e3);
     let rate = |seconds: f64| view.length_bytes.map(|n| n as f64 * 8.0 / 1e6 / seconds.max(1e-3));
     let destinations: Vec<_> = view
@@ -309,6 +310,18 @@ mod tests {
             table.contains(" failed ") && !table.contains("planned") && !table.contains("stripe"),
             "{table}"
         );
+    }
+
+    /// #17: who came after the first plan took a later attempt's for the beginning.
+    #[test]
+    fn a_late_follower_counts_from_the_transfers_beginning() {
+        let mut view = view(4, "file");
+        view.destinations.iter_mut().for_each(|d| d.verdict = Some(Verdict::Done));
+        (view.outcome, view.began_unix_ms) = (Some(Outcome::Done), Some(1_000));
+        let seen =
+            |is_whole| Times { is_whole, planned: Some(7_000), ended: [("a".to_owned(), 9_000)].into() };
+        assert_eq!(summary(&view, &seen(false)).seconds, 8.0);
+        assert_eq!(summary(&view, &seen(true)).seconds, 2.0);
     }
 
     /// #17: a transfer that was forgotten as it was watched was called wrong usage.
