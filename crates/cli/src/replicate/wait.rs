@@ -5,7 +5,11 @@ use super::watch::{Output, watch_outcome};
 use anabranch_replicate::control::TransferId;
 use anabranch_replicate::coordinator::Outcome;
 use anabranch_units::Duration;
+use anyhow::Context as _;
 use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 /// For which.
 #[derive(clap::Args)]
@@ -23,6 +27,9 @@ pub struct Args {
     json: bool,
 }
 
+/// Transfers that are watched at a time: each takes a connection, of which one operator has a few dozen.
+const WATCHED_MAX: usize = 16;
+
 /// From best to worst.
 const ORDER: [Outcome; 5] =
     [Outcome::Done, Outcome::SomeFailed, Outcome::Cancelled, Outcome::Failed, Outcome::Integrity];
@@ -39,14 +46,23 @@ fn worst(outcomes: &[Outcome]) -> u8 {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let client = args.controller.client()?;
     crate::process::runtime()?.block_on(async {
-        for id in &args.transfers {
-            client.status(TransferId(*id)).await?;
-        }
         let all = async {
-            let mut outcomes = Vec::new();
             for id in &args.transfers {
+                client.status(TransferId(*id)).await?;
+            }
+            let places = Arc::new(Semaphore::new(WATCHED_MAX));
+            let mut watches = JoinSet::new();
+            for id in args.transfers.iter().copied().map(TransferId) {
+                let (client, places) = (client.clone(), Arc::clone(&places));
                 let output = Output { json: args.json, quiet: true };
-                outcomes.push(watch_outcome(&client, TransferId(*id), output).await?);
+                watches.spawn(async move {
+                    let _place = places.acquire().await.expect("the semaphore is never closed");
+                    watch_outcome(&client, id, output).await
+                });
+            }
+            let mut outcomes = Vec::new();
+            while let Some(watched) = watches.join_next().await {
+                outcomes.push(watched.context("a watch")??);
             }
             anyhow::Ok(worst(&outcomes))
         };
@@ -58,10 +74,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         let (code, why) = tokio::select! {
             code = all => return Ok(ExitCode::from(code?)),
-            () = over => (crate::exit::TIMEOUT, "the time is over"),
+            () = over => (crate::exit::TIMEOUT, "the time is over: waiting ends"),
             () = crate::process::asked_to_end() => (crate::exit::INTERRUPTED, "waiting ends"),
         };
-        eprintln!("anabranch: {why}; the transfers go on");
+        eprintln!("anabranch: {why}, and stops no transfer");
         Ok(ExitCode::from(code))
     })
 }

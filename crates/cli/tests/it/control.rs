@@ -252,6 +252,34 @@ fn whoever_ends_a_send_politely_stops_the_transfer() {
     }
 }
 
+/// #17: the first look was not bounded by the time, and transfers were watched one after another.
+#[test]
+fn several_are_waited_for_at_once_and_no_longer_than_asked() {
+    let mut local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+    for (id, name, to) in [("1", "late", "lima"), ("2", "early", "tokyo")] {
+        std::fs::write(local.path("paris").join(name), "x").expect("the folder is ours");
+        let (code, said) = run(send(&local, &[name, "--to", to, "--detach"]));
+        assert_eq!(code, Some(0), "{id}: {said}");
+    }
+    let mut wait = Followed::start(ask(&local, &["wait", "1", "2", "--json"]));
+    loop {
+        let line = wait.next();
+        if line["event"] == "summary" {
+            assert_eq!(line["transfer"], 2, "{line}");
+            break;
+        }
+    }
+    let lima = local.relay("lima", "lima");
+    local.keep("lima", lima);
+    let (code, last, said) = wait.end();
+    assert_eq!((code, &last["transfer"], &last["event"]), (0, &1.into(), &"summary".into()), "{said}");
+
+    local.signal(CONTROLLER, rustix::process::Signal::STOP);
+    let (code, said) = run(ask(&local, &["wait", "1", "--timeout", "50 ms"]));
+    assert_eq!((code, said.lines().count()), (Some(124), 1), "{said}");
+    local.signal(CONTROLLER, rustix::process::Signal::CONT);
+}
+
 /// #17: it was called wrong usage, with 2.
 #[test]
 fn a_transfer_that_the_controller_forgets_is_no_wrong_usage() {
