@@ -61,8 +61,8 @@ impl Client {
         Ok(TransferId(self.connection.read::<SubmitReply>(&reply)?.id))
     }
 
-    /// Submits a transfer, unless one that is under way does the same already. Repeated where the answer got lost: it finds
-    /// what it began.
+    /// Submits a transfer, unless one that is under way does the same already. Repeated where the answer got lost: the
+    /// transfer that the first request began is then [`Submitted::Attached`]; if it ended meanwhile, another is begun.
     ///
     /// Errors: see [`ClientError`]; status 409 where one under way does the same by other settings.
     pub async fn submit_or_attach(&self, request: &SubmitRequest) -> Result<Submitted, ClientError> {
@@ -126,16 +126,18 @@ impl Client {
         self.connection.get("/v1/topology").await
     }
 
-    /// Gives a transfer up. One that is over already is no error.
+    /// Gives a transfer up; false if it was over already. Repeated where the answer got lost: false then, too, for one that
+    /// the first request cancelled.
     ///
     /// Errors: see [`ClientError`].
-    pub async fn cancel(&self, id: TransferId) -> Result<(), ClientError> {
+    pub async fn cancel(&self, id: TransferId) -> Result<bool, ClientError> {
         match self
             .connection
             .send_again(Method::DELETE, &format!("/v1/transfers/{id}"), Bytes::new(), REPLY_TIME)
             .await
         {
-            Ok(_) | Err(ClientError::Refused { status: 409, .. }) => Ok(()),
+            Ok(_) => Ok(true),
+            Err(ClientError::Refused { status: 409, .. }) => Ok(false),
             Err(e) => Err(e),
         }
     }

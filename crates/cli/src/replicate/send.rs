@@ -1,7 +1,7 @@
 //! `anabranch replicate send`: asks the controller for a transfer and watches it to its end.
 
 use super::plan::{Sending, shown};
-use super::watch::{Output, watch};
+use super::watch::{Output, broken_off, may_go_on, watch};
 use crate::network;
 use anabranch_api::Client;
 use anabranch_api::wire::{
@@ -208,12 +208,24 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if is_attached {
             say_attached(id, args.json, quiet);
         }
+        let mut following = std::pin::pin!(watch(&client, id, Output { json: args.json, quiet }));
         tokio::select! {
-            result = watch(&client, id, Output { json: args.json, quiet }) => result,
-            () = asked_to_end => {
-                // Asked once, the sites stop; what they have stays and counts when it is sent again.
-                client.cancel(id).await?;
-                eprintln!("\ntransfer {id} stopped; run the same command again and it goes on from there");
+            result = &mut following => return result,
+            () = asked_to_end => {}
+        }
+        let stop = async {
+            // Asked once, the sites stop; what they have stays and counts when it is sent again.
+            if !client.cancel(id).await.map_err(|error| broken_off(id, true, error))? {
+                // It was over before.
+                return following.await;
+            }
+            eprintln!("\ntransfer {id} stopped; run the same command again and it goes on from there");
+            Ok(ExitCode::from(crate::exit::INTERRUPTED))
+        };
+        tokio::select! {
+            result = stop => result,
+            () = crate::process::asked_to_end() => {
+                eprintln!("\n{}", may_go_on(id));
                 Ok(ExitCode::from(crate::exit::INTERRUPTED))
             }
         }

@@ -252,6 +252,51 @@ fn whoever_ends_a_send_politely_stops_the_transfer() {
     }
 }
 
+/// #17: it ended with a connection's error, and a second Ctrl-C did nothing.
+#[test]
+fn ctrl_c_while_the_controller_is_away_says_that_the_transfer_may_go_on() {
+    let mut local = Local::start(TRIANGLE, &["paris"]);
+    let begin = |name: &str| {
+        std::fs::write(local.path("paris").join(name), "x").expect("the folder is ours");
+        let mut sending = Followed::start(send(&local, &[name, "--to", "lima", "--json"]));
+        assert_eq!(sending.next()["event"], "submitted");
+        sending
+    };
+    let (once, mut again) = (begin("once"), begin("again"));
+    local.kill(CONTROLLER);
+    once.signal("-INT");
+    let end = Instant::now() + PATIENCE;
+    while again.child.try_wait().expect("ours").is_none() {
+        assert!(Instant::now() < end, "Ctrl-C does not end it");
+        again.signal("-INT");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for (id, wanted, sending) in [(1, 1, once), (2, 130, again)] {
+        let (code, _, said) = sending.end();
+        assert_eq!(code, wanted, "{said}");
+        assert!(said.contains(&format!("transfer {id} may go on")), "{said}");
+    }
+}
+
+/// #17: it was said to be stopped, with 130, though everyone had the file.
+#[test]
+fn ctrl_c_after_the_transfers_end_shows_how_it_ended() {
+    let mut local = Local::start(TRIANGLE, &["paris"]);
+    std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
+    let mut sending = Followed::start(send(&local, &["file", "--to", "lima", "--json"]));
+    assert_eq!(sending.next()["event"], "submitted");
+    sending.signal("-STOP");
+    let lima = local.relay("lima", "lima");
+    local.keep("lima", lima);
+    let (code, said) = run(ask(&local, &["wait", "1"]));
+    assert_eq!(code, Some(0), "{said}");
+    sending.signal("-INT");
+    sending.signal("-CONT");
+    let (code, last, said) = sending.end();
+    assert_eq!(code, 0, "{said}");
+    assert_eq!((&last["event"], &last["outcome"]), (&"summary".into(), &"done".into()), "{last}");
+}
+
 /// #17: the first look was not bounded by the time, and transfers were watched one after another.
 #[test]
 fn several_are_waited_for_at_once_and_no_longer_than_asked() {
