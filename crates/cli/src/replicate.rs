@@ -28,7 +28,7 @@ pub enum Noun {
     ///
     /// Ctrl-C and SIGTERM stop the transfer; what has arrived is kept, and the same command goes on from there. A terminal that
     /// is closed, or kill -9, ends the command alone: the same command then follows the transfer, and so does
-    /// `status --follow`.
+    /// `status --follow`. Where the command follows what was under way already, Ctrl-C and SIGTERM end the command alone, too.
     Send(send::Args),
     /// Show how a file would travel, and how fast. Needs the network's file only: no controller, no keys.
     Plan(plan::Args),

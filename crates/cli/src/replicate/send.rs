@@ -213,6 +213,12 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             result = &mut following => return result,
             () = asked_to_end => {}
         }
+        if is_attached {
+            // Somebody else began it.
+            let stop = format!("`anabranch replicate status {id} --cancel` stops it");
+            eprintln!("\ntransfer {id} goes on; {stop}");
+            return Ok(ExitCode::from(crate::exit::INTERRUPTED));
+        }
         let stop = async {
             // Asked once, the sites stop; what they have stays and counts when it is sent again.
             if !client.cancel(id).await.map_err(|error| broken_off(id, true, error))? {

@@ -199,6 +199,13 @@ fn the_same_command_follows_the_transfer_that_a_lost_terminal_left() {
     let mut second = Followed::start(again(&["--json"]));
     let attached = second.next();
     assert_eq!((&attached["event"], &attached["transfer"]), (&"attached".into(), &1.into()));
+    let mut third = Followed::start(again(&["--json"]));
+    assert_eq!(third.next()["event"], "attached");
+    third.signal("-INT");
+    let (code, _, said) = third.end();
+    assert_eq!(code, 130, "{said}");
+    assert!(said.contains("transfer 1 goes on") && said.contains("status 1 --cancel"), "{said}");
+    assert!(is_under_way(&local), "who attached stops nothing");
     let mut follow = Followed::start(ask(&local, &["status", "--follow", "1", "--json"]));
     let begun = follow.next();
     assert_eq!(begun["event"], "submitted");
