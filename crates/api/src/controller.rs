@@ -156,11 +156,19 @@ fn unix_ms() -> Option<u64> {
 }
 
 struct EventLog {
-    first: u64,
-    /// Each with the time of day.
-    events: VecDeque<(Option<u64>, Event)>,
+    /// The number of the next event.
+    next: u64,
+    events: VecDeque<Logged>,
     /// What they take, by [`event_bytes`].
     bytes: usize,
+}
+
+/// An event that a watcher can catch up on.
+struct Logged {
+    number: u64,
+    /// The time of day.
+    at_unix_ms: Option<u64>,
+    event: Event,
 }
 
 /// What an event takes in memory: itself, its lists and its texts.
@@ -179,23 +187,26 @@ fn event_bytes(event: &Event) -> usize {
         } => reason.len(),
         _ => 0,
     };
-    size_of::<(Option<u64>, Event)>() + more
+    size_of::<Logged>() + more
 }
 
 impl EventLog {
     /// An empty log. Its numbers are above those of every earlier one of the transfer, so that who saw the last event
     /// before the controller was restarted sees the first after it.
     fn new() -> Self {
-        Self { first: queue_id(), events: VecDeque::new(), bytes: 0 }
+        Self { next: queue_id(), events: VecDeque::new(), bytes: 0 }
     }
 
+    /// Adds an event. Of a full log the oldest progress goes first: the newest says more, and twice a second another comes.
     fn push(&mut self, event: Event) {
         self.bytes += event_bytes(&event);
-        self.events.push_back((unix_ms(), event));
+        self.events.push_back(Logged { number: self.next, at_unix_ms: unix_ms(), event });
+        self.next += 1;
         while self.events.len() > LOG_MAX || self.bytes > LOG_BYTES_MAX && self.events.len() > 1 {
-            let Some((_, oldest)) = self.events.pop_front() else { break };
-            self.bytes -= event_bytes(&oldest);
-            self.first += 1;
+            let mut older = self.events.range(..self.events.len() - 1);
+            let progress = older.position(|e| matches!(e.event.kind, EventKind::Progress { .. }));
+            let Some(dropped) = self.events.remove(progress.unwrap_or(0)) else { break };
+            self.bytes -= event_bytes(&dropped.event);
         }
     }
 }
@@ -509,14 +520,13 @@ impl Controller {
     pub(crate) fn events_from(&self, id: TransferId, from: u64) -> (Vec<(u64, EventView)>, bool) {
         let state = self.lock();
         let name = |site: SiteId| self.shared.topology.site(site).name.clone();
-        let view = |(at_unix_ms, event): &(Option<u64>, Event)| EventView {
-            event: event.clone().map_sites(name),
-            at_unix_ms: *at_unix_ms,
+        let view = |logged: &Logged| EventView {
+            event: logged.event.clone().map_sites(name),
+            at_unix_ms: logged.at_unix_ms,
         };
         let over = state.coordinator.status(id).is_none_or(|s| s.outcome.is_some());
         let events = state.logs.get(&id).map_or_else(Vec::new, |log| {
-            let numbered = log.events.iter().enumerate().map(|(i, e)| (log.first + i as u64, e));
-            numbered.filter(|(n, _)| *n >= from).map(|(n, e)| (n, view(e))).collect()
+            log.events.iter().filter(|e| e.number >= from).map(|e| (e.number, view(e))).collect()
         });
         (events, over)
     }
@@ -854,5 +864,61 @@ impl Drop for PollGuard<'_> {
         }
         drop(state);
         self.controller.shared.moved.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_replicate::coordinator::DestinationProgress;
+
+    fn event(kind: EventKind) -> Event {
+        Event { transfer: TransferId(1), attempt: 1, kind }
+    }
+    fn progress(verified_bytes: u64) -> Event {
+        let one = DestinationProgress { site: SiteId(1), verified_bytes, rate_bps: 1 };
+        event(EventKind::Progress { length_bytes: 1 << 40, destinations: vec![one; 3] })
+    }
+    fn is_progress(logged: &&Logged) -> bool {
+        matches!(logged.event.kind, EventKind::Progress { .. })
+    }
+
+    /// #17: after four minutes the log was progress alone: who came then saw neither plan nor early verdicts.
+    #[test]
+    fn progress_pushes_nothing_else_out_of_a_log() {
+        let mut log = EventLog::new();
+        let first = log.next;
+        let verdict = |i| event(EventKind::Verdict { site: SiteId(i), verdict: Verdict::Done });
+        log.push(event(EventKind::Submitted));
+        for i in 0..40_u16 {
+            log.push(verdict(i));
+            (0..100).for_each(|n| log.push(progress(n)));
+            assert!(log.events.len() <= LOG_MAX && log.bytes <= LOG_BYTES_MAX, "{}", log.bytes);
+        }
+        assert_eq!(log.bytes, log.events.iter().map(|e| event_bytes(&e.event)).sum::<usize>());
+        let mut told: Vec<_> =
+            log.events.iter().filter(|e| !is_progress(e)).map(|e| e.event.clone()).collect();
+        assert_eq!(told.remove(0).kind, EventKind::Submitted);
+        assert_eq!(told, (0..40).map(verdict).collect::<Vec<_>>());
+        assert!(log.events.iter().filter(is_progress).count() > 100, "progress has what is left");
+        // Numbers are kept, and say where a watcher was.
+        let numbers: Vec<_> = log.events.iter().map(|e| e.number - first).collect();
+        assert!(numbers.is_sorted_by(|a, b| a < b) && numbers[1] == 1 && numbers.last() == Some(&4_040));
+    }
+
+    #[test]
+    fn the_newest_event_stays_whatever_a_log_is_full_of() {
+        let mut log = EventLog::new();
+        for i in 0..2_000 {
+            log.push(event(EventKind::Waiting { reason: format!("{i}") }));
+            assert!(log.events.len() <= LOG_MAX && log.bytes <= LOG_BYTES_MAX, "{}", log.bytes);
+        }
+        for n in 0..3 {
+            log.push(progress(n));
+            assert_eq!(log.events.back().map(|e| &e.event), Some(&progress(n)), "who watches sees it");
+            assert_eq!(log.events.iter().filter(is_progress).count(), 1);
+        }
+        log.push(event(EventKind::Waiting { reason: "x".repeat(2 * LOG_BYTES_MAX) }));
+        assert_eq!(log.events.len(), 1);
     }
 }
