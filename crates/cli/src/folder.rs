@@ -4,7 +4,7 @@
 //! write with this process's rights. So a path is resolved in one step that cannot leave the folder (`openat2`), what is
 //! opened is looked at before it is used, and later steps go on from descriptors. Source: openat2(2), `RESOLVE_BENEATH`.
 //!
-//! Leaves out: what is in a file that arrives ([`crate::partial`]); what a folder that is served must not hold ([`secrets`]). Read [`Folder`] and [`Place`] first.
+//! Leaves out: what is in a file that arrives ([`crate::partial`]); what nobody is given ([`secrets`]). Read [`Folder`] and [`Place`] first.
 
 pub mod secrets;
 
@@ -69,6 +69,8 @@ pub enum OpenError {
     Folder,
     /// It is a pipe, a socket or a device.
     Special,
+    /// It is what nobody is given: what that is.
+    Secret(String),
     /// Something else.
     Io(io::Error),
 }
@@ -82,6 +84,12 @@ impl std::fmt::Display for OpenError {
             Self::Denied => f.write_str("Permission denied"),
             Self::Folder => f.write_str("a folder, not a file: send files one by one"),
             Self::Special => f.write_str("a pipe, a socket or a device, not a plain file"),
+            Self::Secret(what) => {
+                write!(
+                    f,
+                    "{what}, which is neither read nor replaced for anybody: keep it outside the folder that is served"
+                )
+            }
             Self::Io(error) => error.fmt(f),
         }
     }
@@ -104,7 +112,7 @@ impl OpenError {
     fn kind(&self) -> io::ErrorKind {
         match self {
             Self::NotFound => io::ErrorKind::NotFound,
-            Self::Outside | Self::Link | Self::Denied => io::ErrorKind::PermissionDenied,
+            Self::Outside | Self::Link | Self::Denied | Self::Secret(_) => io::ErrorKind::PermissionDenied,
             Self::Folder | Self::Special => io::ErrorKind::InvalidInput,
             Self::Io(error) => error.kind(),
         }
@@ -172,11 +180,19 @@ impl Folder {
         ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | links
     }
 
-    /// Opens a plain file for reading, whatever its name is.
+    /// Opens a plain file for reading, whatever its name is, but no secret of ours.
     ///
     /// Nothing is waited for: a pipe without a writer is refused like anything else that is no plain file.
     /// Errors: [`OpenError`].
-    pub fn file_at(&self, path: impl rustix::path::Arg + Copy) -> Result<File, OpenError> {
+    pub fn file_at(&self, path: impl AsRef<Path>) -> Result<File, OpenError> {
+        let file = self.any_file_at(path.as_ref())?;
+        match secrets::read_through(self, path.as_ref(), &file) {
+            Some(what) => Err(OpenError::Secret(what)),
+            None => Ok(file),
+        }
+    }
+
+    fn any_file_at(&self, path: &Path) -> Result<File, OpenError> {
         // Looked at before it is opened: to open a device may already do something.
         let found = rustix::fs::openat2(
             &self.descriptor,
@@ -210,7 +226,7 @@ impl Folder {
 
     /// Where a file called `name` is, or will be; with `make`, the folders that lead there are made.
     ///
-    /// Errors: the system's, with the name of the folder; a link on the way.
+    /// Errors: the system's, with the name of the folder; a link on the way; a secret of ours is there.
     pub fn place(&self, name: &Name, make: bool) -> io::Result<Place> {
         let path = Path::new(&name.0);
         let parent = path.parent().unwrap_or(Path::new(""));
@@ -227,6 +243,9 @@ impl Folder {
             }
             other => other.map_err(told)?,
         };
+        if let Some(what) = secrets::replaced_at(self, path) {
+            return Err(OpenError::Secret(what).at(&self.path_of(name)));
+        }
         let file = path.file_name().unwrap_or_default().to_owned();
         Ok(Place { folder, name: file, path: self.path_of(name) })
     }

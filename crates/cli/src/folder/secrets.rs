@@ -1,24 +1,34 @@
-//! What a folder that others read and write must not hold: keys of ours, and stores.
+//! What others get nothing of, though it lies in a folder that they read and write: keys of ours, and stores.
 //!
-//! What a process uses itself is known by its path ([`keep_outside`]). Of others' it is looked for ([`find_none`]): keys by
-//! the certificate beside them, stores by redb's first bytes. Links are not followed for that, as they are not followed, or
-//! lead nowhere else, where files are served.
+//! What a process uses itself is known by its path, and lies elsewhere ([`keep_outside`]). Others' is known when it is asked
+//! for ([`super::Folder::file_at`], [`super::Folder::place`]): keys by the certificate beside them, stores by redb's first
+//! bytes. No file ends a daemon, as those who send there could lay one; what lies there is told when it starts
+//! ([`warn_of_any`]).
 
 use super::{Folder, OpenError, at, shown};
 use anabranch_net::keys::holder_of;
 use rustix::fs::FileType;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-/// How many names are looked at, those in the folder itself first, then those one folder deeper. A second's work at most.
-const NAMES_MAX: usize = 100_000;
+/// How far is looked when a daemon starts, names in the folder itself first, then those one folder deeper. A second's work.
+const LOOK_MAX: Limits = Limits { names: 100_000, bytes: 64 << 20, told: 20 };
 /// Bytes of a key, or of its certificate, that are looked at.
 const PEM_BYTES_MAX: u64 = 64 << 10;
 /// How a file of redb begins. Source: redb's design document, "File format".
 const STORE_MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
+
+/// How far [`look`] goes.
+struct Limits {
+    names: usize,
+    bytes: u64,
+    told: usize,
+}
 
 /// That what nobody else may have lies outside a folder that others read and write, links followed.
 ///
@@ -29,53 +39,118 @@ pub fn keep_outside<'a>(folder: &Path, secrets: impl IntoIterator<Item = &'a Pat
         // One that is not there is told of where it is read.
         let Ok(real) = secret.canonicalize() else { continue };
         if real.starts_with(&folder) {
-            return Err(lies_in(&folder, &shown(secret)));
+            let reason = format!(
+                "{} lies in the folder that would be served ({}), where others could read or replace it: keep it outside, or \
+                 serve a folder of its own",
+                shown(secret),
+                shown(&folder)
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
         }
     }
     Ok(())
 }
 
-/// That no key of any of our systems, and no store, lies below a folder, among its first [`NAMES_MAX`] names.
-///
-/// Errors: one line that says which file is what.
-pub fn find_none(folder: &Folder) -> io::Result<()> {
+/// Warns of keys of any of our systems, and of stores, that lie below a folder that is served.
+pub fn warn_of_any(folder: &Folder) {
+    let looked = look(folder, &LOOK_MAX);
+    for (path, what) in &looked.found {
+        tracing::warn!(
+            "{}, {what}, lies in the folder that is served: nobody is given it, and nothing takes its place: keep it outside",
+            shown(&folder.path.join(path))
+        );
+    }
+    if looked.more > 0 {
+        tracing::warn!(folder = shown(&folder.path), "{} more keys and stores lie there", looked.more);
+    }
+    if let Some(path) = looked.stopped {
+        tracing::warn!(
+            "keys and stores were looked for among {} names and in {} bytes, the most there are looked at, and not from {} on: \
+             nobody is given them there either",
+            looked.names,
+            looked.bytes,
+            shown(&folder.path.join(path))
+        );
+    }
+}
+
+/// What was found.
+#[derive(Default)]
+struct Looked {
+    names: usize,
+    bytes: u64,
+    /// The first of them.
+    found: Vec<(PathBuf, String)>,
+    /// How many others.
+    more: usize,
+    /// Where it ended before all was seen.
+    stopped: Option<PathBuf>,
+}
+
+fn look(folder: &Folder, limits: &Limits) -> Looked {
     let mut waiting = VecDeque::from([PathBuf::new()]);
-    let mut names = 0;
+    let mut looked = Looked::default();
     while let Some(path) = waiting.pop_front() {
         let mut candidates = Vec::new();
+        let mut last = None;
         // What cannot be read cannot be served.
         let _ = folder.each_name(&path, |name, kind| {
-            names += 1;
+            if looked.names >= limits.names {
+                last = Some(path.join(name));
+                return false;
+            }
+            looked.names += 1;
             if kind == FileType::Directory {
                 waiting.push_back(path.join(name));
             } else if kind == FileType::RegularFile && Kind::of(name).is_some() {
                 candidates.push(path.join(name));
             }
-            names < NAMES_MAX
+            true
         });
         for path in candidates {
-            if let Some(what) = found(folder, &path) {
-                return Err(lies_in(&folder.path, &format!("{}, {what},", shown(&folder.path.join(path)))));
+            if looked.bytes >= limits.bytes {
+                looked.stopped = Some(path);
+                return looked;
+            }
+            match found(folder, &path, &mut looked.bytes) {
+                Some(what) if looked.found.len() < limits.told => looked.found.push((path, what)),
+                Some(_) => looked.more += 1,
+                None => {}
             }
         }
-        if names >= NAMES_MAX {
-            tracing::info!(
-                folder = shown(&folder.path),
-                "keys and stores were looked for among the first {NAMES_MAX} names only"
-            );
-            break;
+        if last.is_some() {
+            looked.stopped = last;
+            return looked;
         }
     }
-    Ok(())
+    looked
 }
 
-fn lies_in(folder: &Path, what: &str) -> io::Error {
-    let reason = format!(
-        "{what} lies in the folder that would be served ({}), where others could read or replace it: keep it outside, or \
-         serve a folder of its own",
-        shown(folder)
-    );
-    io::Error::new(io::ErrorKind::PermissionDenied, reason)
+/// What the file is that is open and was asked for as `path`, if it is a secret: by that name, and by its own where links led
+/// to it.
+pub(super) fn read_through(folder: &Folder, path: &Path, file: &File) -> Option<String> {
+    let real = |descriptor: std::os::fd::BorrowedFd<'_>| {
+        let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        let real = rustix::fs::readlink(link, Vec::new()).ok()?.into_bytes();
+        Some(PathBuf::from(std::ffi::OsString::from_vec(real)))
+    };
+    let by_link = || {
+        let (file, folder) = (real(file.as_fd())?, real(folder.descriptor.as_fd())?);
+        Some(file.strip_prefix(folder).ok()?.to_owned())
+    };
+    found(folder, path, &mut 0).or_else(|| match folder.links {
+        super::Links::Refused => None,
+        super::Links::Inside => found(folder, &by_link()?, &mut 0),
+    })
+}
+
+/// What would be lost if something took the place of the file at `path`: a secret, or the certificate by which it is known.
+pub(super) fn replaced_at(folder: &Folder, path: &Path) -> Option<String> {
+    found(folder, path, &mut 0).or_else(|| {
+        let is_certificate = path.extension() == Some(OsStr::new("pem"));
+        let what = is_certificate.then(|| found(folder, &path.with_extension("key"), &mut 0)).flatten();
+        what.map(|key| format!("the certificate of {key}"))
+    })
 }
 
 /// What a file may be, by its name.
@@ -95,12 +170,13 @@ impl Kind {
     }
 }
 
-/// What the file at `path` is, if it is a secret.
-fn found(folder: &Folder, path: &Path) -> Option<String> {
-    let read = |path: &Path, most: u64| -> Result<Vec<u8>, OpenError> {
-        let mut bytes = Vec::new();
-        folder.file_at(path)?.take(most).read_to_end(&mut bytes).map_err(OpenError::Io)?;
-        Ok(bytes)
+/// What the file at `path` is, if it is a secret; `bytes` grows by what was read.
+fn found(folder: &Folder, path: &Path, bytes: &mut u64) -> Option<String> {
+    let mut read = |path: &Path, most: u64| -> Result<Vec<u8>, OpenError> {
+        let mut begin = Vec::new();
+        folder.any_file_at(path)?.take(most).read_to_end(&mut begin).map_err(OpenError::Io)?;
+        *bytes += begin.len() as u64;
+        Ok(begin)
     };
     match Kind::of(path.file_name()?)? {
         Kind::Store => {
@@ -130,19 +206,74 @@ mod tests {
     use crate::folder::Links;
     use anabranch_net::keys::{SetRequest, System, make_set, write_set};
 
-    /// What is said of a folder with these files in it; `None` if nothing.
-    fn said(files: &[(&str, &[u8])]) -> Option<String> {
+    fn folder_of(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Folder) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (name, bytes) in files {
             let path = folder.path().join(name);
             std::fs::create_dir_all(path.parent().expect("it has one")).expect("ours");
             std::fs::write(path, bytes).expect("ours");
         }
-        let refused =
-            find_none(&Folder::open(folder.path(), Links::Refused).expect("there")).err()?.to_string();
-        assert!(!refused.contains('\n'), "{refused}");
-        assert!(refused.contains("keep it outside, or serve a folder of its own"), "{refused}");
-        Some(refused)
+        let opened = Folder::open(folder.path(), Links::Inside).expect("there");
+        (folder, opened)
+    }
+
+    /// What is said of a folder with these files in it; `None` if nothing. What is told at the start is what nobody is given.
+    fn said(files: &[(&str, &[u8])]) -> Option<String> {
+        let (_kept, folder) = folder_of(files);
+        let looked = look(&folder, &LOOK_MAX);
+        assert!(looked.stopped.is_none() && looked.more == 0);
+        for (name, _) in files {
+            let is_found = looked.found.iter().any(|(path, _)| path == Path::new(name));
+            let read = folder.file_at(name);
+            assert_eq!(matches!(read, Err(OpenError::Secret(_))), is_found, "{name}: {read:?}");
+            let named = folder.name(name).expect("a good name");
+            assert!(!is_found || folder.place(&named, true).is_err(), "{name} would be replaced");
+        }
+        looked.found.first().map(|(path, what)| format!("{}, {what}", shown(path)))
+    }
+
+    /// #17: a file that a sender had laid, and that looked like a key or a store, ended the daemon whenever it started.
+    #[test]
+    fn what_is_looked_at_when_a_daemon_starts_is_bounded_and_the_rest_is_refused_all_the_same() {
+        let pem = [&b"-----BEGIN PRIVATE KEY-----"[..], &[b'x'; 973]].concat();
+        let names: Vec<String> = (0..10).map(|i| format!("{i}/ca.key")).collect();
+        let files: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), pem.as_slice())).collect();
+        let (_kept, folder) = folder_of(&files);
+        let all = Limits { names: 20, bytes: 10_000, told: 10 };
+        for (limits, found, is_stopped) in [
+            (Limits { ..all }, 10, false),
+            (Limits { names: 19, ..all }, 9, true),
+            (Limits { names: 5, ..all }, 0, true),
+            (Limits { bytes: 9_000, ..all }, 9, true),
+            (Limits { bytes: 9_001, ..all }, 10, false),
+        ] {
+            let looked = look(&folder, &limits);
+            assert_eq!((looked.found.len(), looked.stopped.is_some()), (found, is_stopped));
+            assert!(looked.names <= limits.names && looked.bytes < limits.bytes + 2 * PEM_BYTES_MAX);
+        }
+        let looked = look(&folder, &Limits { told: 3, ..all });
+        assert_eq!((looked.found.len(), looked.more), (3, 7));
+        for name in &names {
+            assert!(matches!(folder.file_at(name), Err(OpenError::Secret(_))), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_link_leads_to_no_secret_and_no_certificate_is_replaced_by_which_a_key_is_known() {
+        let key = b"-----BEGIN PRIVATE KEY-----";
+        let (kept, folder) = folder_of(&[("a/ca.key", key), ("a/other.key", key), ("file", b"x")]);
+        for (link, to) in [("plain", "a/ca.key"), ("way", "a"), ("good", "file")] {
+            std::os::unix::fs::symlink(to, kept.path().join(link)).expect("ours");
+        }
+        for name in ["a/ca.key", "plain", "way/ca.key"] {
+            assert!(matches!(folder.file_at(name), Err(OpenError::Secret(_))), "{name}");
+        }
+        assert!(folder.file_at("good").is_ok() && folder.file_at("a/other.key").is_ok());
+        let place = |name: &str| folder.place(&folder.name(name).expect("a name"), false);
+        assert!(
+            place("a/ca.pem").expect_err("it would hide the key").to_string().contains("the certificate of")
+        );
+        assert!(place("a/other.pem").is_ok() && place("a/new.redb").is_ok());
     }
 
     /// #17: a relay looked only for its own keys below --dir, so that it served an authority's key, or a controller's store.
@@ -194,7 +325,7 @@ mod tests {
         drop(redb_of(&store));
         let bytes = std::fs::read(&store).expect("ours");
         let found = said(&[("a/b/any.redb", &bytes)]).expect("a store");
-        assert!(found.contains("a/b/any.redb, a store, lies in"), "{found}");
+        assert_eq!(found, "a/b/any.redb, a store");
         assert_eq!(said(&[("a/b/any.bin", &bytes)]), None);
     }
 

@@ -11,7 +11,7 @@ mod session;
 mod share;
 
 use crate::exit::OrUsage as _;
-use crate::folder::secrets::{find_none, keep_outside};
+use crate::folder::secrets::{keep_outside, warn_of_any};
 use crate::network;
 use anabranch_gather::ServerConfig;
 use anabranch_gather::msg::Feedback;
@@ -147,7 +147,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let of_server = CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name);
     let secrets = [args.keys.as_path(), &of_server.ca, &of_server.certificate, &of_server.key];
     keep_outside(&args.dir, secrets).or_usage()?;
-    find_none(files.folder()).or_usage()?;
+    warn_of_any(files.folder());
     let identity = Identity::load(&of_server)?;
     let config = ServerConfig {
         pulls_max: args.pulls_max,

@@ -2,7 +2,7 @@
 
 use super::runner::Fault;
 use super::service::{AcceptFrom, CONNECTIONS_MAX, Service, SiteConfig};
-use crate::folder::secrets::{find_none, keep_outside};
+use crate::folder::secrets::{keep_outside, warn_of_any};
 use crate::folder::{Folder, Links};
 use crate::network::{self, TopologyArgs};
 use crate::partial::leftovers::remove_old;
@@ -37,8 +37,8 @@ pub struct Args {
     /// The folder that `replicate keys init` made, or a copy with ca.pem, sites/SITE.pem and sites/SITE.key.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     keys: PathBuf,
-    /// The folder below which this relay reads and writes files, and nowhere else. Keep it for that alone: keys may not lie
-    /// in it. Symbolic links in it are not followed.
+    /// The folder below which this relay reads and writes files, and nowhere else. Keep it for that alone: --keys may not
+    /// lie in it. Symbolic links in it are not followed.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
     /// How long what has come of a file is kept when no transfer goes on with it.
@@ -101,7 +101,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let accept = rules.collect::<Result<Vec<_>, _>>().map_err(anyhow::Error::msg).context("--accept-from")?;
     let files = CredentialFiles::in_set(&args.keys, System::Replicate, Role::Site, &name);
     keep_outside(&root, [args.keys.as_path(), &files.ca, &files.certificate, &files.key])?;
-    find_none(&folder)?;
+    warn_of_any(&folder);
     let identity = Identity::load(&files)?;
     let descriptors = crate::process::raise_descriptor_limit();
     let half_open = AdmissionLimits::for_descriptors(descriptors);

@@ -5,13 +5,12 @@
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
 use crate::anabranch;
-use crate::net::{Local, PATIENCE, noise, run, working_files};
+use crate::net::{Lines, Local, PATIENCE, noise, run, working_files};
 use anabranch_api::Client;
 use anabranch_api::wire::{DestinationRequest, SubmitRequest};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -238,6 +237,8 @@ struct Serving {
     folder: tempfile::TempDir,
     child: Child,
     at: String,
+    /// Until it listened.
+    said: String,
 }
 
 impl Serving {
@@ -247,16 +248,29 @@ impl Serving {
         let mut keys = anabranch();
         keys.current_dir(folder.path()).args(["--quiet", "gather", "keys", "--out", "keys"]);
         assert!(keys.args(["--servers", "server"]).status().expect("the command runs").success());
+        let (child, said) = Self::serve(folder.path());
+        let at = said.trim_end().rsplit(' ').next().expect("an address").to_owned();
+        Self { folder, child, at, said }
+    }
+
+    /// A server, and what it says until it listens.
+    fn serve(folder: &Path) -> (Child, String) {
         let mut command = anabranch();
-        command.current_dir(folder.path()).args(["gather", "serve", "served", "--keys", "keys"]);
+        command.current_dir(folder).args(["gather", "serve", "served", "--keys", "keys"]);
         command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the command runs");
-        let mut lines =
-            BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
-        let first = lines.find(|line| line.contains(" on 127.0.0.1:")).expect("it says where");
-        let at = first.rsplit(' ').next().expect("an address").to_owned();
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { folder, child, at }
+        let lines = Lines::of(child.stderr.take().expect("it is piped"));
+        let said = lines.until(" on 127.0.0.1:").unwrap_or_else(|said| {
+            let _ = child.kill().and_then(|()| child.wait());
+            panic!("it says not where it listens: {said}")
+        });
+        (child, said)
+    }
+
+    fn restart(&mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("ours");
+        (self.child, self.said) = Self::serve(self.folder.path());
+        self.at = self.said.trim_end().rsplit(' ').next().expect("an address").to_owned();
     }
 
     fn get(&self, object: &str, arguments: &[&str]) -> Command {
@@ -376,17 +390,9 @@ fn mode(path: &Path) -> u32 {
 /// Runs a daemon until it listens, and gives back what it said until then.
 fn until_it_listens(mut daemon: Command) -> String {
     let mut child = daemon.spawn().expect("it starts");
-    let mut said = String::new();
-    let lines = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
-    for line in lines {
-        said += &(line + "\n");
-        if said.contains("listens on") {
-            break;
-        }
-    }
+    let said = Lines::of(child.stderr.take().expect("it is piped")).until("listens on");
     child.kill().and_then(|()| child.wait()).expect("ours");
-    assert!(said.contains("listens on"), "{said}");
-    said
+    said.unwrap_or_else(|said| panic!("it does not listen: {said}"))
 }
 
 /// #17: the controller's and the coordinator's stores were made as the user's mask had it, for all to read by default.
@@ -427,24 +433,85 @@ fn stores_are_their_owners_alone_whatever_mask_links_and_modes_are_there() {
 
 /// #17: a relay looked only for its own keys below --dir, and served an authority's key or a controller's store.
 #[test]
-fn a_folder_with_anybodys_keys_or_store_below_is_not_served() {
+fn anybodys_keys_and_stores_below_a_folder_are_told_and_neither_served_nor_replaced() {
     let local = Local::start(TWO, &[]);
-    let keys = anabranch().current_dir(local.path(".")).args(["--quiet", "gather", "keys"]).status();
-    assert!(keys.expect("the command runs").success());
-    std::fs::create_dir_all(local.path("store/deep/er")).expect("ours");
-    std::fs::create_dir_all(local.path("authority/old")).expect("ours");
-    std::fs::copy(local.path("controller.redb"), local.path("store/deep/er/x.redb")).expect("ours");
-    std::fs::copy(local.path("keys/gather/ca.key"), local.path("authority/old/ca.key")).expect("ours");
-    for (dir, said) in [("store", "deep/er/x.redb, a store"), ("authority", "old/ca.key, an authority's key")]
+    let mut serving = Serving::start();
+    for (dir, from, name) in
+        [("s", "controller.redb", "deep/er/x.redb"), ("s", "keys/replicate/ca.key", "old/ca.key")]
     {
-        let mut serve = anabranch();
-        serve.current_dir(local.path(".")).args(["gather", "serve", dir]);
-        for (command, expected) in [(local.relay("s", dir), Some(1)), (serve, Some(2))] {
-            let (code, found) = run(command);
-            assert_eq!((code, found.lines().count()), (expected, 1), "{found}");
-            assert!(found.contains(said) && found.contains("keep it outside"), "{found}");
+        for path in [local.path(dir).join(name), serving.folder.path().join("served").join(name)] {
+            std::fs::create_dir_all(path.parent().expect("it has one")).expect("ours");
+            std::fs::copy(local.path(from), path).expect("ours");
         }
     }
+    let before = read(&local.path("s/old/ca.key"));
+    let mut local = local;
+    for site in ["s", "d"] {
+        let relay = local.relay(site, site);
+        local.keep(site, relay);
+    }
+    local.wait_for(&["s", "d"]);
+    let log = local.relay_log_until("s", "takes data on").concat();
+    serving.restart();
+    let gather = serving.said.clone();
+    std::fs::write(local.path("d/file"), "mine").expect("ours");
+    for (name, what) in [("deep/er/x.redb", "a store"), ("old/ca.key", "an authority's key")] {
+        for log in [&log, &gather] {
+            assert!(log.contains(&format!("{name}, {what}, lies in the folder that is served")), "{log}");
+        }
+        expect_refused(&local, &[name, "--as", "stolen"], &[name, what, "keep it outside"]);
+        let (code, said) = run(serving.get(name, &["-o", "stolen"]));
+        assert!(code != Some(0) && said.contains("which nobody is given"), "{said}");
+        let words = ["send", "--quiet", "--controller", local.address(), "--from", "d", "--to", "s", "file"];
+        let (code, said) = run(local.command(&[&words[..], &["--as", name, "--replace"]].concat()));
+        assert!(code == Some(1) && said.contains(what), "{said}");
+    }
+    assert!(!local.path("d/stolen").exists() && !serving.folder.path().join("stolen").exists());
+    assert_eq!(read(&local.path("s/old/ca.key")), before);
+}
+
+/// #17: a site that was let send anything could lay a file that looked like a key or a store. The relay never started again.
+#[test]
+fn no_file_that_a_sender_lays_keeps_a_relay_from_starting() {
+    let mut local = Local::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
+    let own = |end: &str| read(&local.path(&format!("keys/replicate/sites/s.{end}")));
+    let laid = [
+        ("x.redb", b"redb\x1a\x0a\xa9\x0d\x0a and nothing else".to_vec()),
+        ("ca.key", b"-----BEGIN PRIVATE KEY-----\n".to_vec()),
+        ("e.key", own("key")),
+        ("e.pem", own("pem")),
+    ];
+    let files = CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Site, "s");
+    let identity = Identity::load(&files).expect("`keys init` made them");
+    let send = |local: &Local, from: &str, to: &str| {
+        let runtime = tokio::runtime::Runtime::new().expect("threads");
+        runtime.block_on(async {
+            let client = Client::new(local.address(), &identity, PATIENCE).expect("good credentials");
+            let to = vec![DestinationRequest { site: "d".into(), path: to.into() }];
+            let id = client.submit(&SubmitRequest::new("s", from, to)).await.expect("it may ask");
+            let mut watch = client.watch(id);
+            while watch.next().await.expect("the controller lives").is_some() {}
+            let view = client.status(id).await.expect("it is remembered");
+            assert_eq!(view.exit_code, Some(0), "{:?}", view.destinations[0].verdict);
+        });
+    };
+    for (name, bytes) in &laid {
+        std::fs::write(local.path("s/plain"), bytes).expect("the folder is ours");
+        send(&local, "plain", &format!("in/{name}"));
+        assert_eq!(read(&local.path("d/in").join(name)), *bytes);
+    }
+    local.kill("d");
+    let mut again = local.relay("d", "d");
+    again.args(["--accept-from", "s=in"]);
+    local.keep("d", again);
+    let log = local.relay_log_until("d", "takes data on").concat();
+    for name in ["x.redb", "ca.key", "e.key"] {
+        assert!(log.contains(&format!("{name}, ")), "{log}");
+    }
+    local.wait_for(&["s", "d"]);
+    std::fs::write(local.path("s/after"), "hello").expect("the folder is ours");
+    send(&local, "after", "in/after");
+    assert_eq!(read(&local.path("d/in/after")), b"hello");
 }
 
 /// #17: a private file whose content was there already, for all to read, ended as "done" and stayed so.

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// The longest that a test waits for anything.
@@ -632,21 +632,67 @@ fn until(last: &str, log: impl Fn() -> Vec<String>) -> Vec<String> {
     }
 }
 
+/// What a program writes, line by line: none is waited for longer than [`PATIENCE`], and a pipe that nobody reads fills up
+/// nowhere.
+pub struct Lines(mpsc::Receiver<String>);
+
+impl Lines {
+    pub fn of(from: impl std::io::Read + Send + 'static) -> Self {
+        let (lines, received) = mpsc::channel();
+        std::thread::spawn(move || {
+            // Read on though nobody listens any more: a program must not meet a pipe that is closed.
+            BufReader::new(from).lines().map_while(Result::ok).for_each(|line| drop(lines.send(line)));
+        });
+        Self(received)
+    }
+
+    /// The next line; `None` at the end, or where it does not come in time.
+    pub fn next(&self) -> Option<String> {
+        self.0.recv_timeout(PATIENCE).ok()
+    }
+
+    /// What is said up to the first line with `last`, all within [`PATIENCE`].
+    ///
+    /// Errors: what was said instead.
+    pub fn until(&self, last: &str) -> Result<String, String> {
+        let (mut said, end) = (String::new(), Instant::now() + PATIENCE);
+        while let Ok(line) = self.0.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            let is_last = line.contains(last);
+            said += &(line + "\n");
+            if is_last {
+                return Ok(said);
+            }
+        }
+        Err(said)
+    }
+
+    /// All that comes, until the end.
+    pub fn rest(self) -> impl Iterator<Item = String> {
+        self.0.into_iter()
+    }
+}
+
+/// Waits for the end of a program, which must come in time.
+pub fn wait_for_the_end(child: &mut Child) -> ExitStatus {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().expect("ours to reap") {
+            return status;
+        }
+        if Instant::now() >= end {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("process {} goes on after {PATIENCE:?}", child.id());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Runs a command to its end, which must come in time, and gives back its exit code and what it said on stderr.
 pub fn run(mut command: Command) -> (Option<i32>, String) {
     use std::io::Read as _;
     let mut child = command.stderr(Stdio::piped()).spawn().expect("the command runs");
-    let end = Instant::now() + PATIENCE;
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("ours to reap") {
-            break status;
-        }
-        if Instant::now() >= end {
-            let _ = child.kill();
-            panic!("{command:?} goes on after {PATIENCE:?}");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let status = wait_for_the_end(&mut child);
     let mut said = String::new();
     child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("text");
     (status.code(), said)

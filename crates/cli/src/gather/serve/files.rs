@@ -74,6 +74,7 @@ impl Files {
             OpenError::NotFound => format!("{name}: no such object"),
             OpenError::Denied => format!("{name}: the server may not read it"),
             OpenError::Folder | OpenError::Special => format!("{name}: not a plain file"),
+            OpenError::Secret(_) => format!("{name}: a key or a store, which nobody is given"),
             other => format!("{name}: {other}"),
         })?;
         let (found, state) = state(&file).map_err(|error| format!("{name}: {error}"))?;
