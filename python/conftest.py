@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from anabranch_lab import Scenario
 from anabranch_lab import binary as binaries
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
 def pytest_sessionstart() -> None:
@@ -18,6 +21,33 @@ def pytest_sessionstart() -> None:
         binaries.find()
     except binaries.BinaryNotFoundError as error:
         pytest.exit(str(error), returncode=1)
+
+
+def count_skip(report: Report) -> Report:
+    """Count a test that is left out, as the tests in Rust do, or have it fail where nothing may be left out."""
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return report
+    why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    why = " ".join(why.removeprefix("Skipped: ").split())
+    if path := os.environ.get("ANABRANCH_SKIPPED"):
+        with Path(path).open("a") as file:
+            file.write(f"anabranch-lab\t{report.nodeid}\t{why}\n")
+    if "ANABRANCH_NO_SKIP" in os.environ:
+        report.outcome = "failed"
+        report.longrepr = f"ANABRANCH_NO_SKIP is set, and this cannot run: {why}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Count tests that are left out."""
+    return count_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Count files that are left out."""
+    return count_skip((yield))
 
 
 @pytest.fixture(autouse=True, scope="session")
