@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 
 use super::control::{TRIANGLE, send};
-use super::net::{CONTROLLER, Local, anabranch, run};
+use super::net::{CONTROLLER, Lines, Local, PATIENCE, Running, anabranch, run};
 use super::text;
 use anabranch_api::{Client, ClientError};
 use anabranch_net::identity::Identity;
@@ -115,15 +115,12 @@ fn a_relay_outlives_its_terminal_and_its_last_words_are_in_its_log() {
 /// #17: a page whose controller is not there started without a word.
 #[test]
 fn a_page_says_where_it_is_and_that_its_controller_does_not_answer() {
-    use std::io::{BufRead as _, BufReader};
     let mut local = Local::start(TRIANGLE, &[]);
     local.kill(CONTROLLER);
     let mut command = local.command(&["status", "--web", "127.0.0.1:0", "--controller", local.address()]);
-    let mut page = command.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
-    let mut lines = BufReader::new(page.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
+    let mut page = Running(command.stderr(std::process::Stdio::piped()).spawn().expect("it starts"));
+    let lines = Lines::of(page.0.stderr.take().expect("it is piped"));
     let (trouble, place) = (lines.next(), lines.next());
-    page.kill().expect("ours to kill");
-    page.wait().expect("ours to reap");
     let (trouble, place) = (trouble.expect("it says what is wrong"), place.expect("and where it is"));
     assert!(trouble.contains(local.address()) && trouble.ends_with("; the page goes on asking"), "{trouble}");
     assert!(place.starts_with("http://127.0.0.1:") && place.contains("/ shows the transfers"), "{place}");
@@ -189,11 +186,8 @@ fn refusals_stand_in_the_log_with_who_and_why_and_not_without_end() {
 /// #17: `--quiet` was for all commands, and daemons did not hear of it.
 #[test]
 fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
-    let port =
-        std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("loopback").port();
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (network, at) = (folder.path().join("network.toml"), format!("127.0.0.1:{port}"));
-    std::fs::write(&network, TRIANGLE).expect("ours");
+    std::fs::write(folder.path().join("network.toml"), TRIANGLE).expect("ours");
     let command = |words: &[&str]| {
         let mut command = anabranch();
         command.current_dir(folder.path()).arg("--quiet").args(words);
@@ -202,59 +196,69 @@ fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
     let (code, said) = run(command(&["replicate", "keys", "init", "--topology", "network.toml"]));
     assert_eq!((code, said.as_str()), (Some(0), ""));
     std::fs::create_dir(folder.path().join("paris")).expect("ours");
-    let daemons = [
-        &["replicate", "controller", "--topology", "network.toml", "--listen", &at][..],
-        &[
-            "replicate",
-            "relay",
-            "--topology",
-            "network.toml",
-            "--site",
-            "paris",
-            "--dir",
-            "paris",
-            "--listen",
-            "127.0.0.1:0",
-            "--controller",
-            &at,
-        ],
-    ];
-    let start = |words: &[&str], log: &str| {
+    let start = |log: &str, words: &[&str]| {
         let log = std::fs::File::create(folder.path().join(log)).expect("ours");
-        command(words).stderr(log).spawn().expect("it starts")
+        let mut command = command(&["replicate", words[0], "--topology", "network.toml"]);
+        Running(command.args(&words[1..]).stderr(log).spawn().expect("it starts"))
     };
-    let mut running: Vec<_> =
-        daemons.iter().zip(["controller.log", "paris.log"]).map(|(words, log)| start(words, log)).collect();
+    let controller = start("controller.log", &["controller", "--listen", "127.0.0.1:0"]);
+    // It does not say where it listens.
+    let at = listens_on(&controller);
+    let relay =
+        ["relay", "--site", "paris", "--dir", "paris", "--listen", "127.0.0.1:0", "--controller", &at];
+    let paris = start("paris.log", &relay);
     let is_up = || {
         let out = command(&["replicate", "status", "--sites", "--json", "--controller", &at])
             .output()
             .expect("it runs");
         text(&out.stdout).contains("\"up\":true")
     };
-    let end = std::time::Instant::now() + super::net::PATIENCE;
+    let end = std::time::Instant::now() + PATIENCE;
     while !is_up() {
         assert!(std::time::Instant::now() < end, "paris does not come");
         std::thread::sleep(Duration::from_millis(50));
     }
     let said = |log: &str| std::fs::read_to_string(folder.path().join(log)).expect("ours");
     assert_eq!(said("controller.log"), "");
-    let mut paris = running.pop().expect("both run");
-    end_politely(&mut paris);
+    paris.end_politely();
     while said("controller.log").is_empty() {
         assert!(std::time::Instant::now() < end, "it does not warn");
         std::thread::sleep(Duration::from_millis(50));
     }
-    end_politely(&mut running[0]);
+    controller.end_politely();
     let log = said("controller.log");
     assert!(log.lines().all(|line| line.contains("WARN") && line.contains("site is away")), "{log}");
-    // It may have begun before the controller listened.
-    assert!(said("paris.log").lines().all(|line| line.contains("WARN")), "{}", said("paris.log"));
+    assert_eq!(said("paris.log"), "");
 }
 
-fn end_politely(child: &mut std::process::Child) {
-    let pid = rustix::process::Pid::from_child(child);
-    rustix::process::kill_process(pid, Signal::TERM).expect("ours to signal");
-    assert!(child.wait().expect("ours to reap").success());
+/// Where a program listens for TCP on loopback, as the kernel knows: for one that does not say.
+fn listens_on(program: &Running) -> String {
+    const LISTEN: &str = "0A";
+    let sockets = || {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", program.0.id())).into_iter().flatten().flatten();
+        let links = open
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok()?.into_os_string().into_string().ok());
+        links
+            .filter_map(|link| Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+            .collect::<Vec<_>>()
+    };
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        let (sockets, table) = (sockets(), std::fs::read_to_string("/proc/net/tcp").expect("Linux"));
+        let ports = table.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let port = fields[1].strip_prefix("0100007F:").filter(|_| fields[3] == LISTEN)?;
+            sockets
+                .iter()
+                .any(|inode| inode == fields[9])
+                .then(|| u16::from_str_radix(port, 16).expect("a port"))
+        });
+        if let Some(port) = { ports }.next() {
+            return format!("127.0.0.1:{port}");
+        }
+        assert!(std::time::Instant::now() < end, "it does not listen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// #17: a controller that ran already was said to be a database that is open, a relay an error number.

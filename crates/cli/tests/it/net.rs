@@ -672,6 +672,26 @@ impl Lines {
     }
 }
 
+/// A program that is killed when this is dropped.
+pub struct Running(pub Child);
+
+impl Running {
+    /// Asks it to end, which it must do well, and in time.
+    pub fn end_politely(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("ours to signal");
+        let status = wait_for_the_end(&mut self.0);
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Waits for the end of a program, which must come in time.
 pub fn wait_for_the_end(child: &mut Child) -> ExitStatus {
     let end = Instant::now() + PATIENCE;
