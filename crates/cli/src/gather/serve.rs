@@ -19,6 +19,7 @@ use anabranch_net::admission::{Admission, AdmissionLimits, Places};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
+use anabranch_net::refusals::Refusals;
 use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, ByteCount, Duration};
@@ -113,6 +114,7 @@ pub struct Shared {
     places: Places<Share>,
     /// How many there have been.
     connections: AtomicU64,
+    refusals: Refusals,
     idle: std::time::Duration,
     key_packets: Option<u64>,
     /// Datagrams of no channel that is open, and those that a session had no room for.
@@ -182,6 +184,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             channels: Mutex::default(),
             places: Places::new(args.clients_max, args.clients_max.div_ceil(CLIENT_SHARE), Share::new),
             connections: AtomicU64::new(0),
+            refusals: Refusals::default(),
             idle: args.idle.to_std(),
             key_packets: args.key_packets,
             strays: AtomicU64::new(0),
@@ -242,7 +245,7 @@ async fn accept(
         tokio::spawn(async move {
             let from = arrival.from();
             if let Err(error) = session::run(&shared, &identity, arrival).await {
-                tracing::info!(%from, "{error:#}");
+                tracing::debug!(%from, "{error:#}");
             }
         });
     }

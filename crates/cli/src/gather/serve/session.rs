@@ -14,6 +14,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, Channel, ChannelId};
 use anabranch_net::timer::FineTimer;
+use anabranch_net::tls::{PeerIdentity, stranger};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant};
 use anyhow::{Context as _, bail};
@@ -146,12 +147,17 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
     let from = arrival.from();
     // Messages are short and each waits for the one before: none is held back to be sent with others.
     arrival.tcp().set_nodelay(true)?;
-    let (stream, peer, half_open) =
-        arrival.identify(identity.server_config()).await.context("no secure connection")?;
-    anyhow::ensure!(
-        matches!(peer.role, Role::Operator | Role::Site),
-        "{peer} is no client: its keys are for something else"
-    );
+    let identified = arrival.identify(identity.server_config()).await.inspect_err(|error| {
+        if let Some(line) = stranger(from.ip().to_canonical(), error) {
+            shared.refusals.note(None, &line);
+        }
+    });
+    let (stream, peer, half_open) = identified.context("no secure connection")?;
+    if !matches!(peer.role, Role::Operator | Role::Site) {
+        let line = format!("{peer} is no client: its keys are for something else");
+        shared.refusals.note(Some(&peer), &line);
+        bail!(line);
+    }
     let guard = identity.guard(stream.get_ref().1);
     let mut reader = Reader::new(stream);
     let first = half_open.within(async { Ok(reader.next().await) }).await;
@@ -164,7 +170,7 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
     let place = match shared.places.take(&peer) {
         Ok(place) => place,
         Err(crowded) => {
-            tracing::warn!(%from, "client refused: {crowded}");
+            shared.refusals.note(Some(&peer), &format!("client refused: {crowded}"));
             let reason = msg::reason(crowded.to_string());
             let _ = half_open.within(reader.write([Control::Goodbye { reason }])).await;
             return Ok(());
@@ -179,6 +185,7 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
         share: Arc::clone(place.common()),
         number: shared.connections.fetch_add(1, Relaxed),
         name,
+        peer,
         server: Server::new(shared.config.clone()),
         keys: Keys::new(shared, &datagrams_in, reader.get_ref())?,
         client: from,
@@ -261,6 +268,7 @@ struct Session<'a> {
     share: Arc<Share>,
     number: u64,
     name: String,
+    peer: PeerIdentity,
     server: Server<Bytes>,
     keys: Keys<'a>,
     client: SocketAddr,
@@ -395,10 +403,9 @@ impl Session<'_> {
     fn control(&mut self) -> Vec<Control> {
         let all: Vec<Control> = std::iter::from_fn(|| self.server.poll_control()).collect();
         for message in &all {
-            if let Control::Refused { pull, reason } = message
-                && self.may_log()
-            {
-                tracing::warn!(client = self.name, pull = pull.0, "pull refused: {}", printable(reason));
+            if let Control::Refused { reason, .. } = message {
+                let line = format!("{}: pull refused: {reason}", self.peer);
+                self.shared.refusals.note(Some(&self.peer), &line);
             }
         }
         all

@@ -61,8 +61,17 @@ fn a_server_says_who_comes_what_is_pulled_and_what_is_refused() {
         let mut hand = Hand::connect(&world.path("keys"), world.servers[0].at).await;
         hand.say(request(0, "no\u{1b}ne")).await;
         assert!(matches!(hand.hear().await, Control::Refused { .. }));
+        // Again and again: which fills no disk.
+        for number in 1..=30 {
+            hand.say(request(number, "no\u{1b}ne")).await;
+            assert!(matches!(hand.hear().await, Control::Refused { .. }));
+        }
+        hand.say(request(31, "other")).await;
+        assert!(matches!(hand.hear().await, Control::Refused { .. }));
     });
-    let log = wait_for(&world, 0, "pull refused: no\u{fffd}ne: no such object");
+    let log = wait_for(&world, 0, "pull refused: other: no such object");
+    assert!(log.contains("; 30 more refusals"), "{log}");
+    assert_eq!(log.matches("pull refused: no\u{fffd}ne: no such object").count(), 1, "{log}");
     assert!(log.lines().any(|line| line.contains("WARN") && line.contains("pull refused")), "{log}");
 }
 
