@@ -196,8 +196,16 @@ impl Service {
         {
             *kind = FailureKind::Busy;
         }
-        if let Report::Failed { run, reason, .. } = &report {
-            tracing::warn!(transfer = run.transfer.0, "its part here failed: {}", printable(reason));
+        if let Report::Failed { run, kind, reason } = &report {
+            let (transfer, reason) = (run.transfer.0, printable(reason));
+            if run.is_question() {
+                tracing::debug!("a question about a file is answered: {reason}");
+            } else if *kind == FailureKind::Busy {
+                // Tried again and again, for hours.
+                tracing::debug!(transfer, "its part here waits: {reason}");
+            } else {
+                tracing::warn!(transfer, "its part here failed: {reason}");
+            }
         }
         // The receiver goes only when the daemon ends.
         let _ = self.reports.send(report);
@@ -242,7 +250,8 @@ impl Service {
             Command::Audit { run, .. } => ("to say what it sent", run.transfer),
             _ => return tracing::warn!("the controller's command is none that this version knows"),
         };
-        tracing::debug!(transfer = transfer.0, "told {told}");
+        let is_question = matches!(&command, Command::Inquire { run, .. } if run.is_question());
+        tracing::debug!(transfer = (!is_question).then_some(transfer.0), "told {told}");
         let mut waiting = lock(&self.waiting);
         if let Some(queue) = waiting.get_mut(&transfer) {
             return queue.push_back(command);
