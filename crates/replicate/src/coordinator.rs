@@ -253,11 +253,13 @@ impl<P: Planner> Coordinator<P> {
     ) -> Result<Submitted, SubmitError> {
         self.advance_clock(now);
         let request = self.accepted(request)?;
-        let mut running = self.transfers.iter().filter(|(_, t)| t.outcome().is_none());
-        let Some((&id, twin)) = running.find(|(_, t)| t.request().is_about_the_same(&request)) else {
+        let running = self.transfers.iter().filter(|(_, t)| t.outcome().is_none());
+        let twins = running.map(|(id, t)| (*id, t.request())).filter(|(_, r)| r.is_about_the_same(&request));
+        let twins = twins.map(|(id, twin)| (id, twin.differences(&request)));
+        // Of several, one that is the same in all.
+        let Some((id, differs)) = twins.min_by_key(|(_, differs)| !differs.is_empty()) else {
             return self.begin(request).map(Submitted::New);
         };
-        let differs = twin.request().differences(&request);
         if differs.is_empty() {
             Ok(Submitted::Attached(id))
         } else {

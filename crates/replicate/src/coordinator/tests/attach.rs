@@ -88,6 +88,22 @@ fn by_other_settings_the_same_is_refused_with_the_transfer_and_what_differs() {
     assert_eq!(w.coordinator.transfer_ids().count(), 1);
 }
 
+/// #17: where two did the same by different settings, the first one that was begun decided, and not the equal one.
+#[test]
+fn of_several_that_are_under_way_the_equal_one_is_followed() {
+    let mut w = World::new(internet2());
+    let coded = || TransferRequest { scheme: SchemeChoice::Coded, ..request(0, &[3, 5]) };
+    let first = w.submit(coded());
+    let second = w.submit(request(0, &[3, 5]));
+    let third = w.submit(request(0, &[3, 5]));
+    let again = |w: &mut World, request| w.coordinator.submit_or_attach(w.now, request);
+    assert_eq!(again(&mut w, request(0, &[5, 3])), Ok(Submitted::Attached(second)), "the earlier of two");
+    assert_eq!(again(&mut w, coded()), Ok(Submitted::Attached(first)));
+    let other = again(&mut w, TransferRequest { replace: true, ..request(0, &[3, 5]) });
+    assert!(matches!(other, Err(SubmitError::RunsOtherwise { transfer, .. }) if transfer == first));
+    assert!(third > second && w.coordinator.transfer_ids().count() == 3);
+}
+
 /// What another submitter runs has that one's rights, and another place is another file.
 #[test]
 fn only_the_same_file_for_the_same_places_by_the_same_submitter_is_the_same() {
