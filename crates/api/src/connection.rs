@@ -97,17 +97,20 @@ impl Connection {
         patience: Duration,
     ) -> Result<Self, ClientError> {
         let given = address.into();
-        let address = given.strip_prefix("https://").unwrap_or(&given);
-        let address = address.strip_suffix('/').unwrap_or(address).to_owned();
+        let (scheme, rest) = given.split_once("://").unwrap_or(("https", &given));
+        let address = rest.strip_suffix('/').unwrap_or(rest).to_owned();
         let service = system.role_name(Role::Controller).unwrap_or(Role::Controller.word());
-        if given.starts_with("http://") {
+        if scheme.eq_ignore_ascii_case("http") {
             return Err(ClientError::Settings(format!(
                 "{service} address `{given}`: it speaks TLS only: write https://HOST:PORT, or HOST:PORT alone"
             )));
         }
-        if address.rsplit_once(':').is_none_or(|(h, p)| h.is_empty() || p.parse::<u16>().is_err()) {
+        let is_host = |host: &str| !host.is_empty() && !host.contains(['/', '?', '#', '@']);
+        let parts =
+            address.rsplit_once(':').filter(|(host, port)| is_host(host) && port.parse::<u16>().is_ok());
+        if !scheme.eq_ignore_ascii_case("https") || parts.is_none() {
             return Err(ClientError::Settings(format!(
-                "{service} address `{given}`: must be host:port, as in 127.0.0.1:7171"
+                "{service} address `{given}`: must be host:port and nothing more, as in 127.0.0.1:7171"
             )));
         }
         let own = identity.own();

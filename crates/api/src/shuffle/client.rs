@@ -28,12 +28,6 @@ impl Client {
     ///
     /// Errors: keys of another system, an address without port, `http://`.
     pub fn new(address: &str, identity: &Identity, patience: Duration) -> Result<Self, ClientError> {
-        if let Some(rest) = address.strip_prefix("http://") {
-            let reason =
-                format!("coordinator {address}: it speaks TLS only: write https://{rest}, or {rest} alone");
-            return Err(ClientError::Settings(reason));
-        }
-        let address = address.strip_prefix("https://").unwrap_or(address).trim_end_matches('/');
         Ok(Self { connection: Connection::new(System::Shuffle, address, identity, patience)? })
     }
 

@@ -426,11 +426,20 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
 #[test]
 fn a_controllers_address_may_be_a_url_with_tls_and_no_other() {
     let local = Local::start(TRIANGLE, &[]);
-    for good in [format!("https://{}", local.address()), format!("https://{}/", local.address())] {
+    let at = local.address();
+    for good in [format!("https://{at}"), format!("https://{at}/"), format!("HTTPS://{at}")] {
         let (code, said) = run(local.command(&["status", "--controller", &good]));
         assert_eq!(code, Some(0), "{said}");
     }
-    for (bad, why) in [("http://127.0.0.1:7171", "TLS only"), ("https://127.0.0.1", "must be host:port")] {
+    for (bad, why) in [
+        ("http://127.0.0.1:7171", "TLS only"),
+        ("Http://127.0.0.1:7171", "TLS only"),
+        ("https://127.0.0.1", "must be host:port"),
+        ("https://127.0.0.1/x:7171", "must be host:port"),
+        ("https://127.0.0.1:7171/x", "must be host:port"),
+        ("https://me@127.0.0.1:7171", "must be host:port"),
+        ("ssh://127.0.0.1:7171", "must be host:port"),
+    ] {
         let (code, said) = run(local.command(&["status", "--controller", bad]));
         assert_eq!((code, said.lines().count()), (Some(2), 1), "{said}");
         assert!(said.contains(bad) && said.contains(why), "{said}");
