@@ -10,6 +10,7 @@ use crate::store::{Store, StoreError, Stored, Times};
 use crate::wire::EventView;
 use anabranch_graph::Topology;
 use anabranch_net::keys::System;
+use anabranch_net::refusals::Refusals;
 use anabranch_replicate::control::{Command, Report, TransferId};
 use anabranch_replicate::coordinator::{
     Answer, Coordinator, CoordinatorConfig, Event, EventKind, Outcome, PlanRequest, Planner, SubmitError,
@@ -106,6 +107,8 @@ struct Shared {
     commands: Vec<Notify>,
     /// Wakes watchers.
     events: watch::Sender<u64>,
+    /// What is said of sites that register, which they do as often as they like.
+    notes: Refusals,
 }
 
 struct State {
@@ -289,6 +292,7 @@ impl Controller {
                 moved: Notify::new(),
                 commands: (0..sites).map(|_| Notify::new()).collect(),
                 events: watch::Sender::new(0),
+                notes: Refusals::default(),
             }),
         })
     }
@@ -313,6 +317,11 @@ impl Controller {
     /// The network.
     pub fn topology(&self) -> &Topology {
         &self.shared.topology
+    }
+
+    /// What is said of sites that register.
+    pub(crate) fn notes(&self) -> &Refusals {
+        &self.shared.notes
     }
 
     /// Takes a transfer on; it is durable when this returns.

@@ -171,7 +171,7 @@ async fn register(
             .to_owned()
     });
     if let Some(warning) = &warning {
-        tracing::warn!(site = peer.name, "{warning}");
+        controller.notes().note(Some(&peer), &format!("{peer}: {warning}"));
     }
     let addresses = request.addresses.into_iter().map(|a| (a.link, a.address)).collect();
     let registered = controller.register(site, request.session, addresses, request.take_over).await;

@@ -3,6 +3,14 @@
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 
 use super::net::{CONTROLLER, Local, PATIENCE, run};
+use anabranch_api::Client;
+use anabranch_api::wire::{RegisterRequest, TopologyDigest};
+use anabranch_graph::file::{Defaults, load};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::CredentialFiles;
+use anabranch_replicate::control::TransferId;
+use anabranch_units::BitRate;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
@@ -420,6 +428,30 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
     let (code, _, said) = asking.end();
     assert_eq!((code, said.as_str()), (130, "nothing was sent\n"));
     local.signal("paris", rustix::process::Signal::CONT);
+}
+
+/// #17: a site that registered again and again had a line in the controller's log each time.
+#[test]
+fn that_a_relays_topology_differs_is_said_once() {
+    let local = Local::start(TRIANGLE, &[]);
+    let files = CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Site, "lima");
+    let identity = Identity::load(&files).expect("keys of the set");
+    let slow = Defaults::new(BitRate::mbps(7));
+    let slow = load("network.toml", &slow, |_| Ok(TRIANGLE.to_owned())).expect("a good topology");
+    let mut request = RegisterRequest::new(1, vec![]);
+    request.topology = Some(TopologyDigest::of(&slow));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = Client::new(local.address(), &identity, Duration::from_secs(20)).expect("good settings");
+        for _ in 0..20 {
+            let registered = client.register("lima", &request).await.expect("sites and links are the same");
+            assert!(registered.warning.is_some());
+        }
+        client.status(TransferId(9)).await.expect_err("there is none");
+    });
+    let log = local.log_until("no transfer 9");
+    let said = log.iter().filter(|line| line.contains("other rates or delays")).collect::<Vec<_>>();
+    assert!(matches!(&said[..], [line] if line.contains("WARN") && line.contains("site `lima`")), "{log:#?}");
 }
 
 /// #17: a URL was looked up as a host's name.
