@@ -57,25 +57,39 @@ fn a_data_connection_ends_when_its_sender_is_revoked() {
     });
 }
 
-/// A program's command in a mount namespace of its own, where the only name server is `server`; `None`, with the reason
+/// A program's command in a mount namespace of its own, where host names are asked of `server` alone; `None`, with the reason
 /// printed, where this machine does not let us.
 fn with_name_server(folder: &std::path::Path, server: &str) -> Option<Vec<String>> {
-    let resolv = folder.join("resolv.conf");
+    let (resolv, sources) = (folder.join("resolv.conf"), folder.join("nsswitch.conf"));
     std::fs::write(&resolv, format!("nameserver {server}\noptions timeout:30 attempts:3\n")).expect("ours");
-    let mount = format!("mount --bind {} /etc/resolv.conf", resolv.display());
+    // Some machines ask a daemon of their own first.
+    std::fs::write(&sources, "hosts: files dns\n").expect("ours");
+    let mut mount = format!("mount --bind {} /etc/resolv.conf", resolv.display());
+    if std::path::Path::new("/etc/nsswitch.conf").exists() {
+        mount += &format!(" && mount --bind {} /etc/nsswitch.conf", sources.display());
+    }
     let words = |then: &str| {
         ["unshare", "--mount", "sh", "-c"]
             .map(str::to_owned)
             .into_iter()
             .chain([format!("{mount} && {then}")])
     };
-    let tried: Vec<String> = words("grep -q '^nameserver 127.0.0.99$' /etc/resolv.conf").collect();
-    let is_let = std::process::Command::new(&tried[0]).args(&tried[1..]).stderr(Stdio::null()).status();
-    if !is_let.is_ok_and(|status| status.success()) {
-        skip("a mount namespace with an own /etc/resolv.conf cannot be made here (unshare --mount)");
-        return None;
+    let tried: Vec<String> = words(&format!("grep -q '^nameserver {server}$' /etc/resolv.conf")).collect();
+    match std::process::Command::new(&tried[0]).args(&tried[1..]).env("LC_ALL", "C").output() {
+        Ok(done) if done.status.success() => Some(words("exec \"$0\" \"$@\"").collect()),
+        Ok(done) => {
+            let said = crate::text(&done.stderr);
+            let is_denied = ["not permitted", "ermission denied"].iter().any(|denied| said.contains(denied));
+            assert!(is_denied, "{tried:?}: {said}");
+            skip(&format!("a mount namespace with an own /etc/resolv.conf cannot be made here: {said}"));
+            None
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            skip("no `unshare` on this machine");
+            None
+        }
+        Err(error) => panic!("{tried:?}: {error}"),
     }
-    Some(words("exec \"$0\" \"$@\"").collect())
 }
 
 /// #17: a site that named a host whose name server is silent stopped the daemons of others, which looked the name up on the
@@ -83,8 +97,13 @@ fn with_name_server(folder: &std::path::Path, server: &str) -> Option<Vec<String
 #[test]
 fn a_host_name_that_nobody_answers_for_holds_up_no_other_transfer() {
     let mut world = World::new();
-    let Ok(silent) = std::net::UdpSocket::bind("127.0.0.99:53") else {
-        return skip("port 53 of 127.0.0.99 cannot be had here");
+    use std::io::ErrorKind::{AddrNotAvailable, PermissionDenied};
+    let silent = match std::net::UdpSocket::bind("127.0.0.99:53") {
+        Ok(silent) => silent,
+        Err(error) if matches!(error.kind(), AddrNotAvailable | PermissionDenied) => {
+            return skip(&format!("port 53 of 127.0.0.99 cannot be had here: {error}"));
+        }
+        Err(error) => panic!("127.0.0.99:53: {error}"),
     };
     let Some(wrapper) = with_name_server(world.folder.path(), "127.0.0.99") else { return };
     world.stop("r");
