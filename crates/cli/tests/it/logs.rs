@@ -98,7 +98,31 @@ fn a_site_that_comes_and_goes_has_its_lines() {
 
 /// #17: a relay whose terminal was closed ended without a word.
 #[test]
-fn a_relay_outlives_its_terminal_and_its_last_words_are_in_its_log() {
+fn a_relay_outlives_what_it_wrote_to() {
+    let local = Local::start(TRIANGLE, &["paris"]);
+    let mut tokyo = local.relay("tokyo", "tokyo");
+    let mut tokyo = Running(tokyo.stderr(std::process::Stdio::piped()).spawn().expect("it starts"));
+    let pipe = tokyo.0.stderr.take().expect("it is piped");
+    local.wait_for(&["paris", "tokyo"]);
+    drop(pipe);
+    let pid = rustix::process::Pid::from_child(&tokyo.0);
+    rustix::process::kill_process(pid, Signal::HUP).expect("ours to signal");
+    let end = std::time::Instant::now() + PATIENCE;
+    let leads_to = || std::fs::read_link(format!("/proc/{}/fd/2", tokyo.0.id())).expect("it runs");
+    while leads_to() != std::path::Path::new("/dev/null") {
+        assert!(std::time::Instant::now() < end, "{}", leads_to().display());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::fs::write(local.path("paris/file"), vec![7; 1 << 20]).expect("the folder is ours");
+    let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(std::fs::read(local.path("tokyo/file")).expect("it is there"), vec![7; 1 << 20]);
+    // Its last words, too, end nothing.
+    tokyo.end_politely();
+}
+
+#[test]
+fn a_relay_goes_on_after_sighup_and_its_last_words_are_in_its_log() {
     let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
     local.wait_for(&["paris", "tokyo"]);
     local.signal("tokyo", Signal::HUP);
