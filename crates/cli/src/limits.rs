@@ -109,7 +109,10 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         (
             "a relay's memory",
             format!(
-                "`--memory`, {memory}; three quarters for what sites submitted, a quarter for one site's"
+                "`--memory`, {memory}; {}/{of} for what sites submitted, {}/{of} for one site's",
+                service::SITES_MEMORY_PARTS,
+                service::SITE_MEMORY_PARTS,
+                of = service::MEMORY_PARTS
             ),
             "cli::replicate::service",
         ),
@@ -121,7 +124,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         ("disk that is taken ahead of what has arrived", bytes(crate::partial::AHEAD_BYTES), "cli::partial"),
         (
             "connections of one client at a `gather` server",
-            format!("one of {} of `--clients-max`, {clients}", serve::CLIENT_SHARE),
+            format!("1/{} of `--clients-max`, {clients}", serve::CLIENT_SHARE),
             "cli::gather::serve",
         ),
         (

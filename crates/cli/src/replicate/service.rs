@@ -38,6 +38,12 @@ const INSTALL_WAIT: Duration = Duration::from_secs(2);
 pub const CONNECTIONS_MAX: usize = 8_192;
 /// See [`CONNECTIONS_MAX`].
 pub const PEER_CONNECTIONS_MAX: usize = 2_048;
+/// Of [`MEMORY_PARTS`] parts of a relay's memory, how many attempts that sites asked for may take together, and one site's.
+pub const SITES_MEMORY_PARTS: u64 = 3;
+/// See [`SITES_MEMORY_PARTS`].
+pub const SITE_MEMORY_PARTS: u64 = 1;
+/// See [`SITES_MEMORY_PARTS`].
+pub const MEMORY_PARTS: u64 = 4;
 /// The most attempts installed at once.
 pub const ATTEMPTS_MAX: usize = 1024;
 
@@ -662,8 +668,8 @@ fn whole_hash(file: &File) -> io::Result<(u64, FileHash)> {
 
 /// Whether there is memory for an attempt beside the `others`, which are each given with who asked for it.
 ///
-/// Attempts that operators asked for may take all that is free. Those that sites asked for take at most three quarters
-/// together and one site's a quarter, or one attempt where it has no other: so nobody's keep everybody else's out.
+/// Attempts that operators asked for may take all that is free. Those that sites asked for take at most their parts
+/// ([`SITES_MEMORY_PARTS`]) together and one site's its own, or one attempt where it has no other: so nobody's keep everybody else's out.
 ///
 /// Errors: `Refused` where it would never fit, `Busy` where it has to wait for others; one line. Neither says how much is
 /// free, so that a line stays the same for as long as its cause.
@@ -678,11 +684,13 @@ fn find_room(
         of_sites += if other == Submitter::Operator { 0 } else { bytes };
         own += if other == submitter { bytes } else { 0 };
     }
+    let share = |parts: u64| memory_max / MEMORY_PARTS * parts;
     let (most, whose) = match submitter {
-        Submitter::Operator => (memory_max, "--memory"),
-        Submitter::Site(_) => {
-            (memory_max / 4 * 3, "three quarters of --memory, which is what sites may take")
-        }
+        Submitter::Operator => (memory_max, "--memory".to_owned()),
+        Submitter::Site(_) => (
+            share(SITES_MEMORY_PARTS),
+            format!("{SITES_MEMORY_PARTS}/{MEMORY_PARTS} of --memory, which is what sites may take"),
+        ),
     };
     if wants > most {
         let reason = format!(
@@ -693,7 +701,7 @@ fn find_room(
     }
     let busy = |what: String| Err((FailureKind::Busy, format!("{what}: it begins when others have ended")));
     if matches!(submitter, Submitter::Site(_)) {
-        if own > 0 && own + wants > memory_max / 4 {
+        if own > 0 && own + wants > share(SITE_MEMORY_PARTS) {
             return busy(format!("{wants} bytes of memory beside what the same site's transfers take"));
         }
         if of_sites + wants > most {
