@@ -161,7 +161,7 @@ pub async fn follow(identity: &Identity) -> std::convert::Infallible {
 }
 
 /// Reads a command's keys again when their files change: it hears of peers whose keys are lost while it runs. To SIGHUP it
-/// listens as before.
+/// listens as before. It says nothing of a certificate that ends soon: the holder's daemons do, each day.
 pub async fn follow_files(identity: &Identity) -> std::convert::Infallible {
     read_again(identity, None).await
 }

@@ -162,12 +162,11 @@ pub(crate) fn read(text: &str) -> Option<OffsetDateTime> {
 /// What the fuzz target and its corpus's test do with a certificate in DER: reads its facts, and `bytes` as a moment. True if
 /// they are a certificate's.
 ///
-/// Panics: where a reader does, or with a moment that is not written as it was read.
+/// Panics: where a reader does, or with a moment that is not read as it was written.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
-    if let Some(at) = std::str::from_utf8(bytes).ok().and_then(read) {
-        assert_eq!(written(at).as_bytes(), bytes);
-    }
+    // What it takes is written so by its own check: here it only must not panic.
+    let _ = std::str::from_utf8(bytes).ok().and_then(read);
     let Some(facts) = Facts::of(bytes) else { return false };
     for at in [facts.begin, facts.end] {
         assert_eq!(read(&written(at)), Some(at));

@@ -235,7 +235,6 @@ fn a_controller_hears_of_a_lost_key_without_being_told() {
     assert_eq!(run(local.command(&["keys", "revoke", "operator"])).0, Some(0));
     soon("the lost key is refused", || {
         let (code, said) = status("stolen");
-        eprintln!("{code:?}: {said}");
         code == Some(1) && said.contains("refused our certificate: it was revoked")
     });
     assert_eq!(run(local.command(&["keys", "renew", "operator"])).0, Some(0));
