@@ -135,6 +135,19 @@ impl BuildStep {
     }
 }
 
+impl BuildStep {
+    /// What the kernel says where the machine lacks what this step needs, besides that it is not supported or not permitted.
+    /// The same numbers at another step are a mistake of this crate.
+    pub const fn lacks(self) -> &'static [i32] {
+        match self {
+            // As many namespaces as there may be.
+            Self::UnshareUser | Self::UnshareNet => &[libc::ENOSPC],
+            Self::OpenTun => &[libc::ENOENT, libc::ENODEV, libc::ENXIO],
+            _ => &[],
+        }
+    }
+}
+
 impl BuildFailure {
     /// What to do about it, in one sentence.
     pub fn fix(&self) -> &'static str {

@@ -106,12 +106,12 @@ impl Net {
         let options = EmulationOptions { tcp_buffer_bytes_max, ..EmulationOptions::default() };
         let emulation = match Emulation::start(&whole, options) {
             Ok(emulation) => emulation,
-            Err(EmuError::Build(failure)) if is_lacking(&failure.error) => {
+            Err(EmuError::Build(failure)) if is_lacking(&failure.error, failure.step.lacks()) => {
                 skip(&failure.to_string());
                 return None;
             }
             Err(EmuError::NoIsolation { root, user })
-                if is_lacking(&root.error) && is_lacking(&user.error) =>
+                if [&root, &user].iter().all(|way| is_lacking(&way.error, way.step.lacks())) =>
             {
                 skip(&EmuError::NoIsolation { root, user }.to_string());
                 return None;

@@ -50,11 +50,13 @@ fn start(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
 fn start_for_programs(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
     match Emulation::start(topology, options) {
         Ok(emulation) => Some(emulation),
-        Err(EmuError::Build(failure)) if is_lacking(&failure.error) => {
+        Err(EmuError::Build(failure)) if is_lacking(&failure.error, failure.step.lacks()) => {
             skip(&failure.to_string());
             None
         }
-        Err(EmuError::NoIsolation { root, user }) if is_lacking(&root.error) && is_lacking(&user.error) => {
+        Err(EmuError::NoIsolation { root, user })
+            if [&root, &user].iter().all(|way| is_lacking(&way.error, way.step.lacks())) =>
+        {
             skip(&EmuError::NoIsolation { root, user }.to_string());
             None
         }
