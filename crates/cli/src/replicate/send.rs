@@ -30,7 +30,7 @@ pub struct ControllerArgs {
     /// The folder with the operator's keys (and ca.pem), as `keys init` made it.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     pub keys: PathBuf,
-    /// Which operator.
+    /// The operator's name, as its files are called in `operators` below --keys.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     pub operator: String,
 }
@@ -50,50 +50,51 @@ impl ControllerArgs {
 pub struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// The file, as the source's site daemon finds it below its --dir.
+    /// The file's name below the source relay's --dir, as `data/big.tar`.
     #[arg(value_parser = FileName)]
     file: String,
-    /// The site that holds it.
+    /// The site that holds the file.
     #[arg(long, value_name = "SITE")]
     from: String,
-    /// The sites that want it.
+    /// The sites that are to have the file, as `tokyo,lima`.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',', required = true)]
     to: Vec<String>,
-    /// Its name at the destinations, if not the same.
+    /// The file's name at the destinations; the same as at the source without.
     #[arg(long = "as", value_name = "NAME", value_parser = FileName)]
     name: Option<String>,
-    /// auto, coded, packed, steiner, steiner_store_and_forward, steiner_one_tree, multi_path or
-    /// single_path.
+    /// How the file travels. `auto` takes the best that the planner finds; the others are for comparisons: coded, packed,
+    /// steiner, steiner_store_and_forward, steiner_one_tree, multi_path, single_path (docs/replicate.md says what each is).
     #[arg(long, default_value = "auto", value_parser = scheme)]
     scheme: SchemeChoice,
-    /// Sites that must not be passed.
+    /// Sites that the file must not pass.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',')]
     avoid_sites: Vec<String>,
-    /// Links that must not be used, as FROM-TO.
+    /// Links that must not be used, each as FROM-TO: `paris-tokyo`.
     #[arg(long, value_name = "LINK,LINK", value_delimiter = ',')]
     avoid_links: Vec<String>,
     /// The most that the source sends, all copies together: bits a second (`10 Mbit/s`), or bytes a second (`10 MB/s`).
     #[arg(long, value_name = "RATE", value_parser = bandwidth)]
     bwlimit: Option<BitRate>,
-    /// TCP connections for each flow and hop: several fill a long or lossy one.
+    /// TCP connections of each flow over each hop, 1 to 64. Several fill a long or lossy link better than one.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     stripes: u16,
-    /// Congestion control on every hop, by the kernel's name (cubic, bbr, reno); the machines' default otherwise.
+    /// TCP's congestion control on every hop, by the kernel's name (cubic, bbr, reno); each machine's default without.
     #[arg(long, value_name = "NAME")]
     congestion_control: Option<String>,
-    /// One hop run differently: `FROM-TO stripes=4 congestion-control=bbr`, either or both. Repeatable.
+    /// Settings of one hop that differ: `"FROM-TO stripes=4 congestion-control=bbr"`, either or both. May be given again.
     #[arg(long, value_name = "HOP SETTINGS")]
     hop: Vec<String>,
-    /// bulk, or fill: only what bulk transfers leave.
+    /// `bulk`: shares links with other transfers. `fill`: takes only what bulk transfers leave.
     #[arg(long, default_value = "bulk", value_parser = priority)]
     priority: Priority,
-    /// Bytes of a packet between sites; what the slowest link sends in 10 ms otherwise, 4 to 64 KiB.
+    /// Size of a packet between sites, as `16 KiB`. Without: what the slowest link sends in 10 ms, 4 KiB at least and 64 KiB
+    /// at most.
     #[arg(long, value_name = "SIZE")]
     symbol: Option<ByteCount>,
-    /// Packets that each buffer holds.
+    /// Packets that each buffer of a relay holds.
     #[arg(long, value_name = "COUNT")]
     buffer_packets: Option<u16>,
-    /// repair, or refuse: what to do if data arrives wrong.
+    /// What to do if data arrives changed. `repair`: send it again around the site that changed it. `refuse`: give that destination up.
     #[arg(long, default_value = "repair", value_parser = policy)]
     on_corrupt: CorruptPolicy,
     /// Fill what the plan's flows leave of the links with uncoded data of the lowest priority, here and where other
