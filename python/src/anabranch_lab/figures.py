@@ -53,6 +53,17 @@ POINTS = "# points:"
 MARKERS = "oDs^vP*X"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Labels:
+    """What a figure says, as `draw` takes it."""
+
+    title: str
+    x_label: str
+    y_label: str
+    line_label: str
+    published: Sequence[Published]
+
+
 def draw(
     rows: pd.DataFrame,
     x: str,
@@ -90,18 +101,8 @@ def draw(
     matplotlib.figure.Figure
         It can be shown, changed and saved.
     """
-    return draw_points(
-        points(rows, x, y, line),
-        x,
-        y,
-        line,
-        theme=theme,
-        title=title,
-        x_label=x_label,
-        y_label=y_label,
-        line_label=line_label,
-        published=published,
-    )
+    labels = _Labels(title, x_label, y_label, line_label, published)
+    return _draw_points(points(rows, x, y, line), x, y, line, theme, labels)
 
 
 def points(rows: pd.DataFrame, x: str, y: str, line: str | None = None) -> pd.DataFrame:
@@ -125,33 +126,8 @@ def points(rows: pd.DataFrame, x: str, y: str, line: str | None = None) -> pd.Da
     )
 
 
-def draw_points(
-    table: pd.DataFrame,
-    x: str,
-    y: str,
-    line: str | None = None,
-    *,
-    theme: str = "light",
-    title: str = "",
-    x_label: str = "",
-    y_label: str = "",
-    line_label: str = "{}",
-    published: Sequence[Published] = (),
-) -> Canvas:
-    """Draw what `points` gave.
-
-    Parameters
-    ----------
-    table
-        The points.
-    x, y, line, theme, title, x_label, y_label, line_label, published
-        As `draw` takes them.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        It can be shown, changed and saved.
-    """
+def _draw_points(table: pd.DataFrame, x: str, y: str, line: str | None, theme: str, labels: _Labels) -> Canvas:
+    """Draw what `points` gave."""
     look = THEMES[theme]
     canvas, [[axes]] = panels(theme)
     values = list(dict.fromkeys(table[line])) if line else [None]
@@ -161,7 +137,7 @@ def draw_points(
     dashes = {value: styles[i // len(look.lines) % len(styles)] for i, value in enumerate(values)}
     for value, colour in colours.items():
         own = table if line is None else table[table[line] == value]
-        label = line_label.format(value) if line else y
+        label = labels.line_label.format(value) if line else y
         axes.plot(
             own[x],
             own["mean"],
@@ -170,12 +146,12 @@ def draw_points(
             linewidth=1.6,
             marker=".",
             markersize=5,
-            label=f"{label}, ours" if published else label,
+            label=f"{label}, ours" if labels.published else label,
             zorder=3,
         )
         axes.fill_between(own[x], own["low"], own["high"], color=colour, alpha=0.2, linewidth=0, zorder=2)
-    markers = dict(zip(dict.fromkeys(one.label for one in published), MARKERS * len(published), strict=False))
-    for one in published:
+    markers = dict(zip(dict.fromkeys(one.label for one in labels.published), MARKERS * len(labels.published), strict=False))
+    for one in labels.published:
         axes.plot(
             *zip(*one.points, strict=True),
             linestyle="none",
@@ -192,7 +168,7 @@ def draw_points(
     if table[x].dtype.kind in "iu":
         # Half a server is none.
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    name_axes(axes, theme, title=title, x=x_label or x, y=y_label or y)
+    name_axes(axes, theme, title=labels.title, x=labels.x_label or x, y=labels.y_label or y)
     add_legend(canvas, theme)
     return canvas
 
@@ -385,18 +361,8 @@ def draw_claim(claim: Claim, folder: Path) -> list[Path]:
                 raise ClaimError(f"{path}: no column `{column}`, which {claim.name}/plan.toml names: run it again")
 
         def make(theme: str, figure: Figure = figure, table: pd.DataFrame = table) -> Canvas:
-            return draw_points(
-                table,
-                figure.x,
-                figure.y,
-                figure.line,
-                theme=theme,
-                title=figure.title,
-                x_label=figure.x_label,
-                y_label=figure.y_label,
-                line_label=figure.line_label,
-                published=figure.published,
-            )
+            labels = _Labels(figure.title, figure.x_label, figure.y_label, figure.line_label, figure.published)
+            return _draw_points(table, figure.x, figure.y, figure.line, theme, labels)
 
         paths += save_themed(make, folder, figure.name, about)
     return paths
