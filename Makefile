@@ -42,6 +42,7 @@ test: setup ## Everything that continuous integration runs
 	@mkdir -p target && : >"$$ANABRANCH_SKIPPED"
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
+	RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --quiet
 	cargo run --quiet --package xtask -- tidy
 	cargo test --workspace --no-fail-fast
 	$(call smoke,codedbulk-throughput,--smoke --binary target/debug/anabranch)
@@ -61,6 +62,6 @@ peers: build ## Ours beside BitTorrent, rsync and curl on emulated networks (hou
 	.venv/bin/pip install --quiet libtorrent
 	.venv/bin/python experiments/replicate-peers/run.py all
 
-claims: setup ## The long claims: every instance that the planner's claims speak of, 50 schedules of kills (minutes)
-	cargo test --release --package anabranch-replicate -- --ignored --nocapture
+claims: setup ## The long claims: every instance that the planner's claims speak of, schedules of kills, silent connections
+	cargo test --release --package anabranch-replicate-proto -- --ignored --nocapture
 	cargo test --release --package anabranch-cli --test it -- --ignored --nocapture --test-threads 1

@@ -3,6 +3,6 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    anabranch_gather::exercise::exercise_client(bytes);
-    anabranch_gather::exercise::exercise_server(bytes);
+    anabranch_gather_proto::exercise::exercise_client(bytes);
+    anabranch_gather_proto::exercise::exercise_server(bytes);
 });

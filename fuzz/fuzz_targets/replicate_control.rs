@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    anabranch_replicate::control::exercise(bytes);
+    anabranch_replicate_proto::exercise::control(bytes);
 });

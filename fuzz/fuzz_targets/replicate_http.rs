@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    anabranch_api::exercise_http(bytes);
+    anabranch_replicate::exercise_http(bytes);
 });

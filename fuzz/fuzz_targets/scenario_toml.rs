@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    anabranch_sim::scenario::exercise(bytes);
+    anabranch_sim::exercise::exercise_scenario(bytes);
 });

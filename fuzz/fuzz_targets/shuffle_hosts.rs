@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    anabranch_shuffle::exercise::exercise_hosts(bytes);
+    anabranch_shuffle_proto::exercise::exercise_hosts(bytes);
 });

@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    anabranch_api::shuffle::exercise(bytes);
+    anabranch_shuffle::exercise(bytes);
 });

@@ -8,6 +8,7 @@ mod codes;
 mod coordinator;
 mod datagrams;
 mod decide;
+mod faults;
 mod pace;
 mod parts;
 mod relay;
@@ -34,6 +35,8 @@ enum Job {
     Datagrams(datagrams::Args),
     /// A decision of Flow Chasing, as flows grow in number.
     Decide(decide::Args),
+    /// Whole systems under faults, in virtual time: schedules a second, simulated hours in a CPU hour.
+    Faults(faults::Args),
     /// Changes of flows' rates by each mechanism, and by forking `tc`.
     Pace(pace::Args),
     /// What each role of `replicate` costs over loopback: source, mirror, coding relay, destination.
@@ -51,6 +54,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Job::Coordinator(args) => coordinator::run(&args),
         Job::Datagrams(args) => datagrams::run(&args),
         Job::Decide(args) => decide::run(&args),
+        Job::Faults(args) => faults::run(&args),
         Job::Pace(args) => pace::run(&args),
         Job::Relay(args) => relay::run(&args),
         Job::Shuffle(args) => shuffle::run(&args),

@@ -1,4 +1,4 @@
-//! The project's own tools: `cargo xtask tidy` and `cargo xtask bench`.
+//! The project's own tools: `cargo xtask tidy`, `cargo xtask rooms` and `cargo xtask bench`.
 //!
 //! Every subcommand is a module with an `Args` type and a `run` function. Read [`Command`] first.
 
@@ -21,6 +21,8 @@ struct Cli {
 enum Command {
     /// Check what the compiler and clippy do not: the walls between rooms and the house rules of the text.
     Tidy(tidy::Args),
+    /// Draw which room uses which, from the manifests.
+    Rooms(tidy::Args),
     /// Measure the hot parts, beside other programs' where there are any.
     Bench(bench::Args),
 }
@@ -28,6 +30,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Tidy(args) => tidy::run(args),
+        Command::Rooms(args) => tidy::draw(args),
         Command::Bench(args) => bench::run(args),
     }
 }

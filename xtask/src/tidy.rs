@@ -4,13 +4,23 @@
 //! at the text of the files that git knows. A finding is one line: `path:line: rule: what, and what to do`. A line that
 //! has to break a rule says `tidy-allow: rule` and why.
 //!
-//! Leaves out: formatting and lints (`cargo fmt`, `cargo clippy`). Read [`Rule`] and [`Table`] first.
+//! Leaves out: formatting and lints (`cargo fmt`, `cargo clippy`). Read [`Rule`] and [`walls::Table`] first.
 
+mod circles;
+mod code;
+mod deny;
+mod dependencies;
 mod documents;
+mod rooms;
+mod walls;
 
 use anyhow::{Context, bail};
+use cargo_metadata::{Metadata, MetadataCommand};
+use code::code_only;
+use dependencies::{Crates, check_named};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use walls::{ARCHITECTURE, Table, check_rooms, check_walls, rooms};
 
 /// Arguments of `cargo xtask tidy`.
 #[derive(clap::Args)]
@@ -25,10 +35,22 @@ pub struct Args {
 enum Rule {
     /// A dependency between rooms that ARCHITECTURE.md's table does not allow.
     Edge,
-    /// A system that uses a system or a driver, in the table or in fact.
+    /// A dependency that the table allows and no manifest uses.
+    Grant,
+    /// A dependency of a manifest that no line of the room names.
+    Unnamed,
+    /// A third-party crate in a pure, network or proto room that ARCHITECTURE.md does not list.
+    Crate,
+    /// A crate from outside whose licence, source or name deny.toml does not allow.
+    Deny,
+    /// A use that no table may allow: a proto's of a proto or a driver, a service's of another system.
     Wall,
     /// A room without a row in the table, or a row without a room.
     Table,
+    /// Files of a room that use each other in a ring.
+    Circle,
+    /// A picture of the rooms that is not what the manifests say.
+    Picture,
     /// A module that does not open with `//!`.
     ModuleDoc,
     /// A doc example that is not compiled.
@@ -53,8 +75,14 @@ impl Rule {
     fn name(self) -> &'static str {
         match self {
             Self::Edge => "edge",
+            Self::Grant => "grant",
+            Self::Unnamed => "unnamed",
+            Self::Crate => "crate",
+            Self::Deny => "deny",
             Self::Wall => "wall",
             Self::Table => "table",
+            Self::Circle => "circle",
+            Self::Picture => "picture",
             Self::ModuleDoc => "module-doc",
             Self::IgnoredExample => "ignored-example",
             Self::LiftedBan => "lifted-ban",
@@ -93,23 +121,38 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// Where the table is.
-const ARCHITECTURE: &str = "ARCHITECTURE.md";
-/// What packages of rooms begin with.
-const PREFIX: &str = "anabranch-";
 /// The longest file that raises no warning.
 const FILE_LINES_MAX: usize = 1_000;
+
+/// Draws the picture of the rooms anew.
+///
+/// Errors: a repository that cannot be read or written.
+pub fn draw(args: Args) -> anyhow::Result<()> {
+    let (metadata, root) = metadata(args)?;
+    let architecture = std::fs::read_to_string(root.join(ARCHITECTURE))
+        .with_context(|| format!("cannot read {ARCHITECTURE} in {}", root.display()))?;
+    let (table, _) = Table::parse(&architecture);
+    let path = root.join(rooms::PICTURE);
+    std::fs::write(&path, rooms::draw(&table, &rooms(&metadata, &root)?))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What cargo says of the workspace, and its root.
+fn metadata(args: Args) -> anyhow::Result<(Metadata, PathBuf)> {
+    let mut command = MetadataCommand::new();
+    if let Some(root) = &args.root {
+        command.manifest_path(root.join("Cargo.toml"));
+    }
+    let metadata = command.exec().context("cargo metadata failed")?;
+    let root = args.root.unwrap_or_else(|| metadata.workspace_root.clone().into());
+    Ok((metadata, root))
+}
 
 /// Checks the repository and prints what is wrong.
 ///
 /// Errors: findings that are not only warnings; a repository that cannot be read.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let metadata = match &args.root {
-        Some(root) => cargo_metadata::MetadataCommand::new().manifest_path(root.join("Cargo.toml")).exec(),
-        None => cargo_metadata::MetadataCommand::new().exec(),
-    };
-    let metadata = metadata.context("cargo metadata failed")?;
-    let root = args.root.unwrap_or_else(|| metadata.workspace_root.clone().into());
+    let (metadata, root) = metadata(args)?;
 
     let architecture = std::fs::read_to_string(root.join(ARCHITECTURE))
         .with_context(|| format!("cannot read {ARCHITECTURE} in {}", root.display()))?;
@@ -117,10 +160,19 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     findings.extend(check_walls(&table));
     let rooms = rooms(&metadata, &root)?;
     findings.extend(check_rooms(&table, &rooms));
+    findings.extend(Crates::parse(&architecture).check(&table, &rooms));
+
+    if std::fs::read_to_string(root.join(rooms::PICTURE)).ok() != Some(rooms::draw(&table, &rooms)) {
+        findings.push(Finding::new(rooms::PICTURE, 1, Rule::Picture, "stale: run `cargo xtask rooms`"));
+    }
+
+    let allowed = std::fs::read_to_string(root.join(deny::DENY))
+        .with_context(|| format!("cannot read {} in {}", deny::DENY, root.display()))?;
+    findings.extend(deny::check(&allowed, &metadata));
 
     let files = known_files(&root)?;
     let count = files.len();
-    let mut documents = BTreeMap::new();
+    let (mut documents, mut sources) = (BTreeMap::new(), BTreeMap::new());
     for path in &files {
         // Deleted but not yet committed, or no text: nothing to check.
         let Ok(bytes) = std::fs::read(root.join(path)) else { continue };
@@ -128,8 +180,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         findings.extend(check_file(&table, path, &text));
         if path.ends_with(".md") {
             documents.insert(path.clone(), text);
+        } else if path.ends_with(".rs") {
+            sources.insert(path.clone(), text);
         }
     }
+    findings.extend(check_named(&rooms, &sources));
+    findings.extend(circles::check(&sources));
     findings.extend(documents::check(&documents, &files.into_iter().collect()));
 
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
@@ -156,228 +212,6 @@ fn known_files(root: &Path) -> anyhow::Result<Vec<String>> {
     }
     let names = String::from_utf8(output.stdout).context("a tracked file's name is not UTF-8")?;
     Ok(names.split('\0').filter(|n| !n.is_empty()).map(str::to_owned).collect())
-}
-
-/// The kinds of room that the table knows.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Kind {
-    Pure,
-    Network,
-    System,
-    Driver,
-    Service,
-    Top,
-    Tool,
-}
-
-impl Kind {
-    fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "pure" => Self::Pure,
-            "network" => Self::Network,
-            "system" => Self::System,
-            "driver" => Self::Driver,
-            "service" => Self::Service,
-            "top" => Self::Top,
-            "tool" => Self::Tool,
-            _ => return None,
-        })
-    }
-    /// Whether rooms of this kind may read clocks, files and sockets.
-    fn meets_the_machine(self) -> bool {
-        matches!(self, Self::Driver | Self::Service | Self::Top | Self::Tool)
-    }
-}
-
-/// One row of the table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Row {
-    line: usize,
-    kind: Kind,
-    may_use: Vec<String>,
-}
-
-/// The table of rooms in ARCHITECTURE.md: the one whose header has the columns `room`, `kind` and `may use`.
-#[derive(Debug, Default)]
-struct Table {
-    rows: BTreeMap<String, Row>,
-}
-
-impl Table {
-    fn parse(text: &str) -> (Self, Vec<Finding>) {
-        let (mut table, mut findings) = (Self::default(), Vec::new());
-        let mut bad = |line: usize, message: String| {
-            findings.push(Finding::new(ARCHITECTURE, line, Rule::Table, message));
-        };
-        let mut columns: Option<[usize; 3]> = None;
-        for (i, line) in text.lines().enumerate() {
-            let Some(inner) = line.trim().strip_prefix('|').and_then(|l| l.strip_suffix('|')) else {
-                columns = None;
-                continue;
-            };
-            let cells: Vec<&str> = inner.split('|').map(str::trim).collect();
-            let Some([room, kind, may_use]) = columns else {
-                let find = |name: &str| cells.iter().position(|c| *c == name);
-                if let (Some(room), Some(kind), Some(may_use)) = (find("room"), find("kind"), find("may use"))
-                {
-                    columns = Some([room, kind, may_use]);
-                }
-                continue;
-            };
-            if cells.iter().all(|c| !c.is_empty() && c.chars().all(|c| matches!(c, '-' | ':'))) {
-                continue;
-            }
-            let cell = |at: usize| cells.get(at).copied().unwrap_or("");
-            let names = backticked(cell(room));
-            let [name] = names.as_slice() else {
-                bad(i + 1, format!("`{}` is not one room's name in backticks", cell(room)));
-                continue;
-            };
-            let Some(kind) = Kind::parse(cell(kind)) else {
-                bad(
-                    i + 1,
-                    format!(
-                        "kind `{}`: must be pure, network, system, driver, service, top or tool",
-                        cell(kind)
-                    ),
-                );
-                continue;
-            };
-            let row = Row { line: i + 1, kind, may_use: backticked(cell(may_use)) };
-            if table.rows.insert(name.clone(), row).is_some() {
-                bad(i + 1, format!("room `{name}` has two rows: keep one"));
-            }
-        }
-        if table.rows.is_empty() {
-            bad(1, "no table with the columns `room`, `kind` and `may use`".to_owned());
-        }
-        let unknown = table.rows.values().flat_map(|row| row.may_use.iter().map(|used| (row.line, used)));
-        let unknown: Vec<_> = unknown.filter(|(_, used)| !table.rows.contains_key(*used)).collect();
-        findings.extend(unknown.into_iter().map(|(line, used)| {
-            Finding::new(ARCHITECTURE, line, Rule::Table, format!("`{used}` has no row of its own"))
-        }));
-        (table, findings)
-    }
-}
-
-/// The names that stand in backticks.
-fn backticked(cell: &str) -> Vec<String> {
-    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
-}
-
-/// A room as cargo sees it.
-#[derive(Clone, Debug)]
-struct Room {
-    name: String,
-    /// Its manifest, relative to the root.
-    manifest: String,
-    /// The rooms it uses, and the line of the manifest that says so; dev-dependencies are left out.
-    uses: Vec<(String, usize)>,
-}
-
-fn rooms(metadata: &cargo_metadata::Metadata, root: &Path) -> anyhow::Result<Vec<Room>> {
-    let room = |package: &str| package.strip_prefix(PREFIX).unwrap_or(package).to_owned();
-    let members = metadata.workspace_packages();
-    let names: Vec<&str> = members.iter().map(|p| p.name.as_str()).collect();
-    let of = |package: &&cargo_metadata::Package| {
-        let path = package.manifest_path.as_std_path();
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let dependencies = package.dependencies.iter().filter(|d| {
-            d.kind != cargo_metadata::DependencyKind::Development && names.contains(&d.name.as_str())
-        });
-        let uses = dependencies.map(|d| (room(&d.name), line_of(&text, &d.name)));
-        let relative = path.strip_prefix(root).unwrap_or(path);
-        Ok(Room { name: room(&package.name), manifest: relative.display().to_string(), uses: uses.collect() })
-    };
-    members.iter().map(of).collect()
-}
-
-/// The line of a manifest that names a dependency, outside its dev-dependencies; 1 if there is none.
-fn line_of(manifest: &str, package: &str) -> usize {
-    let mut in_dev = false;
-    for (i, line) in manifest.lines().enumerate() {
-        if line.starts_with('[') {
-            in_dev = line.contains("dev-dependencies");
-        }
-        let rest = line.trim_start().strip_prefix(package);
-        if !in_dev && rest.is_some_and(|r| r.starts_with(['.', ' ', '='])) {
-            return i + 1;
-        }
-    }
-    1
-}
-
-/// The table's own walls: a system beside systems, and below drivers.
-fn check_walls(table: &Table) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (name, row) in &table.rows {
-        for used in &row.may_use {
-            let Some(other) = table.rows.get(used) else { continue };
-            if let Some(message) = wall(name, row.kind, used, other.kind) {
-                findings.push(Finding::new(ARCHITECTURE, row.line, Rule::Wall, message));
-            }
-        }
-    }
-    findings
-}
-
-fn wall(name: &str, kind: Kind, used: &str, other: Kind) -> Option<String> {
-    match (kind, other) {
-        (Kind::System, Kind::Driver) => {
-            Some(format!("system `{name}` uses driver `{used}`: return a machine and let the driver take it"))
-        }
-        (Kind::System, Kind::System) => {
-            Some(format!("system `{name}` uses system `{used}`: move what they share into a room below"))
-        }
-        (Kind::Driver, Kind::System) => {
-            Some(format!("driver `{name}` uses system `{used}`: take any machine, and join them in the cli"))
-        }
-        (
-            Kind::Pure,
-            Kind::Network | Kind::System | Kind::Driver | Kind::Service | Kind::Top | Kind::Tool,
-        )
-        | (Kind::Network, Kind::System | Kind::Driver | Kind::Service | Kind::Top | Kind::Tool)
-        | (Kind::System | Kind::Driver, Kind::Service | Kind::Top | Kind::Tool)
-        | (Kind::Service, Kind::Top | Kind::Tool) => {
-            Some(format!("`{name}` uses `{used}`, which stands above it: arrows go down only"))
-        }
-        _ => None,
-    }
-}
-
-/// The rooms and their dependencies against the table.
-fn check_rooms(table: &Table, rooms: &[Room]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for room in rooms {
-        let Some(row) = table.rows.get(&room.name) else {
-            let message = format!("room `{}` has no row in {ARCHITECTURE}'s table: add one", room.name);
-            findings.push(Finding::new(&room.manifest, 1, Rule::Table, message));
-            continue;
-        };
-        for (used, line) in &room.uses {
-            if !row.may_use.contains(used) {
-                let message = format!(
-                    "`{}` may not use `{used}`: {ARCHITECTURE}:{} allows it {}",
-                    room.name,
-                    row.line,
-                    if row.may_use.is_empty() { "no room".to_owned() } else { row.may_use.join(", ") }
-                );
-                findings.push(Finding::new(&room.manifest, *line, Rule::Edge, message));
-            }
-            let other = table.rows.get(used).map(|r| r.kind);
-            if let Some(message) = other.and_then(|other| wall(&room.name, row.kind, used, other)) {
-                findings.push(Finding::new(&room.manifest, *line, Rule::Wall, message));
-            }
-        }
-    }
-    for (name, row) in &table.rows {
-        if !rooms.iter().any(|r| r.name == *name) {
-            let message = format!("room `{name}` is not in the workspace: move its row to the planned rooms");
-            findings.push(Finding::new(ARCHITECTURE, row.line, Rule::Table, message));
-        }
-    }
-    findings
 }
 
 /// The rules that look at one file.
@@ -507,105 +341,6 @@ fn check_machine_paths(path: &str, text: &str) -> Vec<Finding> {
         }
     }
     findings
-}
-
-/// The text with comments and the insides of literals turned into spaces, line by line as before.
-fn code_only(text: &str) -> String {
-    let chars: Vec<char> = text.chars().collect();
-    let mut out = String::with_capacity(text.len());
-    let mut i = 0;
-    let blank = |out: &mut String, c: char| out.push(if c == '\n' { '\n' } else { ' ' });
-    while i < chars.len() {
-        let c = chars[i];
-        let next = chars.get(i + 1).copied();
-        let end = match (c, next) {
-            ('/', Some('/')) => chars[i..].iter().position(|c| *c == '\n').map_or(chars.len(), |n| i + n),
-            ('/', Some('*')) => block_comment_end(&chars, i),
-            ('"', _) => string_end(&chars, i + 1),
-            ('r', Some('"' | '#')) if !continues_a_word(&chars, i) => match raw_string_end(&chars, i + 1) {
-                Some(end) => end,
-                None => i,
-            },
-            ('\'', _) => char_end(&chars, i).unwrap_or(i),
-            _ => i,
-        };
-        if end > i {
-            chars[i..end].iter().for_each(|c| blank(&mut out, *c));
-            i = end;
-        } else {
-            out.push(c);
-            i += 1;
-        }
-    }
-    out
-}
-
-/// Whether the character at `i` is inside or at the end of a longer word; `b` and `c` before a raw string are not.
-fn continues_a_word(chars: &[char], i: usize) -> bool {
-    let word = |c: &char| c.is_alphanumeric() || *c == '_';
-    match i.checked_sub(1).map(|before| chars[before]) {
-        Some('b' | 'c') => i >= 2 && word(&chars[i - 2]),
-        Some(c) => word(&c),
-        None => false,
-    }
-}
-
-fn block_comment_end(chars: &[char], start: usize) -> usize {
-    let (mut depth, mut i) = (0usize, start);
-    while i < chars.len() {
-        match (chars[i], chars.get(i + 1)) {
-            ('/', Some('*')) => (depth, i) = (depth + 1, i + 2),
-            ('*', Some('/')) => (depth, i) = (depth - 1, i + 2),
-            _ => i += 1,
-        }
-        if depth == 0 {
-            return i;
-        }
-    }
-    chars.len()
-}
-
-/// One past the closing quote of a string whose inside begins at `i`.
-fn string_end(chars: &[char], mut i: usize) -> usize {
-    while i < chars.len() {
-        match chars[i] {
-            '\\' => i += 2,
-            '"' => return i + 1,
-            _ => i += 1,
-        }
-    }
-    chars.len()
-}
-
-/// One past the end of a raw string whose `#`s or quote begin at `i`; `None` if none begins there.
-fn raw_string_end(chars: &[char], i: usize) -> Option<usize> {
-    let hashes = chars[i..].iter().take_while(|c| **c == '#').count();
-    if chars.get(i + hashes) != Some(&'"') {
-        return None;
-    }
-    let mut at = i + hashes + 1;
-    while at < chars.len() {
-        let closes = chars[at] == '"'
-            && chars.len() > at + hashes
-            && chars[at + 1..=at + hashes].iter().all(|c| *c == '#');
-        if closes {
-            return Some(at + hashes + 1);
-        }
-        at += 1;
-    }
-    Some(chars.len())
-}
-
-/// One past a character literal at `i`; `None` for a lifetime.
-fn char_end(chars: &[char], i: usize) -> Option<usize> {
-    match (chars.get(i + 1)?, chars.get(i + 2)) {
-        ('\\', Some(_)) => {
-            let close = chars[i + 3..].iter().take(10).position(|c| *c == '\'')?;
-            Some(i + 3 + close + 1)
-        }
-        (_, Some('\'')) => Some(i + 3),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Against a socket that answers as it is told; `cli`'s tests speak with a real agent.
 
 use super::*;
+use anabranch_shuffle_proto::announcement::{self, Announcement};
+use anabranch_shuffle_proto::control;
+use anabranch_shuffle_proto::coordinator::NAME_MAX;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -332,4 +335,22 @@ fn corpus_replays() {
         count += 1;
     }
     assert!(count >= 5, "{}", folder.display());
+}
+
+/// The agent reads what is written here; the limits of the one are those of the other.
+#[test]
+fn lines_are_such_as_the_agent_reads_and_as_long_as_it_takes() {
+    assert_eq!(line::LINE_BYTES_MAX, announcement::LINE_BYTES_MAX);
+    assert_eq!(line::NAME_BYTES_MAX, NAME_MAX);
+    let (local, remote) = (([10, 0, 0, 1], 5).into(), ([10, 0, 0, 2], 9).into());
+    let (flow, longest) = (FlowKey { local, remote }, "x".repeat(NAME_MAX));
+    let key = control::FlowKey { local, remote };
+    let read = |line: Line<'_>| {
+        let mut buffer = [0; line::LINE_BYTES_MAX];
+        Announcement::read(line.write(&mut buffer).expect("there is room"))
+    };
+    let said = Announcement::Flow { flow: key, transfer: longest.clone(), size_bytes: u64::MAX };
+    assert_eq!(read(Line::announce(flow, &longest, u64::MAX)), Ok(said));
+    let ended = Announcement::Ended { flow: key, transfer: Some(longest.clone()) };
+    assert_eq!(read(Line::ended(flow, &longest)), Ok(ended));
 }

@@ -9,9 +9,9 @@ use crate::run_dir::RunDir;
 use crate::stage::{Stage, make_file, make_keys};
 use anabranch_emu::{Emulation, EmulationOptions, Report};
 use anabranch_graph::Topology;
-use anabranch_replicate::control::FileHash;
-use anabranch_replicate::draw::{self, Theme, ThroughputSeries};
-use anabranch_replicate::plan::{Planner, Request};
+use anabranch_pieces::FileHash;
+use anabranch_replicate_proto::draw::{self, Theme, ThroughputSeries};
+use anabranch_replicate_proto::plan::{Planner, Request};
 use anabranch_units::{BitRate, ByteCount, Duration as Span, SiteId};
 use anyhow::{Context as _, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -286,7 +286,7 @@ impl Show<'_> {
             sent.with_context(|| format!("{scheme} (logs in {})", stage.folder.display()))?;
         let same = |d: &SiteId| {
             let path = stage.site_folder(*d).join("copy.bin");
-            crate::partial::hash_file(&path).is_ok_and(|(_, hash)| hash == self.hash)
+            anabranch_disk::partial::hash_file(&path).is_ok_and(|(_, hash)| hash == self.hash)
         };
         let verified = summary["verified"] == true && self.destinations.iter().all(same);
         let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);

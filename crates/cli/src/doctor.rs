@@ -1,9 +1,14 @@
 //! `anabranch doctor`: what this machine can do, and the fix for what it cannot.
 
+mod need;
+
+use crate::family;
 use anabranch_codes::{Kernel, kernel_in_use};
-use anabranch_emu::{Finding, doctor};
-use anabranch_pace as pace;
+use anabranch_emu::doctor;
 use std::process::ExitCode;
+
+pub use anabranch_emu::Finding;
+pub use need::Need;
 
 /// How to say it.
 #[derive(clap::Args)]
@@ -21,26 +26,27 @@ const WAYS: [&str; 2] = ["namespaces as we are", "user namespaces"];
 /// Errors: none but that of writing the answer.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let findings = doctor();
-    let rates = pace::doctor();
+    let needs = family::needs();
     let can_emulate = can_emulate(&findings);
     let kernels = Kernel::available();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if args.json {
         let kernels: Vec<_> = kernels.iter().map(|k| k.name()).collect();
-        let findings: Result<Vec<_>, _> =
-            findings.iter().map(serde_json::to_value).chain(rates.iter().map(serde_json::to_value)).collect();
-        let value = serde_json::json!({
+        let all = findings.iter().chain(needs.iter().flat_map(|need| &need.findings));
+        let mut value = serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
             "can_emulate": can_emulate,
             "cores": cores,
             "coding_kernel": kernel_in_use().name(),
             "coding_kernels": kernels,
-            "rates": ways_to_limit(&rates),
-            "findings": findings?,
+            "findings": all.collect::<Vec<_>>(),
         });
+        for need in &needs {
+            value[need.field] = need.ways().into();
+        }
         println!("{}", serde_json::to_string(&value)?);
     } else {
-        print!("{}", text(&findings, &rates, can_emulate, cores, &kernels));
+        print!("{}", text(&findings, &needs, can_emulate, cores, &kernels));
     }
     Ok(if can_emulate { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -50,18 +56,7 @@ fn can_emulate(findings: &[Finding]) -> bool {
     findings.iter().any(|f| WAYS.contains(&f.name) && f.ok)
 }
 
-/// The ways to hold flows to rates that work here, by the names of the findings.
-fn ways_to_limit(rates: &[pace::Finding]) -> Vec<&'static str> {
-    rates.iter().filter(|f| f.ok).filter_map(|f| f.name.strip_prefix("rates by ")).collect()
-}
-
-fn text(
-    findings: &[Finding],
-    rates: &[pace::Finding],
-    can_emulate: bool,
-    cores: usize,
-    kernels: &[Kernel],
-) -> String {
+fn text(findings: &[Finding], needs: &[Need], can_emulate: bool, cores: usize, kernels: &[Kernel]) -> String {
     use std::fmt::Write as _;
     let mut out = String::new();
     let others: Vec<_> = kernels.iter().filter(|k| **k != kernel_in_use()).map(|k| k.name()).collect();
@@ -69,10 +64,16 @@ fn text(
         writeln!(out, "coding      {} on {cores} cores (also here: {})", kernel_in_use(), others.join(", "));
     let verdict = if can_emulate { "yes" } else { "no: see the fixes below" };
     let _ = writeln!(out, "emulation   {verdict}");
-    let ways = ways_to_limit(rates);
-    let ways =
-        if ways.is_empty() { "no: see the fixes below".into() } else { format!("by {}", ways.join(", ")) };
-    let _ = writeln!(out, "flow rates  {ways}\n");
+    for need in needs {
+        let ways = need.ways();
+        let ways = if ways.is_empty() {
+            "no: see the fixes below".into()
+        } else {
+            format!("by {}", ways.join(", "))
+        };
+        let _ = writeln!(out, "{:<10}  {ways}", need.name);
+    }
+    out.push('\n');
     for finding in findings {
         // With a way to make sites, what is not as wished is worth knowing, no more.
         let mark = match (finding.ok, can_emulate) {
@@ -82,15 +83,17 @@ fn text(
         };
         write_finding(&mut out, mark, finding.name, &finding.detail, finding.fix.as_deref());
     }
-    let none = ways_to_limit(rates).is_empty();
-    for finding in rates {
-        // One way is enough.
-        let mark = match (finding.ok, none) {
-            (true, _) => "ok",
-            (false, false) => "--",
-            (false, true) => "!!",
-        };
-        write_finding(&mut out, mark, finding.name, &finding.detail, finding.fix.as_deref());
+    for need in needs {
+        let has_none = need.ways().is_empty();
+        for finding in &need.findings {
+            // One way is enough.
+            let mark = match (finding.ok, has_none) {
+                (true, _) => "ok",
+                (false, false) => "--",
+                (false, true) => "!!",
+            };
+            write_finding(&mut out, mark, finding.name, &finding.detail, finding.fix.as_deref());
+        }
     }
     out
 }
@@ -136,17 +139,17 @@ mod tests {
 
     #[test]
     fn one_way_to_limit_flows_suffices_and_none_does_not() {
-        let rate = |name, ok: bool| pace::Finding {
-            name,
-            ok,
-            detail: "seen".into(),
-            fix: (!ok).then(|| "do this".into()),
+        let said = |findings: Vec<Finding>| {
+            let need = Need { name: "flow rates", field: "rates", prefix: "rates by ", findings };
+            text(&[], &[need], true, 2, &Kernel::available())
         };
-        let said = |rates: &[pace::Finding]| text(&[], rates, true, 2, &Kernel::available());
-        let one =
-            said(&[rate("flow listing", true), rate("rates by socket", true), rate("rates by HTB", false)]);
+        let one = said(vec![
+            finding("flow listing", true),
+            finding("rates by socket", true),
+            finding("rates by HTB", false),
+        ]);
         assert!(one.contains("flow rates  by socket\n") && one.contains("--  rates by HTB: seen"), "{one}");
-        let none = said(&[rate("flow listing", true), rate("rates by socket", false)]);
+        let none = said(vec![finding("flow listing", true), finding("rates by socket", false)]);
         assert!(none.contains("flow rates  no") && none.contains("!!  rates by socket: seen"), "{none}");
     }
 

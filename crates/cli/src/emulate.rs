@@ -4,8 +4,8 @@
 //! command's input and output are ours and its exit code becomes ours; what `--run` programs print goes to stderr, each
 //! line with its site. Leaves out: anything about the programs that run. Read [`Args`] first, then [`run`].
 
-pub(crate) mod agent;
 mod outcome;
+pub(crate) mod programs;
 mod scenario;
 pub(crate) mod script;
 
@@ -41,6 +41,14 @@ Examples:
   anabranch emulate internet2 --loss 0.1% --at '2s link 0-2 down' --at '5s link 0-2 up' -- ./my-test
   anabranch emulate butterfly         (a shell in the first site)
   anabranch emulate scenario.toml --set network.rate='50 Mbit/s'";
+
+/// Does the part of one host of an emulated scenario, whose command started this process.
+///
+/// Errors: see [`anabranch_emu::scenario::run_host`].
+pub(crate) fn host() -> anyhow::Result<ExitCode> {
+    anabranch_emu::scenario::run_host()?;
+    Ok(ExitCode::SUCCESS)
+}
 
 /// What to emulate and what to run on it.
 #[derive(clap::Args)]

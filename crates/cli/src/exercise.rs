@@ -2,12 +2,14 @@
 //!
 //! Leaves out: those of other rooms, which have functions of their own there.
 
+use crate::family::simulated;
 use crate::replicate::send::topology_of;
-use crate::simulate::systems::Family;
-use anabranch_api::wire::TopologyView;
 use anabranch_graph::builtin::builtin;
+use anabranch_replicate::wire::TopologyView;
 use anabranch_sim::{Plan, Simulation, scenario};
 use anabranch_units::BitRate;
+use std::sync::LazyLock;
+use tempfile::TempDir;
 
 /// Takes `bytes` for a scenario with systems' workloads: what it says is looked up, and what it draws is drawn. True if a run
 /// could begin.
@@ -17,7 +19,8 @@ pub fn systems(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let Ok(points) = scenario::read("fuzz", text, &[]) else { return false };
     points.into_iter().take(3).all(|point| {
-        let plan = Plan::with_systems(point.scenario, &|_| Err(std::io::ErrorKind::NotFound.into()), &Family);
+        let plan =
+            Plan::with_systems(point.scenario, &|_| Err(std::io::ErrorKind::NotFound.into()), &simulated());
         plan.is_ok_and(|plan| {
             let begun: Result<Simulation<'_>, _> = Simulation::new(&plan, 0);
             begun.is_ok()
@@ -33,8 +36,9 @@ pub fn words(bytes: &[u8]) -> bool {
     let b4 = builtin("b4", BitRate::mbps(10)).expect("it is built in");
     let change = crate::emulate::script::Change::parse(text, &b4).map(drop);
     let loss = text.parse::<crate::emulate::script::Loss>().map(drop).map_err(anyhow::Error::msg);
-    let target = crate::gather::get::targets::parse(text).map(drop);
-    let hop = crate::replicate::send::hop(text, &anabranch_api::wire::HopRequest::default(), &b4).map(drop);
+    let target = anabranch_gather::Target::parse(text).map(drop).map_err(anyhow::Error::from);
+    let hop =
+        crate::replicate::send::hop(text, &anabranch_replicate::wire::HopRequest::default(), &b4).map(drop);
     [change, loss, target, hop].iter().any(Result::is_ok)
 }
 
@@ -44,8 +48,8 @@ pub fn words(bytes: &[u8]) -> bool {
 /// Panics: where a reader does.
 pub fn wire(bytes: &[u8]) -> bool {
     match bytes {
-        [0, rest @ ..] => crate::replicate::runner::exercise_confirmations(rest),
-        [1, rest @ ..] => crate::emulate::agent::exercise_stamp(rest),
+        [0, rest @ ..] => anabranch_replicate::exercise_confirmations(rest),
+        [1, rest @ ..] => anabranch_emu::scenario::exercise_stamp(rest),
         [2, rest @ ..] => {
             serde_json::from_slice::<TopologyView>(rest).is_ok_and(|view| topology_of(&view).is_ok())
         }
@@ -57,16 +61,17 @@ pub fn wire(bytes: &[u8]) -> bool {
 ///
 /// Panics: where the reader does.
 pub fn journal(bytes: &[u8]) -> bool {
-    crate::partial::exercise_journal(bytes)
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a temporary folder"));
+    anabranch_disk::partial::exercise_journal(FOLDER.path(), bytes)
 }
 
 /// Takes `bytes` for a manifest of `gather`, and for what its server keeps of hashes. True if it is a manifest.
 ///
 /// Panics: where a reader does, for an object whose parts do not add up, and for what is not one line about it.
 pub fn manifest(bytes: &[u8]) -> bool {
-    crate::gather::serve::exercise_cache(bytes);
+    anabranch_gather::exercise_cache(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    match crate::gather::get::targets::parse_manifest(text) {
+    match anabranch_gather::parse_manifest(text) {
         Ok(targets) => {
             for target in targets {
                 let sum =

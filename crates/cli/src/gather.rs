@@ -1,19 +1,14 @@
 //! `anabranch gather`: one client pulls from many servers at once. Joins the system to sockets, files and the simulator.
 
-mod control;
+pub mod emulated;
 pub mod get;
 pub mod keys;
 pub mod ls;
 pub mod serve;
-pub mod simulated;
 pub mod stripe;
 
+use crate::doctor::Need;
 use std::process::ExitCode;
-
-const _: () = assert!(
-    anabranch_gather::msg::SEAL_BYTES as usize == anabranch_net::seal::OVERHEAD_BYTES,
-    "what the system reckons with is what sealing adds"
-);
 
 /// What to do.
 #[derive(clap::Subcommand)]
@@ -48,4 +43,19 @@ pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         Noun::Ls(args) => ls::run(&args),
         Noun::Stripe(args) => stripe::run(&args, quiet),
     }
+}
+
+/// Its workloads in simulated scenarios.
+pub fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
+    Some(&anabranch_gather_proto::simulated::Simulated)
+}
+
+/// Its workloads in emulated scenarios.
+pub fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
+    Some(&emulated::Emulated)
+}
+
+/// What it wants of a machine beside what all want: nothing.
+pub fn needs() -> Option<Need> {
+    None
 }

@@ -16,18 +16,18 @@ mod emulate;
 pub mod exercise;
 mod exit;
 mod experiment;
-mod folder;
+mod family;
 mod gather;
 mod keys;
 #[cfg(test)]
 mod limits;
 mod network;
 mod page;
-mod partial;
 mod pipe;
 mod process;
 mod replicate;
 mod run_dir;
+mod shown;
 mod shuffle;
 mod simulate;
 mod stage;
@@ -67,15 +67,8 @@ enum LogFormat {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Bring one file to many sites, as fast as the links between them allow.
-    #[command(subcommand)]
-    Replicate(replicate::Noun),
-    /// Pull files from many servers at once, and keep this machine's link full.
-    #[command(subcommand)]
-    Gather(gather::Noun),
-    /// Set the rates of a computing stage's flows, so that the stage ends sooner.
-    #[command(subcommand)]
-    Shuffle(shuffle::Noun),
+    #[command(flatten)]
+    System(family::Verb),
     /// Run a scenario in the packet simulator.
     Simulate(simulate::Args),
     /// Run any program on an emulated network.
@@ -107,9 +100,7 @@ impl Verb {
     /// Whether it runs until it is told to end. Its log is what remains of what it did, so it says more by itself.
     fn is_daemon(&self) -> bool {
         match self {
-            Self::Replicate(noun) => noun.is_daemon(),
-            Self::Gather(noun) => noun.is_daemon(),
-            Self::Shuffle(noun) => noun.is_daemon(),
+            Self::System(verb) => verb.is_daemon(),
             _ => false,
         }
     }
@@ -139,12 +130,10 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     begin_log(&cli);
     let result = match cli.verb {
-        Verb::Replicate(noun) => replicate::run(noun, cli.quiet),
-        Verb::Gather(noun) => gather::run(noun, cli.quiet),
-        Verb::Shuffle(noun) => shuffle::run(noun, cli.quiet),
+        Verb::System(verb) => verb.run(cli.quiet),
         Verb::Simulate(args) => simulate::run(&args, cli.quiet),
         Verb::Emulate(args) => emulate::run(&args, cli.quiet, cli.verbose),
-        Verb::EmulateAgent => emulate::agent::run(),
+        Verb::EmulateAgent => emulate::host(),
         Verb::Topologies(args) => topologies::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Demo(args) => demo::run(&args, cli.quiet),

@@ -4,14 +4,16 @@
 //! `ANABRANCH_WRITE=1 cargo test -p anabranch-cli --lib limits` writes the table anew.
 
 use crate::gather::serve;
-use crate::replicate::{relay, service};
-use crate::shuffle::agent::announce;
-use anabranch_api::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
+use crate::replicate::relay;
+use anabranch_http::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::{keys, resolve, revoked, tls};
-use anabranch_replicate::coordinator::{
+use anabranch_replicate::{CONNECTIONS_MAX, PEER_CONNECTIONS_MAX};
+use anabranch_replicate_proto::coordinator::{
     CoordinatorConfig, QUESTIONS_MAX, SITE_QUESTIONS_MAX, SITES_QUESTIONS_MAX,
 };
+use anabranch_replicate_proto::daemon::{self, room};
+use anabranch_shuffle::agent::announce;
 use anabranch_units::ByteCount;
 use std::path::PathBuf;
 
@@ -67,17 +69,17 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         (
             "connections of one peer at a controller or coordinator",
             format!("{} of {}", n(serve.peer_connections_max), n(serve.connections_max)),
-            "api::server",
+            "http::server",
         ),
         (
             "requests of one peer under way there",
             format!("{}, one of them above {}", n(serve.peer_requests_max), bytes(SMALL_BODY_BYTES)),
-            "api::server",
+            "http::server",
         ),
         (
             "a request's body; a submitted transfer",
             format!("{}; {}", bytes(BODY_BYTES_MAX), bytes(transfers.request_bytes_max)),
-            "api::answer, replicate::coordinator",
+            "http::answer, replicate::coordinator",
         ),
         (
             "open transfers; of all that sites submitted; of one site",
@@ -102,51 +104,59 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         ("destinations of a transfer", n(transfers.destinations_max), "replicate::coordinator"),
         (
             "data connections of one site at a relay",
-            format!("{} of {}", n(service::PEER_CONNECTIONS_MAX), n(service::CONNECTIONS_MAX)),
-            "cli::replicate::service",
+            format!("{} of {}", n(PEER_CONNECTIONS_MAX), n(CONNECTIONS_MAX)),
+            "replicate::service",
         ),
-        ("attempts at a relay", n(service::ATTEMPTS_MAX), "cli::replicate::service"),
+        ("attempts at a relay", n(daemon::ATTEMPTS_MAX), "replicate::daemon"),
         (
             "a relay's memory",
             format!(
                 "`--memory`, {memory}; {}/{of} for what sites submitted, {}/{of} for one site's",
-                service::SITES_MEMORY_PARTS,
-                service::SITE_MEMORY_PARTS,
-                of = service::MEMORY_PARTS
+                room::SITES_MEMORY_PARTS,
+                room::SITE_MEMORY_PARTS,
+                of = room::MEMORY_PARTS
             ),
-            "cli::replicate::service",
+            "replicate::daemon",
         ),
         (
             "host names that a relay looks up at once; of one site",
             format!("{}; {}", n(resolve::LOOKUPS_MAX), n(resolve::OWNER_LOOKUPS_MAX)),
             "net::resolve",
         ),
-        ("disk that is taken ahead of what has arrived", bytes(crate::partial::AHEAD_BYTES), "cli::partial"),
+        (
+            "disk that is taken ahead of what has arrived",
+            bytes(anabranch_disk::partial::AHEAD_BYTES),
+            "disk::partial",
+        ),
         (
             "connections of one client at a `gather` server",
-            format!("1/{} of `--clients-max`, {clients}", serve::CLIENT_SHARE),
-            "cli::gather::serve",
+            format!("1/{} of `--clients-max`, {clients}", anabranch_gather::CLIENT_SHARE),
+            "gather::server",
         ),
         (
             "pulls, memory of one client there",
             format!("`--pulls-max` {pulls}, `--memory` {client_memory}"),
-            "cli::gather::serve",
+            "gather::server",
         ),
-        ("a least block there", bytes(anabranch_gather::BLOCK_BYTES_MIN), "gather::layout"),
+        ("a least block there", bytes(anabranch_gather_proto::BLOCK_BYTES_MIN), "gather::layout"),
         (
             "flows, transfers that one host reports",
             format!(
                 "{}, {}",
-                n(anabranch_shuffle::coordinator::HOST_FLOWS_MAX),
-                n(anabranch_shuffle::coordinator::HOST_TRANSFERS_MAX)
+                n(anabranch_shuffle_proto::coordinator::HOST_FLOWS_MAX),
+                n(anabranch_shuffle_proto::coordinator::HOST_TRANSFERS_MAX)
             ),
             "shuffle::coordinator",
         ),
-        ("programs at an agent's socket", n(announce::CONNECTIONS_MAX), "cli::shuffle::agent"),
-        ("flows that one user announces there", n(anabranch_shuffle::book::USER_FLOWS_MAX), "shuffle::book"),
+        ("programs at an agent's socket", n(announce::CONNECTIONS_MAX), "shuffle::agent"),
+        (
+            "flows that one user announces there",
+            n(anabranch_shuffle_proto::book::USER_FLOWS_MAX),
+            "shuffle::book",
+        ),
         (
             "a line at an agent's socket",
-            format!("{} B", n(anabranch_shuffle::announcement::LINE_BYTES_MAX)),
+            format!("{} B", n(anabranch_shuffle_proto::announcement::LINE_BYTES_MAX)),
             "shuffle::announcement",
         ),
         (
@@ -210,7 +220,7 @@ fn numbers_in_documents_are_the_codes() {
         ("operations.md", format!("| `replicate relay` | TCP {relay} |")),
         ("operations.md", format!("| `gather serve` | TCP and UDP {server} |")),
         ("operations.md", format!("| `shuffle coordinator` | TCP {coordinator} |")),
-        ("operations.md", format!("at most {} ahead of them", bytes(crate::partial::AHEAD_BYTES))),
+        ("operations.md", format!("at most {} ahead of them", bytes(anabranch_disk::partial::AHEAD_BYTES))),
         ("operations.md", "`--keep-partial` (7 days by default)".to_owned()),
         ("operations.md", format!("Certificates last {days} days")),
         ("operations.md", format!("each day from {warn} days")),

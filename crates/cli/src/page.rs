@@ -6,7 +6,7 @@
 //! nobody can guess, which the command prints, so that no other user of this machine can. Leaves out: what the pages show. Read
 //! [`serve`].
 
-use anabranch_api::ClientError;
+use anabranch_http::ClientError;
 use anyhow::Context as _;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -67,7 +67,7 @@ pub async fn serve(routes: Router, listen: SocketAddr, trouble: Option<ClientErr
     if let Some(trouble) = trouble {
         eprintln!("{trouble}; the page goes on asking");
     }
-    let token = format!("{:016x}{:016x}", crate::process::random()?, crate::process::random()?);
+    let token = format!("{:016x}{:016x}", anabranch_net::random()?, anabranch_net::random()?);
     eprintln!("http://{}/{token}/ shows the transfers; Ctrl-C ends it", listener.local_addr()?);
     axum::serve(listener, guarded(routes, &token)).await?;
     Ok(())

@@ -2,7 +2,7 @@
 
 /// The runtime that daemons and clients run on, on all cores.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    // Each attempt may keep a few threads for its files (`replicate::service::ATTEMPTS_MAX`); commands must still find one.
+    // Each attempt may keep a few threads for its files (`replicate_proto::daemon::ATTEMPTS_MAX`); commands must still find one.
     tokio::runtime::Builder::new_multi_thread().max_blocking_threads(8_192).enable_all().build()
 }
 
@@ -57,12 +57,4 @@ pub async fn asked_to_end() {
         _ = tokio::signal::ctrl_c() => {}
         _ = ended => {}
     }
-}
-
-/// A number that nobody can guess, as sessions have.
-pub fn random() -> std::io::Result<u64> {
-    use std::io::Read as _;
-    let mut bytes = [0; 8];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes))
 }

@@ -5,16 +5,12 @@ pub mod keys;
 pub mod leftovers;
 pub mod plan;
 pub mod relay;
-pub mod runner;
-pub mod schemes;
 pub mod send;
-pub mod service;
-pub mod simulated;
-mod spool;
 pub mod status;
 pub mod wait;
 mod watch;
 
+use crate::doctor::Need;
 use std::process::ExitCode;
 
 /// What to do.
@@ -64,4 +60,19 @@ pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         Noun::Leftovers(args) => leftovers::run(&args),
         Noun::Keys(command) => keys::run(&command, quiet),
     }
+}
+
+/// Its workloads in simulated scenarios.
+pub fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
+    Some(&anabranch_replicate_proto::simulated::Simulated)
+}
+
+/// Its workloads in emulated scenarios.
+pub fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
+    None
+}
+
+/// What it wants of a machine beside what all want: nothing.
+pub fn needs() -> Option<Need> {
+    None
 }

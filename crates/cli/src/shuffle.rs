@@ -4,12 +4,14 @@ pub mod agent;
 pub mod allocator;
 pub mod coordinator;
 pub mod emulated;
+pub mod guard;
 pub mod keys;
 pub mod replay;
-pub mod simulated;
 pub mod status;
 pub mod trace;
 
+use crate::doctor::{Finding, Need};
+use anabranch_pace as pace;
 use std::process::ExitCode;
 
 /// What to do.
@@ -25,7 +27,7 @@ pub enum Noun {
     Status(status::Args),
     /// Lift what a killed agent has left.
     #[command(hide = true)]
-    Guard(agent::guard::Args),
+    Guard(guard::Args),
     /// Compute how long recorded transfers take under one scheduler or several, beside a bound that none can beat.
     Replay(replay::Args),
     /// Make up transfers like those of a recorded hour, and print them in the format that `replay` reads.
@@ -48,8 +50,25 @@ pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         Noun::Coordinator(args) => coordinator::run(&args, quiet),
         Noun::Agent(args) => agent::run(&args, quiet),
         Noun::Status(args) => status::run(&args),
-        Noun::Guard(args) => agent::guard::run(&args),
+        Noun::Guard(args) => guard::run(&args),
         Noun::Replay(args) => replay::run(&args, quiet),
         Noun::Trace(args) => trace::run(&args),
     }
+}
+
+/// Its workloads in simulated scenarios.
+pub fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
+    Some(&anabranch_shuffle_proto::simulated::Simulated)
+}
+
+/// Its workloads in emulated scenarios.
+pub fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
+    Some(&emulated::Emulated)
+}
+
+/// What it wants of a machine: a way to hold flows to rates.
+pub fn needs() -> Option<Need> {
+    let finding = |pace::Finding { name, ok, detail, fix }| Finding { name, ok, detail, fix };
+    let findings = pace::doctor().into_iter().map(finding).collect();
+    Some(Need { name: "flow rates", field: "rates", prefix: "rates by ", findings })
 }

@@ -5,13 +5,14 @@
 
 mod capture;
 pub(crate) mod parquet;
-pub(crate) mod systems;
 pub(crate) mod table;
+mod trials;
 
+use crate::family;
 use crate::pipe::Pipe;
 use crate::run_dir::RunDir;
 use anabranch_sim::scenario::{self, Point};
-use anabranch_sim::{Outcome, Plan, PlanError, Simulation, WorkloadRow, parallel};
+use anabranch_sim::{Outcome, Plan, PlanError, Simulation, WorkloadRow};
 use anabranch_units::Seed;
 use anyhow::ensure;
 use capture::Capture;
@@ -22,7 +23,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use systems::Family;
+use trials::parallel;
 
 /// What to simulate.
 #[derive(clap::Args)]
@@ -206,7 +207,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
 fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = args.scenario.parent().map(PathBuf::from).unwrap_or_default();
     let read = |name: &str| std::fs::read_to_string(folder.join(name));
-    Plan::with_systems(point.scenario.clone(), &read, &Family)
+    Plan::with_systems(point.scenario.clone(), &read, &family::simulated())
 }
 
 /// `row` with what tells its trial apart.

@@ -4,7 +4,7 @@
 use crate::network::TopologyArgs;
 use anabranch_emu::Emulation;
 use anabranch_graph::Topology;
-use anabranch_replicate::control::FileHash;
+use anabranch_pieces::FileHash;
 use anabranch_units::{ByteCount, Seed, SiteId};
 use anyhow::Context as _;
 use std::io::Write as _;

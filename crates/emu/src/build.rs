@@ -16,23 +16,13 @@ use std::os::unix::fs::MetadataExt;
 
 use anabranch_units::SiteId;
 
-use crate::error::{BuildFailure, BuildStep};
+use crate::error::{BuildFailure, BuildStep, Isolation};
 use crate::sys;
 
 /// Name of the network device in every site.
 pub(crate) const DEVICE: &CStr = c"ab0";
 /// The first interface of every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
-
-/// How the namespaces were made.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Isolation {
-    /// Network namespaces made with the process's own privileges (CAP_SYS_ADMIN and CAP_NET_ADMIN).
-    Root,
-    /// Network namespaces inside a user namespace, which needs no privileges where the machine allows it.
-    UserNamespace,
-}
 
 /// All that the helper needs to know, made before it forks.
 #[derive(Debug)]

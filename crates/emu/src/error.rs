@@ -5,8 +5,6 @@ use std::io::{Error, ErrorKind};
 use anabranch_fabric::PortError;
 use anabranch_units::{LinkId, SiteId};
 
-use crate::Isolation;
-
 /// Why there is no emulation, or why it could not do what was asked.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -72,6 +70,16 @@ pub enum EmuError {
     Thread(Error),
     /// The emulation has ended.
     Ended,
+}
+
+/// How the namespaces were made.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Network namespaces made with the process's own privileges (CAP_SYS_ADMIN and CAP_NET_ADMIN).
+    Root,
+    /// Network namespaces inside a user namespace, which needs no privileges where the machine allows it.
+    UserNamespace,
 }
 
 /// A step in making the namespaces that failed.

@@ -43,10 +43,7 @@
 //! ```
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a driver: it reads the clock, starts threads and opens files (DESIGN 2)"
-)]
+#![allow(clippy::disallowed_methods, reason = "a driver: it reads the clock, starts threads and opens files")]
 
 mod build;
 mod doctor;
@@ -54,6 +51,7 @@ mod error;
 mod forward;
 mod lateness;
 mod route;
+pub mod scenario;
 mod sys;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -72,9 +70,8 @@ use crate::build::{BuildPlan, Built, SitePlan};
 use crate::forward::{Figures, Forwarder, Request, Setup};
 use crate::route::Routes;
 
-pub use build::Isolation;
 pub use doctor::{Finding, doctor};
-pub use error::{BuildFailure, BuildStep, EmuError};
+pub use error::{BuildFailure, BuildStep, EmuError, Isolation};
 pub use lateness::{Histogram, Report, Scheduling};
 #[doc(hidden)]
 pub use route::exercise;

@@ -2,7 +2,7 @@
 //!
 //! A machine never reads a clock, a socket or a file: time comes in as `now`, messages come in through `handle_*`, and
 //! what it wants goes out through `poll_*`. The same machine then runs in the simulator, in the emulator and on real
-//! sockets (DESIGN section 3).
+//! sockets.
 //!
 //! Contract: one mutation, then drain [`Endpoint::poll_transmit`] and [`Endpoint::poll_event`] to `None`, then read
 //! [`Endpoint::poll_timeout`]. `now` never goes back.

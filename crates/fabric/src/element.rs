@@ -1,48 +1,13 @@
 //! Elements: what moves packets between the edges of a fabric.
 //!
-//! The trait is [`Element`]; [`AnyElement`] lists the kinds there are, so that the hot loop dispatches by `match`.
+//! The trait is [`Element`]; `any.rs` lists the kinds there are.
 
 use anabranch_units::Instant;
 
 use crate::buffer::{BufferId, SharedBuffer};
 use crate::packet::{Drop, DropCounts, PacketId, PacketMeta};
-use crate::{Event, EventQueue, FifoPort, Port, Switch};
-
-/// Where a packet or a timer goes: an element or a node of the fabric.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Target(u32);
-
-const NODE_BIT: u32 = 1 << 31;
-
-impl Target {
-    /// The `index`th element.
-    ///
-    /// Panics: for an index of 2^31 or more.
-    pub const fn element(index: u32) -> Self {
-        assert!(index < NODE_BIT);
-        Self(index)
-    }
-    /// The `index`th node.
-    ///
-    /// Panics: for an index of 2^31 or more.
-    pub const fn node(index: u32) -> Self {
-        assert!(index < NODE_BIT);
-        Self(index | NODE_BIT)
-    }
-    pub(crate) const fn raw(self) -> u32 {
-        self.0
-    }
-    /// Whether this is a node, not an element.
-    #[inline]
-    pub const fn is_node(self) -> bool {
-        self.0 & NODE_BIT != 0
-    }
-    /// The index among elements or nodes.
-    #[inline]
-    pub const fn index(self) -> usize {
-        (self.0 & !NODE_BIT) as usize
-    }
-}
+use crate::target::Target;
+use crate::{Event, EventQueue};
 
 /// What an element may do while it handles a packet or a timer.
 pub struct Cx<'a, Q> {
@@ -104,34 +69,4 @@ pub trait Element {
     fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId);
     /// A timer that this element armed goes off.
     fn on_timer<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, token: u32);
-}
-
-/// Every kind of element.
-#[derive(Debug)]
-pub enum AnyElement {
-    /// See [`FifoPort`]: the hot one, of which there are many.
-    Fifo(FifoPort),
-    /// See [`Port`].
-    Port(Box<Port>),
-    /// See [`Switch`].
-    Switch(Switch),
-}
-
-impl Element for AnyElement {
-    #[inline]
-    fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) {
-        match self {
-            Self::Fifo(e) => e.on_packet(cx, p),
-            Self::Port(e) => e.on_packet(cx, p),
-            Self::Switch(e) => e.on_packet(cx, p),
-        }
-    }
-    #[inline]
-    fn on_timer<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, token: u32) {
-        match self {
-            Self::Fifo(e) => e.on_timer(cx, token),
-            Self::Port(e) => e.on_timer(cx, token),
-            Self::Switch(e) => e.on_timer(cx, token),
-        }
-    }
 }

@@ -5,7 +5,7 @@
 
 use anabranch_units::Instant;
 
-use crate::Target;
+use crate::target::Target;
 
 /// A timer that went off.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

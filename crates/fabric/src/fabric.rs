@@ -4,10 +4,12 @@
 
 use anabranch_units::{ByteCount, Instant};
 
+use crate::any::AnyElement;
 use crate::buffer::SharedBuffer;
-use crate::element::{AnyElement, Cx, Element, Target};
+use crate::element::{Cx, Element};
 use crate::packet::{DropCounts, PacketId, PacketMeta, Packets};
 use crate::port::{Port, PortCounters, PortError, PortSettings};
+use crate::target::Target;
 use crate::{Event, EventQueue, QuadHeap};
 
 /// What a node may do while it handles a packet or a timer.

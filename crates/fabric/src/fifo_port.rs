@@ -8,9 +8,10 @@
 use anabranch_units::{ByteCount, Duration, Instant, RandomStream, Serialiser};
 
 use crate::EventQueue;
-use crate::element::{Cx, Element, Target};
+use crate::element::{Cx, Element};
 use crate::packet::{Drop, DropCounts, Fifo, PacketId, PacketMeta};
 use crate::port::{Chance, PortCounters, PortError, PortSettings, Wait};
+use crate::target::Target;
 
 /// An output port with one drop-tail queue, a serialiser, and a wire that delays and, by chance, loses or damages.
 #[derive(Debug)]

@@ -13,9 +13,9 @@ use anabranch_endpoint::{Endpoint, Message as _, PeerId, Transmit};
 use anabranch_units::{Duration, Instant, RandomStream};
 
 use crate::EventQueue;
-use crate::element::Target;
 use crate::fabric::{Node, NodeCx};
 use crate::packet::PacketMeta;
+use crate::target::Target;
 
 /// A message on its way, with the machines at both ends.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Packets, an event queue and network elements, under any clock.
 //!
-//! The [`Fabric`] is a sans-IO machine (DESIGN section 3): it never reads a clock. Who drives it brings packets in with
+//! The [`Fabric`] is a sans-IO machine: it never reads a clock. Who drives it brings packets in with
 //! [`Fabric::inject`], lets time pass with [`Fabric::advance`] and asks [`Fabric::next_deadline`] when it next wants to
 //! run. The simulator does so in virtual time, the emulator in real time, with the same elements in between.
 //!
@@ -13,6 +13,7 @@
 //!
 //! Leaves out, so far: circuit switches. Read [`Fabric`], [`Port`] and [`PacketMeta`] first.
 
+mod any;
 mod buffer;
 mod element;
 mod event;
@@ -22,10 +23,12 @@ mod hosts;
 mod packet;
 mod port;
 pub mod switch;
+mod target;
 
+pub use any::AnyElement;
 pub use buffer::{BufferId, SharedBuffer};
 
-pub use element::{AnyElement, Cx, Element, Target};
+pub use element::{Cx, Element};
 pub use event::{Event, EventQueue, QuadHeap};
 pub use fabric::{Fabric, Node, NodeCx, Tapped, Totals};
 pub use fifo_port::FifoPort;
@@ -33,3 +36,4 @@ pub use hosts::{Envelope, Hosts, HostsCx, User};
 pub use packet::{Drop, DropCounts, Fifo, PRIORITIES, PacketId, PacketMeta, Packets};
 pub use port::{DELAY_MAX, Port, PortCounters, PortError, PortSettings, RATE_MIN, Wait};
 pub use switch::{Policy, Switch};
+pub use target::Target;

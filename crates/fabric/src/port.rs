@@ -8,8 +8,9 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seria
 
 use crate::EventQueue;
 use crate::buffer::BufferId;
-use crate::element::{Cx, Element, Target};
+use crate::element::{Cx, Element};
 use crate::packet::{Drop, DropCounts, Fifo, PRIORITIES, PacketId, PacketMeta};
+use crate::target::Target;
 
 /// The slowest rate of a port. Below it, a byte's time leaves the 32.32 fixed point of [`Serialiser`].
 pub const RATE_MIN: BitRate = BitRate::bps(2_000);

@@ -7,8 +7,9 @@ pub mod ecmp;
 pub mod spray;
 
 use crate::EventQueue;
-use crate::element::{Cx, Element, Target};
+use crate::element::{Cx, Element};
 use crate::packet::{Drop, PacketId, PacketMeta};
+use crate::target::Target;
 
 /// Forwards every packet to a target that its table names for `dst`, with no delay.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! What decides how fast flows are.
 
-use crate::active::Active;
+use crate::active::Active; // tidy-allow: circle, a trait and its argument
 use crate::network::FlowId;
 use anabranch_units::Instant;
 

@@ -61,7 +61,9 @@ impl MaxMin {
             let route = &mut routes[at as usize];
             places[id.0 as usize] = (at, route.flows.len() as u32);
             route.flows.push(*id);
-            active.set_bps(*id, route.share_bps);
+            if active.is_active(*id) {
+                active.set_bps(*id, route.share_bps);
+            }
         }
         for id in &event.completed {
             let (at, place) = places[id.0 as usize];

@@ -1,58 +1,68 @@
-//! `gather`: one client pulls from many servers at once, and its last hop never collapses.
+//! `gather` for programs that embed it: a server of the files below a folder, and a client that pulls from many servers at
+//! once.
 //!
-//! Source: Jiang, Li and Xu, *LTTP: An LT-Code Based Transport Protocol for Many-to-One Communication in Data Centers* (JSAC
-//! 2014). Coordination (thesis, chapter 1): hierarchical partitioning. The client, who alone knows how many it asked, divides
-//! its last hop among them; each server reacts by itself (TFRC) to what the network between them does.
+//! [`Server`] serves, [`get`] pulls and says what became of each [`Target`], [`list()`] asks what a server has, [`stripe()`] cuts a
+//! file for many servers. Both ends know each other by certificates of one authority ([`keys`]). Every error is an enum whose
+//! words are fit for a user; what happens meanwhile comes as [`GetEvent`]s and [`ServeEvent`]s, and in the log ([`tracing`]).
 //!
-//! Words used: a *pull* is one range of one object from one server; its bytes are cut into *generations* of *blocks*; a
-//! *packet* carries a block or a sum of blocks of one generation. What a server may send in a second is *granted* by the
-//! client and bounded by TFRC. Control messages travel on a stream (TLS over TCP), packets and feedback as datagrams.
+//! What decides is `anabranch_gather_proto`, machines without I/O; this room is their sockets, their files and their clock.
+//! Leaves out: arguments, printing, exit codes (`cli`), reading keys again when their files change
+//! ([`Identity::reload`] does it once). Read [`ServeConfig`], [`GetConfig`] and [`Report`] first.
 //!
-//! Two modes: [`Mode::Lttp`] is the paper's protocol; [`Mode::Counted`], the default, sends blocks before sums, is told how
-//! many packets each generation lacks, sends no more than those, and begins at the rate that it is granted.
-//!
-//! Entry points: a [`Client`] asks servers for pieces and puts them together; a [`Server`] answers one client; both are
-//! machines without sockets or files. [`Sender`] and [`Receiver`] are the two ends of one pull, [`msg`] is what travels,
-//! [`Layout`] how bytes become blocks. Leaves out: sockets, encryption, files (drivers, `cli`).
-//!
-//! A client and a server in one process, wired by hand (`examples/in_memory.rs` has the bytes of an object, too):
+//! A server and a pull from it, in one program:
 //!
 //! ```
-//! # use anabranch_endpoint::Bytes;
-//! # use anabranch_gather::*;
-//! # use anabranch_units::{Duration, Instant};
-//! # let now = Instant::ZERO;
-//! let (mut client, mut server) = (Client::<Bytes>::new(ClientConfig::default())?, Server::new(ServerConfig::default()));
-//! let holder = client.add_server();
-//! let piece = client.add(Piece { object: "hello".into(), ranges: None, holders: vec![holder] });
-//! client.handle_connected(now, holder, Some(Duration::from_us(100)));
-//! while let Some((_, message)) = client.poll_control() { server.handle_control(now, message) }
-//! let Some(ServerEvent::Asked { pull, .. }) = server.poll_event() else { panic!("it is asked for") };
-//! server.offer(now, pull, Offer { object_bytes: 5, first_id: 0 });
-//! while let Some((pull, generation, _)) = server.poll_wanted() { server.supply(pull, generation, vec!["hello".into()]) }
-//! while let Some(message) = server.poll_control() { client.handle_control(now, holder, message) }
-//! while let Some(packet) = server.poll_transmit(now) { client.handle_packet(now, holder, packet) }
-//! let events: Vec<ClientEvent<Bytes>> = std::iter::from_fn(|| client.poll_event()).collect();
-//! assert_eq!(events[1], ClientEvent::Blocks { piece, range: 0..5, blocks: vec!["hello".into()] });
-//! assert!(client.is_done());
-//! # Ok::<(), ConfigError>(())
+//! use anabranch_gather::keys::{Role, SetRequest, System, make_set, write_set};
+//! use anabranch_gather::{CredentialFiles, GetConfig, Identity, ServeConfig, Server, Target, get};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let at = |name: &str| folder.path().join(name);
+//! # std::fs::create_dir(at("served"))?;
+//! # std::fs::write(at("served/hello.txt"), "hello")?;
+//! # let request = SetRequest { system: System::Gather, sites: vec!["s1".into()], operators: vec!["me".into()], controller_hosts: vec![], valid_days: 1 };
+//! write_set(&at("keys"), &make_set(&request)?)?;
+//! let files = |role, name| CredentialFiles::in_set(&at("keys"), System::Gather, role, name);
+//! let server = Server::start(ServeConfig::new(at("served"), files(Role::Site, "s1"))).await?;
+//!
+//! let identity = Identity::load(&files(Role::Operator, "me"))?;
+//! let target = Target::parse(&format!("{}/hello.txt", server.address()))?.at(at("copy.txt"));
+//! let report = get(&identity, vec![target], &GetConfig::default()).await?;
+//! assert!(report.is_verified() && std::fs::read(at("copy.txt"))? == b"hello");
+//! server.stop().await;
+//! # Ok(())
+//! # }
 //! ```
 
-mod client;
-mod config;
-#[doc(hidden)]
-pub mod exercise;
-mod grants;
-mod layout;
-pub mod msg;
-mod receiver;
-mod sender;
+#![allow(clippy::disallowed_methods, reason = "a service: opens files")]
+
+mod connection;
+mod control;
+mod get;
+mod list;
 mod server;
+mod stripe;
+mod targets;
 
-pub use client::{Client, ClientEvent, Failure, Piece, PieceId, ServerId};
-pub use config::{ClientConfig, ConfigError, DecoderKind, Mode, ServerConfig};
-pub use grants::share;
-pub use layout::{BLOCK_BYTES_MIN, Layout, LayoutError};
-pub use receiver::Receiver;
-pub use sender::{Sender, SenderEvent};
-pub use server::{Offer, Server, ServerEvent, Usage};
+pub use connection::ConnectError;
+pub use get::report::{Counters, GetEvent, Note, ObjectFailure, ObjectReport, Report, ServerReport, Verdict};
+pub use get::{Get, GetConfig, GetError, get, holders};
+pub use list::{Entry, ListError, list};
+#[doc(hidden)]
+pub use server::exercise_cache;
+pub use server::{CLIENT_SHARE, CacheError, ServeConfig, ServeError, ServeEvent, Server};
+pub use stripe::{Stripe, StripeError, Striped, stripe};
+pub use targets::{
+    Manifest, ManifestError, Object, ObjectError, Part, Target, TargetError, check_holder, parse_manifest,
+    place, read_manifest,
+};
+
+pub use anabranch_net::identity::Identity;
+pub use anabranch_net::keys;
+pub use anabranch_net::tls::CredentialFiles;
+
+const _: () = assert!(
+    anabranch_gather_proto::msg::SEAL_BYTES as usize == anabranch_net::seal::OVERHEAD_BYTES,
+    "what the system reckons with is what sealing adds"
+);

@@ -1,357 +1,360 @@
-//! What one client gets from a server: answers its requests, and shares out what may leave among its pulls.
+//! A server: lets clients pull the files of a folder.
 //!
-//! The machine holds no object: it asks what an object is ([`ServerEvent::Asked`]) and for the blocks of generations
-//! ([`Server::poll_wanted`]), and forgets them once they are sent and confirmed. What a client can make it hold, and send,
-//! is bounded by [`ServerConfig`]. It sends nothing before a request has come on the control channel.
+//! One UDP socket for all clients, one TLS connection for each. What a client may have is bounded: connections, pulls, memory
+//! and rate. No packet leaves before the client has proved its address twice: by its connection, and by an authenticated
+//! datagram from where it takes packets. Read [`ServeConfig`], [`Server`] and [`ServeEvent`] first, then `session`.
 
-use crate::config::{Mode, ServerConfig};
-use crate::layout::Layout;
-use crate::msg::{self, Accepted, Control, Feedback, Packet, PullId, Request, WINDOW_MAX};
-use crate::sender::{Sender, SenderEvent, Sending, generation_bytes};
-use anabranch_codes::Symbol;
-use anabranch_units::{ByteCount, Duration, Instant};
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
+mod event;
+mod files;
+mod hashes;
+mod listing;
+mod session;
+mod share;
 
-/// The longest time that a server waits before a pull's first packet.
-const START_AFTER_MAX: Duration = Duration::from_secs(10);
+pub use event::ServeEvent;
+pub use hashes::CacheError;
 
-/// An object, as its holder answers for it.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// All its bytes.
-    pub object_bytes: u64,
-    /// The id of the first packet in [`Mode::Lttp`]: drawn at random, so that two servers do not send the same sums. In
-    /// [`Mode::Counted`] ids begin with the blocks.
-    pub first_id: u32,
+use anabranch_disk::folder::secrets::{keep_outside, warn_of_any};
+use anabranch_gather_proto::ServerConfig;
+use anabranch_gather_proto::msg::Feedback;
+use anabranch_net::admission::{Admission, AdmissionLimits, Places};
+use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
+use anabranch_net::identity::Identity;
+use anabranch_net::refusals::Refusals;
+use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
+use anabranch_net::socket::listen;
+use anabranch_net::tls::{CredentialFiles, TlsError};
+use anabranch_units::{BitRate, ByteCount, Duration};
+use files::Files;
+use hashes::Hashes;
+use rustix::process::{Resource, getrlimit};
+use share::Share;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// How a server is run.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// The folder whose files are offered, by their paths below it. Symbolic links that lead out of it are not followed.
+    pub dir: PathBuf,
+    /// The address and port to listen on, TCP for control and UDP for data. Port 0 is any that is free.
+    pub listen: SocketAddr,
+    /// The UDP port that clients are told to use, where a forwarded port differs from that of `listen`.
+    pub advertise_port: Option<u16>,
+    /// The server's certificate and key. They may not lie below `dir`.
+    pub credentials: CredentialFiles,
+    /// What else may not lie below `dir`.
+    pub secrets: Vec<PathBuf>,
+    /// The highest rate at which one connection is sent data, in bits of datagrams; as fast as the client takes it without.
+    pub rate_max: Option<BitRate>,
+    /// The most connections at once. One client, which is all that use one key, may have a quarter of them.
+    pub clients_max: usize,
+    /// The most pulls of one client at once, over all its connections. A pull is one object, or a part of one.
+    pub pulls_max: usize,
+    /// The most memory for the blocks of one client, over all its connections.
+    pub memory: ByteCount,
+    /// A pull ends when its client says nothing for this long.
+    pub give_up: Duration,
+    /// A connection that has no pull and asks for nothing is closed after this long.
+    pub idle: Duration,
+    /// Where hashes of files are remembered over restarts: outside of `dir`. Without, in memory only.
+    pub cache: Option<PathBuf>,
+    /// Packets that one key seals at the most: for tests, as ciphers have limits of their own.
+    pub key_packets: Option<u64>,
 }
 
-/// What pulls take of the memory that a client may have.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes of one generation of each pull: what each may always hold.
-    pub least: u64,
-    /// Bytes of the generations that are held or asked for, and of packets that are remembered.
-    pub wanted: u64,
-    /// The greater of the two, of each pull.
-    pub reserved: u64,
-}
-
-impl std::ops::Add for Usage {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
+impl ServeConfig {
+    /// Serves `dir` on a free port of this machine alone, with limits for a few dozen clients.
+    pub fn new(dir: PathBuf, credentials: CredentialFiles) -> Self {
         Self {
-            least: self.least + other.least,
-            wanted: self.wanted + other.wanted,
-            reserved: self.reserved + other.reserved,
+            dir,
+            listen: (Ipv4Addr::LOCALHOST, 0).into(),
+            advertise_port: None,
+            credentials,
+            secrets: Vec::new(),
+            rate_max: None,
+            clients_max: 64,
+            pulls_max: 64,
+            memory: ByteCount::mib(128),
+            give_up: Duration::from_secs(10),
+            idle: Duration::from_secs(300),
+            cache: None,
+            key_packets: None,
         }
     }
 }
 
-/// What a server tells its user.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerEvent {
-    /// A client wants an object: [`Server::offer`] or [`Server::refuse`] is the answer.
-    Asked {
-        /// The pull.
-        pull: PullId,
-        /// The object's name, as the client gave it: not to be trusted.
-        object: String,
+/// Why no server runs. Shown, it is one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The folder cannot be opened.
+    #[error("{}: make this folder, or name the one that holds the files: {error}", dir.display())]
+    Folder {
+        /// The folder.
+        dir: PathBuf,
+        /// Why.
+        error: io::Error,
     },
-    /// A pull is over: the client has it all, or said stop.
-    Complete {
-        /// The pull.
-        pull: PullId,
-        /// Packets that were sent.
-        packets: u32,
+    /// A setting that must not be 0.
+    #[error("{setting} 0: must be at least 1")]
+    Zero {
+        /// Its name in [`ServeConfig`].
+        setting: &'static str,
     },
-    /// A pull is over as nothing was heard of its client.
-    GaveUp {
-        /// The pull.
-        pull: PullId,
+    /// A key, or the file of hashes, lies in the folder.
+    #[error("{0}")]
+    Inside(io::Error),
+    /// The file of hashes cannot be used.
+    #[error("cache: {0}")]
+    Cache(CacheError),
+    /// The certificate or its key cannot be used.
+    #[error(transparent)]
+    Credentials(#[from] TlsError),
+    /// The process may have fewer descriptors than clients may need.
+    #[error(
+        "clients_max {clients_max} and pulls_max {pulls_max} may need {needed} descriptors, and there are {descriptors} \
+         (ulimit -Hn): choose less, or allow more"
+    )]
+    Descriptors {
+        /// Connections at once.
+        clients_max: usize,
+        /// Pulls of each at once.
+        pulls_max: usize,
+        /// Descriptors that may be needed.
+        needed: u64,
+        /// Descriptors that the process may have.
+        descriptors: u64,
     },
+    /// The system refuses a socket, or what arrives there.
+    #[error(transparent)]
+    Socket(#[from] io::Error),
 }
 
-/// A server, towards one client.
-#[derive(Debug)]
-pub struct Server<S> {
+/// Datagrams of a client that wait for its session; more are dropped, as a full socket would.
+const WAITING_MAX: usize = 1_024;
+/// Of all places for clients, one identity may have one in so many.
+pub const CLIENT_SHARE: usize = 4;
+/// Descriptors of a connection besides its pulls: itself, its timer, and a file that is hashed.
+const CONNECTION_DESCRIPTORS: u64 = 3;
+/// Descriptors besides clients' connections and pulls: the runtime, the folder, files that are hashed, the terminal.
+const OWN_DESCRIPTORS: u64 = 128;
+/// The time that packets which are due may leave together.
+const QUANTUM: Duration = Duration::from_us(150);
+
+/// The longest datagram that a client sends: a feedback.
+const DATAGRAM_BYTES_MAX: usize = OVERHEAD_BYTES + Feedback::BYTES_MAX as usize;
+
+/// A datagram, and where it comes from.
+type Arriving = (SocketAddr, Vec<u8>);
+/// Where a session's datagrams go.
+type Datagrams = mpsc::Sender<Arriving>;
+
+/// What sessions share.
+struct Shared {
+    socket: DatagramSocket,
+    files: Files,
+    hashes: Hashes,
     config: ServerConfig,
-    /// What the same client has of other servers in this process.
-    others: Usage,
-    /// Requests that the user has not answered.
-    asked: BTreeMap<PullId, (Instant, Request)>,
-    pulls: BTreeMap<PullId, Pull<S>>,
-    control: VecDeque<Control>,
-    events: VecDeque<ServerEvent>,
-    /// When the next datagram may leave, where all together are limited.
-    next_at: Instant,
-    /// The pull that had its turn last.
-    last: Option<PullId>,
+    /// Where clients send datagrams.
+    port: u16,
+    /// Where each channel's datagrams go.
+    channels: Mutex<BTreeMap<u64, Datagrams>>,
+    /// Places of clients that have said who they are, with what each has besides connections.
+    places: Places<Share>,
+    /// How many there have been.
+    connections: AtomicU64,
+    refusals: Refusals,
+    idle: std::time::Duration,
+    key_packets: Option<u64>,
+    /// Datagrams of no channel that is open, and those that a session had no room for.
+    strays: AtomicU64,
+    crowded: AtomicU64,
+    hear: Box<dyn Fn(&ServeEvent) + Send + Sync>,
 }
 
-#[derive(Debug)]
-struct Pull<S> {
-    sender: Sender<S>,
-    /// Where the range begins in the object.
-    start: u64,
+impl Shared {
+    /// Says that something has happened; in the log, too, unless its connection has had its lines.
+    fn say(&self, event: &ServeEvent, is_logged: bool) {
+        if is_logged {
+            event.log();
+        }
+        (self.hear)(event);
+    }
 }
 
-impl<S: Symbol> Server<S> {
-    /// A server that has not heard of its client.
-    pub const fn new(config: ServerConfig) -> Self {
-        Self {
-            config,
-            others: Usage { least: 0, wanted: 0, reserved: 0 },
-            asked: BTreeMap::new(),
-            pulls: BTreeMap::new(),
-            control: VecDeque::new(),
-            events: VecDeque::new(),
-            next_at: Instant::ZERO,
-            last: None,
-        }
+/// A server that runs. Dropped, it ends.
+///
+/// Its tasks read files in between: it needs a runtime of several threads (`#[tokio::main]` makes one).
+pub struct Server {
+    at: SocketAddr,
+    identity: Identity,
+    shared: Arc<Shared>,
+    /// Taking in connections and datagrams.
+    tasks: JoinSet<io::Error>,
+}
+
+impl Server {
+    /// Starts one. What happens goes to the log only ([`tracing`]).
+    ///
+    /// Errors: see [`ServeError`].
+    pub async fn start(config: ServeConfig) -> Result<Self, ServeError> {
+        Self::start_with(config, |_| ()).await
     }
 
-    /// Whether nothing is asked and nothing is sent.
-    pub fn is_idle(&self) -> bool {
-        self.asked.is_empty() && self.pulls.is_empty()
-    }
-
-    /// Bytes of blocks that it holds, with what each takes beside them; at most [`ServerConfig::memory_max`].
-    pub fn held_bytes(&self) -> u64 {
-        self.pulls.values().map(|pull| pull.sender.held_bytes()).sum()
-    }
-
-    /// What its pulls take of the client's memory.
-    pub fn usage(&self) -> Usage {
-        self.pulls.values().fold(Usage::default(), |sum, pull| {
-            let (least, wanted) = (pull.sender.generation_bytes(), pull.sender.wanted_bytes());
-            sum + Usage { least, wanted, reserved: least.max(wanted) }
-        })
-    }
-
-    /// Says what the client's other connections take: all of them share its memory.
-    pub const fn set_others(&mut self, others: Usage) {
-        self.others = others;
-    }
-
-    /// Takes in a message of the client. What only a server says is ignored.
-    pub fn handle_control(&mut self, now: Instant, message: Control) {
-        match message {
-            Control::Pull(request) => self.ask(now, request),
-            Control::Stop { pull } => {
-                self.asked.remove(&pull);
-                if let Some(pull) = self.pulls.get_mut(&pull) {
-                    pull.sender.stop();
-                }
-                self.sweep();
+    /// Starts one; `hear` is told what happens, by all of its tasks. It must not take long.
+    ///
+    /// Errors: see [`ServeError`].
+    pub async fn start_with(
+        config: ServeConfig,
+        hear: impl Fn(&ServeEvent) + Send + Sync + 'static,
+    ) -> Result<Self, ServeError> {
+        let ServeConfig { dir, credentials, clients_max, pulls_max, .. } = config;
+        let files = Files::below(&dir);
+        let files = files.map_err(|error| ServeError::Folder { dir: dir.clone(), error })?;
+        for (setting, number) in [("clients_max", clients_max), ("pulls_max", pulls_max)] {
+            if number == 0 {
+                return Err(ServeError::Zero { setting });
             }
-            _ => {}
         }
-    }
-
-    fn ask(&mut self, now: Instant, request: Request) {
-        let pull = request.pull;
-        let count = self.asked.len() + self.pulls.len();
-        let limit = self.config.pulls_max;
-        if self.asked.contains_key(&pull) || self.pulls.contains_key(&pull) {
-            return self.refuse(pull, format!("pull {} is under way", pull.0));
-        }
-        if count >= limit {
-            return self.refuse(pull, format!("{count} pulls at once: at most {limit} allowed to a client"));
-        }
-        if request.window == 0 || request.window > WINDOW_MAX {
-            let window = request.window;
-            return self.refuse(pull, format!("window of {window} generations: must be 1 to {WINDOW_MAX}"));
-        }
-        if request.start_after > START_AFTER_MAX {
-            let seconds = request.start_after.as_secs_f64();
-            return self.refuse(pull, format!("a start after {seconds} s: at most 10 s"));
-        }
-        self.events.push_back(ServerEvent::Asked { pull, object: request.object.clone() });
-        self.asked.insert(pull, (now, request));
-    }
-
-    /// Accepts a pull that was asked for.
-    pub fn offer(&mut self, now: Instant, pull: PullId, offer: Offer) {
-        let Some((asked_at, request)) = self.asked.remove(&pull) else { return };
-        let whole = offer.object_bytes;
-        let end = request.length.map_or(whole, |length| request.start.saturating_add(length));
-        if request.start > whole || end > whole {
-            let start = request.start;
-            return self.refuse(pull, format!("bytes {start} to {end}: the object has {whole}"));
-        }
-        let bytes = end - request.start;
-        // A short range needs no block as long as it might be.
-        let longest = request.block_bytes.min(self.config.block_bytes_max);
-        let block_bytes = u64::from(longest).min(bytes.max(1)) as u32;
-        let least = self.config.block_bytes_min;
-        if u64::from(block_bytes) < u64::from(least).min(bytes) {
-            return self.refuse(pull, format!("blocks of {block_bytes} B: must be at least {least} B"));
-        }
-        let blocks_max = match request.mode {
-            Mode::Counted => request.blocks_max,
-            // The paper codes over all of what is asked for.
-            Mode::Lttp => bytes.div_ceil(block_bytes.max(1).into()).clamp(1, u32::MAX.into()) as u32,
+        let hashes = match &config.cache {
+            None => Hashes::new(),
+            Some(path) => {
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                keep_outside(&dir, [folder.unwrap_or(Path::new("."))]).map_err(ServeError::Inside)?;
+                Hashes::kept_in(path).map_err(ServeError::Cache)?
+            }
         };
-        let layout = match Layout::new(bytes, block_bytes, blocks_max) {
-            Ok(layout) => layout,
-            Err(error) => return self.refuse(pull, error.to_string()),
+        let own = [&credentials.ca, &credentials.certificate, &credentials.key];
+        let secrets = config.secrets.iter().chain(own).map(PathBuf::as_path);
+        keep_outside(&dir, secrets).map_err(ServeError::Inside)?;
+        warn_of_any(files.folder());
+        let identity = Identity::load(&credentials)?;
+        let machine = ServerConfig {
+            pulls_max,
+            rate_max: config.rate_max,
+            memory_max: config.memory,
+            give_up: config.give_up,
+            quantum: QUANTUM,
+            ..ServerConfig::default()
         };
-        let generation = generation_bytes::<S>(block_bytes, layout.blocks_max());
-        // Each pull may always hold one.
-        let others = (self.usage() + self.others).least;
-        let most = self.config.memory_max.as_u64();
-        if others + generation > most {
-            let reason = format!(
-                "generations of {generation} B: other pulls have {others} of the {most} B that a client may: ask for fewer \
-                 blocks to each, or for less at once"
-            );
-            return self.refuse(pull, reason);
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let half_open = AdmissionLimits::for_descriptors(descriptors);
+        let pulls = (clients_max as u64).saturating_mul(pulls_max as u64 + CONNECTION_DESCRIPTORS);
+        let needed = pulls.saturating_add(half_open.descriptors() + OWN_DESCRIPTORS);
+        if needed > descriptors {
+            return Err(ServeError::Descriptors { clients_max, pulls_max, needed, descriptors });
         }
-        let sending = Sending {
-            pull,
-            mode: request.mode,
-            window: request.window,
-            grant: request.grant,
-            start: asked_at.max(now) + request.start_after,
-            rtt: request.rtt,
-            give_up: self.config.give_up,
-            quantum: self.config.quantum,
-            first_id: if request.mode == Mode::Lttp { offer.first_id } else { 0 },
-            layout,
-        };
-        self.control.push_back(Control::Accepted(Accepted {
-            pull,
-            object_bytes: whole,
-            bytes,
-            block_bytes,
-            blocks_max,
-        }));
-        self.pulls.insert(pull, Pull { sender: Sender::new(now, sending), start: request.start });
-        self.sweep();
+        let listener = listen(config.listen)?;
+        // Port 0 is any that is free: both have the same.
+        let at = listener.local_addr()?;
+        let socket = DatagramSocket::bind(at, &DatagramOptions::default())?;
+        let shared = Arc::new(Shared {
+            socket,
+            files,
+            hashes,
+            config: machine,
+            port: config.advertise_port.unwrap_or(at.port()),
+            channels: Mutex::default(),
+            places: Places::new(clients_max, clients_max.div_ceil(CLIENT_SHARE), Share::new),
+            connections: AtomicU64::new(0),
+            refusals: Refusals::default(),
+            idle: config.idle.to_std(),
+            key_packets: config.key_packets,
+            strays: AtomicU64::new(0),
+            crowded: AtomicU64::new(0),
+            hear: Box::new(hear),
+        });
+        let mut tasks = JoinSet::new();
+        let (of_accept, who) = (Arc::clone(&shared), identity.clone());
+        tasks.spawn(async move { match accept(&of_accept, &listener, &who, half_open).await {} });
+        let of_datagrams = Arc::clone(&shared);
+        tasks.spawn(async move { demultiplex(&of_datagrams).await });
+        Ok(Self { at, identity, shared, tasks })
     }
 
-    /// Refuses a pull that was asked for; `reason` is one line for the client's user.
-    pub fn refuse(&mut self, pull: PullId, reason: String) {
-        self.asked.remove(&pull);
-        self.control.push_back(Control::Refused { pull, reason: msg::reason(reason) });
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.at
     }
 
-    /// Ends a pull that cannot go on.
-    pub fn fail(&mut self, pull: PullId, reason: String) {
-        if self.pulls.remove(&pull).is_some() {
-            self.control.push_back(Control::GaveUp { pull, reason: msg::reason(reason) });
-        }
+    /// Who it is: what reads its keys again when they change does so here ([`Identity::reload`]).
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
     }
 
-    /// The bytes of an object that are to be supplied soon, with the pull and generation they are for.
-    pub fn poll_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
-        // A generation of each pull has its room, once those who were there before have made it; what is left goes to whoever
-        // is first.
-        let most = self.config.memory_max.as_u64();
-        let all = self.usage() + self.others;
-        let (free, unreserved) = (most.saturating_sub(all.wanted), most.saturating_sub(all.reserved));
-        self.pulls.iter_mut().find_map(|(id, pull)| {
-            let sender = &mut pull.sender;
-            let room = if sender.holds_nothing() { free } else { unreserved };
-            if sender.generation_bytes() > room {
-                return None;
-            }
-            let generation = sender.poll_wanted()?;
-            let range = pull.sender.layout().range(generation);
-            Some((*id, generation, pull.start + range.start..pull.start + range.end))
-        })
-    }
-
-    /// Whether some pull waits for memory that others have: [`Server::poll_wanted`] may give more once they have given it back.
-    pub fn is_short(&self) -> bool {
-        self.pulls.values().any(|pull| pull.sender.holds_nothing())
-    }
-
-    /// Bits of datagrams that all pulls together may send in a second now, where a client's grants and TFRC decide.
-    pub fn allowed_bps(&self) -> f64 {
-        self.pulls.values().fold(0.0, |sum, pull| sum + pull.sender.rate_bps() * 8.0)
-    }
-
-    /// The length of a pull's blocks, while there is such a pull.
-    pub fn block_bytes(&self, pull: PullId) -> Option<u32> {
-        self.pulls.get(&pull).map(|pull| pull.sender.layout().block_bytes())
-    }
-
-    /// Gives a generation's blocks; see [`Sender::supply`]. What is not wanted any more is dropped.
-    pub fn supply(&mut self, pull: PullId, generation: u32, blocks: Vec<S>) {
-        if let Some(pull) = self.pulls.get_mut(&pull) {
-            pull.sender.supply(generation, blocks);
+    /// Waits until it cannot go on, which no client can bring about; why.
+    pub async fn failed(&mut self) -> ServeError {
+        match self.tasks.join_next().await {
+            Some(Ok(error)) => ServeError::Socket(error),
+            Some(Err(error)) => ServeError::Socket(io::Error::other(error)),
+            None => ServeError::Socket(io::Error::other("it has ended")),
         }
     }
 
-    /// Takes in what the client says of a pull's packets.
-    pub fn handle_feedback(&mut self, now: Instant, feedback: &Feedback) {
-        if let Some(pull) = self.pulls.get_mut(&feedback.pull) {
-            pull.sender.handle_feedback(now, feedback);
-            if pull.sender.is_over() {
-                self.sweep();
+    /// Ends it: nobody is let in any more once this returns, and connections are being closed.
+    pub async fn stop(mut self) {
+        self.tasks.shutdown().await;
+        let (strays, crowded) = (self.shared.strays.load(Relaxed), self.shared.crowded.load(Relaxed));
+        tracing::info!(strays, crowded, "server ends");
+    }
+}
+
+/// What a fuzzer does with bytes that may be a file of hashes.
+#[doc(hidden)]
+pub fn exercise_cache(bytes: &[u8]) {
+    hashes::exercise(bytes);
+}
+
+/// Hands datagrams to the sessions they are for, until the socket fails.
+async fn demultiplex(shared: &Shared) -> io::Error {
+    let mut batch = Batch::with_messages(8);
+    loop {
+        if let Err(error) = shared.socket.recv(&mut batch).await {
+            return error;
+        }
+        let channels = shared.channels.lock().expect("nobody panics with it");
+        for datagram in batch.datagrams() {
+            let is_short = datagram.bytes.len() <= DATAGRAM_BYTES_MAX;
+            let id = ChannelId::of(datagram.bytes).filter(|_| is_short);
+            let session = id.and_then(|id| channels.get(&id.0));
+            let Some(session) = session else {
+                shared.strays.fetch_add(1, Relaxed);
+                continue;
+            };
+            if session.try_send((datagram.from, datagram.bytes.to_vec())).is_err() {
+                shared.crowded.fetch_add(1, Relaxed);
             }
         }
     }
+}
 
-    /// The next packet that is due; pulls take turns.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet<S>> {
-        if self.config.rate_max.is_some() && self.next_at > now + self.config.quantum {
-            return None;
-        }
-        // From the one behind the last on, and then from the first.
-        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let (id, packet) = [after, Bound::Unbounded].into_iter().find_map(|from| {
-            let mut pulls = self.pulls.range_mut((from, Bound::Unbounded));
-            pulls.find_map(|(id, pull)| Some((*id, pull.sender.poll_transmit(now)?)))
-        })?;
-        self.last = Some(id);
-        if let Some(rate) = self.config.rate_max {
-            let bytes = Packet::<S>::HEADER_BYTES as usize + packet.payload.len();
-            let size = ByteCount::new(bytes as u64);
-            self.next_at = self.next_at.max(now) + rate.transmit_time(size);
-        }
-        Some(packet)
-    }
-
-    /// The next message for the client.
-    pub fn poll_control(&mut self) -> Option<Control> {
-        self.control.pop_front()
-    }
-    /// What the user is to know or to do.
-    pub fn poll_event(&mut self) -> Option<ServerEvent> {
-        self.events.pop_front()
-    }
-
-    /// When to call [`Server::handle_timeout`] and [`Server::poll_transmit`] next.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let due = self.pulls.values().filter_map(|pull| pull.sender.poll_timeout()).min()?;
-        Some(if self.config.rate_max.is_some() { due.max(self.next_at) } else { due })
-    }
-
-    /// Tells that `now` has come.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        self.pulls.values_mut().for_each(|pull| pull.sender.handle_timeout(now));
-        self.sweep();
-    }
-
-    /// Takes away pulls that are over.
-    fn sweep(&mut self) {
-        let Self { pulls, events, control, .. } = self;
-        pulls.retain(|id, pull| {
-            match pull.sender.poll_event() {
-                None => return true,
-                Some(SenderEvent::Complete) => {
-                    events.push_back(ServerEvent::Complete { pull: *id, packets: pull.sender.sent() });
-                }
-                Some(SenderEvent::GaveUp) => {
-                    let reason = "nothing was heard of the client".to_owned();
-                    control.push_back(Control::GaveUp { pull: *id, reason });
-                    events.push_back(ServerEvent::GaveUp { pull: *id });
-                }
+async fn accept(
+    shared: &Arc<Shared>,
+    listener: &TcpListener,
+    identity: &Identity,
+    half_open: AdmissionLimits,
+) -> Infallible {
+    let admission = Admission::new(half_open);
+    // They end with this task: all tasks of the set do.
+    let mut sessions = JoinSet::new();
+    loop {
+        let arrival = admission.accept(listener).await;
+        let (shared, identity) = (Arc::clone(shared), identity.clone());
+        while sessions.try_join_next().is_some() {}
+        sessions.spawn(async move {
+            let from = arrival.from();
+            if let Err(error) = session::run(&shared, &identity, arrival).await {
+                tracing::debug!(%from, "{error}");
             }
-            false
         });
     }
 }

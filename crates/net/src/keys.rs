@@ -8,99 +8,27 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: writes files, and certificates begin now")]
 
 use crate::certificate::Facts;
+use crate::party::{BACKDATED, PeerIdentity, of_dns_name, of_uri, stem, unescaped, uri};
 use crate::revoked::{self, BadLine, Revoked};
-use crate::tls::{CredentialFiles, Credentials, PeerIdentity, TlsError};
+use crate::tls::{CredentialFiles, Credentials, TlsError};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use time::{Duration, OffsetDateTime};
 
-/// The system whose parties know each other by a set of keys. Another takes one name here and one line in [`SYSTEMS`].
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum System {
-    /// One file to many sites.
-    Replicate,
-    /// One client pulls from many servers.
-    Gather,
-    /// Rates for the flows of a computing stage.
-    Shuffle,
-}
-
-/// Each system's word, and what it calls its sites, its controller if it has one, and its operators.
-const SYSTEMS: [(System, &str, [Option<&str>; 3]); 3] = [
-    (System::Replicate, "replicate", [Some("site"), Some("controller"), Some("operator")]),
-    (System::Gather, "gather", [Some("server"), None, Some("client")]),
-    (System::Shuffle, "shuffle", [Some("host"), Some("coordinator"), Some("operator")]),
-];
-
-impl System {
-    /// All of them.
-    pub fn all() -> impl Iterator<Item = Self> {
-        SYSTEMS.into_iter().map(|(system, ..)| system)
-    }
-
-    fn line(self) -> (&'static str, [Option<&'static str>; 3]) {
-        let (_, word, roles) = SYSTEMS.into_iter().find(|(s, ..)| *s == self).expect("each has its line");
-        (word, roles)
-    }
-
-    /// The system's word in a certificate, which is its verb on the command line.
-    pub fn word(self) -> &'static str {
-        self.line().0
-    }
-
-    /// What the system calls those in `role`; `None` if it has nobody in it.
-    pub fn role_name(self, role: Role) -> Option<&'static str> {
-        self.line().1[role as usize]
-    }
-}
-
-impl std::fmt::Display for System {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.word())
-    }
-}
-
-/// What a certificate's holder may do.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    /// Moves data, and takes commands for itself.
-    Site,
-    /// Commands the sites.
-    Controller,
-    /// Submits and watches transfers.
-    Operator,
-}
-
-impl Role {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Site, Self::Controller, Self::Operator];
-
-    /// The role's word in a certificate.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Site => "site",
-            Self::Controller => "controller",
-            Self::Operator => "operator",
-        }
-    }
-}
+pub use crate::party::{BadName, Role, System, dns_name, escaped};
 
 /// How long a certificate is good for unless told otherwise: a little more than a year, so that who renews once a year is in
 /// time, and a key that nobody knows to be lost is of use for no longer.
 pub const VALID_DAYS: u32 = 397;
 /// The longest that may be asked for; as long is an authority good.
 pub const VALID_DAYS_MAX: u32 = 3_650;
-/// How long before it is made a certificate begins to be good, for machines whose clocks are late.
-pub(crate) const BACKDATED: Duration = Duration::HOUR;
-
 /// What to make a set for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetRequest {
@@ -140,7 +68,7 @@ pub struct KeySet {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeysError {
-    /// A name that no certificate can carry.
+    /// A name that no certificate can carry, or that appears twice.
     BadName {
         /// The name.
         name: String,
@@ -242,112 +170,14 @@ impl std::fmt::Display for KeysError {
     }
 }
 impl std::error::Error for KeysError {}
+impl From<BadName> for KeysError {
+    fn from(BadName { name, reason }: BadName) -> Self {
+        Self::BadName { name, reason }
+    }
+}
 impl From<rcgen::Error> for KeysError {
     fn from(error: rcgen::Error) -> Self {
         Self::Generator(error)
-    }
-}
-
-/// `name` with all but letters, digits, `-` and `_` as `%XX`: one path component, one part of a URI.
-pub fn escaped(name: &str) -> String {
-    let mut out = String::new();
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' {
-            out.push(byte.into());
-        } else {
-            write!(out, "%{byte:02X}").expect("a string takes everything");
-        }
-    }
-    out
-}
-
-/// The inverse of [`escaped`]; `None` for what it never writes.
-pub(crate) fn unescaped(text: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let hex = [rest.next()?, rest.next()?];
-            bytes.push(u8::from_str_radix(std::str::from_utf8(&hex).ok()?, 16).ok()?);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    let name = String::from_utf8(bytes).ok()?;
-    (escaped(&name) == text).then_some(name)
-}
-
-/// The DNS name that stands for `name` in a system's `role`. DNS knows no upper case, so everything but `a-z`, `0-9` and inner
-/// hyphens becomes `_xx`.
-///
-/// Errors: a name that is empty or too long for a DNS label (63 bytes after escaping).
-pub fn dns_name(system: System, role: Role, name: &str) -> Result<String, KeysError> {
-    let bad = |reason| KeysError::BadName { name: name.to_owned(), reason };
-    if name.is_empty() {
-        return Err(bad("must not be empty"));
-    }
-    let mut label = String::new();
-    for (i, byte) in name.bytes().enumerate() {
-        let inner = i > 0 && i + 1 < name.len();
-        if byte.is_ascii_lowercase() || byte.is_ascii_digit() || (byte == b'-' && inner) {
-            label.push(byte.into());
-        } else {
-            write!(label, "_{byte:02x}").expect("a string takes everything");
-        }
-    }
-    // An all-digit label is fine here: the name does not end with it.
-    if label.len() > 63 {
-        return Err(bad(
-            "is too long: at most 63 bytes, with other characters than a-z, 0-9 and - counting three",
-        ));
-    }
-    Ok(format!("{label}.{}.{system}.anabranch", role.word()))
-}
-
-/// The inverse of [`dns_name`]; `None` for what it never writes.
-pub(crate) fn of_dns_name(text: &str) -> Option<PeerIdentity> {
-    let mut labels = text.split('.');
-    let (label, role, system) = (labels.next()?, labels.next()?, labels.next()?);
-    let mut bytes = Vec::new();
-    let mut rest = label.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'_' {
-            let hex = [rest.next()?, rest.next()?];
-            bytes.push(u8::from_str_radix(std::str::from_utf8(&hex).ok()?, 16).ok()?);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    let peer = PeerIdentity {
-        system: System::all().find(|s| s.word() == system)?,
-        role: Role::ALL.into_iter().find(|r| r.word() == role)?,
-        name: String::from_utf8(bytes).ok()?,
-    };
-    (dns_name(peer.system, peer.role, &peer.name).ok()? == text).then_some(peer)
-}
-
-/// The URI that names the holder in a certificate.
-pub(crate) fn uri(system: System, role: Role, name: &str) -> String {
-    format!("anabranch:{system}:{}:{}", role.word(), escaped(name))
-}
-
-/// The inverse of [`uri`]; `None` for what it never writes.
-pub(crate) fn of_uri(text: &str) -> Option<PeerIdentity> {
-    let mut parts = text.strip_prefix("anabranch:")?.splitn(3, ':');
-    let (system, role) = (parts.next()?, parts.next()?);
-    Some(PeerIdentity {
-        system: System::all().find(|s| s.word() == system)?,
-        role: Role::ALL.into_iter().find(|r| r.word() == role)?,
-        name: unescaped(parts.next()?)?,
-    })
-}
-
-/// Where the files of `name` in `role` lie below a set's folder, without `.pem` and `.key`.
-pub(crate) fn stem(role: Role, name: &str) -> PathBuf {
-    match role {
-        Role::Site => Path::new("sites").join(escaped(name)),
-        Role::Operator => Path::new("operators").join(escaped(name)),
-        Role::Controller => "controller".into(),
     }
 }
 

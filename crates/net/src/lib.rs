@@ -4,7 +4,7 @@
 //! the other end is; [`socket`] is TCP as a hop needs it, [`cause`] says why one failed. [`datagram`] is UDP for many
 //! datagrams a second, and [`seal`] makes datagrams that only the two ends of a TLS session can write and read.
 //! [`admission`] is for listeners: who is let in, and who is dropped when there are too many; [`refusals`] is for their log.
-//! [`private`] opens files that are their owner's alone. A driver room: it may read clocks, open sockets and files. It knows no
+//! [`random`] makes numbers that nobody can guess, [`private`] opens files that are their owner's alone. A driver room: it may read clocks, open sockets and files. It knows no
 //! system.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets, files and clocks are its business")]
 
@@ -14,7 +14,9 @@ pub mod certificate;
 pub mod datagram;
 pub mod identity;
 pub mod keys;
+mod party;
 pub mod private;
+mod random;
 pub mod refusals;
 pub mod resolve;
 pub mod revoked;
@@ -22,3 +24,5 @@ pub mod seal;
 pub mod socket;
 pub mod timer;
 pub mod tls;
+
+pub use random::random;

@@ -6,8 +6,7 @@
 //! needs no second date that may lapse. Read [`Revoked`] first.
 
 use crate::certificate::{read, written};
-use crate::keys;
-use crate::tls::PeerIdentity;
+use crate::party::{self, PeerIdentity};
 use std::collections::BTreeMap;
 use time::OffsetDateTime;
 
@@ -17,7 +16,7 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Holders whose certificates are refused, and which of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revoked {
-    /// By what [`keys::uri`] writes: the last moment at which a refused one was made, `None` for all.
+    /// By what [`party::uri`] writes: the last moment at which a refused one was made, `None` for all.
     until: BTreeMap<String, Option<OffsetDateTime>>,
 }
 
@@ -59,7 +58,7 @@ impl Revoked {
 
     /// The last moment at which a refused certificate of `holder` was made; `Some(None)` if all are refused.
     pub(crate) fn of(&self, holder: &PeerIdentity) -> Option<Option<OffsetDateTime>> {
-        self.until.get(&keys::uri(holder.system, holder.role, &holder.name)).copied()
+        self.until.get(&party::uri(holder.system, holder.role, &holder.name)).copied()
     }
 
     fn add(&mut self, holder: String, until: Option<OffsetDateTime>) {
@@ -79,7 +78,7 @@ impl std::str::FromStr for Revoked {
             let bad = |reason| BadLine { line: i + 1, reason };
             let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
             let Some(holder) = words.next() else { continue };
-            if keys::of_uri(holder).is_none() {
+            if party::of_uri(holder).is_none() {
                 return Err(bad("begins with no holder"));
             }
             let until =
@@ -95,7 +94,7 @@ impl std::str::FromStr for Revoked {
 
 /// The line that refuses certificates of `holder` which were made by `until`.
 pub(crate) fn line(holder: &PeerIdentity, until: OffsetDateTime) -> String {
-    format!("{} {}\n", keys::uri(holder.system, holder.role, &holder.name), written(until))
+    format!("{} {}\n", party::uri(holder.system, holder.role, &holder.name), written(until))
 }
 
 #[cfg(test)]

@@ -8,9 +8,8 @@
 mod verify;
 
 use crate::certificate::{Facts, written};
-use crate::keys::{self, BACKDATED, Role, System};
+use crate::party::{self, BACKDATED, Role, System};
 use crate::revoked::{self, BadLine, Revoked};
-use anabranch_units::text::printable;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig};
@@ -20,25 +19,8 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 use verify::{Called, Callers, ChainError, Clock, verify_chain};
 
+pub use crate::party::PeerIdentity;
 pub(crate) use verify::Trust;
-
-/// Who stands behind a certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerIdentity {
-    /// The system that it belongs to.
-    pub system: System,
-    /// What it may do.
-    pub role: Role,
-    /// Its name: a site's as in the topology.
-    pub name: String,
-}
-
-impl std::fmt::Display for PeerIdentity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let role = self.system.role_name(self.role).unwrap_or(self.role.word());
-        write!(f, "{} {role} `{}`", self.system, printable(&self.name))
-    }
-}
 
 /// Where a party's three files are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,9 +43,9 @@ impl CredentialFiles {
 }
 
 impl CredentialFiles {
-    /// The files that [`keys::write_set`] wrote below `folder` for `name` in the system's `role`.
+    /// The files that [`crate::keys::write_set`] wrote below `folder` for `name` in the system's `role`.
     pub fn in_set(folder: &Path, system: System, role: Role, name: &str) -> Self {
-        let stem = folder.join(keys::stem(role, name)).into_os_string();
+        let stem = folder.join(party::stem(role, name)).into_os_string();
         let file = |end: &str| {
             let mut path = stem.clone();
             path.push(end);
@@ -470,7 +452,7 @@ fn in_time(
 /// Only for chains that a handshake (or [`Credentials::load`]) has verified.
 pub fn peer_identity(chain: &[CertificateDer<'_>]) -> Option<PeerIdentity> {
     let leaf = webpki::EndEntityCert::try_from(chain.first()?).ok()?;
-    let mut found = leaf.valid_uri_names().filter_map(keys::of_uri);
+    let mut found = leaf.valid_uri_names().filter_map(party::of_uri);
     let first = found.next()?;
     // Two identities in one certificate are none.
     found.next().is_none().then_some(first)
@@ -480,7 +462,7 @@ pub fn peer_identity(chain: &[CertificateDer<'_>]) -> Option<PeerIdentity> {
 ///
 /// Errors: a name that no certificate can carry.
 pub fn server_name(system: System, role: Role, name: &str) -> Result<ServerName<'static>, TlsError> {
-    let dns = keys::dns_name(system, role, name).map_err(|e| TlsError::BadName(e.to_string()))?;
+    let dns = party::dns_name(system, role, name).map_err(|e| TlsError::BadName(e.to_string()))?;
     ServerName::try_from(dns).map_err(|e| TlsError::BadName(format!("name `{name}`: {e}")))
 }
 

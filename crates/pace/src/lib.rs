@@ -47,10 +47,7 @@
 //! ```
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a driver: it opens sockets and files, and asks the kernel (DESIGN 2)"
-)]
+#![allow(clippy::disallowed_methods, reason = "a driver: it opens sockets and files, and asks the kernel")]
 
 mod bpf;
 mod bursts;
@@ -61,6 +58,7 @@ mod flow;
 mod helper;
 mod host;
 mod htb;
+mod limit;
 mod netlink;
 mod owner;
 mod pacer;
@@ -72,9 +70,10 @@ pub use bursts::{set_tso_rtt_log, tso_rtt_log};
 pub use diag::{FlowReader, FlowState, Listing};
 pub use doctor::{Finding, doctor};
 pub use error::{PaceError, StartError};
-pub use flow::{Flow, Limit};
+pub use flow::Flow;
 pub use host::{LinkError, addresses, link_rate};
 pub use htb::HtbPacer;
+pub use limit::Limit;
 pub use pacer::{NoMechanism, Pacer, PacerOptions};
 pub use socket::{SocketPacer, pacing_limit, set_pacing_limit};
 

@@ -106,7 +106,13 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_shuffle_proto::coordinator::Settings;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_is_not_announced_would_pass_at_the_coordinator() {
+        assert_eq!(MICE_BELOW_BYTES, Settings::default().mice_below.as_u64());
+    }
 
     /// What is said of TCP on descriptor 7 when so much is about to be sent.
     fn said(table: &Table, more_bytes: u64) -> Option<u64> {

@@ -354,15 +354,6 @@ impl Table {
     pub const fn rows(&self) -> usize {
         self.rows
     }
-
-    /// Writes all of it as one Parquet file, from its first byte to its last.
-    ///
-    /// Cost: linear; one row group of [`crate::ROW_GROUP_ROWS`] is in memory a second time, a column at a time.
-    /// Errors: only those of `out`.
-    /// Source: the Apache Parquet format, version 2.11; `parquet.rs` says which part of it.
-    pub fn write_parquet(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
-        crate::parquet::write(self, out)
-    }
 }
 
 #[cfg(test)]

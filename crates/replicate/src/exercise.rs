@@ -1,163 +1,86 @@
-//! What the fuzz target `replicate_site` and the replay of its corpus do: one site of an attempt, and peers that say anything.
+//! What fuzz targets and their corpora's tests do with requests to the controller, and with its replies to clients.
 //!
-//! Leaves out: messages' own syntax, which targets of `msg` and `control` have.
+//! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 
-use crate::control::{Attempt, ByteRange, HopSettings, Priority, Run, SiteProgram, TransferId};
-use crate::plan::{FlowId, Planner, Request, Scheme};
-use crate::program::{Attempted, programs};
-use crate::site::{Packet, Site};
-use crate::symbol::{CheckedSymbol, GenerationHash};
-use anabranch_endpoint::{Bytes, Len};
+use crate::client::read_block;
+use crate::controller::{Controller, ControllerConfig};
+use crate::http::{request, router};
+use crate::wire::{
+    CommandsReply, DestinationRequest, RegisterReply, RegisterRequest, ReportsRequest, SourceReply,
+    SubmitReply, SubmitRequest, TopologyView, TransferView, TransfersView,
+};
 use anabranch_graph::builtin::builtin;
-use anabranch_units::BitRate;
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use anabranch_http::answer::ErrorBody;
+use anabranch_http::exercise::requests;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::PeerIdentity;
+use anabranch_replicate_proto::coordinator::{Coordinator, CoordinatorConfig, DefaultPlanner};
+use anabranch_replicate_proto::plan::Plan;
+use anabranch_units::{BitRate, Instant, SiteId};
 
-/// Bytes of the file, and of a symbol.
-const LENGTH: u64 = 1_000;
-const SYMBOL_BYTES: u32 = 16;
-/// The most messages of one input.
-const MESSAGES_MAX: usize = 2_000;
-
-/// The programs of all sites of the butterfly, by several schemes, filled and not.
-static PROGRAMS: LazyLock<Vec<SiteProgram>> = LazyLock::new(|| {
-    let topology = builtin("butterfly", BitRate::mbps(10)).expect("it is built in");
-    let site = |name| topology.find_site(name).expect("it is a site of the butterfly");
-    let to = [site("t1"), site("t2")];
-    let planner = Planner::new(Request::new(&topology, site("s"), to)).expect("they can be reached");
-    let attempted = Attempted {
-        run: Run { transfer: TransferId(1), attempt: Attempt(1) },
-        length: LENGTH,
-        source_path: "file",
-        path: &|_| "file".to_owned(),
-        missing: &|_| vec![ByteRange { start: 0, end: LENGTH }],
-        symbol_bytes: SYMBOL_BYTES,
-        buffer_packets: 4,
-        bandwidth_limit: None,
-        submitter: Default::default(),
-        hop: &|_| HopSettings { stripes: 1, congestion_control: None, priority: Priority::Bulk },
-        address: &|_, _| String::new(),
-    };
-    let mut all = Vec::new();
-    for scheme in [Scheme::Coded, Scheme::Packed, Scheme::SinglePath, Scheme::SteinerStoreAndForward] {
-        let plan = planner.plan(scheme).expect("the butterfly has a plan of each").plan;
-        let filled = planner.fill(&plan);
-        all.extend(
-            [plan, filled].iter().flat_map(|plan| programs(&topology, plan, &attempted).into_values()),
-        );
-    }
-    all
-});
-
-/// Takes the first byte for which site it is, and what follows for what its peers and its driver do, message by message.
-/// True if it refused none of it.
+/// Takes lines for requests of site `s` of a butterfly, of an operator (`!`) and of site `t1` (`!!`).
 ///
-/// Panics: where the machine does, or says that it holds more than its program's memory.
+/// Panics: where the controller does.
+#[doc(hidden)]
+pub fn exercise_http(bytes: &[u8]) -> bool {
+    let Ok(topology) = builtin("butterfly", BitRate::mbps(10)) else { return false };
+    let config = ControllerConfig::new(topology, DefaultPlanner, "");
+    let controller = Controller::open_in_memory(config).expect("memory can be written");
+    let peer = |role, name: &str| PeerIdentity { system: System::Replicate, role, name: name.to_owned() };
+    let peers = [peer(Role::Site, "s"), peer(Role::Operator, "operator"), peer(Role::Site, "t1")];
+    requests(&router(controller), peers, bytes, || {})
+}
+
+/// Reads `bytes` as each of a controller's replies, and as a stream of events. True if one of them reads.
+#[doc(hidden)]
+pub fn exercise_replies(bytes: &[u8]) -> bool {
+    fn reads<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> bool {
+        serde_json::from_slice::<T>(bytes).is_ok()
+    }
+    let replies = [
+        reads::<RegisterReply>,
+        reads::<CommandsReply>,
+        reads::<SubmitReply>,
+        reads::<SourceReply>,
+        reads::<TransferView>,
+        reads::<TransfersView>,
+        reads::<TopologyView>,
+        reads::<ErrorBody>,
+        reads::<Plan>,
+    ];
+    if replies.iter().any(|reads| reads(bytes)) {
+        return true;
+    }
+    let text = String::from_utf8_lossy(bytes);
+    let mut blocks = text.split_inclusive("\n\n").filter(|block| block.ends_with("\n\n"));
+    let first = blocks.next().map(read_block);
+    matches!(first, Some(Ok((_, Some(_))))) && blocks.all(|block| read_block(block).is_ok())
+}
+
+/// Reads `bytes` as each of the three kinds and gives them to a coordinator with one transfer under way. True if they were
+/// taken.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
-    let [which, rest @ ..] = bytes else { return false };
-    let programs = &*PROGRAMS;
-    let program = &programs[usize::from(*which >> 1) % programs.len()];
-    match which % 2 {
-        0 => drive::<Bytes>(program, rest, |length, fill| Bytes::from(vec![fill; length])),
-        _ => drive::<Len>(program, rest, |length, _| Len(length)),
+    let Ok(topology) = builtin("butterfly", BitRate::mbps(10)) else { return false };
+    let now = Instant::ZERO;
+    let mut coordinator =
+        Coordinator::new(CoordinatorConfig::default(), topology.clone(), DefaultPlanner, now);
+    let d = vec![DestinationRequest { site: "t1".into(), path: "f".into() }];
+    for site in topology.site_ids() {
+        let addresses = topology.links_in(site).map(|l| (l, "127.0.0.1:1".to_owned()));
+        coordinator.handle_site_up(now, site, 1, addresses);
     }
-}
-
-/// Numbers of an input, zeros behind its end.
-struct Drawn<'a>(&'a [u8]);
-
-impl Drawn<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
+    let first = request(&topology, SubmitRequest::new("s", "f", d)).ok();
+    first.map(|r| coordinator.submit(now, r));
+    let first = SiteId(0);
+    if let Ok(r) = serde_json::from_slice::<SubmitRequest>(bytes) {
+        return request(&topology, r).is_ok_and(|r| coordinator.submit(now, r).is_ok());
     }
-    /// Mostly small, now and then near the end of what a number can say.
-    fn number(&mut self) -> u64 {
-        match self.byte() {
-            255 => u64::MAX - u64::from(self.byte()),
-            254 => u64::from(self.byte()) << 8 | u64::from(self.byte()),
-            small => small.into(),
-        }
+    if let Ok(r) = serde_json::from_slice::<ReportsRequest>(bytes) {
+        r.reports.into_iter().for_each(|report| coordinator.handle_report(now, first, report));
+        return true;
     }
-}
-
-fn drive<S: CheckedSymbol>(program: &SiteProgram, bytes: &[u8], symbol: impl Fn(usize, u8) -> S) -> bool {
-    let mut site = Site::<S>::new(program).expect("the programs are our own");
-    let mut shelves: BTreeMap<(FlowId, u64), Packet<S>> = BTreeMap::new();
-    let mut is_any_refused = false;
-    let mut drawn = Drawn(bytes);
-    for _ in 0..MESSAGES_MAX {
-        if drawn.0.is_empty() {
-            break;
-        }
-        let act = drawn.byte();
-        // One more than there are: unknown ones, too.
-        let flow = |drawn: &mut Drawn<'_>, of: &[FlowId]| {
-            let at = usize::from(drawn.byte()) % (of.len() + 1);
-            of.get(at).copied().unwrap_or(FlowId(99))
-        };
-        let incoming: Vec<FlowId> = program.incoming.iter().map(|incoming| incoming.flow).collect();
-        let outgoing: Vec<FlowId> = program.outgoing.iter().map(|outgoing| outgoing.flow).collect();
-        match act % 8 {
-            0..=2 => {
-                let (flow, generation) = (flow(&mut drawn, &incoming), drawn.number());
-                let length = match act % 8 {
-                    0 => SYMBOL_BYTES as usize,
-                    1 => usize::from(drawn.byte()),
-                    // The last one of the file is shorter.
-                    _ => (LENGTH % u64::from(SYMBOL_BYTES)) as usize,
-                };
-                let symbol = symbol(length, act >> 3);
-                let has_room = site.has_room(flow, generation);
-                let packet = Packet { generation, hash: GenerationHash::default(), symbol };
-                is_any_refused |= site.accept(flow, packet).is_err() && has_room;
-            }
-            3 => is_any_refused |= site.accept_end(flow(&mut drawn, &incoming), drawn.number()).is_err(),
-            4 => is_any_refused |= site.confirm(flow(&mut drawn, &outgoing), drawn.number()).is_err(),
-            5 => {
-                for &flow in &outgoing {
-                    drop(site.produce(flow));
-                }
-            }
-            6 => {
-                for (number, group) in program.groups.iter().enumerate() {
-                    let Some(range) = site.wanted(number as u16) else { continue };
-                    let is_coded = group.mode == crate::plan::Mode::Coded;
-                    let streams = if is_coded { u64::from(group.streams) } else { 1 };
-                    let flushed = group.flush > 0;
-                    let length =
-                        if flushed { u64::from(SYMBOL_BYTES) } else { range.len().div_ceil(streams) };
-                    let symbols = (0..streams).map(|_| symbol(length as usize, act >> 3)).collect();
-                    site.supply(number as u16, symbols, GenerationHash::default());
-                }
-            }
-            _ => work(&mut site, &mut shelves),
-        }
-        let limit = program.memory_bytes();
-        assert!(site.live_bytes() <= limit, "{} of {limit} bytes", site.live_bytes());
-        assert!(site.verified_bytes() <= LENGTH);
-    }
-    work(&mut site, &mut shelves);
-    !is_any_refused
-}
-
-/// What the driver does: computes, writes, puts by and fetches.
-fn work<S: CheckedSymbol>(site: &mut Site<S>, shelves: &mut BTreeMap<(FlowId, u64), Packet<S>>) {
-    while let Some(work) = site.poll_work() {
-        site.complete(work.run());
-    }
-    while let Some(write) = site.poll_write() {
-        site.handle_written(write.sink, write.range);
-    }
-    while let Some(store) = site.poll_store() {
-        shelves.insert((store.flow, store.index), store.packet);
-        site.handle_stored(store.flow);
-    }
-    while let Some(fetch) = site.poll_fetch() {
-        let packet = shelves[&(fetch.flow, fetch.index)].clone();
-        site.fetched(fetch, packet);
-    }
-    while site.poll_event().is_some() {}
+    let Ok(r) = serde_json::from_slice::<RegisterRequest>(bytes) else { return false };
+    coordinator.handle_site_up(now, first, r.session, r.addresses.into_iter().map(|a| (a.link, a.address)));
+    true
 }

@@ -1,32 +1,82 @@
-//! `replicate`: one file to many sites at the min-cut rate, through relays that code.
+//! `replicate` for programs that embed it: one file to many sites, through relays that code.
 //!
-//! Source: Tseng and others, *CodedBulk: Inter-Datacenter Bulk Transfers using Network Coding* (NSDI 2021).
-//! Coordination (thesis, chapter 1): hierarchical partitioning. A controller that sees the whole topology decides the
-//! code once per transfer; hop-by-hop flow control reacts locally and without it.
+//! A [`Controller`] is the system's coordinator behind HTTP/1.1 over mutual TLS, with its transfers in an embedded store: killed
+//! at any time, it goes on from the last state that anybody outside could have seen. A [`Relay`] is a site's daemon: it asks the
+//! controller for commands, carries them out with sockets and files, and reports. A site may only speak for itself. A [`Client`]
+//! asks for transfers and watches them; what happens comes as a [`WatchItem`].
 //!
-//! Words used: a *plan* splits a file into equal-rate *flows*, each on one link; a *generation* is the piece of the
-//! file that all flows of a coded group carry together; a *stream* is one of the symbols of a generation (coded) or
-//! one tree's share of the file (routed); a *sink* is where a destination puts a file together again.
+//! ```
+//! use anabranch_disk::folder::{Folder, Links};
+//! use anabranch_net::{identity::Identity, keys::{Role, System}, tls::CredentialFiles};
+//! use anabranch_replicate::wire::{DestinationRequest, SubmitRequest};
+//! use anabranch_replicate::{Client, Controller, ControllerConfig, DefaultPlanner, Outcome, Relay, RelayConfig, ServeConfig, Server};
+//! # use anabranch_net::keys::{SetRequest, VALID_DAYS, make_set, write_set};
+//! # use std::time::Duration;
+//! # type Anything = Box<dyn std::error::Error>;
+//! # fn main() -> Result<(), Anything> {
+//! #     let runtime = tokio::runtime::Runtime::new()?;
+//! #     let done = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), run()).await? });
+//! #     runtime.shutdown_background();
+//! #     done
+//! # }
+//! # async fn run() -> Result<(), Anything> {
+//! # let temporary = tempfile::tempdir()?;
+//! # let here = temporary.path();
+//! # let mut topology = anabranch_graph::Topology::new("two");
+//! # let (paris, lima) = (topology.add_site("paris", None)?, topology.add_site("lima", None)?);
+//! # topology.add_cable(paris, lima, anabranch_graph::LinkProperties::new(anabranch_units::BitRate::gbps(1), anabranch_units::Duration::from_ms(1)))?;
+//! # let sites = vec!["paris".to_owned(), "lima".to_owned()];
+//! # let request = SetRequest { system: System::Replicate, sites, operators: vec!["operator".into()], controller_hosts: vec![], valid_days: VALID_DAYS };
+//! # write_set(&here.join("keys"), &make_set(&request)?)?;
+//! let key = |role, name| Identity::load(&CredentialFiles::in_set(&here.join("keys"), System::Replicate, role, name));
+//! let controller = Controller::open(ControllerConfig::new(topology.clone(), DefaultPlanner, here.join("store")))?;
+//! let serve = ServeConfig { address: "127.0.0.1:0".parse()?, ..ServeConfig::default() };
+//! let server = Server::bind(controller, &key(Role::Controller, "controller")?, serve).await?;
+//! let address = server.local_addr()?.to_string();
+//! tokio::spawn(server.run());
+//! for (site, name) in [(paris, "paris"), (lima, "lima")] {
+//!     std::fs::create_dir(here.join(name))?;
+//!     let folder = Folder::open(&here.join(name), Links::Refused)?;
+//!     let relay = Relay::bind(RelayConfig::new(&topology, site, folder, &address), &key(Role::Site, name)?).await?;
+//!     tokio::spawn(relay.run());
+//! }
+//! std::fs::write(here.join("paris/hello"), "Hello, Lima")?;
+//! let client = Client::new(&address, &key(Role::Operator, "operator")?, Duration::from_secs(10))?;
+//! let to = DestinationRequest { site: "lima".into(), path: "hello".into() };
+//! let sent = client.send(&SubmitRequest::new("paris", "hello", vec![to])).await?.end().await?;
+//! assert_eq!(sent.outcome, Some(Outcome::Done));
+//! assert_eq!(std::fs::read(here.join("lima/hello"))?, b"Hello, Lima");
+//! # Ok(())
+//! # }
+//! ```
 //!
-//! Entry points: [`plan`] decides; [`program::programs`] makes of a [`plan::Plan`] what each site is to do;
-//! [`coordinator`] sees a transfer through, whatever breaks; a [`site::Site`] is one site's machine for one attempt;
-//! [`control`] is what controller and sites say to each other; [`msg`] is what travels on a flow; [`draw`] makes pictures.
+//! Leaves out: decisions and codes (the `replicate-proto` room), TLS and its keys (`net`).
 
-mod bps;
-pub mod control;
-pub mod coordinator;
-pub mod draw;
-#[doc(hidden)]
-pub mod exercise;
-pub mod msg;
-pub mod name;
-pub mod plan;
-pub mod program;
-mod receiver;
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a service: clocks, threads, sockets and files are its business"
+)]
+
+mod client;
+mod controller;
+mod exercise;
+mod http;
 mod relay;
-mod sender;
-pub mod site;
+mod runner;
+mod service;
 mod spool;
-pub mod symbol;
-pub mod tree;
-pub mod work;
+mod store;
+pub mod wire;
+
+pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
+pub use anabranch_replicate_proto::coordinator::{DefaultPlanner, Outcome, Submitted};
+pub use client::{Client, SiteLink, Watch, WatchItem};
+pub use controller::{BoxedPlanner, Controller, ControllerConfig};
+#[doc(hidden)]
+pub use exercise::{exercise, exercise_http, exercise_replies};
+pub use relay::{Relay, RelayConfig, RelayError};
+#[doc(hidden)]
+pub use runner::exercise_confirmations;
+pub use runner::{Fault, UnknownFault};
+pub use service::{AcceptFrom, CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, RuleError};
+pub use store::Times;

@@ -1,258 +1,335 @@
-//! Virtual links: how a site makes an outgoing flow from arriving ones (CodedBulk section 3.3, Figure 7).
+//! A site's daemon, whole: a [`Service`] in conversation with the controller.
 //!
-//! Each outgoing flow has one transmit buffer (vTx) and one receive buffer (vRx) per term. A packet is taken from every
-//! vRx at once, coded, and put in the vTx. Every buffer holds at least one packet and never more than its share, so a
-//! full one stops its reader, TCP's window closes, and the previous hop feels it: that is the whole of the hop-by-hop
-//! flow control (section 3.2).
-//!
-//! No deadlock: a vRx always has room for the generation that its virtual link needs next, a packet of generation `g`
-//! depends only on generations up to `g`, and a delayed term only on `g - 1`. So the smallest unfinished generation can
-//! always move on, whatever the buffer size and also where flows form a cycle.
-//!
-//! Leaves out: which flows exist (`plan`), sockets, and where the source's data comes from (`sender`).
+//! Commands come by long polls, reports go in batches; both are tried on for as long as the controller is away, and what has
+//! arrived stays. Leaves out: keys that change on the disk, and who may read the folder, which are the program's.
 
-use crate::plan::{FlowId, Mode, Term};
-use crate::symbol::{GenerationHash, Symbol};
-use std::collections::VecDeque;
+use crate::client::{Client, SiteLink};
+use crate::runner::Fault;
+use crate::service::{AcceptFrom, Service, SiteConfig};
+use crate::wire::{LinkAddress, RegisterRequest, TopologyDigest};
+use anabranch_disk::folder::Folder;
+use anabranch_disk::partial::leftovers::remove_old;
+use anabranch_graph::Topology;
+use anabranch_http::ClientError;
+use anabranch_net::admission::AdmissionLimits;
+use anabranch_net::identity::Identity;
+use anabranch_net::{random, socket};
+use anabranch_replicate_proto::control::Report;
+use anabranch_units::{ByteCount, LinkId, SiteId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
 
-/// One packet of a flow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet<S> {
-    /// Generation (coded group) or chunk number (routed group).
-    pub generation: u64,
-    /// Hash of its plain bytes; all zero where a flow does not know it.
-    pub hash: GenerationHash,
-    /// What it carries.
-    pub symbol: S,
+/// How often it is looked for what is too old.
+const LEFTOVERS_EVERY: Duration = Duration::from_secs(3_600);
+/// How long reports are gathered before they are sent together.
+const REPORT_GATHER: Duration = Duration::from_millis(5);
+/// The most reports that wait for a controller that is away.
+const REPORTS_MAX: usize = 4_096;
+/// The most reports in one request.
+const REPORTS_TOGETHER_MAX: usize = 256;
+/// The most ranges in one request, unless a single report has more: with the rest they stay below the 4 MiB that a
+/// controller takes.
+const RANGES_TOGETHER_MAX: usize = 32_768;
+/// How long to wait after the controller could not be reached.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a request to the controller is tried before its commands are asked for anew.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How a site's daemon is set up.
+#[derive(Clone, Debug)]
+pub struct RelayConfig {
+    /// The network, the same as the controller's.
+    pub topology: Topology,
+    /// The site.
+    pub site: SiteId,
+    /// Where the controller listens, `host:port`.
+    pub controller: String,
+    /// The folder below which files are read and written, and nowhere else.
+    pub folder: Arc<Folder>,
+    /// Where to take in data.
+    pub listen: SocketAddr,
+    /// Where other sites reach this one, `host:port`; the address of `listen` without.
+    pub advertise: Option<String>,
+    /// Where the sites at the other ends of these links reach this one, if not where the others do.
+    pub links: Vec<(LinkId, String)>,
+    /// Which sites may have files put where of their own accord.
+    pub accept: Vec<AcceptFrom>,
+    /// The most memory that all transfers together may take.
+    pub memory: ByteCount,
+    /// How long what has come of a file is kept when no transfer goes on with it.
+    pub keep_partial: Duration,
+    /// Whether to take the place of another process of this site that is running.
+    pub take_over: bool,
+    /// Data connections of those who have not shown who they are.
+    pub half_open: AdmissionLimits,
+    /// What the site does wrong on purpose, for tests.
+    pub fault: Fault,
 }
 
-/// What a flow hands to its connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frame<S> {
-    /// A packet.
-    Data(Packet<S>),
-    /// The end of the flow.
-    End {
-        /// Packets sent on it.
-        packets: u64,
-    },
-}
-
-/// vRx: the packets of one input that wait for the others, by index from the next one needed.
-///
-/// The index is the generation in a coded group and the order of arrival in a routed one.
-#[derive(Debug)]
-pub(crate) struct ReceiveBuffer<S> {
-    base: u64,
-    slots: VecDeque<Option<Packet<S>>>,
-    capacity: usize,
-}
-
-impl<S> ReceiveBuffer<S> {
-    pub(crate) fn new(capacity: usize) -> Self {
-        debug_assert!(capacity >= 1, "an empty share would deadlock (section 3.2)");
-        Self { base: 0, slots: VecDeque::new(), capacity }
-    }
-    pub(crate) fn has_room(&self, index: u64) -> bool {
-        index < self.base + self.capacity as u64
-    }
-    /// Slots that no packet occupies.
-    pub(crate) fn free(&self) -> usize {
-        self.capacity - self.slots.iter().flatten().count()
-    }
-    pub(crate) fn holds(&self, index: u64) -> bool {
-        index < self.base || self.slots.get((index - self.base) as usize).is_some_and(Option::is_some)
-    }
-    pub(crate) fn insert(&mut self, index: u64, packet: Packet<S>) {
-        debug_assert!(self.has_room(index) && !self.holds(index));
-        let at = (index - self.base) as usize;
-        while self.slots.len() <= at {
-            self.slots.push_back(None);
-        }
-        self.slots[at] = Some(packet);
-    }
-    pub(crate) fn get(&self, offset: usize) -> Option<&Packet<S>> {
-        self.slots.get(offset)?.as_ref()
-    }
-    pub(crate) fn live_bytes(&self) -> usize
-    where
-        S: Symbol,
-    {
-        self.slots.iter().flatten().map(|p| p.symbol.len()).sum()
-    }
-    pub(crate) fn pop(&mut self) -> Option<Packet<S>> {
-        self.slots.front()?.as_ref()?;
-        self.base += 1;
-        self.slots.pop_front()?
-    }
-}
-
-/// An outgoing flow in the making.
-#[derive(Debug)]
-pub(crate) struct VirtualLink<S> {
-    pub(crate) flow: FlowId,
-    mode: Mode,
-    terms: Vec<Term>,
-    receive: Vec<ReceiveBuffer<S>>,
-    /// vTx in order; `None` while the packet is being coded.
-    transmit: VecDeque<Option<Packet<S>>>,
-    /// Number of the packet at the front of `transmit`.
-    transmit_base: u64,
-    /// Number of the next packet to code.
-    next: u64,
-    /// How many packets the flow has in all, once known.
-    total: Option<u64>,
-    end_taken: bool,
-    /// Packets that the next site says are where they belong; only of flows that fill.
-    confirmed: u64,
-    capacity: usize,
-    /// Fixed length of every symbol, where delayed terms mix generations.
-    symbol_bytes: Option<usize>,
-}
-
-/// A packet to be coded: pure work that may run anywhere.
-#[derive(Debug)]
-pub struct CodeJob<S> {
-    pub(crate) link: usize,
-    pub(crate) number: u64,
-    generation: u64,
-    hash: GenerationHash,
-    terms: Vec<(u8, S)>,
-    length: usize,
-}
-
-impl<S: Symbol> CodeJob<S> {
-    pub(crate) fn run(self) -> (usize, u64, Packet<S>) {
-        let terms: Vec<(u8, &S)> = self.terms.iter().map(|(c, s)| (*c, s)).collect();
-        let symbol = S::combine(&terms, self.length);
-        (self.link, self.number, Packet { generation: self.generation, hash: self.hash, symbol })
-    }
-}
-
-impl<S: Symbol> VirtualLink<S> {
-    pub(crate) fn new(
-        flow: FlowId,
-        mode: Mode,
-        terms: Vec<Term>,
-        capacity: usize,
-        symbol_bytes: Option<usize>,
+impl RelayConfig {
+    /// A daemon on a free port of loopback, with every other setting as the command has it by default.
+    pub fn new(
+        topology: &Topology,
+        site: SiteId,
+        folder: impl Into<Arc<Folder>>,
+        controller: impl Into<String>,
     ) -> Self {
-        let receive = terms.iter().map(|_| ReceiveBuffer::new(capacity)).collect();
         Self {
-            flow,
-            mode,
-            terms,
-            receive,
-            transmit: VecDeque::new(),
-            transmit_base: 0,
-            next: 0,
-            total: None,
-            end_taken: false,
-            confirmed: 0,
-            capacity,
-            symbol_bytes,
+            topology: topology.clone(),
+            site,
+            controller: controller.into(),
+            folder: folder.into(),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            advertise: None,
+            links: Vec::new(),
+            accept: Vec::new(),
+            memory: ByteCount::mib(256),
+            keep_partial: Duration::from_secs(168 * 3_600),
+            take_over: false,
+            half_open: AdmissionLimits::default(),
+            fault: Fault::default(),
         }
     }
+}
 
-    pub(crate) fn receive(&self, term: usize) -> &ReceiveBuffer<S> {
-        &self.receive[term]
-    }
-    pub(crate) fn receive_mut(&mut self, term: usize) -> &mut ReceiveBuffer<S> {
-        &mut self.receive[term]
-    }
-    pub(crate) fn live_bytes(&self) -> usize {
-        let receive: usize = self.receive.iter().map(ReceiveBuffer::live_bytes).sum();
-        receive + self.transmit.iter().flatten().map(|p| p.symbol.len()).sum::<usize>()
-    }
-    /// Free slots of the vTx; with the vRx's, how much more the flow could take.
-    pub(crate) fn transmit_free(&self) -> usize {
-        self.capacity - self.transmit.len()
-    }
+/// Why a site's daemon does not begin.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RelayError {
+    /// It cannot listen.
+    Listen(io::Error),
+    /// It would tell others to connect to an address that stands for all of a machine's.
+    Wildcard {
+        /// The address.
+        address: String,
+        /// A site that would have to connect.
+        from: String,
+    },
+    /// The controller's address or the keys cannot be used.
+    Client(ClientError),
+    /// The system gives no random numbers.
+    Random(io::Error),
+}
 
-    /// The flow will have `packets` packets.
-    pub(crate) fn set_total(&mut self, packets: u64) {
-        self.total = Some(packets);
+impl std::fmt::Display for RelayError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Listen(error) | Self::Random(error) => error.fmt(f),
+            Self::Wildcard { address, from } => write!(
+                f,
+                "--listen {address} says where to listen, not where {from} finds this site: add --advertise HOST:PORT"
+            ),
+            Self::Client(error) => error.fmt(f),
+        }
     }
+}
+impl std::error::Error for RelayError {}
 
-    /// Takes one packet from every vRx, if all have theirs and the vTx has room.
-    pub(crate) fn take_job(&mut self, link: usize) -> Option<CodeJob<S>> {
-        if self.transmit.len() == self.capacity || self.total == Some(self.next) {
-            return None;
-        }
-        let first = self.next == 0;
-        let ready =
-            self.terms.iter().zip(&self.receive).all(|(t, r)| (t.delayed && first) || r.get(0).is_some());
-        if !ready {
-            return None;
-        }
-        let (mut generation, mut hash) = (self.next, GenerationHash::default());
-        let mut terms = Vec::with_capacity(self.terms.len());
-        for (term, receive) in self.terms.iter().zip(&mut self.receive) {
-            if term.delayed && first {
-                continue;
-            }
-            let packet = receive.pop().expect("every vRx was seen to hold its packet");
-            if !term.delayed {
-                // A relay that was given two different hashes passes the first on: the sink then finds the damage.
-                (generation, hash) = (packet.generation, packet.hash);
-            }
-            terms.push((term.coefficient, packet.symbol));
-        }
-        let longest = terms.iter().map(|(_, s)| s.len()).max().unwrap_or(0);
-        let job = CodeJob {
-            link,
-            number: self.next,
-            generation,
-            hash,
-            terms,
-            length: self.symbol_bytes.unwrap_or(longest),
+/// A site's daemon that listens.
+pub struct Relay {
+    listener: TcpListener,
+    address: SocketAddr,
+    link: SiteLink,
+    site: SiteConfig,
+    identity: Identity,
+    keep_partial: Duration,
+}
+
+impl Relay {
+    /// Listens. Nothing is served before [`Relay::run`].
+    ///
+    /// Must be called inside the runtime. Errors: [`RelayError`].
+    pub async fn bind(config: RelayConfig, identity: &Identity) -> Result<Self, RelayError> {
+        let listener = socket::listen(config.listen).map_err(RelayError::Listen)?;
+        let address = listener.local_addr().map_err(RelayError::Listen)?;
+        let addresses = addresses(&config, address)?;
+        let client = Client::new(&config.controller, identity, PATIENCE).map_err(RelayError::Client)?;
+        let registration = RegisterRequest {
+            session: random().map_err(RelayError::Random)?,
+            addresses,
+            topology: Some(TopologyDigest::of(&config.topology)),
+            take_over: config.take_over,
         };
-        debug_assert!(self.mode == Mode::Routed || job.generation == self.next);
-        self.transmit.push_back(None);
-        self.next += 1;
-        Some(job)
+        let name = config.topology.site(config.site).name.clone();
+        let site = SiteConfig {
+            folder: config.folder,
+            accept: config.accept,
+            memory_max: config.memory.as_u64(),
+            half_open: config.half_open,
+            fault: config.fault,
+        };
+        let link = SiteLink::new(client, name, registration);
+        Ok(Self {
+            listener,
+            address,
+            link,
+            site,
+            identity: identity.clone(),
+            keep_partial: config.keep_partial,
+        })
     }
 
-    /// Puts a coded packet in its place in the vTx.
-    pub(crate) fn complete(&mut self, number: u64, packet: Packet<S>) {
-        let slot = &mut self.transmit[(number - self.transmit_base) as usize];
-        debug_assert!(slot.is_none(), "a packet is coded once");
-        *slot = Some(packet);
+    /// Where it takes in data.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
     }
 
-    /// True where `produce` has something.
-    pub(crate) fn can_produce(&self) -> bool {
-        self.transmit.front().map_or(self.ended() && !self.end_taken, Option::is_some)
-    }
-
-    fn ended(&self) -> bool {
-        self.total == Some(self.next) && self.transmit.is_empty()
-    }
-
-    /// The next frame for the flow's connection.
-    pub(crate) fn produce(&mut self) -> Option<Frame<S>> {
-        if let Some(Some(_)) = self.transmit.front() {
-            self.transmit_base += 1;
-            return self.transmit.pop_front().flatten().map(Frame::Data);
+    /// Does what the controller says, until that will have nothing to do with this site: why. Dropped, all of it ends; what has
+    /// arrived is kept.
+    pub async fn run(self) -> ClientError {
+        // Emptied at every turn of `send_reports`, which bounds what it holds; a turn takes no longer than the client's
+        // patience.
+        let (reports, reports_in) = mpsc::unbounded_channel();
+        let folder = Arc::clone(&self.site.folder);
+        let service = Service::start(self.site, self.identity, vec![self.listener], reports);
+        tokio::select! {
+            refused = converse(&self.link, &service) => refused,
+            never = send_reports(&self.link, reports_in) => match never {},
+            never = remove_leftovers(folder, self.keep_partial) => match never {},
         }
-        (self.ended() && !std::mem::replace(&mut self.end_taken, true))
-            .then_some(Frame::End { packets: self.next })
     }
+}
 
-    /// The first `packets` packets are where they belong; false if they were not all sent, or fewer were before.
-    pub(crate) fn confirm(&mut self, packets: u64) -> bool {
-        let right = (self.confirmed..=self.transmit_base).contains(&packets);
-        if right {
-            self.confirmed = packets;
+/// Where each link into this site is taken in.
+fn addresses(config: &RelayConfig, listen: SocketAddr) -> Result<Vec<LinkAddress>, RelayError> {
+    let topology = &config.topology;
+    let everywhere = config.advertise.clone().unwrap_or_else(|| listen.to_string());
+    let links = topology.links_in(config.site);
+    let mut of_link: BTreeMap<LinkId, String> = links.map(|l| (l, everywhere.clone())).collect();
+    let own = |(link, _): &&(LinkId, String)| topology.links_in(config.site).any(|l| l == *link);
+    of_link.extend(config.links.iter().filter(own).cloned());
+    let wildcard = |a: &str| a.parse::<SocketAddr>().is_ok_and(|a| IpAddr::is_unspecified(&a.ip()));
+    if let Some((link, address)) = of_link.iter().find(|(_, a)| wildcard(a)) {
+        let from = topology.site(topology.link(*link).from).name.clone();
+        return Err(RelayError::Wildcard { address: address.clone(), from });
+    }
+    Ok(of_link.into_iter().map(|(link, address)| LinkAddress { link, address }).collect())
+}
+
+/// Looks again and again for what is too old.
+async fn remove_leftovers(folder: Arc<Folder>, keep: Duration) -> Infallible {
+    loop {
+        let folder = Arc::clone(&folder);
+        // It ends early only with the runtime.
+        let _ = tokio::task::spawn_blocking(move || remove_old(&folder, keep)).await;
+        sleep(LEFTOVERS_EVERY).await;
+    }
+}
+
+/// Does what the controller says, until the controller will have nothing to do with this site.
+async fn converse(link: &SiteLink, service: &Arc<Service>) -> ClientError {
+    let mut lost = false;
+    loop {
+        match link.next_commands().await {
+            Ok(commands) => {
+                if std::mem::take(&mut lost) {
+                    tracing::info!("the controller is back");
+                }
+                commands.into_iter().for_each(|c| service.handle(c));
+            }
+            // No such site here, another topology, another relay of this site: nothing that time mends.
+            Err(error @ ClientError::Refused { status: 403 | 404 | 412 | 423, .. }) => return error,
+            Err(error) => {
+                if !std::mem::replace(&mut lost, true) {
+                    tracing::warn!("{error}; trying on");
+                }
+                sleep(RETRY).await;
+            }
         }
-        right
     }
-    pub(crate) fn confirmed(&self) -> u64 {
-        self.confirmed
+}
+
+async fn send_reports(link: &SiteLink, mut reports: mpsc::UnboundedReceiver<Report>) -> Infallible {
+    loop {
+        let Some(first) = reports.recv().await else { std::future::pending().await };
+        sleep(REPORT_GATHER).await;
+        let mut batch = vec![first];
+        while let Ok(more) = reports.try_recv() {
+            batch.push(more);
+        }
+        keep_last_progress(&mut batch);
+        while !batch.is_empty() {
+            let count = fitting(&batch);
+            match link.report(&batch[..count]).await {
+                Ok(()) => {
+                    batch.drain(..count);
+                    continue;
+                }
+                // It would be refused for ever.
+                Err(error @ ClientError::Refused { status: 400 | 413, .. }) => {
+                    tracing::warn!(%error, count, "reports refused");
+                    batch.drain(..count);
+                    continue;
+                }
+                Err(error) => tracing::debug!(%error, "reports wait"),
+            }
+            sleep(RETRY).await;
+            // What came meanwhile joins them, so that a controller that stays away costs no memory: old progress is no
+            // news, and of the rest only the newest is worth keeping.
+            while let Ok(more) = reports.try_recv() {
+                batch.push(more);
+            }
+            keep_last_progress(&mut batch);
+            batch.drain(..batch.len().saturating_sub(REPORTS_MAX));
+        }
+    }
+}
+
+/// How many of the first reports go together: at least one, and no more than a request may be large.
+fn fitting(batch: &[Report]) -> usize {
+    let mut ranges = 0;
+    let fits = batch.iter().take(REPORTS_TOGETHER_MAX).take_while(|report| {
+        if let Report::Inventory { have, .. } | Report::SinkDone { have, .. } = report {
+            ranges += have.len();
+        }
+        ranges <= RANGES_TOGETHER_MAX
+    });
+    fits.count().max(1)
+}
+
+/// Of several progress reports of one attempt only the last is worth sending.
+fn keep_last_progress(batch: &mut Vec<Report>) {
+    let mut seen = BTreeSet::new();
+    let mut kept: Vec<Report> = Vec::with_capacity(batch.len());
+    for report in batch.drain(..).rev() {
+        match &report {
+            Report::Progress { run, .. } if !seen.insert(*run) => {}
+            _ => kept.push(report),
+        }
+    }
+    kept.reverse();
+    *batch = kept;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_replicate_proto::control::{Attempt, Run, TransferId};
+
+    #[test]
+    fn reports_with_many_ranges_go_one_by_one() {
+        let run = Run { transfer: TransferId(1), attempt: Attempt(1) };
+        let range = anabranch_pieces::ByteRange { start: 0, end: 1 };
+        let done = |ranges| Report::SinkDone { run, have: vec![range; ranges] };
+        assert_eq!(fitting(&[done(RANGES_TOGETHER_MAX), Report::Ready { run }, done(1)]), 2);
+        assert_eq!(fitting(&[done(RANGES_TOGETHER_MAX + 1), Report::Ready { run }]), 1);
+        assert_eq!(fitting(&vec![Report::Ready { run }; 1000]), REPORTS_TOGETHER_MAX);
     }
 
-    /// True once the end was taken.
-    pub(crate) fn is_done(&self) -> bool {
-        self.end_taken
+    #[test]
+    fn of_old_progress_only_the_last_is_kept_and_the_rest_in_order() {
+        let run = Run { transfer: TransferId(1), attempt: Attempt(1) };
+        let progress =
+            |verified_bytes| Report::Progress { run, verified_bytes, sink_stalled: 0.0, flows: vec![] };
+        let mut batch = vec![progress(1), Report::Ready { run }, progress(2), Report::Completed { run }];
+        keep_last_progress(&mut batch);
+        assert_eq!(batch, [Report::Ready { run }, progress(2), Report::Completed { run }]);
     }
 }

@@ -1,104 +1,160 @@
-//! Store and forward: what a site puts by of an arriving flow until all of it is there, and then takes back out to pass on.
+//! Where a site puts by what it may pass on only when it has all of it: a nameless file for each such flow.
 //!
-//! Only plans of [`crate::plan::Scheme::SteinerStoreAndForward`] do so (CodedBulk section 4.1, the baseline's model); all
-//! others pass data on as it comes. Packets lie where the driver puts them ([`crate::site::Site::poll_store`]) and come back
-//! one by one, as the virtual link that waits for them has room ([`crate::site::Site::poll_fetch`]).
-//!
-//! Leaves out: the disk (the driver's), and what is made of the packets (`relay`).
+//! The files lie in the site's own folder, as large as what the flow carries, and are gone with their attempt or process,
+//! however it ends. Every packet has a place of its own, so a record is found by its number alone. What comes back wrong
+//! from a bad disk is found by the hash that each packet carries, as what comes wrong over a hop is.
 
-use crate::plan::FlowId;
-use crate::relay::Packet;
-use crate::symbol::Symbol;
-use std::collections::VecDeque;
+use anabranch_disk::folder::{Folder, shown};
+use anabranch_replicate_proto::msg::FrameHeader;
+use anabranch_replicate_proto::plan::FlowId;
+use anabranch_replicate_proto::site::{Fetch, Packet, Store};
+use bytes::{Bytes, BytesMut};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
-/// A packet to be put by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Store<S> {
-    /// The flow that brought it.
-    pub flow: FlowId,
-    /// Its place among the flow's packets, from 0 in the order of their arrival.
-    pub index: u64,
-    /// The packet.
-    pub packet: Packet<S>,
-}
-
-/// A packet to be taken back out.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Fetch {
-    /// The flow that brought it.
-    pub flow: FlowId,
-    /// Its place, as it was stored.
-    pub index: u64,
-    /// Who takes it in.
-    pub(crate) link: usize,
-    pub(crate) term: usize,
-}
-
-/// What is put by of one arriving flow.
+/// Something to put by or to bring back.
 #[derive(Debug)]
-pub(crate) struct Spool<S> {
-    flow: FlowId,
-    capacity: usize,
-    /// Not handed to the driver yet.
-    pending: VecDeque<Store<S>>,
-    taken_in: u64,
-    stored: u64,
-    /// Packets in all, once the flow has ended.
-    total: Option<u64>,
-    readers: Vec<Reader>,
+pub enum Errand {
+    /// To put by.
+    Store(Store<Bytes>),
+    /// To bring back.
+    Fetch(Fetch),
 }
 
-/// A virtual link that passes the flow on.
+/// The files of one attempt.
 #[derive(Debug)]
-struct Reader {
-    link: usize,
-    term: usize,
-    /// The packet to ask for next.
-    next: u64,
+pub struct Spool {
+    folder: Arc<Folder>,
+    symbol_bytes: u32,
+    files: BTreeMap<FlowId, File>,
 }
 
-impl<S> Spool<S> {
-    /// With room for `capacity` packets that the driver has not stored yet.
-    pub(crate) fn new(flow: FlowId, capacity: usize) -> Self {
-        let (pending, readers) = (VecDeque::new(), Vec::new());
-        Self { flow, capacity, pending, taken_in: 0, stored: 0, total: None, readers }
+impl Spool {
+    /// With its files in `folder`, for packets of at most `symbol_bytes`.
+    pub fn new(folder: Arc<Folder>, symbol_bytes: u32) -> Self {
+        Self { folder, symbol_bytes, files: BTreeMap::new() }
     }
-    pub(crate) fn add_reader(&mut self, link: usize, term: usize) {
-        self.readers.push(Reader { link, term, next: 0 });
+
+    fn offset(&self, index: u64) -> u64 {
+        index * (FrameHeader::LEN as u64 + u64::from(self.symbol_bytes))
     }
-    pub(crate) fn has_room(&self) -> bool {
-        self.taken_in - self.stored < self.capacity as u64
+
+    /// Puts a packet by.
+    ///
+    /// Errors: the system's, with what was tried where.
+    pub fn store(&mut self, store: &Store<Bytes>) -> io::Result<()> {
+        let Store { flow, index, packet } = store;
+        let at = self.offset(*index);
+        let place = |e: io::Error| {
+            let what = format!("storing flow {} in {} until it is whole", flow.0, shown(self.folder.path()));
+            io::Error::new(e.kind(), format!("{what}: {e}"))
+        };
+        let file = match self.files.entry(*flow) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(new) => {
+                new.insert(self.folder.nameless().map_err(place)?)
+            }
+        };
+        let length = packet.symbol.len() as u32;
+        let header = FrameHeader::Data { generation: packet.generation, hash: packet.hash, length };
+        file.write_all_at(&header.encode(), at).map_err(place)?;
+        file.write_all_at(&packet.symbol, at + FrameHeader::LEN as u64).map_err(place)
     }
-    pub(crate) fn insert(&mut self, packet: Packet<S>) {
-        self.pending.push_back(Store { flow: self.flow, index: self.taken_in, packet });
-        self.taken_in += 1;
-    }
-    /// The flow has `packets` packets. Names the links that pass them on.
-    pub(crate) fn set_total(&mut self, packets: u64) -> impl Iterator<Item = usize> + '_ {
-        self.total = Some(packets);
-        self.readers.iter().map(|r| r.link)
-    }
-    pub(crate) fn poll_store(&mut self) -> Option<Store<S>> {
-        self.pending.pop_front()
-    }
-    pub(crate) fn handle_stored(&mut self) {
-        debug_assert!(self.stored < self.taken_in, "a packet is stored once");
-        self.stored += 1;
-    }
-    /// The next packet that a link `has_room` for, once all are here.
-    pub(crate) fn poll_fetch(&mut self, has_room: impl Fn(usize, usize, u64) -> bool) -> Option<Fetch> {
-        if self.total != Some(self.stored) {
-            return None;
+
+    /// Brings a packet back.
+    ///
+    /// Errors: the system's, or the disk gives something else than what was put there; with what was tried where.
+    pub fn fetch(&self, fetch: Fetch) -> io::Result<Packet<Bytes>> {
+        let place = |kind, e: &dyn std::fmt::Display| {
+            let what = format!("reading back flow {} in {}", fetch.flow.0, shown(self.folder.path()));
+            io::Error::new(kind, format!("{what}: {e}"))
+        };
+        let file = self.files.get(&fetch.flow);
+        let file = file.ok_or_else(|| place(io::ErrorKind::NotFound, &"never stored"))?;
+        let at = self.offset(fetch.index);
+        let mut header = [0; FrameHeader::LEN];
+        file.read_exact_at(&mut header, at).map_err(|e| place(e.kind(), &e))?;
+        match FrameHeader::decode(&header, self.symbol_bytes) {
+            Ok(FrameHeader::Data { generation, hash, length }) => {
+                let mut symbol = BytesMut::zeroed(length as usize);
+                file.read_exact_at(&mut symbol, at + FrameHeader::LEN as u64)
+                    .map_err(|e| place(e.kind(), &e))?;
+                Ok(Packet { generation, hash, symbol: symbol.freeze() })
+            }
+            Ok(FrameHeader::End { .. }) => Err(place(io::ErrorKind::InvalidData, &"no packet there")),
+            Err(e) => Err(place(io::ErrorKind::InvalidData, &e)),
         }
-        let reader =
-            self.readers.iter_mut().find(|r| r.next < self.stored && has_room(r.link, r.term, r.next))?;
-        reader.next += 1;
-        Some(Fetch { flow: self.flow, index: reader.next - 1, link: reader.link, term: reader.term })
     }
-    pub(crate) fn live_bytes(&self) -> usize
-    where
-        S: Symbol,
-    {
-        self.pending.iter().map(|s| s.packet.symbol.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_disk::folder::Links;
+    use anabranch_pieces::GenerationHash;
+    use anabranch_replicate_proto::control::SiteProgram;
+    use anabranch_replicate_proto::site::Site;
+
+    /// A relay that stores flow 0 (two chunks of 10 bytes) before it passes it on as flow 1.
+    fn relay() -> Site<Bytes> {
+        let hop = r#"{"stripes": 1, "priority": "bulk"}"#;
+        let program = format!(
+            r#"{{"run": {{"transfer": 1, "attempt": 1}}, "site": 1, "length": 20, "symbol_bytes": 10, "buffer_packets": 2,
+            "groups": [{{"streams": 1, "mode": "routed", "work": [{{"start": 0, "end": 20}}], "flush": 0}}],
+            "incoming": [{{"flow": 0, "group": 0, "from": 0, "from_name": "0", "link": 0, "stripes": 1}}],
+            "outgoing": [{{"flow": 1, "group": 0, "to": 2, "to_name": "2", "link": 1, "address": "", "hop": {hop},
+                "terms": [{{"input": {{"flow": 0}}, "coefficient": 1, "delayed": false}}]}}],
+            "sinks": [], "store_and_forward": true}}"#
+        );
+        let program: SiteProgram = serde_json::from_str(&program).expect("a program");
+        Site::new(&program).expect("a good program")
+    }
+
+    #[test]
+    fn what_was_put_by_comes_back_as_it_was_and_leaves_no_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let served = Folder::open(folder.path(), Links::Refused).expect("it is there");
+        let mut spool = Spool::new(Arc::new(served), 10);
+        let mut site = relay();
+        let packet = |n: u8| Packet {
+            generation: u64::from(n),
+            hash: GenerationHash([n; 32]),
+            symbol: Bytes::from(vec![n; 10]),
+        };
+        for n in [1, 0] {
+            site.accept(FlowId(0), packet(n)).expect("room for two");
+            let store = site.poll_store().expect("it is to be stored");
+            spool.store(&store).expect("a disk");
+            site.handle_stored(FlowId(0));
+            assert_eq!(site.poll_fetch(), None, "the flow has not ended");
+        }
+        site.accept_end(FlowId(0), 2).expect("it had two");
+        let back: Vec<_> = std::iter::from_fn(|| site.poll_fetch())
+            .map(|fetch| spool.fetch(fetch).expect("as it was"))
+            .collect();
+        assert_eq!(back, [packet(1), packet(0)]);
+        assert_eq!(
+            std::fs::read_dir(folder.path()).expect("it is there").count(),
+            0,
+            "the files have no names"
+        );
+    }
+
+    #[test]
+    fn a_folder_that_is_gone_is_told_in_one_line() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, served) = (folder.path().to_owned(), Folder::open(folder.path(), Links::Refused));
+        drop(folder);
+        let mut spool = Spool::new(Arc::new(served.expect("it was there")), 10);
+        let mut site = relay();
+        let packet =
+            Packet { generation: 0, hash: GenerationHash::default(), symbol: Bytes::from_static(&[0; 10]) };
+        site.accept(FlowId(0), packet).expect("room");
+        let error = spool.store(&site.poll_store().expect("it is to be stored")).expect_err("no such folder");
+        let said = format!("storing flow 0 in {} until it is whole: ", path.display());
+        assert!(error.to_string().starts_with(&said), "{error}");
     }
 }

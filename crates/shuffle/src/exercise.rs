@@ -1,144 +1,50 @@
-//! What fuzzers and the corpus's tests do with bytes from outside.
+//! What the fuzz target and its corpus's test do with requests to the coordinator.
+//!
+//! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 
-use crate::announcement::Announcement;
-use crate::control::{FlowKey, Report};
-use crate::coordinator::{Host, Settings, check_name};
-use crate::hosts::Hosts;
-use crate::rules::Rules;
-use crate::state;
-use crate::{Chase, ChasePlus, Coordinator};
-use anabranch_fluid::{Law, Network, RunError, Watched, benchmark, run};
-use anabranch_units::{BitRate, Duration, Instant};
+use crate::service::{CoordinatorService, CoordinatorServiceConfig};
+use crate::wire::LimitsReply;
+use anabranch_http::PeerAddress;
+use anabranch_http::exercise::requests;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::PeerIdentity;
+use anabranch_shuffle_proto::ChasePlus;
+use anabranch_shuffle_proto::book::{Book, Seen};
+use anabranch_shuffle_proto::control::{FlowKey, Limit};
+use anabranch_units::BitRate;
+use axum::extract::Extension;
 
-/// Reads a trace; a small one is run under both of Flow Chasing's rules. True if it reads.
+/// Takes the bytes for what a coordinator answers to an agent that waits for limits. True if it reads.
 #[doc(hidden)]
-pub fn exercise_trace(bytes: &[u8]) -> bool {
-    let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let Ok(trace) = benchmark::parse(text, usize::MAX) else { return false };
-    if trace.flows.len() > 200 || trace.ports > 200 {
-        return true;
+pub fn exercise_limits(bytes: &[u8]) -> bool {
+    let Ok(LimitsReply { limits }) = serde_json::from_slice(bytes) else { return false };
+    let mut book = Book::default();
+    let [local, remote] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 7_000).into()];
+    let flow = FlowKey { local, remote };
+    let state =
+        Seen { flow, cookie: 1, user: 0, may_send: true, acked_bytes: 0, written_bytes: 60_000, limit: None };
+    book.announce(&state, "a", 60_000).expect("there is room");
+    for Limit { flow, rate_bps } in limits {
+        book.limit(flow, rate_bps.map(BitRate::bps));
+        // As the agent hands it on.
+        let _ = (book.socket(flow), book.soonest_end());
     }
-    let network = Network::big_switch(trace.ports, BitRate::gbps(1)).expect("ports have a rate");
-    let end = |outcome: Result<_, RunError>| {
-        assert!(matches!(outcome, Ok(_) | Err(RunError::TooLong(_))), "{:?}", outcome.err());
-    };
-    end(run(&network, &trace.flows, &mut Watched::new(Chase::default(), Law::WorkConserving)));
-    end(run(&network, &trace.flows, &mut Watched::new(ChasePlus::default(), Law::WorkConserving)));
+    book.observe(&[Seen { acked_bytes: 10, ..state }], |_| None);
     true
 }
 
-/// Takes lines of JSON for the reports of two agents in turns, each 100 ms after the one before. True if all of them
-/// read.
+/// Takes each line for a request of the agent of host `a`, as in `POST /v1/hosts/a/leave {"session":1}`, or, after a `!`, of an
+/// operator. Decides after each. True if none was refused.
 #[doc(hidden)]
-pub fn exercise_reports(bytes: &[u8]) -> bool {
-    let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
-    let mut now = Instant::ZERO;
-    for (name, last) in [("a", 1), ("b", 2)] {
-        let host =
-            Host { addresses: vec![[10, 0, 0, last].into()], rate: BitRate::mbps(100), uplinks: Vec::new() };
-        coordinator.handle_join(now, name, 1, host).expect("it joins");
-    }
-    let mut do_all_read = true;
-    for (line, name) in bytes.split(|byte| *byte == b'\n').zip(["a", "b"].into_iter().cycle()) {
-        now += Duration::from_ms(100);
-        match serde_json::from_slice::<Report>(line) {
-            // What is refused changes nothing that links carry.
-            Ok(report) => drop(coordinator.handle_reports(now, name, 1, &[report])),
-            Err(_) => do_all_read = false,
-        }
-        coordinator.decide(now).expect("links carry what is decided");
-        coordinator.poll_limits(name, 1);
-        coordinator.transfers(now);
-    }
-    do_all_read
-}
-
-/// Takes lines for what programs of one host announce, each a millisecond after the one before. True if all of them are taken.
-#[doc(hidden)]
-pub fn exercise_announcements(bytes: &[u8]) -> bool {
-    let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
-    let mut now = Instant::ZERO;
-    let host = Host { addresses: vec![[10, 0, 0, 1].into()], rate: BitRate::mbps(100), uplinks: Vec::new() };
-    coordinator.handle_join(now, "a", 1, host).expect("it joins");
-    let mut are_all_taken = true;
-    for line in bytes.split(|byte| *byte == b'\n') {
-        now += Duration::from_ms(1);
-        let report = match Announcement::read(line) {
-            Ok(Announcement::Flow { flow, transfer, size_bytes }) => {
-                Report::Flow { flow, transfer, size_bytes, open_ended: false }
-            }
-            Ok(Announcement::Ended { flow, .. }) => Report::Ended { flow },
-            Err(reason) => {
-                assert!(!reason.is_empty() && !reason.contains('\n'), "{reason:?}");
-                are_all_taken = false;
-                continue;
-            }
-        };
-        are_all_taken &= coordinator.handle_reports(now, "a", 1, &[report]).is_ok();
-        coordinator.decide(now).expect("links carry what is decided");
-    }
-    are_all_taken
-}
-
-/// Reads rules, and names some flows by them. True if they read.
-#[doc(hidden)]
-pub fn exercise_rules(bytes: &[u8]) -> bool {
-    let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let rules: Rules = match text.parse() {
-        Ok(rules) => rules,
-        Err(reason) => {
-            assert!(!reason.to_string().contains('\n'), "{reason}");
-            return false;
-        }
-    };
-    for (local, remote) in [
-        ("10.0.0.1:7337", "10.1.2.3:40000"),
-        ("10.0.0.1:40000", "10.1.2.3:7000"),
-        ("[fd00::1]:7337", "[2001:db8:1111:2222:3333:4444:5555:6666]:65535"),
-        ("127.0.0.1:1", "[fe80::1%4]:1"),
-    ] {
-        let [local, remote] = [local, remote].map(|end| end.parse().expect("an address"));
-        if let Some(name) = rules.transfer(FlowKey { local, remote }) {
-            check_name(&name).expect("what rules call a transfer is a name");
-        }
-    }
-    true
-}
-
-/// Reads a file of hosts; those that it has may join. True if it reads.
-#[doc(hidden)]
-pub fn exercise_hosts(bytes: &[u8]) -> bool {
-    let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let hosts: Hosts = match text.parse() {
-        Ok(hosts) => hosts,
-        Err(reason) => {
-            assert!(!reason.to_string().contains('\n'), "{reason}");
-            return false;
-        }
-    };
-    let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
-    for name in ["h1", "h2", "a"] {
-        if let Some(placed) = hosts.place(name) {
-            let rate = placed.link.unwrap_or(BitRate::mbps(100));
-            let host = Host { addresses: placed.addresses.clone(), rate, uplinks: placed.uplinks.clone() };
-            coordinator.handle_join(Instant::ZERO, name, 1, host).expect("what the file has may join");
-        }
-    }
-    true
-}
-
-/// Reads an agent's state file, writes it and reads it again. True if it has a line that counts.
-#[doc(hidden)]
-pub fn exercise_state(bytes: &[u8]) -> bool {
-    let left = state::read(bytes);
-    let lines = left.limited.iter().map(|limited| state::Line::Limited(*limited));
-    let bursts = state::Line::Bursts { tso_rtt_log: left.tso_rtt_log };
-    let mut text = Vec::new();
-    for line in lines.chain([bursts]) {
-        serde_json::to_writer(&mut text, &line).expect("memory takes it");
-        text.push(b'\n');
-    }
-    let again = state::read(&text);
-    assert_eq!((&again.limited, again.tso_rtt_log), (&left.limited, left.tso_rtt_log));
-    !left.limited.is_empty() || left.tso_rtt_log.is_some()
+pub fn exercise(bytes: &[u8]) -> bool {
+    let mut config = CoordinatorServiceConfig::new(|| Box::new(ChasePlus::default()), "");
+    config.are_addresses_trusted = true;
+    let service = CoordinatorService::without_history(config);
+    let peer = |role, name: &str| PeerIdentity { system: System::Shuffle, role, name: name.to_owned() };
+    let peers = [peer(Role::Site, "a"), peer(Role::Operator, "operator")];
+    let router = crate::http::router(service.clone()).layer(Extension(PeerAddress([10, 0, 0, 9].into())));
+    requests(&router, peers, bytes, || {
+        service.decide_once();
+        assert!(service.hosts().iter().all(|host| host.name == "a"), "an agent has spoken for another");
+    })
 }

@@ -1,28 +1,70 @@
-//! Rates for the flows of a computing stage, so that the stage ends early.
+//! `shuffle` for programs that embed it: the coordinator as a service behind HTTP, a host's agent, and the coordinator's client.
 //!
-//! A stage waits for the last of the flows that feed it, its *transfer*. A flow that is through before that has gained nothing,
-//! and has kept others from their links. So each flow gets the rate at which it is through with its transfer's last.
+//! Agents join, report what has become of their hosts' flows, and hold them to the limits that come back; operators look. One
+//! decision follows what has been reported, at once: reports that come while one is made are in the next. Rates need no store, as
+//! agents say all anew; transfers that have ended are kept in one.
 //!
-//! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016).
+//! A coordinator, two hosts' agents on one machine, and a flow between the two that is announced and gets a limit:
 //!
-//! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for [`anabranch_fluid::run`].
-//! [`Coordinator`] has any allocator decide for real flows, of which the agents of their hosts tell it by [`control`];
-//! an agent hears of them by [`announcement`], finds them by [`rules`], and keeps a [`book::Book`] of them;
-//! [`hosts`] says which agents there may be.
-//! Leaves out: the other schedulers (`fluid`), how messages travel and what enforces rates (drivers).
+//! ```
+//! use anabranch_announce::Announcer;
+//! use anabranch_net::keys::Role;
+//! use anabranch_pace::pacing_limit;
+//! use anabranch_shuffle::{Agent, AgentConfig, CoordinatorService, CoordinatorServiceConfig, Listen, Server, ServeConfig};
+//! use anabranch_shuffle_proto::Scheduler;
+//! use anabranch_units::{BitRate, ByteCount};
+//! # use anabranch_net::{identity::Identity, keys::{SetRequest, System, make_set, write_set}, tls::CredentialFiles};
+//! # use std::{future::pending, net::{TcpListener, TcpStream}, time::{Duration, Instant}};
+//! # #[tokio::main(worker_threads = 2)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let (path, keys) = (|name: &str| folder.path().join(name), folder.path().join("keys"));
+//! # let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+//! # let (sites, operators) = (names(&["a", "b"]), names(&["me"]));
+//! # let (system, controller_hosts) = (System::Shuffle, vec![]);
+//! # write_set(&keys, &make_set(&SetRequest { system, sites, operators, controller_hosts, valid_days: 1 })?)?;
+//! # let identity = |role, name: &str| Identity::load(&CredentialFiles::in_set(&keys, System::Shuffle, role, name));
+//! # let listener = TcpListener::bind("127.0.0.2:0")?;
+//!
+//! let config = CoordinatorServiceConfig::new(|| Scheduler::default().make(), path("store.redb"));
+//! let serve = ServeConfig { address: "127.0.0.1:0".parse()?, ..ServeConfig::default() };
+//! let coordinator = identity(Role::Controller, "controller")?;
+//! let server = Server::bind(CoordinatorService::open(config)?, &coordinator, serve).await?;
+//! let coordinator = server.local_addr()?.to_string();
+//! tokio::spawn(server.run());
+//! for (host, address) in [("a", "127.0.0.1"), ("b", "127.0.0.2")] {
+//!     let mut config = AgentConfig::new(host, &coordinator, path(&format!("{host}.jsonl")));
+//!     (config.addresses, config.link_rate) = (vec![address.parse()?], Some(BitRate::mbps(80)));
+//!     config.listen = Some(Listen { path: path(&format!("{host}.sock")), group: None });
+//! #   (config.pacer.bpf, config.has_small_bursts) = (false, false);
+//!     tokio::spawn(Agent::start(config, &identity(Role::Site, host)?)?.run(pending()));
+//! }
+//! let stream = TcpStream::connect(listener.local_addr()?)?;
+//! let flow = Announcer::new(path("a.sock")).announce(&stream, "job-7", ByteCount::new(10_000_000))?;
+//! # let began = Instant::now();
+//! # while pacing_limit(&stream)?.is_none() && began.elapsed() < Duration::from_secs(20) {
+//! #     tokio::time::sleep(Duration::from_millis(5)).await;
+//! # }
+//! assert!(pacing_limit(&stream)?.is_some_and(|limit| limit <= BitRate::mbps(80)));
+//! # drop(flow);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Source: Ren and Wang (2016), section 5.2. Leaves out: what decides, and when an agent speaks (`anabranch_shuffle_proto`); how a
+//! limit is enforced (`anabranch_pace`). Read [`CoordinatorService`], [`Agent`], [`Client`] and [`wire`] first.
 
-pub mod announcement;
-pub mod book;
-mod chase;
-mod chase_plus;
-pub mod control;
-pub mod coordinator;
+pub mod agent;
+mod client;
+mod exercise;
+mod http;
+mod service;
+mod store;
+pub mod wire;
+
+pub use agent::{Agent, AgentConfig, AgentError, Listen, ListenError};
+pub use anabranch_http::{ClientError, ServeConfig, Server};
+pub use client::Client;
 #[doc(hidden)]
-pub mod exercise;
-pub mod hosts;
-pub mod rules;
-pub mod state;
-
-pub use chase::{Chase, Priority};
-pub use chase_plus::{ChasePlus, SLOWDOWN_DUE, Without};
-pub use coordinator::Coordinator;
+pub use exercise::{exercise, exercise_limits};
+pub use service::{CoordinatorService, CoordinatorServiceConfig};

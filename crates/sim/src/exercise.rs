@@ -1,14 +1,35 @@
-//! What fuzz targets and their corpora's tests do with what stands beside a scenario: files that it names, and `--set`.
+//! What fuzz targets and their corpora's tests do with a scenario and what stands beside it: files that it names, and `--set`.
 //!
-//! Leaves out: scenarios themselves ([`crate::scenario::exercise`]), and the settings of systems' workloads, which only who
-//! joins systems knows.
+//! Leaves out: the settings of systems' workloads, which only who joins systems knows.
 
 use crate::Plan;
-use crate::scenario::read;
+use crate::scenario::{Workload, read};
 use anabranch_units::Seed;
+use std::io::ErrorKind;
 
 /// The most overrides of one input.
 const SETS_MAX: usize = 32;
+
+/// What the fuzz target and the replay of its corpus call: reads `bytes`, and if they are a scenario, checks that its resolved
+/// form reads back as the same, and looks everything up. Whether they were a scenario of which a run could begin; systems'
+/// workloads, which this room does not know, aside.
+///
+/// Panics: where the reader is wrong.
+#[doc(hidden)]
+pub fn exercise_scenario(bytes: &[u8]) -> bool {
+    let Ok(points) =
+        std::str::from_utf8(bytes).map_err(drop).and_then(|text| read("fuzz", text, &[]).map_err(drop))
+    else {
+        return false;
+    };
+    points.into_iter().take(3).all(|mut point| {
+        let text = toml::to_string(&point.scenario).expect("a scenario is a table");
+        let again = read("fuzz", &text, &[]).expect("what was resolved reads back");
+        assert_eq!(again[0].scenario, point.scenario);
+        point.scenario.workload.retain(|workload| !matches!(workload, Workload::System(_)));
+        Plan::new(point.scenario, &|_| Err(ErrorKind::NotFound.into())).is_ok()
+    })
+}
 
 /// Takes the first line for what the rest is, `trace`, `sizes`, `topology.toml` or `topology.graphml`, and makes a plan of a
 /// scenario with such a file. True if it could be made.

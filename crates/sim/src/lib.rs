@@ -1,4 +1,4 @@
-//! The packet simulator: scenarios, workloads, runs in virtual time, trials in parallel.
+//! The packet simulator: scenarios, workloads, runs in virtual time.
 //!
 //! A scenario file says what network, transport and workloads there are ([`scenario`]); a [`Plan`] has everything looked up;
 //! a [`Simulation`] is one run of it over a [`Fabric`](anabranch_fabric::Fabric), the same elements that the emulator runs
@@ -7,28 +7,30 @@
 //! Words: a *workload* is what a scenario asks for, a *job* what a run does for it; a *flow* is bytes from one host to
 //! another; a *trial* is one run among several that differ in their seed; a *point* is one combination of swept settings.
 //!
-//! Leaves out: real time (`emu`), flow-level models (`fluid`, to come). Read [`scenario::Scenario`], [`Plan`] and
+//! Leaves out: real time (`emu`), flow-level models (`fluid`), systems ([`system`] joins them), many trials at once. Read [`scenario::Scenario`], [`Plan`] and
 //! [`Simulation`] first.
 
 mod end;
+mod error;
 #[doc(hidden)]
 pub mod exercise;
 mod network;
 mod plan;
 mod probe;
 mod report;
+mod rows;
 mod run;
 pub mod scenario;
 mod sizes;
 pub mod stats;
 pub mod system;
+mod topologies;
 pub mod traffic;
-mod trials;
 
 pub use end::{End, Msg, Report, UdpSink};
+pub use error::PlanError;
 pub use network::{Network, NetworkError};
-pub use plan::{Plan, PlanError};
-pub use report::{FlowRow, LinkRow, NetworkRow, Outcome, Times, TransferRow, WorkloadRow};
-pub use run::{Sample, Simulation};
+pub use plan::Plan;
+pub use rows::{FlowRow, LinkRow, NetworkRow, Outcome, Sample, Times, TransferRow, WorkloadRow};
+pub use run::Simulation;
 pub use sizes::{Sizes, SizesError};
-pub use trials::parallel;

@@ -4,30 +4,18 @@
 //! them stand in one node. Read [`Network`] first.
 
 use crate::scenario::{NetworkSpec, Spread};
+use crate::topologies::GENERATED;
 use anabranch_fabric::switch::{ecmp::Ecmp, spray::Spray};
 use anabranch_fabric::{
     AnyElement, BufferId, FifoPort, Policy, Port, PortError, PortSettings, SharedBuffer, Switch, Target,
 };
-use anabranch_graph::builtin::BUILTINS;
-use anabranch_graph::file::{Defaults, load, resolve};
+use anabranch_graph::file::{Defaults, load};
 use anabranch_graph::{LinkProperties, Routes, Topology, TopologyError, datacentre};
-use anabranch_units::text::{known, printable};
+use anabranch_units::text::known;
 use anabranch_units::{ByteCount, LinkId, Seed, SiteId};
 
 /// The node that all hosts stand in.
 pub(crate) const HOSTS: Target = Target::node(0);
-
-/// The networks that are made from numbers.
-pub(crate) const GENERATED: [&str; 4] = ["star", "dumbbell", "leaf-spine", "fat-tree"];
-
-/// That there is no such topology, and which there are; `None` for one that there is, or that may be a file.
-pub(crate) fn unknown_topology(name: &str) -> Option<String> {
-    if GENERATED.contains(&name) || resolve(name).is_ok() {
-        return None;
-    }
-    let all = GENERATED.into_iter().chain(BUILTINS.iter().map(|builtin| builtin.name));
-    Some(format!("no topology `{}`: {}; or name a .toml or .graphml file", printable(name), known(name, all)))
-}
 
 /// A network, ready to be built for one run after the other.
 #[derive(Debug)]

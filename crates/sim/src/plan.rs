@@ -1,9 +1,10 @@
 //! A scenario with everything looked up: names are numbers, files are read, routes are found. Runs start from it.
 
+use crate::error::PlanError;
 use crate::network::{Network, host_rate_bps};
-use crate::scenario::{DURATION_MAX, Long, Pairs, Pattern, Scenario, UDP_RATE_MIN, Workload};
+use crate::scenario::{DURATION_MAX, KINDS, Long, Pairs, Pattern, Scenario, UDP_RATE_MIN, Workload};
 use crate::sizes::Sizes;
-use crate::system::{NoSystems, SystemPlan, Systems};
+use crate::system::{System, SystemPlan};
 use crate::traffic::{
     Arrivals, Incast, IncastSettings, Job, Sending, Start, Traffic, Transfers, Udp, UdpFlow,
 };
@@ -43,21 +44,11 @@ enum Who {
     Permutation,
 }
 
-/// A setting that cannot be, as `network.rate`, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanError {
-    /// The setting.
-    pub field: String,
-    /// What is wrong.
-    pub message: String,
+/// The error of a workload whose kind neither this room nor any of `systems` has.
+fn unknown(kind: &str, field: &str, systems: &[&dyn System]) -> PlanError {
+    let kinds = KINDS.into_iter().chain(systems.iter().map(|system| system.kind())).collect::<Vec<_>>();
+    wrong(format!("{field}.kind"), format!("`{kind}`: must be one of {}", kinds.join(", ")))
 }
-
-impl std::fmt::Display for PlanError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.field, self.message)
-    }
-}
-impl std::error::Error for PlanError {}
 
 fn wrong(field: impl Into<String>, message: impl std::fmt::Display) -> PlanError {
     PlanError { field: field.into(), message: message.to_string() }
@@ -68,7 +59,7 @@ impl Plan {
     ///
     /// Errors: unknown hosts and links, unreadable or wrong files, more servers than hosts, a system's workload.
     pub fn new(scenario: Scenario, read: &dyn Fn(&str) -> io::Result<String>) -> Result<Self, PlanError> {
-        Self::with_systems(scenario, read, &NoSystems)
+        Self::with_systems(scenario, read, &[])
     }
 
     /// The same where workloads may be those of `systems`.
@@ -77,7 +68,7 @@ impl Plan {
     pub fn with_systems(
         scenario: Scenario,
         read: &dyn Fn(&str) -> io::Result<String>,
-        systems: &dyn Systems,
+        systems: &[&dyn System],
     ) -> Result<Self, PlanError> {
         let network = Network::new(&scenario.network, read).map_err(|e| wrong(e.field, e.message))?;
         let segment = ByteCount::new(scenario.transport.mss.into())
@@ -88,7 +79,11 @@ impl Plan {
         for (index, workload) in scenario.workload.iter().enumerate() {
             let field = format!("workload[{index}]");
             work.push(match workload {
-                Workload::System(system) => Work::System(systems.plan(system, &network, &field)?),
+                Workload::System(workload) => {
+                    let system = systems.iter().find(|system| system.kind() == workload.kind);
+                    let system = system.ok_or_else(|| unknown(&workload.kind, &field, systems))?;
+                    Work::System(system.plan(workload, &network, &field)?)
+                }
                 _ => look_up(&network, workload, &field, read)?,
             });
         }

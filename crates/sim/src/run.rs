@@ -3,14 +3,14 @@
 //! Read [`Simulation`] first.
 
 use crate::end::{End, Msg};
+use crate::error::PlanError;
 use crate::network::{HOSTS, Network};
-use crate::plan::{Plan, PlanError};
+use crate::plan::Plan;
 use crate::probe::{Seen, SeenFlow};
-use crate::report::Outcome;
+use crate::rows::Sample;
 use crate::traffic::{Flow, Job, Traffic};
 use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, Tapped, Totals};
 use anabranch_units::{Duration, Instant, LinkId, Seed};
-use serde::Serialize;
 
 /// Events between two looks at whether the work is done. Fixed, so that equal runs end at the same event.
 const SLICE_EVENTS: u64 = 1 << 14;
@@ -27,36 +27,6 @@ pub struct Simulation<'a, Q: EventQueue = QuadHeap> {
     /// Sent bytes of each probed link, and delivered bytes of each probed flow, at the last sample.
     before: Vec<u64>,
     seen: Seen,
-}
-
-/// What was seen of a link or flow at a time; what does not apply is left out.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Sample {
-    /// When.
-    pub time_s: f64,
-    /// Which link, as the scenario names it, or which flow.
-    pub what: String,
-    /// Bytes that waited.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue_bytes: Option<u64>,
-    /// Packets that waited.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue_packets: Option<u32>,
-    /// What the link sent since the sample before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate_mbps: Option<f64>,
-    /// What arrived of the flow in order since the sample before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub goodput_mbps: Option<f64>,
-    /// What the sender's rate control allows, where it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allowed_mbps: Option<f64>,
-    /// The sender's congestion window.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cwnd_bytes: Option<u64>,
-    /// The sender's smoothed round trip.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub srtt_us: Option<f64>,
 }
 
 impl<'a, Q: EventQueue> Simulation<'a, Q> {
@@ -177,17 +147,6 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         }
         let is_idle = self.fabric.next_deadline().is_none() && self.next_change >= self.plan.changes.len();
         self.fabric.now() < end && !is_idle && !self.traffic().is_done()
-    }
-
-    /// Runs to the end.
-    pub fn run(mut self) -> Outcome {
-        while self.step() {}
-        self.finish()
-    }
-
-    /// What it has given so far, which is all once [`Self::step`] has said that it is over.
-    pub fn finish(self) -> Outcome {
-        Outcome::of(self)
     }
 
     fn sample(&mut self) {

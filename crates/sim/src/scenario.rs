@@ -24,7 +24,7 @@ mod check;
 mod read;
 
 pub(crate) use check::{DURATION_MAX, UDP_RATE_MIN};
-pub use read::{Point, ScenarioError, exercise, place, read};
+pub use read::{Point, ScenarioError, place, read};
 
 use anabranch_transport::Config;
 use anabranch_units::{BitRate, ByteCount, Duration};
@@ -195,6 +195,9 @@ pub const fn splitmix64(x: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// The kinds of workloads that are no system's.
+pub const KINDS: [&str; 5] = ["long", "incast", "poisson", "udp", "trace"];
+
 /// What hosts do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -209,14 +212,14 @@ pub enum Workload {
     Udp(Udp),
     /// Flows as a file lists them.
     Trace(Trace),
-    /// What a system's machines do; which kinds there are says [`crate::system::KINDS`].
+    /// What a system's machines do: any kind that is not in [`KINDS`].
     #[serde(untagged)]
-    System(System),
+    System(SystemWorkload),
 }
 
 /// See [`Workload::System`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct System {
+pub struct SystemWorkload {
     /// Which system.
     pub kind: String,
     /// Its settings, as they were written: the system reads them.

@@ -1,25 +1,24 @@
-//! Where a scenario's workload is a system's: who knows systems joins them to the simulator through these traits.
+//! Systems in scenarios: the traits by which a system's workload is planned and run.
 //!
-//! This room is a driver and knows no system. A workload whose kind is in [`KINDS`] keeps its settings as they were read,
-//! and a [`Systems`] makes machines of them. Leaves out: what the machines may do ([`crate::traffic::App`]).
+//! This room knows no system. A workload of a kind that this room does not have keeps its settings as they were read, and
+//! the [`System`] of that kind makes machines of them. Leaves out: what the machines may do ([`crate::traffic::App`]).
 
+use crate::error::PlanError;
 use crate::network::Network;
-use crate::plan::PlanError;
-use crate::scenario::System;
+use crate::scenario::SystemWorkload;
 use crate::traffic::App;
 use anabranch_units::Seed;
 
-/// The kinds of workloads that are systems'.
-pub const KINDS: &[&str] = &["replicate", "gather", "shuffle"];
-
-/// Who knows systems.
-pub trait Systems {
+/// A system that scenarios may run.
+pub trait System: Sync {
+    /// What workloads call it: `kind = "gather"`.
+    fn kind(&self) -> &'static str;
     /// What `workload`, which messages call `field`, is to do on `network`.
     ///
     /// Errors: a setting that is unknown or cannot be, with its place below `field`.
     fn plan(
         &self,
-        workload: &System,
+        workload: &SystemWorkload,
         network: &Network,
         field: &str,
     ) -> Result<Box<dyn SystemPlan>, PlanError>;
@@ -35,15 +34,4 @@ pub trait SystemPlan: std::fmt::Debug + Send + Sync {
     fn has_end(&self) -> bool;
     /// The strict priorities that its packets have.
     fn priorities(&self) -> &[u8];
-}
-
-/// Nobody who knows any.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct NoSystems;
-
-impl Systems for NoSystems {
-    fn plan(&self, workload: &System, _: &Network, field: &str) -> Result<Box<dyn SystemPlan>, PlanError> {
-        let message = format!("{}: a system: only `anabranch simulate` runs it", workload.kind);
-        Err(PlanError { field: format!("{field}.kind"), message })
-    }
 }

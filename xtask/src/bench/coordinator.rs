@@ -5,12 +5,12 @@
 //! others begin, each of which is a decision. CPU time and memory are the coordinator's. Read [`measure`] first.
 
 use super::relay::usage;
-use anabranch_api::shuffle::Client;
-use anabranch_api::shuffle::wire::{JoinRequest, ReportsRequest};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
-use anabranch_shuffle::control::{FlowKey, Report};
+use anabranch_shuffle::Client;
+use anabranch_shuffle::wire::{JoinRequest, ReportsRequest};
+use anabranch_shuffle_proto::control::{FlowKey, Report};
 use anyhow::{Context as _, ensure};
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;

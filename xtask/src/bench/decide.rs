@@ -4,7 +4,7 @@
 //! all rates are set anew; then one completes. Read [`Row`] first.
 
 use anabranch_fluid::{Active, Allocator, FlowId, Network, TransferId};
-use anabranch_shuffle::{Chase, ChasePlus};
+use anabranch_shuffle_proto::{Chase, ChasePlus};
 use anabranch_units::{BitRate, ByteCount, Seed};
 use anyhow::ensure;
 

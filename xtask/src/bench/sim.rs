@@ -179,8 +179,8 @@ fn measure(name: &str) -> anyhow::Result<Row> {
     };
     let mss = MSS_BYTES;
     let (spread, duration, transport) = match kind {
-        "NB5" => ("d-mod-k", "5 ms", format!("cwnd_max = {}", 64 * mss)),
-        "HASH10" => ("d-hash", "10 ms", format!("initial_ssthresh = {}", 100 * mss)),
+        "NB5" => ("d-mod-k", "5 ms", format!("cwnd_max = \"{} B\"", 64 * mss)),
+        "HASH10" => ("d-hash", "10 ms", format!("initial_ssthresh = \"{} B\"", 100 * mss)),
         _ => bail!("{name}: no such scenario: {}", ALL.join(", ")),
     };
     let scenario = format!(
@@ -191,8 +191,8 @@ fn measure(name: &str) -> anyhow::Result<Row> {
         k = {k}
         rate = "10 Gbit/s"
         delay = "2 us"
-        queue = 384000
-        host_queue = 384000
+        queue = "384000 B"
+        host_queue = "384000 B"
         spread = "{spread}"
         [transport]
         mss = {mss}
@@ -259,7 +259,7 @@ fn timed(
 fn measure_idle() -> anyhow::Result<Row> {
     const SERVERS: u64 = 1_024;
     const CLIENTS: u64 = 20;
-    let incast = "[[workload]]\nkind = \"incast\"\nservers = 1024\nblock = 1\nrounds = 1\n";
+    let incast = "[[workload]]\nkind = \"incast\"\nservers = 1024\nblock = \"1 B\"\nrounds = 1\n";
     let network = "[network]\ntopology = \"star\"\nhosts = 1025\nqueue = \"64 MiB\"\n";
     let point = read("IDLE", &format!("{network}{}", incast.repeat(CLIENTS as usize)), &[])?.remove(0);
     let plan = Plan::new(point.scenario, &|_| Err(std::io::ErrorKind::NotFound.into()))?;
@@ -280,4 +280,18 @@ fn peak_bytes() -> anyhow::Result<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("Linux tells the peak")?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib * 1_024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A setting that the simulator no longer took had made the whole benchmark stop at its first line.
+    #[test]
+    fn each_scenario_runs_on_a_small_tree() {
+        for name in ["NB5@4", "HASH10@4"] {
+            let row = measure(name).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+            assert!(row.delivered > 10_000, "{name}: {}", row.delivered);
+        }
+    }
 }

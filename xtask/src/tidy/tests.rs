@@ -1,5 +1,6 @@
 //! Every rule of tidy, on a text that keeps it and on one that breaks it.
 
+use super::walls::{Kind, Room, line_of, wall};
 use super::*;
 
 const TABLE: &str = "\
@@ -9,9 +10,9 @@ const TABLE: &str = "\
 | --- | --- | --- | --- |
 | `units` | pure | quantities | – |
 | `graph` | pure | networks | `units` |
-| `replicate` | system | a system | `units`, `graph` |
+| `replicate-proto` | proto | a system | `units`, `graph` |
 | `net` | driver | sockets | `units` |
-| `cli` | top | verbs | `units`, `graph`, `replicate`, `net` |
+| `cli` | top | verbs | `units`, `graph`, `replicate-proto`, `net` |
 
 | planned room | what |
 | --- | --- |
@@ -26,16 +27,16 @@ fn table() -> Table {
 
 fn room(name: &str, uses: &[&str]) -> Room {
     let uses = uses.iter().enumerate().map(|(i, u)| ((*u).to_owned(), 10 + i)).collect();
-    Room { name: name.into(), manifest: format!("crates/{name}/Cargo.toml"), uses }
+    Room { name: name.into(), manifest: format!("crates/{name}/Cargo.toml"), uses, dependencies: Vec::new() }
 }
 
 fn all_rooms() -> Vec<Room> {
     vec![
         room("units", &[]),
         room("graph", &["units"]),
-        room("replicate", &["units", "graph"]),
+        room("replicate-proto", &["units", "graph"]),
         room("net", &["units"]),
-        room("cli", &["units", "graph", "replicate", "net"]),
+        room("cli", &["units", "graph", "replicate-proto", "net"]),
     ]
 }
 
@@ -52,7 +53,7 @@ fn of_file(path: &str, text: &str) -> Vec<String> {
 fn the_table_is_read_and_planned_rooms_are_not_part_of_it() {
     let table = table();
     assert_eq!(table.rows.len(), 5);
-    assert_eq!(table.rows["cli"].may_use, ["units", "graph", "replicate", "net"]);
+    assert_eq!(table.rows["cli"].may_use, ["units", "graph", "replicate-proto", "net"]);
     assert_eq!(table.rows["net"].kind, Kind::Driver);
     assert!(table.rows["units"].may_use.is_empty());
 }
@@ -68,7 +69,7 @@ fn a_broken_table_is_a_finding() {
         with("| units | pure | – |"),
         ["ARCHITECTURE.md:4: table: `units` is not one room's name in backticks"]
     );
-    let kinds = "must be pure, network, system, driver, service, top or tool";
+    let kinds = "must be pure, network, proto, driver, service, top or tool";
     assert_eq!(
         with("| `net` | drivers | – |"),
         [format!("ARCHITECTURE.md:4: table: kind `drivers`: {kinds}")]
@@ -85,12 +86,12 @@ fn a_broken_table_is_a_finding() {
 fn allowed_edges_pass_and_others_are_named_with_their_line() {
     assert!(check_rooms(&table(), &all_rooms()).is_empty());
     let mut rooms = all_rooms();
-    rooms[1] = room("graph", &["units", "replicate"]);
+    rooms[1] = room("graph", &["units", "replicate-proto"]);
     assert_eq!(
         lines(&check_rooms(&table(), &rooms)),
         [
-            "crates/graph/Cargo.toml:11: edge: `graph` may not use `replicate`: ARCHITECTURE.md:6 allows it units",
-            "crates/graph/Cargo.toml:11: wall: `graph` uses `replicate`, which stands above it: arrows go down only",
+            "crates/graph/Cargo.toml:11: edge: `graph` may not use `replicate-proto`: ARCHITECTURE.md:6 allows it units",
+            "crates/graph/Cargo.toml:11: wall: `graph` uses `replicate-proto`, which stands above it: arrows go down only",
         ]
     );
 }
@@ -110,28 +111,43 @@ fn rooms_and_rows_match_one_to_one() {
 }
 
 #[test]
-fn a_service_joins_a_system_to_a_driver_and_only_the_top_uses_it() {
-    assert_eq!(wall("api", Kind::Service, "replicate", Kind::System), None);
-    assert_eq!(wall("api", Kind::Service, "net", Kind::Driver), None);
-    assert_eq!(wall("cli", Kind::Top, "api", Kind::Service), None);
-    for kind in [Kind::Pure, Kind::Network, Kind::System, Kind::Driver] {
-        assert!(wall("room", kind, "api", Kind::Service).is_some(), "{kind:?}");
+fn a_grant_that_no_manifest_uses_is_a_finding() {
+    let mut rooms = all_rooms();
+    rooms[4] = room("cli", &["units", "graph", "net"]);
+    assert_eq!(
+        lines(&check_rooms(&table(), &rooms)),
+        ["ARCHITECTURE.md:9: grant: `cli` does not use `replicate-proto`: take the grant out of the row"]
+    );
+}
+
+#[test]
+fn a_service_joins_its_own_proto_to_drivers_and_only_the_top_uses_it() {
+    let service = |used: &str, kind: Kind| wall("gather", Kind::Service, used, kind);
+    for kind in [Kind::Pure, Kind::Network, Kind::Driver] {
+        assert_eq!(service("room", kind), None, "{kind:?}");
+    }
+    assert_eq!(service("gather-proto", Kind::Proto), None);
+    assert!(service("shuffle-proto", Kind::Proto).is_some_and(|m| m.contains("its own is `gather-proto`")));
+    assert!(service("shuffle", Kind::Service).is_some());
+    assert_eq!(wall("cli", Kind::Top, "gather", Kind::Service), None);
+    for kind in [Kind::Pure, Kind::Network, Kind::Proto, Kind::Driver] {
+        assert!(wall("room", kind, "gather", Kind::Service).is_some(), "{kind:?}");
     }
 }
 
 #[test]
-fn a_system_stays_clear_of_drivers_and_systems_even_if_the_table_allows_it() {
+fn a_proto_stays_clear_of_drivers_and_protos_even_if_the_table_allows_it() {
     assert!(check_walls(&table()).is_empty());
-    let text = TABLE.replace("`units`, `graph` |", "`units`, `net`, `gather` |").replace(
+    let text = TABLE.replace("`units`, `graph` |", "`units`, `net`, `gather-proto` |").replace(
         "| `net` | driver | sockets | `units` |",
-        "| `net` | driver | sockets | `replicate` |\n| `gather` | system | another | `units` |",
+        "| `net` | driver | sockets | `replicate-proto` |\n| `gather-proto` | proto | another | `units` |",
     );
     assert_eq!(
         lines(&check_walls(&Table::parse(&text).0)),
         [
-            "ARCHITECTURE.md:8: wall: driver `net` uses system `replicate`: take any machine, and join them in the cli",
-            "ARCHITECTURE.md:7: wall: system `replicate` uses driver `net`: return a machine and let the driver take it",
-            "ARCHITECTURE.md:7: wall: system `replicate` uses system `gather`: move what they share into a room below",
+            "ARCHITECTURE.md:8: wall: driver `net` uses proto `replicate-proto`: take any machine, and join them in a service",
+            "ARCHITECTURE.md:7: wall: proto `replicate-proto` uses driver `net`: return a machine and let the driver take it",
+            "ARCHITECTURE.md:7: wall: proto `replicate-proto` uses proto `gather-proto`: move what they share into a room below",
         ]
     );
 }
@@ -168,7 +184,9 @@ fn only_rooms_that_meet_the_machine_lift_bans() {
     for good in ["crates/net/src/lib.rs", "crates/cli/src/main.rs", "crates/graph/tests/it/main.rs"] {
         assert!(of_file(good, text).is_empty(), "{good}");
     }
-    for bad in ["crates/graph/src/lib.rs", "crates/replicate/src/tests/x.rs", "crates/unknown/src/lib.rs"] {
+    for bad in
+        ["crates/graph/src/lib.rs", "crates/replicate-proto/src/tests/x.rs", "crates/unknown/src/lib.rs"]
+    {
         assert_eq!(of_file(bad, text), ["3: lifted-ban"], "{bad}");
     }
     assert!(of_file("crates/graph/src/a.rs", "//! A.\n// not clippy::disallowed_methods\n").is_empty());

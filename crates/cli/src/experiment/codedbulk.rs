@@ -14,13 +14,13 @@
 
 use super::interactive::{Interactive, Totals};
 use crate::network::TopologyArgs;
-use crate::replicate::schemes::{Drawn, JOINT, ceilings, plans};
 use crate::run_dir::RunDir;
 use crate::stage::{Stage, make_file, make_keys};
 use anabranch_emu::{Emulation, EmulationOptions, LinkCounters, Report};
 use anabranch_graph::Topology;
-use anabranch_replicate::plan::survey::concurrent;
-use anabranch_replicate::plan::{Scheme, share_flows, share_flows_under, share_links};
+use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT, ceilings, plans};
+use anabranch_replicate_proto::plan::survey::concurrent;
+use anabranch_replicate_proto::plan::{Scheme, share_flows, share_flows_under, share_links};
 use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
 use anyhow::{Context as _, bail, ensure};
 use std::collections::BTreeMap;

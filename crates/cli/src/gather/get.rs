@@ -1,19 +1,18 @@
 //! `anabranch gather get`: pulls objects from many servers at once, verifies them, and gives them their names.
 
-pub mod connection;
-mod output;
-pub(crate) mod progress;
-mod run;
-pub mod targets;
+mod end;
+mod progress;
 
 use crate::exit::OrUsage as _;
-use anabranch_gather::msg::{Packet, SEAL_BYTES};
-use anabranch_gather::{BLOCK_BYTES_MIN, ClientConfig};
+use crate::keys::follow_files;
+use crate::process::asked_to_end;
+use anabranch_gather::{Get, GetConfig, GetError, Target, holders, place, read_manifest};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, ByteCount, Duration};
-use anyhow::ensure;
+use anyhow::{anyhow, ensure};
+use progress::Progress;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -26,7 +25,7 @@ pub struct Args {
     /// With NAME, the server there must have this name in its certificate. Without, any server with keys of the same set may
     /// answer.
     #[arg(value_name = "SERVER/OBJECT", value_parser = target)]
-    objects: Vec<targets::Target>,
+    objects: Vec<Target>,
     /// The BLAKE3 hash that the object must have, in hexadecimal: for one object that no manifest describes. Without, the
     /// hash that the first server names is trusted.
     #[arg(long, value_name = "HEX", value_parser = blake3_hash, conflicts_with = "manifest")]
@@ -70,15 +69,8 @@ pub struct Args {
     json: bool,
 }
 
-/// Bytes of a generation, about: enough blocks that a sum of some lost ones costs little, few enough to be soon whole.
-const GENERATION_BYTES: u32 = 256 << 10;
-/// The most and the fewest blocks to a generation.
-const BLOCKS: std::ops::RangeInclusive<u32> = 32..=256;
-/// The least memory: two generations of a pull and what the kernel hands over at once.
-const MEMORY_MIN: u64 = 16 << 20;
-
-fn target(text: &str) -> Result<targets::Target, String> {
-    targets::parse(text).map_err(|error| format!("{error:#}"))
+fn target(text: &str) -> Result<Target, String> {
+    Target::parse(text).map_err(|error| error.to_string())
 }
 
 fn blake3_hash(text: &str) -> Result<blake3::Hash, String> {
@@ -89,19 +81,31 @@ fn blake3_hash(text: &str) -> Result<blake3::Hash, String> {
 ///
 /// Errors: one line for the user. What became of the objects is the exit code.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let (targets, settings) = asked(args, quiet).or_usage()?;
+    let (targets, config, streams) = asked(args).or_usage()?;
     let identity =
         Identity::load(&CredentialFiles::in_set(&args.keys, System::Gather, Role::Operator, &args.client))?;
-    crate::process::runtime()?.block_on(run::run(targets, &identity, settings))
+    let mut shown = Progress::new(args.json, quiet, holders(&targets).len());
+    let report = crate::process::runtime()?.block_on(async {
+        let mut get = Get::new(&identity, targets, &config);
+        if streams {
+            get = get.streamed(Box::new(std::io::stdout()));
+        }
+        tokio::select! {
+            report = get.until(asked_to_end(), |event| shown.hear(event, streams)) => report.map_err(worded),
+            never = follow_files(&identity) => match never {},
+        }
+    });
+    shown.end();
+    Ok(end::say(&report?, args, streams, quiet))
 }
 
-/// What is asked for.
+/// What is asked for, how, and whether it goes to standard output.
 ///
 /// Errors: one line: what cannot be meant.
-fn asked(args: &Args, quiet: bool) -> anyhow::Result<(Vec<targets::Target>, run::Settings)> {
+fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
     let mut targets = args.objects.clone();
     if let Some(path) = &args.manifest {
-        targets.extend(targets::read_manifest(path)?);
+        targets.extend(read_manifest(path)?);
     }
     if let Some(hash) = &args.blake3 {
         ensure!(targets.len() == 1, "--blake3: it is for one object, not {}", targets.len());
@@ -116,50 +120,29 @@ fn asked(args: &Args, quiet: bool) -> anyhow::Result<(Vec<targets::Target>, run:
         targets.len()
     );
     ensure!(!(streams && args.json), "--output -: standard output takes the object, or --json, not both");
-    targets::place(&mut targets, &args.output, is_folder)?;
-    let headers = SEAL_BYTES + Packet::<()>::HEADER_BYTES;
-    let datagram = u32::try_from(args.datagram.as_u64()).unwrap_or(u32::MAX);
-    let most = anabranch_net::datagram::PAYLOAD_MAX as u32;
-    ensure!(
-        (headers + BLOCK_BYTES_MIN..=most).contains(&datagram),
-        "--datagram {}: must be {} to {most} bytes",
-        args.datagram,
-        headers + BLOCK_BYTES_MIN
-    );
-    let memory = args.memory.as_u64();
-    ensure!(
-        memory >= MEMORY_MIN,
-        "--memory {}: must be at least {}",
-        args.memory,
-        ByteCount::new(MEMORY_MIN)
-    );
-    let block_bytes = run::block_bytes(datagram);
-    let blocks_max = (GENERATION_BYTES / block_bytes).clamp(*BLOCKS.start(), *BLOCKS.end());
-    let defaults = ClientConfig::default();
-    let config = ClientConfig {
-        block_bytes,
-        block_bytes_safe: defaults.block_bytes_safe.min(block_bytes),
-        blocks_max,
+    place(&mut targets, &args.output, is_folder)?;
+    let config = GetConfig {
         link: args.link,
-        // Ethernet's, IP's and UDP's headers, and what authentication adds.
-        overhead_bytes: defaults.overhead_bytes + SEAL_BYTES,
-        feedback_every: FEEDBACK_EVERY,
+        memory: args.memory,
+        datagram: args.datagram,
         give_up: args.give_up,
-        ..defaults
-    };
-    config.check()?;
-    let settings = run::Settings {
-        config,
-        memory,
-        datagram,
-        streams,
         syncs: !args.no_sync,
         replace: args.replace,
-        json: args.json,
-        quiet,
+        progress_every: Duration::from_std(Progress::every(args.json)),
     };
-    Ok((targets, settings))
+    config.check().map_err(worded)?;
+    Ok((targets, config, streams))
 }
 
-/// More feedback than this does not help on the shortest ways, and costs both ends time.
-const FEEDBACK_EVERY: Duration = Duration::from_us(500);
+/// An error in the words of this command's options.
+fn worded(error: GetError) -> anyhow::Error {
+    match error {
+        GetError::Datagram { .. } | GetError::Memory { .. } => anyhow!("--{error}"),
+        GetError::MemoryForDatagrams => {
+            anyhow!(
+                "--memory: too little for a pull of datagrams so long: give more, or a shorter --datagram"
+            )
+        }
+        other => other.into(),
+    }
+}

@@ -1,19 +1,16 @@
 //! `anabranch gather ls`: which objects a server has.
 
-use super::control::farewell;
-use super::get::connection::{Greeted, greet};
-use super::get::targets::check_holder;
-use anabranch_gather::msg::{Control, NAME_BYTES_MAX};
+use anabranch_gather::{Entry, check_holder, list};
+use anabranch_gather_proto::msg::NAME_BYTES_MAX;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::text::printable;
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::Context as _;
 use serde::Serialize;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Which server, and how to reach it.
 #[derive(clap::Args)]
@@ -31,9 +28,6 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
-
-/// How long a server may take for a page.
-const PAGE_TIME: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 struct Place {
@@ -63,51 +57,22 @@ struct Row<'a> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, System::Gather, Role::Operator, &args.client);
     let identity = Identity::load(&files)?;
-    crate::process::runtime()?.block_on(list(args, &identity)).with_context(|| args.place.holder.clone())
+    crate::process::runtime()?.block_on(show(args, &identity)).with_context(|| args.place.holder.clone())
 }
 
-async fn list(args: &Args, identity: &Identity) -> anyhow::Result<ExitCode> {
+async fn show(args: &Args, identity: &Identity) -> anyhow::Result<ExitCode> {
     let Place { holder, prefix } = &args.place;
-    let Greeted { mut reader, .. } = greet(identity, holder).await?;
-    let gone = |error: std::io::Error| anyhow!("it {}", farewell(&error));
     let mut out = std::io::stdout().lock();
-    let mut after = String::new();
-    loop {
-        reader.write([Control::List { prefix: prefix.clone(), after: after.clone() }]).await.map_err(gone)?;
-        let next = loop {
-            let message = tokio::time::timeout(PAGE_TIME, reader.next()).await;
-            let message = message.with_context(|| format!("no answer in {} s", PAGE_TIME.as_secs()))?;
-            match message.map_err(gone)? {
-                Some(Control::Listed { object, bytes, modified_ns }) if args.json => {
-                    writeln!(
-                        out,
-                        "{}",
-                        serde_json::to_string(&Row { object: &object, bytes, modified_ns })?
-                    )?;
-                }
-                Some(Control::Listed { object, bytes, modified_ns }) => {
-                    writeln!(out, "{bytes:>16}  {}  {}", time(modified_ns), printable(&object))?;
-                }
-                Some(Control::ListEnd { next }) => {
-                    break next.map_err(|reason| anyhow!("{}", printable(&reason)))?;
-                }
-                Some(Control::Goodbye { reason }) => {
-                    bail!("it closed the connection: {}", printable(&reason))
-                }
-                Some(_) => {}
-                None => bail!("it closed the connection"),
-            }
-        };
-        match next {
-            // A server that names the same place again would keep this going for ever.
-            Some(next) => {
-                let is_further = Path::new(&next) > Path::new(&after);
-                ensure!(is_further, "it lists the same names again");
-                after = next;
-            }
-            None => return Ok(ExitCode::SUCCESS),
+    let each = |Entry { object, bytes, modified_ns }| {
+        if args.json {
+            let row = serde_json::to_string(&Row { object: &object, bytes, modified_ns })?;
+            writeln!(out, "{row}")
+        } else {
+            writeln!(out, "{bytes:>16}  {}  {}", time(modified_ns), printable(&object))
         }
-    }
+    };
+    list(identity, holder, prefix, each).await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A time as in `2026-11-23 08:46:48`, in UTC.

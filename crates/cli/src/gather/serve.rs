@@ -1,39 +1,17 @@
 //! `anabranch gather serve`: lets clients pull the files of a folder.
-//!
-//! One UDP socket for all clients, one TLS connection for each. What a client may have is bounded: connections, pulls, memory
-//! and rate. No packet leaves before the client has proved its address twice: by its connection, and by an authenticated
-//! datagram from where it takes packets. Read [`Args`] and `session` first.
-
-mod files;
-mod hashes;
-mod listing;
-mod session;
-mod share;
 
 use crate::exit::OrUsage as _;
-use crate::folder::secrets::{keep_outside, warn_of_any};
+use crate::keys::follow;
 use crate::network;
-use anabranch_gather::ServerConfig;
-use anabranch_gather::msg::Feedback;
-use anabranch_net::admission::{Admission, AdmissionLimits, Places};
-use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
-use anabranch_net::identity::Identity;
+use crate::process::{asked_to_end, raise_descriptor_limit, runtime};
+use anabranch_gather::{ServeConfig, ServeError, Server};
 use anabranch_net::keys::{Role, System};
-use anabranch_net::refusals::Refusals;
-use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, ByteCount, Duration};
-use anyhow::Context as _;
-use files::Files;
-use hashes::Hashes;
-use share::Share;
-use std::collections::BTreeMap;
+use anyhow::anyhow;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
-use tokio::sync::mpsc;
 
 /// How to run it.
 #[derive(clap::Args)]
@@ -81,172 +59,60 @@ pub struct Args {
     key_packets: Option<u64>,
 }
 
-/// Datagrams of a client that wait for its session; more are dropped, as a full socket would.
-const WAITING_MAX: usize = 1_024;
-/// Of all places for clients, one identity may have one in so many.
-pub const CLIENT_SHARE: usize = 4;
-/// Descriptors of a connection besides its pulls: itself, its timer, and a file that is hashed.
-const CONNECTION_DESCRIPTORS: u64 = 3;
-/// Descriptors besides clients' connections and pulls: the runtime, the folder, files that are hashed, the terminal.
-const OWN_DESCRIPTORS: u64 = 128;
-/// The time that packets which are due may leave together.
-const QUANTUM: Duration = Duration::from_us(150);
+/// An error in the words of this command's options.
+fn worded(error: ServeError) -> anyhow::Error {
+    match error {
+        ServeError::Zero { setting } => anyhow!("--{} 0: must be at least 1", setting.replace('_', "-")),
+        ServeError::Cache(error) => anyhow!("--cache: {error}"),
+        ServeError::Descriptors { clients_max, pulls_max, needed, descriptors } => anyhow!(
+            "--clients-max {clients_max} and --pulls-max {pulls_max} may need {needed} descriptors, and there are \
+             {descriptors} (ulimit -Hn): choose less, or allow more"
+        ),
+        other => other.into(),
+    }
+}
 
-/// The longest datagram that a client sends: a feedback.
-const DATAGRAM_BYTES_MAX: usize = OVERHEAD_BYTES + Feedback::BYTES_MAX as usize;
-
-/// A datagram, and where it comes from.
-type Arriving = (SocketAddr, Vec<u8>);
-/// Where a session's datagrams go.
-type Datagrams = mpsc::Sender<Arriving>;
-
-/// What sessions share.
-pub struct Shared {
-    socket: DatagramSocket,
-    files: Files,
-    hashes: Hashes,
-    config: ServerConfig,
-    /// Where clients send datagrams.
-    port: u16,
-    /// Where each channel's datagrams go.
-    channels: Mutex<BTreeMap<u64, Datagrams>>,
-    /// Places of clients that have said who they are, with what each has besides connections.
-    places: Places<Share>,
-    /// How many there have been.
-    connections: AtomicU64,
-    refusals: Refusals,
-    idle: std::time::Duration,
-    key_packets: Option<u64>,
-    /// Datagrams of no channel that is open, and those that a session had no room for.
-    strays: AtomicU64,
-    crowded: AtomicU64,
+/// The same, as wrong usage where it is that.
+fn sorted(error: ServeError) -> anyhow::Error {
+    let is_usage =
+        matches!(error, ServeError::Folder { .. } | ServeError::Zero { .. } | ServeError::Inside(_));
+    let error = worded(error);
+    if is_usage { Err::<(), _>(error).or_usage().expect_err("it is one") } else { error }
 }
 
 /// Runs it until it is told to end.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let files = Files::below(&args.dir).with_context(|| {
-        format!("{}: make this folder, or name the one that holds the files", args.dir.display())
-    });
-    let files = files.or_usage()?;
-    let least = |what: &str, number: usize| match number {
-        0 => Err(anyhow::anyhow!("{what} 0: must be at least 1")),
-        _ => Ok(()),
-    };
-    least("--clients-max", args.clients_max).or_usage()?;
-    least("--pulls-max", args.pulls_max).or_usage()?;
-    let hashes = match &args.cache {
-        None => Hashes::new(),
-        Some(path) => {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            keep_outside(&args.dir, [folder.unwrap_or(Path::new("."))])
-                .map_err(anyhow::Error::from)
-                .or_usage()?;
-            Hashes::kept_in(path).context("--cache")?
-        }
-    };
-    let of_server = CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name);
-    let secrets = [args.keys.as_path(), &of_server.ca, &of_server.certificate, &of_server.key];
-    keep_outside(&args.dir, secrets).or_usage()?;
-    warn_of_any(files.folder());
-    let identity = Identity::load(&of_server)?;
-    let config = ServerConfig {
-        pulls_max: args.pulls_max,
+    raise_descriptor_limit();
+    let credentials = CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name);
+    let config = ServeConfig {
+        dir: args.dir.clone(),
+        listen: args.listen,
+        advertise_port: args.advertise_port,
+        credentials,
+        secrets: vec![args.keys.clone()],
         rate_max: args.rate_max,
-        memory_max: args.memory,
+        clients_max: args.clients_max,
+        pulls_max: args.pulls_max,
+        memory: args.memory,
         give_up: args.give_up,
-        quantum: QUANTUM,
-        ..ServerConfig::default()
+        idle: args.idle,
+        cache: args.cache.clone(),
+        key_packets: args.key_packets,
     };
-    let descriptors = crate::process::raise_descriptor_limit();
-    let half_open = AdmissionLimits::for_descriptors(descriptors);
-    let pulls = (args.clients_max as u64).saturating_mul(args.pulls_max as u64 + CONNECTION_DESCRIPTORS);
-    let needed = pulls.saturating_add(half_open.descriptors() + OWN_DESCRIPTORS);
-    anyhow::ensure!(
-        needed <= descriptors,
-        "--clients-max {} and --pulls-max {} may need {needed} descriptors, and there are {descriptors} (ulimit -Hn): \
-         choose less, or allow more",
-        args.clients_max,
-        args.pulls_max
-    );
-    crate::process::runtime()?.block_on(async {
-        let listener = anabranch_net::socket::listen(args.listen)?;
-        // Port 0 is any that is free: both have the same.
-        let at = listener.local_addr()?;
-        let socket = DatagramSocket::bind(at, &DatagramOptions::default())?;
-        let shared = Arc::new(Shared {
-            socket,
-            files,
-            hashes,
-            config,
-            port: args.advertise_port.unwrap_or(at.port()),
-            channels: Mutex::default(),
-            places: Places::new(args.clients_max, args.clients_max.div_ceil(CLIENT_SHARE), Share::new),
-            connections: AtomicU64::new(0),
-            refusals: Refusals::default(),
-            idle: args.idle.to_std(),
-            key_packets: args.key_packets,
-            strays: AtomicU64::new(0),
-            crowded: AtomicU64::new(0),
-        });
+    runtime()?.block_on(async {
+        let mut server = Server::start(config).await.map_err(sorted)?;
         if !quiet {
-            eprintln!("{} serves {} on {at}", args.name, args.dir.display());
+            eprintln!("{} serves {} on {}", args.name, args.dir.display(), server.address());
         }
+        let identity = server.identity().clone();
         tokio::select! {
-            result = demultiplex(&shared) => result.map(|never| match never {}),
-            never = accept(&shared, &listener, &identity, half_open) => match never {},
-            never = crate::keys::follow(&identity) => match never {},
-            () = crate::process::asked_to_end() => {
-                let (strays, crowded) = (shared.strays.load(Relaxed), shared.crowded.load(Relaxed));
-                tracing::info!(strays, crowded, "server ends");
-                Ok(ExitCode::SUCCESS)
-            }
+            error = server.failed() => return Err(error.into()),
+            never = follow(&identity) => match never {},
+            () = asked_to_end() => {}
         }
+        server.stop().await;
+        Ok(ExitCode::SUCCESS)
     })
-}
-
-/// What a fuzzer does with bytes that may be a file of hashes.
-pub fn exercise_cache(bytes: &[u8]) {
-    hashes::exercise(bytes);
-}
-
-/// Hands datagrams to the sessions they are for.
-async fn demultiplex(shared: &Shared) -> anyhow::Result<std::convert::Infallible> {
-    let mut batch = Batch::with_messages(8);
-    loop {
-        shared.socket.recv(&mut batch).await?;
-        let channels = shared.channels.lock().expect("nobody panics with it");
-        for datagram in batch.datagrams() {
-            let is_short = datagram.bytes.len() <= DATAGRAM_BYTES_MAX;
-            let id = ChannelId::of(datagram.bytes).filter(|_| is_short);
-            let session = id.and_then(|id| channels.get(&id.0));
-            let Some(session) = session else {
-                shared.strays.fetch_add(1, Relaxed);
-                continue;
-            };
-            if session.try_send((datagram.from, datagram.bytes.to_vec())).is_err() {
-                shared.crowded.fetch_add(1, Relaxed);
-            }
-        }
-    }
-}
-
-async fn accept(
-    shared: &Arc<Shared>,
-    listener: &tokio::net::TcpListener,
-    identity: &Identity,
-    half_open: AdmissionLimits,
-) -> std::convert::Infallible {
-    let admission = Admission::new(half_open);
-    loop {
-        let arrival = admission.accept(listener).await;
-        let (shared, identity) = (Arc::clone(shared), identity.clone());
-        tokio::spawn(async move {
-            let from = arrival.from();
-            if let Err(error) = session::run(&shared, &identity, arrival).await {
-                tracing::debug!(%from, "{error:#}");
-            }
-        });
-    }
 }

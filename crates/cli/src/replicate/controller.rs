@@ -1,12 +1,13 @@
 //! `anabranch replicate controller`: plans transfers, installs them, and sees them through.
 
 use crate::network::{self, TopologyArgs};
-use anabranch_api::{Controller, ControllerConfig, ServeConfig, Server};
+use anabranch_http::{ServeConfig, Server};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
-use anabranch_replicate::coordinator::{DefaultPlanner, JointConfig};
+use anabranch_replicate::{Controller, ControllerConfig};
+use anabranch_replicate_proto::coordinator::{DefaultPlanner, JointConfig};
 use anabranch_units::Duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;

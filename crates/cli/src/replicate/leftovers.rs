@@ -1,7 +1,7 @@
 //! `anabranch replicate leftovers`: what is left of files that did not arrive whole, listed and removed.
 
-use crate::folder::{Folder, Links, shown};
-use crate::partial::leftovers::{Leftover, find};
+use anabranch_disk::folder::{Folder, Links, shown};
+use anabranch_disk::partial::leftovers::{Leftover, find};
 use anabranch_units::{ByteCount, Duration};
 use anyhow::Context as _;
 use std::path::PathBuf;

@@ -1,10 +1,11 @@
 //! `anabranch replicate plan`: what a transfer would do, as a table, JSON or a picture. Nothing is sent.
 
 use crate::network::{self, TopologyArgs};
+use crate::shown::size;
 use anabranch_graph::Topology;
-use anabranch_replicate::draw::{self, Theme};
-use anabranch_replicate::plan::survey::{Survey, survey_joint, survey_random, survey_triples};
-use anabranch_replicate::plan::{Choice, Comparison, Plan, Planned, Planner, Request, Scheme};
+use anabranch_replicate_proto::draw::{self, Theme};
+use anabranch_replicate_proto::plan::survey::{Survey, survey_joint, survey_random, survey_triples};
+use anabranch_replicate_proto::plan::{Choice, Comparison, Plan, Planned, Planner, Request, Scheme};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, Seed, time_in_words};
 use anyhow::{Context as _, ensure};
 use std::collections::BTreeMap;
@@ -230,11 +231,6 @@ fn passes_in(size: ByteCount, rate: BitRate) -> std::time::Duration {
     std::time::Duration::new(u64::try_from(ns / NS).unwrap_or(u64::MAX), (ns % NS) as u32)
 }
 
-/// A size as people say it, in decimal units as rates are.
-pub(super) fn shown(size: ByteCount) -> indicatif::DecimalBytes {
-    indicatif::DecimalBytes(size.as_u64())
-}
-
 /// Sites and links that a plan must leave alone, by name.
 pub type Avoid<'a> = (&'a [String], &'a [String]);
 
@@ -399,7 +395,7 @@ fn table(
         } else {
             time_in_words(effort.time)
         };
-        let traffic = shown(effort.traffic);
+        let traffic = size(effort.traffic);
         let _ = writeln!(
             out,
             "\n{} at {}{held}: {time}; {traffic} over all links, which are:",
@@ -407,7 +403,7 @@ fn table(
         );
         for (id, bytes) in effort.links {
             let link = topology.link(id);
-            let _ = writeln!(out, "  {} - {}: {}", name(link.from), name(link.to), shown(bytes));
+            let _ = writeln!(out, "  {} - {}: {}", name(link.from), name(link.to), size(bytes));
         }
     }
     out

@@ -1,19 +1,19 @@
 //! `anabranch replicate send`: asks the controller for a transfer and watches it to its end.
 
-use super::plan::{Sending, shown};
+use super::plan::Sending;
 use super::watch::{Output, broken_off, may_go_on, watch};
 use crate::network;
-use anabranch_api::Client;
-use anabranch_api::wire::{
-    DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest, TopologyView,
-};
 use anabranch_graph::{DELAY_MAX, LinkProperties, Place, Topology};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
-use anabranch_replicate::control::{Priority, TransferId};
-use anabranch_replicate::coordinator::{CorruptPolicy, SchemeChoice, Submitted};
-use anabranch_replicate::name::normal;
+use anabranch_pieces::name::normal;
+use anabranch_replicate::Client;
+use anabranch_replicate::wire::{
+    DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest, TopologyView,
+};
+use anabranch_replicate_proto::control::{Priority, TransferId};
+use anabranch_replicate_proto::coordinator::{CorruptPolicy, SchemeChoice, Submitted};
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount, Duration as Span};
 use anyhow::Context as _;
@@ -356,7 +356,12 @@ fn dry_run(
 ) -> anyhow::Result<ExitCode> {
     let scheme = serde_json::to_value(args.scheme)?;
     if !args.json {
-        println!("{} at {}: {}\n", printable(&request.source_path), printable(&request.source), shown(size));
+        println!(
+            "{} at {}: {}\n",
+            printable(&request.source_path),
+            printable(&request.source),
+            crate::shown::size(size)
+        );
     }
     super::plan::show(
         topology,
@@ -415,14 +420,14 @@ mod tests {
     /// #17: a delay of more than 213 days overflowed.
     #[test]
     fn a_controllers_link_may_take_an_hour_and_no_longer() {
-        let site = |id, name: &str| anabranch_api::wire::SiteView {
+        let site = |id, name: &str| anabranch_replicate::wire::SiteView {
             id,
             name: name.to_owned(),
             up: true,
             latitude_deg: None,
             longitude_deg: None,
         };
-        let link = |delay_us| anabranch_api::wire::LinkView {
+        let link = |delay_us| anabranch_replicate::wire::LinkView {
             id: 0,
             from: "a".to_owned(),
             to: "b".to_owned(),

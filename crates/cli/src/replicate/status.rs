@@ -2,12 +2,12 @@
 
 mod page;
 
-use super::plan::shown;
 use super::send::ControllerArgs;
-use super::watch::{Output, fitted, watch};
-use anabranch_api::wire::{SiteView, TransferView};
-use anabranch_replicate::control::TransferId;
-use anabranch_replicate::coordinator::Verdict;
+use super::watch::{Output, watch};
+use crate::shown::{fitted, size};
+use anabranch_replicate::wire::{SiteView, TransferView};
+use anabranch_replicate_proto::control::TransferId;
+use anabranch_replicate_proto::coordinator::Verdict;
 use anabranch_units::text::printable;
 use anabranch_units::{ByteCount, time_in_words};
 use std::process::ExitCode;
@@ -176,7 +176,7 @@ fn row(view: &TransferView, now_ms: u64) -> [String; 9] {
         view.id.to_string(),
         printable(&view.source).into_owned(),
         fitted(&printable(&view.source_path), NAME_CHARS),
-        view.length_bytes.map_or("-".into(), |n| shown(ByteCount::new(n)).to_string()),
+        view.length_bytes.map_or("-".into(), |n| size(ByteCount::new(n)).to_string()),
         view.scheme.map_or("-".into(), |s| format!("{s}{with}")),
         state,
         view.began_unix_ms.and_then(utc).unwrap_or_else(|| "-".to_owned()),
@@ -196,8 +196,8 @@ fn utc(unix_ms: u64) -> Option<String> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use anabranch_api::wire::{DestinationView, HopRequest};
-    use anabranch_replicate::coordinator::{Outcome, PhaseName, SchemeChoice};
+    use anabranch_replicate::wire::{DestinationView, HopRequest};
+    use anabranch_replicate_proto::coordinator::{Outcome, PhaseName, SchemeChoice};
 
     pub(in super::super) fn view(id: u64, path: &str) -> TransferView {
         let to = |site: &str| DestinationView {

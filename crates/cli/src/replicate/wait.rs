@@ -2,8 +2,8 @@
 
 use super::send::ControllerArgs;
 use super::watch::{Output, watch_outcome};
-use anabranch_replicate::control::TransferId;
-use anabranch_replicate::coordinator::Outcome;
+use anabranch_replicate_proto::control::TransferId;
+use anabranch_replicate_proto::coordinator::Outcome;
 use anabranch_units::Duration;
 use anyhow::Context as _;
 use std::process::ExitCode;

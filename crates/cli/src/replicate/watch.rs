@@ -5,16 +5,15 @@
 
 mod shown;
 
-use super::plan::shown as shown_size;
-use crate::gather::get::progress::rate;
-use anabranch_api::wire::TransferView;
-use anabranch_api::{Client, ClientError, WatchItem};
-use anabranch_replicate::control::TransferId;
-use anabranch_replicate::coordinator::{EventKind, Outcome, Verdict};
+use crate::shown::{rate, size};
+use anabranch_http::ClientError;
+use anabranch_replicate::wire::TransferView;
+use anabranch_replicate::{Client, WatchItem};
+use anabranch_replicate_proto::control::TransferId;
+use anabranch_replicate_proto::coordinator::{EventKind, Outcome, Verdict};
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount};
 use shown::Shown;
-pub(super) use shown::fitted;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -254,7 +253,7 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
 
 /// How it was done, as far as anything was.
 fn facts(summary: &Summary<'_>, view: &TransferView) -> String {
-    let Some(length) = view.length_bytes.map(|n| shown_size(ByteCount::new(n))) else { return String::new() };
+    let Some(length) = view.length_bytes.map(|n| size(ByteCount::new(n))) else { return String::new() };
     let mut facts = Vec::new();
     let counted = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     if summary.was_there {
@@ -280,7 +279,7 @@ fn facts(summary: &Summary<'_>, view: &TransferView) -> String {
 mod tests {
     use super::*;
     use crate::replicate::status::tests::view;
-    use anabranch_replicate::plan::Scheme;
+    use anabranch_replicate_proto::plan::Scheme;
 
     /// #17: each cause stood in the table and below it, behind 180 columns of blanks.
     #[test]

@@ -1,14 +1,15 @@
 //! `anabranch shuffle coordinator`: hears of flows from hosts' agents, and says how fast each may be.
 
-use super::allocator::Name;
+use super::allocator;
 use crate::network;
-use anabranch_api::shuffle::{CoordinatorService, CoordinatorServiceConfig};
-use anabranch_api::{ServeConfig, Server};
+use anabranch_http::{ServeConfig, Server};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
-use anabranch_shuffle::hosts::Hosts;
+use anabranch_shuffle::{CoordinatorService, CoordinatorServiceConfig};
+use anabranch_shuffle_proto::Scheduler;
+use anabranch_shuffle_proto::hosts::Hosts;
 use anyhow::Context as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -37,8 +38,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
     /// The scheduler: the rule by which rates are set. docs/shuffle.md says which to choose.
-    #[arg(long, value_enum, default_value_t = Name::ChasePlus)]
-    allocator: Name,
+    #[arg(long, value_parser = allocator::parser(), default_value_t)]
+    allocator: Scheduler,
 }
 
 /// Descriptors besides those of connections: the store, the runtime, the terminal.
@@ -62,7 +63,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::check_descriptors(descriptors, serve.descriptors() + OWN_DESCRIPTORS);
     crate::process::runtime()?.block_on(async {
         let config = CoordinatorServiceConfig {
-            allocator_name: allocator.text(),
+            allocator_name: allocator.name().to_owned(),
             hosts,
             ..CoordinatorServiceConfig::new(move || allocator.make(), &args.store)
         };
@@ -72,7 +73,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             eprintln!(
                 "coordinator listens on https://{}; {} decides",
                 server.local_addr()?,
-                allocator.text()
+                allocator.name()
             );
         }
         tokio::select! {

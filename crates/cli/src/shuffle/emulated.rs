@@ -2,17 +2,19 @@
 //!
 //! Everything is this binary: `shuffle keys` makes certificates in a temporary folder, `shuffle coordinator` runs in its host,
 //! `shuffle agent` in each host that sends or receives, and the programs that send announce their flows over the agents' sockets.
-//! Agents are told what a link carries of data, as limits count no headers. Leaves out: the flows (`emulate`). Read [`Coordination`] first.
+//! Agents are told what a link carries of data, as limits count no headers. Leaves out: the flows (`emu::scenario`). Read [`Emulated`] and [`Coordination`] first.
 
 use super::agent::SILENT;
-use super::simulated::Shuffle;
-use crate::emulate::agent::Seen;
+use crate::emulate::programs::{end, ours, start};
 use anabranch_emu::Emulation;
-use anabranch_sim::{Plan, TransferRow};
-use anabranch_units::{BitRate, ByteCount, SiteId};
+use anabranch_emu::scenario::{Announce, Rehearsal, Running, ScenarioError, Seen, SeenFlow, System};
+use anabranch_shuffle_proto::simulated::{Shuffle, report_transfers};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::traffic::Start;
+use anabranch_sim::{Plan, TransferRow, WorkloadRow};
+use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
 use anyhow::{Context as _, ensure};
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead as _, BufReader};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -23,40 +25,110 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 7190;
 /// The longest that agents may take to join.
 const JOIN_MAX: Duration = Duration::from_secs(20);
-/// The longest that agents, and then the coordinator, may take to end before they are killed.
-const END_MAX: Duration = Duration::from_secs(5);
 
-/// A workload with the numbers of its flows.
-pub(crate) struct Shuffled {
-    pub(crate) shuffle: Shuffle,
-    /// By name, with flows and their sizes.
-    pub(crate) transfers: Vec<(String, Vec<(u32, ByteCount)>)>,
+/// `shuffle` in emulated scenarios.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Emulated;
+
+impl System for Emulated {
+    fn kind(&self) -> &'static str {
+        "shuffle"
+    }
+    fn rehearse(
+        &self,
+        workload: &SystemWorkload,
+        plan: &Plan,
+        field: &str,
+    ) -> Result<Box<dyn Rehearsal>, ScenarioError> {
+        let shuffle = anabranch_shuffle_proto::simulated::plan(workload, plan.network(), field);
+        Ok(Box::new(Workload(shuffle.map_err(|error| ScenarioError::new(error.to_string()))?)))
+    }
 }
 
-impl Shuffled {
-    /// What became of transfers, of the workload with this number.
-    pub(crate) fn transfers(&self, workload_index: u16, seen: &Seen) -> Vec<TransferRow> {
-        let row = |(name, numbers): &(String, Vec<(u32, ByteCount)>)| {
-            let flows = || numbers.iter().map(|(number, _)| seen.flows.get(number));
-            let ends: Option<Vec<u64>> = flows().map(|flow| flow?.whole_ns).collect();
-            let started_ns = flows().filter_map(|flow| flow?.start_ns).min().unwrap_or(0);
+/// A workload, looked up.
+struct Workload(Shuffle);
+
+/// A flow's transfer, by its place in [`Shuffling::transfers`], and the flow's size.
+type Flow = (usize, ByteCount);
+
+impl Workload {
+    fn starts(&self) -> impl Iterator<Item = (usize, Start)> {
+        let transfers = self.0.transfers().enumerate();
+        transfers.flat_map(|(number, (_, starts))| starts.map(move |start| (number, start)))
+    }
+}
+
+impl Rehearsal for Workload {
+    fn flows(&self) -> Vec<Start> {
+        self.starts().map(|(_, start)| start).collect()
+    }
+    fn priority(&self) -> u8 {
+        self.0.priority()
+    }
+    fn start(&self, emulation: &Emulation, plan: &Plan, _: Seed) -> Result<Box<dyn Running>, ScenarioError> {
+        let control = self.0.has_coordinator().then(|| Coordination::start(emulation, plan, &self.0));
+        let control = control.transpose().map_err(|error| ScenarioError::new(format!("{error:#}")))?;
+        let transfers = self.0.transfers().map(|(name, _)| name.to_owned()).collect();
+        let size = |start: Start| start.size.unwrap_or_default();
+        let flows = self.starts().map(|(transfer, start)| (transfer, size(start))).collect();
+        Ok(Box::new(Shuffling { transfers, flows, control }))
+    }
+}
+
+/// A workload under way.
+struct Shuffling {
+    transfers: Vec<String>,
+    /// In the order of [`Rehearsal::flows`].
+    flows: Vec<Flow>,
+    control: Option<Coordination>,
+}
+
+impl Running for Shuffling {
+    fn announce(&self, site: SiteId, flow: usize) -> Option<Announce> {
+        let socket = self.control.as_ref()?.socket(site);
+        let (transfer, size) = self.flows[flow];
+        let line: [(&str, Value); 2] =
+            [("transfer", self.transfers[transfer].as_str().into()), ("size_bytes", size.as_u64().into())];
+        let line = line.map(|(field, value)| (field.to_owned(), value)).into_iter().collect();
+        Some(Announce { socket, line })
+    }
+
+    fn work(&mut self, _: &Emulation, _: Duration) -> Result<(), ScenarioError> {
+        Ok(())
+    }
+
+    fn distrust(&self) -> Option<String> {
+        self.control.as_ref().and_then(Coordination::distrust)
+    }
+
+    fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<TransferRow> {
+        let mut of = vec![Vec::new(); self.transfers.len()];
+        for ((transfer, size), number) in self.flows.iter().zip(numbers) {
+            of[*transfer].push((seen.flows.get(number), size.as_u64()));
+        }
+        let row_of = |(name, flows): (&String, Vec<(Option<&SeenFlow>, u64)>)| {
+            let ends: Option<Vec<u64>> = flows.iter().map(|(flow, _)| (*flow)?.whole_ns).collect();
+            let started_ns = flows.iter().filter_map(|(flow, _)| (*flow)?.start_ns).min().unwrap_or(0);
             let took_ns =
                 ends.and_then(|ends| ends.into_iter().max()).map(|end| end.saturating_sub(started_ns));
             TransferRow {
-                workload_index,
+                workload_index: 0,
                 transfer: name.clone(),
-                flows: numbers.len() as u64,
-                size_bytes: numbers.iter().map(|(_, size)| size.as_u64()).sum(),
+                flows: flows.len() as u64,
+                size_bytes: flows.iter().map(|(_, size)| size).sum(),
                 started_s: started_ns as f64 / 1e9,
                 tct_us: took_ns.map(|ns| ns as f64 / 1e3),
             }
         };
-        self.transfers.iter().map(row).collect()
+        let transfers: Vec<TransferRow> = self.transfers.iter().zip(of).map(row_of).collect();
+        let times = transfers.iter().filter_map(|transfer| transfer.tct_us).collect();
+        report_transfers(times, transfers.len(), row);
+        transfers
     }
 }
 
 /// A coordinator and agents under way.
-pub(crate) struct Coordination {
+struct Coordination {
     folder: tempfile::TempDir,
     /// Agents first: each lifts what it has set, and takes its leave, before the coordinator goes.
     programs: Vec<Child>,
@@ -68,7 +140,7 @@ impl Coordination {
     /// Starts them and waits until all agents have joined.
     ///
     /// Errors: the system's; agents that do not join in time.
-    pub(crate) fn start(emulation: &Emulation, plan: &Plan, shuffle: &Shuffle) -> anyhow::Result<Self> {
+    fn start(emulation: &Emulation, plan: &Plan, shuffle: &Shuffle) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("anabranch-shuffle-").tempdir()?;
         let path = |name: &str| folder.path().join(name);
         let site = |host: u16| plan.network().hosts()[usize::from(host)];
@@ -80,7 +152,7 @@ impl Coordination {
 
         let coordinator_site = site(shuffle.coordinator_host());
         let address = format!("{}:{PORT}", emulation.site_address(coordinator_site));
-        let allocator = shuffle.allocator().context("who has no coordinator needs no control")?.text();
+        let allocator = shuffle.allocator().context("who has no coordinator needs no control")?;
         let mut control = Self { programs: Vec::new(), folder, silences: Arc::default() };
         let path = |name: &str| control.folder.path().join(name);
         let mut coordinator = ours();
@@ -88,7 +160,7 @@ impl Coordination {
             "shuffle",
             "coordinator",
             "--allocator",
-            &allocator,
+            allocator.name(),
             "--listen",
             &address,
             "--keys",
@@ -121,27 +193,11 @@ impl Coordination {
     }
 
     /// Starts a program in a site, and waits for its first line.
-    fn spawn(&self, emulation: &Emulation, site: SiteId, mut command: Command) -> anyhow::Result<Child> {
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = emulation.spawn(site, command)?;
-        let mut said = BufReader::new(child.stderr.take().context("its output is a pipe")?);
-        let mut line = String::new();
-        said.read_line(&mut line)?;
-        let is_there = child.try_wait()?.is_none() && !line.is_empty();
-        // Whatever it says later, nobody must make it wait.
+    fn spawn(&self, emulation: &Emulation, site: SiteId, command: Command) -> anyhow::Result<Child> {
         let silences = self.silences.clone();
-        std::thread::spawn(move || {
-            for line in said.lines().map_while(Result::ok) {
-                silences.fetch_add(line.contains(SILENT).into(), Ordering::Relaxed);
-                eprintln!("site {site}: {line}");
-            }
-        });
-        if !is_there {
-            let _ = child.kill();
-            let _ = child.wait();
-            anyhow::bail!("site {site}: {}", line.trim());
-        }
-        Ok(child)
+        start(emulation, site, command, move |line| {
+            silences.fetch_add(line.contains(SILENT).into(), Ordering::Relaxed);
+        })
     }
 
     /// Waits until all agents have joined.
@@ -173,14 +229,14 @@ impl Coordination {
     }
 
     /// What speaks against the run: limits that were not there.
-    pub(crate) fn distrust(&self) -> Option<String> {
+    fn distrust(&self) -> Option<String> {
         let silences = self.silences.load(Ordering::Relaxed);
         let why = "agents were without their coordinator for a second, and no flow had a limit";
         (silences > 0).then(|| format!("{silences} times {why}: free a processor"))
     }
 
     /// Where the agent of a site listens.
-    pub(crate) fn socket(&self, site: SiteId) -> PathBuf {
+    fn socket(&self, site: SiteId) -> PathBuf {
         self.folder.path().join(format!("{}.sock", name(site)))
     }
 }
@@ -195,31 +251,52 @@ impl Drop for Coordination {
     }
 }
 
-/// Tells these to end, all at once, and waits for them.
-fn end(programs: &mut [Child]) {
-    for child in &*programs {
-        if let Some(pid) = Pid::from_raw(child.id() as i32) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-    }
-    let began = Instant::now();
-    for child in programs {
-        while matches!(child.try_wait(), Ok(None)) && began.elapsed() < END_MAX {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-}
-
 /// What the agent of a site is called.
 fn name(site: SiteId) -> String {
     format!("h{}", site.0)
 }
 
-/// This binary.
-fn ours() -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "anabranch".into()));
-    command.stdin(Stdio::null());
-    command
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_shuffle_proto::simulated::Simulated;
+    use anabranch_sim::scenario::{self, Workload as Asked};
+
+    #[test]
+    fn a_transfer_ends_when_the_last_of_its_flows_does() {
+        let text = r#"
+            [network]
+            topology = "star"
+            hosts = 3
+            rate = "10 Mbit/s"
+            [workload]
+            kind = "shuffle"
+            transfers.t.start = "1 s"
+            transfers.t.flows = [
+                { from = "h0", to = "h2", size = "10 kB" },
+                { from = "h1", to = "h2", size = "20 kB", start = "5 ms" },
+            ]
+        "#;
+        let points = scenario::read("test.toml", text, &[]).expect("a good scenario");
+        let read = |_: &str| unreachable!("it names no file");
+        let plan = Plan::with_systems(points[0].scenario.clone(), &read, &[&Simulated]).expect("a good plan");
+        let Asked::System(workload) = &plan.scenario().workload[0] else { panic!("a system's") };
+        let shuffle = anabranch_shuffle_proto::simulated::plan(workload, plan.network(), "w").expect("good");
+        let workload = Workload(shuffle);
+        let flows = workload.flows();
+        assert_eq!(flows.len(), 2);
+        assert_eq!((flows[1].at.as_ns(), flows[1].size), (1_005_000_000, Some(ByteCount::new(20_000))));
+        let flows = workload.starts().map(|(of, start)| (of, start.size.unwrap_or_default())).collect();
+        let running = Shuffling { transfers: vec!["t".to_owned()], flows, control: None };
+        assert!(running.announce(SiteId(0), 0).is_none(), "nobody hears of flows without a coordinator");
+        let mut seen = Seen::default();
+        let flow =
+            |start_ns, whole_ns| SeenFlow { start_ns: Some(start_ns), whole_ns, ..SeenFlow::default() };
+        seen.flows.insert(4, flow(1_000_000_000, Some(1_500_000_000)));
+        seen.flows.insert(7, flow(1_005_000_000, None));
+        let tct_us = |seen: &Seen| running.report(seen, &[4, 7], &mut WorkloadRow::default())[0].tct_us;
+        assert_eq!(tct_us(&seen), None, "its last flow is not whole");
+        seen.flows.insert(7, flow(1_005_000_000, Some(2_250_000_000)));
+        assert_eq!(tct_us(&seen), Some(1_250_000.0));
+    }
 }

@@ -1,10 +1,11 @@
 //! `anabranch shuffle replay`: recorded transfers on one switch, under one scheduler after the other.
 
-use super::allocator::Name;
+use super::allocator;
 use crate::run_dir::RunDir;
 use crate::simulate::parquet;
 use anabranch_fluid::bound::{self, Effort};
 use anabranch_fluid::{Network, Outcome, TransferId, benchmark, coflowsim, run as run_flows, run_in_epochs};
+use anabranch_shuffle_proto::Scheduler;
 use anabranch_sim::stats::{mean, percentile};
 use anabranch_units::{BitRate, Instant};
 use anyhow::Context as _;
@@ -22,8 +23,8 @@ pub struct Args {
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
     /// The schedulers to run, one after the other. Without: all but chase-without-conservation and the variants of chase+.
-    #[arg(long = "allocator", value_name = "NAME", value_enum)]
-    allocators: Vec<Name>,
+    #[arg(long = "allocator", value_name = "NAME", value_parser = allocator::parser())]
+    allocators: Vec<Scheduler>,
     /// Count by the rules of CoflowSim, the field's reference simulator: its epochs, ports and rounding. For varys and fifo
     /// only.
     #[arg(long, conflicts_with_all = ["port_rate", "faster"])]
@@ -137,22 +138,20 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let bound_mean_s = bound.map(|bound| bound.mean_s());
     let mut rows = Vec::new();
     let mut times: Vec<Map<String, Value>> = Vec::new();
-    let all: &[Name] = if args.like_coflowsim { &[Name::Varys, Name::Fifo] } else { &Name::WHOLE };
-    let chosen = if args.allocators.is_empty() { all } else { &args.allocators };
-    for name in chosen {
-        let text = name.text();
+    for scheduler in chosen(args) {
+        let text = scheduler.name();
         let began_s = cpu_s();
         let outcome = if args.like_coflowsim {
-            let mut allocator = name.make_like_coflowsim().with_context(|| {
+            let mut allocator = scheduler.make_like_coflowsim().with_context(|| {
                 format!("{text}: its rules in CoflowSim are not known here: leave out --like-coflowsim")
             })?;
             run_in_epochs(&network, &trace.flows, coflowsim::STEP, &mut allocator)
         } else {
-            run_flows(&network, &trace.flows, &mut name.make())
+            run_flows(&network, &trace.flows, &mut scheduler.make())
         };
-        let outcome = outcome.with_context(|| text.clone())?;
-        say(&text, began_s);
-        let mut row = summary(text, &outcome, &alone_s, cpu_s() - began_s);
+        let outcome = outcome.context(text)?;
+        say(text, began_s);
+        let mut row = summary(text.to_owned(), &outcome, &alone_s, cpu_s() - began_s);
         row.bound_mean_s = bound_mean_s;
         row.above_bound_share = row.mean_s.zip(bound_mean_s).map(|(mean_s, bound_s)| mean_s / bound_s - 1.0);
         if args.json {
@@ -183,6 +182,17 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         run_dir.finish(&command, config, None)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The schedulers that are named; without a name all that are whole, or all whose rules in CoflowSim are known.
+fn chosen(args: &Args) -> Vec<Scheduler> {
+    if !args.allocators.is_empty() {
+        return args.allocators.clone();
+    }
+    if args.like_coflowsim {
+        return ["varys", "fifo"].map(|name| name.parse().expect("it is among all")).to_vec();
+    }
+    Scheduler::ALL.into_iter().filter(|scheduler| scheduler.is_whole()).collect()
 }
 
 fn summary(allocator: String, outcome: &Outcome, alone_s: &BTreeMap<TransferId, f64>, cpu_s: f64) -> Row {

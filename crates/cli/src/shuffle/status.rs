@@ -2,11 +2,11 @@
 
 mod page;
 
-use anabranch_api::shuffle::Client;
-use anabranch_api::shuffle::wire::{EndedView, HostView, TransfersView, Uplink};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
+use anabranch_shuffle::Client;
+use anabranch_shuffle::wire::{EndedView, HostView, TransfersView, Uplink};
 use anabranch_units::{BitRate, ByteCount};
 use comfy_table::{Table, presets::NOTHING};
 use std::path::PathBuf;

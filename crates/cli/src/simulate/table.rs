@@ -122,7 +122,7 @@ fn cell(values: &[f64]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::systems::Family;
+    use crate::family::simulated;
     use anabranch_sim::{Plan, Simulation, scenario};
     use std::path::Path;
 
@@ -138,7 +138,8 @@ mod tests {
             &["workload.allocator=max-min", "sweep={}"].map(str::to_owned),
         );
         let points = points.expect("a good scenario");
-        let plan = Plan::with_systems(points[0].scenario.clone(), &read, &Family).expect("it can be planned");
+        let plan =
+            Plan::with_systems(points[0].scenario.clone(), &read, &simulated()).expect("it can be planned");
         let mut simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
         while simulation.step() {}
         let outcome = simulation.finish();

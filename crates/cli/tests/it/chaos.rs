@@ -19,6 +19,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Schedules of each system in the suite, and by `make claims`.
@@ -119,7 +120,8 @@ impl Expected {
     /// Compares a folder with it.
     fn check(&self, folder: &Path, told: &str) {
         for path in &self.must {
-            assert!(folder.join(path).symlink_metadata().is_ok(), "{told}: {} is gone", path.display());
+            let is_file = folder.join(path).symlink_metadata().is_ok_and(|found| found.is_file());
+            assert!(is_file, "{told}: {} is gone", path.display());
         }
         let mut open = vec![folder.to_owned()];
         while let Some(next) = open.pop() {
@@ -293,22 +295,33 @@ fn play(
     }
 }
 
-/// Runs the schedules with these numbers, or the one that `ANABRANCH_SCHEDULE` names.
-fn run_all<F>(count: u64, fleets: u64, fleet: impl Fn(u64) -> F + Sync, play: impl Fn(&mut F, u64) + Sync) {
+/// Runs the schedules with these numbers, or the one that `ANABRANCH_SCHEDULE` names. `play` says how many files were reported
+/// as brought: where none is, nothing was looked for.
+fn run_all<F>(
+    count: u64,
+    fleets: u64,
+    fleet: impl Fn(u64) -> F + Sync,
+    play: impl Fn(&mut F, u64) -> u64 + Sync,
+) {
     if let Some(one) = std::env::var("ANABRANCH_SCHEDULE").ok().and_then(|text| text.parse().ok()) {
-        return play(&mut fleet(0), one);
+        println!("schedule {one}: {} files brought", play(&mut fleet(0), one));
+        return;
     }
-    let begun = Instant::now();
+    let (begun, brought) = (Instant::now(), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for number in 0..fleets {
-            let (fleet, play) = (&fleet, &play);
+            let (fleet, play, brought) = (&fleet, &play, &brought);
             scope.spawn(move || {
                 let mut fleet = fleet(number);
-                (0..count).filter(|i| i % fleets == number).for_each(|schedule| play(&mut fleet, schedule));
+                for schedule in (0..count).filter(|i| i % fleets == number) {
+                    brought.fetch_add(play(&mut fleet, schedule), Relaxed);
+                }
             });
         }
     });
-    println!("{count} schedules in {:.0} s", begun.elapsed().as_secs_f64());
+    let brought = brought.into_inner();
+    println!("{count} schedules in {:.0} s, {brought} files brought", begun.elapsed().as_secs_f64());
+    assert!(brought > 0, "no file was brought: nothing was looked for");
 }
 
 /// A port of loopback that was free just now.

@@ -352,6 +352,38 @@ fn short_flows_datagrams_and_priorities_are_emulated_as_simulated() {
 }
 
 #[test]
+fn rounds_of_gather_are_emulated_as_simulated_by_its_real_programs() {
+    let Some(_alone) = stage(&[]) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = r#"
+        [network]
+        topology = "star"
+        hosts = 5
+        rate = "20 Mbit/s"
+        delay = "1 ms"
+        queue = "64 KiB"
+        [workload]
+        kind = "gather"
+        servers = 4
+        block = "256 KiB"
+        rounds = 3
+        warmup_rounds = 1
+    "#;
+    let file = scenario(&folder, text);
+    let [simulated, emulated] = ["simulate", "emulate"].map(|verb| rows(&[verb, &file, "--json"]).remove(0));
+    assert_eq!((&simulated["rounds"], &emulated["rounds"]), (&3.into(), &3.into()));
+    if emulated["trusted"] != true {
+        return crate::skip(&format!("the machine was too busy to emulate: {}", emulated["why"]));
+    }
+    // 4 % apart on two processors: the real client also hashes, and waits for the disk.
+    let [simulated, emulated] =
+        [&simulated, &emulated].map(|row| row["round_us_p50"].as_f64().expect("a time"));
+    assert!((0.95..=1.25).contains(&(emulated / simulated)), "{emulated} us, simulated {simulated} us");
+    let (code, said) = refusal(&["emulate", &file, "--set", "workload.mode=lttp"]);
+    assert!(code == 2 && said.contains("workload[0].mode: only in the simulator"), "{code}, {said}");
+}
+
+#[test]
 fn queues_mark_and_flows_heed_it_over_equal_paths() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");

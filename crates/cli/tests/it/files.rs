@@ -5,27 +5,15 @@
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
 use crate::anabranch;
-use crate::net::{Lines, Local, PATIENCE, noise, run, working_files};
-use anabranch_api::Client;
-use anabranch_api::wire::{DestinationRequest, SubmitRequest};
+use crate::net::{Lines, Local, PATIENCE, TWO, noise, run, working_files};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
+use anabranch_replicate::Client;
+use anabranch_replicate::wire::{DestinationRequest, SubmitRequest};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-
-const TWO: &str = r#"
-name = "two"
-[[site]]
-name = "s"
-[[site]]
-name = "d"
-[[cable]]
-between = ["s", "d"]
-capacity = "1 Gbit/s"
-delay = "0 ms"
-"#;
 
 /// Sends from `s` to `d`, and gives back the exit code and the last line on stderr.
 fn send(local: &Local, arguments: &[&str]) -> (Option<i32>, String) {

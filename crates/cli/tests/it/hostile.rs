@@ -10,18 +10,18 @@
 mod misdeeds;
 
 use crate::net::{PATIENCE, anabranch, noise, skip};
-use anabranch_api::wire::{DestinationRequest, LinkAddress, SubmitRequest};
-use anabranch_api::{Client, SiteLink};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::socket::{self, TcpOptions};
 use anabranch_net::tls::CredentialFiles;
-use anabranch_replicate::control::{Command, Outgoing, Report, Run, SiteProgram, TransferId};
-use anabranch_replicate::coordinator::SchemeChoice;
-use anabranch_replicate::msg::{FrameHeader, Hello, HelloReply, SYMBOL_BYTES_MAX};
-use anabranch_replicate::symbol::GenerationHash;
+use anabranch_pieces::GenerationHash;
+use anabranch_replicate::wire::{DestinationRequest, LinkAddress, SubmitRequest};
+use anabranch_replicate::{Client, SiteLink};
+use anabranch_replicate_proto::control::{Command, Outgoing, Report, Run, SiteProgram, TransferId};
+use anabranch_replicate_proto::coordinator::SchemeChoice;
+use anabranch_replicate_proto::msg::{FrameHeader, Hello, HelloReply, SYMBOL_BYTES_MAX};
 use anabranch_units::BitRate;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -213,7 +213,7 @@ impl Actor {
         let link = SiteLink::new(
             world.client(Role::Site, name),
             name,
-            anabranch_api::wire::RegisterRequest::new(7, addresses),
+            anabranch_replicate::wire::RegisterRequest::new(7, addresses),
         );
         let link = Arc::new(link);
         let (programs_out, programs) = mpsc::unbounded_channel();

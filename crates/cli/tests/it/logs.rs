@@ -5,11 +5,12 @@
 use super::control::{TRIANGLE, send};
 use super::net::{CONTROLLER, Lines, Local, PATIENCE, Running, anabranch, run};
 use super::text;
-use anabranch_api::{Client, ClientError};
+use anabranch_http::ClientError;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
-use anabranch_replicate::control::TransferId;
+use anabranch_replicate::Client;
+use anabranch_replicate_proto::control::TransferId;
 use rustix::process::Signal;
 use std::process::Command;
 use std::time::Duration;

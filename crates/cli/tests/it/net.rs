@@ -23,6 +23,19 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The daemon that is no site's.
 pub const CONTROLLER: &str = "controller";
 
+/// A topology: two sites, and a cable between them.
+pub const TWO: &str = r#"
+name = "two"
+[[site]]
+name = "s"
+[[site]]
+name = "d"
+[[cable]]
+between = ["s", "d"]
+capacity = "1 Gbit/s"
+delay = "0 ms"
+"#;
+
 const CONTROLLER_PORT: u16 = 7171;
 const DATA_PORT: u16 = 7172;
 

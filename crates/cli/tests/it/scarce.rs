@@ -2,28 +2,17 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
-use crate::net::{Lines, Local, PATIENCE, Running, noise, run};
+use crate::net::{Lines, Local, PATIENCE, Running, TWO, noise, run};
 use crate::silent::{Flood, Says};
-use anabranch_api::Client;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
+use anabranch_replicate::Client;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
-
-const TWO: &str = r#"
-[[site]]
-name = "s"
-[[site]]
-name = "d"
-[[cable]]
-between = ["s", "d"]
-capacity = "1 Gbit/s"
-delay = "0 ms"
-"#;
 
 /// How long a daemon is watched that has no descriptor left.
 const WATCHED: Duration = Duration::from_secs(3);

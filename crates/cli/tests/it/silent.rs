@@ -4,12 +4,12 @@
 //! all is quiet, and measures it again while silent connections come from four addresses, one of them the client's own, and
 //! are opened again as soon as they are closed. Read [`Flood`] and [`served_all_the_same`] first.
 
-use crate::net::{PATIENCE, noise};
+use crate::net::{PATIENCE, TWO, noise};
 use crate::{anabranch, text};
-use anabranch_api::wire::{DestinationRequest, SubmitRequest};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
+use anabranch_replicate::wire::{DestinationRequest, SubmitRequest};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -216,21 +216,10 @@ fn block_on(work: impl Future<Output = ()>) {
     runtime.expect("a runtime").block_on(work);
 }
 
-const NETWORK: &str = r#"
-[defaults]
-capacity = "1 Gbit/s"
-[[site]]
-name = "s"
-[[site]]
-name = "d"
-[[cable]]
-between = ["s", "d"]
-"#;
-
 /// A controller, and where it listens.
 fn controller() -> (World, SocketAddr) {
     let (mut world, at) = (World::new(), free_address());
-    std::fs::write(world.path("network.toml"), NETWORK).expect("the folder is ours");
+    std::fs::write(world.path("network.toml"), TWO).expect("the folder is ours");
     world.done(&["replicate", "keys", "init", "--topology", "network.toml", "--out", "keys"]);
     let listen = at.to_string();
     let words = ["replicate", "controller", "--listen", &listen, "--topology", "network.toml"];
@@ -249,7 +238,7 @@ fn controller_serves(bound: Bound) {
     let (world, at) = controller();
     let identity = world.operator(System::Replicate);
     block_on(served_all_the_same(at, bound, async || {
-        let client = anabranch_api::Client::new(at.to_string(), &identity, PATIENCE);
+        let client = anabranch_replicate::Client::new(at.to_string(), &identity, PATIENCE);
         client.expect("good credentials").topology().await.expect("it answers");
     }));
 }
@@ -274,7 +263,7 @@ fn site_serves(bound: Bound) {
     }
     std::fs::write(world.path("s/file"), noise(3, 200_000)).expect("the folder is ours");
     let identity = world.operator(System::Replicate);
-    let client = anabranch_api::Client::new(controller_at.to_string(), &identity, PATIENCE);
+    let client = anabranch_replicate::Client::new(controller_at.to_string(), &identity, PATIENCE);
     let client = client.expect("good credentials");
     let mut count = 0;
     block_on(async {
@@ -316,7 +305,7 @@ fn coordinator_serves(bound: Bound) {
     world.start(command, at);
     let identity = world.operator(System::Shuffle);
     block_on(served_all_the_same(at, bound, async || {
-        let client = anabranch_api::shuffle::Client::new(&at.to_string(), &identity, PATIENCE);
+        let client = anabranch_shuffle::Client::new(&at.to_string(), &identity, PATIENCE);
         client.expect("good credentials").transfers().await.expect("it answers");
     }));
 }

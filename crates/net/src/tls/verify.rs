@@ -2,7 +2,7 @@
 
 use super::{PeerIdentity, peer_identity, provider, server_name};
 use crate::certificate::{Facts, written};
-use crate::keys::{self, BACKDATED, Role, System};
+use crate::party::{self, BACKDATED, Role, System};
 use crate::revoked::Revoked;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -285,7 +285,7 @@ impl rustls::client::danger::ServerCertVerifier for Called {
 /// Who was asked for, in words.
 fn expected(asked: &ServerName<'_>) -> String {
     let text = asked.to_str();
-    keys::of_dns_name(&text).map_or_else(|| text.into_owned(), |peer| peer.to_string())
+    party::of_dns_name(&text).map_or_else(|| text.into_owned(), |peer| peer.to_string())
 }
 
 #[cfg(test)]

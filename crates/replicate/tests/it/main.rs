@@ -1,24 +1,787 @@
-//! Integration tests of the replicate room: the corpora of its fuzz targets, replayed without a fuzzer.
-
-#![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
+//! A controller on loopback, real mutual TLS, and made-up sites that only talk.
+#![allow(clippy::disallowed_methods, reason = "real sockets and files under test")]
 
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
 
-use anabranch_replicate::{control, exercise, msg};
-use proptest::prelude::*;
+use anabranch_graph::file::{Defaults, Format, parse};
+use anabranch_graph::{LinkProperties, Topology};
+use anabranch_http::exercise::damages;
+use anabranch_http::{ClientError, ServeConfig, Server};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{KeySet, Role, SetRequest, System, make_set, revoke, write_set};
+use anabranch_net::tls::CredentialFiles;
+use anabranch_pieces::{ByteRange, FileHash};
+use anabranch_replicate::wire::{
+    DestinationRequest, LinkAddress, RegisterRequest, SubmitRequest, TopologyDigest,
+};
+use anabranch_replicate::{Client, Controller, ControllerConfig, SiteLink, WatchItem};
+use anabranch_replicate_proto::control::{Command, Report, TransferId};
+use anabranch_replicate_proto::coordinator::{
+    EventKind, Outcome, PhaseName, PlanRequest, QUESTIONS_MAX, Submitted, TransferRequest, Verdict,
+};
+use anabranch_replicate_proto::plan::{Flow, Group, Input, Mode, Plan, Scheme, Sink, Term};
+use anabranch_units::{BitRate, Duration, LinkId};
 use replay::replay;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration as StdDuration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsStream;
 
-#[test]
-fn corpus_replays() {
-    assert!(replay("replicate_msg", msg::exercise) >= 5);
-    assert!(replay("replicate_control", control::exercise) >= 8);
-    assert!(replay("replicate_site", exercise::exercise) >= 5);
+const LENGTH: u64 = 1_000;
+const HASH: FileHash = FileHash([9; 32]);
+const PATIENCE: StdDuration = StdDuration::from_secs(20);
+
+fn pair() -> Topology {
+    let mut t = Topology::new("pair");
+    let a = t.add_site("seattle", None).expect("a good name");
+    let b = t.add_site("New York", None).expect("a good name");
+    t.add_cable(a, b, LinkProperties::new(BitRate::mbps(20), Duration::from_ms(1))).expect("a good cable");
+    t
 }
 
-proptest! {
-    #[test]
-    fn a_site_takes_whatever_its_peers_say(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
-        exercise::exercise(&bytes);
+/// The one link there is.
+fn planner(request: &PlanRequest<'_>) -> Result<Plan, String> {
+    if request.avoid_links.contains(&LinkId(0)) {
+        return Err("no path from seattle to New York".into());
     }
+    let site = request.destinations[0];
+    Ok(Plan {
+        scheme: Scheme::SinglePath,
+        source: request.source,
+        destinations: request.destinations.to_vec(),
+        unit: BitRate::mbps(20),
+        groups: vec![Group {
+            streams: 1,
+            mode: Mode::Routed,
+            sinks: vec![Sink {
+                site,
+                inputs: vec![anabranch_replicate_proto::plan::FlowId(0)],
+                decode: None,
+            }],
+            fills: None,
+        }],
+        flows: vec![Flow {
+            group: 0,
+            link: LinkId(0),
+            terms: vec![Term { input: Input::Stream(0), coefficient: 1, delayed: false }],
+        }],
+        rate: BitRate::mbps(20),
+        bound: BitRate::mbps(20),
+        store_and_forward: false,
+    })
+}
+
+struct World {
+    folder: PathBuf,
+    controller: Option<JoinHandle<()>>,
+    address: SocketAddr,
+    /// How long a body may take.
+    patience: StdDuration,
+    clock_max: Option<Duration>,
+    /// What the controller trusts.
+    identity: Option<Identity>,
+    topology: Topology,
+}
+
+fn keys() -> KeySet {
+    make_set(&SetRequest {
+        system: System::Replicate,
+        sites: vec!["seattle".into(), "New York".into(), "denver".into()],
+        operators: vec!["operator".into()],
+        controller_hosts: vec![],
+        valid_days: 2,
+    })
+    .expect("a good request")
+}
+
+impl World {
+    async fn new(name: &str) -> Self {
+        Self::on(name, pair()).await
+    }
+
+    async fn on(name: &str, topology: Topology) -> Self {
+        let folder = std::env::temp_dir().join(format!("anabranch-replicate-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        write_set(&folder, &keys()).expect("an empty folder");
+        let patience = ServeConfig::default().patience;
+        let address = ([127, 0, 0, 1], 0).into();
+        let mut world =
+            Self { folder, controller: None, address, patience, clock_max: None, identity: None, topology };
+        world.start().await;
+        world
+    }
+
+    async fn start(&mut self) {
+        // A killed process leaves no lock behind; a killed task's connections take a moment to go.
+        let mut tries = 0;
+        let controller = loop {
+            let mut config =
+                ControllerConfig::new(self.topology.clone(), planner, self.folder.join("controller.redb"));
+            config.clock_max = self.clock_max.unwrap_or(config.clock_max);
+            match Controller::open(config) {
+                Ok(controller) => break controller,
+                Err(error) if tries == 100 => panic!("{error}"),
+                Err(_) => tries += 1,
+            }
+            tokio::time::sleep(StdDuration::from_millis(20)).await;
+        };
+        let serve = ServeConfig { address: self.address, patience: self.patience, ..ServeConfig::default() };
+        let identity = self.credentials(Role::Controller, "controller");
+        let server = Server::bind(controller, &identity, serve).await.expect("a free port");
+        self.address = server.local_addr().expect("it is bound");
+        self.identity = Some(identity);
+        self.controller = Some(tokio::spawn(server.run()));
+    }
+
+    /// Dropped in the middle of whatever it does: nothing is flushed that was not already.
+    async fn kill(&mut self) {
+        let controller = self.controller.take().expect("it runs");
+        controller.abort();
+        let _ = controller.await;
+    }
+
+    fn credentials(&self, role: Role, name: &str) -> Identity {
+        Identity::load(&CredentialFiles::in_set(&self.folder, System::Replicate, role, name))
+            .expect("they were written")
+    }
+
+    fn client(&self, role: Role, name: &str) -> Client {
+        Client::new(self.address.to_string(), &self.credentials(role, name), PATIENCE).expect("good settings")
+    }
+
+    fn link(&self, name: &str, session: u64) -> SiteLink {
+        let link = LinkId(if name == "seattle" { 1 } else { 0 });
+        let addresses = vec![LinkAddress { link, address: "127.0.0.1:9".into() }];
+        SiteLink::new(self.client(Role::Site, name), name, RegisterRequest::new(session, addresses))
+    }
+
+    /// Both sites, which hold the file back while the first flag is set and count their starts in the second.
+    fn sites(&self, held: bool) -> ([JoinHandle<()>; 2], Arc<AtomicBool>, Arc<AtomicU64>) {
+        let (hold, starts) = (Arc::new(AtomicBool::new(held)), Arc::new(AtomicU64::new(0)));
+        let both = [("seattle", 1), ("New York", 2)];
+        let sites = both.map(|(name, session)| site(self.link(name, session), hold.clone(), starts.clone()));
+        (sites, hold, starts)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn submit_request() -> SubmitRequest {
+    let path = "/data/out".into();
+    SubmitRequest::new("seattle", "/data/in", vec![DestinationRequest { site: "New York".into(), path }])
+}
+
+/// Answers commands as a good site would, until it is dropped; holds the file back while `hold` is set.
+fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let whole = vec![ByteRange { start: 0, end: LENGTH }];
+        loop {
+            let commands = match link.next_commands().await {
+                Ok(commands) => commands,
+                Err(error) => panic!("{error}"),
+            };
+            for command in commands {
+                let reports = match command {
+                    Command::Inquire { run, is_source, .. } => {
+                        vec![Report::Inventory {
+                            run,
+                            length: is_source.then_some(LENGTH),
+                            have: vec![],
+                            hash: None,
+                            attributes: None,
+                        }]
+                    }
+                    Command::Install { program } => {
+                        let is_sink = !program.sinks.is_empty();
+                        let mut reports = vec![Report::Ready { run: program.run }];
+                        if is_sink && !hold.load(Ordering::SeqCst) {
+                            reports.push(Report::SinkDone { run: program.run, have: whole.clone() });
+                        }
+                        if program.source_path.is_some() {
+                            starts.fetch_add(1, Ordering::SeqCst);
+                            reports.push(Report::SourceDone { run: program.run, hash: Some(HASH) });
+                        }
+                        reports
+                    }
+                    Command::Finish { run, .. } if !hold.load(Ordering::SeqCst) => {
+                        vec![Report::Completed { run }]
+                    }
+                    _ => vec![],
+                };
+                if !reports.is_empty() {
+                    link.report(&reports).await.expect("the controller is or comes back");
+                }
+            }
+        }
+    })
+}
+
+async fn wait_for_phase(client: &Client, id: TransferId, phase: PhaseName) {
+    for _ in 0..200 {
+        if client.status(id).await.expect("it is remembered").phase == phase {
+            return;
+        }
+        tokio::time::sleep(StdDuration::from_millis(50)).await;
+    }
+    panic!("never {phase:?}: {:?}", client.status(id).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whole_transfer_is_talked_through() {
+    let world = World::new("whole").await;
+    let (sites, _, starts) = world.sites(false);
+    let operator = world.client(Role::Operator, "operator");
+    let id = operator.submit(&submit_request()).await.expect("a good request");
+    let mut watch = operator.watch(id);
+    let (mut kinds, mut last, mut began) = (Vec::new(), None, Some(1));
+    while let Some(item) = watch.next().await.expect("the controller is there") {
+        match item {
+            WatchItem::Event(view) => {
+                assert!(view.at_unix_ms >= began, "{view:?}");
+                began = view.at_unix_ms;
+                kinds.push(view.event.kind);
+            }
+            WatchItem::Status(view) => last = Some(view),
+            WatchItem::Away(why) => panic!("{why}"),
+        }
+    }
+    let last = last.expect("a status ends the stream");
+    assert_eq!((last.outcome, last.exit_code), (Some(Outcome::Done), Some(0)));
+    assert_eq!(last.destinations[0].verdict, Some(Verdict::Done));
+    assert_eq!((last.destinations[0].site.as_str(), last.hash), ("New York", Some(HASH)));
+    assert_eq!(kinds.first(), Some(&EventKind::Submitted));
+    assert_eq!(kinds.last(), Some(&EventKind::Finished { outcome: Outcome::Done }));
+    let site = "New York".to_owned();
+    assert!(
+        kinds.contains(&EventKind::Verdict { site, verdict: Verdict::Done }),
+        "sites have names: {kinds:?}"
+    );
+    assert_eq!(starts.load(Ordering::SeqCst), 1);
+
+    let topology = operator.topology().await.expect("it is there");
+    assert!(topology.sites.iter().all(|s| s.up) && topology.links.len() == 2);
+    assert_eq!(operator.statuses().await.expect("it is there").len(), 1);
+    assert_eq!(operator.plan(id).await.expect("it is kept").flows.len(), 1);
+    let metrics = operator.text("/metrics").await.expect("text");
+    assert!(metrics.contains("anabranch_site_up{site=\"New York\"} 1"), "{metrics}");
+    assert!(metrics.contains("anabranch_transfers{state=\"over\"} 1"), "{metrics}");
+    assert!(operator.text("/healthz").await.expect("text").contains("ok"));
+    let openapi = operator.text("/openapi.json").await.expect("text");
+    for path in ["/v1/transfers/{id}/events", "/v1/sites/{site}/commands", "/metrics"] {
+        assert!(openapi.contains(path), "{path}");
+    }
+    assert_eq!(operator.cancel(id).await, Ok(false), "a transfer that is over needs no cancelling");
+    sites.iter().for_each(JoinHandle::abort);
+}
+
+/// #17: a command whose answer or terminal was lost could only begin the same transfer again, which failed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_under_way_is_found_by_the_same_request_of_the_same_submitter() {
+    let world = World::new("attach").await;
+    let (operator, seattle) = (world.client(Role::Operator, "operator"), world.client(Role::Site, "seattle"));
+    let id = operator.submit(&submit_request()).await.expect("a good request");
+    assert_eq!(operator.submit_or_attach(&submit_request()).await, Ok(Submitted::Attached(id)));
+    let other = SubmitRequest { fill: true, ..submit_request() };
+    let refused = operator.submit_or_attach(&other).await.expect_err("it runs by other settings");
+    assert!(
+        matches!(&refused, ClientError::Refused { status: 409, error } if error.contains("fill off, not on"))
+    );
+    // A site's transfers have a site's rights, an operator's have more.
+    let own = seattle.submit_or_attach(&submit_request()).await.expect("its own file");
+    assert!(matches!(own, Submitted::New(own) if own != id), "{own:?}");
+    assert_eq!(
+        operator.submit(&submit_request()).await,
+        Ok(TransferId(3)),
+        "who does not ask for it gets a new one"
+    );
+    let openapi = operator.text("/openapi.json").await.expect("text");
+    for word in ["\"attach\"", "\"attached\"", "at_unix_ms", "\"409\""] {
+        assert!(openapi.contains(word), "{word}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_controller_goes_on_where_it_was() {
+    let mut world = World::new("restart").await;
+    let (sites, hold, starts) = world.sites(true);
+    let operator = world.client(Role::Operator, "operator");
+    let id = operator.submit(&submit_request()).await.expect("a good request");
+    let mut watch = operator.watch(id);
+    wait_for_phase(&operator, id, PhaseName::Running).await;
+    let before = operator.status(id).await.expect("it is remembered");
+    assert!(before.began_unix_ms.is_some() && before.ended_unix_ms.is_none(), "{before:?}");
+    while starts.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(StdDuration::from_millis(10)).await;
+    }
+    assert!(matches!(watch.next().await, Ok(Some(WatchItem::Status(_)))));
+    world.kill().await;
+    // #17: who watched was not told, and gave up soon after.
+    let mut watch = watch.with_patience(StdDuration::from_secs(60));
+    loop {
+        if let Some(WatchItem::Away(why)) = watch.next().await.expect("it is tried on") {
+            assert!(why.contains("controller at 127.0.0.1:"), "{why}");
+            break;
+        }
+    }
+    hold.store(false, Ordering::SeqCst);
+    world.start().await;
+    let mut last = None;
+    while let Some(item) = watch.next().await.expect("the controller comes back") {
+        if let WatchItem::Status(view) = item {
+            last = Some(view);
+        }
+    }
+    let last = last.expect("a status ends the stream");
+    assert_eq!((last.outcome, last.attempts), (Some(Outcome::Done), 2));
+    // #17: nobody said when a transfer began or how long it took.
+    assert_eq!(last.began_unix_ms, before.began_unix_ms, "kept over the restart");
+    assert!(last.ended_unix_ms >= last.began_unix_ms && last.ended_unix_ms.is_some(), "{last:?}");
+    let second = operator.submit(&submit_request()).await.expect("a good request");
+    assert!(second > id, "no id is used twice");
+    sites.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_whose_clock_ends_goes_on_with_a_new_one() {
+    let mut world = World::new("clock").await;
+    world.kill().await;
+    world.clock_max = Some(Duration::from_secs(1));
+    world.start().await;
+    let (sites, hold, starts) = world.sites(true);
+    let operator = world.client(Role::Operator, "operator");
+    let id = operator.submit(&submit_request()).await.expect("a good request");
+    // A transfer that stays under way is taken up again by each new clock, every two seconds.
+    while starts.load(Ordering::SeqCst) < 3 {
+        tokio::time::sleep(StdDuration::from_millis(10)).await;
+    }
+    hold.store(false, Ordering::SeqCst);
+    wait_for_phase(&operator, id, PhaseName::Over).await;
+    let status = operator.status(id).await.expect("it is remembered");
+    assert_eq!(status.outcome, Some(Outcome::Done));
+    assert!(status.attempts >= 3, "{}", status.attempts);
+    sites.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_site_that_falls_silent_counts_as_gone() {
+    let world = World::new("silent").await;
+    let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+    let link = site(world.link("seattle", 1), hold.clone(), starts.clone());
+    let operator = world.client(Role::Operator, "operator");
+    let is_up = async |want: bool| {
+        for _ in 0..200 {
+            if operator.topology().await.expect("it is there").sites[0].up == want {
+                return true;
+            }
+            tokio::time::sleep(StdDuration::from_millis(50)).await;
+        }
+        false
+    };
+    assert!(is_up(true).await);
+    link.abort();
+    assert!(is_up(false).await);
+    let _again = site(world.link("seattle", 3), hold, starts);
+    assert!(is_up(true).await);
+}
+
+fn refusal(result: Result<Vec<Command>, ClientError>) -> (u16, String) {
+    match result {
+        Err(ClientError::Refused { status, error }) => (status, error),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// #17: two processes of one site took each other's place without a word, and a transfer's parts lay in either's folder.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_process_of_a_site_is_refused_while_the_first_one_lives() {
+    let world = World::new("second").await;
+    let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+    let first = site(world.link("seattle", 1), hold.clone(), starts.clone());
+    let operator = world.client(Role::Operator, "operator");
+    while !operator.topology().await.expect("it is there").sites[0].up {
+        tokio::time::sleep(StdDuration::from_millis(20)).await;
+    }
+    for _ in 0..3 {
+        let (status, error) = refusal(world.link("seattle", 2).next_commands().await);
+        assert_eq!(status, 423);
+        assert!(error.contains("127.0.0.1:9") && error.contains("0000000000000001"), "{error}");
+        assert!(error.contains("--take-over"), "{error}");
+    }
+    assert!(!first.is_finished());
+    // One that is gone makes room, at the latest when it gives no sign of life.
+    first.abort();
+    let _ = first.await;
+    let _second = site(world.link("seattle", 3), hold.clone(), starts.clone());
+    let session = async || refusal(world.link("seattle", 4).next_commands().await).1;
+    tokio::time::sleep(StdDuration::from_secs(4)).await;
+    assert!(session().await.contains("0000000000000003"));
+    // Where the operator says so the new one takes over, and the old one is told.
+    let link = world.link("seattle", 3);
+    let mut registration =
+        RegisterRequest::new(5, vec![LinkAddress { link: LinkId(1), address: "127.0.0.1:9".into() }]);
+    registration.take_over = true;
+    let new = SiteLink::new(world.client(Role::Site, "seattle"), "seattle", registration);
+    let _third = site(new, hold, starts);
+    tokio::time::sleep(StdDuration::from_millis(500)).await;
+    let (status, error) = refusal(link.next_commands().await);
+    assert!(status == 423 && error.contains("0000000000000005"), "{error}");
+}
+
+/// #17: a site that knew another network was taken on as if nothing were odd.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_site_with_another_topology_is_told_so() {
+    let world = World::new("other-topology").await;
+    let client = world.client(Role::Site, "seattle");
+    let register = async |topology: &Topology| {
+        let mut request = RegisterRequest::new(1, vec![]);
+        request.topology = Some(TopologyDigest::of(topology));
+        client.register("seattle", &request).await
+    };
+    assert_eq!(register(&pair()).await.expect("the same").warning, None);
+    let with = |rate, sites: &[&str]| {
+        let mut t = Topology::new("pair");
+        let ids: Vec<_> = sites.iter().map(|s| t.add_site(*s, None).expect("names differ")).collect();
+        t.add_cable(ids[0], ids[1], LinkProperties::new(rate, Duration::from_ms(1))).expect("a good cable");
+        t
+    };
+    let warning =
+        register(&with(BitRate::mbps(7), &["seattle", "New York"])).await.expect("sites fit").warning;
+    assert!(warning.is_some_and(|w| w.contains("other rates or delays")));
+    let error = register(&with(BitRate::mbps(20), &["seattle", "oslo"])).await.expect_err("no").to_string();
+    assert!(error.contains("other sites or links"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_is_refused() {
+    let world = World::new("refused").await;
+    // A site in another's name, by its own certificate.
+    let seattle = world.client(Role::Site, "seattle");
+    let impostor = SiteLink::new(seattle.clone(), "New York", RegisterRequest::new(1, vec![]));
+    let error = impostor.next_commands().await.expect_err("another's name");
+    let ClientError::Refused { status: 403, error } = error else { panic!("{error:?}") };
+    assert!(error.contains("site `seattle` may not speak for site `New York`"), "{error}");
+    assert!(error.contains(&world.address.to_string()), "{error}");
+    // An operator is no site.
+    let operator = world.client(Role::Operator, "operator");
+    let error = SiteLink::new(operator.clone(), "seattle", RegisterRequest::new(1, vec![]))
+        .next_commands()
+        .await
+        .expect_err("no site");
+    assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
+    // A site submits its own files and nobody else's.
+    let other = SubmitRequest::new(
+        "New York",
+        "/x",
+        vec![DestinationRequest { site: "seattle".into(), path: "/y".into() }],
+    );
+    let error = seattle.submit(&other).await.expect_err("another's file");
+    assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
+    let own = seattle.submit(&submit_request()).await.expect("its own file");
+    let new_york = world.client(Role::Site, "New York");
+    // Source and destination look at it, and who has no part in it learns nothing of it.
+    for part in [&seattle, &new_york, &operator] {
+        assert_eq!(part.statuses().await.expect("it answers").len(), 1);
+        part.status(own).await.expect("its own");
+    }
+    let denver = world.client(Role::Site, "denver");
+    assert_eq!(denver.statuses().await.expect("it answers").len(), 0);
+    let Err(ClientError::Refused { status: 404, error }) = denver.status(own).await else {
+        panic!("another's transfer")
+    };
+    let Err(ClientError::Refused { status: 404, error: unknown }) = denver.status(TransferId(9_999)).await
+    else {
+        panic!("no transfer")
+    };
+    let same = error.replace(&format!("transfer {}:", own.0), "transfer 9999:");
+    assert_eq!(same, unknown, "as if it were not");
+    for path in ["plan", "events"] {
+        let error =
+            denver.text(&format!("/v1/transfers/{}/{path}", own.0)).await.expect_err("another's transfer");
+        assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error:?}");
+    }
+    let error = denver.cancel(own).await.expect_err("another's transfer");
+    assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error:?}");
+    let error = new_york.cancel(own).await.expect_err("another's transfer");
+    assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
+    assert_eq!(operator.cancel(own).await, Ok(true), "operators may");
+    assert_eq!(operator.status(own).await.expect("it is remembered").exit_code, Some(5));
+    // An address of a link that ends elsewhere.
+    let wrong = vec![LinkAddress { link: LinkId(0), address: "127.0.0.1:9".into() }];
+    let error = SiteLink::new(seattle, "seattle", RegisterRequest::new(1, wrong))
+        .next_commands()
+        .await
+        .expect_err("not its link");
+    assert!(error.to_string().contains("link 0 does not end at site `seattle`"), "{error}");
+}
+
+/// #17: a site named any address, and all others connected there, to whomever. (That relays keep to what is registered
+/// follows: they know no other.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_site_is_found_where_the_topology_has_it_and_nowhere_else() {
+    let text = r#"
+        [[site]]
+        name = "seattle"
+        address = "seattle.example"
+        [[site]]
+        name = "New York"
+        address = "10.1.0.0/16"
+        [[cable]]
+        between = ["seattle", "New York"]
+        capacity = "20 Mbit/s"
+        delay = "1 ms"
+    "#;
+    let topology = parse(text, Format::Toml, "it", &Defaults::new(BitRate::mbps(20))).expect("a topology");
+    let world = World::on("addresses", topology).await;
+    let register = async |site: &str, address: &str| {
+        let link = LinkId(if site == "seattle" { 1 } else { 0 });
+        let addresses = vec![LinkAddress { link, address: address.to_owned() }];
+        world.client(Role::Site, site).register(site, &RegisterRequest::new(1, addresses)).await
+    };
+    for (site, others) in [
+        ("New York", &["10.2.0.1:9", "127.0.0.1:9", "[::1]:9", "[::ffff:10.2.0.1]:9", "localhost:9"][..]),
+        // Others' spellings of an address inside, and names that begin so.
+        (
+            "New York",
+            &["0x0a010203:9", "167838211:9", "10.1.2.3.example:9", "10.1.2.3@127.0.0.1:9", " 10.1.2.3:9"],
+        ),
+        (
+            "seattle",
+            &["seattle.example.evil:9", "evil.seattle.example:9", "xseattle.example:9", "10.1.2.3:9"],
+        ),
+    ] {
+        for address in others {
+            let refused = register(site, address).await.expect_err(address);
+            let ClientError::Refused { status: 400, error } = refused else {
+                panic!("{address}: {refused:?}")
+            };
+            assert!(error.contains("the topology has site") && error.contains(site), "{address}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+    let sites = world.client(Role::Operator, "operator").topology().await.expect("it answers").sites;
+    assert!(sites.iter().all(|site| !site.up), "{sites:?}");
+    for (site, address) in
+        [("New York", "10.1.2.3:9"), ("New York", "10.1.255.255:1"), ("seattle", "SEATTLE.example:9")]
+    {
+        register(site, address).await.unwrap_or_else(|error| panic!("{address}: {error}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_authority_is_refused() {
+    let world = World::new("authority").await;
+    let folder = world.folder.join("other");
+    write_set(&folder, &keys()).expect("an empty folder");
+    let quick = StdDuration::from_millis(300);
+    let load = |ca: &Path| {
+        let own = CredentialFiles::in_set(&folder, System::Replicate, Role::Operator, "operator");
+        Identity::load(&CredentialFiles { ca: ca.join("ca.pem"), ..own })
+    };
+    let stranger = Client::new(world.address.to_string(), &load(&folder).expect("one set"), quick)
+        .expect("good settings");
+    let error = stranger.topology().await.expect_err("another authority").to_string();
+    assert!(error.contains("another authority") && error.contains(&world.address.to_string()), "{error}");
+    let error = load(&world.folder).expect_err("files of two sets").to_string();
+    assert!(error.contains("was not made by the authority"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_requests_get_one_line() {
+    let world = World::new("bad").await;
+    let operator = world.client(Role::Operator, "operator");
+    let bad = async |request: SubmitRequest, text: &str| {
+        let error = operator.submit(&request).await.expect_err(text);
+        assert!(matches!(error, ClientError::Refused { status: 400, .. }), "{error:?}");
+        let error = error.to_string();
+        assert!(error.contains(text) && !error.contains('\n'), "{error}");
+    };
+    bad(
+        SubmitRequest::new("portland", "/x", vec![]),
+        "no site `portland` in this topology: there are seattle, New York",
+    )
+    .await;
+    bad(SubmitRequest::new("seattle", "/x", vec![]), "no destination").await;
+    bad(SubmitRequest { symbol_bytes: 0, ..submit_request() }, "symbol_bytes 0").await;
+    let error = operator.status(TransferId(77)).await.expect_err("no such transfer");
+    assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error:?}");
+    let error = operator.watch(TransferId(77)).next().await.expect_err("no such transfer");
+    assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error:?}");
+    let error = operator.text("/nowhere").await.expect_err("no such address");
+    assert!(error.to_string().contains("no such address"), "{error}");
+    let error = operator.text("/v1/transfers/seven").await.expect_err("not a number").to_string();
+    assert!(error.contains("Cannot parse"), "what the framework refuses is told in JSON too: {error}");
+    let identity = world.credentials(Role::Operator, "operator");
+    assert!(Client::new("localhost", &identity, PATIENCE).is_err(), "no port");
+    let nobody = Client::new("127.0.0.1:1", &identity, StdDuration::from_millis(300)).expect("good settings");
+    let error = nobody.topology().await.expect_err("nobody listens").to_string();
+    assert!(error.contains("127.0.0.1:1"), "{error}");
+}
+
+#[tokio::test]
+async fn a_store_of_another_topology_is_refused() {
+    let folder = std::env::temp_dir().join(format!("anabranch-replicate-{}-store", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a writable temporary folder");
+    let path = folder.join("controller.redb");
+    drop(Controller::open(ControllerConfig::new(pair(), planner, &path)).expect("a new store"));
+    let mut other = pair();
+    other.add_site("portland", None).expect("a new name");
+    let error =
+        Controller::open(ControllerConfig::new(other, planner, &path)).err().expect("another topology");
+    assert!(error.to_string().contains("was written on another topology"), "{error}");
+    drop(Controller::open(ControllerConfig::new(pair(), planner, &path)).expect("the same again"));
+    std::fs::write(&path, b"not a store").expect("ours");
+    assert!(Controller::open(ControllerConfig::new(pair(), planner, &path)).is_err());
+    std::fs::remove_dir_all(&folder).expect("ours");
+}
+
+/// #17: questions outlived those who had asked them.
+#[tokio::test]
+async fn a_question_ends_with_whoever_asked_it() {
+    let folder = std::env::temp_dir().join(format!("anabranch-replicate-{}-asked", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a writable temporary folder");
+    let config = ControllerConfig::new(pair(), planner, folder.join("controller.redb"));
+    let controller = Controller::open(config).expect("a new store");
+    let request = serde_json::json!({
+        "source": 0, "source_path": "/data/in", "destinations": [{"site": 1, "path": "/data/out"}],
+        "hop": {"stripes": 1, "congestion_control": null, "priority": "bulk"},
+        "symbol_bytes": 1_400, "buffer_packets": 64, "submitter": {"site": 0},
+    });
+    let request: TransferRequest = serde_json::from_value(request).expect("a request");
+    for _ in 0..2 * QUESTIONS_MAX {
+        // Polled once, then dropped.
+        let asked = tokio::time::timeout(StdDuration::ZERO, controller.ask_source(request.clone())).await;
+        assert!(asked.is_err(), "{asked:?}");
+    }
+    drop(controller);
+    std::fs::remove_dir_all(&folder).expect("ours");
+}
+
+/// #17: of 347 random damages of a store 13 made its start panic, one of them in a way that ends a process.
+#[tokio::test]
+async fn a_damaged_store_is_refused_in_one_line_or_read_as_it_was() {
+    let folder = std::env::temp_dir().join(format!("anabranch-replicate-{}-damaged", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a writable temporary folder");
+    damages(&folder.join("store.redb"), |path| {
+        Controller::open(ControllerConfig::new(pair(), planner, path)).map(drop)
+    });
+    std::fs::remove_dir_all(&folder).expect("ours");
+}
+
+/// #17: whoever had a connection kept it, whatever became of his certificate.
+#[tokio::test]
+async fn a_connection_that_is_kept_ends_when_its_peer_is_revoked_and_nobody_elses_does() {
+    let world = World::new("revoked").await;
+    let kept = async |name: &str| {
+        let identity = world.credentials(Role::Site, name);
+        let tcp = TcpStream::connect(world.address).await.expect("it listens");
+        identity.connect(tcp, Role::Controller, "controller").await.expect("good keys")
+    };
+    let ask = async |stream: &mut TlsStream<TcpStream>| {
+        stream.write_all(b"GET /v1/topology HTTP/1.1\r\nhost: x\r\n\r\n").await?;
+        let mut reply = vec![0; 64 << 10];
+        let length = stream.read(&mut reply).await?;
+        std::io::Result::Ok(String::from_utf8_lossy(&reply[..length]).starts_with("HTTP/1.1 200"))
+    };
+    let (mut lost, mut other) = (kept("seattle").await, kept("New York").await);
+    assert!(ask(&mut lost).await.expect("it answers") && ask(&mut other).await.expect("it answers"));
+    let controller = world.identity.as_ref().expect("it runs");
+    let seattle = world.credentials(Role::Site, "seattle");
+    revoke(&world.folder, System::Replicate, std::slice::from_ref(seattle.own())).expect("the set is there");
+    controller.reload().expect("a good list");
+    // Closed, whether or not it asks.
+    let mut rest = Vec::new();
+    let closed = tokio::time::timeout(PATIENCE, lost.read_to_end(&mut rest)).await.expect("it is closed");
+    assert!(rest.is_empty(), "{closed:?}");
+    assert!(ask(&mut other).await.expect("it answers"));
+    let client = Client::new(world.address.to_string(), &seattle, StdDuration::ZERO).expect("good settings");
+    let error = client.topology().await.expect_err("revoked").to_string();
+    assert!(error.contains("refused our certificate: it was revoked"), "{error}");
+}
+
+#[tokio::test]
+async fn a_body_must_come_in_time_and_of_each_peer_one_large_one_at_a_time() {
+    let mut world = World::new("bodies").await;
+    world.kill().await;
+    world.patience = StdDuration::from_secs(3);
+    world.start().await;
+    let identity = world.credentials(Role::Site, "seattle");
+    // The head of a request, and nothing of its body.
+    let begin = async |length: usize| {
+        let tcp = TcpStream::connect(world.address).await.expect("it listens");
+        let mut stream = identity.connect(tcp, Role::Controller, "controller").await.expect("good keys");
+        let to = "/v1/sites/seattle/reports";
+        let head = format!("POST {to} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.expect("it reads");
+        stream.flush().await.expect("it reads");
+        stream
+    };
+    let answer = async |mut stream: TlsStream<TcpStream>| {
+        let mut line = [0; 12];
+        stream.read_exact(&mut line).await.expect("an answer");
+        String::from_utf8_lossy(&line).into_owned()
+    };
+    let small = begin(100).await;
+    let large = [begin(1 << 20).await, begin(1 << 20).await];
+    assert_eq!(answer(small).await, "HTTP/1.1 408");
+    let [one, other] = large.map(answer);
+    let mut answers = [one.await, other.await];
+    answers.sort();
+    assert_eq!(answers, ["HTTP/1.1 408", "HTTP/1.1 429"]);
+    // Both are over: the next one has its turn.
+    assert_eq!(answer(begin(1 << 20).await).await, "HTTP/1.1 408");
+}
+
+/// The corpora of the fuzz targets: names that begin with `bad` are refused, all others taken.
+#[test]
+fn corpora_replay() {
+    for (target, exercise) in [
+        ("api_json", anabranch_replicate::exercise as fn(&[u8]) -> bool),
+        ("api_replies", anabranch_replicate::exercise_replies),
+        ("replicate_http", anabranch_replicate::exercise_http),
+    ] {
+        assert!(replay(target, exercise) >= 8, "{target}");
+    }
+}
+
+/// #17: one site filled the controller's memory, its store and all its places, and nobody could read how transfers stood.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_site_submits_is_bounded_and_can_be_read() {
+    let world = World::new("flood").await;
+    let (seattle, operator) = (world.client(Role::Site, "seattle"), world.client(Role::Operator, "operator"));
+    let largest = || {
+        let path = || vec!["x".repeat(203); 20].join("/");
+        let destination = DestinationRequest { site: "New York".into(), path: path() };
+        SubmitRequest::new("seattle", path(), vec![destination])
+    };
+    let mut named = largest();
+    named.hop.congestion_control = Some("x".repeat(70_000));
+    let error = seattle.submit(&named).await.expect_err("too much of it");
+    assert!(matches!(error, ClientError::Refused { status: 413, .. }), "{error:?}");
+    named.hop.congestion_control = Some("x".repeat(16));
+    let error = seattle.submit(&named).await.expect_err("no kernel's");
+    assert!(matches!(error, ClientError::Refused { status: 400, .. }), "{error:?}");
+    for _ in 0..100 {
+        seattle.submit(&largest()).await.expect("it has a tenth of the places");
+    }
+    let error = seattle.submit(&largest()).await.expect_err("and no more");
+    assert!(matches!(error, ClientError::Refused { status: 429, .. }), "{error:?}");
+    for _ in 0..50 {
+        operator.submit(&largest()).await.expect("operators' places are free");
+    }
+    let all = operator.statuses().await.expect("page by page");
+    assert!(all.iter().map(|t| t.id).eq(1..=150), "each once, in order");
+    let page = operator.text("/v1/transfers?after=0").await.expect("the first");
+    assert!(page.len() < 2 << 20 && page.contains("\"more\":true"), "{} bytes", page.len());
+    let store = std::fs::metadata(world.folder.join("controller.redb")).expect("it is there").len();
+    assert!(store < 32 << 20, "{store} bytes in the store");
 }

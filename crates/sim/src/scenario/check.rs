@@ -2,7 +2,7 @@
 
 use super::read::Wrong;
 use super::{Incast, Scenario, Udp, Workload};
-use crate::network::unknown_topology;
+use crate::topologies::unknown_topology;
 use anabranch_units::{BitRate, ByteCount, Duration};
 
 /// The longest run. An hour of a busy network is more than anyone waits for.

@@ -1,8 +1,7 @@
 //! Reads scenarios: TOML, settings that override it, sweeps, and errors that name their place.
 
-use super::{Scenario, System, Workload};
-use crate::plan::PlanError;
-use crate::system;
+use super::{KINDS, Scenario, SystemWorkload, Workload};
+use crate::error::PlanError;
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
 use std::fmt;
@@ -120,26 +119,6 @@ fn set_place(set: &str) -> String {
     format!("--set {}", cut(set, QUOTED_CHARS_MAX))
 }
 
-/// What the fuzz target and the replay of its corpus call: reads `bytes`, and if they are a scenario, checks that its resolved
-/// form reads back as the same, and looks everything up. Whether they were a scenario of which a run could begin; systems'
-/// workloads, which this room does not know, aside.
-///
-/// Panics: where the reader is wrong.
-pub fn exercise(bytes: &[u8]) -> bool {
-    let Ok(points) =
-        std::str::from_utf8(bytes).map_err(drop).and_then(|text| read("fuzz", text, &[]).map_err(drop))
-    else {
-        return false;
-    };
-    points.into_iter().take(3).all(|mut point| {
-        let text = toml::to_string(&point.scenario).expect("a scenario is a table");
-        let again = read("fuzz", &text, &[]).expect("what was resolved reads back");
-        assert_eq!(again[0].scenario, point.scenario);
-        point.scenario.workload.retain(|workload| !matches!(workload, Workload::System(_)));
-        crate::Plan::new(point.scenario, &|_| Err(std::io::ErrorKind::NotFound.into())).is_ok()
-    })
-}
-
 /// Whether setting `inner` is `outer` or lies in it.
 fn is_within(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -249,7 +228,7 @@ fn typed<T: DeserializeOwned>(value: Value, prefix: &str) -> Result<T, Wrong> {
     })
 }
 
-impl System {
+impl SystemWorkload {
     /// Its settings as a `T`.
     ///
     /// Errors: what is unknown, missing or of the wrong kind, with its place below `field`, which is what messages call this
@@ -330,25 +309,25 @@ fn scenario(mut root: Table) -> Result<Scenario, Wrong> {
 fn workload(index: usize, value: Value) -> Result<Workload, Wrong> {
     let field = format!("workload[{index}]");
     let Value::Table(mut table) = value else { return Err(Wrong::new(field, "must be a table")) };
-    let known = || ["long, incast, poisson, udp, trace", &system::KINDS.join(", ")].join(", ");
+    let known = || format!("one of {}, or a system", KINDS.join(", "));
     let kind = match table.remove("kind") {
         Some(Value::String(kind)) => kind,
         Some(other) => {
-            return Err(Wrong::new(field + ".kind", format!("{other}: must be one of {}", known())));
+            return Err(Wrong::new(field + ".kind", format!("{other}: must be {}", known())));
         }
-        None => return Err(Wrong::new(field, format!("missing `kind`: one of {}", known()))),
+        None => return Err(Wrong::new(field, format!("missing `kind`: {}", known()))),
     };
-    if system::KINDS.contains(&kind.as_str()) {
-        return Ok(Workload::System(System { kind, settings: table }));
-    }
-    let table = Value::Table(table);
+    let settings = Value::Table(table);
     match kind.as_str() {
-        "long" => typed(table, &field).map(Workload::Long),
-        "incast" => typed(table, &field).map(Workload::Incast),
-        "poisson" => typed(table, &field).map(Workload::Poisson),
-        "udp" => typed(table, &field).map(Workload::Udp),
-        "trace" => typed(table, &field).map(Workload::Trace),
-        _ => Err(Wrong::new(field + ".kind", format!("`{kind}`: must be one of {}", known()))),
+        "long" => typed(settings, &field).map(Workload::Long),
+        "incast" => typed(settings, &field).map(Workload::Incast),
+        "poisson" => typed(settings, &field).map(Workload::Poisson),
+        "udp" => typed(settings, &field).map(Workload::Udp),
+        "trace" => typed(settings, &field).map(Workload::Trace),
+        _ => {
+            let Value::Table(settings) = settings else { unreachable!("it was made of a table") };
+            Ok(Workload::System(SystemWorkload { kind, settings }))
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 use super::{Opening, World};
 use crate::end::{End, Port};
 use crate::network::Network;
-use crate::report::WorkloadRow;
+use crate::rows::WorkloadRow;
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::HostsCx;
 use anabranch_transport::{Datagram, Event};

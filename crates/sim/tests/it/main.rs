@@ -45,12 +45,12 @@ fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
         let files = paths.filter(|path| !path.is_dir());
         files.map(|path| (std::fs::read(&path).expect("it can be read"), path)).collect::<Vec<_>>()
     };
-    seen += replay("scenario_toml", anabranch_sim::scenario::exercise);
+    seen += replay("scenario_toml", anabranch_sim::exercise::exercise_scenario);
     seen += replay("scenario_files", exercise::exercise_files);
     seen += replay("scenario_set", exercise::exercise_sets);
     for (bytes, path) in files("scenarios") {
         // False where it names a file.
-        anabranch_sim::scenario::exercise(&bytes);
+        anabranch_sim::exercise::exercise_scenario(&bytes);
         let text = String::from_utf8(bytes).expect("text");
         for mut point in read("scenario", &text, &[]).expect("a good one") {
             point.scenario.workload.retain(|workload| !matches!(workload, Workload::System(_)));
@@ -147,4 +147,16 @@ fn the_documentation_names_every_setting() {
             assert!(documented.contains(name.as_str()), "docs/scenarios.md does not say what `{name}` is");
         }
     }
+}
+
+/// Which kinds there are is known once the systems are.
+#[test]
+fn a_kind_that_nothing_has_is_said_with_those_that_there_are() {
+    let text =
+        "duration = \"1 s\"\n[network]\ntopology = \"star\"\nhosts = 3\n[[workload]]\nkind = \"outcast\"\n";
+    let error = Plan::new(scenario(text), &|_| Ok(String::new())).expect_err("nothing has it");
+    assert_eq!(
+        error.to_string(),
+        "workload[0].kind: `outcast`: must be one of long, incast, poisson, udp, trace"
+    );
 }

@@ -29,7 +29,7 @@ pub struct Report {
     /// How long ago it arrived (t_delay).
     pub delay: Duration,
     /// Bytes in a second that arrived since the report before (X_recv).
-    pub received_bps: f64,
+    pub received_bytes_per_s: f64,
     /// The loss event rate (p).
     pub loss_rate: f64,
 }
@@ -57,7 +57,7 @@ pub struct Receiver {
     bytes: u64,
     since: Option<Instant>,
     /// The highest rate that was measured over a round trip or more.
-    best_bps: f64,
+    best_bytes_per_s: f64,
     /// Bytes that were reported since then, until that is a round trip.
     round: (u64, Option<Instant>),
     newest: Option<(Instant, Instant)>,
@@ -87,7 +87,7 @@ impl Receiver {
             rtt: None,
             bytes: 0,
             since: None,
-            best_bps: 0.0,
+            best_bytes_per_s: 0.0,
             round: (0, None),
             newest: None,
             report_at: None,
@@ -152,7 +152,7 @@ impl Receiver {
         self.event_rtts = if self.event_at.is_none() && self.eager_reports > 1 { 2 } else { 1 };
         self.event_at = Some(at);
         let (size, rtt_s) = (self.size, rtt.as_secs_f64().max(1e-9));
-        let measured = self.rate_until(now, rtt).max(self.best_bps);
+        let measured = self.rate_until(now, rtt).max(self.best_bytes_per_s);
         let rto_s = self.timeout.seconds(rtt_s);
         let first = || 1.0 / loss_rate_for(measured.max(size), size, rtt_s, rto_s);
         self.intervals.begin(sequence, first);
@@ -179,12 +179,12 @@ impl Receiver {
         }
         let every =
             if self.loss_rate() > 0.0 { rtt } else { Duration::from_ps(rtt.as_ps() / self.eager_reports) };
-        let received_bps = self.rate_until(now, every);
+        let received_bytes_per_s = self.rate_until(now, every);
         // Over less than a round trip two packets may seem to come at any rate.
         let (bytes, since) = (self.round.0 + self.bytes, self.round.1.unwrap_or(now));
         let round = now.saturating_since(since);
         if rtt > Duration::ZERO && (round >= rtt || every == rtt) {
-            self.best_bps = self.best_bps.max(bytes as f64 / round.max(rtt).as_secs_f64());
+            self.best_bytes_per_s = self.best_bytes_per_s.max(bytes as f64 / round.max(rtt).as_secs_f64());
             self.round = (0, Some(now));
         } else {
             self.round = (bytes, Some(since));
@@ -195,7 +195,7 @@ impl Receiver {
         Some(Report {
             sent_at,
             delay: now.saturating_since(arrived_at),
-            received_bps,
+            received_bytes_per_s,
             loss_rate: self.told_rate,
         })
     }

@@ -2,7 +2,7 @@
 //!
 //! Source: RFC 5348 section 4.
 
-use super::{Report, SlowStart, throughput_bps};
+use super::{Report, SlowStart, TcpTimeout, throughput_bytes_per_s};
 use anabranch_units::{Duration, Instant};
 
 /// The longest time between two packets in the RFC, in seconds (section 3.1: t_mbi).
@@ -13,24 +13,6 @@ const KEPT: f64 = 0.9;
 /// What a rate may be above what arrives while a queue builds up in [`SlowStart::Eager`].
 const QUEUED_GROWTH: f64 = 1.0 + 1.0 / 16.0;
 
-/// What stands for TCP's retransmission timeout in the equation (section 3.1).
-#[derive(Copy, Clone, Debug, PartialEq)]
-pub enum TcpTimeout {
-    /// Four round trips.
-    FourRtt,
-    /// Four round trips, and at least so many seconds: 1 in RFC 6298, 0.2 for Linux and LTTP.
-    AtLeast(f64),
-}
-
-impl TcpTimeout {
-    pub(super) fn seconds(self, rtt_s: f64) -> f64 {
-        match self {
-            Self::FourRtt => 4.0 * rtt_s,
-            Self::AtLeast(least) => (4.0 * rtt_s).max(least),
-        }
-    }
-}
-
 /// How a sender is set up.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct SenderConfig {
@@ -39,7 +21,7 @@ pub struct SenderConfig {
     /// See [`TcpTimeout`].
     pub timeout: TcpTimeout,
     /// Bytes in a second until the first report; one packet a second if 0, as section 4.2 has it.
-    pub initial_bps: f64,
+    pub initial_bytes_per_s: f64,
     /// Whether the rate gives way as round trips grow (section 4.5).
     pub reduces_oscillation: bool,
     /// The longest time between two packets, in seconds: [`GAP_MAX_S`] in the RFC.
@@ -57,7 +39,7 @@ pub struct Sender {
     config: SenderConfig,
     size: f64,
     /// The allowed rate (X).
-    rate_bps: f64,
+    rate_bytes_per_s: f64,
     rtt_s: Option<f64>,
     /// The shortest round trip, and the last one.
     rtt_min_s: f64,
@@ -66,7 +48,7 @@ pub struct Sender {
     root_last: f64,
     loss_rate: f64,
     /// What the equation allows, once there was a loss (X_Bps).
-    equation_bps: f64,
+    equation_bytes_per_s: f64,
     /// Recent receive rates with their times (X_recv_set); infinite before the first report.
     received: Vec<(Instant, f64)>,
     doubled_at: Option<Instant>,
@@ -77,18 +59,19 @@ impl Sender {
     /// A sender that begins at `now`.
     pub fn new(now: Instant, config: SenderConfig) -> Self {
         let size = f64::from(config.size.max(1));
-        let rate_bps = if config.initial_bps > 0.0 { config.initial_bps } else { size };
+        let rate_bytes_per_s =
+            if config.initial_bytes_per_s > 0.0 { config.initial_bytes_per_s } else { size };
         Self {
             config,
             size,
-            rate_bps,
+            rate_bytes_per_s,
             rtt_s: None,
             rtt_min_s: f64::INFINITY,
             rtt_last_s: 0.0,
             root_mean: 0.0,
             root_last: 0.0,
             loss_rate: 0.0,
-            equation_bps: f64::INFINITY,
+            equation_bytes_per_s: f64::INFINITY,
             received: vec![(now, f64::INFINITY)],
             doubled_at: None,
             // Section 4.2.
@@ -97,15 +80,15 @@ impl Sender {
     }
 
     /// Bytes in a second that may be sent now.
-    pub fn rate_bps(&self) -> f64 {
+    pub fn rate_bytes_per_s(&self) -> f64 {
         if !self.config.reduces_oscillation || self.root_last <= 0.0 {
-            return self.rate_bps;
+            return self.rate_bytes_per_s;
         }
-        (self.rate_bps * self.root_mean / self.root_last).max(self.least_bps())
+        (self.rate_bytes_per_s * self.root_mean / self.root_last).max(self.least_bytes_per_s())
     }
     /// The time between two packets.
     pub fn gap(&self) -> Duration {
-        Duration::from_ps((self.size / self.rate_bps() * 1e12) as u64)
+        Duration::from_ps((self.size / self.rate_bytes_per_s() * 1e12) as u64)
     }
     /// The round trip, once known.
     pub fn rtt(&self) -> Option<Duration> {
@@ -120,11 +103,11 @@ impl Sender {
         self.timer
     }
 
-    fn least_bps(&self) -> f64 {
+    fn least_bytes_per_s(&self) -> f64 {
         self.size / self.config.gap_max_s
     }
     /// What a TCP may send in its first round trip, by round trips (section 4.2: W_init / R; RFC 3390).
-    fn initial_bps(&self, rtt_s: f64) -> f64 {
+    fn initial_bytes_per_s(&self, rtt_s: f64) -> f64 {
         (4.0 * self.size).min((2.0 * self.size).max(4_380.0)) / rtt_s
     }
     fn received_max(&self) -> f64 {
@@ -149,20 +132,20 @@ impl Sender {
         self.loss_rate = report.loss_rate;
         let limit = if is_limited && has_new_loss {
             self.received.iter_mut().for_each(|(_, rate)| *rate /= 2.0);
-            self.keep_only_best(now, 0.85 * report.received_bps);
+            self.keep_only_best(now, 0.85 * report.received_bytes_per_s);
             self.received_max()
         } else if is_limited {
-            self.keep_only_best(now, report.received_bps);
+            self.keep_only_best(now, report.received_bytes_per_s);
             2.0 * self.received_max()
         } else {
-            self.received.push((now, report.received_bps));
+            self.received.push((now, report.received_bytes_per_s));
             let old = Duration::from_ps((2.0 * rtt_s * 1e12) as u64);
             self.received.retain(|(at, rate)| rate.is_finite() && *at + old >= now);
             2.0 * self.received_max()
         };
         if is_first {
             // Section 4.2: the first report gives the round trip, and the rate of TCP's first window with it.
-            self.rate_bps = self.rate_bps.max(self.initial_bps(rtt_s));
+            self.rate_bytes_per_s = self.rate_bytes_per_s.max(self.initial_bytes_per_s(rtt_s));
             self.doubled_at = Some(now);
         }
         self.set_rate(now, limit, is_first);
@@ -180,17 +163,19 @@ impl Sender {
         let rtt_s = self.rtt_s.unwrap_or(1.0);
         if self.loss_rate > 0.0 {
             let rto_s = self.config.timeout.seconds(rtt_s);
-            self.equation_bps = throughput_bps(self.size, rtt_s, rto_s, self.loss_rate);
-            self.rate_bps = self.equation_bps.min(limit).max(self.least_bps());
+            self.equation_bytes_per_s = throughput_bytes_per_s(self.size, rtt_s, rto_s, self.loss_rate);
+            self.rate_bytes_per_s = self.equation_bytes_per_s.min(limit).max(self.least_bytes_per_s());
         } else if self.config.slow_start == SlowStart::Eager {
             if !is_first {
                 let limit = if self.is_queued() { limit / 2.0 * QUEUED_GROWTH } else { limit };
-                self.rate_bps = limit.min(2.0 * self.rate_bps).max(self.initial_bps(rtt_s));
+                self.rate_bytes_per_s =
+                    limit.min(2.0 * self.rate_bytes_per_s).max(self.initial_bytes_per_s(rtt_s));
             }
         } else if !is_first
             && self.doubled_at.is_none_or(|at| now.saturating_since(at).as_secs_f64() >= rtt_s)
         {
-            self.rate_bps = (2.0 * self.rate_bps).min(limit).max(self.initial_bps(rtt_s));
+            self.rate_bytes_per_s =
+                (2.0 * self.rate_bytes_per_s).min(limit).max(self.initial_bytes_per_s(rtt_s));
             self.doubled_at = Some(now);
         }
     }
@@ -202,7 +187,7 @@ impl Sender {
 
     fn set_timer(&mut self, now: Instant) {
         let rtt_s = self.rtt_s.unwrap_or(2.0 / 4.0);
-        let seconds = (4.0 * rtt_s).max(2.0 * self.size / self.rate_bps).max(self.config.timer_min_s);
+        let seconds = (4.0 * rtt_s).max(2.0 * self.size / self.rate_bytes_per_s).max(self.config.timer_min_s);
         self.timer = now + Duration::from_ps((seconds * 1e12) as u64);
     }
 
@@ -210,19 +195,23 @@ impl Sender {
     ///
     /// Source: section 4.4.
     pub fn handle_timeout(&mut self, now: Instant, was_idle: bool) {
-        let least = self.least_bps();
+        let least = self.least_bytes_per_s();
         let received = self.received_max();
-        let recover = self.rtt_s.map(|rtt| self.initial_bps(rtt));
+        let recover = self.rtt_s.map(|rtt| self.initial_bytes_per_s(rtt));
         let keeps = was_idle
             && recover.is_some_and(|recover| {
-                if self.loss_rate > 0.0 { received < recover } else { self.rate_bps < 2.0 * recover }
+                if self.loss_rate > 0.0 { received < recover } else { self.rate_bytes_per_s < 2.0 * recover }
             });
         if keeps {
             // Who was idle at a low rate is not slowed further.
         } else if recover.is_none() || self.loss_rate <= 0.0 {
-            self.rate_bps = (self.rate_bps / 2.0).max(least);
+            self.rate_bytes_per_s = (self.rate_bytes_per_s / 2.0).max(least);
         } else {
-            let limit = if self.equation_bps > 2.0 * received { received } else { self.equation_bps / 2.0 };
+            let limit = if self.equation_bytes_per_s > 2.0 * received {
+                received
+            } else {
+                self.equation_bytes_per_s / 2.0
+            };
             let limit = limit.max(least);
             self.received = vec![(now, limit / 2.0)];
             self.set_rate(now, limit, false);

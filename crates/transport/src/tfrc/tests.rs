@@ -12,7 +12,7 @@ fn config() -> SenderConfig {
     SenderConfig {
         size: SIZE,
         timeout: TcpTimeout::FourRtt,
-        initial_bps: 0.0,
+        initial_bytes_per_s: 0.0,
         reduces_oscillation: false,
         gap_max_s: GAP_MAX_S,
         timer_min_s: 0.0,
@@ -20,19 +20,19 @@ fn config() -> SenderConfig {
     }
 }
 /// A report about a packet sent at `sent`, without delay.
-fn report(sent: u64, received_bps: f64, loss_rate: f64) -> Report {
-    Report { sent_at: ms(sent), delay: Duration::ZERO, received_bps, loss_rate }
+fn report(sent: u64, received_bytes_per_s: f64, loss_rate: f64) -> Report {
+    Report { sent_at: ms(sent), delay: Duration::ZERO, received_bytes_per_s, loss_rate }
 }
 
 #[test]
 fn the_throughput_equation_has_its_worked_values() {
     // Without the timeouts' part this is s / (R sqrt(2p / 3)): 1,000 bytes, 100 ms, one loss in a hundred.
     let simple = 1_000.0 / (0.1 * (0.02f64 / 3.0).sqrt());
-    assert!((throughput_bps(1_000.0, 0.1, 0.0, 0.01) - simple).abs() < 1e-6);
+    assert!((throughput_bytes_per_s(1_000.0, 0.1, 0.0, 0.01) - simple).abs() < 1e-6);
     // With them, t_RTO = 4 R: 1000 / (0.0081650 + 0.4 * 3 * 0.0612372 * 0.01 * 1.0032) = 112,332.
-    assert!((throughput_bps(1_000.0, 0.1, 0.4, 0.01) - 112_332.0).abs() < 1.0);
+    assert!((throughput_bytes_per_s(1_000.0, 0.1, 0.4, 0.01) - 112_332.0).abs() < 1.0);
     for p in [1e-6, 1e-3, 0.02, 0.3] {
-        let back = loss_rate_for(throughput_bps(1_000.0, 0.05, 0.2, p), 1_000.0, 0.05, 0.2);
+        let back = loss_rate_for(throughput_bytes_per_s(1_000.0, 0.05, 0.2, p), 1_000.0, 0.05, 0.2);
         assert!((back / p - 1.0).abs() < 1e-5, "{p}: {back}");
     }
 }
@@ -40,12 +40,12 @@ fn the_throughput_equation_has_its_worked_values() {
 #[test]
 fn the_first_report_raises_a_packet_a_second_to_tcps_first_window() {
     let mut sender = Sender::new(ms(0), config());
-    assert_eq!(sender.rate_bps(), 1_000.0);
+    assert_eq!(sender.rate_bytes_per_s(), 1_000.0);
     assert_eq!(sender.timer(), ms(2_000));
     sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
     assert_eq!(sender.rtt(), Some(Duration::from_ms(100)));
     // min(4 s, max(2 s, 4380)) = 4,000 bytes in a round trip of 0.1 s.
-    assert_eq!(sender.rate_bps(), 40_000.0);
+    assert_eq!(sender.rate_bytes_per_s(), 40_000.0);
 }
 
 #[test]
@@ -53,13 +53,13 @@ fn slow_start_doubles_once_a_round_trip_and_not_beyond_twice_what_arrives() {
     let mut sender = Sender::new(ms(0), config());
     sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
     sender.handle_report(ms(200), &report(100, 40_000.0, 0.0), false);
-    assert_eq!(sender.rate_bps(), 80_000.0);
+    assert_eq!(sender.rate_bytes_per_s(), 80_000.0);
     sender.handle_report(ms(250), &report(150, 80_000.0, 0.0), false);
-    assert_eq!(sender.rate_bps(), 80_000.0, "half a round trip later");
+    assert_eq!(sender.rate_bytes_per_s(), 80_000.0, "half a round trip later");
     sender.handle_report(ms(320), &report(220, 50_000.0, 0.0), false);
-    assert_eq!(sender.rate_bps(), 160_000.0, "twice the best of the last two round trips");
+    assert_eq!(sender.rate_bytes_per_s(), 160_000.0, "twice the best of the last two round trips");
     sender.handle_report(ms(700), &report(600, 50_000.0, 0.0), false);
-    assert_eq!(sender.rate_bps(), 100_000.0);
+    assert_eq!(sender.rate_bytes_per_s(), 100_000.0);
 }
 
 #[test]
@@ -67,38 +67,38 @@ fn after_a_loss_the_equation_rules_and_twice_what_arrives() {
     let mut sender = Sender::new(ms(0), config());
     sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
     sender.handle_report(ms(200), &report(100, 1e9, 0.01), false);
-    let equation = throughput_bps(1_000.0, 0.1, 0.4, 0.01);
-    assert!((sender.rate_bps() - equation).abs() < 1.0);
+    let equation = throughput_bytes_per_s(1_000.0, 0.1, 0.4, 0.01);
+    assert!((sender.rate_bytes_per_s() - equation).abs() < 1.0);
     sender.handle_report(ms(600), &report(500, 30_000.0, 0.01), false);
-    assert_eq!(sender.rate_bps(), 60_000.0);
+    assert_eq!(sender.rate_bytes_per_s(), 60_000.0);
     // Data-limited, with a new loss: what arrives is taken for more than it is.
     sender.handle_report(ms(700), &report(600, 40_000.0, 0.02), true);
-    assert_eq!(sender.rate_bps(), 34_000.0, "0.85 of what arrived");
+    assert_eq!(sender.rate_bytes_per_s(), 34_000.0, "0.85 of what arrived");
 }
 
 #[test]
 fn silence_halves_the_rate_and_an_idle_sender_keeps_it() {
     let mut sender = Sender::new(ms(0), config());
     sender.handle_timeout(ms(2_000), false);
-    assert_eq!(sender.rate_bps(), 500.0, "no report yet");
+    assert_eq!(sender.rate_bytes_per_s(), 500.0, "no report yet");
     let mut sender = Sender::new(ms(0), config());
     sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
     assert_eq!(sender.timer(), ms(500), "four round trips");
     sender.handle_timeout(ms(500), true);
-    assert_eq!(sender.rate_bps(), 40_000.0);
+    assert_eq!(sender.rate_bytes_per_s(), 40_000.0);
     sender.handle_timeout(ms(900), false);
-    assert_eq!(sender.rate_bps(), 20_000.0);
+    assert_eq!(sender.rate_bytes_per_s(), 20_000.0);
     let mut sender = Sender::new(ms(0), config());
     sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
     sender.handle_report(ms(200), &report(100, 1e6, 0.01), false);
-    let equation = sender.rate_bps();
+    let equation = sender.rate_bytes_per_s();
     sender.handle_timeout(ms(600), false);
-    assert!((sender.rate_bps() - equation / 2.0).abs() < 1.0, "half of the equation's");
+    assert!((sender.rate_bytes_per_s() - equation / 2.0).abs() < 1.0, "half of the equation's");
     let least = 1_000.0 / 64.0;
     for n in 0..40 {
         sender.handle_timeout(ms(1_000 + n), false);
     }
-    assert!(sender.rate_bps() >= least);
+    assert!(sender.rate_bytes_per_s() >= least);
 }
 
 #[test]
@@ -108,11 +108,11 @@ fn a_longer_round_trip_slows_the_instant_rate_only() {
         SenderConfig { reduces_oscillation: true, gap_max_s: GAP_MAX_S, timer_min_s: 0.0, ..config() },
     );
     sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
-    assert_eq!(sender.rate_bps(), 40_000.0);
+    assert_eq!(sender.rate_bytes_per_s(), 40_000.0);
     // 400 ms: the mean of roots is 0.9 sqrt 0.1 + 0.1 sqrt 0.4, by sqrt 0.4.
     sender.handle_report(ms(500), &report(100, 1e6, 0.0), false);
     let ratio = (0.9 * 0.1f64.sqrt() + 0.1 * 0.4f64.sqrt()) / 0.4f64.sqrt();
-    assert!((sender.rate_bps() - 80_000.0 * ratio).abs() < 1.0, "{}", sender.rate_bps());
+    assert!((sender.rate_bytes_per_s() - 80_000.0 * ratio).abs() < 1.0, "{}", sender.rate_bytes_per_s());
 }
 
 /// A stream over a wire of 50 ms that loses what `is_lost` says: the mean rate of the last half, in bytes a second, and p.
@@ -131,13 +131,17 @@ fn run(slow_start: SlowStart, seconds: u64, is_lost: impl Fn(u64) -> bool) -> (f
         if now > end {
             return (half_bytes as f64 / (seconds - seconds / 2) as f64, receiver.loss_rate());
         }
-        if let Some((_, arrival)) = data.pop_front_if(|(at, _)| *at <= now) {
+        if data.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, arrival)) = data.pop_front()
+        {
             receiver.handle_packet(now, &arrival);
         }
         if let Some(report) = receiver.poll_report(now) {
             reports.push_back((now + wire, report));
         }
-        if let Some((_, report)) = reports.pop_front_if(|(at, _)| *at <= now) {
+        if reports.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, report)) = reports.pop_front()
+        {
             sender.handle_report(now, &report, false);
         }
         if sender.timer() <= now {
@@ -163,7 +167,7 @@ fn with_regular_losses_it_sends_what_the_equation_says() {
     for (slow_start, period) in periods.into_iter().flatten() {
         let (rate, p) = run(slow_start, 120, |sequence| sequence % period == period - 1);
         assert!((p * period as f64 - 1.0).abs() < 0.05, "one in {period}: p {p}");
-        let equation = throughput_bps(1_000.0, 0.1, 0.4, 1.0 / period as f64);
+        let equation = throughput_bytes_per_s(1_000.0, 0.1, 0.4, 1.0 / period as f64);
         assert!(
             (rate / equation - 1.0).abs() < 0.05,
             "one in {period}: {rate}, the equation says {equation}"
@@ -203,7 +207,7 @@ fn a_rate_that_was_measured_over_less_than_a_round_trip_does_not_set_the_first_i
             receiver.handle_packet(at, &Arrival { sequence, bytes: SIZE, sent_at: at, rtt });
             receiver.poll_report(at);
         }
-        throughput_bps(SIZE.into(), 0.1, 0.4, receiver.loss_rate())
+        throughput_bytes_per_s(SIZE.into(), 0.1, 0.4, receiver.loss_rate())
     };
     let (unknown, known) = (rate_after_loss(None), rate_after_loss(Some(Duration::from_ms(100))));
     assert!((0.9e6..1.1e6).contains(&unknown), "{unknown} B/s, where 1,000,000 came");
@@ -223,14 +227,14 @@ fn an_eager_start_is_twice_what_arrives_and_little_more_than_that_once_a_queue_b
     let mut sender = Sender::new(ms(0), SenderConfig { slow_start: SlowStart::Eager, ..config() });
     sender.handle_report(ms(100), &report(0, 10_000.0, 0.0), false);
     sender.handle_report(ms(200), &report(100, 40_000.0, 0.0), false);
-    assert_eq!(sender.rate_bps(), 80_000.0);
+    assert_eq!(sender.rate_bytes_per_s(), 80_000.0);
     sender.handle_report(ms(225), &report(125, 70_000.0, 0.0), false);
-    assert_eq!(sender.rate_bps(), 140_000.0, "a quarter of a round trip later");
+    assert_eq!(sender.rate_bytes_per_s(), 140_000.0, "a quarter of a round trip later");
     // 112 ms is not yet an eighth more than 100, 113 is.
     sender.handle_report(ms(250), &report(138, 80_000.0, 0.0), false);
-    assert_eq!(sender.rate_bps(), 160_000.0);
+    assert_eq!(sender.rate_bytes_per_s(), 160_000.0);
     sender.handle_report(ms(275), &report(162, 80_000.0, 0.0), false);
-    assert_eq!(sender.rate_bps(), 85_000.0);
+    assert_eq!(sender.rate_bytes_per_s(), 85_000.0);
 }
 
 #[test]

@@ -2,35 +2,21 @@
 //!
 //! Sizes are in bytes (KiB, MiB, GiB), rates in bits a second (kbit/s, Mbit/s, Gbit/s), everywhere.
 
+use crate::shown::rate;
+use anabranch_gather::{GetEvent, Note, ObjectFailure, ServerReport};
+use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
-use anabranch_units::{BitRate, ByteCount};
 use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// How often programs are told.
+/// How often programs are told, and bars are drawn anew.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+const SHOW_EVERY: Duration = Duration::from_millis(200);
 /// How often a file or a pipe is told that is no terminal.
 const TELL_PLAINLY_EVERY: Duration = Duration::from_secs(5);
 /// Servers that have a bar of their own.
 const BARS_MAX: usize = 16;
-
-/// What one server has brought.
-#[derive(Clone, Debug, Serialize)]
-pub struct ServerRow {
-    /// `HOST:PORT`.
-    pub server: String,
-    /// Its name, as its certificate says; none if it was never reached.
-    pub name: Option<String>,
-    /// Bytes of datagrams that came from it.
-    pub received_bytes: u64,
-    /// Its pulls that are under way.
-    pub pulls: usize,
-    /// The share of packets that begin a loss event, in the worst of its pulls.
-    pub loss_event_share: f64,
-    /// Why it is out of use, if it is.
-    pub lost: Option<String>,
-}
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -38,7 +24,7 @@ struct Line<'a> {
     done_bytes: u64,
     total_bytes: Option<u64>,
     rate_mbps: f64,
-    servers: &'a [ServerRow],
+    servers: &'a [ServerReport],
 }
 
 /// What is shown.
@@ -49,7 +35,6 @@ pub struct Progress {
     quiet: bool,
     total: ProgressBar,
     bars: Vec<ProgressBar>,
-    shown_at: Instant,
     /// When a line was written, and how much had come then.
     told_at: Instant,
     told_bytes: u64,
@@ -80,28 +65,33 @@ impl Progress {
         });
         let bars = bars.collect();
         let is_plain = !std::io::IsTerminal::is_terminal(&std::io::stderr());
-        Self {
-            json,
-            is_plain,
-            quiet,
-            total,
-            bars,
-            shown_at: Instant::now(),
-            told_at: Instant::now(),
-            told_bytes: 0,
-            all,
+        Self { json, is_plain, quiet, total, bars, told_at: Instant::now(), told_bytes: 0, all }
+    }
+
+    /// How often it wants to be told how things stand.
+    pub const fn every(json: bool) -> Duration {
+        if json { TELL_EVERY } else { SHOW_EVERY }
+    }
+
+    /// Shows what is said while objects come; those that `streams` has go to standard output.
+    pub fn hear(&mut self, event: GetEvent<'_>, streams: bool) {
+        match event {
+            GetEvent::Progress { done_bytes, total_bytes, servers } => {
+                self.show(done_bytes, total_bytes, servers);
+            }
+            GetEvent::Note(Note::Verified { .. }) => {}
+            GetEvent::Note(Note::Failed { object, failure: ObjectFailure::NotWritten(reason) })
+                if streams =>
+            {
+                self.say(&format!("{object}: standard output: {reason}"));
+            }
+            GetEvent::Note(note) => self.say(&note.to_string()),
         }
     }
 
-    /// When it wants to be shown again.
-    pub fn next_at(&self) -> Instant {
-        self.shown_at + TELL_EVERY / if self.json { 1 } else { 5 }
-    }
-
     /// Shows how things stand.
-    pub fn show(&mut self, done_bytes: u64, total_bytes: Option<u64>, servers: &[ServerRow]) {
+    fn show(&mut self, done_bytes: u64, total_bytes: Option<u64>, servers: &[ServerReport]) {
         let now = Instant::now();
-        self.shown_at = now;
         let seconds = (now - self.told_at).as_secs_f64().max(1e-9);
         let per_second = done_bytes.saturating_sub(self.told_bytes) as f64 / seconds;
         if self.json {
@@ -145,7 +135,7 @@ impl Progress {
     }
 
     /// Says a line beside the bars.
-    pub fn say(&self, line: &str) {
+    fn say(&self, line: &str) {
         if !self.json {
             self.all.suspend(|| eprintln!("anabranch: {}", printable(line)));
         }
@@ -156,14 +146,6 @@ impl Progress {
         self.bars.iter().for_each(ProgressBar::finish_and_clear);
         self.total.finish_and_clear();
     }
-}
-
-/// So many bytes a second, as rates are shown.
-pub fn rate(bytes_per_second: f64) -> BitRate {
-    let bps = bytes_per_second * 8.0;
-    // No more digits than mean something.
-    let step = 10f64.powf((bps.max(1.0).log10().floor() - 2.0).max(0.0));
-    BitRate::bps(((bps / step).round() * step) as u64)
 }
 
 /// A line for programs.

@@ -5,11 +5,12 @@
 
 use super::super::send::topology_of;
 use crate::page::{self, Page, Unanswered};
-use anabranch_api::{Client, ClientError};
 use anabranch_graph::Topology;
-use anabranch_replicate::control::TransferId;
-use anabranch_replicate::draw::{self, Theme};
-use anabranch_replicate::plan::Plan;
+use anabranch_http::ClientError;
+use anabranch_replicate::Client;
+use anabranch_replicate_proto::control::TransferId;
+use anabranch_replicate_proto::draw::{self, Theme};
+use anabranch_replicate_proto::plan::Plan;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -86,7 +87,7 @@ mod tests {
     use anabranch_net::identity::Identity;
     use anabranch_net::keys::{self, Role, System};
     use anabranch_net::tls::CredentialFiles;
-    use anabranch_replicate::plan::{Planner, Request as PlanRequest, Scheme};
+    use anabranch_replicate_proto::plan::{Planner, Request as PlanRequest, Scheme};
     use anabranch_units::{BitRate, SiteId};
     use std::time::Duration;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

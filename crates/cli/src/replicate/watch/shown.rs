@@ -1,8 +1,9 @@
 //! Progress on stderr: bars that fit the terminal, a line now and then for all destinations together elsewhere.
 
 use super::Output;
-use anabranch_api::wire::TransferView;
-use anabranch_replicate::coordinator::{EventKind, Verdict};
+use crate::shown::fitted;
+use anabranch_replicate::wire::TransferView;
+use anabranch_replicate_proto::coordinator::{EventKind, Verdict};
 use anabranch_units::BitRate;
 use anabranch_units::text::printable;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -150,14 +151,6 @@ fn line(length: u64, destinations: &BTreeMap<String, (u64, u64)>) -> Option<Stri
     Some(format!("{}{more}{done}", named.join(", ")))
 }
 
-/// A name in at most `columns`, its end left out where it is longer.
-pub(in super::super) fn fitted(name: &str, columns: usize) -> String {
-    if name.chars().count() <= columns {
-        return name.to_owned();
-    }
-    name.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
-}
-
 /// How many columns a bar's line has for what.
 #[derive(Debug, PartialEq, Eq)]
 struct Layout {
@@ -216,8 +209,6 @@ mod tests {
         assert_eq!(Layout::of(80, 5), Layout { name: 5, bar: 38 });
         assert_eq!(Layout::of(80, 63), Layout { name: 20, bar: 23 });
         assert_eq!(Layout::of(40, 63), Layout { name: 10, bar: 0 });
-        assert_eq!(fitted("a-very-long-site-name", 10), "a-very-lo…");
-        assert_eq!(fitted("größe", 5), "größe");
     }
 
     /// #17: off a terminal there was a line a second for one destination, some after it had the whole file.

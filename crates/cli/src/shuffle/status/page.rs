@@ -3,7 +3,7 @@
 //! It only reads. How a page is served, and to whom: `crate::page`. Read [`serve`].
 
 use crate::page::{self, Page, Unanswered};
-use anabranch_api::shuffle::Client;
+use anabranch_shuffle::Client;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;

@@ -40,7 +40,8 @@ impl Fleet {
     }
 }
 
-fn schedule(fleet: &mut Fleet, number: u64) {
+/// How many files were reported as brought.
+fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
     let mut draw = Draw(number ^ 0x6761_7468_6572);
     let (at, told) = (format!("k{number}"), format!("gather schedule {number}"));
     let out = fleet.path("out").join(&at);
@@ -65,7 +66,8 @@ fn schedule(fleet: &mut Fleet, number: u64) {
         objects.push((usual, other));
     }
     let mut attempts = Vec::new();
-    let mut asked: Vec<Vec<&str>> = Vec::new();
+    // The names that each was to fill; and within which, if it is a folder by then.
+    let mut asked: Vec<Vec<(&str, Option<String>)>> = Vec::new();
     for j in 0..1 + draw.below(3) {
         let several = draw.one_in(2);
         let mut words: Vec<String> = ["gather", "get", "--json", "--keys"].map(str::to_owned).into();
@@ -91,7 +93,7 @@ fn schedule(fleet: &mut Fleet, number: u64) {
                     holders.join(", ")
                 );
                 expected.may(name, bytes);
-                names.push(name);
+                names.push((name, None));
             }
             let path = fleet.path(&format!("{at}-{j}.toml"));
             std::fs::write(&path, manifest).expect("ours");
@@ -110,11 +112,12 @@ fn schedule(fleet: &mut Fleet, number: u64) {
             };
             // A folder, or what is to be one, takes the object by its own name.
             may(name);
-            may(&format!("{name}/{at}/o{object}"));
+            let inside = format!("{name}/{at}/o{object}");
+            may(&inside);
             if name == "sub/../n" {
                 may("n");
             }
-            names.push(name);
+            names.push((name, Some(inside)));
         }
         if draw.one_in(3) {
             words.push("--replace".to_owned());
@@ -130,12 +133,17 @@ fn schedule(fleet: &mut Fleet, number: u64) {
     };
     play(&told, &mut daemons, &mut attempts, &kills, bring_back);
     fleet.daemons = daemons;
+    let mut brought = 0;
     for (attempt, names) in attempts.iter().zip(&asked) {
-        // The user's own path may spell what it likes, and a folder takes it by its own name.
-        let taken =
-            names.iter().filter(|name| plain(name).is_some() && !name.ends_with('/') && **name != "sub");
+        // The user's own path may spell what it likes.
+        let taken = names.iter().filter(|(name, _)| plain(name).is_some());
         if attempt.code == Some(0) {
-            taken.for_each(|name| expected.must(name));
+            taken.for_each(|(name, inside)| {
+                brought += 1;
+                // A folder takes it by its own name, also one that another attempt made just before.
+                let is_folder = name.ends_with('/') || out.join(name).is_dir();
+                expected.must(inside.as_deref().filter(|_| is_folder).unwrap_or(name));
+            });
         }
     }
     expected.check(&out, &told);
@@ -145,6 +153,7 @@ fn schedule(fleet: &mut Fleet, number: u64) {
     );
     std::fs::remove_dir_all(&out).expect("ours");
     SERVERS.iter().for_each(|who| std::fs::remove_dir_all(fleet.path(who).join(&at)).expect("ours"));
+    brought
 }
 
 #[test]

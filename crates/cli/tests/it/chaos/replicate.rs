@@ -100,7 +100,8 @@ impl Fleet {
     }
 }
 
-fn schedule(fleet: &mut Fleet, number: u64) {
+/// How many files were reported as brought.
+fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
     let mut draw = Draw(number ^ 0x7265_706c_6963_6174);
     let (at, told) = (format!("k{number}"), format!("replicate schedule {number}"));
     let outside = content(number, 99, 4_000);
@@ -153,11 +154,13 @@ fn schedule(fleet: &mut Fleet, number: u64) {
     play(&told, &mut daemons, &mut attempts, &kills, bring_back);
     fleet.daemons = daemons;
     fleet.settle(&told);
+    let mut brought = 0;
     for (attempt, (name, _, _)) in attempts.iter().zip(&asked) {
         let said = attempt.said();
         let Some(summary) = said.iter().rev().find(|line| line["event"] == "summary") else { continue };
         for destination in summary["destinations"].as_array().into_iter().flatten() {
-            if destination["verdict"]["verdict"] == "verified" {
+            if destination["verdict"]["verdict"] == "done" {
+                brought += 1;
                 let site = destination["site"].as_str().expect("a name");
                 expected.get_mut(site).unwrap_or_else(|| panic!("{told}: {site}")).must(name);
             }
@@ -171,6 +174,7 @@ fn schedule(fleet: &mut Fleet, number: u64) {
         "{told}: a file outside changed"
     );
     SITES.iter().for_each(|site| std::fs::remove_dir_all(fleet.path(site).join(&at)).expect("ours"));
+    brought
 }
 
 #[test]

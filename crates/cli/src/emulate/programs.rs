@@ -1,0 +1,68 @@
+//! Programs of a system in the hosts of an emulated scenario: started until they say that they are there, ended politely.
+//!
+//! Each is this command with other arguments. Leaves out: what they do. Read [`start`] and [`end`] first.
+
+use anabranch_emu::Emulation;
+use anabranch_units::SiteId;
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The longest that programs may take to end before they are killed.
+const END_MAX: Duration = Duration::from_secs(5);
+
+/// This command, without arguments yet.
+pub fn ours() -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "anabranch".into()));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Starts a program in a site, and waits for its first line on standard error. Further lines are shown, and `hear` hears them.
+///
+/// Errors: the system's; a program that ends at once, by its line.
+pub fn start(
+    emulation: &Emulation,
+    site: SiteId,
+    mut command: Command,
+    mut hear: impl FnMut(&str) + Send + 'static,
+) -> anyhow::Result<Child> {
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = emulation.spawn(site, command)?;
+    let mut said = BufReader::new(child.stderr.take().context("its output is a pipe")?);
+    let mut line = String::new();
+    said.read_line(&mut line)?;
+    let is_there = child.try_wait()?.is_none() && !line.is_empty();
+    // Whatever it says later, nobody must make it wait.
+    std::thread::spawn(move || {
+        for line in said.lines().map_while(Result::ok) {
+            hear(&line);
+            eprintln!("site {site}: {line}");
+        }
+    });
+    if !is_there {
+        let _ = child.kill();
+        let _ = child.wait();
+        anyhow::bail!("site {site}: {}", line.trim());
+    }
+    Ok(child)
+}
+
+/// Tells these to end, all at once, and waits for them.
+pub fn end(programs: &mut [Child]) {
+    for child in &*programs {
+        if let Some(pid) = Pid::from_raw(child.id() as i32) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+    let began = Instant::now();
+    for child in programs {
+        while matches!(child.try_wait(), Ok(None)) && began.elapsed() < END_MAX {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}

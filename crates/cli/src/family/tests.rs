@@ -1,0 +1,137 @@
+//! A further system, of some thirty lines, joins by one line in the list.
+
+use anabranch_fabric::QuadHeap;
+use anabranch_sim::{Plan, Simulation, scenario};
+use clap::Parser;
+
+/// A system that does nothing but wait.
+mod thirty_lines {
+    use crate::doctor::{Finding, Need};
+    use anabranch_sim::scenario::SystemWorkload;
+    use anabranch_sim::system::{System, SystemPlan};
+    use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent};
+    use anabranch_sim::{Network, PlanError, WorkloadRow};
+    use anabranch_units::{Duration, Instant, Seed};
+    use std::process::ExitCode;
+
+    #[derive(clap::Subcommand)]
+    pub enum Noun {
+        /// Wait.
+        Wait,
+    }
+    impl Noun {
+        pub fn is_daemon(&self) -> bool {
+            true
+        }
+    }
+    pub fn run(_: Noun, _: bool) -> anyhow::Result<ExitCode> {
+        Ok(ExitCode::from(7))
+    }
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Pause {
+        time: Duration,
+    }
+    struct Simulated;
+    impl System for Simulated {
+        fn kind(&self) -> &'static str {
+            "pause"
+        }
+        fn plan(
+            &self,
+            w: &SystemWorkload,
+            _: &Network,
+            field: &str,
+        ) -> Result<Box<dyn SystemPlan>, PlanError> {
+            Ok(Box::new(w.settings::<Pause>(field)?))
+        }
+    }
+    impl SystemPlan for Pause {
+        fn app(&self, _: &Network, _: Seed) -> Result<Box<dyn App>, PlanError> {
+            Ok(Box::new(Waiting { time: self.time, ended_at: None }))
+        }
+        fn has_end(&self) -> bool {
+            true
+        }
+        fn priorities(&self) -> &[u8] {
+            &[]
+        }
+    }
+    #[derive(Debug)]
+    struct Waiting {
+        time: Duration,
+        ended_at: Option<Instant>,
+    }
+    impl App for Waiting {
+        fn start(&mut self, cx: &mut AppCx<'_, '_>) {
+            cx.arm(Instant::ZERO + self.time, 0);
+        }
+        fn on_stream(&mut self, _: &mut AppCx<'_, '_>, _: u32, _: Side, _: StreamEvent) {}
+        fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, _: u16) {
+            self.ended_at = Some(cx.now());
+        }
+        fn end_warmup(&mut self) {}
+        fn ended_at(&self) -> Option<Instant> {
+            self.ended_at
+        }
+        fn progress(&self) -> Option<f64> {
+            None
+        }
+        fn report(&self, _: Duration, row: &mut WorkloadRow) {
+            row.more.insert("paused_s", self.time.as_secs_f64());
+        }
+    }
+    pub fn simulated() -> Option<&'static dyn System> {
+        Some(&Simulated)
+    }
+    pub fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
+        None
+    }
+    pub fn needs() -> Option<Need> {
+        let patience = Finding { name: "patience by nature", ok: true, detail: "endless".into(), fix: None };
+        Some(Need { name: "patience", field: "patience", prefix: "patience by ", findings: vec![patience] })
+    }
+}
+
+family! {
+    /// Wait for a while.
+    Pause: self::thirty_lines as pause,
+}
+
+#[derive(Parser)]
+struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[test]
+fn one_line_in_the_list_makes_a_verb() {
+    let command = Command::try_parse_from(["anabranch", "pause", "wait"]).expect("it is a verb");
+    assert!(command.verb.is_daemon());
+    let code = command.verb.run(true).expect("it runs");
+    assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::from(7)));
+    assert!(Command::try_parse_from(["anabranch", "gather", "ls"]).is_err(), "it is in another list");
+}
+
+#[test]
+fn and_a_kind_of_workload_that_is_simulated() {
+    let text = |kind: &str| {
+        format!("[network]\ntopology = \"star\"\nhosts = 3\n[workload]\nkind = \"{kind}\"\ntime = \"3 ms\"\n")
+    };
+    let plan = |kind: &str| {
+        let points = scenario::read("test.toml", &text(kind), &[]).expect("a good scenario");
+        Plan::with_systems(points[0].scenario.clone(), &|_| unreachable!("it names no file"), &simulated())
+    };
+    let outcome =
+        Simulation::<QuadHeap>::new(&plan("pause").expect("it is known"), 0).expect("nothing is drawn").run();
+    assert_eq!(outcome.workloads[0].more["paused_s"], 0.003);
+    let error = plan("gather").expect_err("it is in another list").to_string();
+    assert!(error.ends_with("must be one of long, incast, poisson, udp, trace, pause"), "{error}");
+    assert!(emulated().is_empty(), "it is only simulated");
+}
+
+#[test]
+fn and_what_a_machine_lacks_for_it() {
+    let [need] = &needs()[..] else { panic!("one") };
+    assert_eq!((need.name, need.ways()), ("patience", vec!["nature"]));
+}

@@ -1,0 +1,194 @@
+//! `gather` on the emulator: a scenario's workload in which real servers answer a real client.
+//!
+//! Everything is this binary: `gather serve` runs in each server's host, on a file of random bytes, and `gather get` in the
+//! client's, once for each round.
+//!
+//! Differs from the simulator's: each round connects anew, which is not counted (a round begins when all servers are connected),
+//! and ends when all blocks are verified and on disk. Read [`Emulated`] first.
+
+use crate::emulate::programs::{end, ours, start};
+use crate::stage::make_file;
+use anabranch_emu::Emulation;
+use anabranch_emu::scenario::{Announce, Rehearsal, Running, ScenarioError, Seen, System};
+use anabranch_gather_proto::simulated::Gather;
+use anabranch_net::keys::{self, SetRequest, VALID_DAYS, make_set, write_set};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::traffic::Start;
+use anabranch_sim::{Plan, TransferRow, WorkloadRow};
+use anabranch_units::{Seed, SiteId};
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where servers listen.
+const PORT: u16 = 7180;
+/// Headers of IPv4 and UDP, which are no part of a datagram's own size.
+const HEADERS_BYTES: u32 = 28;
+
+/// `gather` in emulated scenarios.
+#[derive(Copy, Clone, Debug)]
+pub struct Emulated;
+
+impl System for Emulated {
+    fn kind(&self) -> &'static str {
+        "gather"
+    }
+    fn rehearse(
+        &self,
+        workload: &SystemWorkload,
+        plan: &Plan,
+        field: &str,
+    ) -> Result<Box<dyn Rehearsal>, ScenarioError> {
+        let gather = anabranch_gather_proto::simulated::plan(workload, plan.network(), field);
+        let gather = gather.map_err(|error| ScenarioError::new(error.to_string()))?;
+        if let Some(setting) = gather.only_simulated() {
+            let line = format!("{field}.{setting}: only in the simulator: leave it out to emulate");
+            return Err(ScenarioError::new(line));
+        }
+        Ok(Box::new(Workload(gather)))
+    }
+}
+
+/// A workload, looked up.
+struct Workload(Gather);
+
+impl Rehearsal for Workload {
+    fn flows(&self) -> Vec<Start> {
+        Vec::new()
+    }
+    fn priority(&self) -> u8 {
+        1
+    }
+    fn start(
+        &self,
+        emulation: &Emulation,
+        plan: &Plan,
+        seed: Seed,
+    ) -> Result<Box<dyn Running>, ScenarioError> {
+        let rounds = Rounds::start(&self.0, emulation, plan, seed);
+        Ok(Box::new(rounds.map_err(|error| ScenarioError::new(format!("{error:#}")))?))
+    }
+}
+
+/// Servers under way, and what the client asks of them.
+struct Rounds {
+    folder: tempfile::TempDir,
+    servers: Vec<Child>,
+    client: SiteId,
+    /// The arguments of each `gather get`, but for where its files go.
+    asked: Vec<String>,
+    warmup: u32,
+    rounds: u32,
+    /// From all servers together.
+    round_bytes: u64,
+    took_us: Vec<f64>,
+}
+
+impl Rounds {
+    /// Errors: the system's; a server that does not come up.
+    fn start(gather: &Gather, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("anabranch-gather-").tempdir()?;
+        let site = |host: u16| plan.network().hosts()[usize::from(host)];
+        let servers = gather.servers(plan.network(), seed);
+        let keys = folder.path().join("keys");
+        let request = SetRequest {
+            system: keys::System::Gather,
+            sites: servers.iter().map(|host| name(site(*host))).collect(),
+            operators: vec!["client".into()],
+            controller_hosts: vec![],
+            valid_days: VALID_DAYS,
+        };
+        write_set(&keys, &make_set(&request)?)?;
+        let mut running = Self {
+            servers: Vec::new(),
+            client: site(gather.client()),
+            asked: ["gather", "get", "--json", "--keys"].map(str::to_owned).into(),
+            warmup: gather.rounds().0,
+            rounds: gather.rounds().1,
+            round_bytes: gather.block().as_u64() * servers.len() as u64,
+            took_us: Vec::new(),
+            folder,
+        };
+        running.asked.push(keys.display().to_string());
+        for host in servers {
+            let (site, name) = (site(host), name(site(host)));
+            let served = running.folder.path().join(&name);
+            std::fs::create_dir(&served)?;
+            make_file(&served.join(format!("of-{name}")), gather.block())?;
+            let address = emulation.site_address(site);
+            let mut serve = ours();
+            serve.args(["gather", "serve"]).arg(&served).args(["--listen", &format!("{address}:{PORT}")]);
+            serve.args(["--name", &name]).arg("--keys").arg(&keys);
+            // A line for each round of each server is for nobody.
+            serve.env("ANABRANCH_LOG", "error,anabranch=warn");
+            running.servers.push(start(emulation, site, serve, |_| {})?);
+            running.asked.push(format!("{name}@{address}:{PORT}/of-{name}"));
+        }
+        let datagram = plan.scenario().transport.mss + plan.scenario().transport.header_bytes - HEADERS_BYTES;
+        running.asked.extend(["--datagram".to_owned(), format!("{datagram} B")]);
+        if let Some(link) = gather.link() {
+            running.asked.extend(["--link".to_owned(), link.to_string()]);
+        }
+        Ok(running)
+    }
+
+    /// One round: how long it took from when all servers were connected, in microseconds.
+    fn round(&self, emulation: &Emulation, number: u32) -> anyhow::Result<f64> {
+        let folder = self.folder.path().join(format!("round-{number}"));
+        std::fs::create_dir(&folder)?;
+        let mut get = ours();
+        get.args(&self.asked).arg("--output").arg(folder.join(""));
+        get.stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let output = emulation.spawn(self.client, get)?.wait_with_output()?;
+        ensure!(output.status.success(), "gather get: round {number} failed: {}", output.status);
+        std::fs::remove_dir_all(&folder)?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let last: Value = serde_json::from_str(said.lines().last().unwrap_or_default())?;
+        let number = |field: &str| last[field].as_f64().with_context(|| format!("gather get: no {field}"));
+        Ok((number("seconds")? - number("connected_s")?) * 1e6)
+    }
+}
+
+impl Running for Rounds {
+    fn announce(&self, _: SiteId, _: usize) -> Option<Announce> {
+        None
+    }
+
+    fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
+        let began = Instant::now();
+        for number in 0..self.warmup + self.rounds {
+            if began.elapsed() >= time {
+                break;
+            }
+            let took =
+                self.round(emulation, number).map_err(|error| ScenarioError::new(format!("{error:#}")))?;
+            if number >= self.warmup {
+                self.took_us.push(took);
+            }
+        }
+        Ok(())
+    }
+
+    fn distrust(&self) -> Option<String> {
+        None
+    }
+
+    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<TransferRow> {
+        if !self.took_us.is_empty() {
+            row.rounds(self.took_us.clone(), self.round_bytes);
+        }
+        Vec::new()
+    }
+}
+
+impl Drop for Rounds {
+    fn drop(&mut self) {
+        end(&mut self.servers);
+    }
+}
+
+/// What the server of a site is called.
+fn name(site: SiteId) -> String {
+    format!("h{}", site.0)
+}

@@ -1,0 +1,112 @@
+//! What a `get` says at its end: a line for each object and one for all, for programs; a sentence for people; the exit code.
+
+use super::Args;
+use super::progress::print_line;
+use crate::shown::rate;
+use anabranch_gather::{Counters, ObjectFailure, ObjectReport, Report, ServerReport, Verdict};
+use anabranch_units::{ByteCount, Duration};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+#[derive(Serialize)]
+struct ObjectLine<'a> {
+    event: &'static str,
+    object: &'a str,
+    path: String,
+    bytes: Option<u64>,
+    blake3: Option<String>,
+    kept_bytes: u64,
+    verdict: &'static str,
+    error: Option<String>,
+    /// What servers have that has another version.
+    other_versions: &'a BTreeMap<String, String>,
+    seconds: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct EndLine<'a> {
+    event: &'static str,
+    verified: usize,
+    failed: usize,
+    fetched_bytes: u64,
+    seconds: f64,
+    /// Until the last server was connected, and until the first packet came.
+    connected_s: Option<f64>,
+    first_packet_s: Option<f64>,
+    /// Until the last packet came.
+    last_packet_s: Option<f64>,
+    goodput_mbps: f64,
+    #[serde(flatten)]
+    counters: Counters,
+    servers: &'a [ServerReport],
+}
+
+fn line(object: &ObjectReport) -> ObjectLine<'_> {
+    let (verdict, error) = match &object.verdict {
+        Verdict::Verified => ("verified", None),
+        Verdict::Failed(failure) => ("failed", Some(failure.to_string())),
+        _ => ("interrupted", None),
+    };
+    ObjectLine {
+        event: "object",
+        object: &object.name,
+        path: object.path.display().to_string(),
+        bytes: object.bytes,
+        blake3: object.hash.map(|hash| blake3::Hash::from(hash).to_hex().to_string()),
+        kept_bytes: object.kept_bytes,
+        verdict,
+        error,
+        other_versions: &object.other_versions,
+        seconds: object.ended_after.map(Duration::as_secs_f64),
+    }
+}
+
+/// Says what became of everything; `streams` if the object went to standard output.
+pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode {
+    let seconds = report.elapsed.as_secs_f64();
+    let (verified, objects) = (report.verified(), report.objects.len());
+    let fetched_bytes = report.fetched_bytes();
+    if args.json {
+        report.objects.iter().for_each(|object| print_line(&line(object)));
+        print_line(&EndLine {
+            event: "end",
+            verified,
+            failed: objects - verified,
+            fetched_bytes,
+            seconds,
+            connected_s: report.connected_after.map(Duration::as_secs_f64),
+            first_packet_s: report.first_packet_after.map(Duration::as_secs_f64),
+            last_packet_s: report.last_packet_after.map(Duration::as_secs_f64),
+            goodput_mbps: fetched_bytes as f64 * 8.0 / 1e6 / seconds.max(1e-9),
+            counters: report.counters,
+            servers: &report.servers,
+        });
+    } else if !quiet && !streams {
+        let word = if objects == 1 { "object" } else { "objects" };
+        println!(
+            "{verified} of {objects} {word} verified, {} fetched in {seconds:.2} s: {}",
+            ByteCount::new(fetched_bytes),
+            rate(fetched_bytes as f64 / seconds.max(1e-9))
+        );
+    }
+    if !args.json && !streams {
+        if report.is_interrupted {
+            eprintln!("anabranch: interrupted; the same command goes on from there");
+        } else if report.objects.iter().any(ObjectReport::can_go_on) {
+            eprintln!("anabranch: what has come is kept; the same command goes on from there");
+        }
+    }
+    let is_wrong = |object: &ObjectReport| matches!(object.verdict, Verdict::Failed(ObjectFailure::Wrong(_)));
+    if report.is_interrupted {
+        ExitCode::from(130)
+    } else if report.is_verified() {
+        ExitCode::SUCCESS
+    } else if report.objects.iter().any(is_wrong) {
+        ExitCode::from(4)
+    } else if verified > 0 {
+        ExitCode::from(3)
+    } else {
+        ExitCode::FAILURE
+    }
+}

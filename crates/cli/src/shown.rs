@@ -1,0 +1,37 @@
+//! Quantities and names as people are shown them, whichever command does.
+//!
+//! Leaves out: what makes text from outside safe to print ([`anabranch_units::text`]).
+
+use anabranch_units::{BitRate, ByteCount};
+
+/// So many bytes a second, as rates are shown.
+pub fn rate(bytes_per_second: f64) -> BitRate {
+    let bps = bytes_per_second * 8.0;
+    // No more digits than mean something.
+    let step = 10f64.powf((bps.max(1.0).log10().floor() - 2.0).max(0.0));
+    BitRate::bps(((bps / step).round() * step) as u64)
+}
+
+/// A size as people say it, in decimal units as rates are.
+pub fn size(size: ByteCount) -> indicatif::DecimalBytes {
+    indicatif::DecimalBytes(size.as_u64())
+}
+
+/// A name in at most `columns`, its end left out where it is longer.
+pub fn fitted(name: &str, columns: usize) -> String {
+    if name.chars().count() <= columns {
+        return name.to_owned();
+    }
+    name.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_too_long_ends_where_the_columns_do() {
+        assert_eq!(fitted("a-very-long-site-name", 10), "a-very-lo…");
+        assert_eq!(fitted("größe", 5), "größe");
+    }
+}

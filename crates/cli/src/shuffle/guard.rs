@@ -1,0 +1,24 @@
+//! `anabranch shuffle guard`: the process that an agent starts to lift what it leaves if it is killed.
+
+use anabranch_shuffle::agent::guard::watch;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Whose guard.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The agent's state file.
+    #[arg(long, value_name = "FILE")]
+    state: PathBuf,
+    /// The device on which the agent may have a queue.
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+}
+
+/// Runs it until its agent is gone.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    watch(&args.state, args.device.as_deref())?;
+    Ok(ExitCode::SUCCESS)
+}

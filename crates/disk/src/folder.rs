@@ -1,0 +1,477 @@
+//! Files by name below a folder, and nothing outside of it: every step is taken from the folder's descriptor.
+//!
+//! A name comes from somebody else (a controller, a client), and the folder may be written by users who are not to read or
+//! write with this process's rights. So a path is resolved in one step that cannot leave the folder (`openat2`), what is
+//! opened is looked at before it is used, and later steps go on from descriptors. Source: openat2(2), `RESOLVE_BENEATH`.
+//!
+//! Leaves out: what is in a file that arrives ([`crate::partial`]); what nobody is given ([`secrets`]). Read [`Folder`] and [`Place`] first.
+
+pub mod secrets;
+
+use anabranch_pieces::name::{self, NameError};
+use anabranch_units::text::printable;
+use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// What becomes of symbolic links below a folder.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// None is followed.
+    Refused,
+    /// Those that stay inside are followed.
+    Inside,
+}
+
+/// A folder, held by its descriptor: renaming or replacing it leads nowhere else.
+#[derive(Debug)]
+pub struct Folder {
+    descriptor: OwnedFd,
+    path: PathBuf,
+    links: Links,
+}
+
+/// The one spelling of a file's name below a folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(String);
+
+impl Name {
+    /// Whether it lies in this folder, or deeper; in all of what is served without one.
+    pub fn is_below(&self, folder: &Option<String>) -> bool {
+        let Some(folder) = folder else { return true };
+        self.0.strip_prefix(folder.as_str()).is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&printable(&self.0))
+    }
+}
+
+/// Why a file is not opened. Each is one line, without the file's name.
+#[derive(Debug)]
+pub enum OpenError {
+    /// There is none.
+    NotFound,
+    /// The way to it leads out of the folder.
+    Outside,
+    /// A link is on the way to it.
+    Link,
+    /// This process may not.
+    Denied,
+    /// It is a folder.
+    Folder,
+    /// It is a pipe, a socket or a device.
+    Special,
+    /// It is what nobody is given: what that is.
+    Secret(String),
+    /// Something else.
+    Io(io::Error),
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotFound => f.write_str("No such file or directory"),
+            Self::Outside => f.write_str("outside the folder that is served"),
+            Self::Link => f.write_str("a symbolic link is on the way to it, and links are not followed"),
+            Self::Denied => f.write_str("Permission denied"),
+            Self::Folder => f.write_str("a folder, not a file: send files one by one"),
+            Self::Special => f.write_str("a pipe, a socket or a device, not a plain file"),
+            Self::Secret(what) => {
+                write!(
+                    f,
+                    "{what}, which is neither read nor replaced for anybody: keep it outside the folder that is served"
+                )
+            }
+            Self::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<Errno> for OpenError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NOENT | Errno::NOTDIR => Self::NotFound,
+            Errno::XDEV => Self::Outside,
+            Errno::LOOP => Self::Link,
+            Errno::ACCESS | Errno::PERM => Self::Denied,
+            Errno::NXIO => Self::Special,
+            other => Self::Io(other.into()),
+        }
+    }
+}
+
+impl OpenError {
+    fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::NotFound => io::ErrorKind::NotFound,
+            Self::Outside | Self::Link | Self::Denied | Self::Secret(_) => io::ErrorKind::PermissionDenied,
+            Self::Folder | Self::Special => io::ErrorKind::InvalidInput,
+            Self::Io(error) => error.kind(),
+        }
+    }
+
+    /// With the name of the file in front.
+    pub fn at(&self, path: &Path) -> io::Error {
+        io::Error::new(self.kind(), format!("{}: {self}", shown(path)))
+    }
+}
+
+/// A path as it may be shown.
+pub fn shown(path: &Path) -> String {
+    printable(&path.to_string_lossy()).into_owned()
+}
+
+/// Adds a file's name to an error.
+pub fn at<T>(path: &Path, result: Result<T, impl Into<io::Error>>) -> io::Result<T> {
+    result.map_err(|e| {
+        let e = e.into();
+        io::Error::new(e.kind(), format!("{}: {e}", shown(path)))
+    })
+}
+
+impl Folder {
+    /// The folder at `path`, whose own links are followed.
+    ///
+    /// Errors: the system's.
+    pub fn open(path: &Path, links: Links) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
+        Ok(Self { descriptor, path: path.to_owned(), links })
+    }
+
+    /// Where it was when it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where a file of it is, for messages.
+    pub fn path_of(&self, name: &Name) -> PathBuf {
+        self.path.join(&name.0)
+    }
+
+    /// The file that somebody calls `text`: below the folder, or by the folder's own path.
+    ///
+    /// Errors: what can be no file's name, or one outside.
+    pub fn name(&self, text: &str) -> io::Result<Name> {
+        let invalid = |e: NameError| io::Error::new(io::ErrorKind::InvalidInput, e);
+        let normal = name::normal(text).map_err(invalid)?;
+        if !normal.starts_with('/') {
+            return Ok(Name(normal));
+        }
+        let below = Path::new(&normal).strip_prefix(&self.path).ok().and_then(Path::to_str);
+        below.filter(|below| !below.is_empty()).map(|below| Name(below.to_owned())).ok_or_else(|| {
+            let (text, folder) = (printable(text), shown(&self.path));
+            let reason = format!("`{text}`: outside the folder that this site serves ({folder}); see --dir");
+            io::Error::new(io::ErrorKind::PermissionDenied, reason)
+        })
+    }
+
+    fn resolve(&self) -> ResolveFlags {
+        let links =
+            if self.links == Links::Refused { ResolveFlags::NO_SYMLINKS } else { ResolveFlags::empty() };
+        ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | links
+    }
+
+    /// Opens a plain file for reading, whatever its name is, but no secret of ours.
+    ///
+    /// Nothing is waited for: a pipe without a writer is refused like anything else that is no plain file.
+    /// Errors: [`OpenError`].
+    pub fn file_at(&self, path: impl AsRef<Path>) -> Result<File, OpenError> {
+        let file = self.any_file_at(path.as_ref())?;
+        match secrets::read_through(self, path.as_ref(), &file) {
+            Some(what) => Err(OpenError::Secret(what)),
+            None => Ok(file),
+        }
+    }
+
+    fn any_file_at(&self, path: &Path) -> Result<File, OpenError> {
+        // Looked at before it is opened: to open a device may already do something.
+        let found = rustix::fs::openat2(
+            &self.descriptor,
+            path,
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            self.resolve(),
+        )?;
+        plain(&found)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat2(&self.descriptor, path, flags, Mode::empty(), self.resolve())?;
+        plain(&file)?;
+        Ok(file.into())
+    }
+
+    /// Opens a plain file for reading.
+    ///
+    /// Errors: [`OpenError`], with the file's name.
+    pub fn file(&self, name: &Name) -> io::Result<File> {
+        self.file_at(name.0.as_str()).map_err(|e| e.at(&self.path_of(name)))
+    }
+
+    /// Opens a folder below this one for reading; an empty path is this one.
+    ///
+    /// Errors: the system's.
+    pub fn open_folder(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat2(&self.descriptor, path, flags, Mode::empty(), self.resolve())
+    }
+
+    /// Where a file called `name` is, or will be; with `make`, the folders that lead there are made.
+    ///
+    /// Errors: the system's, with the name of the folder; a link on the way; a secret of ours is there.
+    pub fn place(&self, name: &Name, make: bool) -> io::Result<Place> {
+        let path = Path::new(&name.0);
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let told = |errno: Errno| OpenError::from(errno).at(&self.path.join(parent));
+        let folder = match self.open_folder(parent) {
+            Err(Errno::NOENT) if make => {
+                self.make_folders(parent).map_err(told)?;
+                self.open_folder(parent).map_err(told)?
+            }
+            Err(Errno::NOTDIR) => {
+                let reason =
+                    format!("{}: not a folder, so no file can be in it", shown(&self.path.join(parent)));
+                return Err(io::Error::new(io::ErrorKind::NotADirectory, reason));
+            }
+            other => other.map_err(told)?,
+        };
+        if let Some(what) = secrets::replaced_at(self, path) {
+            return Err(OpenError::Secret(what).at(&self.path_of(name)));
+        }
+        let file = path.file_name().unwrap_or_default().to_owned();
+        Ok(Place { folder, name: file, path: self.path_of(name) })
+    }
+
+    fn make_folders(&self, path: &Path) -> Result<(), Errno> {
+        let mut made = PathBuf::new();
+        for component in path.components() {
+            let above = self.open_folder(&made)?;
+            match rustix::fs::mkdirat(&above, component.as_os_str(), Mode::from_raw_mode(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => made.push(component),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a file called `name` could be put there, as far as that can be seen without writing.
+    ///
+    /// Errors: one line: a folder has that name, a link or something else is there, a folder may not be written.
+    pub fn check(&self, name: &Name) -> io::Result<()> {
+        match self.place(name, false) {
+            Ok(place) => place.check(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                // The nearest folder that is there is the one in which others will be made.
+                let parents = Path::new(&name.0).ancestors().skip(2);
+                for parent in parents {
+                    match self.open_folder(parent) {
+                        Ok(folder) => return writable(&folder, &self.path.join(parent)),
+                        Err(Errno::NOENT) => {}
+                        Err(errno) => return Err(OpenError::from(errno).at(&self.path.join(parent))),
+                    }
+                }
+                Err(e)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Calls `visit` with each folder below this one (itself as the empty path), its descriptor, and the names in it that
+    /// begin with `prefix`, where there are some. Links are not followed; a folder that cannot be read is passed over.
+    ///
+    /// Errors: the folder itself cannot be read.
+    pub fn each_folder(
+        &self,
+        prefix: &str,
+        mut visit: impl FnMut(&Path, OwnedFd, Vec<OsString>),
+    ) -> io::Result<()> {
+        let mut waiting = vec![PathBuf::new()];
+        while let Some(path) = waiting.pop() {
+            let mut names = Vec::new();
+            let read = self.each_name(&path, |name, kind| {
+                if kind == FileType::Directory {
+                    waiting.push(path.join(name));
+                } else if name.as_bytes().starts_with(prefix.as_bytes()) {
+                    names.push(name.to_owned());
+                }
+                true
+            });
+            match read {
+                Ok(folder) if !names.is_empty() => visit(&path, folder, names),
+                Err(errno) if path.as_os_str().is_empty() => return at(&self.path, Err(errno)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with each name in a folder below this one, and what has it, for as long as that says true.
+    ///
+    /// Errors: the folder cannot be opened.
+    fn each_name(
+        &self,
+        path: &Path,
+        mut visit: impl FnMut(&OsStr, FileType) -> bool,
+    ) -> Result<OwnedFd, Errno> {
+        let folder = self.open_folder(path)?;
+        for entry in rustix::fs::Dir::read_from(&folder)?.flatten() {
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let kind = match entry.file_type() {
+                // Some file systems do not say.
+                FileType::Unknown => rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
+                    .map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode)),
+                known => known,
+            };
+            if name != "." && name != ".." && !visit(name, kind) {
+                break;
+            }
+        }
+        Ok(folder)
+    }
+
+    /// A file without a name in the folder itself, for this process alone.
+    ///
+    /// Errors: the system's.
+    pub fn nameless(&self) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
+        let mode = Mode::RUSR | Mode::WUSR;
+        match rustix::fs::openat(&self.descriptor, ".", flags, mode) {
+            Ok(file) => return Ok(file.into()),
+            // Some file systems have no such files: one whose name is taken away at once does as well.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let name = format!("{}{:016x}.spool", name::RESERVED, anabranch_net::random()?);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.descriptor, name.as_str(), flags, mode)?;
+        rustix::fs::unlinkat(&self.descriptor, name.as_str(), AtFlags::empty())?;
+        Ok(file.into())
+    }
+}
+
+fn plain(file: impl AsFd) -> Result<(), OpenError> {
+    match FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(OpenError::Folder),
+        FileType::Symlink => Err(OpenError::Link),
+        _ => Err(OpenError::Special),
+    }
+}
+
+fn writable(folder: &OwnedFd, path: &Path) -> io::Result<()> {
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    at(path, rustix::fs::accessat(folder, ".", wanted, AtFlags::EACCESS).map_err(io::Error::from))
+}
+
+/// Where one file is, or will be: its folder's descriptor and its name there.
+#[derive(Debug)]
+pub struct Place {
+    folder: OwnedFd,
+    name: OsString,
+    path: PathBuf,
+}
+
+impl Place {
+    /// The user's own path: links among its folders are followed, and folders that it lacks are made. The file itself is
+    /// never reached by a link.
+    ///
+    /// Errors: the system's, with the name of the folder; what can be no file's name.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+        let Some(name) = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/")) else {
+            return Err(invalid(format!("{}: this names no file", shown(path))));
+        };
+        if name::is_reserved(name.as_bytes()) {
+            let error = NameError::Reserved { name: path.to_string_lossy().into_owned() };
+            return Err(invalid(error.to_string()));
+        }
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        at(parent, std::fs::create_dir_all(parent))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = at(parent, rustix::fs::open(parent, flags, Mode::empty()))?;
+        Ok(Self { folder, name: name.to_owned(), path: path.to_owned() })
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &OwnedFd {
+        &self.folder
+    }
+
+    /// The name in it.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// Where that was when it was looked up, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The finished file that is there, if one is.
+    ///
+    /// Errors: something else has its name, or it cannot be read.
+    pub fn finished(&self) -> io::Result<Option<File>> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = |flags| rustix::fs::openat(&self.folder, &*self.name, flags, Mode::empty());
+        let looked = || -> Result<Option<File>, OpenError> {
+            match open(flags) {
+                Ok(found) => plain(&found)?,
+                Err(Errno::NOENT) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+            let flags =
+                OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            match open(flags) {
+                Ok(file) => {
+                    plain(&file)?;
+                    Ok(Some(file.into()))
+                }
+                Err(Errno::NOENT) => Ok(None),
+                Err(errno) => Err(errno.into()),
+            }
+        };
+        looked().map_err(|e| e.at(&self.path))
+    }
+
+    /// Whether a file could be put there, as far as that can be seen without writing.
+    ///
+    /// Errors: one line: a folder has that name, a link or something else is there, the folder may not be written.
+    pub fn check(&self) -> io::Result<()> {
+        writable(&self.folder, self.path.parent().unwrap_or(Path::new(".")))?;
+        let invalid = |why: &str| {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{}: {why}", shown(&self.path))))
+        };
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let found = match rustix::fs::statx(&self.folder, &*self.name, flags, StatxFlags::TYPE) {
+            Err(Errno::NOENT) => return Ok(()),
+            other => at(&self.path, other)?,
+        };
+        match FileType::from_raw_mode(found.stx_mode.into()) {
+            FileType::RegularFile => {}
+            FileType::Directory => {
+                return invalid("a folder has this name: name the file too, as in FOLDER/FILE");
+            }
+            FileType::Symlink => {
+                return invalid(
+                    "a symbolic link has this name, and links are not followed: remove it, or use another name",
+                );
+            }
+            _ => return invalid("a pipe, a socket or a device has this name: use another one"),
+        }
+        if found.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND) {
+            return invalid("this file may not be replaced (chattr +i or +a)");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

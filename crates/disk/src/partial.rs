@@ -1,0 +1,755 @@
+//! A file on its way: what is there, kept so that a crash loses nothing that was verified.
+//!
+//! Beside where `NAME` will be stand two working files, whose own names follow from the hash of `NAME` and are such as no
+//! object can have ([`anabranch_pieces::name::RESERVED`]): `.anabranch-HASH.partial` (the bytes) and
+//! `.anabranch-HASH.journal`, which begins with what it is for ([`Header`]) and goes on with which ranges are there, each with
+//! its hash. The journal is append-only and never trusted: on opening, every range is read back and hashed, and what
+//! does not match is forgotten. So neither a torn write nor a lost page can pass for data, and no write needs a sync
+//! before the last one.
+//!
+//! The journal is locked (flock(2)) for as long as it is open, so that one process, and in it one transfer, writes a file at a
+//! time. Working files are opened without following links, and only where they are plain, this user's, and have one name.
+//!
+//! A file gets its name once its hash is right. What gets the name is what was hashed: the descriptor, not whatever has the
+//! working file's name by then. What that hash is made of was hashed as it was written, or as it was read
+//! back on opening, and is not read once more at the end: that the system keeps what it took is not checked, errors in
+//! writing and syncing are. Read back are only bytes of which no such hash stands: the chunks (of BLAKE3) that two pieces
+//! share, what was written over, and a file that came as one piece. Others that change the file meanwhile are not noticed.
+//!
+//! Disk is taken as bytes arrive, a little ahead of them and not by what a sender says; but where there is less room than it
+//! says, that is found on opening.
+
+pub mod leftovers;
+
+use crate::folder::{Place, at, shown};
+use anabranch_pieces::name::RESERVED;
+use anabranch_pieces::{Attributes, ByteRange, FileHash, RangeSet};
+use anabranch_pieces::{FileHasher, Piece, PieceHasher};
+use anabranch_units::ByteCount;
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt, MetadataExt as _};
+use std::path::Path;
+
+const ENTRY_BYTES: usize = 48;
+const READ_BYTES: usize = 1 << 20;
+/// The most pieces, with gaps between them, in which a file may be here; a controller takes no more ranges from a site.
+/// What would make one more is not kept, and is missing until a gap beside it closes.
+const RANGES_MAX: usize = 65_536;
+/// So much disk is taken ahead of what has arrived at the most, so that a full one is noticed a little before it is, and
+/// the file's bytes lie together.
+pub const AHEAD_BYTES: u64 = 64 << 20;
+/// How often, and how far apart, a lock is tried for.
+const LOCK_TRIES: u32 = 4;
+const LOCK_EVERY: std::time::Duration = std::time::Duration::from_millis(5);
+/// The bits of a mode that travel: who may read, write and run it; never setuid and its like.
+const MODE_BITS: u32 = 0o777;
+
+/// What stands before a journal's entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The name that the file will have, beside its journal.
+    pub name: Vec<u8>,
+    /// Bytes that it will have.
+    pub length: u64,
+}
+
+impl Header {
+    /// A whole number of entries: magic and version, length of the file, length of the name, the name, zeros.
+    const BYTES: usize = 6 * ENTRY_BYTES;
+    const MAGIC: [u8; 8] = *b"anabran\x01";
+    const NAME_AT: usize = 18;
+
+    fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&Self::MAGIC);
+        bytes[8..16].copy_from_slice(&self.length.to_le_bytes());
+        bytes[16..18].copy_from_slice(&(self.name.len() as u16).to_le_bytes());
+        bytes[Self::NAME_AT..Self::NAME_AT + self.name.len()].copy_from_slice(&self.name);
+        bytes
+    }
+
+    /// Reads it back; `None` if a journal does not begin so.
+    fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let length = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+        let name_bytes = usize::from(u16::from_le_bytes([bytes[16], bytes[17]]));
+        let name = bytes.get(Self::NAME_AT..Self::NAME_AT + name_bytes)?;
+        (bytes[..8] == Self::MAGIC).then(|| Self { name: name.to_owned(), length })
+    }
+
+    /// Of a journal that is open; `None` if it has none.
+    fn read(journal: &File) -> io::Result<Option<Self>> {
+        let mut bytes = [0; Self::BYTES];
+        match journal.read_exact_at(&mut bytes, 0) {
+            Ok(()) => Ok(Self::decode(&bytes)),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// How the working files of one name are called, in the folder where it will be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Working {
+    data: String,
+    journal: String,
+    /// What is named already, on its way to the place of a file that is replaced.
+    named: String,
+}
+
+impl Working {
+    fn of(name: &[u8]) -> Self {
+        let hash = &blake3::hash(name).to_hex()[..32];
+        let with = |suffix: &str| format!("{RESERVED}{hash}.{suffix}");
+        Self { data: with("partial"), journal: with("journal"), named: with("named") }
+    }
+}
+
+/// What of a file, besides its bytes, travels with it.
+///
+/// What cannot be said in nanoseconds since 1970 is said as near as it can.
+pub fn attributes(found: &Metadata) -> Attributes {
+    let ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
+    let modified_ns = i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX });
+    Attributes { mode: found.mode() & MODE_BITS, modified_ns }
+}
+
+/// How a file gets its name.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Naming {
+    /// What it was at its source; without, only its owner may read and write it, and it is as old as its last byte here.
+    pub attributes: Option<Attributes>,
+    /// Whether it may take the place of another file. One with the same bytes is as good, and stays.
+    pub replace: bool,
+}
+
+/// A destination's file while it arrives. Dropped before it has a name, what it verified is kept; nothing is left of one
+/// that verified nothing.
+#[derive(Debug)]
+pub struct PartialFile {
+    place: Place,
+    working: Working,
+    data: File,
+    /// Locked.
+    journal: File,
+    length: u64,
+    have: RangeSet,
+    /// Bytes of `have`.
+    arrived: u64,
+    /// Where disk was taken, and how much.
+    reserved: RangeSet,
+    taken: u64,
+    /// Where the journal's next entry goes.
+    journal_end: u64,
+    /// Of the bytes as they are now.
+    hasher: FileHasher,
+    /// Whether it is on the disk before it gets its name.
+    syncs: bool,
+    /// It has its name: what still comes from an attempt that is being taken down is not for it any more.
+    finished: bool,
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        if !self.finished && self.have.is_empty() {
+            // What cannot be removed now is removed when it is old.
+            let _ = self.remove();
+        }
+    }
+}
+
+/// Why a working file is not opened.
+fn refused(place: &Place, working: &str, why: &str) -> io::Error {
+    let reason = format!("{}: its working file {working} {why}: remove it", shown(place.path()));
+    io::Error::new(io::ErrorKind::PermissionDenied, reason)
+}
+
+/// Opens a working file of this user's, or makes it; `None` if it is not there and is not to be made.
+///
+/// Errors: the system's, and what may not be used: a link, something that is no plain file, another user's.
+fn open_working(place: &Place, working: &str, make: bool) -> io::Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let open = |more| rustix::fs::openat(place.folder(), working, flags | more, mode);
+    // Twice: it may come or go in between.
+    for _ in 0..8 {
+        if make {
+            match open(OFlags::CREATE | OFlags::EXCL) {
+                Ok(made) => return Ok(Some(made.into())),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return at(place.path(), Err(errno)),
+            }
+        }
+        let found: File = match open(OFlags::empty()) {
+            Ok(found) => found.into(),
+            Err(Errno::NOENT) if make => continue,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(refused(place, working, "is a symbolic link")),
+            Err(Errno::NXIO | Errno::ISDIR) => return Err(refused(place, working, "is no plain file")),
+            Err(errno) => return at(place.path(), Err(errno)),
+        };
+        let is = at(place.path(), found.metadata())?;
+        if FileType::from_raw_mode(is.mode()) != FileType::RegularFile {
+            return Err(refused(place, working, "is no plain file"));
+        }
+        if is.uid() != rustix::process::geteuid().as_raw() {
+            return Err(refused(place, working, &format!("belongs to user {}", is.uid())));
+        }
+        return Ok(Some(found));
+    }
+    Err(refused(place, working, "comes and goes"))
+}
+
+/// Opens what may be a working file in a folder; `None` if it is not there, or is none of this user's plain files.
+fn open_at(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let found: File = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
+        Ok(found) => found.into(),
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Ok(None),
+        Err(errno) => return at(Path::new(name), Err(errno)),
+    };
+    let is = found.metadata()?;
+    let is_own = is.uid() == rustix::process::geteuid().as_raw();
+    Ok(Some(found).filter(|_| is.is_file() && is_own))
+}
+
+/// Whether `name` in the place's folder is this very file.
+fn is_named(place: &Place, name: &str, file: &File) -> io::Result<bool> {
+    let is = file.metadata()?;
+    match rustix::fs::statat(place.folder(), name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => Ok((found.st_dev, found.st_ino) == (is.dev(), is.ino())),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn unlink(place: &Place, name: &str) -> io::Result<()> {
+    match rustix::fs::unlinkat(place.folder(), name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Opens the journal and locks it; `None` if it is not there and is not to be made.
+fn open_journal(place: &Place, working: &Working, make: bool) -> io::Result<Option<File>> {
+    let mut patience = LOCK_TRIES;
+    loop {
+        let Some(journal) = open_working(place, &working.journal, make)? else { return Ok(None) };
+        patience -= 1;
+        match rustix::fs::flock(&journal, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            // Who only looks for leftovers holds it for a moment.
+            Err(Errno::WOULDBLOCK) if patience > 0 => {
+                std::thread::sleep(LOCK_EVERY);
+                continue;
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let reason = format!(
+                    "{}: another process or transfer is writing this file: wait for its end, or use another name",
+                    shown(place.path())
+                );
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, reason));
+            }
+            Err(errno) => return at(place.path(), Err(errno)),
+        }
+        if at(place.path(), journal.metadata())?.nlink() > 1 {
+            return Err(refused(place, &working.journal, "has another name too"));
+        }
+        // Whoever had it before may have taken it away between opening and locking.
+        if at(place.path(), is_named(place, &working.journal, &journal))? {
+            return Ok(Some(journal));
+        }
+        if patience == 0 {
+            return Err(refused(place, &working.journal, "comes and goes"));
+        }
+    }
+}
+
+impl PartialFile {
+    /// Opens or begins the file that will be at `place`, `length` bytes long, and verifies what is there already.
+    ///
+    /// Errors: the system's, with the name of the file; another one is writing it; its working files are not this user's
+    /// own; less room is left on the disk than it lacks.
+    pub fn open(place: Place, length: u64) -> io::Result<Self> {
+        let working = Working::of(place.name().as_bytes());
+        let journal = open_journal(&place, &working, true)?.expect("made where it was not");
+        Self::with(place, working, journal, length)
+    }
+
+    /// Opens the file that will be at `place` if an earlier transfer left part of it.
+    ///
+    /// Errors: as [`PartialFile::open`].
+    pub fn open_existing(place: Place) -> io::Result<Option<Self>> {
+        let working = Working::of(place.name().as_bytes());
+        let Some(journal) = open_journal(&place, &working, false)? else { return Ok(None) };
+        let length = at(place.path(), Header::read(&journal))?.map_or(0, |header| header.length);
+        let file = Self::with(place, working, journal, length)?;
+        // With nothing in it, it is as good as none.
+        Ok(Some(file).filter(|file| !file.have.is_empty()))
+    }
+
+    fn with(place: Place, working: Working, journal: File, length: u64) -> io::Result<Self> {
+        let open = || open_working(&place, &working.data, true).map(|f| f.expect("made where it was not"));
+        let mut data = open().inspect_err(|_| {
+            // Without the one, the other is of no use.
+            if journal.metadata().is_ok_and(|found| found.len() == 0) {
+                let _ = unlink(&place, &working.journal);
+            }
+        })?;
+        if at(place.path(), data.metadata())?.nlink() > 1 {
+            // It was given its name, or somebody else gave it another: what has a name is not written to.
+            at(place.path(), unlink(&place, &working.data))?;
+            data = open()?;
+        }
+        let path = place.path().to_owned();
+        let header = Header { name: place.name().as_bytes().to_owned(), length };
+        if at(&path, Header::read(&journal))?.is_none_or(|old| old.name != header.name) {
+            at(&path, journal.set_len(0))?;
+        }
+        let mut file = Self {
+            place,
+            working,
+            data,
+            journal,
+            length,
+            have: RangeSet::default(),
+            arrived: 0,
+            reserved: RangeSet::default(),
+            taken: 0,
+            journal_end: 0,
+            hasher: FileHasher::new(length),
+            syncs: true,
+            finished: false,
+        };
+        at(&path, file.journal.write_all_at(&header.encode(), 0))?;
+        at(&path, file.verify(length))?;
+        at(&path, file.look_for_room())?;
+        Ok(file)
+    }
+
+    /// Makes the file `length` bytes long; what lay beyond is forgotten.
+    ///
+    /// Errors: as [`PartialFile::open`].
+    pub fn resize(&mut self, length: u64) -> io::Result<()> {
+        if self.length == length {
+            return Ok(());
+        }
+        let path = self.place.path().to_owned();
+        let header = Header { name: self.place.name().as_bytes().to_owned(), length };
+        at(&path, self.journal.write_all_at(&header.encode(), 0))?;
+        if at(&path, self.data.metadata())?.len() > length {
+            at(&path, self.data.set_len(length))?;
+        }
+        self.length = length;
+        at(&path, self.verify(length))?;
+        at(&path, self.look_for_room())
+    }
+
+    /// Finds out early that the disk has less room than the file lacks.
+    fn look_for_room(&self) -> io::Result<()> {
+        let found = rustix::fs::fstatvfs(&self.data)?;
+        // Root may take the last blocks as well.
+        let is_root = rustix::process::geteuid().is_root();
+        let blocks = if is_root { found.f_bfree } else { found.f_bavail };
+        let room = blocks.saturating_mul(found.f_frsize);
+        let taken = self.data.metadata()?.blocks() * 512;
+        let lacks = self.length.saturating_sub(taken);
+        // Where nothing is said of blocks, a full disk shows itself when it is full.
+        if found.f_blocks > 0 && lacks > room {
+            let (lacks, room) = (ByteCount::new(lacks), ByteCount::new(room));
+            let reason = format!("No space left on device: {lacks} more are needed, {room} are free");
+            return Err(io::Error::new(io::ErrorKind::StorageFull, reason));
+        }
+        Ok(())
+    }
+
+    /// Takes disk for `range` and what comes after it, unless enough is taken ahead elsewhere.
+    fn reserve(&mut self, range: ByteRange) -> io::Result<()> {
+        let ahead = self.taken.saturating_sub(self.arrived);
+        if ahead >= AHEAD_BYTES || self.reserved.contains(range) {
+            return Ok(());
+        }
+        let end = self.length.min(range.start.saturating_add(AHEAD_BYTES - ahead)).max(range.end);
+        let ahead = ByteRange { start: range.start, end };
+        match rustix::fs::fallocate(&self.data, FallocateFlags::KEEP_SIZE, ahead.start, ahead.len()) {
+            Ok(()) => self.taken += self.reserved.insert(ahead),
+            // Some file systems cannot: then a full disk shows itself when it is full.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.taken = u64::MAX,
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(())
+    }
+
+    /// Reads the journal back, keeps the entries whose bytes are as they should be, and drops the rest.
+    ///
+    /// Entry by entry: the journal of a large file is too large for memory. What is kept moves up in place; a crash
+    /// meanwhile leaves entries twice or torn, which the next reading forgives.
+    fn verify(&mut self, length: u64) -> io::Result<()> {
+        use std::io::Seek;
+        let (mut have, mut hasher) = (RangeSet::default(), FileHasher::new(length));
+        let mut buffer = vec![0; READ_BYTES];
+        let first = Header::BYTES as u64;
+        let mut kept = first;
+        self.journal.seek(io::SeekFrom::Start(first))?;
+        let mut entries = io::BufReader::new(&self.journal);
+        let count = self.journal.metadata()?.len().saturating_sub(first) / ENTRY_BYTES as u64;
+        for at in (0..count).map(|i| first + i * ENTRY_BYTES as u64) {
+            let mut entry = [0; ENTRY_BYTES];
+            entries.read_exact(&mut entry)?;
+            let number = |i: usize| u64::from_le_bytes(entry[i..i + 8].try_into().expect("eight bytes"));
+            let (start, size) = (number(0), number(8));
+            let Some(end) = start.checked_add(size).filter(|end| *end <= length) else { continue };
+            let range = ByteRange { start, end };
+            let known = have.ranges().len() < RANGES_MAX || have.touches(range);
+            let found = if known { hash_piece(&self.data, range, &mut buffer)? } else { None };
+            if let Some(piece) = found.filter(|piece| piece.hash.0 == entry[16..]) {
+                have.insert(range);
+                hasher.insert(&piece);
+                hash_shared(&self.data, range, &have, &mut hasher)?;
+                if kept < at {
+                    self.journal.write_all_at(&entry, kept)?;
+                }
+                kept += ENTRY_BYTES as u64;
+            }
+        }
+        self.journal.set_len(kept)?;
+        self.journal_end = kept;
+        self.arrived = have.total();
+        (self.reserved, self.taken) = (have.clone(), self.arrived);
+        (self.have, self.hasher) = (have, hasher);
+        Ok(())
+    }
+
+    /// Whether it is on the disk before it gets its name, as it is without a word: else a machine that stops soon after may
+    /// lose it.
+    pub fn set_syncs(&mut self, syncs: bool) {
+        self.syncs = syncs;
+    }
+
+    /// Whether it has its name; then it takes nothing more.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// What is there and verified.
+    pub fn have(&self) -> &RangeSet {
+        &self.have
+    }
+
+    /// Writes `parts`, end to end and cut to the range, which are `piece`, and notes them in the journal; not beyond
+    /// `RANGES_MAX` ranges. What they are written over is not known any more.
+    ///
+    /// Errors: the system's, with the name of the file.
+    pub fn write(&mut self, range: ByteRange, parts: &[impl AsRef<[u8]>], piece: &Piece) -> io::Result<()> {
+        let known = self.have.ranges().len() < RANGES_MAX || self.have.touches(range);
+        if self.finished || !known {
+            return Ok(());
+        }
+        // Before a byte is written: what fails half way has changed some.
+        self.hasher.forget(range);
+        let path = self.place.path().to_owned();
+        at(&path, self.reserve(range))?;
+        let mut offset = range.start;
+        for part in parts {
+            let part = part.as_ref();
+            let take = part.len().min((range.end - offset) as usize);
+            at(&path, self.data.write_all_at(&part[..take], offset))?;
+            offset += take as u64;
+        }
+        let mut entry = [0; ENTRY_BYTES];
+        entry[..8].copy_from_slice(&range.start.to_le_bytes());
+        entry[8..16].copy_from_slice(&range.len().to_le_bytes());
+        entry[16..].copy_from_slice(&piece.hash.0);
+        at(&path, self.journal.write_all_at(&entry, self.journal_end))?;
+        self.journal_end += ENTRY_BYTES as u64;
+        self.arrived += self.have.insert(range);
+        self.hasher.insert(piece);
+        at(&path, hash_shared(&self.data, range, &self.have, &mut self.hasher))
+    }
+
+    /// Checks the whole file against `hash`, syncs it and gives it its name. On a mismatch the file stays partial and
+    /// only what still matches the journal counts as there.
+    ///
+    /// Cost: reads back what was not hashed as it was written; a file that has the name already and may not be replaced.
+    /// Errors: [`FinishError`].
+    pub fn finish(&mut self, length: u64, hash: FileHash, naming: &Naming) -> Result<(), FinishError> {
+        let path = self.place.path().to_owned();
+        let told = |result| at(&path, result).map_err(FinishError::Io);
+        self.resize(length).map_err(FinishError::Io)?;
+        let found = at(&path, self.hash(length)).map_err(FinishError::Io)?;
+        if found != hash {
+            told(self.verify(length))?;
+            if self.have.total() == length {
+                // Every piece is what some packet said it was, and the whole is not the source's file: trust none.
+                told(self.journal.set_len(Header::BYTES as u64))?;
+                (self.journal_end, self.arrived) = (Header::BYTES as u64, 0);
+                (self.have, self.hasher) = (RangeSet::default(), FileHasher::new(length));
+            }
+            return Err(FinishError::Mismatch { have: self.have.ranges().to_vec() });
+        }
+        self.put_in_place(hash, naming).map_err(FinishError::Io)
+    }
+
+    /// The hash of the file, which is made `length` bytes long; what of it is not known yet is read.
+    fn hash(&mut self, length: u64) -> io::Result<FileHash> {
+        self.data.set_len(length)?;
+        if self.hasher.length() != length {
+            self.hasher = FileHasher::new(length);
+        }
+        let gaps = self.hasher.missing();
+        if gaps != [ByteRange { start: 0, end: length }] {
+            let mut buffer = vec![0; if gaps.is_empty() { 0 } else { READ_BYTES }];
+            for gap in gaps {
+                hash_piece(&self.data, gap, &mut buffer)?.iter().for_each(|piece| self.hasher.insert(piece));
+            }
+            if let Some(found) = self.hasher.finish() {
+                return Ok(found);
+            }
+        }
+        hash_whole(&self.data, length)
+    }
+
+    fn put_in_place(&mut self, hash: FileHash, naming: &Naming) -> io::Result<()> {
+        let path = &self.place.path().to_owned();
+        if let Some(Attributes { mode, modified_ns }) = naming.attributes {
+            at(path, rustix::fs::fchmod(&self.data, Mode::from_raw_mode(mode & MODE_BITS)))?;
+            let modified = Timespec {
+                tv_sec: modified_ns.div_euclid(1_000_000_000),
+                tv_nsec: modified_ns.rem_euclid(1_000_000_000),
+            };
+            let untouched = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+            let times = Timestamps { last_access: untouched, last_modification: modified };
+            at(path, rustix::fs::futimens(&self.data, &times))?;
+        }
+        if self.syncs {
+            at(path, self.data.sync_all())?;
+        }
+        match self.name(naming.replace) {
+            Err(Errno::EXIST) => same_as(&self.place, self.length, hash, naming.attributes)?,
+            other => at(path, other)?,
+        }
+        // From here on nothing is written to it.
+        self.finished = true;
+        at(path, self.remove())?;
+        if self.syncs {
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            at(folder, rustix::fs::fsync(self.place.folder()))?;
+        }
+        Ok(())
+    }
+
+    /// Gives the descriptor its name; `EXIST` where another file has it that may not be replaced.
+    fn name(&self, replace: bool) -> Result<(), Errno> {
+        let (folder, name) = (self.place.folder(), self.place.name());
+        let descriptor = format!("/proc/self/fd/{}", self.data.as_raw_fd());
+        let link = |to: &OsStr| {
+            rustix::fs::linkat(rustix::fs::CWD, descriptor.as_str(), folder, to, AtFlags::SYMLINK_FOLLOW)
+        };
+        let named = OsStr::new(&self.working.named);
+        let linked = if replace {
+            // What an earlier process left is in the way.
+            let _ = rustix::fs::unlinkat(folder, named, AtFlags::empty());
+            link(named)
+        } else {
+            link(name)
+        };
+        match linked {
+            Ok(()) if replace => rustix::fs::renameat(folder, named, folder, name),
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) if !replace => Err(Errno::EXIST),
+            // Some file systems have no second names, and not every machine shows its descriptors.
+            Err(_) => self.rename(replace),
+        }
+    }
+
+    /// Gives the working file its name, once it was seen to be the one that is open.
+    fn rename(&self, replace: bool) -> Result<(), Errno> {
+        let (folder, name, data) = (self.place.folder(), self.place.name(), self.working.data.as_str());
+        match is_named(&self.place, data, &self.data) {
+            Ok(true) => {}
+            // Taken away or replaced, by whom ever: no name is given to what was not hashed.
+            Ok(false) => return Err(Errno::STALE),
+            Err(e) => return Err(Errno::from_io_error(&e).unwrap_or(Errno::IO)),
+        }
+        if replace {
+            return rustix::fs::renameat(folder, data, folder, name);
+        }
+        match rustix::fs::renameat_with(folder, data, folder, name, RenameFlags::NOREPLACE) {
+            // Unknown to the file system or the kernel.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(_) => Err(Errno::EXIST),
+                    Err(Errno::NOENT) => rustix::fs::renameat(folder, data, folder, name),
+                    Err(errno) => Err(errno),
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// Takes the working files away; the journal last, as it holds the lock.
+    fn remove(&self) -> io::Result<()> {
+        if is_named(&self.place, &self.working.data, &self.data)? {
+            unlink(&self.place, &self.working.data)?;
+        }
+        if is_named(&self.place, &self.working.journal, &self.journal)? {
+            unlink(&self.place, &self.working.journal)?;
+        }
+        Ok(())
+    }
+}
+
+/// That the file which has the name already is the very same, and that nobody may read it who may not at its source.
+///
+/// Errors: it is another one; it cannot be read.
+fn same_as(place: &Place, length: u64, hash: FileHash, attributes: Option<Attributes>) -> io::Result<()> {
+    let path = place.path();
+    if let Some(file) = place.finished()?
+        && at(path, file.metadata())?.len() == length
+        && at(path, hash_whole(&file, length))? == hash
+    {
+        narrow(&file, path, attributes);
+        return Ok(());
+    }
+    Err(exists(path))
+}
+
+/// Takes from a file that stays, as its bytes are those that were sent, what others than its owner may do with it and may not
+/// at the source; nothing is given to them. Where this user may not, a line in the log says so.
+pub fn narrow(file: &File, path: &Path, attributes: Option<Attributes>) {
+    let Some(Attributes { mode, .. }) = attributes else { return };
+    let Ok(found) = file.metadata() else { return };
+    let is = found.mode() & 0o7777;
+    let less = Attributes::narrowed(is, mode);
+    if less == is {
+        return;
+    }
+    let path = shown(path);
+    let what = format!("{path}: it was there with the same content, for others to use (mode {is:04o})");
+    match rustix::fs::fchmod(file, Mode::from_raw_mode(less)) {
+        Ok(()) => tracing::warn!("{what}: they may no more than at its source (now {less:04o})"),
+        Err(errno) => {
+            tracing::warn!("{what}, as they may not at its source, and that cannot be changed: {errno}")
+        }
+    }
+}
+
+/// Another file has the name.
+pub fn exists(path: &Path) -> io::Error {
+    let reason = format!(
+        "{}: another file has this name already: use another name, or --replace to replace it",
+        shown(path)
+    );
+    io::Error::new(io::ErrorKind::AlreadyExists, reason)
+}
+
+/// Why a file was not given its name.
+#[derive(Debug)]
+pub enum FinishError {
+    /// The bytes are not the source's. What is left of them:
+    Mismatch {
+        /// Ranges that still match their own hashes.
+        have: Vec<ByteRange>,
+    },
+    /// The system refused.
+    Io(io::Error),
+}
+
+/// Hands the bytes of `range` to `take`; fewer where the file ends before.
+fn read_range(
+    file: &File,
+    range: ByteRange,
+    buffer: &mut [u8],
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    let mut offset = range.start;
+    while offset < range.end {
+        let next = buffer.len().min((range.end - offset) as usize);
+        match file.read_at(&mut buffer[..next], offset)? {
+            0 => break,
+            n => {
+                take(&buffer[..n]);
+                offset += n as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The piece `range` as it is in `file`; `None` where the file ends before.
+fn hash_piece(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<Option<Piece>> {
+    let mut hasher = PieceHasher::new(range);
+    read_range(file, range, buffer, |bytes| hasher.update(bytes))?;
+    Ok(hasher.finish())
+}
+
+/// Reads the chunks that `range` shares with what is before and after it, where all of them is there.
+fn hash_shared(file: &File, range: ByteRange, have: &RangeSet, hasher: &mut FileHasher) -> io::Result<()> {
+    const CHUNK: u64 = blake3::CHUNK_LEN as u64;
+    for at in [range.start, range.end] {
+        let start = at / CHUNK * CHUNK;
+        let chunk = ByteRange { start, end: hasher.length().min(start + CHUNK) };
+        if start < at && have.contains(chunk) {
+            hash_piece(file, chunk, &mut [0; CHUNK as usize])?.iter().for_each(|piece| hasher.insert(piece));
+        }
+    }
+    Ok(())
+}
+
+fn hash_whole(file: &File, length: u64) -> io::Result<FileHash> {
+    let mut hasher = blake3::Hasher::new();
+    let whole = ByteRange { start: 0, end: length };
+    read_range(file, whole, &mut vec![0; READ_BYTES], |bytes| {
+        hasher.update(bytes);
+    })?;
+    Ok(FileHash(*hasher.finalize().as_bytes()))
+}
+
+/// BLAKE3 of the first `length` bytes of a file that is open.
+///
+/// Errors: the system's.
+pub fn hash_file_at(file: &File, length: u64) -> io::Result<FileHash> {
+    hash_whole(file, length)
+}
+
+/// BLAKE3 and length of a whole file.
+///
+/// Errors: the system's, with the name of the file.
+pub fn hash_file(path: &Path) -> io::Result<(u64, FileHash)> {
+    let file = at(path, File::open(path))?;
+    let length = at(path, file.metadata())?.len();
+    let hash = at(path, hash_whole(&file, length))?;
+    Ok((length, hash))
+}
+
+/// For the fuzz target: takes the bytes for the journal of a file of 1,000 zeros in `folder`. Whether some of it is kept.
+///
+/// Panics: where what is kept does not lie within the file.
+#[doc(hidden)]
+pub fn exercise_journal(folder: &Path, bytes: &[u8]) -> bool {
+    let path = folder.join("file");
+    let working = Working::of(b"file");
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.join(name), bytes).expect("it is ours");
+    write(&working.data, &[0; 1_000]);
+    write(&working.journal, bytes);
+    let place = || Place::of(&path).expect("a name in a folder");
+    // What it says of its own length may be anything; a disk has less room.
+    let open = PartialFile::open_existing(place());
+    drop(open);
+    write(&working.data, &[0; 1_000]);
+    write(&working.journal, bytes);
+    let file =
+        PartialFile::open(place(), 1_000).expect("whatever the journal holds, the file can begin anew");
+    assert!(file.have().ranges().iter().all(|range| range.start < range.end && range.end <= 1_000));
+    file.have().total() > 0
+}
+
+#[cfg(test)]
+mod tests;

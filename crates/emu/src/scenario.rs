@@ -1,0 +1,469 @@
+//! Scenarios under real kernels: the files that the simulator takes, their hosts in network namespaces, their flows over the
+//! kernel's TCP and UDP, the same ports in between under the real clock.
+//!
+//! The plan lists the flows, so that both clocks start the same ones at the same times. What the kernel decides for itself is
+//! said beside the results, and what cannot be set is refused; a jitter of hosts is the simulator's alone, as these have their
+//! own. A system's workload is run by the [`System`] of its kind, with that system's own programs in the hosts.
+//!
+//! Leaves out: shared buffers; many runs, tables and files of results. Read [`run`] and [`Rehearsal`] first.
+
+mod flows;
+mod host;
+
+use crate::{Emulation, EmulationOptions, Histogram, LinkState, Report, Switching};
+use anabranch_sim::scenario::{Scenario, SystemWorkload, Workload};
+use anabranch_sim::traffic::Start;
+use anabranch_sim::{Plan, TransferRow, WorkloadRow};
+use anabranch_transport::Control;
+use anabranch_units::{ByteCount, Duration, Seed, SiteId};
+use flows::{Flows, rows};
+use host::{DATAGRAM_BYTES_MIN, Task, monotonic_ns};
+use serde::Serialize;
+use std::fmt;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[doc(hidden)]
+pub use host::exercise_stamp;
+pub use host::{Announce, Seen, SeenFlow, SeenRounds, SeenSink, run as run_host};
+
+/// Between the word to go and the first flow.
+const LEAD_NS: u64 = 100_000_000;
+
+/// Why a scenario cannot be emulated, or why a run failed: one line for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScenarioError(String);
+
+impl ScenarioError {
+    /// That `line`.
+    pub fn new(line: impl Into<String>) -> Self {
+        Self(line.into())
+    }
+
+    fn in_program(name: &str, what: impl fmt::Display) -> Self {
+        Self(format!("{name}: {what}"))
+    }
+}
+
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for ScenarioError {}
+
+impl From<crate::EmuError> for ScenarioError {
+    fn from(error: crate::EmuError) -> Self {
+        Self(error.to_string())
+    }
+}
+impl From<std::io::Error> for ScenarioError {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+impl From<serde_json::Error> for ScenarioError {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// A system that emulated scenarios may run.
+pub trait System: Sync {
+    /// What workloads call it: `kind = "gather"`.
+    fn kind(&self) -> &'static str;
+    /// What `workload`, which messages call `field`, is to do on the network of `plan`.
+    ///
+    /// Errors: a setting that cannot be, or only in the simulator.
+    fn rehearse(
+        &self,
+        workload: &SystemWorkload,
+        plan: &Plan,
+        field: &str,
+    ) -> Result<Box<dyn Rehearsal>, ScenarioError>;
+}
+
+/// A system's workload, looked up.
+pub trait Rehearsal {
+    /// The flows that the hosts' own programs send for it. They are numbered in this order.
+    fn flows(&self) -> Vec<Start>;
+    /// Strict priority of these.
+    fn priority(&self) -> u8;
+    /// Starts the system's programs in their hosts, for a run with this seed. They are ready when it returns.
+    ///
+    /// Errors: the system's; programs that do not come up.
+    fn start(
+        &self,
+        emulation: &Emulation,
+        plan: &Plan,
+        seed: Seed,
+    ) -> Result<Box<dyn Running>, ScenarioError>;
+}
+
+/// A system's programs under way; dropping them ends them.
+pub trait Running: Send {
+    /// What the program at `site` says before it sends flow `flow` of [`Rehearsal::flows`], if it says anything.
+    fn announce(&self, site: SiteId, flow: usize) -> Option<Announce>;
+    /// Does what the system does beside those flows, from the beginning of the run until it is done or `time` has passed.
+    ///
+    /// Errors: programs that fail.
+    fn work(&mut self, emulation: &Emulation, time: std::time::Duration) -> Result<(), ScenarioError>;
+    /// What speaks against the run.
+    fn distrust(&self) -> Option<String>;
+    /// Fills `row` in, in which the flows `numbers` of [`Rehearsal::flows`] have been counted, by what hosts have `seen` of
+    /// them; and what became of groups of flows.
+    fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<TransferRow>;
+}
+
+/// How scenarios are run.
+pub struct Options<'a> {
+    /// The systems that they may name.
+    pub systems: &'a [&'a dyn System],
+    /// A command that calls [`run_host`] in a process of its own.
+    pub host: &'a dyn Fn() -> std::io::Result<Command>,
+    /// A run is not trusted if packets, flows or datagrams are later than this, by the 99th percentile.
+    pub lateness_p99_max: Duration,
+    /// Set to end a run early: what it gave is not to be used then.
+    pub interrupted: &'a AtomicBool,
+}
+
+/// What the kernel did that the scenario does not say, and how late the emulation was.
+#[derive(Clone, Debug, Serialize)]
+pub struct Emulated {
+    /// What flows of TCP used, by the kernel's name.
+    pub congestion_control: String,
+    /// Packets that found a full queue.
+    pub dropped_queue_full: u64,
+    /// Packets that were lost otherwise.
+    pub dropped_otherwise: u64,
+    /// Packets that were marked (ECN).
+    pub marked_packets: u64,
+    /// How late packets left their ports.
+    pub lateness_us_p99: f64,
+    /// How much later than they were due flows began; none without flows of TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_lateness_us_p99: Option<f64>,
+    /// How much later than they were due datagrams were sent; none without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datagram_lateness_us_p99: Option<f64>,
+    /// The same of the latest one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datagram_lateness_us_max: Option<f64>,
+    /// Whether figures can be trusted.
+    pub trusted: bool,
+    /// Why not.
+    pub why: Vec<String>,
+}
+
+/// What a run gave.
+#[derive(Debug)]
+pub struct Run {
+    /// By workload.
+    pub workloads: Vec<WorkloadRow>,
+    /// Of groups of flows of which the last one counts.
+    pub transfers: Vec<TransferRow>,
+    /// How late the emulation was.
+    pub report: Report,
+    /// What stands beside the rows.
+    pub emulated: Emulated,
+}
+
+/// Whether runs of `plan`, so many trials, can be emulated.
+///
+/// Errors: what no kernel here can be told, what no emulated port can do, a workload that is only in the simulator.
+pub fn check(plan: &Plan, trials: u64, systems: &[&dyn System]) -> Result<(), ScenarioError> {
+    settings(plan)?;
+    for trial in 0..trials {
+        Flows::new(plan, trial, systems, &|_| std::net::Ipv4Addr::UNSPECIFIED.into())?;
+    }
+    Ok(())
+}
+
+/// One run of `plan`.
+///
+/// Errors: see [`ScenarioError`].
+pub fn run(plan: &Plan, trial: u64, options: &Options<'_>) -> Result<Run, ScenarioError> {
+    let seed = Seed::new(plan.seed(trial));
+    let topology = plan.network().topology();
+    let switching = topology.site_ids().map(|site| {
+        let (next, policy) = plan.network().switching(site, seed);
+        Switching { next, policy }
+    });
+    let emulation = Emulation::start(
+        topology,
+        EmulationOptions {
+            seed,
+            switching: Some(switching.collect()),
+            lateness_p99_max: options.lateness_p99_max,
+            ..settings(plan)?
+        },
+    )?;
+    let mut flows = Flows::new(plan, trial, options.systems, &|site| emulation.site_address(site))?;
+    let mut systems = flows.start(&emulation, plan, seed)?;
+    let mut hosts = Vec::new();
+    for (site, task) in std::mem::take(&mut flows.tasks) {
+        hosts.push(Host::start(&emulation, SiteId(site), &task, options.host)?);
+    }
+    for host in &mut hosts {
+        host.expect("ready")?;
+    }
+    let begin_ns = monotonic_ns() + LEAD_NS;
+    for host in &mut hosts {
+        host.tell(&begin_ns.to_string())?;
+    }
+    let running = systems.iter_mut().map(|(_, running)| running);
+    let time = std::time::Duration::from_nanos(flows.timing.duration_ns);
+    let seen = watch(plan, &emulation, &mut hosts, running, (begin_ns, time), options.interrupted)?;
+    let mut report = emulation.report()?;
+    report.why.extend(distrust(&seen, options.lateness_p99_max));
+    report.why.extend(systems.iter().filter_map(|(_, running)| running.distrust()));
+    report.trusted = report.why.is_empty();
+    let counters = emulation.counters()?;
+    let emulated = Emulated {
+        congestion_control: congestion_control(plan)?.to_owned(),
+        dropped_queue_full: counters.iter().map(|c| c.dropped_queue_full).sum(),
+        dropped_otherwise: counters
+            .iter()
+            .map(|c| c.dropped_loss + c.dropped_bit_error + c.dropped_link_down)
+            .sum(),
+        marked_packets: counters.iter().map(|c| c.marked_packets).sum(),
+        lateness_us_p99: report.lateness_us_p99,
+        start_lateness_us_p99: has(&seen.starts_late).map(|late| late.quantile_us(0.99)),
+        datagram_lateness_us_p99: has(&seen.datagrams_late).map(|late| late.quantile_us(0.99)),
+        datagram_lateness_us_max: has(&seen.datagrams_late).map(Histogram::max_us),
+        trusted: report.trusted,
+        why: report.why.clone(),
+    };
+    let (workloads, transfers) = rows(plan, &flows, &systems, &seen);
+    Ok(Run { workloads, transfers, report, emulated })
+}
+
+/// What the sites' TCP is set to.
+///
+/// Errors: what no kernel here can be told, or no emulated port can do.
+fn settings(plan: &Plan) -> Result<EmulationOptions, ScenarioError> {
+    let Scenario { network, transport, workload, .. } = plan.scenario();
+    let only = |is_set: bool, name: &str| match is_set {
+        false => Ok(()),
+        true => Err(ScenarioError::new(format!("{name}: only in the simulator: leave it out to emulate"))),
+    };
+    only(network.shared_buffer.is_some(), "network.shared_buffer")?;
+    only(transport.cwnd_max.is_some(), "transport.cwnd_max")?;
+    only(transport.dctcp_gain_ppm != 62_500, "transport.dctcp_gain_ppm")?;
+    only(transport.dctcp_alpha_ppm != 1_000_000, "transport.dctcp_alpha_ppm")?;
+    only(transport.initial_ssthresh.is_some(), "transport.initial_ssthresh")?;
+    only(transport.initial_window_segments != 10, "transport.initial_window_segments")?;
+    only(transport.rto_min != Duration::from_ms(200), "transport.rto_min")?;
+    only(!transport.handshake, "transport.handshake")?;
+    let mtu = transport.mss + transport.header_bytes;
+    for (index, workload) in workload.iter().enumerate() {
+        if let Workload::Udp(udp) = workload {
+            let (least, most) = (DATAGRAM_BYTES_MIN, mtu);
+            if !(u64::from(least)..=u64::from(most)).contains(&udp.packet.as_u64()) {
+                return Err(ScenarioError::new(format!(
+                    "workload[{index}].packet: {}: must be {least} to {most} bytes to emulate: it holds headers and a stamp of \
+                     {least} bytes, and the most is transport.mss and transport.header_bytes together",
+                    udp.packet
+                )));
+            }
+        }
+    }
+    congestion_control(plan)?;
+    let flag = |name: &str, is: bool| (format!("ipv4/{name}"), if is { "1" } else { "0" }.to_owned());
+    for path in plan.scenario().kernel.keys() {
+        let is_plain = path.starts_with("ipv4/")
+            && path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_".contains(&b));
+        if !is_plain {
+            return Err(ScenarioError::new(format!(
+                "kernel.{path}: must be a path below /proc/sys/net, as ipv4/tcp_early_retrans"
+            )));
+        }
+    }
+    let links = plan.network().topology().link_ids();
+    let ports = links.map(|link| *plan.network().port_settings(link));
+    let kernel = plan.scenario().kernel.iter().map(|(path, value)| (path.clone(), value.clone()));
+    Ok(EmulationOptions {
+        mtu,
+        ports: Some(ports.collect()),
+        tcp_buffer_bytes_max: Some(transport.receive_buffer.max(ByteCount::kib(64))),
+        settings: vec![
+            flag("tcp_sack", transport.sack),
+            flag("tcp_ecn", transport.ecn),
+            flag("tcp_slow_start_after_idle", transport.slow_start_restart),
+            // 12 bytes of each header, as the scenario has them or not.
+            flag("tcp_timestamps", transport.header_bytes >= 52),
+        ]
+        .into_iter()
+        .chain(kernel)
+        .collect(),
+        ..EmulationOptions::default()
+    })
+}
+
+/// The kernel's name of the scenario's congestion control, which each socket is told: not every machine lets a site have any
+/// as its default.
+fn congestion_control(plan: &Plan) -> Result<&'static str, ScenarioError> {
+    match plan.scenario().transport.control {
+        Control::NewReno => Ok("reno"),
+        Control::Cubic => Ok("cubic"),
+        Control::Dctcp => Ok("dctcp"),
+        _ => Err(ScenarioError::new(
+            "transport.control: only newreno, cubic and dctcp can be emulated, by the kernel's own",
+        )),
+    }
+}
+
+fn has(late: &Histogram) -> Option<&Histogram> {
+    Some(late).filter(|late| late.total() > 0)
+}
+
+/// What of the hosts' programs speaks against a run: they were later than `bound`, lost datagrams, or failed.
+fn distrust(seen: &Seen, bound: Duration) -> Vec<String> {
+    let bound_us = bound.as_secs_f64() * 1e6;
+    let late = |late: &Histogram, what: &str, remedy: &str| {
+        let p99 = late.quantile_us(0.99);
+        let is_late = p99 > bound_us;
+        is_late.then(|| format!("1 % of the {what} {p99:.0} us late (bound {bound_us:.0} us): {remedy}"))
+    };
+    let findings = [
+        late(&seen.starts_late, "flows began more than", "free a processor"),
+        late(
+            &seen.datagrams_late,
+            "datagrams were sent more than",
+            "lower workload.rate or free a processor",
+        ),
+        (seen.unread_datagrams > 0).then(|| {
+            format!(
+                "{} datagrams arrived and were not read in time: lower workload.rate",
+                seen.unread_datagrams
+            )
+        }),
+        seen.failure
+            .as_ref()
+            .map(|first| format!("{} refusals by the hosts' kernels, the first: {first}", seen.failed)),
+    ];
+    findings.into_iter().flatten().collect()
+}
+
+/// A program in a host that does its part.
+struct Host {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    name: String,
+}
+
+impl Host {
+    fn start(
+        emulation: &Emulation,
+        site: SiteId,
+        task: &Task,
+        program: &dyn Fn() -> std::io::Result<Command>,
+    ) -> Result<Self, ScenarioError> {
+        let mut command = program()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let name = format!("site {site}");
+        let mut child = emulation.spawn(site, command)?;
+        let output = child.stdout.take();
+        let output = output.ok_or_else(|| ScenarioError::in_program(&name, "its output is no pipe"))?;
+        let mut host = Self { child, lines: BufReader::new(output), name };
+        host.tell(&serde_json::to_string(task)?)?;
+        Ok(host)
+    }
+
+    fn tell(&mut self, line: &str) -> Result<(), ScenarioError> {
+        let told = self.child.stdin.as_mut().map(|stdin| writeln!(stdin, "{line}"));
+        match told {
+            Some(Ok(())) => Ok(()),
+            _ => Err(ScenarioError::in_program(&self.name, "its program has ended")),
+        }
+    }
+
+    fn line(&mut self) -> Result<String, ScenarioError> {
+        let mut line = String::new();
+        let length = self.lines.read_line(&mut line)?;
+        if length == 0 {
+            return Err(ScenarioError::in_program(&self.name, "its program ended early"));
+        }
+        Ok(line)
+    }
+
+    fn expect(&mut self, word: &str) -> Result<(), ScenarioError> {
+        let line = self.line()?;
+        if line.trim() != word {
+            let what = format!("its program said `{}`", line.trim());
+            return Err(ScenarioError::in_program(&self.name, what));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for the hosts' reports and the systems' work; meanwhile changes the links as the scenario says.
+fn watch<'a>(
+    plan: &Plan,
+    emulation: &Emulation,
+    hosts: &mut [Host],
+    systems: impl Iterator<Item = &'a mut Box<dyn Running>>,
+    (begin_ns, time): (u64, std::time::Duration),
+    interrupted: &AtomicBool,
+) -> Result<Seen, ScenarioError> {
+    let over = AtomicBool::new(false);
+    let handle = emulation.handle();
+    let wait_until = |due_ns: u64| {
+        while monotonic_ns() < due_ns {
+            if over.load(Ordering::Relaxed) {
+                return false;
+            }
+            let left = due_ns.saturating_sub(monotonic_ns()).min(20_000_000);
+            std::thread::sleep(std::time::Duration::from_nanos(left));
+        }
+        true
+    };
+    std::thread::scope(|scope| {
+        let changing = scope.spawn(|| {
+            for (at, link, port) in plan.changes() {
+                if !wait_until(begin_ns + at.as_ns()) {
+                    return Ok(());
+                }
+                let state =
+                    LinkState { up: port.up, rate: port.rate, delay: port.delay, loss_ppm: port.loss_ppm };
+                handle.set_link(*link, state)?;
+            }
+            Ok::<_, crate::EmuError>(())
+        });
+        let work = |running: &'a mut Box<dyn Running>| {
+            scope.spawn(move || if wait_until(begin_ns) { running.work(emulation, time) } else { Ok(()) })
+        };
+        let working: Vec<_> = systems.map(work).collect();
+        // The hosts' programs themselves end in time; Ctrl-C reaches them as it does us, and their output then ends.
+        let listen = || {
+            hosts.iter_mut().try_for_each(|host| host.expect("done"))?;
+            let done = working.into_iter().map(|work| work.join().expect("it does not panic"));
+            done.collect::<Result<Vec<()>, _>>()?;
+            hosts.iter_mut().try_for_each(|host| host.tell("all are"))?;
+            let mut seen = Seen::default();
+            for host in hosts.iter_mut() {
+                seen.merge(serde_json::from_str(&host.line()?)?);
+            }
+            Ok(seen)
+        };
+        let seen = listen();
+        over.store(true, Ordering::Relaxed);
+        changing.join().expect("it does not panic")?;
+        match seen {
+            Err(_) if interrupted.load(Ordering::Relaxed) => Ok(Seen::default()),
+            seen => seen,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,301 @@
+//! Which flows a run has, what each site has to do for them, and what became of them.
+//!
+//! Leaves out: the programs that do it (`host`). Read [`Flows`] first.
+
+use super::host::{self, Ask, Incoming, Outgoing, Seen, Serve, Source, Task};
+use super::{Rehearsal, Running, ScenarioError, System, congestion_control};
+use crate::Emulation;
+use anabranch_sim::scenario::{Incast, Udp, Workload};
+use anabranch_sim::traffic::{Start, UdpFlow};
+use anabranch_sim::{Plan, Times, TransferRow, WorkloadRow};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed, SiteId};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// How long a run without a duration may take.
+const TIME_MAX: Duration = Duration::from_secs(600);
+
+/// A system's workload in a run, by the number of the workload.
+pub(super) type Systems = Vec<(usize, Box<dyn Running>)>;
+
+/// Which flows there are, and what each site has to do for them.
+pub(super) struct Flows {
+    /// By workload: the numbers of its flows, and their sizes.
+    pub(super) of_workload: Vec<Vec<(u32, Option<ByteCount>)>>,
+    /// By site.
+    pub(super) tasks: BTreeMap<u16, Task>,
+    /// What all tasks begin as.
+    pub(super) timing: Task,
+    /// Systems' workloads, by their numbers.
+    rehearsals: BTreeMap<usize, Box<dyn Rehearsal>>,
+    taken: u32,
+}
+
+/// Where hosts are, and their addresses.
+struct Places<'a> {
+    plan: &'a Plan,
+    address: &'a dyn Fn(SiteId) -> IpAddr,
+}
+
+impl Places<'_> {
+    fn site(&self, host: u16) -> SiteId {
+        self.plan.network().hosts()[usize::from(host)]
+    }
+    fn of(&self, host: u16) -> IpAddr {
+        (self.address)(self.site(host))
+    }
+}
+
+impl Flows {
+    /// Errors: more than can be emulated, or later.
+    pub(super) fn new(
+        plan: &Plan,
+        trial: u64,
+        systems: &[&dyn System],
+        address: &dyn Fn(SiteId) -> IpAddr,
+    ) -> Result<Self, ScenarioError> {
+        let (scenario, seed) = (plan.scenario(), Seed::new(plan.seed(trial)));
+        let places = Places { plan, address };
+        let end = Instant::ZERO + scenario.duration.unwrap_or(TIME_MAX);
+        let timing = Task {
+            duration_ns: end.as_ns(),
+            warmup_ns: scenario.warmup.as_ns(),
+            congestion_control: congestion_control(plan)?.to_owned(),
+            ..Task::default()
+        };
+        let (of_workload, tasks, rehearsals) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let mut new = Self { of_workload, tasks, timing, rehearsals, taken: 0 };
+        for (index, workload) in scenario.workload.iter().enumerate() {
+            let field = format!("workload[{index}]");
+            let kind = workload.kind();
+            let only = || ScenarioError::new(format!("{field}.kind: {kind}: only in the simulator"));
+            let priority = workload.priority().unwrap_or_default();
+            let numbers = match workload {
+                Workload::Incast(incast) => {
+                    let (client, servers) = plan.incast_hosts(seed, index).ok_or_else(only)?;
+                    new.incast(incast, plan.seed(trial), client, &servers, &places, &field)?
+                }
+                Workload::Udp(udp) => {
+                    let flows = plan.udp_flows(seed, index).ok_or_else(only)?;
+                    new.udp(udp, flows, &places, &field)?
+                }
+                Workload::System(workload) => {
+                    let system = systems.iter().find(|system| system.kind() == workload.kind);
+                    let only = || {
+                        ScenarioError::new(format!("{field}.kind: {}: only in the simulator", workload.kind))
+                    };
+                    let rehearsal = system.ok_or_else(only)?.rehearse(workload, plan, &field)?;
+                    let priority = rehearsal.priority();
+                    let mut numbers = Vec::new();
+                    for start in rehearsal.flows() {
+                        let flow = new.take(&field)?;
+                        numbers.push((flow, start.size));
+                        new.flow(flow, &start, priority, &places);
+                    }
+                    new.rehearsals.insert(index, rehearsal);
+                    numbers
+                }
+                _ => {
+                    let starts = plan.starts(seed, index).ok_or_else(only)?;
+                    new.starts(starts, (end, scenario.duration.is_some()), priority, &places, &field)?
+                }
+            };
+            new.of_workload.push(numbers);
+        }
+        Ok(new)
+    }
+
+    /// The next flow's number.
+    fn take(&mut self, field: &str) -> Result<u32, ScenarioError> {
+        let most = host::FLOWS_MAX;
+        if self.taken >= most {
+            let line = format!("{field}: more than {most} flows: too many to emulate: ask for fewer");
+            return Err(ScenarioError::new(line));
+        }
+        self.taken += 1;
+        Ok(self.taken - 1)
+    }
+
+    fn incast(
+        &mut self,
+        incast: &Incast,
+        seed: u64,
+        client: u16,
+        servers: &[u16],
+        places: &Places<'_>,
+        field: &str,
+    ) -> Result<Vec<(u32, Option<ByteCount>)>, ScenarioError> {
+        let block_bytes = incast.block_bytes().map_err(ScenarioError::new)?;
+        let (request_bytes, priority) = (incast.request.as_u64(), incast.priority);
+        let mut numbers = Vec::new();
+        let mut ask = Ask {
+            rounds: incast.rounds,
+            warmup_rounds: incast.warmup_rounds,
+            request_bytes,
+            block_bytes,
+            jitter_ns: incast.jitter.as_ns(),
+            seed,
+            priority,
+            ..Ask::default()
+        };
+        for server in servers {
+            let number = self.take(field)?;
+            numbers.push((number, None));
+            let port = host::port(number);
+            let serve = Serve { port, priority, request_bytes, block_bytes };
+            self.task(places.site(*server)).serve.push(serve);
+            ask.servers.push((places.of(*server), port));
+        }
+        ask.first_flow = numbers.first().map_or(0, |(number, _)| *number);
+        self.task(places.site(client)).ask.push(ask);
+        Ok(numbers)
+    }
+
+    fn udp(
+        &mut self,
+        udp: &Udp,
+        flows: Vec<UdpFlow>,
+        places: &Places<'_>,
+        field: &str,
+    ) -> Result<Vec<(u32, Option<ByteCount>)>, ScenarioError> {
+        let (start_ns, stop_ns) = (udp.start.as_ns(), udp.stop.map(Duration::as_ns));
+        let mut numbers = Vec::new();
+        for of_pair in flows {
+            let flow = self.take(field)?;
+            numbers.push((flow, None));
+            self.task(places.site(of_pair.dst)).sinks.push(flow);
+            let (to, priority) = (places.of(of_pair.dst), udp.priority);
+            let source = Source { flow, to, priority, start_ns, stop_ns, udp: of_pair };
+            self.task(places.site(source.udp.src)).sources.push(source);
+        }
+        Ok(numbers)
+    }
+
+    fn starts(
+        &mut self,
+        starts: impl IntoIterator<Item = Start>,
+        (end, is_asked): (Instant, bool),
+        priority: u8,
+        places: &Places<'_>,
+        field: &str,
+    ) -> Result<Vec<(u32, Option<ByteCount>)>, ScenarioError> {
+        let mut numbers = Vec::new();
+        for start in starts {
+            if start.at >= end {
+                if !is_asked {
+                    return Err(ScenarioError::new(format!(
+                        "{field}: a flow begins later than {TIME_MAX}: too long to emulate"
+                    )));
+                }
+                break;
+            }
+            let flow = self.take(field)?;
+            numbers.push((flow, start.size));
+            self.flow(flow, &start, priority, places);
+        }
+        Ok(numbers)
+    }
+
+    /// A flow of TCP from one host to another.
+    fn flow(&mut self, flow: u32, start: &Start, priority: u8, places: &Places<'_>) {
+        let size_bytes = start.size.map(ByteCount::as_u64);
+        self.task(places.site(start.dst)).incoming.push(Incoming { flow, size_bytes });
+        let (to, start_ns, announce) = (places.of(start.dst), start.at.as_ns(), None);
+        let outgoing = Outgoing { flow, to, priority, start_ns, size_bytes, announce };
+        self.task(places.site(start.src)).outgoing.push(outgoing);
+    }
+
+    fn task(&mut self, site: SiteId) -> &mut Task {
+        self.tasks.entry(site.0).or_insert_with(|| self.timing.clone())
+    }
+
+    /// Starts the systems' programs, and has the hosts' programs say of flows what these want to hear.
+    ///
+    /// Errors: the systems'.
+    pub(super) fn start(
+        &mut self,
+        emulation: &Emulation,
+        plan: &Plan,
+        seed: Seed,
+    ) -> Result<Systems, ScenarioError> {
+        let started = self
+            .rehearsals
+            .iter()
+            .map(|(index, rehearsal)| Ok((*index, rehearsal.start(emulation, plan, seed)?)));
+        let started: Systems = started.collect::<Result<_, ScenarioError>>()?;
+        for (index, running) in &started {
+            let numbers = self.of_workload[*index].iter().enumerate();
+            let of: BTreeMap<u32, usize> = numbers.map(|(at, (number, _))| (*number, at)).collect();
+            for (site, task) in &mut self.tasks {
+                for outgoing in &mut task.outgoing {
+                    if let Some(flow) = of.get(&outgoing.flow) {
+                        outgoing.announce = running.announce(SiteId(*site), *flow);
+                    }
+                }
+            }
+        }
+        Ok(started)
+    }
+}
+
+/// What the workloads got, by what the hosts saw.
+pub(super) fn rows(
+    plan: &Plan,
+    all: &Flows,
+    systems: &Systems,
+    seen: &Seen,
+) -> (Vec<WorkloadRow>, Vec<TransferRow>) {
+    let scenario = plan.scenario();
+    let us = |ns: u64| ns as f64 / 1e3;
+    let measured = Duration::from_ns(seen.over_ns.saturating_sub(scenario.warmup.as_ns()));
+    let mbps = |bytes| BitRate::average(ByteCount::new(bytes), measured).map(BitRate::as_mbps_f64);
+    let mut transfers = Vec::new();
+    let mut one = |(index, workload): (usize, &Workload)| {
+        let flows = &all.of_workload[index];
+        let mut row = WorkloadRow {
+            workload: workload.kind().to_owned(),
+            flows: flows.len() as u64,
+            ..WorkloadRow::default()
+        };
+        match workload {
+            Workload::Incast(_) => {
+                let first = flows.first().map(|(number, _)| *number);
+                if let Some(asked) = seen.asked.iter().find(|a| Some(a.first_flow) == first) {
+                    let times = asked.rounds_ns.iter().map(|(from, to)| us(to - from)).collect();
+                    row.rounds(times, asked.round_bytes);
+                }
+            }
+            Workload::Udp(_) => {
+                let sinks = || flows.iter().filter_map(|(number, _)| seen.sinks.get(number));
+                row.goodput_mbps = mbps(sinks().map(|flow| flow.bytes - flow.warmup_bytes).sum());
+                let sent = flows.iter().filter_map(|(number, _)| seen.sent.get(number));
+                row.datagrams(sent.sum(), sinks().map(|flow| &flow.sink));
+            }
+            _ => {
+                let bytes = |number| seen.flows.get(number).map_or(0, |flow| flow.bytes - flow.warmup_bytes);
+                if !flows.is_empty() {
+                    row.goodput_mbps = mbps(flows.iter().map(|(number, _)| bytes(number)).sum());
+                }
+                if !flows.is_empty() && flows.iter().all(|(_, size)| size.is_none()) {
+                    row.share(flows.iter().filter_map(|(number, _)| mbps(bytes(number))).collect());
+                    return row;
+                }
+                let whole = flows.iter().filter_map(|(number, size)| {
+                    let flow = seen.flows.get(number)?;
+                    Some((size.as_ref()?.as_u64(), us(flow.whole_ns?.saturating_sub(flow.start_ns?))))
+                });
+                if !flows.is_empty() {
+                    row.complete(&Times(whole.collect()));
+                }
+                if let Some((_, running)) = systems.iter().find(|(number, _)| *number == index) {
+                    let numbers: Vec<u32> = flows.iter().map(|(number, _)| *number).collect();
+                    let ended = running.report(seen, &numbers, &mut row).into_iter();
+                    transfers.extend(ended.map(|row| TransferRow { workload_index: index as u16, ..row }));
+                }
+            }
+        }
+        row
+    };
+    let workloads = scenario.workload.iter().enumerate().map(&mut one).collect();
+    (workloads, transfers)
+}

@@ -1,0 +1,37 @@
+//! Every kind of element in one type, so that the hot loop dispatches by `match`.
+//!
+//! Read [`AnyElement`]; what an element is says `element.rs`.
+
+use crate::element::{Cx, Element};
+use crate::packet::PacketId;
+use crate::{EventQueue, FifoPort, Port, Switch};
+
+/// Every kind of element.
+#[derive(Debug)]
+pub enum AnyElement {
+    /// See [`FifoPort`]: the hot one, of which there are many.
+    Fifo(FifoPort),
+    /// See [`Port`].
+    Port(Box<Port>),
+    /// See [`Switch`].
+    Switch(Switch),
+}
+
+impl Element for AnyElement {
+    #[inline]
+    fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) {
+        match self {
+            Self::Fifo(e) => e.on_packet(cx, p),
+            Self::Port(e) => e.on_packet(cx, p),
+            Self::Switch(e) => e.on_packet(cx, p),
+        }
+    }
+    #[inline]
+    fn on_timer<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, token: u32) {
+        match self {
+            Self::Fifo(e) => e.on_timer(cx, token),
+            Self::Port(e) => e.on_timer(cx, token),
+            Self::Switch(e) => e.on_timer(cx, token),
+        }
+    }
+}

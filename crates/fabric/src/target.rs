@@ -1,0 +1,39 @@
+//! Where packets and timers go.
+//!
+//! Read [`Target`].
+
+/// Where a packet or a timer goes: an element or a node of the fabric.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Target(u32);
+
+const NODE_BIT: u32 = 1 << 31;
+
+impl Target {
+    /// The `index`th element.
+    ///
+    /// Panics: for an index of 2^31 or more.
+    pub const fn element(index: u32) -> Self {
+        assert!(index < NODE_BIT);
+        Self(index)
+    }
+    /// The `index`th node.
+    ///
+    /// Panics: for an index of 2^31 or more.
+    pub const fn node(index: u32) -> Self {
+        assert!(index < NODE_BIT);
+        Self(index | NODE_BIT)
+    }
+    pub(crate) const fn raw(self) -> u32 {
+        self.0
+    }
+    /// Whether this is a node, not an element.
+    #[inline]
+    pub const fn is_node(self) -> bool {
+        self.0 & NODE_BIT != 0
+    }
+    /// The index among elements or nodes.
+    #[inline]
+    pub const fn index(self) -> usize {
+        (self.0 & !NODE_BIT) as usize
+    }
+}

@@ -1,0 +1,752 @@
+//! The client: which piece comes from which server, at what rate, and what happens when one fails.
+//!
+//! A *piece* is some ranges of one object, with the servers that hold it. A pull asks one of them for one range; if it is
+//! refused, falls silent or is lost, what is lacking of the range is asked of another. A piece fails when no holder is left, and
+//! only that piece does.
+//!
+//! The last hop is divided evenly among pulls, where its rate is known; what a pull has not used for a while the others get
+//! ([`crate::share`]; `hop` does it). The first packets of pulls that begin together are spread over the time that they take on
+//! the link, as one from each of many servers is enough to overflow its queue (LTTP section V-F).
+//!
+//! Leaves out: connections, files, hashes (drivers, `cli`). Read [`Piece`], [`ClientEvent`] and [`Client`] first.
+
+mod balance;
+mod hop;
+
+use crate::config::{ClientConfig, ConfigError};
+use crate::layout::{BLOCK_BYTES_MIN, Layout};
+use crate::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
+use crate::receiver::{Counts, Receiver, Receiving};
+use anabranch_codes::Symbol;
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+/// Names a server of a client, by the order in which they were added.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerId(pub u32);
+
+/// Names a piece of a client, by the order in which they were added.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PieceId(pub u32);
+
+/// What is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The object's name at its holders.
+    pub object: String,
+    /// Its bytes that are wanted, in order and apart; all of them if this is none.
+    pub ranges: Option<Vec<Range<u64>>>,
+    /// Who holds it; the first that can is asked first.
+    pub holders: Vec<ServerId>,
+}
+
+/// Why a server did not bring a piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Which server.
+    pub server: ServerId,
+    /// Why, in one line.
+    pub reason: String,
+}
+
+/// What a client tells its user.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClientEvent<S> {
+    /// A server has said how long an object is.
+    Accepted {
+        /// The piece.
+        piece: PieceId,
+        /// Who brings it.
+        server: ServerId,
+        /// Bytes of the whole object.
+        object_bytes: u64,
+    },
+    /// A server has an object of another length than is expected: it is not asked for that any more.
+    OtherVersion {
+        /// The piece.
+        piece: PieceId,
+        /// Who has it.
+        server: ServerId,
+        /// Bytes of its object.
+        object_bytes: u64,
+    },
+    /// Bytes of an object have come.
+    Blocks {
+        /// The piece.
+        piece: PieceId,
+        /// Which bytes of the object.
+        range: Range<u64>,
+        /// The blocks; the last one may be padded.
+        blocks: Vec<S>,
+    },
+    /// All of a piece has come.
+    Complete {
+        /// The piece.
+        piece: PieceId,
+    },
+    /// A server did not bring a piece; another is asked, if there is one.
+    Left {
+        /// The piece.
+        piece: PieceId,
+        /// Who, and why.
+        failure: Failure,
+    },
+    /// No server is left that could bring it.
+    Failed {
+        /// The piece.
+        piece: PieceId,
+        /// Who did not, and why.
+        failures: Vec<Failure>,
+    },
+}
+
+/// Packets that are kept of a pull that its server has not described yet.
+const EARLY_MAX: usize = 256;
+/// How long, from the last connection on, a share of the last hop is kept for servers that were not asked for anything yet: so
+/// long, and so many round trips, in which drivers ask what an object is.
+const AWAITED: Duration = Duration::from_ms(100);
+const AWAITED_RTTS: u64 = 4;
+/// What a request takes on the link, about: its message with a short name, in a record of TLS, with TCP's and IP's headers.
+const REQUEST: ByteCount = ByteCount::new(130);
+/// How long the first packet of a pull may take before shorter ones are asked for.
+const FIRST_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+struct PieceState {
+    piece: Piece,
+    /// How long its object is, where that is known before a server says it.
+    object_bytes: Option<u64>,
+    /// What is lacking and in no pull; none as long as the object's length is not known.
+    missing: Option<VecDeque<Range<u64>>>,
+    pulls: u32,
+    failures: Vec<Failure>,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct ServerState {
+    is_connected: bool,
+    /// Why it is gone, or cannot be reached.
+    lost: Option<String>,
+    /// It has had a pull.
+    was_asked: bool,
+    rtt: Option<Duration>,
+    block_bytes: u32,
+    pulls: u32,
+    /// The rate at which its fastest pull came, in bytes of objects a second; none before one has ended.
+    rate_bytes_per_s: Option<f64>,
+}
+
+impl ServerState {
+    /// A pull came at this rate.
+    fn brought(&mut self, rate_bytes_per_s: f64) {
+        self.rate_bytes_per_s =
+            Some(self.rate_bytes_per_s.map_or(rate_bytes_per_s, |best| best.max(rate_bytes_per_s)));
+    }
+}
+
+#[derive(Debug)]
+struct Pull<S> {
+    piece: PieceId,
+    server: ServerId,
+    /// What was asked for; up to the object's end without.
+    range: (u64, Option<u64>),
+    /// The longest block and the most of them to a generation that were asked for.
+    block_bytes: u32,
+    blocks_max: u32,
+    asked_at: Instant,
+    state: State<S>,
+    /// Bytes of datagrams since it was measured last.
+    bytes: u64,
+    /// What it was seen to use, in bits of datagrams a second, where that was less than its grant, twice in a row: once may be
+    /// a process that had to wait.
+    demand: Option<f64>,
+    used_little: bool,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are receiving")]
+enum State<S> {
+    /// The server has not answered: packets that came before its answer.
+    Asked {
+        early: Vec<Packet<S>>,
+        grant: Option<BitRate>,
+    },
+    Receiving(Receiver<S>),
+}
+
+/// Pulls pieces from many servers. See the module's head.
+#[derive(Debug)]
+pub struct Client<S> {
+    config: ClientConfig,
+    servers: Vec<ServerState>,
+    pieces: Vec<PieceState>,
+    /// Pieces that are neither complete nor have failed.
+    unfinished: usize,
+    /// Pieces that have something to be asked for.
+    queue: VecDeque<PieceId>,
+    pulls: BTreeMap<PullId, Pull<S>>,
+    next_pull: u32,
+    control: VecDeque<(ServerId, Control)>,
+    events: VecDeque<ClientEvent<S>>,
+    /// Pulls that may have feedback to send.
+    touched: VecDeque<PullId>,
+    measured_at: Option<Instant>,
+    look_at: Option<Instant>,
+    /// Until when a share of the last hop is kept for servers that have not been asked yet.
+    awaits_until: Option<Instant>,
+    /// Some grant was lowered when it was measured last, and nobody has been given what that leaves.
+    is_lowered: bool,
+    /// Of pulls that are over.
+    counts: Counts,
+    strays: u64,
+}
+
+impl<S: Symbol> Client<S> {
+    /// A client without servers.
+    ///
+    /// Errors: a setting out of its range.
+    pub fn new(config: ClientConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self {
+            config,
+            servers: Vec::new(),
+            pieces: Vec::new(),
+            unfinished: 0,
+            queue: VecDeque::new(),
+            pulls: BTreeMap::new(),
+            next_pull: 0,
+            control: VecDeque::new(),
+            events: VecDeque::new(),
+            touched: VecDeque::new(),
+            measured_at: None,
+            look_at: None,
+            awaits_until: None,
+            is_lowered: false,
+            counts: Counts::default(),
+            strays: 0,
+        })
+    }
+
+    /// Adds a server that is not connected yet.
+    pub fn add_server(&mut self) -> ServerId {
+        let block_bytes = self.config.block_bytes;
+        self.servers.push(ServerState {
+            is_connected: false,
+            lost: None,
+            was_asked: false,
+            rtt: None,
+            block_bytes,
+            pulls: 0,
+            rate_bytes_per_s: None,
+        });
+        ServerId(self.servers.len() as u32 - 1)
+    }
+
+    /// Says how long a block from this server may be, where its way is known to take less (or more) than others'.
+    pub fn set_block_bytes(&mut self, server: ServerId, bytes: u32) {
+        self.servers[server.0 as usize].block_bytes = bytes.min(self.config.block_bytes);
+    }
+
+    /// Adds a piece. It is asked for by [`Client::begin`], or when something else ends.
+    ///
+    /// Panics: for a holder that was not added.
+    pub fn add(&mut self, piece: Piece) -> PieceId {
+        let known = |server: &ServerId| (server.0 as usize) < self.servers.len();
+        assert!(piece.holders.iter().all(known), "a piece's holders are servers of this client");
+        let id = PieceId(self.pieces.len() as u32);
+        let missing: Option<VecDeque<_>> = piece.ranges.clone().map(VecDeque::from);
+        let is_over = missing.as_ref().is_some_and(VecDeque::is_empty);
+        let object_bytes = None;
+        // Who is gone already is not heard of again.
+        let lost = |server: &ServerId| {
+            let reason = self.servers[server.0 as usize].lost.clone()?;
+            Some(Failure { server: *server, reason })
+        };
+        let failures = piece.holders.iter().filter_map(lost).collect();
+        self.pieces.push(PieceState { piece, object_bytes, missing, pulls: 0, failures, is_over });
+        if is_over {
+            self.events.push_back(ClientEvent::Complete { piece: id });
+        } else {
+            self.unfinished += 1;
+            self.queue.push_back(id);
+        }
+        id
+    }
+
+    /// Says how long a piece's object is: who has one of another length has another version of it, and brings none of it.
+    pub fn expect_bytes(&mut self, piece: PieceId, object_bytes: u64) {
+        self.pieces[piece.0 as usize].object_bytes = Some(object_bytes);
+    }
+
+    /// Asks for all that can be asked for now.
+    pub fn begin(&mut self, now: Instant) {
+        self.schedule(now);
+    }
+
+    /// Whether every piece is complete or has failed.
+    pub const fn is_done(&self) -> bool {
+        self.unfinished == 0
+    }
+    /// What became of packets, over all pulls.
+    pub fn counts(&self) -> Counts {
+        let running = self.pulls.values().filter_map(|pull| match &pull.state {
+            State::Receiving(receiver) => Some(receiver.counts()),
+            State::Asked { .. } => None,
+        });
+        running.fold(self.counts, added)
+    }
+    /// Bytes of packets that are kept as long as their generations are not complete; at most [`ClientConfig::memory`].
+    pub fn held_bytes(&self) -> u64 {
+        let held = |pull: &Pull<S>| match &pull.state {
+            State::Asked { early, .. } => early.iter().map(|packet| packet.payload.len() as u64).sum(),
+            State::Receiving(receiver) => receiver.held_bytes(),
+        };
+        self.pulls.values().map(held).sum()
+    }
+    /// Packets that came for pulls that are over.
+    pub const fn strays(&self) -> u64 {
+        self.strays
+    }
+    /// Pulls under way: whose piece, from which server, and what share of its packets begin a loss event.
+    pub fn pulls(&self) -> impl Iterator<Item = (PieceId, ServerId, f64)> + '_ {
+        self.pulls.values().map(|pull| {
+            let loss = match &pull.state {
+                State::Receiving(receiver) => receiver.loss_rate(),
+                State::Asked { .. } => 0.0,
+            };
+            (pull.piece, pull.server, loss)
+        })
+    }
+
+    /// A server's control channel stands; `rtt` is what it took to and fro, where that is known.
+    pub fn handle_connected(&mut self, now: Instant, server: ServerId, rtt: Option<Duration>) {
+        let state = &mut self.servers[server.0 as usize];
+        (state.is_connected, state.lost, state.rtt) = (true, None, rtt);
+        let until = now + AWAITED + rtt.unwrap_or(Duration::ZERO) * AWAITED_RTTS;
+        self.awaits_until = self.awaits_until.max(Some(until));
+        self.schedule(now);
+    }
+
+    /// A server cannot be reached, or not any more.
+    pub fn handle_lost(&mut self, now: Instant, server: ServerId, reason: &str) {
+        let state = &mut self.servers[server.0 as usize];
+        (state.is_connected, state.lost) = (false, Some(reason.to_owned()));
+        let its: Vec<PullId> =
+            self.pulls.iter().filter(|(_, pull)| pull.server == server).map(|(id, _)| *id).collect();
+        let mut told: Vec<PieceId> = Vec::new();
+        for id in its {
+            told.extend(self.abandon(id, reason.to_owned()));
+        }
+        // Who waits for a server that will not come need not.
+        for at in 0..self.pieces.len() {
+            let (id, state) = (PieceId(at as u32), &mut self.pieces[at]);
+            let is_new = state.piece.holders.contains(&server)
+                && !state.failures.iter().any(|failure| failure.server == server);
+            if !state.is_over && is_new && !told.contains(&id) {
+                state.failures.push(Failure { server, reason: reason.to_owned() });
+            }
+        }
+        self.schedule(now);
+    }
+
+    /// Who holds a piece and has not failed to bring it.
+    fn left(&self, piece: PieceId) -> Vec<ServerId> {
+        let PieceState { piece, failures, .. } = &self.pieces[piece.0 as usize];
+        let failed = |server: &ServerId| failures.iter().any(|failure| failure.server == *server);
+        piece.holders.iter().copied().filter(|server| !failed(server)).collect()
+    }
+
+    /// Asks servers for pieces while there are both.
+    fn schedule(&mut self, now: Instant) {
+        let mut new = Vec::new();
+        let fair = self.config.pulls_max.div_ceil(self.servers.len().max(1));
+        let mut waiting = VecDeque::new();
+        while let Some(piece) = self.queue.pop_front() {
+            if self.pulls.len() >= self.config.pulls_max {
+                self.queue.push_front(piece);
+                break;
+            }
+            let state = &self.pieces[piece.0 as usize];
+            if state.is_over || state.missing.as_ref().is_some_and(VecDeque::is_empty) {
+                continue;
+            }
+            let left = self.left(piece);
+            if left.is_empty() && state.pulls == 0 {
+                self.fail(piece);
+                continue;
+            }
+            // Who has least to do, and of those the fastest; one that has shown nothing yet may be.
+            let load = |server: &&ServerId| {
+                let server = &self.servers[server.0 as usize];
+                (server.pulls, server.rate_bytes_per_s.map_or(0, |rate| u64::MAX - rate as u64))
+            };
+            // Who is connected first is not asked for all that others hold, too.
+            let most = if left.len() > 1 { fair } else { usize::MAX };
+            let ready = |server: &&ServerId| {
+                let server = &self.servers[server.0 as usize];
+                server.is_connected && (server.pulls as usize) < most
+            };
+            let Some(server) = left.iter().filter(ready).min_by_key(load).copied() else {
+                waiting.push_back(piece);
+                continue;
+            };
+            new.push(self.open(now, piece, server));
+            if self.pieces[piece.0 as usize].missing.as_ref().is_some_and(|missing| !missing.is_empty()) {
+                self.queue.push_front(piece);
+            }
+        }
+        waiting.append(&mut self.queue);
+        self.queue = waiting;
+        if new.is_empty() {
+            return;
+        }
+        self.regrant(false);
+        let slot = self.slot();
+        // Requests leave one behind the other: who is asked later has waited already.
+        let request = self.config.link.map_or(Duration::ZERO, |link| link.transmit_time(REQUEST));
+        let step = Duration::from_ps(slot.as_ps().saturating_sub(request.as_ps()));
+        for (number, id) in new.into_iter().enumerate() {
+            self.ask(id, step * number as u64);
+        }
+    }
+
+    fn fail(&mut self, piece: PieceId) {
+        let state = &mut self.pieces[piece.0 as usize];
+        state.is_over = true;
+        self.unfinished -= 1;
+        let failures = std::mem::take(&mut state.failures);
+        self.events.push_back(ClientEvent::Failed { piece, failures });
+    }
+
+    fn open(&mut self, now: Instant, piece: PieceId, server: ServerId) -> PullId {
+        let holders = self.left(piece);
+        let best_bytes_per_s =
+            holders.iter().filter_map(|server| self.servers[server.0 as usize].rate_bytes_per_s);
+        let (left, best_bytes_per_s) = (holders.len(), best_bytes_per_s.reduce(f64::max));
+        let state = &mut self.pieces[piece.0 as usize];
+        let range = match &mut state.missing {
+            None => (0, None),
+            Some(missing) => {
+                let range = balance::portion(missing, left, best_bytes_per_s, self.config.pull_bytes);
+                (range.start, Some(range.end))
+            }
+        };
+        state.pulls += 1;
+        let its = &mut self.servers[server.0 as usize];
+        its.pulls += 1;
+        its.was_asked = true;
+        let id = PullId(self.next_pull);
+        self.next_pull += 1;
+        let (block_bytes, state) = (its.block_bytes, State::Asked { early: Vec::new(), grant: None });
+        let pull = Pull {
+            piece,
+            server,
+            range,
+            block_bytes,
+            blocks_max: self.config.blocks_of(block_bytes),
+            asked_at: now,
+            state,
+            bytes: 0,
+            demand: None,
+            used_little: false,
+        };
+        self.pulls.insert(id, pull);
+        id
+    }
+
+    fn ask(&mut self, id: PullId, start_after: Duration) {
+        let pull = &self.pulls[&id];
+        let State::Asked { grant, .. } = &pull.state else { return };
+        let config = &self.config;
+        let request = Request {
+            pull: id,
+            object: self.pieces[pull.piece.0 as usize].piece.object.clone(),
+            start: pull.range.0,
+            length: pull.range.1.map(|end| end - pull.range.0),
+            mode: config.mode,
+            block_bytes: pull.block_bytes,
+            blocks_max: pull.blocks_max,
+            window: config.window,
+            grant: *grant,
+            start_after,
+            rtt: self.servers[pull.server.0 as usize].rtt,
+        };
+        self.control.push_back((pull.server, Control::Pull(request)));
+    }
+
+    /// Takes in a message of a server. What only a client says is ignored, as is what is of another's pull.
+    pub fn handle_control(&mut self, now: Instant, server: ServerId, message: Control) {
+        let Some(id) = message.pull() else { return };
+        if self.pulls.get(&id).is_none_or(|pull| pull.server != server) {
+            return;
+        }
+        match message {
+            Control::Accepted(accepted) => self.accept(now, id, &accepted),
+            Control::Refused { reason, .. } | Control::GaveUp { reason, .. } => {
+                self.abandon(id, reason);
+                self.schedule(now);
+            }
+            _ => {}
+        }
+    }
+
+    fn accept(&mut self, now: Instant, id: PullId, accepted: &Accepted) {
+        let Some(pull) = self.pulls.get_mut(&id) else { return };
+        let State::Asked { early, grant } = &mut pull.state else { return };
+        let wanted = pull.range.1.map(|end| end - pull.range.0);
+        let (piece, server) = (pull.piece, pull.server);
+        let object_bytes = accepted.object_bytes;
+        if self.pieces[piece.0 as usize].object_bytes.is_some_and(|bytes| bytes != object_bytes) {
+            self.control.push_back((server, Control::Stop { pull: id }));
+            self.events.push_back(ClientEvent::OtherVersion { piece, server, object_bytes });
+            self.abandon(id, format!("it has another version, of {object_bytes} bytes"));
+            return self.schedule(now);
+        }
+        let config = &self.config;
+        // Shorter blocks and generations than are needed only make work.
+        let shortest = u64::from(pull.block_bytes.min(BLOCK_BYTES_MIN)).min(accepted.bytes.max(1));
+        let is_wrong = accepted.block_bytes > pull.block_bytes
+            || u64::from(accepted.block_bytes) < shortest
+            || wanted.is_some_and(|wanted| wanted != accepted.bytes)
+            || (wanted.is_none() && accepted.bytes != accepted.object_bytes)
+            || (config.mode == crate::Mode::Counted && accepted.blocks_max != pull.blocks_max);
+        let layout = Layout::new(accepted.bytes, accepted.block_bytes, accepted.blocks_max);
+        let layout = match layout {
+            Ok(layout) if !is_wrong => layout,
+            _ => {
+                self.control.push_back((pull.server, Control::Stop { pull: id }));
+                self.abandon(
+                    id,
+                    "it answers with other bytes, blocks or generations than were asked for".to_owned(),
+                );
+                return self.schedule(now);
+            }
+        };
+        let receiving = Receiving {
+            pull: id,
+            layout,
+            mode: config.mode,
+            decoder: config.decoder,
+            window: config.window,
+            feedback_every: config.feedback_every,
+            grant: *grant,
+        };
+        let early = std::mem::take(early);
+        pull.range.1 = Some(pull.range.0 + accepted.bytes);
+        pull.state = State::Receiving(Receiver::new(receiving));
+        // From now on the piece's length is known.
+        self.pieces[piece.0 as usize].missing.get_or_insert_default();
+        self.events.push_back(ClientEvent::Accepted { piece, server, object_bytes });
+        for packet in early {
+            self.handle_packet(now, server, packet);
+        }
+        self.settle(now, id);
+    }
+
+    /// Takes in a packet of a server.
+    pub fn handle_packet(&mut self, now: Instant, server: ServerId, packet: Packet<S>) {
+        let id = packet.pull;
+        let Some(pull) = self.pulls.get_mut(&id).filter(|pull| pull.server == server) else {
+            self.strays += 1;
+            return;
+        };
+        match &mut pull.state {
+            State::Asked { early, .. } => {
+                // No more than the pull may take later.
+                let most = EARLY_MAX.min(64 * self.config.window as usize);
+                if early.len() < most && packet.payload.len() <= self.config.block_bytes as usize {
+                    early.push(packet);
+                } else {
+                    self.strays += 1;
+                }
+            }
+            State::Receiving(receiver) => {
+                pull.bytes += u64::from(Packet::<S>::HEADER_BYTES) + packet.payload.len() as u64;
+                receiver.handle_packet(now, packet);
+                if self.touched.back() != Some(&id) {
+                    self.touched.push_back(id);
+                }
+                self.settle(now, id);
+            }
+        }
+    }
+
+    /// Hands over what has become complete of a pull.
+    fn settle(&mut self, now: Instant, id: PullId) {
+        let Some(pull) = self.pulls.get_mut(&id) else { return };
+        let State::Receiving(receiver) = &mut pull.state else { return };
+        let (piece, server) = (pull.piece, pull.server);
+        while let Some((generation, blocks)) = receiver.poll_complete() {
+            let range = receiver.layout().range(generation);
+            let range = pull.range.0 + range.start..pull.range.0 + range.end;
+            self.events.push_back(ClientEvent::Blocks { piece, range, blocks });
+        }
+        if !receiver.is_complete() {
+            return;
+        }
+        self.counts = added(self.counts, receiver.counts());
+        let rate =
+            receiver.layout().bytes() as f64 / now.saturating_since(pull.asked_at).as_secs_f64().max(1e-6);
+        let its = &mut self.servers[server.0 as usize];
+        its.brought(rate);
+        self.control.push_back((server, Control::Stop { pull: id }));
+        self.close(id);
+        let state = &mut self.pieces[piece.0 as usize];
+        if state.pulls == 0 && state.missing.as_ref().is_some_and(VecDeque::is_empty) {
+            state.is_over = true;
+            self.unfinished -= 1;
+            self.events.push_back(ClientEvent::Complete { piece });
+        }
+        self.regrant(false);
+        self.schedule(now);
+    }
+
+    fn close(&mut self, id: PullId) -> Option<Pull<S>> {
+        let pull = self.pulls.remove(&id)?;
+        self.pieces[pull.piece.0 as usize].pulls -= 1;
+        self.servers[pull.server.0 as usize].pulls -= 1;
+        Some(pull)
+    }
+
+    /// Gives a pull up, and its piece back to be asked for elsewhere. Returns the piece.
+    fn abandon(&mut self, id: PullId, reason: String) -> Option<PieceId> {
+        let pull = self.take_back(id)?;
+        let (piece, server) = (pull.piece, pull.server);
+        let heard = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_some());
+        let is_accepted = matches!(pull.state, State::Receiving(_));
+        let its = &mut self.servers[server.0 as usize];
+        if is_accepted && !heard && its.is_connected && its.block_bytes > self.config.block_bytes_safe {
+            // Perhaps its packets are too long for some link on the way.
+            its.block_bytes = self.config.block_bytes_safe;
+        } else {
+            let failure = Failure { server, reason };
+            self.pieces[piece.0 as usize].failures.push(failure.clone());
+            self.events.push_back(ClientEvent::Left { piece, failure });
+        }
+        self.regrant(false);
+        Some(piece)
+    }
+
+    /// Ends a pull; what it lacks is asked for again.
+    fn take_back(&mut self, id: PullId) -> Option<Pull<S>> {
+        let pull = self.close(id)?;
+        let state = &mut self.pieces[pull.piece.0 as usize];
+        match &pull.state {
+            State::Receiving(receiver) => {
+                self.counts = added(self.counts, receiver.counts());
+                let missing = state.missing.get_or_insert_default();
+                for range in lacking(receiver, pull.range.0).into_iter().rev() {
+                    missing.push_front(range);
+                }
+            }
+            State::Asked { .. } => {
+                if let (Some(missing), Some(end)) = (&mut state.missing, pull.range.1) {
+                    missing.push_front(pull.range.0..end);
+                }
+            }
+        }
+        self.queue.push_front(pull.piece);
+        Some(pull)
+    }
+
+    /// When a pull is given up if nothing comes of it.
+    fn dead_at(&self, pull: &Pull<S>) -> Instant {
+        let heard_at = match &pull.state {
+            State::Asked { .. } => None,
+            State::Receiving(receiver) => receiver.heard_at(),
+        };
+        let may_be_too_long = matches!(pull.state, State::Receiving(_))
+            && self.servers[pull.server.0 as usize].block_bytes > self.config.block_bytes_safe;
+        match heard_at {
+            None if may_be_too_long => pull.asked_at + self.config.give_up.min(FIRST_MAX),
+            _ => heard_at.unwrap_or(pull.asked_at) + self.config.give_up,
+        }
+    }
+
+    /// Tells that `now` has come.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let give_up = self.config.give_up;
+        let is_dead = |pull: &Pull<S>| self.dead_at(pull) <= now;
+        let dead: Vec<(PullId, ServerId)> = self
+            .pulls
+            .iter()
+            .filter(|(_, pull)| is_dead(pull))
+            .map(|(id, pull)| (*id, pull.server))
+            .collect();
+        for (id, server) in &dead {
+            self.control.push_back((*server, Control::Stop { pull: *id }));
+            self.abandon(*id, format!("nothing came of it for {} s", give_up.as_secs_f64()));
+        }
+        for (id, pull) in &self.pulls {
+            if let State::Receiving(receiver) = &pull.state
+                && receiver.poll_timeout().is_some_and(|at| at <= now)
+            {
+                self.touched.push_back(*id);
+            }
+        }
+        if !dead.is_empty() {
+            self.schedule(now);
+        }
+        self.overtake(now);
+    }
+
+    /// The next feedback, and whom it is for.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<(ServerId, Feedback)> {
+        self.measure(now);
+        while let Some(id) = self.touched.pop_front() {
+            let Some(pull) = self.pulls.get_mut(&id) else { continue };
+            if let State::Receiving(receiver) = &mut pull.state
+                && let Some(feedback) = receiver.poll_feedback(now)
+            {
+                return Some((pull.server, feedback));
+            }
+        }
+        None
+    }
+    /// The next message for a server.
+    pub fn poll_control(&mut self) -> Option<(ServerId, Control)> {
+        self.control.pop_front()
+    }
+    /// What the user is to know.
+    pub fn poll_event(&mut self) -> Option<ClientEvent<S>> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`Client::handle_timeout`] next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let due = |pull: &Pull<S>| match &pull.state {
+            State::Asked { .. } => self.dead_at(pull),
+            State::Receiving(receiver) => {
+                let dead_at = self.dead_at(pull);
+                receiver.poll_timeout().map_or(dead_at, |at| at.min(dead_at))
+            }
+        };
+        self.pulls.values().map(due).chain(self.look_at.filter(|_| !self.pulls.is_empty())).min()
+    }
+}
+
+/// What of a pull has not come, as ranges of its object.
+fn lacking<S: Symbol>(receiver: &Receiver<S>, start: u64) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let layout = receiver.layout();
+    for generations in receiver.incomplete() {
+        let (first, last) = (layout.range(generations.start), layout.range(generations.end - 1));
+        let range = start + first.start..start + last.end;
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
+
+const fn added(a: Counts, b: Counts) -> Counts {
+    Counts {
+        packets: a.packets + b.packets,
+        useless: a.useless + b.useless,
+        malformed: a.malformed + b.malformed,
+        feedbacks: a.feedbacks + b.feedbacks,
+    }
+}

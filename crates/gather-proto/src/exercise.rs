@@ -1,0 +1,250 @@
+//! What a fuzzer and the tests do with a client and a server: anything that could come, at any time.
+//!
+//! Bytes are read as a list of messages and waits. Each message goes over the wire's form, so that no more comes than could.
+//! After each step what is held must be within what the configuration says. Leaves out: what the bytes of messages may be
+//! (`msg::exercise`).
+
+use crate::msg::{Accepted, Control, Datagram, Feedback, Packet, PullId, Request};
+use crate::{
+    Client, ClientConfig, DecoderKind, Mode, Offer, Piece, Server, ServerConfig, ServerEvent, ServerId,
+};
+use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_transport::tfrc::Report;
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+
+/// Steps, packets and generations that one list may take, so that it ends soon.
+const STEPS_MAX: usize = 400;
+
+/// Numbers drawn from a list of bytes; all 0 behind its end.
+struct Draw<'a> {
+    left: &'a [u8],
+}
+
+impl Draw<'_> {
+    fn byte(&mut self) -> u8 {
+        let (first, rest) = self.left.split_first().unwrap_or((&0, &[]));
+        self.left = rest;
+        *first
+    }
+    fn flag(&mut self) -> bool {
+        self.byte() & 1 == 1
+    }
+    /// Small ones, those near the ends, and any.
+    fn number(&mut self) -> u64 {
+        match self.byte() {
+            small @ 0..=199 => small.into(),
+            power @ 200..=249 => (1 << (power - 200 + 7)) - u64::from(self.flag()),
+            250..=252 => u32::MAX.into(),
+            253 => u64::MAX,
+            _ => (0..8).fold(0, |number, _| number << 8 | u64::from(self.byte())),
+        }
+    }
+    fn small(&mut self, below: u32) -> u32 {
+        self.byte() as u32 % below
+    }
+    fn time(&mut self) -> Duration {
+        Duration::from_ns(self.number().min(u64::MAX / 1_000))
+    }
+    fn share(&mut self) -> f64 {
+        f64::from(self.byte()) / 255.0
+    }
+}
+
+/// A message, as its other end reads it.
+fn carried(message: &Control) -> Control {
+    let mut bytes = Vec::new();
+    message.encode_framed(&mut bytes);
+    Control::decode_framed(&bytes).expect("what is written can be read").expect("it is whole").0
+}
+
+fn carried_datagram(datagram: &Datagram<Bytes>) -> Datagram<Bytes> {
+    let mut bytes = Vec::new();
+    datagram.encode(&mut bytes);
+    Datagram::decode(&bytes).expect("what is written can be read")
+}
+
+/// A client, to whom its servers say what `bytes` say.
+pub fn exercise_client(bytes: &[u8]) {
+    let mut draw = Draw { left: bytes };
+    let config = ClientConfig {
+        mode: Mode::Counted,
+        decoder: [DecoderKind::Inactivation, DecoderKind::Improved, DecoderKind::Standard]
+            [draw.small(3) as usize],
+        block_bytes: 1 + draw.small(40),
+        block_bytes_safe: 8,
+        blocks_max: 1 + draw.small(20),
+        window: 1 + draw.small(4),
+        pull_bytes: 1 + u64::from(draw.small(1_000)),
+        pulls_max: 1 + draw.small(6) as usize,
+        link: draw.flag().then(|| BitRate::bps(1_000 + draw.number().min(1 << 40))),
+        ..ClientConfig::default()
+    };
+    let most = config.memory().as_u64();
+    let mut client = Client::<Bytes>::new(config.clone()).expect("within limits");
+    let servers: Vec<ServerId> = (0..3).map(|_| client.add_server()).collect();
+    for piece in 0..4 {
+        let ranges = (piece > 0).then(|| std::iter::once(0..100 * piece * piece * piece).collect());
+        let holders = servers[piece as usize % 3..].to_vec();
+        client.add(Piece { object: "object".into(), ranges, holders });
+    }
+    let mut now = Instant::ZERO;
+    client.begin(now);
+    for _ in 0..STEPS_MAX {
+        if draw.left.is_empty() {
+            break;
+        }
+        let (server, pull) = (ServerId(draw.small(3)), PullId(draw.small(12)));
+        match draw.byte() % 12 {
+            0 => now += Duration::from_us(draw.number().min(10_000_000)),
+            1 => client.handle_connected(
+                now,
+                server,
+                draw.flag().then(|| Duration::from_us(draw.number() % (1 << 32))),
+            ),
+            2 => client.handle_lost(now, server, "lost"),
+            3 => client.handle_control(now, server, carried(&Control::Refused { pull, reason: "no".into() })),
+            4 => client.handle_control(now, server, carried(&Control::GaveUp { pull, reason: "no".into() })),
+            5 | 6 => {
+                // What was asked for, or something else.
+                let bytes = [0, 100, 800, 2_700, draw.number()][draw.small(5) as usize];
+                let object_bytes = if draw.flag() { bytes } else { draw.number() };
+                let block_bytes = if draw.flag() { config.block_bytes } else { draw.number() as u32 };
+                let blocks_max = if draw.flag() { config.blocks_max } else { draw.number() as u32 };
+                let accepted = Accepted { pull, object_bytes, bytes, block_bytes, blocks_max };
+                client.handle_control(now, server, carried(&Control::Accepted(accepted)));
+            }
+            _ => {
+                let first = Packet {
+                    pull,
+                    sequence: draw.number() as u32,
+                    sent_at: Instant::ZERO + draw.time(),
+                    rtt: draw
+                        .flag()
+                        .then(|| Duration::from_us(draw.number() % (1 << 32)).max(Duration::from_us(1))),
+                    generation: draw.small(6),
+                    id: draw.number() as u32,
+                    payload: Bytes::from(vec![
+                        draw.byte();
+                        if draw.flag() { config.block_bytes } else { draw.small(80) }
+                            as usize
+                    ]),
+                };
+                // Some like it behind it, with ids that look alike.
+                let step = [0, 1, 2, 1 << 24][draw.small(4) as usize];
+                for number in 0..1 + draw.small(40) {
+                    let (sequence, id) = (
+                        first.sequence.wrapping_add(number),
+                        first.id.wrapping_add(number.wrapping_mul(step)),
+                    );
+                    let packet = Datagram::Packet(Packet { sequence, id, ..first.clone() });
+                    let Datagram::Packet(packet) = carried_datagram(&packet) else { continue };
+                    client.handle_packet(now, server, packet);
+                    assert!(client.held_bytes() <= most, "{} B held, {most} B allowed", client.held_bytes());
+                }
+            }
+        }
+        while client.poll_event().is_some() {}
+        while let Some((_, message)) = client.poll_control() {
+            carried(&message);
+        }
+        while client.poll_transmit(now).is_some() {}
+        if client.poll_timeout().is_some_and(|at| at <= now) || draw.flag() {
+            client.handle_timeout(now);
+        }
+        assert!(client.held_bytes() <= most, "{} B held, {most} B allowed", client.held_bytes());
+    }
+}
+
+/// A server, to whom its client says what `bytes` say.
+pub fn exercise_server(bytes: &[u8]) {
+    let mut draw = Draw { left: bytes };
+    let config = ServerConfig {
+        pulls_max: 1 + draw.small(4) as usize,
+        rate_max: draw.flag().then(|| BitRate::bps(1 + draw.number() % (1 << 40))),
+        block_bytes_max: 1 + draw.small(60),
+        block_bytes_min: 1,
+        memory_max: ByteCount::new(1 + draw.number() % (1 << 14)),
+        quantum: Duration::from_us(draw.small(200).into()),
+        ..ServerConfig::default()
+    };
+    let most = config.memory_max.as_u64();
+    let mut server = Server::<Bytes>::new(config);
+    let mut now = Instant::ZERO;
+    for _ in 0..STEPS_MAX {
+        if draw.left.is_empty() {
+            break;
+        }
+        let pull = PullId(draw.small(6));
+        match draw.byte() % 6 {
+            0 => now += Duration::from_us(draw.number().min(10_000_000)),
+            1 => server.handle_control(now, carried(&Control::Stop { pull })),
+            2 | 3 => {
+                let request = Request {
+                    pull,
+                    object: "object".into(),
+                    start: if draw.flag() { 0 } else { draw.number() },
+                    length: draw.flag().then(|| draw.number().max(1)),
+                    mode: if draw.flag() { Mode::Counted } else { Mode::Lttp },
+                    block_bytes: draw.number() as u32,
+                    blocks_max: draw.number() as u32,
+                    window: draw.small(70),
+                    grant: draw.flag().then(|| BitRate::bps(draw.number().max(1))),
+                    start_after: draw.time(),
+                    rtt: draw.flag().then(|| Duration::from_us(1 + draw.number() % u64::from(u32::MAX))),
+                };
+                server.handle_control(now, carried(&Control::Pull(request)));
+            }
+            _ => {
+                let report = draw.flag().then(|| Report {
+                    sent_at: Instant::ZERO + draw.time(),
+                    delay: draw.time(),
+                    received_bytes_per_s: [0.0, draw.share() * 1e6, f64::MAX][draw.small(3) as usize],
+                    loss_rate: draw.share(),
+                });
+                let feedback = Feedback {
+                    pull,
+                    next: draw.number() as u32,
+                    report,
+                    grant: draw.flag().then(|| BitRate::bps(draw.number().max(1))),
+                    base: draw.number() as u32,
+                    lacks: (0..draw.small(65)).map(|_| draw.number() as u16).collect(),
+                };
+                let Datagram::Feedback(feedback) = carried_datagram(&Datagram::Feedback(feedback)) else {
+                    continue;
+                };
+                server.handle_feedback(now, &feedback);
+            }
+        }
+        while let Some(event) = server.poll_event() {
+            if let ServerEvent::Asked { pull, .. } = event {
+                match draw.small(4) {
+                    0 => server.refuse(pull, "no".repeat(400)),
+                    1 => {}
+                    _ => {
+                        let object_bytes = [0, 1, 3_000, draw.number()][draw.small(4) as usize];
+                        server.offer(now, pull, Offer { object_bytes, first_id: draw.number() as u32 });
+                    }
+                }
+            }
+        }
+        while let Some((pull, generation, range)) = server.poll_wanted() {
+            let block = server.block_bytes(pull).expect("it wants something") as usize;
+            let bytes = vec![7; (range.end - range.start) as usize];
+            server.supply(pull, generation, bytes.chunks(block).map(Bytes::copy_from_slice).collect());
+            assert!(server.held_bytes() <= most, "{} B held, {most} B allowed", server.held_bytes());
+        }
+        while let Some(message) = server.poll_control() {
+            carried(&message);
+        }
+        for _ in 0..100 {
+            let Some(packet) = server.poll_transmit(now) else { break };
+            carried_datagram(&Datagram::Packet(packet));
+        }
+        if draw.flag() {
+            server.handle_timeout(now);
+        }
+        if draw.byte() == 0 {
+            server.fail(pull, "the disk is gone".into());
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Who says what an object is: the holder that was named first, if it comes soon; then the next one, where one is lost, does
+//! not know, has another version, or takes too long.
+
+use super::{Fetch, FetchEvent, FetchFailure, Object, ObjectId, Stage, Version};
+use crate::client::{Failure, ServerId};
+use crate::msg::{Control, Found};
+use anabranch_codes::Symbol;
+use anabranch_pieces::Attributes;
+use anabranch_units::{Duration, Instant};
+
+/// How long a server that says that it is busy hashing is waited for, beside the time that the object itself takes.
+const BUSY_MAX: Duration = Duration::from_secs(600);
+/// Bytes that a server hashes in a second at the least: from a slow disk, and for others as well.
+const HASH_BYTES_PER_S: u64 = 20_000_000;
+
+/// What hashing an object may take by itself.
+fn hashing_time(object: &Object) -> Duration {
+    Duration::from_secs(object.wanted.bytes.unwrap_or(0) / HASH_BYTES_PER_S)
+}
+
+impl<S: Symbol> Fetch<S> {
+    /// Asks what objects are that wait for that: of the server that was named first, if it comes soon.
+    pub(super) fn describe_waiting(&mut self, now: Instant) {
+        for object in 0..self.objects.len() {
+            let it = &self.objects[object];
+            if !it.waits_to_be_described() {
+                continue;
+            }
+            let first = it.wanted.parts[0].holders.first().map(|first| &self.links[first.0 as usize]);
+            let comes = first.is_some_and(|link| !link.is_connected && link.lost.is_none());
+            if !(comes && it.asked.is_none() && self.first_at.is_some()) {
+                self.describe(now, object);
+            }
+        }
+    }
+
+    /// Asks the next holder what an object is.
+    pub(super) fn describe(&mut self, now: Instant, object: usize) {
+        let it = &mut self.objects[object];
+        let from = it.asked.map_or(0, |asked| asked + 1);
+        let holders = &it.wanted.parts[0].holders;
+        let mut waits = false;
+        for (at, holder) in holders.iter().enumerate().skip(from) {
+            let link = &self.links[holder.0 as usize];
+            if link.is_connected {
+                let name = &it.wanted.parts[0].name;
+                let ask = |with_hash| (*holder, Control::Describe { object: name.clone(), with_hash });
+                if it.wanted.bytes.is_none() || it.wanted.attributes.is_none() {
+                    self.control.push_back(ask(false));
+                }
+                if it.wanted.hash.is_none() {
+                    self.control.push_back(ask(true));
+                }
+                (it.asked, it.is_waiting, it.asked_at, it.is_told) = (Some(at), false, now, false);
+                it.first_asked_at.get_or_insert(now);
+                return;
+            }
+            waits |= link.lost.is_none();
+        }
+        if it.wanted.bytes.is_some() && it.wanted.hash.is_some() {
+            // The rest is not worth a failure.
+            it.lacks_attributes = true;
+        } else if waits {
+            it.is_waiting = true;
+        } else {
+            let is_known = it.wanted.bytes.is_some();
+            let unsaid =
+                if is_known { "it does not say what its hash is" } else { "it does not say what it has" };
+            let failures = holders.iter().map(|server| {
+                let lost = self.links[server.0 as usize].lost.clone();
+                let said = || it.refusals.get(server).cloned();
+                let other = || it.others.get(server).map(Version::to_string);
+                let reason = lost.or_else(said).or_else(other).unwrap_or_else(|| unsaid.to_owned());
+                Failure { server: *server, reason }
+            });
+            let failures = failures.collect();
+            self.fail(now, object, FetchFailure::NotBrought(failures));
+        }
+    }
+
+    /// Asks others what objects are of which one does not say that in the time that it may need.
+    pub(super) fn ask_others(&mut self, now: Instant) {
+        for object in 0..self.objects.len() {
+            let it = &mut self.objects[object];
+            let is_late = now.saturating_since(it.asked_at) > self.give_up + hashing_time(it);
+            let others = it.asked.map_or(0, |asked| it.wanted.parts[0].holders.len() - asked - 1);
+            match &mut it.stage {
+                // Who does not say what it has may yet bring it.
+                Stage::Comparing(waiting) if is_late => {
+                    waiting.clear();
+                    self.compared(now, object);
+                }
+                _ if it.asked.is_none() || !is_late => {}
+                // Meanwhile the last one may yet say it.
+                Stage::Opening | Stage::Getting(_) if others == 0 => {}
+                Stage::Describing => self.describe(now, object),
+                Stage::Opening | Stage::Getting(_) | Stage::Finishing if it.wanted.hash.is_none() => {
+                    self.describe(now, object);
+                }
+                Stage::Finishing => {
+                    it.lacks_attributes = true;
+                    self.finish_if_known(now, object);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A server is lost that was perhaps to describe an object: the next one is asked.
+    pub(super) fn describer_lost(&mut self, now: Instant, object: usize, server: ServerId) {
+        let it = &mut self.objects[object];
+        if let Stage::Comparing(waiting) = &mut it.stage {
+            waiting.retain(|(_, of)| *of != server);
+            return self.compared(now, object);
+        }
+        let was_asked = it.asked_server() == Some(server);
+        let may_wait = it.waits_to_be_described() && it.wanted.parts[0].holders.contains(&server);
+        if it.lacks_description() && (was_asked || may_wait) {
+            self.describe(now, object);
+        } else if it.stage == Stage::Finishing && was_asked {
+            it.lacks_attributes = true;
+            self.finish_if_known(now, object);
+        }
+    }
+
+    /// Asks a server how long an object is there, where another is asked for the rest.
+    pub(super) fn ask_length(&mut self, object: usize, server: ServerId) {
+        let it = &self.objects[object];
+        let part = &it.wanted.parts[0];
+        // A manifest says it.
+        let is_unsure = it.asked.is_some() && part.bytes.is_none() && it.is_under_way();
+        let is_other = part.holders.contains(&server) && it.asked_server() != Some(server);
+        if is_unsure && is_other && self.links[server.0 as usize].is_connected {
+            let ask = Control::Describe { object: part.name.clone(), with_hash: false };
+            self.control.push_back((server, ask));
+        }
+    }
+
+    /// A server says that a hash takes longer.
+    pub(super) fn hashing(&mut self, now: Instant, server: ServerId, name: &str) {
+        for (object, it) in (0u32..).zip(&mut self.objects) {
+            let is_comparing =
+                matches!(&it.stage, Stage::Comparing(waiting) if waiting.iter().any(|(_, of)| *of == server));
+            let is_asked = it.wanted.hash.is_none() && it.asked_server() == Some(server);
+            if !(is_comparing || is_asked) {
+                continue;
+            }
+            // It hashes one after the other: who waits for another object waits with it.
+            let most = BUSY_MAX + hashing_time(it);
+            if it.first_asked_at.is_some_and(|at| now.saturating_since(at) < most) {
+                it.asked_at = now;
+            }
+            if it.wanted.parts[0].name == name && !it.is_told && it.stage == Stage::Finishing {
+                it.is_told = true;
+                self.events.push_back(FetchEvent::StillHashing { object: ObjectId(object), server });
+            }
+        }
+    }
+
+    /// A server says what it has.
+    pub(super) fn described(
+        &mut self,
+        now: Instant,
+        server: ServerId,
+        name: &str,
+        found: &Result<Found, String>,
+    ) {
+        for object in self.by_name.get(name).cloned().unwrap_or_default() {
+            if matches!(self.objects[object].stage, Stage::Comparing(_)) {
+                self.compare_with(now, object, server, name, found);
+                continue;
+            }
+            let it = &mut self.objects[object];
+            let part = &it.wanted.parts[0];
+            if part.name != name || !part.holders.contains(&server) || !it.is_under_way() {
+                continue;
+            }
+            let is_asked = it.asked_server() == Some(server);
+            let lacks_something = it.wanted.hash.is_none() || it.wanted.attributes.is_none();
+            let expected = if it.wanted.parts.len() == 1 { it.wanted.bytes } else { part.bytes };
+            match found {
+                Ok(found) if expected.is_some_and(|bytes| bytes != found.bytes) => {
+                    self.note_other(object, server, Version::Length(found.bytes));
+                    if is_asked && lacks_something {
+                        self.describe(now, object);
+                        self.finish_if_known(now, object);
+                    }
+                }
+                Ok(found) if is_asked => {
+                    let attributes = Attributes { mode: found.mode.into(), modified_ns: found.modified_ns };
+                    it.wanted.attributes.get_or_insert(attributes);
+                    it.wanted.hash = it.wanted.hash.or(found.hash);
+                    if it.stage == Stage::Describing {
+                        self.open(object, found.bytes);
+                        (0..self.links.len() as u32).for_each(|link| self.ask_length(object, ServerId(link)));
+                    } else {
+                        self.finish_if_known(now, object);
+                    }
+                }
+                Err(reason) => {
+                    let is_unknown = it.stage == Stage::Describing || it.wanted.hash.is_none();
+                    it.refusals.insert(server, reason.clone());
+                    if is_asked && is_unknown {
+                        self.describe(now, object);
+                    }
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+}

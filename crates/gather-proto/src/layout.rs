@@ -1,0 +1,175 @@
+//! How the bytes of a pull become blocks, and blocks become generations.
+//!
+//! All generations have the same number of blocks, or one more: the first ones (as RFC 6330 section 4.4.1.2 divides an object).
+//! Blocks are of one length; the last one is padded with zeros.
+
+use crate::mode::Mode;
+use anabranch_codes::lt::{BLOCKS_MAX, Code, Params};
+use std::fmt;
+use std::ops::Range;
+
+/// Cuts bytes into generations of blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    bytes: u64,
+    block_bytes: u32,
+    generations: u32,
+    /// Blocks of the generations that have fewer.
+    fewer: u32,
+    /// Generations that have one block more.
+    longer: u32,
+}
+
+/// The longest block, in bytes: what the largest UDP datagram holds beside headers.
+pub const BLOCK_BYTES_MAX: u32 = 65_000;
+
+/// The shortest block of a pull that is longer, in bytes: headers and what is kept beside each block stay small against it. It
+/// fits the smallest datagram that IPv4 lets nobody refuse.
+pub const BLOCK_BYTES_MIN: u32 = 512;
+
+/// Why bytes cannot be cut so.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// Blocks of so many bytes.
+    BlockBytes(u32),
+    /// So many blocks to a generation.
+    Blocks(u32),
+    /// More generations than can be numbered.
+    TooLong {
+        /// Bytes that were to be cut.
+        bytes: u64,
+        /// The most that can be, with such blocks.
+        limit: u64,
+    },
+}
+
+impl fmt::Display for LayoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BlockBytes(n) => write!(f, "blocks of {n} B: must be 1 to {BLOCK_BYTES_MAX} B"),
+            Self::Blocks(n) => write!(f, "generations of {n} blocks: must be 1 to {BLOCKS_MAX}"),
+            Self::TooLong { bytes, limit } => {
+                write!(f, "{bytes} B in one pull: at most {limit} B with such blocks")
+            }
+        }
+    }
+}
+impl std::error::Error for LayoutError {}
+
+impl Layout {
+    /// Cuts `bytes` into blocks of `block_bytes`, at most `blocks_max` of them to a generation.
+    ///
+    /// Errors: see [`LayoutError`]. No bytes are no generations.
+    pub fn new(bytes: u64, block_bytes: u32, blocks_max: u32) -> Result<Self, LayoutError> {
+        if !(1..=BLOCK_BYTES_MAX).contains(&block_bytes) {
+            return Err(LayoutError::BlockBytes(block_bytes));
+        }
+        if !(1..=BLOCKS_MAX as u32).contains(&blocks_max) {
+            return Err(LayoutError::Blocks(blocks_max));
+        }
+        let blocks = bytes.div_ceil(block_bytes.into());
+        let too_long = || LayoutError::TooLong {
+            bytes,
+            limit: u64::from(u32::MAX) * u64::from(blocks_max) * u64::from(block_bytes),
+        };
+        let generations = u32::try_from(blocks.div_ceil(blocks_max.into())).map_err(|_| too_long())?;
+        let (fewer, longer) = match generations {
+            0 => (0, 0),
+            n => ((blocks / u64::from(n)) as u32, (blocks % u64::from(n)) as u32),
+        };
+        Ok(Self { bytes, block_bytes, generations, fewer, longer })
+    }
+
+    /// All bytes.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+    /// Bytes of a block.
+    pub const fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+    /// How many generations there are.
+    pub const fn generations(&self) -> u32 {
+        self.generations
+    }
+    /// Blocks of the longest generation.
+    pub const fn blocks_max(&self) -> u32 {
+        self.fewer + (self.longer > 0) as u32
+    }
+    /// Blocks of a generation.
+    ///
+    /// Panics: in a debug build, for one that is not there.
+    pub fn blocks(&self, generation: u32) -> u32 {
+        debug_assert!(generation < self.generations, "there is such a generation");
+        self.fewer + u32::from(generation < self.longer)
+    }
+    /// Where a generation's bytes are, from the pull's first byte on.
+    pub fn range(&self, generation: u32) -> Range<u64> {
+        let blocks_before = |g: u32| u64::from(g) * u64::from(self.fewer) + u64::from(g.min(self.longer));
+        let at = |g: u32| (blocks_before(g) * u64::from(self.block_bytes)).min(self.bytes);
+        at(generation)..at(generation + 1)
+    }
+}
+
+/// The codes of a layout's generations, which have one of two lengths.
+#[derive(Clone, Debug)]
+pub(crate) struct Codes {
+    longer: Option<Code>,
+    fewer: Option<Code>,
+    first_fewer: u32,
+}
+
+impl Codes {
+    pub(crate) fn new(layout: &Layout, mode: Mode) -> Self {
+        let code = |blocks: u32| {
+            let code = match mode {
+                Mode::Lttp => Code::new(blocks as usize, &Params::LTTP),
+                Mode::Counted => Code::systematic(blocks as usize),
+            };
+            code.expect("a layout's generations have as many blocks as codes can")
+        };
+        Self {
+            longer: (layout.longer > 0).then(|| code(layout.fewer + 1)),
+            fewer: (layout.fewer > 0).then(|| code(layout.fewer)),
+            first_fewer: layout.longer,
+        }
+    }
+    pub(crate) fn of(&self, generation: u32) -> &Code {
+        let code = if generation < self.first_fewer { &self.longer } else { &self.fewer };
+        code.as_ref().expect("generations have blocks")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn generations_are_all_bytes_once_and_nearly_equal(bytes in 0u64..3_000_000, block_bytes in 1u32..2_000, blocks_max in 1u32..300) {
+            let layout = Layout::new(bytes, block_bytes, blocks_max).expect("within limits");
+            let mut at = 0;
+            for generation in 0..layout.generations() {
+                let (range, blocks) = (layout.range(generation), layout.blocks(generation));
+                prop_assert_eq!(range.start, at);
+                at = range.end;
+                prop_assert!((1..=blocks_max).contains(&blocks) && layout.blocks_max() - blocks <= 1);
+                prop_assert_eq!((range.end - range.start).div_ceil(block_bytes.into()), u64::from(blocks));
+            }
+            prop_assert_eq!(at, bytes);
+        }
+    }
+
+    #[test]
+    fn limits_are_said() {
+        assert_eq!(Layout::new(1, 0, 1), Err(LayoutError::BlockBytes(0)));
+        assert!(Layout::new(1, BLOCK_BYTES_MAX, 1).is_ok());
+        assert_eq!(Layout::new(1, BLOCK_BYTES_MAX + 1, 1), Err(LayoutError::BlockBytes(65_001)));
+        assert_eq!(Layout::new(1, 1, BLOCKS_MAX as u32 + 1), Err(LayoutError::Blocks(65_537)));
+        assert!(Layout::new(u64::from(u32::MAX), 1, 1).is_ok());
+        let error = Layout::new(1 << 32, 1, 1).expect_err("too many generations");
+        assert_eq!(error.to_string(), "4294967296 B in one pull: at most 4294967295 B with such blocks");
+    }
+}

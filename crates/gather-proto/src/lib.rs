@@ -1,0 +1,63 @@
+//! `gather`: one client pulls from many servers at once, and its last hop never collapses.
+//!
+//! Source: Jiang, Li and Xu, *LTTP: An LT-Code Based Transport Protocol for Many-to-One Communication in Data Centers* (JSAC
+//! 2014). Coordination (thesis, chapter 1): hierarchical partitioning. The client, who alone knows how many it asked, divides
+//! its last hop among them; each server reacts by itself (TFRC) to what the network between them does.
+//!
+//! Words used: a *pull* is one range of one object from one server; its bytes are cut into *generations* of *blocks*; a
+//! *packet* carries a block or a sum of blocks of one generation. What a server may send in a second is *granted* by the
+//! client and bounded by TFRC. Control messages travel on a stream (TLS over TCP), packets and feedback as datagrams.
+//!
+//! Two modes: [`Mode::Lttp`] is the paper's protocol; [`Mode::Counted`], the default, sends blocks before sums, is told how
+//! many packets each generation lacks, sends no more than those, and begins at the rate that it is granted.
+//!
+//! Entry points: a [`Fetch`] brings whole objects, verified; in it a [`Client`] asks servers for pieces and puts them together;
+//! a [`Server`] answers one client; all are machines without sockets or files. [`Sender`] and [`Receiver`] are the two ends of one pull, [`msg`] is what travels,
+//! [`Layout`] how bytes become blocks, [`simulated`] runs them in scenarios. Leaves out: sockets, encryption, files (drivers, `cli`).
+//!
+//! A client and a server in one process, wired by hand (`examples/in_memory.rs` has the bytes of an object, too):
+//!
+//! ```
+//! # use anabranch_endpoint::Bytes;
+//! # use anabranch_gather_proto::*;
+//! # use anabranch_units::{Duration, Instant};
+//! # let now = Instant::ZERO;
+//! let (mut client, mut server) = (Client::<Bytes>::new(ClientConfig::default())?, Server::new(ServerConfig::default()));
+//! let holder = client.add_server();
+//! let piece = client.add(Piece { object: "hello".into(), ranges: None, holders: vec![holder] });
+//! client.handle_connected(now, holder, Some(Duration::from_us(100)));
+//! while let Some((_, message)) = client.poll_control() { server.handle_control(now, message) }
+//! let Some(ServerEvent::Asked { pull, .. }) = server.poll_event() else { panic!("it is asked for") };
+//! server.offer(now, pull, Offer { object_bytes: 5, first_id: 0 });
+//! while let Some((pull, generation, _)) = server.poll_wanted() { server.supply(pull, generation, vec!["hello".into()]) }
+//! while let Some(message) = server.poll_control() { client.handle_control(now, holder, message) }
+//! while let Some(packet) = server.poll_transmit(now) { client.handle_packet(now, holder, packet) }
+//! let events: Vec<ClientEvent<Bytes>> = std::iter::from_fn(|| client.poll_event()).collect();
+//! assert_eq!(events[1], ClientEvent::Blocks { piece, range: 0..5, blocks: vec!["hello".into()] });
+//! assert!(client.is_done());
+//! # Ok::<(), ConfigError>(())
+//! ```
+
+mod client;
+mod config;
+#[doc(hidden)]
+pub mod exercise;
+pub mod fetch;
+mod grants;
+mod layout;
+mod mode;
+pub mod msg;
+mod receiver;
+mod sender;
+mod server;
+pub mod simulated;
+
+pub use client::{Client, ClientEvent, Failure, Piece, PieceId, ServerId};
+pub use config::{ClientConfig, ConfigError, ServerConfig};
+pub use fetch::Fetch;
+pub use grants::share;
+pub use layout::{BLOCK_BYTES_MIN, Layout, LayoutError};
+pub use mode::{DecoderKind, Mode};
+pub use receiver::Receiver;
+pub use sender::{Sender, SenderEvent};
+pub use server::{Offer, Server, ServerEvent, Usage};

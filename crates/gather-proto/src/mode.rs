@@ -1,0 +1,41 @@
+//! The protocols that a pull may speak, its decoders, and what both ends of a pull must know of TFRC in each.
+//!
+//! Read [`Mode`] first.
+
+use anabranch_transport::tfrc::{SlowStart, TcpTimeout};
+use anabranch_units::BitRate;
+use serde::{Deserialize, Serialize};
+
+/// Which protocol a pull speaks.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The paper's: sums with its c and delta, sent until the terminating signal comes; TFRC's slow start.
+    Lttp,
+    /// Blocks, then as many sums as the client says that it lacks; the client grants rates.
+    #[default]
+    Counted,
+}
+
+/// How packets become blocks again.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DecoderKind {
+    /// LTTP's Algorithm 1.
+    Standard,
+    /// LTTP's Algorithm 2.
+    Improved,
+    /// Peeling with elimination.
+    #[default]
+    Inactivation,
+}
+
+/// What TFRC's equation counts with instead of TCP's timeout: 4 round trips (RFC 5348 section 3.1).
+pub(crate) const TIMEOUT: TcpTimeout = TcpTimeout::FourRtt;
+/// Who is not granted a rate finds it as fast as TCP; a grant needs no finding.
+pub(crate) const fn slow_start(mode: Mode, grant: Option<BitRate>) -> SlowStart {
+    match (mode, grant) {
+        (Mode::Counted, None) => SlowStart::Eager,
+        _ => SlowStart::Rfc,
+    }
+}

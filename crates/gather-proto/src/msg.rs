@@ -1,0 +1,864 @@
+//! What client and servers say to each other: packets and feedback as datagrams, control messages on a stream.
+//!
+//! All integers are big-endian. A control message travels behind its length in two bytes ([`Control::encode_framed`]).
+//! Encryption and its header are below this ([`SEAL_BYTES`] of each datagram). Leaves out: what the messages bring about
+//! (`client`, `server`). Read [`Packet`], [`Feedback`] and [`Control`] first.
+//!
+//! Source: LTTP section III-B and Figure 2. Differs: a packet names its blocks by a seed (its id), where the paper lists them.
+
+use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, Wire};
+use anabranch_transport::tfrc::Report;
+use anabranch_units::{BitRate, Duration, Instant};
+
+use crate::layout::BLOCK_BYTES_MAX;
+use crate::mode::Mode;
+
+/// The version of this protocol, in each [`Control::Hello`].
+pub const VERSION: u8 = 2;
+/// What authentication adds to a datagram: a channel and a packet number of 8 bytes each, and a tag of 16.
+pub const SEAL_BYTES: u32 = 32;
+/// The longest name of an object, in bytes of UTF-8.
+pub const NAME_BYTES_MAX: usize = 1_024;
+/// The longest text of a refusal, in bytes of UTF-8.
+pub const REASON_BYTES_MAX: usize = 512;
+/// Generations that may be open at once, at the most.
+pub const WINDOW_MAX: u32 = 64;
+/// The longest control message, its length's bytes not counted.
+pub const CONTROL_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 64;
+/// The bits of a file's mode that travel: who may read, write and run it.
+pub const MODE_BITS: u16 = 0o777;
+
+/// Names a pull among those of a client at a server.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PullId(pub u32);
+
+/// A block, or a sum of blocks, of one generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet<P> {
+    /// Of which pull.
+    pub pull: PullId,
+    /// Its number among all of the pull, from 0.
+    pub sequence: u32,
+    /// When it was sent, by the server's clock, in whole nanoseconds.
+    pub sent_at: Instant,
+    /// The server's estimate of the round trip, in whole microseconds; none before it has one.
+    pub rtt: Option<Duration>,
+    /// Of which generation.
+    pub generation: u32,
+    /// Which blocks it sums: see [`anabranch_codes::lt::Code::neighbours`].
+    pub id: u32,
+    /// The sum.
+    pub payload: P,
+}
+
+impl<P> Packet<P> {
+    /// Bytes of a packet's header.
+    pub const HEADER_BYTES: u32 = 29;
+}
+
+/// What a client says of a pull's packets, and what the server may do next.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Feedback {
+    /// Of which pull.
+    pub pull: PullId,
+    /// Behind the highest sequence number that has come.
+    pub next: u32,
+    /// TFRC's report, if one is due.
+    pub report: Option<Report>,
+    /// The most that may be sent in a second, in bits of datagrams; no limit without.
+    pub grant: Option<BitRate>,
+    /// All generations below this one are complete.
+    pub base: u32,
+    /// Packets that are lacking of generation `base` and those behind it: 0 of one that is complete. At most [`WINDOW_MAX`].
+    pub lacks: Vec<u16>,
+}
+
+impl Feedback {
+    /// The most bytes of a feedback.
+    pub const BYTES_MAX: u32 = FEEDBACK_BYTES + REPORT_BYTES + 2 * WINDOW_MAX;
+}
+
+/// A datagram.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Datagram<P> {
+    /// From a server.
+    Packet(Packet<P>),
+    /// From a client.
+    Feedback(Feedback),
+}
+
+const PACKET: u8 = 1;
+const FEEDBACK: u8 = 2;
+/// A feedback's bytes without its lacks: kind, pull, next, base, grant, how many lacks, and whether there is a report.
+const FEEDBACK_BYTES: u32 = 1 + 4 + 4 + 4 + 8 + 1 + 1;
+/// Time, delay, rate, loss event rate.
+const REPORT_BYTES: u32 = 8 + 8 + 8 + 8;
+
+impl<P: Payload> Message for Packet<P> {
+    fn wire_len(&self) -> u32 {
+        Self::HEADER_BYTES + self.payload.len() as u32
+    }
+}
+
+impl Message for Feedback {
+    fn wire_len(&self) -> u32 {
+        FEEDBACK_BYTES + if self.report.is_some() { REPORT_BYTES } else { 0 } + 2 * self.lacks.len() as u32
+    }
+}
+
+impl<P: Payload> Message for Datagram<P> {
+    fn wire_len(&self) -> u32 {
+        match self {
+            Self::Packet(packet) => packet.wire_len(),
+            Self::Feedback(feedback) => feedback.wire_len(),
+        }
+    }
+}
+
+impl Wire for Datagram<Bytes> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Packet(packet) => {
+                out.push(PACKET);
+                out.extend(packet.pull.0.to_be_bytes());
+                out.extend(packet.sequence.to_be_bytes());
+                out.extend(packet.sent_at.as_ns().to_be_bytes());
+                // 0 is no round trip: one that is known takes at least a microsecond.
+                let rtt = packet.rtt.map_or(0, |rtt| rtt.as_us().clamp(1, u32::MAX.into()) as u32);
+                out.extend(rtt.to_be_bytes());
+                out.extend(packet.generation.to_be_bytes());
+                out.extend(packet.id.to_be_bytes());
+                out.extend_from_slice(&packet.payload);
+            }
+            Self::Feedback(feedback) => {
+                out.push(FEEDBACK);
+                out.extend(feedback.pull.0.to_be_bytes());
+                out.extend(feedback.next.to_be_bytes());
+                out.extend(feedback.base.to_be_bytes());
+                out.extend(feedback.grant.map_or(0, |grant| grant.as_bps().max(1)).to_be_bytes());
+                out.push(u8::from(feedback.report.is_some()));
+                if let Some(report) = feedback.report {
+                    out.extend(report.sent_at.as_ns().to_be_bytes());
+                    out.extend(report.delay.as_ns().to_be_bytes());
+                    out.extend(report.received_bytes_per_s.to_bits().to_be_bytes());
+                    out.extend(report.loss_rate.to_bits().to_be_bytes());
+                }
+                debug_assert!(feedback.lacks.len() <= WINDOW_MAX as usize, "a window's generations");
+                out.push(feedback.lacks.len() as u8);
+                feedback.lacks.iter().for_each(|lacks| out.extend(lacks.to_be_bytes()));
+            }
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let message = match reader.u8()? {
+            PACKET => Self::Packet(Packet {
+                pull: PullId(reader.u32()?),
+                sequence: reader.u32()?,
+                sent_at: reader.instant()?,
+                rtt: Some(reader.u32()?).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                generation: reader.u32()?,
+                id: reader.u32()?,
+                payload: {
+                    let payload = reader.rest();
+                    if payload.len() > BLOCK_BYTES_MAX as usize {
+                        let limit = BLOCK_BYTES_MAX as usize;
+                        return Err(DecodeError::TooLong { limit, got: payload.len() });
+                    }
+                    Bytes::copy_from_slice(payload)
+                },
+            }),
+            FEEDBACK => Self::Feedback(Feedback {
+                pull: PullId(reader.u32()?),
+                next: reader.u32()?,
+                base: reader.u32()?,
+                grant: Some(reader.u64()?).filter(|bps| *bps > 0).map(BitRate::bps),
+                report: match reader.u8()? {
+                    0 => None,
+                    1 => Some(Report {
+                        sent_at: reader.instant()?,
+                        delay: reader.duration()?,
+                        received_bytes_per_s: reader.share_or_rate(f64::MAX)?,
+                        loss_rate: reader.share_or_rate(1.0)?,
+                    }),
+                    other => return Err(DecodeError::UnknownKind(other)),
+                },
+                lacks: {
+                    let count = usize::from(reader.u8()?);
+                    if count > WINDOW_MAX as usize {
+                        return Err(DecodeError::TooLong { limit: WINDOW_MAX as usize, got: count });
+                    }
+                    (0..count).map(|_| reader.u16()).collect::<Result<_, _>>()?
+                },
+            }),
+            kind => return Err(DecodeError::UnknownKind(kind)),
+        };
+        reader.end()?;
+        Ok(message)
+    }
+}
+
+/// Which bytes of an object a client wants, and how they are to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What the client calls this pull.
+    pub pull: PullId,
+    /// The object's name.
+    pub object: String,
+    /// The first byte.
+    pub start: u64,
+    /// How many bytes; up to the object's end without.
+    pub length: Option<u64>,
+    /// Of the protocol's two.
+    pub mode: Mode,
+    /// The longest block that the client takes in, in bytes.
+    pub block_bytes: u32,
+    /// The most blocks to a generation.
+    pub blocks_max: u32,
+    /// Generations that the client keeps open.
+    pub window: u32,
+    /// What may be sent in a second, from the beginning, in bits of datagrams; without, TFRC's slow start decides.
+    pub grant: Option<BitRate>,
+    /// How long the server waits before its first packet, so that not all come at once.
+    pub start_after: Duration,
+    /// The round trip as the client has measured it.
+    pub rtt: Option<Duration>,
+}
+
+/// What a server sends: LTTP's decoding parameters.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// The pull.
+    pub pull: PullId,
+    /// Bytes of the whole object.
+    pub object_bytes: u64,
+    /// Bytes that this pull brings.
+    pub bytes: u64,
+    /// Bytes of a block: at most those that were asked for, and at least [`crate::BLOCK_BYTES_MIN`] of them, but for a pull that
+    /// has fewer.
+    pub block_bytes: u32,
+    /// The most blocks to a generation: those that were asked for, but in [`Mode::Lttp`].
+    pub blocks_max: u32,
+}
+
+/// What an object is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its length.
+    pub bytes: u64,
+    /// Who may read, write and run it where it lies: [`MODE_BITS`] of a mode of POSIX.
+    pub mode: u16,
+    /// When it was changed last, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Its BLAKE3 hash, if that was wanted.
+    pub hash: Option<[u8; 32]>,
+}
+
+/// A message on the control channel.
+///
+/// The first ones of a connection are [`Control::Hello`] and [`Control::Welcome`], which drivers speak before there is a
+/// [`crate::Client`] or [`crate::Server`]; these two ignore them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// The client's first. Where it takes packets it shows by sending a datagram from there.
+    Hello,
+    /// The server's first.
+    Welcome {
+        /// Where it takes feedback, at the address that the stream goes to.
+        port: u16,
+        /// Names the channel of datagrams, and with it its keys.
+        channel: u64,
+    },
+    /// The client wants to know what an object is.
+    Describe {
+        /// The object's name.
+        object: String,
+        /// Whether its hash is wanted, which may take as long as reading it does.
+        with_hash: bool,
+    },
+    /// What it is.
+    Described {
+        /// The object's name.
+        object: String,
+        /// What is there, or in one line why nothing is said of it.
+        found: Result<Found, String>,
+    },
+    /// A hash that was asked for is not known yet: the server reads, or others have their turn before. Said again and again.
+    Hashing {
+        /// The object's name.
+        object: String,
+        /// Bytes of it that have been read.
+        hashed_bytes: u64,
+    },
+    /// The client wants to know which objects there are.
+    List {
+        /// What their names begin with.
+        prefix: String,
+        /// Those behind this one: what [`Control::ListEnd`] said before; empty at first.
+        after: String,
+    },
+    /// One of them.
+    Listed {
+        /// The object's name.
+        object: String,
+        /// Its length in bytes.
+        bytes: u64,
+        /// When it was changed last, in nanoseconds since 1970.
+        modified_ns: i64,
+    },
+    /// Behind the last [`Control::Listed`] of a page.
+    ListEnd {
+        /// Where the next page begins, if there may be more; or in one line why nothing can be listed.
+        next: Result<Option<String>, String>,
+    },
+    /// The server's next channel of datagrams, as the keys of the last one wear out. The server takes datagrams of both, and
+    /// sends by the new one once the client does.
+    Channel {
+        /// Names it.
+        channel: u64,
+    },
+    /// The client is there still, though it wants nothing now.
+    Here,
+    /// The server is about to close the connection.
+    Goodbye {
+        /// Why, in one line.
+        reason: String,
+    },
+    /// The client asks.
+    Pull(Request),
+    /// The server begins to send.
+    Accepted(Accepted),
+    /// The server does not; the client may ask another.
+    Refused {
+        /// The pull.
+        pull: PullId,
+        /// Why, in one line.
+        reason: String,
+    },
+    /// The client has all that it wants of this pull: LTTP's terminating signal.
+    Stop {
+        /// The pull.
+        pull: PullId,
+    },
+    /// The server has heard nothing for too long, or cannot read on.
+    GaveUp {
+        /// The pull.
+        pull: PullId,
+        /// Why, in one line.
+        reason: String,
+    },
+}
+
+impl Control {
+    /// Appends the message behind its length.
+    ///
+    /// Panics: in a debug build, for a text above its limit, which [`crate::Client`] and [`crate::Server`] do not write.
+    pub fn encode_framed(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend([0; 2]);
+        match self {
+            Self::Pull(request) => {
+                out.push(1);
+                out.extend(request.pull.0.to_be_bytes());
+                out.push(match request.mode {
+                    Mode::Lttp => 0,
+                    Mode::Counted => 1,
+                });
+                out.extend(request.start.to_be_bytes());
+                // 0 bytes are not asked for: an empty object needs no pull.
+                out.extend(request.length.unwrap_or(0).to_be_bytes());
+                out.extend(request.block_bytes.to_be_bytes());
+                out.extend(request.blocks_max.to_be_bytes());
+                out.extend(request.window.to_be_bytes());
+                out.extend(request.grant.map_or(0, |grant| grant.as_bps().max(1)).to_be_bytes());
+                out.extend(request.start_after.as_ns().to_be_bytes());
+                let rtt = request.rtt.map_or(0, |rtt| rtt.as_us().clamp(1, u32::MAX.into()) as u32);
+                out.extend(rtt.to_be_bytes());
+                text(out, &request.object, NAME_BYTES_MAX);
+            }
+            Self::Accepted(accepted) => {
+                out.push(2);
+                out.extend(accepted.pull.0.to_be_bytes());
+                out.extend(accepted.object_bytes.to_be_bytes());
+                out.extend(accepted.bytes.to_be_bytes());
+                out.extend(accepted.block_bytes.to_be_bytes());
+                out.extend(accepted.blocks_max.to_be_bytes());
+            }
+            Self::Refused { pull, reason } => {
+                out.push(3);
+                out.extend(pull.0.to_be_bytes());
+                text(out, reason, REASON_BYTES_MAX);
+            }
+            Self::Stop { pull } => {
+                out.push(4);
+                out.extend(pull.0.to_be_bytes());
+            }
+            Self::GaveUp { pull, reason } => {
+                out.push(5);
+                out.extend(pull.0.to_be_bytes());
+                text(out, reason, REASON_BYTES_MAX);
+            }
+            Self::Hello => out.extend([6, VERSION]),
+            Self::Welcome { port, channel } => {
+                out.push(7);
+                out.extend(port.to_be_bytes());
+                out.extend(channel.to_be_bytes());
+            }
+            Self::Describe { object, with_hash } => {
+                out.extend([8, u8::from(*with_hash)]);
+                text(out, object, NAME_BYTES_MAX);
+            }
+            Self::Described { object, found } => {
+                match found {
+                    Err(reason) => {
+                        out.extend([9, 0]);
+                        text(out, reason, REASON_BYTES_MAX);
+                    }
+                    Ok(found) => {
+                        out.extend([9, 1 + u8::from(found.hash.is_some())]);
+                        out.extend(found.bytes.to_be_bytes());
+                        out.extend(found.mode.to_be_bytes());
+                        out.extend(found.modified_ns.to_be_bytes());
+                        out.extend(found.hash.iter().flatten());
+                    }
+                }
+                text(out, object, NAME_BYTES_MAX);
+            }
+            Self::Hashing { object, hashed_bytes } => {
+                out.push(10);
+                out.extend(hashed_bytes.to_be_bytes());
+                text(out, object, NAME_BYTES_MAX);
+            }
+            Self::List { prefix, after } => {
+                out.push(11);
+                text(out, prefix, NAME_BYTES_MAX);
+                text(out, after, NAME_BYTES_MAX);
+            }
+            Self::Listed { object, bytes, modified_ns } => {
+                out.push(12);
+                out.extend(bytes.to_be_bytes());
+                out.extend(modified_ns.to_be_bytes());
+                text(out, object, NAME_BYTES_MAX);
+            }
+            Self::ListEnd { next } => {
+                let (kind, words, limit) = match next {
+                    Err(reason) => (0, reason.as_str(), REASON_BYTES_MAX),
+                    Ok(None) => (1, "", 0),
+                    Ok(Some(next)) => (2, next.as_str(), NAME_BYTES_MAX),
+                };
+                out.extend([13, kind]);
+                text(out, words, limit);
+            }
+            Self::Channel { channel } => {
+                out.push(14);
+                out.extend(channel.to_be_bytes());
+            }
+            Self::Here => out.push(15),
+            Self::Goodbye { reason } => {
+                out.push(16);
+                text(out, reason, REASON_BYTES_MAX);
+            }
+        }
+        let length = (out.len() - start - 2) as u16;
+        out[start..start + 2].copy_from_slice(&length.to_be_bytes());
+    }
+
+    /// The first message of `bytes` and how long it is with its length; none while it is not whole.
+    ///
+    /// Errors: see [`DecodeError`]; what stands at the beginning will not become a message.
+    pub fn decode_framed(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
+        let Some(length) = bytes.first_chunk() else { return Ok(None) };
+        let got = usize::from(u16::from_be_bytes(*length));
+        if got > CONTROL_BYTES_MAX {
+            return Err(DecodeError::TooLong { limit: CONTROL_BYTES_MAX, got });
+        }
+        let end = 2 + got;
+        bytes.get(2..end).map(|body| Ok((Self::decode(body)?, end))).transpose()
+    }
+
+    fn decode(body: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(body);
+        let message = match reader.u8()? {
+            1 => Self::Pull(Request {
+                pull: PullId(reader.u32()?),
+                mode: match reader.u8()? {
+                    0 => Mode::Lttp,
+                    1 => Mode::Counted,
+                    other => return Err(DecodeError::UnknownKind(other)),
+                },
+                start: reader.u64()?,
+                length: Some(reader.u64()?).filter(|length| *length > 0),
+                block_bytes: reader.u32()?,
+                blocks_max: reader.u32()?,
+                window: reader.u32()?,
+                grant: Some(reader.u64()?).filter(|bps| *bps > 0).map(BitRate::bps),
+                start_after: reader.duration()?,
+                rtt: Some(reader.u32()?).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                object: reader.text(NAME_BYTES_MAX)?,
+            }),
+            2 => Self::Accepted(Accepted {
+                pull: PullId(reader.u32()?),
+                object_bytes: reader.u64()?,
+                bytes: reader.u64()?,
+                block_bytes: reader.u32()?,
+                blocks_max: reader.u32()?,
+            }),
+            3 => Self::Refused { pull: PullId(reader.u32()?), reason: reader.text(REASON_BYTES_MAX)? },
+            4 => Self::Stop { pull: PullId(reader.u32()?) },
+            5 => Self::GaveUp { pull: PullId(reader.u32()?), reason: reader.text(REASON_BYTES_MAX)? },
+            6 => {
+                let version = reader.u8()?;
+                if version != VERSION {
+                    return Err(DecodeError::UnknownVersion(version));
+                }
+                Self::Hello
+            }
+            7 => Self::Welcome { port: reader.u16()?, channel: reader.u64()? },
+            8 => Self::Describe {
+                with_hash: match reader.u8()? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(DecodeError::UnknownKind(other)),
+                },
+                object: reader.text(NAME_BYTES_MAX)?,
+            },
+            9 => Self::Described {
+                found: match reader.u8()? {
+                    0 => Err(reader.text(REASON_BYTES_MAX)?),
+                    kind @ (1 | 2) => Ok(Found {
+                        bytes: reader.u64()?,
+                        mode: reader.mode()?,
+                        modified_ns: reader.u64()?.cast_signed(),
+                        hash: if kind == 2 { Some(reader.array()?) } else { None },
+                    }),
+                    other => return Err(DecodeError::UnknownKind(other)),
+                },
+                object: reader.text(NAME_BYTES_MAX)?,
+            },
+            10 => Self::Hashing { hashed_bytes: reader.u64()?, object: reader.text(NAME_BYTES_MAX)? },
+            11 => Self::List { prefix: reader.text(NAME_BYTES_MAX)?, after: reader.text(NAME_BYTES_MAX)? },
+            12 => Self::Listed {
+                bytes: reader.u64()?,
+                modified_ns: reader.u64()?.cast_signed(),
+                object: reader.text(NAME_BYTES_MAX)?,
+            },
+            13 => Self::ListEnd {
+                next: match reader.u8()? {
+                    0 => Err(reader.text(REASON_BYTES_MAX)?),
+                    1 => {
+                        reader.text(0)?;
+                        Ok(None)
+                    }
+                    2 => Ok(Some(reader.text(NAME_BYTES_MAX)?)),
+                    other => return Err(DecodeError::UnknownKind(other)),
+                },
+            },
+            14 => Self::Channel { channel: reader.u64()? },
+            15 => Self::Here,
+            16 => Self::Goodbye { reason: reader.text(REASON_BYTES_MAX)? },
+            kind => return Err(DecodeError::UnknownKind(kind)),
+        };
+        reader.end()?;
+        Ok(message)
+    }
+
+    /// The pull that it is about, if it is about one.
+    pub const fn pull(&self) -> Option<PullId> {
+        match self {
+            Self::Pull(request) => Some(request.pull),
+            Self::Accepted(accepted) => Some(accepted.pull),
+            Self::Refused { pull, .. } | Self::Stop { pull } | Self::GaveUp { pull, .. } => Some(*pull),
+            Self::Hello
+            | Self::Welcome { .. }
+            | Self::Describe { .. }
+            | Self::Described { .. }
+            | Self::Hashing { .. }
+            | Self::List { .. }
+            | Self::Listed { .. }
+            | Self::ListEnd { .. }
+            | Self::Channel { .. }
+            | Self::Here
+            | Self::Goodbye { .. } => None,
+        }
+    }
+}
+
+/// A reason, cut to what a message carries.
+pub fn reason(mut reason: String) -> String {
+    if reason.len() > REASON_BYTES_MAX {
+        let end = (0..=REASON_BYTES_MAX).rev().find(|end| reason.is_char_boundary(*end)).unwrap_or(0);
+        reason.truncate(end);
+    }
+    reason
+}
+
+fn text(out: &mut Vec<u8>, text: &str, limit: usize) {
+    debug_assert!(text.len() <= limit, "texts are checked where they come from");
+    out.extend((text.len() as u16).to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Reads fields one after the other.
+struct Reader<'a> {
+    left: &'a [u8],
+    all: usize,
+}
+
+impl<'a> Reader<'a> {
+    const fn new(bytes: &'a [u8]) -> Self {
+        Self { left: bytes, all: bytes.len() }
+    }
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (head, rest) = self
+            .left
+            .split_first_chunk()
+            .ok_or(DecodeError::TooShort { need: self.all - self.left.len() + N, got: self.all })?;
+        self.left = rest;
+        Ok(*head)
+    }
+    fn u8(&mut self) -> Result<u8, DecodeError> {
+        self.array().map(u8::from_be_bytes)
+    }
+    fn u16(&mut self) -> Result<u16, DecodeError> {
+        self.array().map(u16::from_be_bytes)
+    }
+    fn mode(&mut self) -> Result<u16, DecodeError> {
+        let mode = self.u16()?;
+        let limit = MODE_BITS.into();
+        if mode > MODE_BITS { Err(DecodeError::TooLong { limit, got: mode.into() }) } else { Ok(mode) }
+    }
+    fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.array().map(u32::from_be_bytes)
+    }
+    fn u64(&mut self) -> Result<u64, DecodeError> {
+        self.array().map(u64::from_be_bytes)
+    }
+    fn duration(&mut self) -> Result<Duration, DecodeError> {
+        // Instants and durations are in picoseconds: 213 days and more are no time of ours.
+        let (got, limit) = (self.u64()?, u64::MAX / 1_000);
+        if got > limit {
+            return Err(DecodeError::TooLong { limit: limit as usize, got: got as usize });
+        }
+        Ok(Duration::from_ns(got))
+    }
+    fn instant(&mut self) -> Result<Instant, DecodeError> {
+        self.duration().map(|since| Instant::ZERO + since)
+    }
+    /// A number from 0 to `most`.
+    fn share_or_rate(&mut self, most: f64) -> Result<f64, DecodeError> {
+        let bits = self.u64()?;
+        let number = f64::from_bits(bits);
+        if (0.0..=most).contains(&number) && !(number == 0.0 && number.is_sign_negative()) {
+            Ok(number)
+        } else {
+            Err(DecodeError::TooLong { limit: most as usize, got: bits as usize })
+        }
+    }
+    fn text(&mut self, limit: usize) -> Result<String, DecodeError> {
+        let got = usize::from(self.u16()?);
+        if got > limit {
+            return Err(DecodeError::TooLong { limit, got });
+        }
+        let need = self.all - self.left.len() + got;
+        let (head, rest) =
+            self.left.split_at_checked(got).ok_or(DecodeError::TooShort { need, got: self.all })?;
+        self.left = rest;
+        // What is no text is of no kind that is known.
+        String::from_utf8(head.to_vec()).map_err(|_| DecodeError::UnknownKind(head[0]))
+    }
+    const fn rest(&mut self) -> &'a [u8] {
+        let rest = self.left;
+        self.left = &[];
+        rest
+    }
+    const fn end(&self) -> Result<(), DecodeError> {
+        match self.left.len() {
+            0 => Ok(()),
+            extra => Err(DecodeError::Trailing { extra }),
+        }
+    }
+}
+
+/// What a fuzzer and the corpus's tests do with bytes from a peer: reads them as a datagram and as a control message; what
+/// reads must write back the same. True if either reads.
+#[doc(hidden)]
+pub fn exercise(bytes: &[u8]) -> bool {
+    let datagram = Datagram::decode(bytes).map(|datagram| {
+        let mut again = Vec::new();
+        datagram.encode(&mut again);
+        assert_eq!((again.as_slice(), again.len()), (bytes, datagram.wire_len() as usize));
+    });
+    let control = Control::decode_framed(bytes);
+    if let Ok(Some((control, length))) = &control {
+        let mut again = Vec::new();
+        control.encode_framed(&mut again);
+        assert_eq!(again, bytes[..*length], "a message has one encoding");
+    }
+    datagram.is_ok() || matches!(control, Ok(Some(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn feedback() -> impl Strategy<Value = Feedback> {
+        let report = (0u64..1 << 50, 0u64..1 << 50, 0.0f64..1e12, 0.0f64..=1.0).prop_map(
+            |(sent, delay, rate, loss)| Report {
+                sent_at: Instant::from_ns(sent),
+                delay: Duration::from_ns(delay),
+                received_bytes_per_s: rate,
+                loss_rate: loss,
+            },
+        );
+        let lacks = proptest::collection::vec(any::<u16>(), 0..=WINDOW_MAX as usize);
+        (any::<[u32; 3]>(), proptest::option::of(report), proptest::option::of(1u64..), lacks).prop_map(
+            |([pull, next, base], report, grant, lacks)| Feedback {
+                pull: PullId(pull),
+                next,
+                report,
+                grant: grant.map(BitRate::bps),
+                base,
+                lacks,
+            },
+        )
+    }
+
+    fn control() -> impl Strategy<Value = Control> {
+        let pull = || any::<u32>().prop_map(PullId);
+        let rate = proptest::option::of((1u64..).prop_map(BitRate::bps));
+        let request = (pull(), ".{0,40}", any::<[u64; 2]>(), any::<[u32; 4]>(), rate, 0u64..1 << 50)
+            .prop_map(
+                |(pull, object, [start, length], [block_bytes, blocks_max, window, rtt], grant, after)| {
+                    Control::Pull(Request {
+                        pull,
+                        object,
+                        start,
+                        length: Some(length).filter(|length| *length > 0),
+                        mode: if rtt % 2 == 0 { Mode::Lttp } else { Mode::Counted },
+                        block_bytes,
+                        blocks_max,
+                        window,
+                        grant,
+                        start_after: Duration::from_ns(after),
+                        rtt: Some(rtt).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                    })
+                },
+            );
+        let accepted = (pull(), any::<[u64; 2]>(), any::<[u32; 2]>()).prop_map(
+            |(pull, [object_bytes, bytes], [block_bytes, blocks_max])| {
+                Control::Accepted(Accepted { pull, object_bytes, bytes, block_bytes, blocks_max })
+            },
+        );
+        let found = any::<(u64, i64, Option<[u8; 32]>)>();
+        let found = (found, 0..=MODE_BITS).prop_map(|((bytes, modified_ns, hash), mode)| Found {
+            bytes,
+            mode,
+            modified_ns,
+            hash,
+        });
+        let found = prop_oneof![found.prop_map(Ok), ".{0,40}".prop_map(Err)];
+        let next =
+            prop_oneof![Just(Ok(None)), ".{0,40}".prop_map(|name| Ok(Some(name))), ".{0,40}".prop_map(Err)];
+        prop_oneof![
+            request,
+            accepted,
+            (pull(), ".{0,40}").prop_map(|(pull, reason)| Control::Refused { pull, reason }),
+            (pull(), ".{0,40}").prop_map(|(pull, reason)| Control::GaveUp { pull, reason }),
+            pull().prop_map(|pull| Control::Stop { pull }),
+            Just(Control::Hello),
+            any::<(u16, u64)>().prop_map(|(port, channel)| Control::Welcome { port, channel }),
+            (".{0,40}", any::<bool>())
+                .prop_map(|(object, with_hash)| Control::Describe { object, with_hash }),
+            (".{0,40}", found).prop_map(|(object, found)| Control::Described { object, found }),
+            (".{0,40}", any::<u64>())
+                .prop_map(|(object, hashed_bytes)| Control::Hashing { object, hashed_bytes }),
+            (".{0,40}", ".{0,40}").prop_map(|(prefix, after)| Control::List { prefix, after }),
+            (".{0,40}", any::<(u64, i64)>()).prop_map(|(object, (bytes, modified_ns))| Control::Listed {
+                object,
+                bytes,
+                modified_ns
+            }),
+            next.prop_map(|next| Control::ListEnd { next }),
+            any::<u64>().prop_map(|channel| Control::Channel { channel }),
+            Just(Control::Here),
+            ".{0,40}".prop_map(|reason| Control::Goodbye { reason }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn datagrams_read_back_as_written(
+            numbers: [u32; 5], sent in 0u64..1 << 50, payload in proptest::collection::vec(any::<u8>(), 0..50), feedback in feedback(),
+        ) {
+            let [pull, sequence, rtt, generation, id] = numbers;
+            let packet = Packet {
+                pull: PullId(pull),
+                sequence,
+                sent_at: Instant::from_ns(sent),
+                rtt: Some(rtt).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                generation,
+                id,
+                payload: Bytes::from(payload),
+            };
+            for datagram in [Datagram::Packet(packet), Datagram::Feedback(feedback)] {
+                let mut bytes = Vec::new();
+                datagram.encode(&mut bytes);
+                prop_assert_eq!(bytes.len(), datagram.wire_len() as usize);
+                prop_assert_eq!(Datagram::decode(&bytes), Ok(datagram.clone()));
+                if matches!(datagram, Datagram::Feedback(_)) {
+                    bytes.push(0);
+                    prop_assert_eq!(Datagram::decode(&bytes), Err(DecodeError::Trailing { extra: 1 }));
+                    for end in 0..bytes.len() - 1 {
+                        prop_assert!(Datagram::decode(&bytes[..end]).is_err());
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn control_messages_read_back_as_written_however_they_are_cut(control in control()) {
+            let mut bytes = Vec::new();
+            control.encode_framed(&mut bytes);
+            for end in 0..bytes.len() {
+                prop_assert_eq!(Control::decode_framed(&bytes[..end]), Ok(None));
+            }
+            let length = bytes.len();
+            bytes.extend([7; 3]);
+            prop_assert_eq!(Control::decode_framed(&bytes), Ok(Some((control, length))));
+        }
+
+        #[test]
+        fn any_bytes_read_or_are_refused(kind in 0u8..18, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let mut datagram = vec![kind];
+            datagram.extend(&bytes);
+            exercise(&datagram);
+            let mut framed = vec![0, datagram.len() as u8];
+            framed.extend(&datagram);
+            exercise(&framed);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let framed = |length: u16| Control::decode_framed(&length.to_be_bytes());
+        assert_eq!(framed(CONTROL_BYTES_MAX as u16), Ok(None));
+        assert_eq!(
+            framed(CONTROL_BYTES_MAX as u16 + 1),
+            Err(DecodeError::TooLong { limit: 2_112, got: 2_113 })
+        );
+        let mut feedback = Vec::new();
+        let report = Report {
+            sent_at: Instant::ZERO,
+            delay: Duration::ZERO,
+            received_bytes_per_s: 1.0,
+            loss_rate: 1.5,
+        };
+        let lacks = Vec::new();
+        let report = Some(report);
+        Datagram::Feedback(Feedback { pull: PullId(0), next: 0, report, grant: None, base: 0, lacks })
+            .encode(&mut feedback);
+        assert!(Datagram::decode(&feedback).is_err(), "a loss event rate above 1");
+    }
+}

@@ -1,0 +1,416 @@
+//! One pull at its client: packets become generations, and the server is told what is lacking.
+//!
+//! A packet of a generation that is complete, or beyond the window, counts for TFRC and is dropped. Feedback leaves when TFRC
+//! asks for it (once a round trip, and at each new loss event), where the window has moved or less is granted, and again while
+//! nothing comes. Memory is bounded by the window and by what is kept of a generation: a server that sends ever more sums of
+//! which no block follows begins it anew.
+//!
+//! Leaves out: which pulls there are, and how the last hop is divided (`client`).
+
+use crate::layout::{Codes, Layout};
+use crate::mode::{DecoderKind, Mode, TIMEOUT, slow_start};
+use crate::msg::{Feedback, Packet, PullId};
+use anabranch_codes::Symbol;
+use anabranch_codes::lt::{Decoder as _, Inactivation, Peeling};
+use anabranch_endpoint::Message as _;
+use anabranch_transport::tfrc::{Arrival, Receiver as Tfrc};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// In [`Mode::Counted`] feedback waits for so many packets where they come more slowly than once a round trip...
+const FEEDBACK_PACKETS: u64 = 8;
+/// ...but no longer than this.
+///
+/// Differs: RFC 5348 section 6.2 has one for each packet then, which is a message up for each message down.
+pub(crate) const FEEDBACK_GAP_MAX: Duration = Duration::from_ms(5);
+/// Into so many steps a window is divided: once it has moved by more than one, the server is told.
+const WINDOW_STEPS: u32 = 8;
+/// The longest time between two feedbacks while nothing comes.
+const SILENCE_MAX: Duration = Duration::from_ms(500);
+/// The shortest, as long as no round trip is known.
+const SILENCE_FIRST: Duration = Duration::from_ms(20);
+
+/// The most packets that are kept of a generation: twice its blocks, and some more.
+///
+/// Chosen sums can lack a block for ever, drawn ones do not: beyond this a server does not send what its code says.
+pub(crate) fn packets_max(decoder: DecoderKind, blocks: u32) -> u64 {
+    let more = match decoder {
+        DecoderKind::Inactivation => 64,
+        // Peeling needs the more, the fewer blocks there are.
+        DecoderKind::Standard | DecoderKind::Improved => 256,
+    };
+    2 * u64::from(blocks) + more
+}
+
+/// How a pull is received.
+#[derive(Clone, Debug)]
+pub struct Receiving {
+    /// What the client calls it.
+    pub pull: PullId,
+    /// Its bytes.
+    pub layout: Layout,
+    /// Of the protocol's two.
+    pub mode: Mode,
+    /// How packets become blocks.
+    pub decoder: DecoderKind,
+    /// Generations that are kept open.
+    pub window: u32,
+    /// The least time between two feedbacks.
+    pub feedback_every: Duration,
+    /// What the server may send in a second.
+    pub grant: Option<BitRate>,
+}
+
+/// What became of packets.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets that have come.
+    pub packets: u64,
+    /// Of them, those of complete generations or beyond the window.
+    pub useless: u64,
+    /// Of them, those that cannot be of this pull.
+    pub malformed: u64,
+    /// Feedbacks sent.
+    pub feedbacks: u64,
+}
+
+#[derive(Debug)]
+enum Decoder<S> {
+    Peeling(Peeling<S>),
+    Inactivation(Inactivation<S>),
+}
+
+/// A generation that is open, or was and is complete.
+#[derive(Debug)]
+enum Open<S> {
+    Lacking(Box<Decoder<S>>),
+    Complete,
+}
+
+/// The receiving end of one pull.
+#[derive(Debug)]
+pub struct Receiver<S> {
+    receiving: Receiving,
+    codes: Codes,
+    tfrc: Tfrc,
+    base: u32,
+    open: VecDeque<Open<S>>,
+    complete: VecDeque<(u32, Vec<S>)>,
+    next: u32,
+    rtt: Option<Duration>,
+    heard_at: Option<Instant>,
+    told_at: Option<Instant>,
+    told_packets: u64,
+    told_loss: f64,
+    told_base: u32,
+    told_grant: Option<BitRate>,
+    /// When to say again what is lacking, as nothing comes; doubled each time.
+    silence: Duration,
+    counts: Counts,
+}
+
+impl<S: Symbol> Receiver<S> {
+    /// The receiver of a pull of which nothing has come yet.
+    pub fn new(receiving: Receiving) -> Self {
+        let codes = Codes::new(&receiving.layout, receiving.mode);
+        let size = Packet::<S>::HEADER_BYTES + receiving.layout.block_bytes();
+        Self {
+            codes,
+            tfrc: Tfrc::new(size, TIMEOUT, slow_start(receiving.mode, receiving.grant)),
+            base: 0,
+            open: VecDeque::new(),
+            complete: VecDeque::new(),
+            next: 0,
+            rtt: None,
+            heard_at: None,
+            told_at: None,
+            told_packets: 0,
+            told_loss: 0.0,
+            told_base: 0,
+            told_grant: receiving.grant,
+            silence: SILENCE_FIRST,
+            counts: Counts::default(),
+            receiving,
+        }
+    }
+
+    /// Its bytes.
+    pub const fn layout(&self) -> &Layout {
+        &self.receiving.layout
+    }
+    /// What became of its packets.
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+    /// Whether all generations are complete.
+    pub fn is_complete(&self) -> bool {
+        self.base == self.receiving.layout.generations()
+    }
+    /// Runs of generations that are not complete, in order.
+    ///
+    /// Cost: a step for each generation that is open and one for all behind them, however many the layout has.
+    pub fn incomplete(&self) -> impl Iterator<Item = Range<u32>> + '_ {
+        let open = (self.base..).zip(&self.open);
+        let lacking = open.filter(|(_, open)| matches!(open, Open::Lacking(_))).map(|(at, _)| at..at + 1);
+        let behind = self.base + self.open.len() as u32..self.receiving.layout.generations();
+        lacking.chain(Some(behind).filter(|behind| !behind.is_empty()))
+    }
+    /// Bytes of generations that are complete.
+    pub fn complete_bytes(&self) -> u64 {
+        let open = (self.base..).zip(&self.open).filter(|(_, open)| matches!(open, Open::Complete));
+        let above = open.map(|(generation, _)| self.receiving.layout.range(generation));
+        let below = if self.is_complete() {
+            self.receiving.layout.bytes()
+        } else {
+            self.receiving.layout.range(self.base).start
+        };
+        below + above.map(|range| range.end - range.start).sum::<u64>()
+    }
+    /// When the last packet came.
+    pub const fn heard_at(&self) -> Option<Instant> {
+        self.heard_at
+    }
+    /// Grants another rate, which the server hears of with the next feedback; there is some at once where it is a lower one.
+    pub const fn set_grant(&mut self, grant: Option<BitRate>) {
+        self.receiving.grant = grant;
+    }
+    /// Whether the server is to hear at once that it may send less: others may send more already.
+    pub fn is_lowered(&self) -> bool {
+        matches!((self.receiving.grant, self.told_grant), (Some(grant), Some(told)) if grant < told)
+    }
+    /// What the server may send in a second.
+    pub const fn grant(&self) -> Option<BitRate> {
+        self.receiving.grant
+    }
+    /// Bytes of packets that it keeps of generations which are not complete.
+    pub fn held_bytes(&self) -> u64 {
+        let packets = |open: &Open<S>| match open {
+            Open::Lacking(decoder) => decoder.packets() as u64,
+            Open::Complete => 0,
+        };
+        self.open.iter().map(packets).sum::<u64>() * u64::from(self.receiving.layout.block_bytes())
+    }
+    /// The share of packets that begin a loss event.
+    pub fn loss_rate(&self) -> f64 {
+        self.tfrc.loss_rate()
+    }
+
+    fn decoder(&self, generation: u32) -> Box<Decoder<S>> {
+        let (code, len) = (self.codes.of(generation).clone(), self.receiving.layout.block_bytes() as usize);
+        Box::new(match self.receiving.decoder {
+            DecoderKind::Standard => Decoder::Peeling(Peeling::standard(code, len)),
+            DecoderKind::Improved => Decoder::Peeling(Peeling::improved(code, len)),
+            DecoderKind::Inactivation => Decoder::Inactivation(Inactivation::new(code, len)),
+        })
+    }
+
+    /// Takes in a packet that came at `now`.
+    pub fn handle_packet(&mut self, now: Instant, packet: Packet<S>) {
+        let Receiving { layout, window, .. } = &self.receiving;
+        self.counts.packets += 1;
+        // A sequence number so far ahead that its gap would be all of the pull was not sent.
+        let is_far = packet.sequence.checked_sub(self.next).is_some_and(|ahead| ahead > 1 << 24)
+            || packet.sequence == u32::MAX;
+        if packet.payload.len() != layout.block_bytes() as usize
+            || packet.generation >= layout.generations()
+            || is_far
+        {
+            self.counts.malformed += 1;
+            return;
+        }
+        let bytes = packet.wire_len();
+        self.rtt = packet.rtt.or(self.rtt);
+        self.tfrc.handle_packet(
+            now,
+            &Arrival { sequence: packet.sequence.into(), bytes, sent_at: packet.sent_at, rtt: packet.rtt },
+        );
+        self.heard_at = Some(now);
+        self.silence = self.patience();
+        self.next = self.next.max(packet.sequence + 1);
+        let Some(at) = packet.generation.checked_sub(self.base).filter(|at| at < window) else {
+            self.counts.useless += 1;
+            return;
+        };
+        while self.open.len() <= at as usize {
+            let decoder = self.decoder(self.base + self.open.len() as u32);
+            self.open.push_back(Open::Lacking(decoder));
+        }
+        let open = &mut self.open[at as usize];
+        let Open::Lacking(decoder) = open else {
+            self.counts.useless += 1;
+            return;
+        };
+        if !decoder.push(packet.id, packet.payload) {
+            let blocks = self.receiving.layout.blocks(packet.generation);
+            if decoder.packets() as u64 >= packets_max(self.receiving.decoder, blocks) {
+                self.counts.malformed += 1;
+                self.open[at as usize] = Open::Lacking(self.decoder(packet.generation));
+            }
+            return;
+        }
+        if let Open::Lacking(decoder) = std::mem::replace(open, Open::Complete) {
+            let blocks = decoder.into_blocks().expect("a decoder that is complete has its blocks");
+            self.complete.push_back((packet.generation, blocks));
+        }
+        while matches!(self.open.front(), Some(Open::Complete)) {
+            self.open.pop_front();
+            self.base += 1;
+        }
+    }
+
+    /// A generation that has become complete, with its blocks, the last of them padded.
+    pub fn poll_complete(&mut self) -> Option<(u32, Vec<S>)> {
+        self.complete.pop_front()
+    }
+
+    /// What the server is to be told at `now`, if there is something.
+    pub fn poll_feedback(&mut self, now: Instant) -> Option<Feedback> {
+        let is_silent = self.silent_at().is_some_and(|at| at <= now);
+        if self.earliest().is_some_and(|at| at > now) && !is_silent {
+            return None;
+        }
+        let report = self.tfrc.poll_report(now);
+        // Told once a round trip, a server would send two round trips' worth from one window.
+        let has_moved = self.base - self.told_base > self.receiving.window / WINDOW_STEPS;
+        if report.is_none() && !is_silent && !has_moved && !self.is_lowered() {
+            return None;
+        }
+        if is_silent {
+            self.silence = (self.silence * 2).min(SILENCE_MAX);
+        }
+        self.told_at = Some(now);
+        (self.told_packets, self.told_loss) = (self.counts.packets, self.tfrc.loss_rate());
+        (self.told_base, self.told_grant) = (self.base, self.receiving.grant);
+        self.counts.feedbacks += 1;
+        let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).collect();
+        if lacks.is_empty() && !self.is_complete() {
+            // Nothing of the next generation has come.
+            lacks.push(self.receiving.layout.blocks(self.base).min(u16::MAX.into()) as u16);
+        }
+        Some(Feedback {
+            pull: self.receiving.pull,
+            next: self.next,
+            report,
+            grant: self.receiving.grant,
+            base: self.base,
+            lacks,
+        })
+    }
+
+    /// When feedback may leave next.
+    fn earliest(&self) -> Option<Instant> {
+        let every = self.receiving.feedback_every;
+        // The first packets give the server its round trip; a loss is told at once. Who is granted nothing finds its rate by
+        // feedback and has it every round trip.
+        let waits = self.receiving.mode == Mode::Counted
+            && self.receiving.grant.is_some()
+            && self.told_packets > 1
+            && self.counts.packets < self.told_packets + FEEDBACK_PACKETS
+            && self.tfrc.loss_rate() <= self.told_loss;
+        Some(self.told_at? + if waits { every.max(FEEDBACK_GAP_MAX) } else { every })
+    }
+
+    /// How long nothing may come while packets are on their way.
+    fn patience(&self) -> Duration {
+        let gap = self.receiving.grant.map_or(Duration::ZERO, |grant| {
+            let bytes = Packet::<S>::HEADER_BYTES + self.receiving.layout.block_bytes();
+            grant.transmit_time(ByteCount::new(bytes.into()))
+        });
+        self.rtt.map_or(SILENCE_FIRST, |rtt| rtt * 2).max(gap * 3).max(self.receiving.feedback_every)
+    }
+
+    /// When silence is to be broken.
+    fn silent_at(&self) -> Option<Instant> {
+        if self.is_complete() || self.receiving.mode == Mode::Lttp {
+            return None;
+        }
+        let since = self.heard_at?.max(self.told_at?);
+        Some(since + self.silence)
+    }
+
+    /// When to call [`Receiver::poll_feedback`] next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.is_complete() {
+            return None;
+        }
+        let report =
+            self.tfrc.poll_timeout().map(|at| self.earliest().map_or(at, |earliest| at.max(earliest)));
+        report.into_iter().chain(self.silent_at()).min()
+    }
+}
+
+impl<S: Symbol> Open<S> {
+    fn lacks(&self) -> u16 {
+        match self {
+            Self::Complete => 0,
+            Self::Lacking(decoder) => decoder.lacks().clamp(1, u16::MAX.into()) as u16,
+        }
+    }
+}
+
+impl<S: Symbol> Decoder<S> {
+    fn push(&mut self, id: u32, symbol: S) -> bool {
+        match self {
+            Self::Peeling(decoder) => decoder.push(id, symbol),
+            Self::Inactivation(decoder) => decoder.push(id, symbol),
+        }
+    }
+    fn packets(&self) -> usize {
+        match self {
+            Self::Peeling(decoder) => decoder.packets(),
+            Self::Inactivation(decoder) => decoder.packets(),
+        }
+    }
+    fn lacks(&self) -> usize {
+        match self {
+            Self::Peeling(decoder) => decoder.lacks(),
+            Self::Inactivation(decoder) => decoder.lacks(),
+        }
+    }
+    fn into_blocks(self) -> Option<Vec<S>> {
+        match self {
+            Self::Peeling(decoder) => decoder.into_blocks(),
+            Self::Inactivation(decoder) => decoder.into_blocks(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_endpoint::Bytes;
+
+    /// #17: a server that cut 4 GiB into as many generations made the client walk them all, for ten seconds, at a pull's end.
+    #[test]
+    fn what_lacks_of_endless_generations_is_a_few_runs() {
+        let layout = Layout::new(u32::MAX.into(), 1, 1).expect("within limits");
+        let generations = layout.generations();
+        let mut receiver = Receiver::<Bytes>::new(Receiving {
+            pull: PullId(0),
+            layout,
+            mode: Mode::Counted,
+            decoder: DecoderKind::Inactivation,
+            window: 4,
+            feedback_every: Duration::ZERO,
+            grant: None,
+        });
+        let all = 0..generations;
+        assert!(receiver.incomplete().eq([all]));
+        for (sequence, generation) in [0, 3].into_iter().enumerate() {
+            let sequence = sequence as u32;
+            let packet = Packet {
+                pull: PullId(0),
+                sequence,
+                sent_at: Instant::ZERO,
+                rtt: None,
+                generation,
+                id: 0,
+                payload: Bytes::from_static(b"x"),
+            };
+            receiver.handle_packet(Instant::ZERO, packet);
+        }
+        // Iterators are counted by their steps: none is longer than the window and one.
+        assert!(receiver.incomplete().eq([1..2, 2..3, 4..generations]));
+    }
+}

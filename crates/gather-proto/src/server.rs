@@ -1,0 +1,358 @@
+//! What one client gets from a server: answers its requests, and shares out what may leave among its pulls.
+//!
+//! The machine holds no object: it asks what an object is ([`ServerEvent::Asked`]) and for the blocks of generations
+//! ([`Server::poll_wanted`]), and forgets them once they are sent and confirmed. What a client can make it hold, and send,
+//! is bounded by [`ServerConfig`]. It sends nothing before a request has come on the control channel.
+
+use crate::config::ServerConfig;
+use crate::layout::Layout;
+use crate::mode::Mode;
+use crate::msg::{self, Accepted, Control, Feedback, Packet, PullId, Request, WINDOW_MAX};
+use crate::sender::{Sender, SenderEvent, Sending, generation_bytes};
+use anabranch_codes::Symbol;
+use anabranch_units::{ByteCount, Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+
+/// The longest time that a server waits before a pull's first packet.
+const START_AFTER_MAX: Duration = Duration::from_secs(10);
+
+/// An object, as its holder answers for it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// All its bytes.
+    pub object_bytes: u64,
+    /// The id of the first packet in [`Mode::Lttp`]: drawn at random, so that two servers do not send the same sums. In
+    /// [`Mode::Counted`] ids begin with the blocks.
+    pub first_id: u32,
+}
+
+/// What pulls take of the memory that a client may have.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of one generation of each pull: what each may always hold.
+    pub least: u64,
+    /// Bytes of the generations that are held or asked for, and of packets that are remembered.
+    pub wanted: u64,
+    /// The greater of the two, of each pull.
+    pub reserved: u64,
+}
+
+impl std::ops::Add for Usage {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            least: self.least + other.least,
+            wanted: self.wanted + other.wanted,
+            reserved: self.reserved + other.reserved,
+        }
+    }
+}
+
+/// What a server tells its user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerEvent {
+    /// A client wants an object: [`Server::offer`] or [`Server::refuse`] is the answer.
+    Asked {
+        /// The pull.
+        pull: PullId,
+        /// The object's name, as the client gave it: not to be trusted.
+        object: String,
+    },
+    /// A pull is over: the client has it all, or said stop.
+    Complete {
+        /// The pull.
+        pull: PullId,
+        /// Packets that were sent.
+        packets: u32,
+    },
+    /// A pull is over as nothing was heard of its client.
+    GaveUp {
+        /// The pull.
+        pull: PullId,
+    },
+}
+
+/// A server, towards one client.
+#[derive(Debug)]
+pub struct Server<S> {
+    config: ServerConfig,
+    /// What the same client has of other servers in this process.
+    others: Usage,
+    /// Requests that the user has not answered.
+    asked: BTreeMap<PullId, (Instant, Request)>,
+    pulls: BTreeMap<PullId, Pull<S>>,
+    control: VecDeque<Control>,
+    events: VecDeque<ServerEvent>,
+    /// When the next datagram may leave, where all together are limited.
+    next_at: Instant,
+    /// The pull that had its turn last.
+    last: Option<PullId>,
+}
+
+#[derive(Debug)]
+struct Pull<S> {
+    sender: Sender<S>,
+    /// Where the range begins in the object.
+    start: u64,
+}
+
+impl<S: Symbol> Server<S> {
+    /// A server that has not heard of its client.
+    pub const fn new(config: ServerConfig) -> Self {
+        Self {
+            config,
+            others: Usage { least: 0, wanted: 0, reserved: 0 },
+            asked: BTreeMap::new(),
+            pulls: BTreeMap::new(),
+            control: VecDeque::new(),
+            events: VecDeque::new(),
+            next_at: Instant::ZERO,
+            last: None,
+        }
+    }
+
+    /// Whether nothing is asked and nothing is sent.
+    pub fn is_idle(&self) -> bool {
+        self.asked.is_empty() && self.pulls.is_empty()
+    }
+
+    /// Bytes of blocks that it holds, with what each takes beside them; at most [`ServerConfig::memory_max`].
+    pub fn held_bytes(&self) -> u64 {
+        self.pulls.values().map(|pull| pull.sender.held_bytes()).sum()
+    }
+
+    /// What its pulls take of the client's memory.
+    pub fn usage(&self) -> Usage {
+        self.pulls.values().fold(Usage::default(), |sum, pull| {
+            let (least, wanted) = (pull.sender.generation_bytes(), pull.sender.wanted_bytes());
+            sum + Usage { least, wanted, reserved: least.max(wanted) }
+        })
+    }
+
+    /// Says what the client's other connections take: all of them share its memory.
+    pub const fn set_others(&mut self, others: Usage) {
+        self.others = others;
+    }
+
+    /// Takes in a message of the client. What only a server says is ignored.
+    pub fn handle_control(&mut self, now: Instant, message: Control) {
+        match message {
+            Control::Pull(request) => self.ask(now, request),
+            Control::Stop { pull } => {
+                self.asked.remove(&pull);
+                if let Some(pull) = self.pulls.get_mut(&pull) {
+                    pull.sender.stop();
+                }
+                self.sweep();
+            }
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self, now: Instant, request: Request) {
+        let pull = request.pull;
+        let count = self.asked.len() + self.pulls.len();
+        let limit = self.config.pulls_max;
+        if self.asked.contains_key(&pull) || self.pulls.contains_key(&pull) {
+            return self.refuse(pull, format!("pull {} is under way", pull.0));
+        }
+        if count >= limit {
+            return self.refuse(pull, format!("{count} pulls at once: at most {limit} allowed to a client"));
+        }
+        if request.window == 0 || request.window > WINDOW_MAX {
+            let window = request.window;
+            return self.refuse(pull, format!("window of {window} generations: must be 1 to {WINDOW_MAX}"));
+        }
+        if request.start_after > START_AFTER_MAX {
+            let seconds = request.start_after.as_secs_f64();
+            return self.refuse(pull, format!("a start after {seconds} s: at most 10 s"));
+        }
+        self.events.push_back(ServerEvent::Asked { pull, object: request.object.clone() });
+        self.asked.insert(pull, (now, request));
+    }
+
+    /// Accepts a pull that was asked for.
+    pub fn offer(&mut self, now: Instant, pull: PullId, offer: Offer) {
+        let Some((asked_at, request)) = self.asked.remove(&pull) else { return };
+        let whole = offer.object_bytes;
+        let end = request.length.map_or(whole, |length| request.start.saturating_add(length));
+        if request.start > whole || end > whole {
+            let start = request.start;
+            return self.refuse(pull, format!("bytes {start} to {end}: the object has {whole}"));
+        }
+        let bytes = end - request.start;
+        // A short range needs no block as long as it might be.
+        let longest = request.block_bytes.min(self.config.block_bytes_max);
+        let block_bytes = u64::from(longest).min(bytes.max(1)) as u32;
+        let least = self.config.block_bytes_min;
+        if u64::from(block_bytes) < u64::from(least).min(bytes) {
+            return self.refuse(pull, format!("blocks of {block_bytes} B: must be at least {least} B"));
+        }
+        let blocks_max = match request.mode {
+            Mode::Counted => request.blocks_max,
+            // The paper codes over all of what is asked for.
+            Mode::Lttp => bytes.div_ceil(block_bytes.max(1).into()).clamp(1, u32::MAX.into()) as u32,
+        };
+        let layout = match Layout::new(bytes, block_bytes, blocks_max) {
+            Ok(layout) => layout,
+            Err(error) => return self.refuse(pull, error.to_string()),
+        };
+        let generation = generation_bytes::<S>(block_bytes, layout.blocks_max());
+        // Each pull may always hold one.
+        let others = (self.usage() + self.others).least;
+        let most = self.config.memory_max.as_u64();
+        if others + generation > most {
+            let reason = format!(
+                "generations of {generation} B: other pulls have {others} of the {most} B that a client may: ask for fewer \
+                 blocks to each, or for less at once"
+            );
+            return self.refuse(pull, reason);
+        }
+        let sending = Sending {
+            pull,
+            mode: request.mode,
+            window: request.window,
+            grant: request.grant,
+            start: asked_at.max(now) + request.start_after,
+            rtt: request.rtt,
+            give_up: self.config.give_up,
+            quantum: self.config.quantum,
+            first_id: if request.mode == Mode::Lttp { offer.first_id } else { 0 },
+            layout,
+        };
+        self.control.push_back(Control::Accepted(Accepted {
+            pull,
+            object_bytes: whole,
+            bytes,
+            block_bytes,
+            blocks_max,
+        }));
+        self.pulls.insert(pull, Pull { sender: Sender::new(now, sending), start: request.start });
+        self.sweep();
+    }
+
+    /// Refuses a pull that was asked for; `reason` is one line for the client's user.
+    pub fn refuse(&mut self, pull: PullId, reason: String) {
+        self.asked.remove(&pull);
+        self.control.push_back(Control::Refused { pull, reason: msg::reason(reason) });
+    }
+
+    /// Ends a pull that cannot go on.
+    pub fn fail(&mut self, pull: PullId, reason: String) {
+        if self.pulls.remove(&pull).is_some() {
+            self.control.push_back(Control::GaveUp { pull, reason: msg::reason(reason) });
+        }
+    }
+
+    /// The bytes of an object that are to be supplied soon, with the pull and generation they are for.
+    pub fn poll_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
+        // A generation of each pull has its room, once those who were there before have made it; what is left goes to whoever
+        // is first.
+        let most = self.config.memory_max.as_u64();
+        let all = self.usage() + self.others;
+        let (free, unreserved) = (most.saturating_sub(all.wanted), most.saturating_sub(all.reserved));
+        self.pulls.iter_mut().find_map(|(id, pull)| {
+            let sender = &mut pull.sender;
+            let room = if sender.holds_nothing() { free } else { unreserved };
+            if sender.generation_bytes() > room {
+                return None;
+            }
+            let generation = sender.poll_wanted()?;
+            let range = pull.sender.layout().range(generation);
+            Some((*id, generation, pull.start + range.start..pull.start + range.end))
+        })
+    }
+
+    /// Whether some pull waits for memory that others have: [`Server::poll_wanted`] may give more once they have given it back.
+    pub fn is_short(&self) -> bool {
+        self.pulls.values().any(|pull| pull.sender.holds_nothing())
+    }
+
+    /// Bits of datagrams that all pulls together may send in a second now, where a client's grants and TFRC decide.
+    pub fn allowed_bps(&self) -> f64 {
+        self.pulls.values().fold(0.0, |sum, pull| sum + pull.sender.rate_bytes_per_s() * 8.0)
+    }
+
+    /// The length of a pull's blocks, while there is such a pull.
+    pub fn block_bytes(&self, pull: PullId) -> Option<u32> {
+        self.pulls.get(&pull).map(|pull| pull.sender.layout().block_bytes())
+    }
+
+    /// Gives a generation's blocks; see [`Sender::supply`]. What is not wanted any more is dropped.
+    pub fn supply(&mut self, pull: PullId, generation: u32, blocks: Vec<S>) {
+        if let Some(pull) = self.pulls.get_mut(&pull) {
+            pull.sender.supply(generation, blocks);
+        }
+    }
+
+    /// Takes in what the client says of a pull's packets.
+    pub fn handle_feedback(&mut self, now: Instant, feedback: &Feedback) {
+        if let Some(pull) = self.pulls.get_mut(&feedback.pull) {
+            pull.sender.handle_feedback(now, feedback);
+            if pull.sender.is_over() {
+                self.sweep();
+            }
+        }
+    }
+
+    /// The next packet that is due; pulls take turns.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet<S>> {
+        if self.config.rate_max.is_some() && self.next_at > now + self.config.quantum {
+            return None;
+        }
+        // From the one behind the last on, and then from the first.
+        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let (id, packet) = [after, Bound::Unbounded].into_iter().find_map(|from| {
+            let mut pulls = self.pulls.range_mut((from, Bound::Unbounded));
+            pulls.find_map(|(id, pull)| Some((*id, pull.sender.poll_transmit(now)?)))
+        })?;
+        self.last = Some(id);
+        if let Some(rate) = self.config.rate_max {
+            let bytes = Packet::<S>::HEADER_BYTES as usize + packet.payload.len();
+            let size = ByteCount::new(bytes as u64);
+            self.next_at = self.next_at.max(now) + rate.transmit_time(size);
+        }
+        Some(packet)
+    }
+
+    /// The next message for the client.
+    pub fn poll_control(&mut self) -> Option<Control> {
+        self.control.pop_front()
+    }
+    /// What the user is to know or to do.
+    pub fn poll_event(&mut self) -> Option<ServerEvent> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`Server::handle_timeout`] and [`Server::poll_transmit`] next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let due = self.pulls.values().filter_map(|pull| pull.sender.poll_timeout()).min()?;
+        Some(if self.config.rate_max.is_some() { due.max(self.next_at) } else { due })
+    }
+
+    /// Tells that `now` has come.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.pulls.values_mut().for_each(|pull| pull.sender.handle_timeout(now));
+        self.sweep();
+    }
+
+    /// Takes away pulls that are over.
+    fn sweep(&mut self) {
+        let Self { pulls, events, control, .. } = self;
+        pulls.retain(|id, pull| {
+            match pull.sender.poll_event() {
+                None => return true,
+                Some(SenderEvent::Complete) => {
+                    events.push_back(ServerEvent::Complete { pull: *id, packets: pull.sender.sent() });
+                }
+                Some(SenderEvent::GaveUp) => {
+                    let reason = "nothing was heard of the client".to_owned();
+                    control.push_back(Control::GaveUp { pull: *id, reason });
+                    events.push_back(ServerEvent::GaveUp { pull: *id });
+                }
+            }
+            false
+        });
+    }
+}

@@ -1,0 +1,492 @@
+//! `gather` in the simulator: a scenario's workload in which the protocol's own machines answer one client.
+//!
+//! Control messages travel on simulated TCP connections that stand before the first round, as TLS records; packets and feedback
+//! as datagrams with the size that they have on a wire. Blocks are lengths. In LTTP's mode a packet names its blocks as the
+//! paper does, by a byte for its degree and one for each block (section V-D), and nothing is encrypted.
+//!
+//! Ideal, beside real programs: coding and hashing take no time, objects are at hand. Read [`Gather`] and [`Gathering`] first.
+
+mod settings;
+
+use crate::msg::{Control, Feedback, Packet};
+use crate::{
+    Client, ClientConfig, ClientEvent, Mode, Offer, Piece, Server, ServerConfig, ServerEvent, ServerId,
+};
+use anabranch_codes::lt::{Code, Params};
+use anabranch_endpoint::{Len, Message as _, Payload as _};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::system::{System, SystemPlan};
+use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec};
+use anabranch_sim::{Network, PlanError, WorkloadRow};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
+use settings::Settings;
+use std::collections::VecDeque;
+
+pub use settings::plan;
+
+/// What TLS 1.3 adds to a record (RFC 8446 section 5.2).
+const RECORD_BYTES: u64 = 22;
+/// Datagrams on their way that are remembered of a channel; the oldest of more have been lost.
+const FLIGHT_MAX: usize = 1 << 15;
+/// The client's timer; servers' follow.
+const CLIENT: u16 = 0;
+
+/// `gather` in scenarios.
+#[derive(Copy, Clone, Debug)]
+pub struct Simulated;
+
+impl System for Simulated {
+    fn kind(&self) -> &'static str {
+        "gather"
+    }
+    fn plan(
+        &self,
+        workload: &SystemWorkload,
+        network: &Network,
+        field: &str,
+    ) -> Result<Box<dyn SystemPlan>, PlanError> {
+        Ok(Box::new(settings::plan(workload, network, field)?))
+    }
+}
+
+/// A workload, looked up.
+#[derive(Debug)]
+pub struct Gather {
+    settings: Settings,
+    client: u16,
+    link: BitRate,
+    config: ClientConfig,
+    server_config: ServerConfig,
+    priorities: Vec<u8>,
+}
+
+impl Gather {
+    /// The host that asks.
+    pub const fn client(&self) -> u16 {
+        self.client
+    }
+    /// The hosts that answer in a run with this seed.
+    pub fn servers(&self, network: &Network, seed: Seed) -> Vec<u16> {
+        let draw = self.settings.random_servers.then_some(seed);
+        network.servers(self.client, self.settings.servers, draw)
+    }
+    /// Bytes from each of them in a round.
+    pub const fn block(&self) -> ByteCount {
+        self.settings.block
+    }
+    /// Rounds that do not count, and those that do.
+    pub const fn rounds(&self) -> (u32, u32) {
+        (self.settings.warmup_rounds, self.settings.rounds)
+    }
+    /// What the client knows of its last hop.
+    pub fn link(&self) -> Option<BitRate> {
+        self.config.link
+    }
+    /// A setting that real programs cannot be told, if one is set.
+    pub fn only_simulated(&self) -> Option<&'static str> {
+        self.settings.only_simulated()
+    }
+}
+
+impl SystemPlan for Gather {
+    fn app(&self, network: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError> {
+        let servers = self.servers(network, seed);
+        Ok(Box::new(Gathering::new(self, &servers, seed)))
+    }
+    fn has_end(&self) -> bool {
+        true
+    }
+    fn priorities(&self) -> &[u8] {
+        &self.priorities
+    }
+}
+
+/// Rounds of pulls under way in one run.
+#[derive(Debug)]
+pub struct Gathering {
+    settings: Settings,
+    host: u16,
+    link: BitRate,
+    client: Client<Len>,
+    client_armed_at: Option<Instant>,
+    servers: Vec<ServerSide>,
+    /// The first server's stream, and its channel; the others' follow, by turns.
+    first_flow: u32,
+    /// Connections that do not stand yet.
+    connecting: usize,
+    rounds_left: u32,
+    warmup_left: u32,
+    began_at: Instant,
+    rounds: Vec<(Instant, Instant)>,
+    ended_at: Option<Instant>,
+    /// Draws the first packets' ids in LTTP's mode.
+    random: RandomStream,
+    /// The code of a block in LTTP's mode, to say how many blocks a packet names.
+    code: Option<Code>,
+    neighbours: Vec<u32>,
+    /// Packets that servers have sent, and the blocks that those of LTTP's mode name, all together.
+    sent: u64,
+    named: u64,
+    /// The longest time that a connection took to stand.
+    rtt: Duration,
+}
+
+#[derive(Debug)]
+struct ServerSide {
+    host: u16,
+    machine: Server<Len>,
+    armed_at: Option<Instant>,
+    opened_at: Instant,
+    packets: Flight<Packet<Len>>,
+    feedback: Flight<Feedback>,
+    to_server: Stream,
+    to_client: Stream,
+}
+
+/// Messages on one direction of a stream.
+#[derive(Debug, Default)]
+struct Stream {
+    /// With their bytes on the wire.
+    messages: VecDeque<(Control, u64)>,
+    /// Bytes that have come of the first.
+    bytes: u64,
+}
+
+impl Stream {
+    fn push(&mut self, message: Control) -> u64 {
+        let mut encoded = Vec::new();
+        message.encode_framed(&mut encoded);
+        let bytes = encoded.len() as u64 + RECORD_BYTES;
+        self.messages.push_back((message, bytes));
+        bytes
+    }
+    /// The first message, if it is whole.
+    fn pop(&mut self) -> Option<Control> {
+        let (_, bytes) = self.messages.front().filter(|(_, bytes)| *bytes <= self.bytes)?;
+        self.bytes -= bytes;
+        self.messages.pop_front().map(|(message, _)| message)
+    }
+}
+
+/// What datagrams say, by their numbers, while they are on their way.
+#[derive(Debug)]
+struct Flight<M> {
+    first: u64,
+    messages: VecDeque<Option<M>>,
+}
+
+impl<M> Flight<M> {
+    const fn new() -> Self {
+        Self { first: 0, messages: VecDeque::new() }
+    }
+    /// Keeps a message, and says its number.
+    fn push(&mut self, message: M) -> u64 {
+        if self.messages.len() == FLIGHT_MAX {
+            self.messages.pop_front();
+            self.first += 1;
+        }
+        self.messages.push_back(Some(message));
+        self.first + self.messages.len() as u64 - 1
+    }
+    fn take(&mut self, number: u64) -> Option<M> {
+        let message = self.messages.get_mut(number.checked_sub(self.first)? as usize)?.take();
+        while matches!(self.messages.front(), Some(None)) {
+            self.messages.pop_front();
+            self.first += 1;
+        }
+        message
+    }
+}
+
+impl Gathering {
+    fn new(plan: &Gather, servers: &[u16], seed: Seed) -> Self {
+        let mut client =
+            Client::new(plan.config.clone()).expect("a scenario's settings are checked before it runs");
+        let settings = plan.settings.clone();
+        let servers = servers.iter().map(|host| {
+            client.add_server();
+            ServerSide {
+                host: *host,
+                machine: Server::new(plan.server_config.clone()),
+                armed_at: None,
+                opened_at: Instant::ZERO,
+                packets: Flight::new(),
+                feedback: Flight::new(),
+                to_server: Stream::default(),
+                to_client: Stream::default(),
+            }
+        });
+        let servers: Vec<ServerSide> = servers.collect();
+        let blocks = settings.block.as_u64().div_ceil(settings.symbol.as_u64()) as usize;
+        let code = (settings.mode == Mode::Lttp).then(|| Code::new(blocks, &Params::LTTP).ok()).flatten();
+        Self {
+            host: plan.client,
+            link: plan.link,
+            client,
+            client_armed_at: None,
+            connecting: servers.len(),
+            servers,
+            first_flow: 0,
+            rounds_left: settings.rounds + settings.warmup_rounds,
+            warmup_left: settings.warmup_rounds,
+            began_at: Instant::ZERO,
+            rounds: Vec::new(),
+            ended_at: None,
+            random: seed.stream("gather", 0),
+            code,
+            neighbours: Vec::new(),
+            sent: 0,
+            named: 0,
+            rtt: Duration::ZERO,
+            settings,
+        }
+    }
+
+    const fn stream(&self, server: usize) -> u32 {
+        self.first_flow + 2 * server as u32
+    }
+    const fn channel(&self, server: usize) -> u32 {
+        self.stream(server) + 1
+    }
+
+    fn connected(&mut self, cx: &mut AppCx<'_, '_>, server: usize) {
+        let rtt = cx.now() - self.servers[server].opened_at;
+        self.rtt = self.rtt.max(rtt);
+        let rtt = Some(rtt).filter(|rtt| *rtt > Duration::ZERO);
+        self.client.handle_connected(cx.now(), ServerId(server as u32), rtt);
+        self.connecting -= 1;
+        if self.connecting == 0 {
+            self.begin_round(cx);
+        }
+    }
+
+    fn begin_round(&mut self, cx: &mut AppCx<'_, '_>) {
+        self.rounds_left -= 1;
+        self.began_at = cx.now();
+        for server in 0..self.servers.len() {
+            let holders = vec![ServerId(server as u32)];
+            self.client.add(Piece { object: "block".to_owned(), ranges: None, holders });
+        }
+        self.client.begin(cx.now());
+        self.stir_client(cx);
+    }
+
+    /// Lets the client do all that it can do now.
+    fn stir_client(&mut self, cx: &mut AppCx<'_, '_>) {
+        while let Some((to, feedback)) = self.client.poll_transmit(cx.now()) {
+            let server = to.0 as usize;
+            let bytes = feedback.wire_len() + self.settings.seal_bytes() + self.settings.header_bytes;
+            let number = self.servers[server].feedback.push(feedback);
+            cx.send(self.channel(server), Side::Acceptor, number, bytes);
+        }
+        while let Some((to, message)) = self.client.poll_control() {
+            let server = to.0 as usize;
+            let bytes = self.servers[server].to_server.push(message);
+            cx.write(self.stream(server), Side::Opener, bytes);
+        }
+        while let Some(event) = self.client.poll_event() {
+            debug_assert!(
+                !matches!(event, ClientEvent::Failed { .. }),
+                "servers hold what they are asked for"
+            );
+        }
+        if self.client.is_done() && self.connecting == 0 && self.ended_at.is_none() {
+            match self.warmup_left.checked_sub(1) {
+                Some(left) => self.warmup_left = left,
+                None => self.rounds.push((self.began_at, cx.now())),
+            }
+            if self.rounds_left > 0 {
+                return self.begin_round(cx);
+            }
+            self.ended_at = Some(cx.now());
+        }
+        if let Some(at) = self.client.poll_timeout()
+            && self.client_armed_at.is_none_or(|armed| at < armed)
+        {
+            self.client_armed_at = Some(at);
+            cx.arm(at.max(cx.now()), CLIENT);
+        }
+    }
+
+    /// Lets a server do all that it can do now.
+    fn stir_server(&mut self, cx: &mut AppCx<'_, '_>, server: usize) {
+        let (stream, channel) = (self.stream(server), self.channel(server));
+        let now = cx.now();
+        let side = &mut self.servers[server];
+        while let Some(event) = side.machine.poll_event() {
+            if let ServerEvent::Asked { pull, .. } = event {
+                let first_id = self.random.next_u64() as u32;
+                let object_bytes = self.settings.block.as_u64();
+                side.machine.offer(now, pull, Offer { object_bytes, first_id });
+            }
+        }
+        while let Some((pull, generation, range)) = side.machine.poll_wanted() {
+            let Some(length) = side.machine.block_bytes(pull) else { break };
+            let blocks = (range.end - range.start).div_ceil(length.into()) as usize;
+            side.machine.supply(pull, generation, vec![Len(length as usize); blocks]);
+        }
+        while let Some(message) = side.machine.poll_control() {
+            let bytes = side.to_client.push(message);
+            cx.write(stream, Side::Acceptor, bytes);
+        }
+        while let Some(packet) = side.machine.poll_transmit(now) {
+            let mut bytes = packet.wire_len() + self.settings.seal_bytes() + self.settings.header_bytes;
+            if let Some(code) = &self.code {
+                // A byte for the degree and one for each block, in place of the id.
+                code.neighbours(packet.id, &mut self.neighbours);
+                bytes = bytes - 4 + 1 + self.neighbours.len() as u32;
+                self.named += self.neighbours.len() as u64;
+            }
+            self.sent += 1;
+            let number = side.packets.push(packet);
+            cx.send(channel, Side::Opener, number, bytes);
+        }
+        if let Some(at) = side.machine.poll_timeout()
+            && side.armed_at.is_none_or(|armed| at < armed)
+        {
+            side.armed_at = Some(at);
+            cx.arm(at.max(now), server as u16 + 1);
+        }
+    }
+}
+
+impl App for Gathering {
+    fn start(&mut self, cx: &mut AppCx<'_, '_>) {
+        for server in 0..self.servers.len() {
+            let host = self.servers[server].host;
+            let priority = self.settings.priority;
+            let spec = StreamSpec {
+                from: self.host,
+                to: host,
+                links: [None; 2],
+                size: None,
+                priority,
+                is_control: true,
+            };
+            let stream = cx.open(&spec);
+            cx.open_channel(host, self.host, priority);
+            if server == 0 {
+                self.first_flow = stream;
+            }
+            self.servers[server].opened_at = cx.now();
+        }
+        if !cx.has_handshakes() {
+            for server in 0..self.servers.len() {
+                self.connected(cx, server);
+            }
+        }
+    }
+
+    fn on_stream(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, side: Side, event: StreamEvent) {
+        let server = (stream - self.first_flow) as usize / 2;
+        match (event, side) {
+            (StreamEvent::Connected, Side::Opener) => self.connected(cx, server),
+            (StreamEvent::Arrived { bytes }, Side::Opener) => {
+                cx.read(stream, side, bytes);
+                self.servers[server].to_client.bytes += bytes;
+                while let Some(message) = self.servers[server].to_client.pop() {
+                    self.client.handle_control(cx.now(), ServerId(server as u32), message);
+                }
+                self.stir_client(cx);
+            }
+            (StreamEvent::Arrived { bytes }, Side::Acceptor) => {
+                cx.read(stream, side, bytes);
+                let its = &mut self.servers[server];
+                its.to_server.bytes += bytes;
+                while let Some(message) = its.to_server.pop() {
+                    its.machine.handle_control(cx.now(), message);
+                }
+                self.stir_server(cx, server);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_datagram(&mut self, cx: &mut AppCx<'_, '_>, channel: u32, side: Side, number: u64) {
+        let server = (channel - self.first_flow) as usize / 2;
+        let its = &mut self.servers[server];
+        match side {
+            Side::Acceptor => {
+                let Some(packet) = its.packets.take(number) else { return };
+                cx.deliver(channel, packet.payload.len() as u64);
+                self.client.handle_packet(cx.now(), ServerId(server as u32), packet);
+                self.stir_client(cx);
+            }
+            Side::Opener => {
+                let Some(feedback) = its.feedback.take(number) else { return };
+                its.machine.handle_feedback(cx.now(), &feedback);
+                self.stir_server(cx, server);
+            }
+        }
+    }
+
+    fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, token: u16) {
+        let now = cx.now();
+        match token.checked_sub(1) {
+            None => {
+                if self.client_armed_at.take_if(|at| *at <= now).is_some() {
+                    self.client.handle_timeout(now);
+                    self.stir_client(cx);
+                }
+            }
+            Some(server) => {
+                let server = usize::from(server);
+                if self.servers[server].armed_at.take_if(|at| *at <= now).is_some() {
+                    self.servers[server].machine.handle_timeout(now);
+                    self.stir_server(cx, server);
+                }
+            }
+        }
+    }
+
+    fn end_warmup(&mut self) {}
+    fn ended_at(&self) -> Option<Instant> {
+        self.ended_at
+    }
+    fn allowed_bps(&self, flow: u32) -> Option<f64> {
+        // Streams and channels take turns.
+        let server = self.servers.get(flow.checked_sub(self.first_flow)? as usize / 2)?;
+        Some(server.machine.allowed_bps())
+    }
+    fn progress(&self) -> Option<f64> {
+        let all = self.settings.rounds + self.settings.warmup_rounds;
+        Some(f64::from(all - self.rounds_left) / f64::from(all))
+    }
+
+    fn report(&self, _: Duration, row: &mut WorkloadRow) {
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let bytes = self.settings.block.as_u64() * self.servers.len() as u64;
+        if self.rounds.is_empty() {
+            // The run's time was over first: what has come stands, packets that were of no use included.
+            return;
+        }
+        row.rounds(self.rounds.iter().map(|(began, ended)| us(*ended - *began)).collect(), bytes);
+        let all_rounds = self.settings.rounds + self.settings.warmup_rounds - self.rounds_left;
+        let blocks = bytes.div_ceil(self.settings.symbol.as_u64()).max(1) * u64::from(all_rounds.max(1));
+        row.more.insert("sent_packets_per_block", self.sent as f64 / blocks as f64);
+        row.more.insert("received_packets_per_block", self.client.counts().packets as f64 / blocks as f64);
+        if self.code.is_some() && self.sent > 0 {
+            // Table I of the paper: each packet that came has a byte for its degree and one for each block it names.
+            let pulls = f64::from(all_rounds.max(1)) * self.servers.len() as f64;
+            let (packets, degree) =
+                (self.client.counts().packets as f64 / pulls, self.named as f64 / self.sent as f64);
+            let came = packets * (self.settings.symbol.as_u64() as f64 + 1.0 + degree);
+            row.more.insert("received_packets_per_pull", packets);
+            row.more.insert("packets_degree_mean", degree);
+            row.more.insert("overhead_share", came / self.settings.block.as_u64() as f64 - 1.0);
+        }
+        // All blocks with their headers, at the rate of the last hop, after one round trip.
+        let packet = Packet::<Len>::HEADER_BYTES + self.settings.header_bytes + self.settings.seal_bytes();
+        let on_link = self.settings.block.as_u64()
+            + u64::from(packet) * self.settings.block.as_u64().div_ceil(self.settings.symbol.as_u64());
+        let ideal_us =
+            us(self.rtt) + on_link as f64 * self.servers.len() as f64 * 8e6 / self.link.as_bps() as f64;
+        row.more.insert("ideal_mbps", bytes as f64 * 8.0 / ideal_us);
+        if let Some(goodput) = row.goodput_mbps {
+            row.more.insert("of_ideal_share", goodput * ideal_us / (bytes as f64 * 8.0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

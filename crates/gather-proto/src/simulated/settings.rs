@@ -1,0 +1,163 @@
+//! What a scenario may say of a `gather` workload, and whether it makes sense on its network.
+
+use super::Gather;
+use crate::msg::SEAL_BYTES;
+use crate::{ClientConfig, DecoderKind, Mode, ServerConfig};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::{Network, PlanError};
+use anabranch_units::{BitRate, ByteCount, Duration};
+use serde::Deserialize;
+
+/// Bytes of headers of UDP and IPv4.
+const UDP_IP_BYTES: u32 = 28;
+/// The longest that a client or server waits in silence: longer than any run.
+const GIVE_UP: Duration = Duration::from_secs(100_000);
+
+/// A workload's settings.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Settings {
+    /// Who asks; host 0 without.
+    client: Option<String>,
+    /// How many answer: the hosts behind the client.
+    pub servers: usize,
+    /// Whether they are drawn from the run's seed among all other hosts instead.
+    pub random_servers: bool,
+    /// Bytes from each.
+    pub block: ByteCount,
+    /// How often, each time once all have come.
+    pub rounds: u32,
+    /// Rounds before those, which do not count.
+    pub warmup_rounds: u32,
+    /// Of the protocol's two.
+    pub mode: Mode,
+    /// How packets become blocks; LTTP's Algorithm 2 in its mode, elimination in ours.
+    pub decoder: Option<DecoderKind>,
+    /// Bytes of a block that is coded.
+    pub symbol: ByteCount,
+    /// The most such blocks to a generation.
+    pub generation: u32,
+    /// Generations that a pull keeps open.
+    pub window: u32,
+    /// Bytes of headers below the protocol's own.
+    pub header_bytes: u32,
+    /// Whether the client knows what its last hop carries.
+    pub knows_link: bool,
+    /// The share of it that is granted.
+    pub link_share: f64,
+    /// Strict priority of its packets.
+    pub priority: u8,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            client: None,
+            servers: 8,
+            random_servers: false,
+            block: ByteCount::kib(256),
+            rounds: 20,
+            warmup_rounds: 0,
+            mode: Mode::Counted,
+            decoder: None,
+            symbol: ByteCount::new(1_024),
+            generation: 256,
+            window: 16,
+            header_bytes: UDP_IP_BYTES,
+            knows_link: true,
+            link_share: ClientConfig::default().link_share,
+            priority: 1,
+        }
+    }
+}
+
+impl Settings {
+    /// What authentication adds to a datagram; the paper has none.
+    pub(super) fn seal_bytes(&self) -> u32 {
+        match self.mode {
+            Mode::Lttp => 0,
+            Mode::Counted => SEAL_BYTES,
+        }
+    }
+
+    /// See [`Gather::only_simulated`].
+    pub(super) fn only_simulated(&self) -> Option<&'static str> {
+        let usual = Self::default();
+        let set = [
+            (self.mode != usual.mode, "mode"),
+            (self.decoder.is_some(), "decoder"),
+            (self.symbol != usual.symbol, "symbol"),
+            (self.generation != usual.generation, "generation"),
+            (self.window != usual.window, "window"),
+            (self.header_bytes != usual.header_bytes, "header_bytes"),
+            (self.link_share.to_bits() != usual.link_share.to_bits(), "link_share"),
+            (self.priority != usual.priority, "priority"),
+        ];
+        set.into_iter().find_map(|(is_set, name)| is_set.then_some(name))
+    }
+
+    fn client_config(&self, link: BitRate) -> ClientConfig {
+        let decoder = match self.mode {
+            Mode::Lttp => DecoderKind::Improved,
+            Mode::Counted => DecoderKind::Inactivation,
+        };
+        ClientConfig {
+            mode: self.mode,
+            decoder: self.decoder.unwrap_or(decoder),
+            block_bytes: self.symbol.as_u64().try_into().unwrap_or(u32::MAX),
+            blocks_max: self.generation,
+            window: self.window,
+            pull_bytes: ClientConfig::default().pull_bytes,
+            pulls_max: self.servers,
+            block_bytes_safe: ClientConfig::default().block_bytes_safe,
+            link: (self.knows_link && self.mode == Mode::Counted).then_some(link),
+            link_share: self.link_share,
+            overhead_bytes: self.header_bytes + self.seal_bytes(),
+            feedback_every: Duration::ZERO,
+            give_up: GIVE_UP,
+        }
+    }
+}
+
+/// Looks a workload up, which messages call `field`.
+///
+/// Errors: a setting that is unknown or cannot be, more servers than hosts.
+pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Gather, PlanError> {
+    let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
+    let within = |name: &'static str, value: u64, least: u64, most: u64| {
+        let message = format!("{value}: must be {least} to {most}");
+        if (least..=most).contains(&value) { Ok(()) } else { Err(wrong(name, message)) }
+    };
+    let settings: Settings = workload.settings(field)?;
+    let hosts = network.hosts().len();
+    let client = settings.client.as_deref().map_or(Ok(0), |name| network.find_host(name));
+    let client = client.map_err(|message| wrong("client", message))?;
+    if !(1..hosts).contains(&settings.servers) {
+        let servers = settings.servers;
+        return Err(wrong(
+            "servers",
+            format!("{servers}: the network has {hosts} hosts, one of them the client"),
+        ));
+    }
+    within("rounds", settings.rounds.into(), 1, 1_000_000)?;
+    within("warmup_rounds", settings.warmup_rounds.into(), 0, 1_000_000)?;
+    within("block", settings.block.as_u64(), 1, 1 << 40)?;
+    within("symbol", settings.symbol.as_u64(), 1, 60_000)?;
+    within("header_bytes", settings.header_bytes.into(), 0, 1_000)?;
+    within("priority", settings.priority.into(), 0, 2)?;
+    let site = network.hosts()[usize::from(client)];
+    let topology = network.topology();
+    let rates = topology.links().iter().filter(|link| link.to == site).map(|link| link.properties.capacity);
+    let link = rates.max().ok_or_else(|| wrong("client", "no link leads to it".to_owned()))?;
+    let config = settings.client_config(link);
+    config.check().map_err(|error| wrong(error.setting, error.message))?;
+    let server_config = ServerConfig {
+        give_up: GIVE_UP,
+        // In the simulator blocks are lengths and take no memory.
+        memory_max: ByteCount::new(1 << 50),
+        block_bytes_min: 1,
+        ..ServerConfig::default()
+    };
+    let priorities = vec![settings.priority];
+    Ok(Gather { settings, client, link, config, server_config, priorities })
+}

@@ -1,0 +1,252 @@
+//! What comes from the other end may be anything: no panic, and no more memory than was configured.
+
+#![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
+
+use anabranch_codes::lt::Code;
+use anabranch_endpoint::Bytes;
+use anabranch_gather_proto::exercise::{exercise_client, exercise_server};
+use anabranch_gather_proto::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
+use anabranch_gather_proto::{
+    Client, ClientConfig, ClientEvent, DecoderKind, Mode, Offer, Piece, Server, ServerConfig, ServerId,
+};
+use anabranch_transport::tfrc::Report;
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use proptest::prelude::*;
+use std::path::Path;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_client_takes_whatever_servers_say(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+        exercise_client(&bytes);
+    }
+
+    #[test]
+    fn a_server_takes_whatever_a_client_says(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+        exercise_server(&bytes);
+    }
+}
+
+/// Names that begin with `bad` must be refused and all others read.
+#[test]
+fn corpus_replays() {
+    let replay = |target: &str, check: &dyn Fn(&str, &[u8])| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+        let entries = std::fs::read_dir(&folder).expect("the corpus is part of the repository");
+        let mut paths: Vec<_> = entries.map(|e| e.expect("the folder can be listed").path()).collect();
+        paths.sort();
+        for path in &paths {
+            let bytes = std::fs::read(path).expect("the corpus can be read");
+            let name = path.file_name().and_then(|n| n.to_str()).expect("corpus files have plain names");
+            check(name, &bytes);
+        }
+        assert!(paths.len() >= 2, "{}", folder.display());
+    };
+    replay("gather_msg", &|name, bytes| {
+        assert_eq!(anabranch_gather_proto::msg::exercise(bytes), !name.starts_with("bad"), "{name}");
+    });
+    replay("gather_machines", &|_, bytes| {
+        exercise_client(bytes);
+        exercise_server(bytes);
+    });
+}
+
+/// A client of one server that has accepted its only pull, of 200 bytes in blocks of 10.
+fn receiving(config: ClientConfig) -> (Client<Bytes>, ServerId) {
+    let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..config };
+    let mut client = Client::new(config).expect("a good configuration");
+    let server = client.add_server();
+    client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
+    client.handle_connected(Instant::ZERO, server, Some(Duration::from_us(100)));
+    let accepted =
+        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
+    client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
+    (client, server)
+}
+
+fn packet(sequence: u32, id: u32) -> Packet<Bytes> {
+    let payload = Bytes::from_static(&[7; 10]);
+    Packet { pull: PullId(0), sequence, sent_at: Instant::ZERO, rtt: None, generation: 0, id, payload }
+}
+
+/// Issue #4: sums that all lack one block were kept without end, as that block never follows from them.
+#[test]
+fn sums_that_lack_a_block_for_ever_are_not_kept_for_ever() {
+    for decoder in [DecoderKind::Inactivation, DecoderKind::Improved] {
+        let config = ClientConfig { pulls_max: 1, decoder, ..ClientConfig::default() };
+        let most = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..config.clone() };
+        let most = most.memory().as_u64();
+        let (mut client, server) = receiving(config);
+        let code = Code::systematic(20).expect("a good length");
+        let mut blocks = Vec::new();
+        let ids = (0..).filter(|id| {
+            code.neighbours(*id, &mut blocks);
+            !blocks.contains(&3)
+        });
+        for (sequence, id) in ids.take(10_000).enumerate() {
+            client.handle_packet(Instant::ZERO, server, packet(sequence as u32, id));
+            assert!(client.held_bytes() <= most, "{} B held, {most} B allowed", client.held_bytes());
+        }
+        // Elimination sees that a sum says nothing new; peeling begins the generation anew.
+        let anew = client.counts().malformed;
+        assert!(decoder == DecoderKind::Inactivation || anew >= 30, "{:?}", client.counts());
+    }
+}
+
+/// Issue #4: packets that came before their pull was described were kept whatever their length.
+#[test]
+fn packets_longer_than_was_asked_for_are_not_kept_while_a_pull_is_not_described() {
+    let config = ClientConfig { block_bytes: 10, window: 1, ..ClientConfig::default() };
+    let mut client = Client::new(config).expect("a good configuration");
+    let server = client.add_server();
+    client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
+    client.handle_connected(Instant::ZERO, server, None);
+    let long = Packet { payload: Bytes::from(vec![7; 11]), ..packet(0, 0) };
+    client.handle_packet(Instant::ZERO, server, long);
+    assert_eq!((client.held_bytes(), client.strays()), (0, 1));
+    (0..100).for_each(|id| client.handle_packet(Instant::ZERO, server, packet(id, id)));
+    assert_eq!((client.held_bytes(), client.strays()), (640, 37));
+}
+
+/// Issue #4: behind the last number that there is, counting overflowed.
+#[test]
+fn the_last_sequence_number_is_not_used() {
+    let (mut client, server) = receiving(ClientConfig::default());
+    let far = (1u64..).map(|n| (n << 24).min(u32::MAX.into()) as u32);
+    far.take(256).for_each(|sequence| client.handle_packet(Instant::ZERO, server, packet(sequence, 1)));
+    assert_eq!(client.counts().malformed, 1);
+    client.handle_packet(Instant::ZERO, server, packet(u32::MAX - 1, 2));
+    assert_eq!(client.counts().malformed, 1);
+}
+
+/// #17: a piece that was added after all its holders had gone waited for them for ever.
+#[test]
+fn a_piece_of_servers_that_are_gone_already_fails_and_says_why() {
+    let mut client = Client::<Bytes>::new(ClientConfig::default()).expect("a good configuration");
+    let servers = [client.add_server(), client.add_server()];
+    client.handle_lost(Instant::ZERO, servers[0], "away");
+    client.handle_connected(Instant::ZERO, servers[1], None);
+    client.handle_lost(Instant::ZERO, servers[1], "gone");
+    let piece = client.add(Piece { object: "x".into(), ranges: None, holders: servers.into() });
+    client.begin(Instant::ZERO);
+    let Some(ClientEvent::Failed { piece: failed, failures }) = client.poll_event() else {
+        panic!("it fails")
+    };
+    let reasons: Vec<&str> = failures.iter().map(|failure| failure.reason.as_str()).collect();
+    assert_eq!((failed, reasons), (piece, vec!["away", "gone"]));
+    assert!(client.is_done());
+}
+
+/// Issue #4: less than a bit a second for each pull was granted as none, whose packets take for ever.
+#[test]
+fn every_pull_is_granted_something() {
+    let link = Some(BitRate::bps(1_000));
+    let config = ClientConfig { link, block_bytes: 10, pulls_max: 2_000, ..ClientConfig::default() };
+    let mut client = Client::<Bytes>::new(config).expect("a good configuration");
+    let server = client.add_server();
+    for _ in 0..2_000 {
+        client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
+    }
+    client.handle_connected(Instant::ZERO, server, None);
+    let accepted =
+        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 256 };
+    client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
+    client.handle_packet(Instant::ZERO, server, packet(0, 0));
+    let (_, feedback) = client.poll_transmit(Instant::ZERO).expect("the first packet is reported");
+    assert_eq!(feedback.grant, Some(BitRate::bps(1)));
+}
+
+/// What a server answers to a request for all of an object of so many bytes.
+fn ask(
+    server: &mut Server<Bytes>,
+    pull: u32,
+    block_bytes: u32,
+    blocks_max: u32,
+    object_bytes: u64,
+) -> Control {
+    let request = Request {
+        pull: PullId(pull),
+        object: "x".into(),
+        start: 0,
+        length: None,
+        mode: Mode::Counted,
+        block_bytes,
+        blocks_max,
+        window: 2,
+        grant: None,
+        start_after: Duration::ZERO,
+        rtt: None,
+    };
+    server.handle_control(Instant::ZERO, Control::Pull(request));
+    server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes, first_id: 0 });
+    server.poll_control().expect("an answer")
+}
+
+/// #17: blocks of one byte, each held by 32 bytes, counted as one: a client had thirty times the memory that was allowed.
+#[test]
+fn a_block_counts_with_what_holds_it() {
+    let config = ServerConfig {
+        memory_max: ByteCount::new(100_000),
+        block_bytes_min: 1,
+        pulls_max: 1_000,
+        ..ServerConfig::default()
+    };
+    let mut server = Server::<Bytes>::new(config);
+    let accepted = (0..1_000)
+        .filter(|pull| matches!(ask(&mut server, *pull, 1, 1_000, 1 << 20), Control::Accepted(_)))
+        .count();
+    assert_eq!(accepted, 100_000 / (1_000 * (1 + size_of::<Bytes>())));
+    while let Some((pull, _, range)) = server.poll_wanted() {
+        let byte = Bytes::from_static(b"x");
+        server.supply(pull, 0, (range.start..range.end).map(|_| byte.clone()).collect());
+    }
+    assert_eq!(server.held_bytes(), accepted as u64 * 1_000 * (1 + size_of::<Bytes>() as u64));
+    // What the same client has of another server of the process counts as well.
+    let mut other = Server::<Bytes>::new(ServerConfig {
+        memory_max: ByteCount::new(100_000),
+        block_bytes_min: 1,
+        ..ServerConfig::default()
+    });
+    other.set_others(server.usage());
+    let Control::Refused { reason, .. } = ask(&mut other, 0, 1, 1_000, 1 << 20) else { panic!("no room") };
+    assert!(reason.contains("other pulls have"), "{reason}");
+}
+
+/// #17: short blocks made a server work and hold much for little.
+#[test]
+fn a_block_is_not_shorter_than_it_needs_to_be() {
+    let mut server = Server::<Bytes>::new(ServerConfig::default());
+    let Control::Refused { reason, .. } = ask(&mut server, 0, 511, 256, 100_000) else { panic!("too short") };
+    assert_eq!(reason, "blocks of 511 B: must be at least 512 B");
+    assert!(matches!(ask(&mut server, 1, 512, 256, 100_000), Control::Accepted(_)));
+    // All of what is short is one block.
+    let Control::Accepted(accepted) = ask(&mut server, 2, 1_000, 256, 3) else { panic!("short") };
+    assert_eq!(accepted.block_bytes, 3);
+    // Nor does a client take in needlessly many, blocks or generations.
+    for (block_bytes, blocks_max, is_taken) in [(512, 256, true), (511, 256, false), (512, 255, false)] {
+        let config = ClientConfig { block_bytes: 1_024, blocks_max: 256, ..ClientConfig::default() };
+        let mut client = Client::<Bytes>::new(config).expect("a good configuration");
+        let server = client.add_server();
+        client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
+        client.handle_connected(Instant::ZERO, server, None);
+        let accepted =
+            Accepted { pull: PullId(0), object_bytes: 1 << 32, bytes: 1 << 32, block_bytes, blocks_max };
+        client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
+        assert_eq!(client.pulls().count(), usize::from(is_taken), "{block_bytes} B, {blocks_max} blocks");
+    }
+}
+
+/// Issue #4: the sum of what a client says of its time overflowed.
+#[test]
+fn a_report_of_another_century_is_survived() {
+    let mut server = Server::<Bytes>::new(ServerConfig { block_bytes_min: 1, ..ServerConfig::default() });
+    assert!(matches!(ask(&mut server, 0, 10, 20, 200), Control::Accepted(_)));
+    let far = Duration::from_ns(u64::MAX / 1_000);
+    let report =
+        Report { sent_at: Instant::ZERO + far, delay: far, received_bytes_per_s: f64::MAX, loss_rate: 1.0 };
+    let (pull, report) = (PullId(0), Some(report));
+    let feedback = Feedback { pull, next: 0, report, grant: None, base: 0, lacks: vec![u16::MAX; 64] };
+    server.handle_feedback(Instant::ZERO, &feedback);
+    assert!(server.poll_timeout().is_some());
+}

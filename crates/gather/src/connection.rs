@@ -1,0 +1,247 @@
+//! A client's connection to one server: control messages over TLS, keys for datagrams.
+
+use crate::control::{Reader, farewell};
+use crate::targets::Holder;
+use anabranch_gather_proto::msg::Control;
+use anabranch_net::identity::{Guard, Identity};
+use anabranch_net::seal::{self, Channel, ChannelId};
+use anabranch_net::{socket, tls};
+use anabranch_units::text::printable;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+/// How long a server may take to answer.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// How often a server is greeted that drops the connection before it answers, and how long after another try.
+const GREETINGS: u32 = 5;
+const GREET_AGAIN: Duration = Duration::from_millis(20);
+/// How often a server hears that the client is there still: those that say nothing for minutes are sent away.
+const HERE_EVERY: Duration = Duration::from_secs(60);
+
+/// What a connection's reader hands on.
+#[derive(Debug)]
+pub enum Incoming {
+    /// It stands.
+    Connected(Box<Connected>),
+    /// The server says something; its words are fit to be shown.
+    Control(Control),
+    /// Datagrams have another channel from now on, as the last one's keys wear out.
+    Channel(Box<Channel>),
+    /// It is over, or never stood; why, in one line that begins with what the server did.
+    Lost(String),
+}
+
+/// A connection that stands.
+#[derive(Debug)]
+pub struct Connected {
+    /// The server's name, as its certificate says.
+    pub name: String,
+    /// Where it takes feedback.
+    pub datagrams_to: SocketAddr,
+    /// How datagrams are sealed and opened.
+    pub channel: Channel,
+    /// The channel before, whose last datagrams may be on their way.
+    pub last_channel: Option<Channel>,
+    /// Messages for it. Bounded by what a fetch asks: at most one question of a kind for each object, and two messages for
+    /// each pull.
+    pub control: mpsc::UnboundedSender<Control>,
+    /// How long TCP's handshake took.
+    pub rtt: Duration,
+}
+
+impl Connected {
+    /// What opens datagrams of a channel, if it is the last one or the one before.
+    pub fn opener(&mut self, id: Option<ChannelId>) -> Option<&mut seal::Opener> {
+        let all = [Some(&mut self.channel), self.last_channel.as_mut()];
+        all.into_iter()
+            .flatten()
+            .map(|channel| &mut channel.opener)
+            .find(|opener| Some(opener.channel()) == id)
+    }
+}
+
+/// Connects to `holder` and reads what it says; all of it goes to `incoming` with `server` beside it.
+pub async fn run(identity: Identity, holder: String, server: u32, incoming: mpsc::Sender<(u32, Incoming)>) {
+    let lost =
+        converse(&identity, &holder, server, &incoming).await.unwrap_or_else(|error| error.to_string());
+    // Nobody listens any more: the command is at its end.
+    let _ = incoming.send((server, Incoming::Lost(lost))).await;
+}
+
+/// Speaks with a server until the connection is over; why it is.
+async fn converse(
+    identity: &Identity,
+    holder: &str,
+    server: u32,
+    incoming: &mpsc::Sender<(u32, Incoming)>,
+) -> Result<String, ConnectError> {
+    let greeted = greet(identity, holder).await?;
+    let Greeted { mut reader, mut guard, name, channel, datagrams_to, rtt } = greeted;
+    let (control, mut messages) = mpsc::unbounded_channel();
+    let channel = seal::channel(reader.get_ref(), channel)?;
+    let connected = Connected { name, datagrams_to, channel, last_channel: None, control, rtt };
+    let hand_on = async |what| incoming.send((server, what)).await.map_err(|_| ConnectError::NotHeard);
+    hand_on(Incoming::Connected(Box::new(connected))).await?;
+    let mut here = tokio::time::interval(HERE_EVERY);
+    let gone = |error: io::Error| ConnectError::Gone(farewell(&error));
+    loop {
+        tokio::select! {
+            message = reader.next() => match message.map_err(gone)? {
+                Some(Control::Channel { channel }) => {
+                    let channel = seal::channel(reader.get_ref(), ChannelId(channel))?;
+                    hand_on(Incoming::Channel(Box::new(channel))).await?;
+                }
+                Some(Control::Goodbye { reason }) => {
+                    return Ok(format!("it closed the connection: {}", printable(&reason)));
+                }
+                Some(message) => hand_on(Incoming::Control(shown(message))).await?,
+                None => return Ok("it closed the connection".to_owned()),
+            },
+            message = messages.recv() => match message {
+                None => return Ok("nobody asks it for anything".to_owned()),
+                Some(first) => {
+                    let mut all = vec![first];
+                    while let Ok(next) = messages.try_recv() {
+                        all.push(next);
+                    }
+                    reader.write(all).await.map_err(gone)?;
+                }
+            },
+            _ = here.tick() => reader.write([Control::Here]).await.map_err(gone)?,
+            reason = guard.withdrawn() => return Ok(reason),
+        }
+    }
+}
+
+/// The message with reasons that are fit to be shown. Names stay: they are compared.
+fn shown(mut message: Control) -> Control {
+    let reason = match &mut message {
+        Control::Refused { reason, .. } | Control::GaveUp { reason, .. } => reason,
+        Control::Described { found: Err(reason), .. } | Control::ListEnd { next: Err(reason) } => reason,
+        _ => return message,
+    };
+    *reason = printable(reason).into_owned();
+    message
+}
+
+/// A server that has answered a greeting.
+pub struct Greeted {
+    /// What it says next.
+    pub reader: Reader<tokio_rustls::TlsStream<TcpStream>>,
+    /// Tells when the server is trusted no more.
+    guard: Guard,
+    /// Its name, as its certificate says, fit to be shown.
+    pub name: String,
+    /// The channel of its datagrams.
+    channel: ChannelId,
+    /// Where it takes feedback.
+    datagrams_to: SocketAddr,
+    /// How long TCP's handshake took.
+    rtt: Duration,
+}
+
+/// Why there is no connection to a server, or no longer: what the server did. Shown, it is one line without the server's
+/// name.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// It did not answer within so many seconds.
+    #[error("no answer in {0} s: deadline has elapsed")]
+    Silent(u64),
+    /// Its name leads nowhere.
+    #[error("no such host")]
+    NoSuchHost,
+    /// Nothing takes a connection there.
+    #[error("it cannot be reached ({0}): does `anabranch gather serve` run there?")]
+    Unreachable(io::ErrorKind),
+    /// One of the two does not trust the other's certificate: why.
+    #[error("{0}")]
+    Untrusted(String),
+    /// It closed the connection before it had answered the greeting, in its words.
+    #[error("it {0}")]
+    Dropped(String),
+    /// A server of another name answers.
+    #[error("server `{name}` answers there, not `{expected}`: check the address, or the name before the @")]
+    OtherName {
+        /// The name in its certificate.
+        name: String,
+        /// The one that was asked for.
+        expected: String,
+    },
+    /// It has no room for more clients: its words.
+    #[error("it lets nobody in now: {0}")]
+    Crowded(String),
+    /// It answers with something else than a welcome.
+    #[error("it does not answer as a server of this version does")]
+    OtherVersion,
+    /// It closed the connection in place of an answer.
+    #[error("it closed the connection: does it have this release?")]
+    Closed,
+    /// A connection that stood is over: what it did.
+    #[error("it {0}")]
+    Gone(String),
+    /// Datagrams cannot be sealed.
+    #[error(transparent)]
+    Seal(#[from] seal::SealError),
+    /// Nobody listens to what it says.
+    #[error("channel closed")]
+    NotHeard,
+}
+
+/// Connects to a server, and greets it; some times, where the server drops the connection first: one with many silent
+/// connections makes room by that.
+///
+/// Errors: one line, without the holder.
+pub async fn greet(identity: &Identity, holder: &str) -> Result<Greeted, ConnectError> {
+    let tries = async {
+        for _ in 1..GREETINGS {
+            match connect(identity, Holder::of(holder)).await {
+                Err(ConnectError::Dropped(_)) => tokio::time::sleep(GREET_AGAIN).await,
+                other => return other,
+            }
+        }
+        connect(identity, Holder::of(holder)).await
+    };
+    let greeted = tokio::time::timeout(CONNECT_TIME, tries).await;
+    greeted.unwrap_or(Err(ConnectError::Silent(CONNECT_TIME.as_secs())))
+}
+
+async fn connect(identity: &Identity, holder: Holder<'_>) -> Result<Greeted, ConnectError> {
+    let address = tokio::net::lookup_host(holder.at).await.ok().and_then(|mut all| all.next());
+    let address = address.ok_or(ConnectError::NoSuchHost)?;
+    let begun = Instant::now();
+    let options = socket::TcpOptions::default();
+    let tcp =
+        socket::connect(address, &options).await.map_err(|error| ConnectError::Unreachable(error.kind()))?;
+    let rtt = begun.elapsed();
+    let (stream, peer) = identity.connect_to_site(tcp).await.map_err(|error| {
+        let is_ours = error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>());
+        if is_ours {
+            ConnectError::Untrusted(tls::explain("it", &error))
+        } else {
+            ConnectError::Dropped(farewell(&error))
+        }
+    })?;
+    let name = printable(&peer.name).into_owned();
+    // Before a word is said: any server's certificate is good for any address.
+    if let Some(expected) = holder.name.filter(|expected| peer.name != *expected) {
+        return Err(ConnectError::OtherName { name, expected: expected.to_owned() });
+    }
+    let guard = identity.guard(stream.get_ref().1);
+    let mut reader = Reader::new(stream);
+    let gone = |error: io::Error| ConnectError::Dropped(farewell(&error));
+    reader.write([Control::Hello]).await.map_err(gone)?;
+    let (port, channel) = match reader.next().await.map_err(gone)? {
+        Some(Control::Welcome { port, channel }) => (port, ChannelId(channel)),
+        Some(Control::Goodbye { reason }) => {
+            return Err(ConnectError::Crowded(printable(&reason).into_owned()));
+        }
+        Some(_) => return Err(ConnectError::OtherVersion),
+        None => return Err(ConnectError::Closed),
+    };
+    let datagrams_to = SocketAddr::new(address.ip(), port);
+    Ok(Greeted { reader, guard, name, channel, datagrams_to, rtt })
+}

@@ -1,0 +1,626 @@
+//! Pulls objects from many servers at once, verifies them, and gives them their names: the machine of a fetch between sockets
+//! and files.
+//!
+//! Read [`GetConfig`], [`get`] and [`Report`] first.
+
+mod output;
+pub mod report;
+
+use crate::connection::{self, Connected, Incoming};
+use crate::targets::{Part, Target};
+use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_gather_proto::fetch::{self, Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId};
+use anabranch_gather_proto::msg::{Datagram, Packet, SEAL_BYTES};
+use anabranch_gather_proto::{BLOCK_BYTES_MIN, ClientConfig, ConfigError, ServerId};
+use anabranch_net::datagram::{
+    Batch, DatagramOptions, DatagramSocket, PAYLOAD_MAX, Segments, payload_max, route_mtu,
+};
+use anabranch_net::identity::Identity;
+use anabranch_net::seal::{self, Channel, ChannelId};
+use anabranch_net::timer::FineTimer;
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use output::{Order, Output, Reply};
+use report::{Counters, GetEvent, Note, ObjectFailure, ObjectReport, Report, ServerReport, Verdict};
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::io;
+use std::io::Write;
+use std::time::Instant as Clock;
+use tokio::sync::mpsc;
+
+/// Bytes of a generation, about: enough blocks that a sum of some lost ones costs little, few enough to be soon whole.
+const GENERATION_BYTES: u32 = 256 << 10;
+/// The fewest and the most blocks to a generation.
+const BLOCKS_MIN: u32 = 32;
+const BLOCKS_MAX: u32 = 256;
+/// More feedback than this does not help on the shortest ways, and costs both ends time.
+const FEEDBACK_EVERY: Duration = Duration::from_us(500);
+/// What connections say that waits to be heard.
+const INCOMING_MAX: usize = 1_024;
+
+/// How objects are pulled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GetConfig {
+    /// What this machine's own link carries: it is divided among the servers. Without, each has to find its rate by losing
+    /// packets.
+    pub link: Option<BitRate>,
+    /// The most memory for blocks that have come and are not written yet.
+    pub memory: ByteCount,
+    /// The longest datagram, in bytes of UDP payload. A path that carries less gets shorter ones.
+    pub datagram: ByteCount,
+    /// A server from which nothing comes for this long is asked for nothing more.
+    pub give_up: Duration,
+    /// Files are on the disk before they get their names.
+    pub syncs: bool,
+    /// Files that are there are replaced, whatever is in them.
+    pub replace: bool,
+    /// How often it is said how far all is.
+    pub progress_every: Duration,
+}
+
+impl Default for GetConfig {
+    fn default() -> Self {
+        Self {
+            link: None,
+            memory: ByteCount::mib(256),
+            datagram: ByteCount::new(8_952),
+            give_up: Duration::from_secs(5),
+            syncs: true,
+            replace: false,
+            progress_every: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why nothing can be pulled at all.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GetError {
+    /// A datagram's length out of range, in bytes.
+    #[error("datagram {got}: must be {least} to {most} bytes")]
+    Datagram {
+        /// What was asked for.
+        got: ByteCount,
+        /// The least that can be.
+        least: u32,
+        /// The most that can be.
+        most: u32,
+    },
+    /// Too little memory for anything.
+    #[error("memory {got}: must be at least {least}")]
+    Memory {
+        /// What was asked for.
+        got: ByteCount,
+        /// The least that can be.
+        least: ByteCount,
+    },
+    /// Too little memory for datagrams of this length.
+    #[error("memory: too little for a pull of datagrams so long: give more, or a shorter datagram")]
+    MemoryForDatagrams,
+    /// Another setting out of its range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The system refuses a socket, a timer or a thread.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// Datagrams cannot be received any more.
+    #[error("datagrams cannot be received: {0}")]
+    Receive(io::Error),
+}
+
+impl GetConfig {
+    /// The least memory: two generations of a pull and what the kernel hands over at once.
+    pub const MEMORY_MIN: ByteCount = ByteCount::mib(16);
+
+    /// Whether it can be.
+    ///
+    /// Errors: the first setting out of its range.
+    pub fn check(&self) -> Result<(), GetError> {
+        self.client().map(drop)
+    }
+
+    /// What the client's machine is told.
+    fn client(&self) -> Result<ClientConfig, GetError> {
+        let headers = SEAL_BYTES + Packet::<()>::HEADER_BYTES;
+        let (least, most) = (headers + BLOCK_BYTES_MIN, PAYLOAD_MAX as u32);
+        let datagram = u32::try_from(self.datagram.as_u64()).unwrap_or(u32::MAX);
+        if !(least..=most).contains(&datagram) {
+            return Err(GetError::Datagram { got: self.datagram, least, most });
+        }
+        if self.memory < Self::MEMORY_MIN {
+            return Err(GetError::Memory { got: self.memory, least: Self::MEMORY_MIN });
+        }
+        let block_bytes = block_bytes(datagram);
+        let defaults = ClientConfig::default();
+        let config = ClientConfig {
+            block_bytes,
+            block_bytes_safe: defaults.block_bytes_safe.min(block_bytes),
+            blocks_max: (GENERATION_BYTES / block_bytes).clamp(BLOCKS_MIN, BLOCKS_MAX),
+            link: self.link,
+            // Ethernet's, IP's and UDP's headers, and what authentication adds.
+            overhead_bytes: defaults.overhead_bytes + SEAL_BYTES,
+            feedback_every: FEEDBACK_EVERY,
+            give_up: self.give_up,
+            ..defaults
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// The block of a datagram of so many bytes. Long ones are whole chunks of BLAKE3, so that no two generations share one.
+fn block_bytes(datagram: u32) -> u32 {
+    let fits = datagram.saturating_sub(SEAL_BYTES + Packet::<()>::HEADER_BYTES).max(1);
+    let chunk = blake3::CHUNK_LEN as u32;
+    if fits >= 4 * chunk { fits / chunk * chunk } else { fits }
+}
+
+/// All servers that hold some of these targets, each once, in the order in which they are named.
+pub fn holders(targets: &[Target]) -> Vec<&str> {
+    let mut holders: Vec<&str> = Vec::new();
+    for holder in targets.iter().flat_map(|target| &target.parts).flat_map(|part| &part.holders) {
+        if !holders.contains(&holder.as_str()) {
+            holders.push(holder);
+        }
+    }
+    holders
+}
+
+/// Pulls all targets, each to its path, and says what became of each. To break it off, or to hear what happens, use [`Get`].
+///
+/// Errors: nothing can be pulled at all. That an object failed is in the report.
+pub async fn get(identity: &Identity, targets: Vec<Target>, config: &GetConfig) -> Result<Report, GetError> {
+    Get::new(identity, targets, config).until(pending(), |_| ()).await
+}
+
+/// What is to be pulled, and how.
+pub struct Get<'a> {
+    identity: &'a Identity,
+    targets: Vec<Target>,
+    config: &'a GetConfig,
+    stream: Option<Box<dyn Write + Send>>,
+}
+
+impl<'a> Get<'a> {
+    /// Pulls these targets, each to its path.
+    pub const fn new(identity: &'a Identity, targets: Vec<Target>, config: &'a GetConfig) -> Self {
+        Self { identity, targets, config, stream: None }
+    }
+
+    /// Writes the one object to `stream`, in order and as it comes, instead of to a path. Whether it was right is known at
+    /// the end only.
+    ///
+    /// Panics: for several targets.
+    #[must_use]
+    pub fn streamed(mut self, stream: Box<dyn Write + Send>) -> Self {
+        assert!(self.targets.len() == 1, "a stream takes one object");
+        self.stream = Some(stream);
+        self
+    }
+
+    /// Does it until all is over, or `stop` is: what has come then is kept. `hear` is told how things stand, now and then,
+    /// and what happens; it must not take long.
+    ///
+    /// Errors: nothing can be pulled at all. That an object failed is in the report.
+    pub async fn until(
+        self,
+        stop: impl Future<Output = ()>,
+        hear: impl FnMut(GetEvent<'_>),
+    ) -> Result<Report, GetError> {
+        let Self { identity, targets, config, stream } = self;
+        let streams = stream.is_some();
+        let (output, replies) = Output::start(config.syncs, config.replace, stream)?;
+        let (mut run, incoming) = Run::begin(identity, targets, config, streams, output, hear)?;
+        let is_ended = tokio::select! {
+            result = run.go(incoming, replies) => { result?; true }
+            () = stop => false,
+        };
+        let report = run.report(!is_ended);
+        run.output.end().await;
+        Ok(report)
+    }
+}
+
+struct Link {
+    holder: String,
+    connected: Option<Box<Connected>>,
+    lost: Option<String>,
+    received_bytes: u64,
+    /// How often the keys of its datagrams were changed.
+    key_changes: u64,
+}
+
+struct Run<F> {
+    fetch: Fetch<Bytes>,
+    hear: F,
+    datagram: u32,
+    streams: bool,
+    socket: DatagramSocket,
+    links: Vec<Link>,
+    /// Which link each channel is.
+    channels: BTreeMap<u64, usize>,
+    targets: Vec<Target>,
+    output: Output,
+    begun_at: Clock,
+    progress_every: std::time::Duration,
+    progress_at: Clock,
+    connected_at: Option<Clock>,
+    /// When the first packet came, and when the last one did.
+    packets_at: Option<(Clock, Clock)>,
+    unknown_datagrams: u64,
+    malformed_datagrams: u64,
+}
+
+/// What the machine is told of a target; `holders` are its servers' names, by their numbers.
+fn wanted(target: &Target, holders: &[&str]) -> fetch::Wanted {
+    let number = |holder: &String| holders.iter().position(|known| known == holder);
+    let part = |part: &Part| fetch::Part {
+        name: part.name.clone(),
+        bytes: part.bytes,
+        hash: part.blake3.as_ref().and_then(|hash| blake3::Hash::from_hex(hash).ok()).map(Into::into),
+        holders: part.holders.iter().filter_map(number).map(|server| ServerId(server as u32)).collect(),
+    };
+    fetch::Wanted {
+        bytes: target.bytes,
+        hash: target.hash,
+        attributes: target.attributes,
+        parts: target.parts.iter().map(part).collect(),
+    }
+}
+
+impl<F: FnMut(GetEvent<'_>)> Run<F> {
+    fn begin(
+        identity: &Identity,
+        targets: Vec<Target>,
+        config: &GetConfig,
+        streams: bool,
+        output: Output,
+        hear: F,
+    ) -> Result<(Self, mpsc::Receiver<(u32, Incoming)>), GetError> {
+        let holders = holders(&targets);
+        let client = config.client()?.fitted(config.memory, holders.len());
+        let client = client.ok_or(GetError::MemoryForDatagrams)?;
+        let all = targets.iter().map(|target| wanted(target, &holders)).collect();
+        let fetch = Fetch::new(Instant::ZERO, FetchConfig { client, streams }, holders.len() as u32, all)?;
+        let any = (std::net::Ipv6Addr::UNSPECIFIED, 0).into();
+        let options = DatagramOptions { receive_buffer: ByteCount::mib(8), ..DatagramOptions::default() };
+        // Without IPv6 there is IPv4.
+        let socket = DatagramSocket::bind(any, &options).or_else(|_| {
+            DatagramSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0).into(), &DatagramOptions::default())
+        })?;
+        let (incoming_in, incoming) = mpsc::channel(INCOMING_MAX);
+        for (server, holder) in (0u32..).zip(&holders) {
+            let (identity, holder) = (identity.clone(), (*holder).to_owned());
+            tokio::spawn(connection::run(identity, holder, server, incoming_in.clone()));
+        }
+        let links = holders.iter().map(|holder| Link {
+            holder: (*holder).to_owned(),
+            connected: None,
+            lost: None,
+            received_bytes: 0,
+            key_changes: 0,
+        });
+        let links = links.collect();
+        let (now, progress_every) = (Clock::now(), config.progress_every.to_std());
+        let run = Self {
+            fetch,
+            hear,
+            datagram: config.datagram.as_u64() as u32,
+            streams,
+            socket,
+            links,
+            channels: BTreeMap::new(),
+            targets,
+            output,
+            begun_at: now,
+            progress_every,
+            progress_at: now + progress_every,
+            connected_at: None,
+            packets_at: None,
+            unknown_datagrams: 0,
+            malformed_datagrams: 0,
+        };
+        Ok((run, incoming))
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.begun_at.elapsed())
+    }
+
+    async fn go(
+        &mut self,
+        mut incoming: mpsc::Receiver<(u32, Incoming)>,
+        mut replies: mpsc::UnboundedReceiver<Reply>,
+    ) -> Result<(), GetError> {
+        let mut batch = Batch::new();
+        let mut timer = FineTimer::new()?;
+        loop {
+            self.settle().await;
+            if self.fetch.is_done() {
+                return Ok(());
+            }
+            let at = self.fetch.poll_timeout().map(|at| self.begun_at + (at - Instant::ZERO).to_std());
+            let wakes_at = at.map_or(self.progress_at, |at| at.min(self.progress_at));
+            tokio::select! {
+                biased;
+                Some((server, message)) = incoming.recv() => self.on_connection(server as usize, message),
+                Some(reply) = replies.recv() => self.on_output(reply),
+                result = self.socket.recv(&mut batch) => {
+                    result.map_err(GetError::Receive)?;
+                    self.receive(&mut batch);
+                }
+                result = timer.wait(Some(wakes_at)) => {
+                    result?;
+                    let now = self.now();
+                    self.fetch.handle_timeout(now);
+                    if self.progress_at <= Clock::now() {
+                        self.progress();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes in datagrams.
+    fn receive(&mut self, batch: &mut Batch) {
+        let now = self.now();
+        let clock = Clock::now();
+        self.packets_at = Some((self.packets_at.map_or(clock, |(first, _)| first), clock));
+        for datagram in batch.datagrams() {
+            let id = ChannelId::of(datagram.bytes);
+            let server = id.and_then(|id| self.channels.get(&id.0));
+            let link = server.map(|server| (*server, &mut self.links[*server]));
+            let Some((server, link)) = link else {
+                self.unknown_datagrams += 1;
+                continue;
+            };
+            let Some(connected) = link.connected.as_deref_mut() else { continue };
+            // What cannot be opened is counted by the opener.
+            let length = datagram.bytes.len() as u64;
+            let Some(opener) = connected.opener(id) else { continue };
+            let Ok(opened) = opener.open(datagram.bytes) else { continue };
+            link.received_bytes += length;
+            match Datagram::decode(opened.payload) {
+                Ok(Datagram::Packet(packet)) => {
+                    self.fetch.handle_packet(now, ServerId(server as u32), packet);
+                }
+                _ => self.malformed_datagrams += 1,
+            }
+        }
+    }
+
+    /// Carries out what the machine wants.
+    async fn settle(&mut self) {
+        let now = self.now();
+        let mut buffer = Vec::new();
+        while let Some((server, feedback)) = self.fetch.poll_transmit(now) {
+            if let Some(connected) = &mut self.links[server.0 as usize].connected {
+                buffer.clear();
+                buffer.resize(seal::HEADER_BYTES, 0);
+                Datagram::<Bytes>::Feedback(feedback).encode(&mut buffer);
+                send(&self.socket, connected, &mut buffer);
+            }
+        }
+        while let Some(server) = self.fetch.poll_show() {
+            if let Some(connected) = &mut self.links[server.0 as usize].connected {
+                send(&self.socket, connected, &mut vec![0; seal::HEADER_BYTES]);
+            }
+        }
+        while let Some((server, message)) = self.fetch.poll_control() {
+            if let Some(connected) = &self.links[server.0 as usize].connected {
+                // One that is gone is told nothing more; its loss is heard of.
+                let _ = connected.control.send(message);
+            }
+        }
+        while let Some(event) = self.fetch.poll_event() {
+            self.on_fetch(event).await;
+        }
+    }
+
+    fn target(&self, object: ObjectId) -> &Target {
+        &self.targets[object.0 as usize]
+    }
+
+    fn holder(&self, server: ServerId) -> &str {
+        &self.links[server.0 as usize].holder
+    }
+
+    fn note(&mut self, note: Note) {
+        (self.hear)(GetEvent::Note(note));
+    }
+
+    async fn on_fetch(&mut self, event: FetchEvent<Bytes>) {
+        let name = |object| self.target(object).name.clone();
+        let note = match event {
+            FetchEvent::Open { object, bytes } => {
+                let path = (!self.streams).then(|| self.target(object).path.clone());
+                return self.output.order(Order::Open { object, path, bytes }).await;
+            }
+            FetchEvent::Write { object, range, blocks } => {
+                return self.output.order(Order::Write { object, range, parts: blocks }).await;
+            }
+            FetchEvent::Finish { object, hash, attributes } => {
+                return self.output.order(Order::Finish { object, hash, attributes }).await;
+            }
+            FetchEvent::Left { object, failure } => {
+                let (name, holder) = (name(object), self.holder(failure.server));
+                return tracing::info!("{name}: {holder} leaves it to others: {}", failure.reason);
+            }
+            FetchEvent::OtherVersion { object, server, version } => {
+                let server = self.holder(server).to_owned();
+                Note::OtherVersion { object: name(object), server, version: version.to_string() }
+            }
+            FetchEvent::StillHashing { object, server } => {
+                Note::StillHashing { object: name(object), server: self.holder(server).to_owned() }
+            }
+            FetchEvent::Comparing { object } => Note::Comparing { object: name(object) },
+            FetchEvent::Verified { object } => Note::Verified { object: name(object) },
+            FetchEvent::Failed { object, failure } => {
+                Note::Failed { object: name(object), failure: self.named(&failure) }
+            }
+            // What is new to the machine is nothing that this driver must do.
+            _ => return,
+        };
+        self.note(note);
+    }
+
+    /// Why an object failed, with servers' names.
+    fn named(&self, failure: &FetchFailure) -> ObjectFailure {
+        match failure {
+            FetchFailure::NotBrought(failures) => {
+                let each = failures.iter().map(|f| (self.holder(f.server).to_owned(), f.reason.clone()));
+                ObjectFailure::NotBrought(each.collect())
+            }
+            FetchFailure::Wrong(others) => ObjectFailure::Wrong(self.versions(others)),
+            FetchFailure::NotWritten(reason) => ObjectFailure::NotWritten(reason.clone()),
+            other => ObjectFailure::NotWritten(format!("{other:?}")),
+        }
+    }
+
+    fn versions(&self, others: &BTreeMap<ServerId, fetch::Version>) -> BTreeMap<String, String> {
+        others.iter().map(|(server, other)| (self.holder(*server).to_owned(), other.to_string())).collect()
+    }
+
+    fn on_connection(&mut self, server: usize, incoming: Incoming) {
+        let now = self.now();
+        let id = ServerId(server as u32);
+        match incoming {
+            Incoming::Connected(connected) => {
+                let to = connected.datagrams_to;
+                let rtt = Duration::from_std(connected.rtt);
+                // What the way takes, as far as this machine knows; the rest is found out by silence.
+                let fits = route_mtu(to).ok().and_then(|mtu| payload_max(mtu, to.ip()));
+                let fits = fits.map_or(self.datagram, |fits| self.datagram.min(fits as u32));
+                self.channels.insert(connected.channel.opener.channel().0, server);
+                self.links[server].connected = Some(connected);
+                self.connected_at = Some(Clock::now());
+                self.fetch.handle_connected(now, id, Some(rtt), block_bytes(fits));
+            }
+            Incoming::Control(message) => self.fetch.handle_control(now, id, message),
+            Incoming::Channel(channel) => self.change_keys(server, *channel),
+            Incoming::Lost(reason) => {
+                let link = &mut self.links[server];
+                self.channels.retain(|_, link| *link != server);
+                link.connected = None;
+                link.lost = Some(reason.clone());
+                // The loss of the last one is what its objects fail of.
+                if self.links.iter().any(|link| link.lost.is_none()) {
+                    let server = self.links[server].holder.clone();
+                    self.note(Note::ServerLost { server, reason: reason.clone() });
+                }
+                self.fetch.handle_lost(now, id, &reason);
+            }
+        }
+    }
+
+    /// The keys of a server's datagrams have worn out: takes the next ones.
+    fn change_keys(&mut self, server: usize, channel: Channel) {
+        let link = &mut self.links[server];
+        let Some(connected) = link.connected.as_deref_mut() else { return };
+        self.channels.insert(channel.opener.channel().0, server);
+        let last = std::mem::replace(&mut connected.channel, channel);
+        // What is on its way can be opened still, for as long as these last.
+        if let Some(older) = connected.last_channel.replace(last) {
+            self.channels.remove(&older.opener.channel().0);
+        }
+        link.key_changes += 1;
+        send(&self.socket, connected, &mut vec![0; seal::HEADER_BYTES]);
+    }
+
+    fn on_output(&mut self, reply: Reply) {
+        let now = self.now();
+        match reply {
+            Reply::Opened { object, missing } => self.fetch.handle_opened(now, object, &missing),
+            Reply::Flushed { bytes } => self.fetch.handle_flushed(now, bytes),
+            Reply::Finished { object } => self.fetch.handle_finished(now, object),
+            Reply::Mismatch { object } => self.fetch.handle_mismatch(now, object),
+            Reply::Failed { object, reason } => self.fetch.handle_unwritable(now, object, reason),
+        }
+    }
+
+    fn servers(&self) -> Vec<ServerReport> {
+        let rows = self.links.iter().map(|link| ServerReport {
+            server: link.holder.clone(),
+            name: link.connected.as_ref().map(|connected| connected.name.clone()),
+            received_bytes: link.received_bytes,
+            pulls: 0,
+            loss_event_share: 0.0,
+            lost: link.lost.clone(),
+        });
+        let mut rows: Vec<ServerReport> = rows.collect();
+        for (server, loss) in self.fetch.pulls() {
+            let row = &mut rows[server.0 as usize];
+            row.pulls += 1;
+            row.loss_event_share = row.loss_event_share.max(loss);
+        }
+        rows
+    }
+
+    /// Says how far all is.
+    fn progress(&mut self) {
+        self.progress_at = Clock::now() + self.progress_every;
+        let servers = self.servers();
+        (self.hear)(GetEvent::Progress {
+            done_bytes: self.fetch.done_bytes(),
+            total_bytes: self.fetch.total_bytes(),
+            servers: &servers,
+        });
+    }
+
+    /// What became of everything.
+    fn report(&self, is_interrupted: bool) -> Report {
+        let elapsed = self.begun_at.elapsed();
+        let objects = self.targets.iter().zip(self.fetch.objects()).map(|(target, object)| ObjectReport {
+            name: target.name.clone(),
+            path: target.path.clone(),
+            bytes: object.bytes(),
+            hash: object.hash(),
+            fetched_bytes: object.fetched_bytes(),
+            kept_bytes: object.kept_bytes(),
+            verdict: match object.failure() {
+                Some(failure) => Verdict::Failed(self.named(failure)),
+                None if object.is_verified() => Verdict::Verified,
+                None => Verdict::Interrupted,
+            },
+            other_versions: self.versions(object.others()),
+            ended_after: object.ended_at().map(|at| at - Instant::ZERO),
+        });
+        let opened = self.links.iter().filter_map(|link| link.connected.as_ref());
+        let opened = opened.map(|connected| connected.channel.opener.counters());
+        let (forged, replayed) = opened.fold((0, 0), |(forged, replayed), counters| {
+            (forged + counters.forged, replayed + counters.replayed + counters.too_old)
+        });
+        let counts = self.fetch.counts();
+        let since = |at: Clock| Duration::from_std(at - self.begun_at);
+        Report {
+            objects: objects.collect(),
+            is_interrupted,
+            elapsed: Duration::from_std(elapsed),
+            connected_after: self.connected_at.map(since),
+            first_packet_after: self.packets_at.map(|(first, _)| since(first)),
+            last_packet_after: self.packets_at.map(|(_, last)| since(last)),
+            counters: Counters {
+                received_packets: counts.packets,
+                useless_packets: counts.useless,
+                malformed_packets: counts.malformed + self.malformed_datagrams,
+                stray_packets: self.fetch.strays(),
+                forged_packets: forged,
+                replayed_packets: replayed,
+                unknown_datagrams: self.unknown_datagrams,
+                dropped_by_the_kernel: self.socket.receive_drops(),
+                key_changes: self.links.iter().map(|link| link.key_changes).sum(),
+            },
+            servers: self.servers(),
+        }
+    }
+}
+
+/// Seals what lies in `buffer` behind a header's room, and sends it; what the kernel has no room for is lost, as on any way.
+fn send(socket: &DatagramSocket, connected: &mut Connected, buffer: &mut Vec<u8>) {
+    buffer.resize(buffer.len() + seal::TAG_BYTES, 0);
+    if connected.channel.sealer.seal(buffer).is_ok()
+        && let Err(error) = socket.try_send(&Segments::one(connected.datagrams_to, buffer))
+    {
+        tracing::debug!("{error}");
+    }
+}

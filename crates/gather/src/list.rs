@@ -1,0 +1,99 @@
+//! What a server offers.
+
+use crate::connection::{ConnectError, Greeted, greet};
+use crate::control::farewell;
+use anabranch_gather_proto::msg::Control;
+use anabranch_net::identity::Identity;
+use anabranch_units::text::printable;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long a server may take for a page.
+const PAGE_TIME: Duration = Duration::from_secs(60);
+
+/// An object that a server offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name, as the server says it: not fit to be shown as it is.
+    pub object: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// When it was changed last, in nanoseconds since 1970.
+    pub modified_ns: i64,
+}
+
+/// Why a server's objects are not known. Shown, it is one line without the server's name.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListError {
+    /// It cannot be reached.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// It did not answer within so many seconds.
+    #[error("no answer in {0} s: deadline has elapsed")]
+    Silent(u64),
+    /// It cannot list them: its words.
+    #[error("{0}")]
+    Refused(String),
+    /// It closed the connection: its words.
+    #[error("it closed the connection: {0}")]
+    Goodbye(String),
+    /// It closed the connection.
+    #[error("it closed the connection")]
+    Closed,
+    /// The connection is over: what the server did.
+    #[error("it {0}")]
+    Gone(String),
+    /// It names a place where it has been.
+    #[error("it lists the same names again")]
+    Again,
+    /// What was to be done with an entry failed.
+    #[error("{0}")]
+    Each(io::Error),
+}
+
+fn gone(error: io::Error) -> ListError {
+    ListError::Gone(farewell(&error))
+}
+
+/// Hands over all objects of a server whose names begin with `prefix`, in order.
+///
+/// Errors: see [`ListError`]; the first error of `each`.
+pub async fn list(
+    identity: &Identity,
+    holder: &str,
+    prefix: &str,
+    mut each: impl FnMut(Entry) -> io::Result<()>,
+) -> Result<(), ListError> {
+    let Greeted { mut reader, .. } = greet(identity, holder).await?;
+    let mut after = String::new();
+    loop {
+        let ask = Control::List { prefix: prefix.to_owned(), after: after.clone() };
+        reader.write([ask]).await.map_err(gone)?;
+        let next = loop {
+            let message = timeout(PAGE_TIME, reader.next()).await;
+            let message = message.map_err(|_| ListError::Silent(PAGE_TIME.as_secs()))?;
+            match message.map_err(gone)? {
+                Some(Control::Listed { object, bytes, modified_ns }) => {
+                    each(Entry { object, bytes, modified_ns }).map_err(ListError::Each)?;
+                }
+                Some(Control::ListEnd { next }) => {
+                    break next.map_err(|reason| ListError::Refused(printable(&reason).into_owned()))?;
+                }
+                Some(Control::Goodbye { reason }) => {
+                    return Err(ListError::Goodbye(printable(&reason).into_owned()));
+                }
+                Some(_) => {}
+                None => return Err(ListError::Closed),
+            }
+        };
+        match next {
+            // A server that names the same place again would keep this going for ever.
+            Some(next) if Path::new(&next) > Path::new(&after) => after = next,
+            Some(_) => return Err(ListError::Again),
+            None => return Ok(()),
+        }
+    }
+}

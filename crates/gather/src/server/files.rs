@@ -1,0 +1,112 @@
+//! The folder that a server serves: files by name, never anything outside.
+
+use anabranch_disk::folder::{Folder, Links, OpenError};
+use anabranch_disk::partial::attributes;
+use anabranch_gather_proto::msg::{Found, NAME_BYTES_MAX};
+use anabranch_pieces::name::is_reserved;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// A folder.
+pub struct Files {
+    folder: Folder,
+}
+
+/// A file that is open, and what it was then.
+pub struct Opened {
+    /// It.
+    pub file: File,
+    /// What clients are told of it, its hash left out.
+    pub found: Found,
+    /// What is another for another file, and for one that was written to.
+    pub state: State,
+}
+
+/// Which file, and in which state: device, inode, length, and when content and inode changed last, in nanoseconds since 1970.
+pub type State = [i128; 5];
+
+/// What a file is now.
+///
+/// Errors: the system's.
+pub fn state(file: &File) -> io::Result<(Found, State)> {
+    let found = file.metadata()?;
+    let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+    let modified = time(found.mtime(), found.mtime_nsec());
+    let changed = time(found.ctime(), found.ctime_nsec());
+    let state = [found.dev().into(), found.ino().into(), found.len().into(), modified, changed];
+    let its = attributes(&found);
+    Ok((Found { bytes: found.len(), mode: its.mode as u16, modified_ns: its.modified_ns, hash: None }, state))
+}
+
+impl Files {
+    /// The files below `folder`.
+    ///
+    /// Errors: the system's.
+    pub fn below(folder: &Path) -> io::Result<Self> {
+        Ok(Self { folder: Folder::open(folder, Links::Inside)? })
+    }
+
+    /// The folder itself.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Opens the file that clients call `name`.
+    ///
+    /// Errors: one line for the client: no such file, not a plain one, a name that leads out of the folder.
+    pub fn open(&self, name: &str) -> Result<Opened, String> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
+            return Err(format!(
+                "a name of {} bytes: must have 1 to {NAME_BYTES_MAX}, none of them 0",
+                name.len()
+            ));
+        }
+        let file = if name.split('/').any(|part| is_reserved(part.as_bytes())) {
+            // What is still arriving here is nobody's object.
+            Err(OpenError::NotFound)
+        } else {
+            self.folder.file_at(name)
+        };
+        let file = file.map_err(|error| match error {
+            OpenError::NotFound => format!("{name}: no such object"),
+            OpenError::Denied => format!("{name}: the server may not read it"),
+            OpenError::Folder | OpenError::Special => format!("{name}: not a plain file"),
+            OpenError::Secret(_) => format!("{name}: a key or a store, which nobody is given"),
+            other => format!("{name}: {other}"),
+        })?;
+        let (found, state) = state(&file).map_err(|error| format!("{name}: {error}"))?;
+        Ok(Opened { file, found, state })
+    }
+
+    /// Opens a folder below this one, to read what is in it; an empty name is this one.
+    ///
+    /// Errors: the system's.
+    pub fn open_folder(&self, name: &str) -> rustix::io::Result<OwnedFd> {
+        self.folder.open_folder(Path::new(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_inside_the_folder() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let served = folder.path().join("served");
+        std::fs::create_dir_all(served.join("a")).expect("it can be made");
+        std::fs::write(served.join("a/b"), b"inside").expect("it can be written");
+        std::fs::write(folder.path().join("secret"), b"outside").expect("it can be written");
+        std::os::unix::fs::symlink("a/b", served.join("link")).expect("it can be made");
+        std::os::unix::fs::symlink("../secret", served.join("leak")).expect("it can be made");
+        let files = Files::below(&served).expect("it is there");
+        assert_eq!(files.open("a/b").expect("a file").found.bytes, 6);
+        assert_eq!(files.open("link").expect("a link inside").found.bytes, 6);
+        for name in ["../secret", "leak", "/etc/passwd", "a/../../secret", "", "a", "none", "a/b/c"] {
+            assert!(files.open(name).is_err(), "{name}");
+        }
+    }
+}

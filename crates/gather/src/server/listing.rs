@@ -1,0 +1,150 @@
+//! What there is in the folder that a server serves: names in order, a page at a time.
+//!
+//! Names are ordered part by part, as paths are. Each page finds its place anew, so that nothing is kept for a client; what one
+//! page may look at is bounded, and so is what one folder may hold. Links are listed if a file stands behind them; folders
+//! behind links are not. Names that are no text cannot be asked for and are left out.
+
+use super::files::Files;
+use anabranch_gather_proto::msg::{Control, NAME_BYTES_MAX};
+use anabranch_pieces::name::is_reserved;
+use rustix::fs::{Dir, FileType};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Objects of a page.
+const PAGE_OBJECTS: usize = 1_000;
+/// Names that a page looks at.
+const PAGE_NAMES: usize = 20_000;
+/// Names of one folder.
+const FOLDER_NAMES_MAX: usize = 100_000;
+/// Folders within folders.
+const DEPTH_MAX: usize = 64;
+
+/// A page that is being filled.
+struct Page<'a> {
+    files: &'a Files,
+    prefix: &'a str,
+    after: &'a str,
+    messages: Vec<Control>,
+    looked_at: usize,
+    /// Where the next page begins, once this one is full.
+    next: Option<String>,
+}
+
+/// The page of objects whose names begin with `prefix` and come behind `after`, as messages for the client.
+pub fn page(files: &Files, prefix: &str, after: &str) -> Vec<Control> {
+    let mut page = Page { files, prefix, after, messages: Vec::new(), looked_at: 0, next: None };
+    let next = page.folder("", 0).map(|()| page.next).map_err(anabranch_gather_proto::msg::reason);
+    page.messages.push(Control::ListEnd { next });
+    page.messages
+}
+
+impl Page<'_> {
+    /// Lists what is below a folder, whose name ends with a slash or is empty.
+    ///
+    /// Errors: one line: it has too many names.
+    fn folder(&mut self, folder: &str, depth: usize) -> Result<(), String> {
+        let opened = self.files.open_folder(folder);
+        // What was taken away meanwhile, and what may not be read, has nothing in it.
+        let Ok(mut entries) = opened.and_then(Dir::new) else { return Ok(()) };
+        let mut names: BTreeMap<String, FileType> = BTreeMap::new();
+        while let Some(Ok(entry)) = entries.read() {
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let is_ours = name == "." || name == ".." || is_reserved(name.as_bytes());
+            if is_ours || folder.len() + name.len() > NAME_BYTES_MAX {
+                continue;
+            }
+            if names.len() >= FOLDER_NAMES_MAX {
+                let folder = if folder.is_empty() { "the folder that is served" } else { folder };
+                return Err(format!("{folder}: more than {FOLDER_NAMES_MAX} names in one folder"));
+            }
+            names.insert(name.to_owned(), entry.file_type());
+        }
+        drop(entries);
+        for (name, kind) in names {
+            let name = format!("{folder}{name}");
+            // A folder is behind what it holds only once all of that is.
+            let is_before =
+                Path::new(&name) <= Path::new(self.after) && !Path::new(self.after).starts_with(&name);
+            if is_before || self.next.is_some() {
+                continue;
+            }
+            let is_folder = match kind {
+                FileType::Directory => true,
+                // Some file systems do not say.
+                FileType::Unknown => self.files.open_folder(&name).is_ok(),
+                _ => false,
+            };
+            let below = format!("{name}/");
+            let may_match = if is_folder {
+                below.starts_with(self.prefix) || self.prefix.starts_with(&below)
+            } else {
+                name.starts_with(self.prefix) && name != self.after
+            };
+            if !may_match {
+                continue;
+            }
+            self.looked_at += 1;
+            if is_folder && depth < DEPTH_MAX {
+                self.folder(&below, depth + 1)?;
+            } else if !is_folder && let Ok(opened) = self.files.open(&name) {
+                let (bytes, modified_ns) = (opened.found.bytes, opened.found.modified_ns);
+                self.messages.push(Control::Listed { object: name.clone(), bytes, modified_ns });
+            }
+            let is_full = self.messages.len() >= PAGE_OBJECTS || self.looked_at >= PAGE_NAMES;
+            if is_full && self.next.is_none() {
+                self.next = Some(name);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(files: &Files, prefix: &str) -> (Vec<String>, usize) {
+        let (mut names, mut pages, mut after) = (Vec::new(), 0, String::new());
+        loop {
+            pages += 1;
+            let mut messages = page(files, prefix, &after);
+            let Some(Control::ListEnd { next }) = messages.pop() else { panic!("a page has an end") };
+            names.extend(messages.into_iter().map(|message| match message {
+                Control::Listed { object, .. } => object,
+                other => panic!("{other:?}"),
+            }));
+            match next.expect("it can be listed") {
+                Some(next) => after = next,
+                None => return (names, pages),
+            }
+        }
+    }
+
+    #[test]
+    fn all_names_come_once_and_in_order_however_many_pages_they_take() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("a/b")).expect("it can be made");
+        std::fs::create_dir_all(at("a.d")).expect("it can be made");
+        std::fs::create_dir_all(at("empty/of/all")).expect("it can be made");
+        let mut expected: Vec<String> = (0..2_500).map(|n| format!("a/b/{n}")).collect();
+        expected.extend(["a/c", "a.d/x", "a0", "z", "link"].map(str::to_owned));
+        for name in &expected[..expected.len() - 1] {
+            std::fs::write(at(name), b"x").expect("it can be written");
+        }
+        std::os::unix::fs::symlink("z", at("link")).expect("it can be made");
+        std::os::unix::fs::symlink("a", at("other")).expect("it can be made");
+        std::os::unix::fs::symlink("/etc/passwd", at("leak")).expect("it can be made");
+        expected.sort_by(|a, b| Path::new(a).cmp(Path::new(b)));
+        let files = Files::below(folder.path()).expect("it is there");
+        assert_eq!(list(&files, ""), (expected.clone(), 3));
+        let of = |prefix: &str| {
+            expected.iter().filter(|name| name.starts_with(prefix)).cloned().collect::<Vec<_>>()
+        };
+        for prefix in ["a/b/2", "a", "a/", "z", "none", "a/b/17"] {
+            assert_eq!(list(&files, prefix).0, of(prefix), "{prefix}");
+        }
+        assert_eq!(list(&files, "../").0, Vec::<String>::new());
+    }
+}

@@ -1,0 +1,642 @@
+//! One client at a server: its requests, and what leaves for it.
+
+use super::hashes::Hashes;
+use super::listing;
+use super::share::{Part, Share};
+use super::{Datagrams, ServeEvent, Shared, WAITING_MAX};
+use crate::control::{Reader, farewell};
+use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_gather_proto::msg::{self, Control, Datagram, Feedback, PullId};
+use anabranch_gather_proto::{Offer, Server, ServerEvent};
+use anabranch_net::admission::Arrival;
+use anabranch_net::datagram::{Segments, SendError};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
+use anabranch_net::random;
+use anabranch_net::seal::{self, Channel, ChannelId};
+use anabranch_net::timer::FineTimer;
+use anabranch_net::tls::{PeerIdentity, stranger};
+use anabranch_units::text::printable;
+use anabranch_units::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsStream;
+
+/// How often a session looks at the clock whose client has not shown where it takes packets.
+const UNSHOWN_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
+/// How often one looks at the memory that others of the same client may have given back.
+const SHORT_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+/// How long a client may take to take in what it is told.
+const WRITE_TIME: std::time::Duration = std::time::Duration::from_secs(10);
+/// How often a client hears that a hash is being worked at.
+const HASHING_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+/// Packets that leave before the session looks at what has come.
+const BURST_PACKETS: usize = 256;
+/// Bytes that are handed to the kernel together.
+const TOGETHER_BYTES: usize = 65_000;
+/// Hashes and lists that a connection may wait for.
+const QUESTIONS_MAX: usize = 4_096;
+/// Answers that wait to be written.
+const ANSWERS_MAX: usize = 64;
+/// Lines that one connection may have in the log.
+const LINES_MAX: u32 = 10_000;
+/// A channel that may seal only so many packets more is followed by another: more than leave before the client has heard of it.
+const KEY_LEFT_PACKETS: u64 = 1 << 22;
+
+type Stream = TlsStream<TcpStream>;
+
+/// A channel's place among those that are open, while its session runs.
+struct Entry<'a> {
+    shared: &'a Shared,
+    id: ChannelId,
+}
+
+impl<'a> Entry<'a> {
+    /// One whose datagrams go to `datagrams`.
+    fn new(shared: &'a Shared, datagrams: &Datagrams) -> Result<Self, seal::SealError> {
+        loop {
+            let id = ChannelId::random()?;
+            let mut channels = shared.channels.lock().expect("nobody panics with it");
+            if let Slot::Vacant(place) = channels.entry(id.0) {
+                place.insert(datagrams.clone());
+                return Ok(Self { shared, id });
+            }
+        }
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.shared.channels.lock().expect("nobody panics with it").remove(&self.id.0);
+    }
+}
+
+/// The channel that is used, and the one that will be.
+struct Keys<'a> {
+    entry: Entry<'a>,
+    channel: Channel,
+    sealed_packets: u64,
+    next: Option<(Entry<'a>, Channel)>,
+}
+
+impl<'a> Keys<'a> {
+    fn new(shared: &'a Shared, datagrams: &Datagrams, stream: &Stream) -> Result<Self, seal::SealError> {
+        let entry = Entry::new(shared, datagrams)?;
+        let channel = seal::channel(stream, entry.id)?;
+        Ok(Self { entry, channel, sealed_packets: 0, next: None })
+    }
+
+    /// Makes the next channel, if the one that is used will wear out soon; what the client is to be told of it.
+    fn renew(&mut self, datagrams: &Datagrams, stream: &Stream) -> Result<Option<Control>, seal::SealError> {
+        let shared = self.entry.shared;
+        let is_fresh = self.channel.sealer.packets_left(0) >= KEY_LEFT_PACKETS
+            && shared.key_packets.is_none_or(|most| self.sealed_packets < most);
+        if is_fresh || self.next.is_some() {
+            return Ok(None);
+        }
+        let entry = Entry::new(shared, datagrams)?;
+        let channel = seal::channel(stream, entry.id)?;
+        let message = Control::Channel { channel: entry.id.0 };
+        self.next = Some((entry, channel));
+        Ok(Some(message))
+    }
+
+    /// Opens a datagram of the client. The first one of the next channel shows that the client has it, and it is used then.
+    /// What it says, if it is authentic; nothing in it only says where packets are taken.
+    fn open(&mut self, bytes: &mut [u8]) -> Option<Option<Feedback>> {
+        let id = ChannelId::of(bytes);
+        let next = self.next.take_if(|(entry, _)| Some(entry.id) == id);
+        let Some((entry, mut channel)) = next else {
+            let opened = self.channel.opener.open(bytes).ok()?;
+            return Some(feedback(opened.payload));
+        };
+        let Ok(opened) = channel.opener.open(bytes) else {
+            self.next = Some((entry, channel));
+            return None;
+        };
+        let said = feedback(opened.payload);
+        (self.entry, self.channel, self.sealed_packets) = (entry, channel, 0);
+        Some(said)
+    }
+}
+
+fn feedback(payload: &[u8]) -> Option<Feedback> {
+    match Datagram::<Bytes>::decode(payload) {
+        Ok(Datagram::Feedback(feedback)) => Some(feedback),
+        _ => None,
+    }
+}
+
+/// What a client asks that takes time.
+enum Question {
+    Hash { object: String },
+    List { prefix: String, after: String },
+}
+
+/// Why a connection was not let in, or is over. Shown, it is one line.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error(transparent)]
+    System(#[from] io::Error),
+    #[error("no secure connection: {0}")]
+    Insecure(io::Error),
+    #[error("{0}")]
+    NoClient(String),
+    #[error("no greeting: {0}")]
+    NoGreeting(io::Error),
+    #[error("the first message is no greeting")]
+    OtherGreeting,
+    #[error("closed before a greeting")]
+    Closed,
+    #[error("{0}")]
+    Gone(String),
+    #[error("it takes in nothing for {0} s: deadline has elapsed")]
+    Stuck(u64),
+    #[error("nothing was asked for in {0} s")]
+    Idle(u64),
+    #[error(transparent)]
+    Seal(#[from] seal::SealError),
+    #[error("pull {pull}: {error}")]
+    SealPacket { pull: u32, error: seal::SealError },
+}
+
+fn gone(error: io::Error) -> SessionError {
+    SessionError::Gone(farewell(&error))
+}
+
+/// Answers one client until it goes.
+///
+/// Errors: why the connection was not let in, or ended, where it did not end well.
+pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) -> Result<(), SessionError> {
+    let from = arrival.from();
+    // Messages are short and each waits for the one before: none is held back to be sent with others.
+    arrival.tcp().set_nodelay(true)?;
+    let identified = arrival.identify(identity.server_config()).await.inspect_err(|error| {
+        if let Some(line) = stranger(from.ip().to_canonical(), error) {
+            shared.refusals.note(None, &line);
+        }
+    });
+    let (stream, peer, half_open) = identified.map_err(SessionError::Insecure)?;
+    if !matches!(peer.role, Role::Operator | Role::Site) {
+        let line = format!("{peer} is no client: its keys are for something else");
+        shared.refusals.note(Some(&peer), &line);
+        return Err(SessionError::NoClient(line));
+    }
+    let guard = identity.guard(stream.get_ref().1);
+    let mut reader = Reader::new(stream);
+    let first = half_open.within(async { Ok(reader.next().await) }).await;
+    match first.map_err(SessionError::NoGreeting)?.map_err(gone)? {
+        Some(Control::Hello) => {}
+        Some(_) => return Err(SessionError::OtherGreeting),
+        None => return Err(SessionError::Closed),
+    }
+    // Here its identity's connections are counted; it is no longer half-open.
+    let place = match shared.places.take(&peer) {
+        Ok(place) => place,
+        Err(crowded) => {
+            shared.refusals.note(Some(&peer), &format!("client refused: {crowded}"));
+            let reason = msg::reason(crowded.to_string());
+            let _ = half_open.within(reader.write([Control::Goodbye { reason }])).await;
+            return Ok(());
+        }
+    };
+    drop(half_open);
+    let name = printable(&peer.name).into_owned();
+    shared.say(&ServeEvent::Came { client: name.clone(), from }, true);
+    let (datagrams_in, datagrams) = mpsc::channel(WAITING_MAX);
+    let mut session = Session {
+        shared,
+        share: Arc::clone(place.common()),
+        number: shared.connections.fetch_add(1, Relaxed),
+        name,
+        peer,
+        server: Server::new(shared.config.clone()),
+        keys: Keys::new(shared, &datagrams_in, reader.get_ref())?,
+        client: from,
+        takes_at: None,
+        objects: BTreeMap::new(),
+        begun_at: std::time::Instant::now(),
+        sent_bytes: 0,
+        lines: 0,
+        buffer: Vec::with_capacity(TOGETHER_BYTES + 65_536),
+    };
+    let served = guard.during(session.serve(reader, datagrams_in, datagrams)).await;
+    let ended = served.unwrap_or_else(|reason| Err(SessionError::Gone(reason)));
+    let reason = ended.map_or_else(|error| error.to_string(), |()| "closed the connection".to_owned());
+    let (client, seconds) = (session.name.clone(), session.begun_at.elapsed().as_secs());
+    let sent_bytes = session.sent_bytes;
+    shared.say(&ServeEvent::Went { client, from, sent_bytes, seconds, reason }, true);
+    Ok(())
+}
+
+/// Answers what takes time, one after the other.
+async fn answer(
+    shared: Arc<Shared>,
+    share: Arc<Share>,
+    mut questions: mpsc::Receiver<Question>,
+    answers: mpsc::Sender<Control>,
+) {
+    // Nobody waits for an answer once the session has ended: this has, too.
+    while let Some(question) = questions.recv().await {
+        match question {
+            Question::Hash { object } => {
+                let hashed = AtomicU64::new(0);
+                let hashes: &Hashes = &shared.hashes;
+                let mut found = std::pin::pin!(hashes.hash(&shared.files, &object, &share.turns, &hashed));
+                let mut tick = tokio::time::interval(HASHING_EVERY);
+                tick.reset();
+                let found = loop {
+                    tokio::select! {
+                        found = &mut found => break found,
+                        _ = tick.tick() => {
+                            let hashed_bytes = hashed.load(Relaxed);
+                            let _ = answers.send(Control::Hashing { object: object.clone(), hashed_bytes }).await;
+                        }
+                    }
+                };
+                let _ = answers
+                    .send(Control::Described { object: object.clone(), found: found.map_err(msg::reason) })
+                    .await;
+            }
+            Question::List { prefix, after } => {
+                // One of a client at a time; it may wait for a hash of the same client.
+                let Ok(_turn) = share.turns.acquire().await else { return };
+                let of = Arc::clone(&shared);
+                let page = tokio::task::spawn_blocking(move || listing::page(&of.files, &prefix, &after));
+                let failed = |error: tokio::task::JoinError| {
+                    vec![Control::ListEnd { next: Err(msg::reason(error.to_string())) }]
+                };
+                for message in page.await.unwrap_or_else(failed) {
+                    let _ = answers.send(message).await;
+                }
+            }
+        }
+    }
+}
+
+/// Tells a client something; one that does not take it in is not waited for.
+async fn tell(reader: &mut Reader<Stream>, messages: Vec<Control>) -> Result<(), SessionError> {
+    let written = tokio::time::timeout(WRITE_TIME, reader.write(messages)).await;
+    written.map_err(|_| SessionError::Stuck(WRITE_TIME.as_secs()))?.map_err(gone)
+}
+
+/// An object of which there is a pull.
+struct Object {
+    name: String,
+    file: File,
+}
+
+struct Session<'a> {
+    shared: &'a Arc<Shared>,
+    /// What it has with the client's other connections, and its number among all.
+    share: Arc<Share>,
+    number: u64,
+    name: String,
+    peer: PeerIdentity,
+    server: Server<Bytes>,
+    keys: Keys<'a>,
+    client: SocketAddr,
+    /// Where the client takes packets, once it has shown that.
+    takes_at: Option<SocketAddr>,
+    objects: BTreeMap<PullId, Object>,
+    begun_at: std::time::Instant,
+    sent_bytes: u64,
+    lines: u32,
+    buffer: Vec<u8>,
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.share.leave(self.number);
+    }
+}
+
+impl Session<'_> {
+    /// Does what the client wants, until it goes.
+    ///
+    /// Errors: one line: what ended the connection.
+    async fn serve(
+        &mut self,
+        mut reader: Reader<Stream>,
+        datagrams_in: Datagrams,
+        mut datagrams: mpsc::Receiver<super::Arriving>,
+    ) -> Result<(), SessionError> {
+        let welcome = Control::Welcome { port: self.shared.port, channel: self.keys.entry.id.0 };
+        tell(&mut reader, vec![welcome]).await?;
+        let (questions, questions_out) = mpsc::channel(QUESTIONS_MAX);
+        let (answers_in, mut answers) = mpsc::channel(ANSWERS_MAX);
+        // Ends with this session, as all tasks of the set do.
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(answer(Arc::clone(self.shared), Arc::clone(&self.share), questions_out, answers_in));
+        let mut timer = FineTimer::new()?;
+        let mut asked_at = std::time::Instant::now();
+        let mut waiting = 0;
+        loop {
+            let more = self.work().await?;
+            let mut control = self.control();
+            control.extend(self.keys.renew(&datagrams_in, reader.get_ref())?);
+            tell(&mut reader, control).await?;
+            let wakes_at = if more { Some(std::time::Instant::now()) } else { self.wakes_at() };
+            let is_idle = self.server.is_idle() && waiting == 0;
+            let idle_at = is_idle.then(|| asked_at + self.shared.idle);
+            tokio::select! {
+                biased;
+                message = reader.next() => {
+                    let Some(message) = message.map_err(gone)? else {
+                        return Ok(());
+                    };
+                    asked_at = std::time::Instant::now();
+                    if let Some(answer) = self.hear(message, &questions, &mut waiting) {
+                        tell(&mut reader, vec![answer]).await?;
+                    }
+                }
+                Some(first) = answers.recv() => {
+                    let mut all = vec![first];
+                    all.extend(std::iter::from_fn(|| answers.try_recv().ok()));
+                    let is_last = |message: &&Control| !matches!(message, Control::Hashing { .. } | Control::Listed { .. });
+                    waiting -= all.iter().filter(is_last).count();
+                    asked_at = std::time::Instant::now();
+                    tell(&mut reader, all).await?;
+                }
+                Some((from, bytes)) = datagrams.recv() => {
+                    self.take(from, bytes);
+                    while let Ok((from, bytes)) = datagrams.try_recv() {
+                        self.take(from, bytes);
+                    }
+                }
+                result = timer.wait(wakes_at.into_iter().chain(idle_at).min()) => {
+                    result?;
+                    if idle_at.is_some_and(|at| at <= std::time::Instant::now()) {
+                        let idle = SessionError::Idle(self.shared.idle.as_secs());
+                        tell(&mut reader, vec![Control::Goodbye { reason: idle.to_string() }]).await?;
+                        return Err(idle);
+                    }
+                    let now = self.now();
+                    self.server.handle_timeout(now);
+                }
+            }
+        }
+    }
+
+    /// Takes in what the client says. What can be answered at once is.
+    fn hear(
+        &mut self,
+        message: Control,
+        questions: &mpsc::Sender<Question>,
+        waiting: &mut usize,
+    ) -> Option<Control> {
+        let question = match message {
+            Control::Describe { object, with_hash: false } => {
+                let found = self.shared.files.open(&object).map(|opened| opened.found).map_err(msg::reason);
+                return Some(Control::Described { object, found });
+            }
+            Control::Describe { object, with_hash: true } => Question::Hash { object },
+            Control::List { prefix, after } => Question::List { prefix, after },
+            other => {
+                let now = self.now();
+                self.server.handle_control(now, other);
+                return None;
+            }
+        };
+        let reason = || format!("more than {QUESTIONS_MAX} hashes and lists are asked for at once");
+        match questions.try_send(question) {
+            Ok(()) => {
+                *waiting += 1;
+                None
+            }
+            Err(refused) => Some(match refused.into_inner() {
+                Question::Hash { object } => Control::Described { object, found: Err(reason()) },
+                Question::List { .. } => Control::ListEnd { next: Err(reason()) },
+            }),
+        }
+    }
+
+    /// Whether one line more of this client goes to the log.
+    fn may_log(&mut self) -> bool {
+        self.lines += 1;
+        if self.lines == LINES_MAX {
+            tracing::warn!(
+                client = self.name,
+                "{LINES_MAX} lines: nothing more is logged of this connection"
+            );
+        }
+        self.lines < LINES_MAX
+    }
+
+    fn say(&mut self, event: &ServeEvent) {
+        let is_logged = self.may_log();
+        self.shared.say(event, is_logged);
+    }
+
+    /// Closes what a pull is of; its name.
+    fn forget(&mut self, pull: PullId) -> String {
+        self.objects.remove(&pull).map(|object| object.name).unwrap_or_default()
+    }
+
+    fn failed(&mut self, pull: PullId, object: String, reason: String) {
+        let client = self.name.clone();
+        self.say(&ServeEvent::PullFailed { client, pull: pull.0, object, reason });
+    }
+
+    /// What the client is to be told. Refusals are logged.
+    fn control(&mut self) -> Vec<Control> {
+        let all: Vec<Control> = std::iter::from_fn(|| self.server.poll_control()).collect();
+        for message in &all {
+            if let Control::Refused { reason, .. } = message {
+                let line = format!("{}: pull refused: {reason}", self.peer);
+                self.shared.refusals.note(Some(&self.peer), &line);
+            }
+        }
+        all
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.begun_at.elapsed())
+    }
+
+    fn wakes_at(&self) -> Option<std::time::Instant> {
+        let at = self.begun_at + (self.server.poll_timeout()? - Instant::ZERO).to_std();
+        // What is due waits until the client shows where it takes it: only to give up is there a time then.
+        let is_waiting = self.takes_at.is_none();
+        let at = if is_waiting { at.max(std::time::Instant::now() + UNSHOWN_EVERY) } else { at };
+        let is_short = self.server.is_short();
+        Some(if is_short { at.min(std::time::Instant::now() + SHORT_EVERY) } else { at })
+    }
+
+    /// Takes in a datagram that says it is this client's.
+    fn take(&mut self, from: SocketAddr, mut bytes: Vec<u8>) {
+        let now = self.now();
+        if from.ip().to_canonical() != self.client.ip().to_canonical() {
+            return;
+        }
+        let Some(said) = self.keys.open(&mut bytes) else { return };
+        self.takes_at = Some(from);
+        if let Some(feedback) = said {
+            self.server.handle_feedback(now, &feedback);
+        }
+    }
+
+    /// Does what can be done now; true if there is more.
+    async fn work(&mut self) -> Result<bool, SessionError> {
+        while let Some(event) = self.server.poll_event() {
+            match event {
+                ServerEvent::Asked { pull, object } => self.begin(pull, object),
+                ServerEvent::Complete { pull, packets } => {
+                    let object = self.forget(pull);
+                    let client = self.name.clone();
+                    self.say(&ServeEvent::PullEnded { client, pull: pull.0, object, packets });
+                }
+                ServerEvent::GaveUp { pull } => {
+                    let object = self.forget(pull);
+                    self.failed(pull, object, "nothing was heard of the client".to_owned());
+                }
+            }
+        }
+        while let Some((pull, generation, range)) = self.next_wanted() {
+            self.supply(pull, generation, range);
+        }
+        self.send().await
+    }
+
+    /// Answers a request for an object.
+    fn begin(&mut self, pull: PullId, name: String) {
+        let now = self.now();
+        let pulls_max = self.shared.config.pulls_max;
+        let Self { shared, share, number, server, objects, .. } = self;
+        let begun = share.take(*number, |others| {
+            let offered = if others.pulls + objects.len() >= pulls_max {
+                Err(format!("{pulls_max} pulls at once are allowed to a client, over all its connections (--pulls-max)"))
+            } else {
+                shared.files.open(&name)
+            };
+            let offered = offered.and_then(|opened| Ok((opened, first_id()?)));
+            let result = offered.map(|(opened, first_id)| {
+                server.set_others(others.usage);
+                let object_bytes = opened.found.bytes;
+                server.offer(now, pull, Offer { object_bytes, first_id });
+                // Else it was refused for its range or its length.
+                let is_offered = server.block_bytes(pull).is_some();
+                if is_offered {
+                    let name = printable(&name).into_owned();
+                    objects.insert(pull, Object { name, file: opened.file });
+                }
+                is_offered.then_some(object_bytes)
+            });
+            (Part { usage: server.usage(), pulls: objects.len() }, result)
+        });
+        match begun {
+            Err(reason) => self.server.refuse(pull, reason),
+            Ok(Some(bytes)) => {
+                let (client, object) = (self.name.clone(), printable(&name).into_owned());
+                self.say(&ServeEvent::PullBegun { client, pull: pull.0, object, bytes });
+            }
+            Ok(None) => {}
+        }
+    }
+
+    /// What is to be read next, within what the client's connections may have together.
+    fn next_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
+        let Self { share, number, server, objects, .. } = self;
+        share.take(*number, |others| {
+            server.set_others(others.usage);
+            let next = server.poll_wanted();
+            (Part { usage: server.usage(), pulls: objects.len() }, next)
+        })
+    }
+
+    /// Reads a generation's blocks.
+    fn supply(&mut self, pull: PullId, generation: u32, range: std::ops::Range<u64>) {
+        let (Some(object), Some(block_bytes)) = (self.objects.get(&pull), self.server.block_bytes(pull))
+        else {
+            return;
+        };
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        // A page that is not in memory stalls this session; others go on.
+        let read = tokio::task::block_in_place(|| object.file.read_exact_at(&mut bytes, range.start));
+        match read {
+            Ok(()) => {
+                let bytes = Bytes::from(bytes);
+                let ends = (0..bytes.len()).step_by(block_bytes as usize);
+                let block = |start: usize| bytes.slice(start..bytes.len().min(start + block_bytes as usize));
+                self.server.supply(pull, generation, ends.map(block).collect());
+            }
+            Err(error) => {
+                let object = self.forget(pull);
+                let reason = match error.kind() {
+                    io::ErrorKind::UnexpectedEof => "the object has become shorter".to_owned(),
+                    _ => format!("the object cannot be read: {error}"),
+                };
+                self.failed(pull, object, reason.clone());
+                self.server.fail(pull, reason);
+            }
+        }
+    }
+
+    /// Sends what is due, to a client that has shown where it takes it; true if there is more.
+    async fn send(&mut self) -> Result<bool, SessionError> {
+        let Some(to) = self.takes_at else { return Ok(false) };
+        let now = self.now();
+        let mut segment_bytes = 0;
+        for _ in 0..BURST_PACKETS {
+            let Some(packet) = self.server.poll_transmit(now) else {
+                self.flush(to, segment_bytes).await?;
+                return Ok(false);
+            };
+            let pull = packet.pull;
+            let start = self.buffer.len();
+            self.buffer.resize(start + seal::HEADER_BYTES, 0);
+            Datagram::Packet(packet).encode(&mut self.buffer);
+            self.buffer.resize(self.buffer.len() + seal::TAG_BYTES, 0);
+            self.keys
+                .channel
+                .sealer
+                .seal(&mut self.buffer[start..])
+                .map_err(|error| SessionError::SealPacket { pull: pull.0, error })?;
+            self.keys.sealed_packets += 1;
+            let length = self.buffer.len() - start;
+            if start > 0 && length != segment_bytes {
+                // Datagrams that leave together are of one length.
+                let last = self.buffer.split_off(start);
+                self.flush(to, segment_bytes).await?;
+                self.buffer.extend_from_slice(&last);
+            }
+            segment_bytes = length;
+            if self.buffer.len() + segment_bytes > TOGETHER_BYTES {
+                self.flush(to, segment_bytes).await?;
+            }
+        }
+        self.flush(to, segment_bytes).await?;
+        Ok(true)
+    }
+
+    async fn flush(&mut self, to: SocketAddr, segment_bytes: usize) -> Result<(), SessionError> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        self.sent_bytes += self.buffer.len() as u64;
+        let result = self.shared.socket.send(&Segments::new(to, &self.buffer, segment_bytes)).await;
+        self.buffer.clear();
+        match result {
+            Ok(()) => {}
+            // The client asks for shorter blocks once it sees that none comes.
+            Err(error @ SendError::TooBig { .. }) => tracing::warn!(client = %self.client, "{error}"),
+            // What is lost on the way is lost: feedback tells, or silence does.
+            Err(error) => tracing::debug!(client = %self.client, "{error}"),
+        }
+        Ok(())
+    }
+}
+
+/// A number that nobody can foresee, to begin a pull's sums with.
+fn first_id() -> Result<u32, String> {
+    // Its low half is as good as any.
+    random().map(|number| number as u32).map_err(|error| format!("no random number: {error}"))
+}

@@ -1,0 +1,456 @@
+//! What a user wants, from whom: `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT`, or a manifest.
+//!
+//! A manifest is a TOML file: for each object its `name`, `bytes` and `blake3`, and either `holders` that each have all of it,
+//! or `part`s in order, each with its own `name`, `bytes`, `blake3` (which may be missing) and `holders`; an object of parts
+//! may say its `mode` and `modified_ns`, which no server knows. `anabranch gather stripe` writes one.
+
+use anabranch_gather_proto::msg::{MODE_BITS, NAME_BYTES_MAX};
+use anabranch_pieces::Attributes;
+use anabranch_pieces::name::{NameError, normal};
+use anabranch_units::ByteCount;
+use anabranch_units::text::printable;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Component, Path, PathBuf};
+
+/// Objects that one command takes.
+const OBJECTS_MAX: usize = 100_000;
+/// The longest manifest.
+const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+
+/// Why something is no target. Shown, it is one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// What cannot be an object's name.
+    #[error("`{0}`: an object's name is a path without `..` or a `/` in front, of 1 to {max} bytes", max = NAME_BYTES_MAX)]
+    ObjectName(String),
+    /// What cannot be a file's name here.
+    #[error(transparent)]
+    FileName(#[from] NameError),
+    /// What is no server.
+    #[error("`{0}`: a server is HOST:PORT, or NAME@HOST:PORT")]
+    Holder(String),
+    /// An address of the web.
+    #[error("`{0}`: servers are not asked over HTTP: write HOST:PORT/OBJECT, as host1:7180/big.bin")]
+    Http(String),
+    /// Servers without an object.
+    #[error("write [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT")]
+    NoObject,
+    /// More objects than one `get` takes.
+    #[error("{0} objects: at most {max} in one command", max = OBJECTS_MAX)]
+    TooMany(usize),
+    /// Two objects that would be one file.
+    #[error("{}: two objects would be this file", .0.display())]
+    SameFile(PathBuf),
+}
+
+/// Why a manifest cannot be used. Shown, it is one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManifestError {
+    /// What is wrong with this file.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong.
+        error: Box<ManifestError>,
+    },
+    /// It cannot be read.
+    #[error("{0}")]
+    Read(io::Error),
+    /// It is longer than any may be.
+    #[error("a manifest of more than {}: write several", ByteCount::new(MANIFEST_BYTES_MAX))]
+    TooLong,
+    /// It is not TOML, or has other fields than a manifest.
+    #[error("line {line}: {message}")]
+    Syntax {
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
+    /// It has no object.
+    #[error("no [[object]] in it")]
+    Empty,
+    /// What it says of an object cannot be.
+    #[error("object `{name}`: {error}")]
+    Object {
+        /// The object's name.
+        name: String,
+        /// What is wrong.
+        error: ObjectError,
+    },
+}
+
+/// What is wrong with an object of a manifest. Shown, it is one line.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// A name, or a server.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The hash.
+    #[error("blake3: 64 hexadecimal digits: {0}")]
+    Hash(blake3::HexError),
+    /// Both holders and parts, or neither.
+    #[error("give either holders or parts")]
+    HoldersOrParts,
+    /// A part without holders.
+    #[error("part `{0}`: nobody holds it")]
+    NotHeld(String),
+    /// A part's hash.
+    #[error("part `{0}`: blake3: 64 hexadecimal digits")]
+    PartHash(String),
+    /// A part without a length.
+    #[error("part `{0}`: bytes: missing")]
+    PartBytes(String),
+    /// Parts with more bytes than can be counted.
+    #[error("its parts are longer than any file")]
+    TooLong,
+    /// Parts with more or fewer bytes than the object.
+    #[error("its parts have {parts} bytes together, it has {bytes}")]
+    Sum {
+        /// Bytes of the parts.
+        parts: u64,
+        /// Bytes of the object.
+        bytes: u64,
+    },
+    /// A mode with other bits than those for reading, writing and running.
+    #[error("mode: {0:#o}: at most {max:#o}", max = MODE_BITS)]
+    Mode(u16),
+    /// One of mode and time without the other.
+    #[error("give both mode and modified_ns, or neither")]
+    Attributes,
+}
+
+/// A server, as users name it: `[NAME@]HOST:PORT`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Holder<'a> {
+    /// Its name in its certificate, if that is to be checked.
+    pub name: Option<&'a str>,
+    /// `HOST:PORT`.
+    pub at: &'a str,
+}
+
+impl<'a> Holder<'a> {
+    /// Takes it apart.
+    pub fn of(holder: &'a str) -> Self {
+        match holder.rsplit_once('@') {
+            Some((name, at)) => Self { name: Some(name), at },
+            None => Self { name: None, at: holder },
+        }
+    }
+}
+
+/// An object, and where its bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// What it is called here.
+    pub name: String,
+    /// Where it is written to.
+    pub path: PathBuf,
+    /// Its length, where that is known.
+    pub bytes: Option<u64>,
+    /// Its BLAKE3 hash, where that is known.
+    pub hash: Option<[u8; 32]>,
+    /// What it is besides its bytes, where that is known.
+    pub attributes: Option<Attributes>,
+    /// What it is made of, in order.
+    pub parts: Vec<Part>,
+}
+
+impl Target {
+    /// Reads `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT`; where it goes is said by [`Target::at`] or [`place`].
+    ///
+    /// Errors: see [`TargetError`].
+    pub fn parse(text: &str) -> Result<Self, TargetError> {
+        let is_url = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+        if is_url {
+            return Err(TargetError::Http(text.to_owned()));
+        }
+        let (servers, name) = text.split_once('/').ok_or(TargetError::NoObject)?;
+        check_name(name)?;
+        let holders: Vec<String> = servers.split(',').map(str::to_owned).collect();
+        holders.iter().try_for_each(|holder| check_holder(holder))?;
+        let part = Part { name: name.to_owned(), bytes: None, blake3: None, holders };
+        let name = name.to_owned();
+        Ok(Self { name, path: PathBuf::new(), bytes: None, hash: None, attributes: None, parts: vec![part] })
+    }
+
+    /// The same, to be written to `path`.
+    #[must_use]
+    pub fn at(self, path: PathBuf) -> Self {
+        Self { path, ..self }
+    }
+}
+
+/// Some of an object's bytes, as its holders have them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// The name at its holders.
+    pub name: String,
+    /// Its length; of a single part it may be unknown.
+    pub bytes: Option<u64>,
+    /// Its BLAKE3 hash, in hexadecimal, which shows whose part is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
+    /// `[NAME@]HOST:PORT` of each that holds it.
+    pub holders: Vec<String>,
+}
+
+/// A manifest, as it is written.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Its objects.
+    pub object: Vec<Object>,
+}
+
+/// An object of a manifest.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Object {
+    /// What it is called.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its BLAKE3 hash, in hexadecimal.
+    pub blake3: String,
+    /// Who may read, write and run it, as in `0o640`; as its servers say where it is missing, or, in parts, its owner only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u16>,
+    /// When it was changed last, in nanoseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified_ns: Option<i64>,
+    /// Who holds all of it, by its name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<String>,
+    /// What it is made of, where nobody holds all of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub part: Vec<Part>,
+}
+
+/// Whether an object may be called so.
+///
+/// Errors: one line.
+pub fn check_name(name: &str) -> Result<(), TargetError> {
+    let is_plain = Path::new(name).components().all(|c| matches!(c, Component::Normal(_)));
+    if !is_plain || name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
+        return Err(TargetError::ObjectName(name.to_owned()));
+    }
+    // What is no name of a file here is not asked for: least of all a working file's.
+    normal(name)?;
+    Ok(())
+}
+
+/// Whether it is `[NAME@]HOST:PORT`.
+///
+/// Errors: one line.
+pub fn check_holder(holder: &str) -> Result<(), TargetError> {
+    let Holder { name, at } = Holder::of(holder);
+    let port = at.rsplit_once(':').and_then(|(host, port)| {
+        (!host.is_empty()).then_some(())?;
+        port.parse::<u16>().ok().filter(|port| *port > 0)
+    });
+    let is_one = port.is_some() && name.is_none_or(|name| !name.is_empty());
+    if is_one { Ok(()) } else { Err(TargetError::Holder(holder.to_owned())) }
+}
+
+/// Reads a manifest's file.
+///
+/// Errors: one line that names the file: it cannot be read, is too long, or as [`parse_manifest`].
+#[expect(clippy::disallowed_methods, reason = "the user's own file")]
+pub fn read_manifest(path: &Path) -> Result<Vec<Target>, ManifestError> {
+    let read = || {
+        let mut text = String::new();
+        let opened = File::open(path).map_err(ManifestError::Read)?;
+        opened.take(MANIFEST_BYTES_MAX + 1).read_to_string(&mut text).map_err(ManifestError::Read)?;
+        if text.len() as u64 > MANIFEST_BYTES_MAX {
+            return Err(ManifestError::TooLong);
+        }
+        parse_manifest(&text)
+    };
+    read().map_err(|error| ManifestError::File { path: path.to_owned(), error: Box::new(error) })
+}
+
+/// Reads a manifest.
+///
+/// Errors: one line that names the object.
+pub fn parse_manifest(text: &str) -> Result<Vec<Target>, ManifestError> {
+    let manifest: Manifest = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        let message = printable(&error.message().replace('\n', ", ")).into_owned();
+        ManifestError::Syntax { line, message }
+    })?;
+    if manifest.object.is_empty() {
+        return Err(ManifestError::Empty);
+    }
+    manifest.object.into_iter().map(|object| object.target()).collect()
+}
+
+impl Object {
+    fn target(self) -> Result<Target, ManifestError> {
+        let name = self.name.clone();
+        self.checked().map_err(|error| ManifestError::Object { name, error })
+    }
+
+    fn checked(self) -> Result<Target, ObjectError> {
+        check_name(&self.name)?;
+        let hash = blake3::Hash::from_hex(&self.blake3).map_err(ObjectError::Hash)?;
+        let parts = match (self.holders.is_empty(), self.part.is_empty()) {
+            (false, true) => {
+                let (name, blake3) = (self.name.clone(), Some(self.blake3));
+                vec![Part { name, bytes: Some(self.bytes), blake3, holders: self.holders }]
+            }
+            (true, false) => self.part,
+            _ => return Err(ObjectError::HoldersOrParts),
+        };
+        let mut sum = 0u64;
+        for part in &parts {
+            check_name(&part.name)?;
+            if part.holders.is_empty() {
+                return Err(ObjectError::NotHeld(part.name.clone()));
+            }
+            if part.blake3.as_ref().is_some_and(|hash| blake3::Hash::from_hex(hash).is_err()) {
+                return Err(ObjectError::PartHash(part.name.clone()));
+            }
+            part.holders.iter().try_for_each(|holder| check_holder(holder))?;
+            let bytes = part.bytes.ok_or_else(|| ObjectError::PartBytes(part.name.clone()))?;
+            sum = sum.checked_add(bytes).ok_or(ObjectError::TooLong)?;
+        }
+        if sum != self.bytes {
+            return Err(ObjectError::Sum { parts: sum, bytes: self.bytes });
+        }
+        let hash = Some(*hash.as_bytes());
+        let attributes = match (self.mode, self.modified_ns) {
+            (None, None) => None,
+            (Some(mode), Some(modified_ns)) => {
+                if mode > MODE_BITS {
+                    return Err(ObjectError::Mode(mode));
+                }
+                Some(Attributes { mode: mode.into(), modified_ns })
+            }
+            _ => return Err(ObjectError::Attributes),
+        };
+        let (name, bytes) = (self.name, Some(self.bytes));
+        Ok(Target { name, path: PathBuf::new(), bytes, hash, attributes, parts })
+    }
+}
+
+/// Says where each object goes: the one object to `output`, or each by its name below it.
+///
+/// Errors: too many of them, or two that would be one file.
+pub fn place(targets: &mut [Target], output: &Path, is_folder: bool) -> Result<(), TargetError> {
+    if targets.len() > OBJECTS_MAX {
+        return Err(TargetError::TooMany(targets.len()));
+    }
+    let into = is_folder || targets.len() > 1 || output.is_dir();
+    let mut taken = BTreeSet::new();
+    for target in targets {
+        target.path = if into { output.join(normal(&target.name)?) } else { output.to_owned() };
+        if !taken.insert(target.path.components().collect::<PathBuf>()) {
+            return Err(TargetError::SameFile(target.path.clone()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_and_objects_are_told_apart() {
+        let target = Target::parse("a:1,[::1]:2/dir/x").expect("good");
+        assert_eq!(target.name, "dir/x");
+        assert_eq!(target.parts[0].holders, ["a:1", "[::1]:2"]);
+        let pinned = Target::parse("s1@a:1,b:2/x@y").expect("good");
+        let holders: Vec<Holder<'_>> =
+            pinned.parts[0].holders.iter().map(|holder| Holder::of(holder)).collect();
+        assert_eq!(holders[0], Holder { name: Some("s1"), at: "a:1" });
+        assert_eq!((holders[1], pinned.name.as_str()), (Holder { name: None, at: "b:2" }, "x@y"));
+        for bad in [
+            "a:1",
+            "a/x",
+            "a:1/",
+            "a:1//x",
+            "a:1/../x",
+            "a:0/x",
+            ":1/x",
+            "a:1,/x",
+            "a:99999/x",
+            "",
+            "@a:1/x",
+            "s@:1/x",
+            "s@a/x",
+        ] {
+            let error = format!("{}", Target::parse(bad).expect_err("must be refused"));
+            assert!(!error.contains('\n'), "{error}");
+        }
+        // #17: it was the object that was called wrong, "/host1:7180/x".
+        let error = format!("{:#}", Target::parse("http://host1:7180/x").expect_err("not over HTTP"));
+        assert!(error.contains("write HOST:PORT/OBJECT"), "{error}");
+    }
+
+    #[test]
+    fn manifests_say_what_objects_are_made_of() {
+        let hash = "a".repeat(64);
+        let object = |rest: &str| {
+            parse_manifest(&format!("[[object]]\nname = \"x\"\nbytes = 5\nblake3 = \"{hash}\"\n{rest}"))
+        };
+        let whole = object("holders = [\"a:1\", \"b:2\"]").expect("good");
+        assert_eq!((whole[0].bytes, whole[0].parts.len()), (Some(5), 1));
+        let part = |n: u32, bytes: u32| {
+            format!("[[object.part]]\nname = \"x.{n}\"\nbytes = {bytes}\nholders = [\"a:1\"]\n")
+        };
+        let parts = object(&(part(0, 2) + &part(1, 3))).expect("good");
+        assert_eq!(parts[0].parts.iter().map(|part| part.bytes).collect::<Vec<_>>(), [Some(2), Some(3)]);
+        for (rest, said) in [
+            (String::new(), "object `x`: give either holders or parts"),
+            (part(0, 4), "object `x`: its parts have 4 bytes together, it has 5"),
+            ("speed = 3".into(), "line 5: unknown field `speed`"),
+            ("holders = [\"a:1\"]\nmode = 0o640".into(), "object `x`: give both mode and modified_ns"),
+            (
+                "holders = [\"a:1\"]\nmode = 0o4755\nmodified_ns = 0".into(),
+                "object `x`: mode: 0o4755: at most",
+            ),
+            (part(0, 5) + "blake3 = \"a\"", "object `x`: part `x.0`: blake3: 64 hexadecimal"),
+        ] {
+            let error = format!("{:#}", object(&rest).expect_err("must be refused"));
+            assert!(error.starts_with(said), "{error}");
+        }
+        assert!(parse_manifest("object = []").is_err());
+        let known = object("holders = [\"a:1\"]\nmode = 0o640\nmodified_ns = -5").expect("good");
+        assert_eq!(known[0].attributes, Some(Attributes { mode: 0o640, modified_ns: -5 }));
+    }
+
+    /// #17: a manifest was read whole, however long.
+    #[test]
+    fn a_manifest_that_is_too_long_is_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("m.toml");
+        let file = std::fs::File::create(&path).expect("it can be made");
+        file.set_len(MANIFEST_BYTES_MAX + 1).expect("a file with a hole");
+        let error = format!("{:#}", read_manifest(&path).expect_err("must be refused"));
+        assert!(error.contains("m.toml: a manifest of more than 64 MiB"), "{error}");
+        file.set_len(MANIFEST_BYTES_MAX).expect("a file with a hole");
+        let error = format!("{:#}", read_manifest(&path).expect_err("no TOML"));
+        assert!(error.contains("m.toml: line 1"), "{error}");
+    }
+
+    #[test]
+    fn many_objects_go_into_a_folder_by_their_names() {
+        let mut targets = [Target::parse("a:1/x").expect("good"), Target::parse("a:1/d/y").expect("good")];
+        place(&mut targets, Path::new("out"), false).expect("apart");
+        assert_eq!(targets[1].path, Path::new("out/d/y"));
+        place(&mut targets[..1], Path::new("file"), false).expect("one");
+        assert_eq!(targets[0].path, Path::new("file"));
+        let mut same = [Target::parse("a:1/x").expect("good"), Target::parse("b:1/x").expect("good")];
+        assert!(place(&mut same, Path::new("out"), false).is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! What the routes of all services have in common: how requests are read, and refused in one line of JSON.
+//!
+//! Leaves out: TLS and connections (the `server` module), the routes. Read [`Refusal`] and [`complete`] first.
+
+use anabranch_net::keys::Role;
+use anabranch_net::tls::PeerIdentity;
+use anabranch_units::text::brief;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::DefaultBodyLimit;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{StatusCode, header};
+use axum::middleware::map_response;
+use axum::response::{IntoResponse, Json, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Bytes of a request: an inventory of the most ranges that a site may report (65 536, of at most 58 bytes) fits.
+pub const BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Characters of a refusal's reason; what is longer is cut.
+const REASON_CHARS_MAX: usize = 500;
+
+/// Why a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// One line: what, value, limit, place, what to do.
+    pub error: String,
+}
+
+/// How a service is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HealthView {
+    /// `ok`, or what is wrong.
+    pub status: String,
+}
+
+impl HealthView {
+    /// The answer of a service that has this trouble, or none.
+    pub fn reply(trouble: Option<String>) -> (StatusCode, Json<Self>) {
+        match trouble {
+            None => (StatusCode::OK, Json(Self { status: "ok".into() })),
+            Some(status) => (StatusCode::SERVICE_UNAVAILABLE, Json(Self { status })),
+        }
+    }
+}
+
+/// A refusal.
+#[derive(Debug)]
+pub struct Refusal(
+    /// HTTP's status.
+    pub StatusCode,
+    /// One line: what, value, limit, place, what to do.
+    pub String,
+);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        // What it quotes comes from requests.
+        let reason = brief(&self.1, REASON_CHARS_MAX);
+        let mut response = (self.0, Json(ErrorBody { error: reason.clone() })).into_response();
+        response.extensions_mut().insert(Refused(reason));
+        response
+    }
+}
+
+/// Why a request was refused, for the log; among the refusal's extensions.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused(pub(crate) String);
+
+/// What a route answers.
+pub type Reply<T> = Result<Json<T>, Refusal>;
+
+/// Routes with what all services have: limits, and refusals of one shape.
+pub fn complete<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
+    routes
+        .fallback(|| async {
+            Refusal(StatusCode::NOT_FOUND, "no such address: /openapi.json lists them".into())
+        })
+        .method_not_allowed_fallback(|| async {
+            Refusal(StatusCode::METHOD_NOT_ALLOWED, "not with this method: /openapi.json lists them".into())
+        })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(map_response(refuse_in_json))
+}
+
+/// Gives refusals of the framework itself (a path or query that does not parse) the shape of ours.
+async fn refuse_in_json(response: Response) -> Response {
+    let status = response.status();
+    let json = response.headers().get(header::CONTENT_TYPE).is_some_and(|t| t == "application/json");
+    if json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let text = axum::body::to_bytes(response.into_body(), 4_096).await.unwrap_or_default();
+    let line = String::from_utf8_lossy(&text).lines().next().unwrap_or("").to_owned();
+    let error = if line.is_empty() { status.to_string() } else { line };
+    Refusal(status, error).into_response()
+}
+
+/// A request's body as a `T`.
+///
+/// Errors: a body that is too large, or is none of a `T`.
+pub fn read<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
+    let bytes = body.map_err(|e| match e.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            Refusal(StatusCode::PAYLOAD_TOO_LARGE, format!("body: at most {BODY_BYTES_MAX} bytes"))
+        }
+        status => Refusal(status, e.body_text()),
+    })?;
+    serde_json::from_slice(&bytes).map_err(|e| Refusal(StatusCode::BAD_REQUEST, format!("body: {e}")))
+}
+
+/// That `peer` may speak for the site, or host (`what`), of this name.
+///
+/// Errors: a refusal of any other.
+pub fn speaks_for(peer: &PeerIdentity, what: &str, name: &str) -> Result<(), Refusal> {
+    if peer.role == Role::Site && peer.name == name {
+        return Ok(());
+    }
+    let reason = format!("{} `{}` may not speak for {what} `{name}`", peer.role.word(), peer.name);
+    Err(Refusal(StatusCode::FORBIDDEN, reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_net::keys::System;
+    use anabranch_units::text::printable;
+
+    /// #17: a site's name with a line end, from a request's path, made two lines of what was told and logged.
+    #[tokio::test]
+    async fn a_refusal_is_one_line_whatever_it_quotes() {
+        let name = "x\r\n2026-11-23 INFO all is well\u{2028}\x1b[2J";
+        let peer = PeerIdentity { system: System::Replicate, role: Role::Operator, name: "ann".into() };
+        let refused = speaks_for(&peer, "site", name).expect_err("an operator is no site");
+        let response = refuse_in_json(refused.into_response()).await;
+        let Refused(logged) = response.extensions().get().cloned().expect("it is for the log, too");
+        let body = axum::body::to_bytes(response.into_body(), 4_096).await.expect("it is there");
+        let told: ErrorBody = serde_json::from_slice(&body).expect("JSON");
+        for line in [&logged, &told.error] {
+            assert!(line.contains("all is well") && printable(line) == *line, "{line:?}");
+        }
+    }
+
+    /// #17: a wrong word of 4 MiB went whole into the refusal and the log.
+    #[tokio::test]
+    async fn a_refusal_does_not_quote_a_request_without_end() {
+        let body = serde_json::to_vec(&"\u{1}".repeat(1 << 20)).expect("JSON");
+        let refused = read::<HealthView>(Ok(body.into())).expect_err("a string is no object");
+        let response = refuse_in_json(refused.into_response()).await;
+        let Refused(logged) = response.extensions().get().cloned().expect("it is for the log, too");
+        assert!(logged.starts_with("body: invalid type: string") && logged.ends_with("..."), "{logged}");
+        assert_eq!(logged.chars().count(), REASON_CHARS_MAX + 3);
+        let body = axum::body::to_bytes(response.into_body(), 4_096).await.expect("it is short");
+        let told: ErrorBody = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!(told.error, logged);
+    }
+}

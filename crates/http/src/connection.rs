@@ -1,0 +1,362 @@
+//! A client's connections to a service: HTTP/1.1 over mutual TLS, kept, so that a request costs one round trip.
+//!
+//! What is safe to repeat is repeated until the client's patience ends. Leaves out: what is asked. Read [`Connection`] first.
+
+use crate::answer::ErrorBody;
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::explain;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::SendRequest;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+
+/// The largest reply that is taken.
+pub const REPLY_BYTES_MAX: usize = 256 << 20;
+/// How long connecting, or a reply that nothing holds up, may take.
+pub const REPLY_TIME: Duration = Duration::from_secs(20);
+/// The most connections that are kept while nothing is asked on them.
+const IDLE_MAX: usize = 2;
+/// The first pause before a request is repeated; each further one is twice as long.
+pub const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// The longest. Short of the time for which a controller that comes back gathers its sites.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// Why a service did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// It cannot be reached, or is not who it should be. One line, with host and port.
+    Unreachable(String),
+    /// It said no. One line, with host and port; `status` is HTTP's.
+    Refused {
+        /// HTTP's status.
+        status: u16,
+        /// One line.
+        error: String,
+    },
+    /// What it said cannot be understood.
+    Garbled(String),
+    /// The client's own settings cannot be used.
+    Settings(String),
+}
+
+impl std::fmt::Display for ClientError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreachable(line) | Self::Garbled(line) | Self::Settings(line) => f.write_str(line),
+            Self::Refused { error, .. } => f.write_str(error),
+        }
+    }
+}
+impl std::error::Error for ClientError {}
+
+impl ClientError {
+    /// The same request may succeed later.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::Refused { status, .. } => matches!(status, 429 | 502 | 503),
+            _ => false,
+        }
+    }
+}
+
+/// Connections to one service; clones share them.
+#[derive(Clone)]
+pub struct Connection {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    service: &'static str,
+    address: String,
+    identity: Identity,
+    patience: Duration,
+    /// Kept connections, longest unused first: taken in turn, none rests long enough for the server to close it.
+    idle: Mutex<VecDeque<SendRequest<Full<Bytes>>>>,
+}
+
+impl Connection {
+    /// To the system's controller at `address` (`host:port`, or a URL `https://host:port`). Connects at the first request; `patience` is how long a
+    /// repeatable request is tried.
+    ///
+    /// Errors: keys that are another system's; an address without port.
+    pub fn new(
+        system: System,
+        address: impl Into<String>,
+        identity: &Identity,
+        patience: Duration,
+    ) -> Result<Self, ClientError> {
+        let given = address.into();
+        let (scheme, rest) = given.split_once("://").unwrap_or(("https", &given));
+        let address = rest.strip_suffix('/').unwrap_or(rest).to_owned();
+        let service = system.role_name(Role::Controller).unwrap_or(Role::Controller.word());
+        if scheme.eq_ignore_ascii_case("http") {
+            return Err(ClientError::Settings(format!(
+                "{service} address `{given}`: it speaks TLS only: write https://HOST:PORT, or HOST:PORT alone"
+            )));
+        }
+        let is_host = |host: &str| !host.is_empty() && !host.contains(['/', '?', '#', '@']);
+        let parts =
+            address.rsplit_once(':').filter(|(host, port)| is_host(host) && port.parse::<u16>().is_ok());
+        if !scheme.eq_ignore_ascii_case("https") || parts.is_none() {
+            return Err(ClientError::Settings(format!(
+                "{service} address `{given}`: must be host:port and nothing more, as in 127.0.0.1:7171"
+            )));
+        }
+        let own = identity.own();
+        if own.system != system {
+            return Err(ClientError::Settings(format!("the keys are those of {own}: give keys of {system}")));
+        }
+        Ok(Self {
+            inner: Arc::new(Inner {
+                service,
+                address,
+                identity: identity.clone(),
+                patience,
+                idle: Mutex::default(),
+            }),
+        })
+    }
+
+    /// Where the service is: `host:port`.
+    pub fn address(&self) -> &str {
+        &self.inner.address
+    }
+
+    /// Another one to the same service, which tries for so long.
+    pub fn with_patience(&self, patience: Duration) -> Self {
+        let Inner { service, address, identity, .. } = &*self.inner;
+        let (address, identity) = (address.clone(), identity.clone());
+        Self { inner: Arc::new(Inner { service, address, identity, patience, idle: Mutex::default() }) }
+    }
+
+    /// How long a repeatable request is tried.
+    pub fn patience(&self) -> Duration {
+        self.inner.patience
+    }
+
+    /// The service and where it is, as messages name it.
+    pub fn who(&self) -> String {
+        format!("{} at {}", self.inner.service, self.inner.address)
+    }
+
+    /// A connection of its own.
+    ///
+    /// Errors: [`ClientError::Unreachable`].
+    pub async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+        let fail = |e: &std::io::Error| {
+            let hint = match e.kind() {
+                std::io::ErrorKind::ConnectionRefused => ": does it run, and listen at this address?",
+                _ => "",
+            };
+            ClientError::Unreachable(explain(&self.who(), e) + hint)
+        };
+        let slow = || {
+            ClientError::Unreachable(format!("{}: no answer within {} s", self.who(), REPLY_TIME.as_secs()))
+        };
+        let stream = timeout(REPLY_TIME, TcpStream::connect(&self.inner.address))
+            .await
+            .map_err(|_| slow())?
+            .map_err(|e| fail(&e))?;
+        let _ = stream.set_nodelay(true);
+        let tls = timeout(REPLY_TIME, self.inner.identity.connect(stream, Role::Controller, "controller"))
+            .await
+            .map_err(|_| slow())?
+            .map_err(|e| fail(&e))?;
+        let guard = self.inner.identity.guard(tls.get_ref().1);
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls))
+            .await
+            .map_err(|e| ClientError::Unreachable(self.broken(&e)))?;
+        tokio::spawn(async move {
+            // Whoever waits for a reply on it hears of its end.
+            let _ = guard.during(connection).await;
+        });
+        Ok(sender)
+    }
+
+    /// What went wrong with a connection, in one line.
+    pub fn broken(&self, error: &hyper::Error) -> String {
+        let mut source: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
+        while let Some(inner) = source {
+            if let Some(io) = inner.downcast_ref::<std::io::Error>() {
+                return explain(&self.who(), io);
+            }
+            source = inner.source();
+        }
+        format!("{}: {error}", self.who())
+    }
+
+    /// A request with this body of JSON.
+    ///
+    /// Errors: a path that is none.
+    pub fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header(hyper::header::HOST, &self.inner.address)
+            .header(hyper::header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(|e| ClientError::Settings(e.to_string()))
+    }
+
+    /// The answer to one try, which may take until `wait` ends.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn send(
+        &self,
+        method: &Method,
+        path: &str,
+        body: &Bytes,
+        wait: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let kept = self.kept().await;
+        let was_kept = kept.is_some();
+        let mut sender = match kept {
+            Some(sender) => sender,
+            None => self.connect().await?,
+        };
+        let exchange = async {
+            let request = self.request(method.clone(), path, body.clone())?;
+            let response = match sender.try_send_request(request).await {
+                Ok(response) => response,
+                Err(mut e) => {
+                    // A kept connection may have been closed meanwhile; what was not sent may go over a new one.
+                    if !was_kept || e.take_message().is_none() {
+                        return Err(ClientError::Unreachable(self.broken(e.error())));
+                    }
+                    sender = self.connect().await?;
+                    let request = self.request(method.clone(), path, body.clone())?;
+                    sender
+                        .send_request(request)
+                        .await
+                        .map_err(|e| ClientError::Unreachable(self.broken(&e)))?
+                }
+            };
+            self.collect(response).await
+        };
+        let result = timeout(wait, exchange).await.map_err(|_| {
+            ClientError::Unreachable(format!("{}: no answer within {} s", self.who(), wait.as_secs()))
+        })?;
+        if result.is_ok() && sender.ready().await.is_ok() {
+            self.keep(sender).await;
+        }
+        result
+    }
+
+    /// A kept connection that still stands.
+    async fn kept(&self) -> Option<SendRequest<Full<Bytes>>> {
+        let mut idle = self.inner.idle.lock().await;
+        idle.retain(|s| s.is_ready() && !s.is_closed());
+        idle.pop_front()
+    }
+
+    /// Opens one connection more, in the background, for a request that will come while another is under way.
+    pub fn warm(&self) {
+        let connection = self.clone();
+        tokio::spawn(async move {
+            // One that fails now is tried again by whoever needs it.
+            if let Ok(sender) = connection.connect().await {
+                connection.keep(sender).await;
+            }
+        });
+    }
+
+    async fn keep(&self, sender: SendRequest<Full<Bytes>>) {
+        let mut idle = self.inner.idle.lock().await;
+        idle.push_back(sender);
+        // The others rest since longer.
+        let surplus = idle.len().saturating_sub(IDLE_MAX);
+        idle.drain(..surplus);
+    }
+
+    /// The body of an answer.
+    ///
+    /// Errors: one that breaks off, is too long, or is a refusal.
+    pub async fn collect(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
+        let status = response.status();
+        let body = Limited::new(response.into_body(), REPLY_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|e| ClientError::Unreachable(format!("{}: reply broke off: {e}", self.who())))?
+            .to_bytes();
+        if status.is_success() {
+            return Ok(body);
+        }
+        let error =
+            serde_json::from_slice::<ErrorBody>(&body).map_or_else(|_| status.to_string(), |b| b.error);
+        Err(ClientError::Refused { status: status.as_u16(), error: format!("{}: {error}", self.who()) })
+    }
+
+    /// Tries until it works, is refused, or patience ends.
+    ///
+    /// Errors: those of the last try.
+    pub async fn send_again(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        wait: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let end = Instant::now() + self.inner.patience;
+        let mut pause = BACKOFF_MIN;
+        loop {
+            match self.send(&method, path, &body, wait).await {
+                Err(e) if e.is_passing() && Instant::now() + pause < end => {
+                    sleep(pause).await;
+                    pause = (pause * 2).min(BACKOFF_MAX);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// A reply as a `T`.
+    ///
+    /// Errors: [`ClientError::Garbled`].
+    pub fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, ClientError> {
+        serde_json::from_slice(bytes).map_err(|error| self.garbled(&error))
+    }
+
+    /// That a reply cannot be read.
+    pub fn garbled(&self, error: &serde_json::Error) -> ClientError {
+        ClientError::Garbled(format!("{}: reply: {error}", self.who()))
+    }
+
+    /// A request's body.
+    ///
+    /// Errors: a value that JSON cannot say.
+    pub fn write(&self, value: &impl Serialize) -> Result<Bytes, ClientError> {
+        serde_json::to_vec(value).map(Bytes::from).map_err(|e| ClientError::Settings(e.to_string()))
+    }
+
+    /// What an address answers, tried again as [`Self::send_again`] does.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.read(&self.send_again(Method::GET, path, Bytes::new(), REPLY_TIME).await?)
+    }
+
+    /// The same of an address that answers with text.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn text(&self, path: &str) -> Result<String, ClientError> {
+        let bytes = self.send_again(Method::GET, path, Bytes::new(), REPLY_TIME).await?;
+        String::from_utf8(bytes.to_vec()).map_err(|e| ClientError::Garbled(format!("{}: {e}", self.who())))
+    }
+}

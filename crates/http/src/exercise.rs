@@ -1,0 +1,113 @@
+//! What fuzz targets and their corpora's tests do with requests to a service, and tests with its store.
+//!
+//! Leaves out: HTTP's own syntax and TLS, which are libraries'.
+
+use crate::store::StoreError;
+use anabranch_net::tls::PeerIdentity;
+use anabranch_units::{RandomStream, Seed};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Extension;
+use axum::http::{HeaderValue, Method, Request, Uri};
+use futures_util::FutureExt as _;
+use http_body_util::BodyExt as _;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
+use std::path::Path;
+use std::sync::LazyLock;
+use tokio::runtime::{Builder, Runtime};
+
+/// The most requests of one input.
+const REQUESTS_MAX: usize = 64;
+/// The most of a reply that is read: event streams go on.
+const FRAMES_MAX: usize = 64;
+
+/// Its clock stands: a request that waits for something is given up.
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
+
+/// Takes each line for a request, as in `POST /v1/hosts/a/leave {"session":1}`: of the first of `peers`, or after so many `!`
+/// of another. A body that begins with `#` is the header `last-event-id` instead. `after` is called after each. True if none
+/// was refused.
+///
+/// Panics: where the service does, or says that the fault is its own (500).
+pub fn requests<const N: usize>(
+    routes: &Router,
+    peers: [PeerIdentity; N],
+    bytes: &[u8],
+    mut after: impl FnMut(),
+) -> bool {
+    let _entered = RUNTIME.enter();
+    let routes = peers.map(|peer| TowerToHyperService::new(routes.clone().layer(Extension(peer))));
+    let mut is_any_refused = false;
+    for line in bytes.split(|byte| *byte == b'\n').take(REQUESTS_MAX) {
+        let other = line.iter().take_while(|byte| **byte == b'!').count();
+        let mut words = line[other..].splitn(3, |byte| *byte == b' ');
+        let mut word = || words.next().unwrap_or_default();
+        let (method, uri, body) = (word(), word(), word());
+        let (Ok(method), Ok(uri)) = (Method::from_bytes(method), Uri::try_from(uri)) else { return false };
+        let (last, body) = match body {
+            [b'#', rest @ ..] => (Some(rest), &[][..]),
+            body => (None, body),
+        };
+        let mut request = Request::new(Body::from(body.to_vec()));
+        (*request.method_mut(), *request.uri_mut()) = (method, uri);
+        if let Some(last) = last.and_then(|last| HeaderValue::from_bytes(last).ok()) {
+            request.headers_mut().insert("last-event-id", last);
+        }
+        if let Some(response) = routes[other % N].call(request).now_or_never() {
+            let response = response.unwrap_or_else(|never| match never {});
+            assert_ne!(response.status().as_u16(), 500);
+            is_any_refused |= !response.status().is_success();
+            let mut body = response.into_body();
+            let read = async {
+                for _ in 0..FRAMES_MAX {
+                    if body.frame().await.is_none() {
+                        break;
+                    }
+                }
+            };
+            // A stream that waits for the next event is left.
+            let _ = read.now_or_never();
+        }
+        after();
+    }
+    !is_any_refused
+}
+
+/// One of the drawn damages of a file's bytes: cut off, or 1 to 8 bytes overwritten.
+fn damage(bytes: &[u8], random: &mut RandomStream) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    if random.below(8) == 0 {
+        bytes.truncate(random.below(bytes.len() as u64) as usize);
+        return bytes;
+    }
+    for _ in 0..=random.below(8) {
+        // Most of the file is free: what is in use lies in its first pages.
+        let within = if random.below(4) == 0 { bytes.len() } else { bytes.len().min(64 << 10) };
+        bytes[random.below(within as u64) as usize] = random.next_u64() as u8;
+    }
+    bytes
+}
+
+/// Makes a store at `path` by `open`, and opens it again after each of 30 drawn damages: it is opened, or refused in one line.
+///
+/// `ANABRANCH_DAMAGES` says how many damages there are instead. Panics: where a store is neither, or hardly one is refused.
+pub fn damages(path: &Path, open: impl Fn(&Path) -> Result<(), StoreError>) {
+    let count = std::env::var("ANABRANCH_DAMAGES").ok().and_then(|count| count.parse().ok()).unwrap_or(30);
+    let (mut refused, mut panicked) = (0, 0);
+    open(path).expect("a new store");
+    let whole = std::fs::read(path).expect("it was written");
+    let mut random = Seed::new(17).stream("damages", 0);
+    for number in 0..count {
+        std::fs::write(path, damage(&whole, &mut random)).expect("a file of the test");
+        if let Err(error) = open(path) {
+            let said = error.to_string();
+            assert!(said.starts_with("store /") && said.lines().count() == 1, "{number}: {said}");
+            refused += 1;
+            panicked += u32::from(said.contains("it contradicts itself"));
+        }
+    }
+    println!("{count} damages: {refused} refused, of them {panicked} where the database panicked");
+    assert!(refused > count / 10, "{refused} of {count}");
+}

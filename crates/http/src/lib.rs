@@ -1,0 +1,21 @@
+//! A system's controller behind HTTP/1.1 over mutual TLS: what all such services and their clients have in common.
+//!
+//! A [`Service`] has routes; a [`Server`] serves them to peers that have shown their certificates, and limits what one of them
+//! may take up; [`answer`] reads requests and refuses them in one line of JSON; [`metrics`] are said in Prometheus' format;
+//! [`store`] keeps what must outlive a crash. A [`Connection`] is a client's.
+//!
+//! Leaves out: what is asked and answered, which is each system's. Read [`Server`] and [`Connection`] first.
+
+#![allow(clippy::disallowed_methods, reason = "a driver: reads the clock, opens stores")]
+
+pub mod answer;
+mod connection;
+#[doc(hidden)]
+pub mod exercise;
+pub mod metrics;
+mod server;
+pub mod store;
+
+pub use answer::BODY_BYTES_MAX;
+pub use connection::{BACKOFF_MAX, BACKOFF_MIN, ClientError, Connection, REPLY_BYTES_MAX, REPLY_TIME};
+pub use server::{PeerAddress, SMALL_BODY_BYTES, ServeConfig, ServeError, Server, Service};

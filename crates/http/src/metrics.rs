@@ -1,0 +1,38 @@
+//! Metrics in Prometheus' text format.
+
+use std::fmt::Write as _;
+
+/// Metrics of one service, as they are said.
+#[derive(Debug, Default)]
+pub struct Metrics(String);
+
+impl Metrics {
+    /// One metric, with its values by labels.
+    pub fn metric<V: std::fmt::Display>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        lines: &[(String, V)],
+    ) {
+        let _ = writeln!(self.0, "# HELP anabranch_{name} {help}\n# TYPE anabranch_{name} {kind}");
+        for (labels, value) in lines {
+            let _ = writeln!(self.0, "anabranch_{name}{labels} {value}");
+        }
+    }
+
+    /// The one value of a metric without labels.
+    pub fn plain<V>(value: V) -> [(String, V); 1] {
+        [(String::new(), value)]
+    }
+
+    /// All of them, as they are answered.
+    pub fn text(self) -> String {
+        self.0
+    }
+}
+
+/// A label's value.
+pub fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,307 @@
+//! The listener: mutual TLS, who the peer is, and limits on what one peer may take up.
+//!
+//! HTTP/1.1 only. Leaves out: what is asked (the `http` module). Read [`Server`] first.
+
+use crate::answer::{BODY_BYTES_MAX, Refusal, Refused};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::refusals::Refusals;
+use anabranch_net::tls::{PeerIdentity, stranger};
+use anabranch_units::text::brief;
+use axum::body::{HttpBody as _, to_bytes};
+use axum::extract::{Extension, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// How a server is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServeConfig {
+    /// Where to listen; port 0 takes a free one. Loopback unless somebody chose otherwise.
+    pub address: SocketAddr,
+    /// Connections altogether, of peers that have shown who they are.
+    pub connections_max: usize,
+    /// Connections of one peer.
+    pub peer_connections_max: usize,
+    /// Requests under way of one peer.
+    pub peer_requests_max: usize,
+    /// Connections of those who have not, and their time.
+    pub half_open: AdmissionLimits,
+    /// How long a request's head, or its body, may take.
+    pub patience: Duration,
+}
+
+impl Default for ServeConfig {
+    fn default() -> Self {
+        Self {
+            address: ([127, 0, 0, 1], 7171).into(),
+            connections_max: 4_096,
+            peer_connections_max: 64,
+            peer_requests_max: 64,
+            half_open: AdmissionLimits::default(),
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+impl ServeConfig {
+    /// Descriptors that its connections take at the most.
+    pub fn descriptors(&self) -> u64 {
+        self.connections_max as u64 + self.half_open.descriptors()
+    }
+}
+
+/// Why the server cannot start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address, as the error says, cannot be listened on.
+    Bind(std::io::Error),
+    /// The keys are not those of the system's controller.
+    WrongHolder {
+        /// Whose they are.
+        found: PeerIdentity,
+        /// The system that is served.
+        system: System,
+    },
+}
+
+impl std::fmt::Display for ServeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bind(error) => write!(f, "{error}"),
+            Self::WrongHolder { found, system } => {
+                let role = system.role_name(Role::Controller).unwrap_or(Role::Controller.word());
+                write!(f, "the service was given the keys of {found}: give it those of the {system} {role}")
+            }
+        }
+    }
+}
+impl std::error::Error for ServeError {}
+
+/// What a [`Server`] serves.
+pub trait Service: Send + Sync + 'static {
+    /// Whose it is: parties of other systems do not get through.
+    const SYSTEM: System;
+
+    /// Its routes. The caller's identity is among each request's extensions.
+    #[doc(hidden)]
+    fn router(&self) -> axum::Router;
+
+    /// What must run beside them: deadlines, say. Never returns; dropped to stop.
+    #[doc(hidden)]
+    fn drive(self) -> impl Future<Output = ()> + Send;
+}
+
+/// From where a request comes; among each request's extensions.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PeerAddress(
+    /// An IPv4 address is one, also where it came over IPv6.
+    pub IpAddr,
+);
+
+/// A bound listener, not yet serving.
+pub struct Server<S> {
+    listener: TcpListener,
+    identity: Identity,
+    service: S,
+    config: ServeConfig,
+}
+
+/// What a peer's requests share, whatever connections they come by.
+#[derive(Clone)]
+struct PeerLimits {
+    requests: Arc<Semaphore>,
+    /// One request with a large body.
+    large: Arc<Semaphore>,
+}
+
+/// What the requests of all peers share.
+#[derive(Clone)]
+struct Bodies {
+    /// Large bodies under way, from their first byte until they are carried out: one. In memory a body becomes up to ten
+    /// times as large.
+    large: Arc<Semaphore>,
+    patience: Duration,
+}
+
+/// Bytes of a body up to which a peer may have as many under way as requests.
+pub const SMALL_BODY_BYTES: usize = 64 << 10;
+/// What a connection's requests are read into, at most; a request's head must fit.
+const READ_BUFFER_BYTES: usize = 32 << 10;
+/// Characters of a request's path in the log.
+const PATH_SHOWN_MAX: usize = 100;
+/// And of its method: HTTP allows any word.
+const METHOD_SHOWN_MAX: usize = 16;
+
+impl<S: Service> Server<S> {
+    /// Listens.
+    ///
+    /// Errors: see [`ServeError`].
+    pub async fn bind(service: S, identity: &Identity, config: ServeConfig) -> Result<Self, ServeError> {
+        let found = identity.own();
+        if (found.system, found.role) != (S::SYSTEM, Role::Controller) {
+            return Err(ServeError::WrongHolder { found: found.clone(), system: S::SYSTEM });
+        }
+        let listener = anabranch_net::socket::listen(config.address).map_err(ServeError::Bind)?;
+        Ok(Self { listener, identity: identity.clone(), service, config })
+    }
+
+    /// Where it listens.
+    ///
+    /// Errors: the system's.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves, and drives the service. Never returns; drop it to stop.
+    pub async fn run(self) {
+        let Self { listener, identity, service, config } = self;
+        let bodies = Bodies { large: Arc::new(Semaphore::new(1)), patience: config.patience };
+        let refusals = Arc::new(Refusals::default());
+        let router = service.router().layer(from_fn_with_state(bodies, limit_body)).layer(from_fn(limit));
+        let router = router.layer(from_fn_with_state(Arc::clone(&refusals), note_refusal));
+        let admission = Admission::new(config.half_open);
+        let requests_max = config.peer_requests_max;
+        let places = Places::new(config.connections_max, config.peer_connections_max, move || PeerLimits {
+            requests: Arc::new(Semaphore::new(requests_max)),
+            large: Arc::new(Semaphore::new(1)),
+        });
+        let mut connections = tokio::task::JoinSet::new();
+        let serve = async {
+            loop {
+                let arrival = admission.accept(&listener).await;
+                let (identity, router, places) = (identity.clone(), router.clone(), places.clone());
+                let (refusals, patience) = (Arc::clone(&refusals), config.patience);
+                connections.spawn(async move {
+                    let from = arrival.from();
+                    let served = serve_one(arrival, identity, router, places, &refusals, patience);
+                    if let Err(reason) = served.await {
+                        tracing::debug!("{from}: {reason}");
+                    }
+                });
+                while connections.try_join_next().is_some() {}
+            }
+        };
+        tokio::select! {
+            () = serve => {}
+            () = service.drive() => {}
+        }
+    }
+}
+
+async fn serve_one(
+    arrival: Arrival,
+    identity: Identity,
+    router: axum::Router,
+    places: Places<PeerLimits>,
+    refusals: &Refusals,
+    patience: Duration,
+) -> Result<(), String> {
+    arrival.tcp().set_nodelay(true).map_err(|e| e.to_string())?;
+    let from = arrival.from().ip().to_canonical();
+    let identified = arrival.identify(identity.server_config()).await;
+    let (stream, peer, half_open) = identified.map_err(|error| {
+        if let Some(line) = stranger(from, &error) {
+            refusals.note(None, &line);
+        }
+        error.to_string()
+    })?;
+    // Whom it is from is its greeting: what is not asked in time ends below.
+    drop(half_open);
+    let place = places.take(&peer).map_err(|crowded| {
+        refusals.note(Some(&peer), &format!("connection refused: {crowded}"));
+        crowded.to_string()
+    })?;
+    let limits = PeerLimits::clone(place.common());
+    let guard = identity.guard(stream.get_ref().1);
+    let who = peer.to_string();
+    let router = router.layer(Extension(peer)).layer(Extension(limits)).layer(Extension(PeerAddress(from)));
+    let service = TowerToHyperService::new(router);
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(patience)
+        .max_buf_size(READ_BUFFER_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    match guard.during(served).await {
+        Ok(done) => done.map_err(|e| e.to_string()),
+        Err(reason) => {
+            tracing::warn!("connection of {who} closed: {reason}");
+            Err(reason)
+        }
+    }
+}
+
+fn busy(error: &str) -> Response {
+    Refusal(StatusCode::TOO_MANY_REQUESTS, error.into()).into_response()
+}
+
+/// Writes a request that is refused to the log.
+async fn note_refusal(
+    State(refusals): State<Arc<Refusals>>,
+    Extension(peer): Extension<PeerIdentity>,
+    Extension(PeerAddress(from)): Extension<PeerAddress>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = next.run(request).await;
+    // To register again is what every site and host is asked to do after a restart.
+    let is_news = response.status() != StatusCode::CONFLICT || path.starts_with("/v1/transfers");
+    if let Some(Refused(reason)) = response.extensions().get().filter(|_| is_news) {
+        let (method, path) = (brief(method.as_str(), METHOD_SHOWN_MAX), brief(&path, PATH_SHOWN_MAX));
+        let line = format!("{peer} at {from} is refused: {reason} ({method} {path})");
+        refusals.note(Some(&peer), &line);
+    }
+    response
+}
+
+/// Refuses a peer's request while too many others of it are under way.
+async fn limit(Extension(limits): Extension<PeerLimits>, request: Request, next: Next) -> Response {
+    let Ok(_permit) = limits.requests.try_acquire() else {
+        return busy("too many requests of this peer are under way: try again");
+    };
+    next.run(request).await
+}
+
+/// Takes in a request's body in time; one large body at a time, and of each peer one that waits for its turn.
+async fn limit_body(
+    State(bodies): State<Bodies>,
+    Extension(limits): Extension<PeerLimits>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (head, body) = request.into_parts();
+    // Without a length it is large; a false length is the connection's end.
+    let small = body.size_hint().upper().is_some_and(|n| n <= SMALL_BODY_BYTES as u64);
+    let _turn = if small {
+        None
+    } else {
+        let Ok(own) = limits.large.try_acquire_owned() else {
+            return busy("a large request of this peer is under way: try again");
+        };
+        let turn = bodies.large.acquire_owned().await.expect("the semaphore is never closed");
+        Some((own, turn))
+    };
+    let body = match timeout(bodies.patience, to_bytes(body, BODY_BYTES_MAX)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(error)) => {
+            let error = format!("body: {error}: at most {BODY_BYTES_MAX} bytes");
+            return Refusal(StatusCode::PAYLOAD_TOO_LARGE, error).into_response();
+        }
+        Err(_) => {
+            let error = format!("body: not here within {} s", bodies.patience.as_secs());
+            return Refusal(StatusCode::REQUEST_TIMEOUT, error).into_response();
+        }
+    };
+    next.run(Request::from_parts(head, body.into())).await
+}

@@ -1,0 +1,13 @@
+//! Numbers that nobody can guess.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+
+/// A number that nobody can guess, as sessions have.
+///
+/// Errors: the system's, where it gives none.
+pub fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,56 @@
+//! What may be asked for a flow.
+//!
+//! Read [`Limit`].
+
+use anabranch_units::BitRate;
+
+use crate::PaceError;
+
+/// How fast a flow may send.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// At most this fast.
+    ///
+    /// Units: bits per second of what TCP sends; whether headers count depends on the [`crate::Mechanism`].
+    Rate(BitRate),
+    /// As before any limit of ours.
+    None,
+}
+
+impl Limit {
+    /// The least rate that can be set: at less, a full segment takes longer than the 1.5 s after which most people
+    /// would call the flow stopped.
+    pub const RATE_MIN: BitRate = BitRate::bps(8_000);
+
+    /// What a kernel that counts in bytes takes for it; `None` for no limit.
+    ///
+    /// Units: bytes per second, rounded down.
+    /// Errors: a rate below [`Limit::RATE_MIN`], or of which the mechanism cannot count as many bytes.
+    pub(crate) fn bytes_per_second(self, max: u64) -> Result<Option<u64>, PaceError> {
+        let Self::Rate(rate) = self else { return Ok(None) };
+        let bytes = rate.as_bps() / 8;
+        if rate < Self::RATE_MIN || bytes > max {
+            return Err(PaceError::Rate {
+                rate,
+                min: Self::RATE_MIN,
+                max: BitRate::bps(max.saturating_mul(8)),
+            });
+        }
+        Ok(Some(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_taken_at_both_bounds_and_refused_past_them() {
+        let bytes = |bps| Limit::Rate(BitRate::bps(bps)).bytes_per_second(u64::from(u32::MAX) - 1).ok();
+        assert_eq!(bytes(8_000), Some(Some(1_000)));
+        assert_eq!(bytes(7_999), None);
+        assert_eq!(bytes(8 * (u64::from(u32::MAX) - 1)), Some(Some(u64::from(u32::MAX) - 1)));
+        assert_eq!(bytes(8 * u64::from(u32::MAX)), None);
+        assert_eq!(Limit::None.bytes_per_second(0).ok(), Some(None));
+    }
+}

@@ -1,0 +1,174 @@
+//! Names of files: which can be one, which are kept for the files in which a transfer works, and when two mean the same.
+//!
+//! Leaves out: folders and links, which only the machine that has them knows. Read [`normal`] first.
+
+use anabranch_units::text::printable;
+
+/// How the names of working files begin: no object can have such a name, nor lie in a folder that does.
+pub const RESERVED: &str = ".anabranch-";
+/// The most bytes between two slashes: no usual file system takes more.
+pub const COMPONENT_BYTES_MAX: usize = 255;
+
+/// Why something is no file's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NameError {
+    /// Nothing is left of it, or it ends with a slash: a folder's name.
+    Folder {
+        /// The name.
+        name: String,
+    },
+    /// It has a component `..`.
+    Parent {
+        /// The name.
+        name: String,
+    },
+    /// It has a character that is none to be read, such as a line break or an escape.
+    Control {
+        /// The name.
+        name: String,
+    },
+    /// A component of it may be a working file's name.
+    Reserved {
+        /// The name.
+        name: String,
+    },
+    /// A component is too long.
+    TooLong {
+        /// The component.
+        component: String,
+        /// Its bytes.
+        bytes: usize,
+    },
+}
+
+impl std::fmt::Display for NameError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Folder { name } if name.ends_with('/') => {
+                let name = printable(name);
+                write!(f, "`{name}`: this is a folder's name: add the file's, as in `{name}FILE`")
+            }
+            Self::Folder { name } => write!(f, "`{}`: this names no file", printable(name)),
+            Self::Parent { name } => write!(
+                f,
+                "`{}`: `..` leads outside the folder that a site serves: name a file as it is called below --dir",
+                printable(name)
+            ),
+            Self::Control { name } => write!(
+                f,
+                "`{}`: a control character (\u{fffd}) cannot be part of a name here: rename the file",
+                printable(name)
+            ),
+            Self::Reserved { name } => write!(
+                f,
+                "`{}`: names that begin with `{RESERVED}` are kept for files that are still arriving: use another name",
+                printable(name)
+            ),
+            Self::TooLong { component, bytes } => write!(
+                f,
+                "`{}`: {bytes} bytes in one part of a name: must be at most {COMPONENT_BYTES_MAX}",
+                printable(component)
+            ),
+        }
+    }
+}
+impl std::error::Error for NameError {}
+
+/// Whether a component of a path may be a working file's name on some file system: by case, or by characters that it
+/// passes over when it compares names (only others than ASCII's are).
+///
+/// ```
+/// use anabranch_pieces::name::is_reserved;
+/// assert!(is_reserved(b".Anabranch-1.partial") && is_reserved(".anab\u{ad}ranch-".as_bytes()));
+/// assert!(!is_reserved(b"anabranch-1") && !is_reserved(b"x.partial"));
+/// ```
+pub fn is_reserved(component: &[u8]) -> bool {
+    let ascii = component.iter().filter(|b| b.is_ascii()).map(u8::to_ascii_lowercase);
+    ascii.take(RESERVED.len()).eq(RESERVED.bytes())
+}
+
+/// The one spelling of a name: no empty components, none that is `.`. An absolute name stays one.
+///
+/// Errors: what can be no file's name on any site.
+///
+/// ```
+/// use anabranch_pieces::name::normal;
+/// assert_eq!(normal("./a//b").as_deref(), Ok("a/b"));
+/// assert_eq!(normal("/srv/./x").as_deref(), Ok("/srv/x"));
+/// assert!(normal("../x").is_err() && normal("sub/").is_err() && normal("a\nb").is_err());
+/// ```
+pub fn normal(name: &str) -> Result<String, NameError> {
+    let all = || name.to_owned();
+    let parts: Vec<&str> = name.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    if parts.contains(&"..") {
+        return Err(NameError::Parent { name: all() });
+    }
+    if parts.is_empty() || name.ends_with('/') || name.ends_with("/.") {
+        return Err(NameError::Folder { name: all() });
+    }
+    if name.chars().any(char::is_control) {
+        return Err(NameError::Control { name: all() });
+    }
+    if parts.iter().any(|part| is_reserved(part.as_bytes())) {
+        return Err(NameError::Reserved { name: all() });
+    }
+    if let Some(part) = parts.iter().find(|part| part.len() > COMPONENT_BYTES_MAX) {
+        return Err(NameError::TooLong { component: (*part).to_owned(), bytes: part.len() });
+    }
+    let front = if name.starts_with('/') { "/" } else { "" };
+    Ok(front.to_owned() + &parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// #17: a file sent as `x.partial` took the place of the working file of `x`.
+    #[test]
+    fn a_working_files_name_is_refused_in_every_spelling() {
+        for bad in [
+            ".anabranch-0.partial",
+            "a/.anabranch-0.journal",
+            ".ANABRANCH-0",
+            "/srv/.anabranch-/x",
+            ".ana\u{200d}branch-x",
+        ] {
+            assert!(matches!(normal(bad), Err(NameError::Reserved { .. })), "{bad}");
+        }
+        for good in ["x.partial", "x.partial.journal", ".anabranch", "a.anabranch-1", "anabranch-"] {
+            assert_eq!(normal(good).as_deref(), Ok(good));
+        }
+    }
+
+    #[test]
+    fn a_component_may_be_as_long_as_file_systems_take() {
+        assert!(normal(&"x".repeat(255)).is_ok());
+        assert_eq!(
+            normal(&format!("a/{}", "x".repeat(256))).map_err(|e| e.to_string().contains("256 bytes")),
+            Err(true)
+        );
+    }
+
+    #[test]
+    fn what_names_no_file_is_told_in_one_line() {
+        for bad in ["", ".", "/", "sub/", "sub/.", "a/../b", "a\u{1b}[2Jb", "a\nb", "\u{85}"] {
+            let said = normal(bad).expect_err(bad).to_string();
+            assert!(!said.contains('\n') && !said.contains('\u{1b}'), "{said}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_has_one_normal_spelling(parts in proptest::collection::vec("[a-zäß .]{1,6}", 1..5), noise in any::<u8>()) {
+            let parts: Vec<_> = parts.into_iter().filter(|p| p != "." && p != "..").collect();
+            prop_assume!(!parts.is_empty());
+            let plain = parts.join("/");
+            let between = ["/", "//", "/./", "/.//"][usize::from(noise) % 4];
+            let spelled = format!("{}{}", ["", "./", ".//"][usize::from(noise) / 4 % 3], parts.join(between));
+            prop_assert_eq!(normal(&spelled).expect("a good name"), plain.clone());
+            prop_assert_eq!(normal(&plain).expect("a good name"), plain);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Sets of bytes of a file, as ascending, disjoint, non-empty ranges with gaps between them.
+//!
+//! Leaves out: any other set. Reports come from outside, so everything passes through [`normal`] first.
+
+use anabranch_pieces::ByteRange;
+
+/// `ranges` as a set within `0..length`: sorted, merged, cut.
+pub(super) fn normal(ranges: &[ByteRange], length: u64) -> Vec<ByteRange> {
+    let mut sorted: Vec<ByteRange> = ranges
+        .iter()
+        .map(|r| ByteRange { start: r.start, end: r.end.min(length) })
+        .filter(|r| r.start < r.end)
+        .collect();
+    sorted.sort_unstable();
+    let mut merged: Vec<ByteRange> = Vec::with_capacity(sorted.len());
+    for range in sorted {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// What of `0..length` is not in the normal set `have`.
+pub(super) fn missing(have: &[ByteRange], length: u64) -> Vec<ByteRange> {
+    let mut gaps = Vec::new();
+    let mut start = 0;
+    for range in have {
+        if start < range.start {
+            gaps.push(ByteRange { start, end: range.start });
+        }
+        start = range.end;
+    }
+    if start < length {
+        gaps.push(ByteRange { start, end: length });
+    }
+    gaps
+}
+
+/// Bytes in a normal set.
+pub(super) fn bytes(ranges: &[ByteRange]) -> u64 {
+    ranges.iter().map(|r| r.end - r.start).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_set_and_what_it_misses_make_up_the_file(pairs in proptest::collection::vec((0u64..120, 0u64..120), 0..20), length in 0u64..100) {
+            let ranges: Vec<_> = pairs.iter().map(|&(start, end)| ByteRange { start, end }).collect();
+            let have = normal(&ranges, length);
+            let gaps = missing(&have, length);
+            for byte in 0..length {
+                let within = |set: &[ByteRange]| set.iter().any(|r| r.start <= byte && byte < r.end);
+                prop_assert_eq!(within(&have), within(&ranges));
+                prop_assert_ne!(within(&have), within(&gaps));
+            }
+            prop_assert_eq!(bytes(&have) + bytes(&gaps), length);
+            prop_assert!(have.windows(2).all(|w| w[0].end < w[1].start));
+        }
+    }
+}

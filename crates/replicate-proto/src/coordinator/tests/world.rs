@@ -1,0 +1,614 @@
+//! A network of made-up sites that obey a coordinator, break, and come back, under a clock of its own.
+//!
+//! Leaves out: what is asserted of it (`tests`).
+
+use super::super::*;
+use crate::control::{FlowDigest, FlowSide, Priority, Submitter};
+use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
+use anabranch_graph::LinkProperties;
+use anabranch_pieces::{Attributes, ByteRange};
+
+pub(super) const LENGTH: u64 = 1_000_000;
+pub(super) const HASH: FileHash = FileHash([7; 32]);
+pub(super) const ATTRIBUTES: Attributes = Attributes { mode: 0o640, modified_ns: 5 };
+pub(super) const TICK: Duration = Duration::from_ms(100);
+/// Bytes that reach every sink in a tick when nothing is wrong: 20 Mbit/s, as planned.
+pub(super) const STEP: u64 = 250_000;
+
+pub(super) fn whole() -> Vec<ByteRange> {
+    vec![ByteRange { start: 0, end: LENGTH }]
+}
+
+pub(super) fn whole_of(length: u64) -> Vec<ByteRange> {
+    ranges::missing(&[], length)
+}
+
+pub(super) fn topology(sites: usize, cables: &[(u16, u16)]) -> Topology {
+    let mut t = Topology::new("test");
+    for i in 0..sites {
+        t.add_site(format!("s{i}"), None).expect("names differ");
+    }
+    for &(a, b) in cables {
+        let properties = LinkProperties::new(BitRate::mbps(20), Duration::from_ms(1));
+        t.add_cable(SiteId(a), SiteId(b), properties).expect("a good cable");
+    }
+    t
+}
+
+/// Nine sites and 13 cables: Internet2.
+pub(super) fn internet2() -> Topology {
+    let cables = [
+        (0, 1),
+        (0, 2),
+        (1, 2),
+        (1, 3),
+        (2, 4),
+        (3, 4),
+        (3, 5),
+        (4, 6),
+        (5, 6),
+        (5, 7),
+        (6, 7),
+        (6, 8),
+        (7, 8),
+    ];
+    topology(9, &cables)
+}
+
+/// One shortest-path tree, by breadth-first search: destinations relay what they get.
+pub(super) fn tree_planner(request: &PlanRequest<'_>) -> Result<Plan, String> {
+    let t = request.topology;
+    let mut via: BTreeMap<SiteId, LinkId> = BTreeMap::new();
+    let mut queue = VecDeque::from([request.source]);
+    if request.fill {
+        return filled_plan(request);
+    }
+    while let Some(site) = queue.pop_front() {
+        for link in t.links_out(site) {
+            let to = t.link(link).to;
+            if to != request.source
+                && !via.contains_key(&to)
+                && !request.avoid_sites.contains(&to)
+                && !request.avoid_links.contains(&link)
+            {
+                via.insert(to, link);
+                queue.push_back(to);
+            }
+        }
+    }
+    let mut order: Vec<LinkId> = Vec::new();
+    for &d in request.destinations {
+        let mut at = d;
+        let mut path = Vec::new();
+        while at != request.source {
+            let link = *via.get(&at).ok_or_else(|| format!("no path from {} to {d}", request.source))?;
+            path.push(link);
+            at = t.link(link).from;
+        }
+        path.reverse();
+        path.retain(|l| !order.contains(l));
+        order.extend(path);
+    }
+    let flow_into = |site: SiteId| {
+        order
+            .iter()
+            .position(|l| t.link(*l).to == site)
+            .map(|i| FlowId(i as u32))
+            .expect("the tree reaches it")
+    };
+    let flows = order
+        .iter()
+        .map(|&link| {
+            let from = t.link(link).from;
+            let input = if from == request.source { Input::Stream(0) } else { Input::Flow(flow_into(from)) };
+            Flow { group: 0, link, terms: vec![Term { input, coefficient: 1, delayed: false }] }
+        })
+        .collect();
+    let sinks = request
+        .destinations
+        .iter()
+        .map(|&site| Sink { site, inputs: vec![flow_into(site)], decode: None })
+        .collect();
+    Ok(Plan {
+        scheme: Scheme::Steiner,
+        source: request.source,
+        destinations: request.destinations.to_vec(),
+        unit: BitRate::mbps(20),
+        groups: vec![Group { streams: 1, mode: Mode::Routed, sinks, fills: None }],
+        flows,
+        rate: BitRate::mbps(20),
+        bound: BitRate::mbps(20),
+        store_and_forward: false,
+    })
+}
+
+/// A plan of the real planner with groups that fill.
+pub(super) fn filled_plan(request: &PlanRequest<'_>) -> Result<Plan, String> {
+    let mut asked = crate::plan::Request::new(request.topology, request.source, request.destinations);
+    asked.avoid_sites = request.avoid_sites.to_vec();
+    asked.avoid_links = request.avoid_links.to_vec();
+    let planner = crate::plan::Planner::new(asked).map_err(|e| e.to_string())?;
+    let planned = planner.plan(Scheme::SinglePath).map_err(|e| e.to_string())?;
+    Ok(planner.fill(&planned.plan))
+}
+
+pub(in crate::coordinator) fn request(source: u16, destinations: &[u16]) -> TransferRequest {
+    TransferRequest {
+        replace: false,
+        source: SiteId(source),
+        source_path: "/data/in".into(),
+        destinations: destinations
+            .iter()
+            .map(|&d| Destination { site: SiteId(d), path: "/data/out".into() })
+            .collect(),
+        avoid_sites: vec![],
+        avoid_links: vec![],
+        scheme: SchemeChoice::Auto,
+        hop: HopSettings { stripes: 1, congestion_control: None, priority: Priority::Bulk },
+        hop_overrides: vec![],
+        bandwidth_limit: None,
+        symbol_bytes: 9_000,
+        buffer_packets: 4,
+        on_corrupt: CorruptPolicy::Repair,
+        fill: false,
+        submitter: Submitter::Operator,
+    }
+}
+
+pub(super) type PlannerFn = fn(&PlanRequest<'_>) -> Result<Plan, String>;
+
+#[derive(Default)]
+pub(super) struct FakeSite {
+    pub(super) alive: bool,
+    pub(super) session: u64,
+    /// When it died, until the driver has told the coordinator.
+    pub(super) died: Option<Instant>,
+    pub(super) inbox: VecDeque<Command>,
+    pub(super) have: Vec<ByteRange>,
+    pub(super) finished: bool,
+    /// Of the finished file, where the site says it.
+    pub(super) mode: Option<u32>,
+    /// Length and hash of another file that has the name.
+    pub(super) other: Option<(u64, FileHash)>,
+    pub(super) program: Option<SiteProgram>,
+    /// At a source: every hop of its program stood.
+    pub(super) connected: bool,
+    pub(super) finish_later: Option<Command>,
+    pub(super) sink_told: bool,
+    pub(super) source_told: bool,
+    pub(super) verified: u64,
+    pub(super) corrupt_told: bool,
+    pub(super) hop_told: bool,
+    /// Uninstalled runs, for the tests to look at.
+    pub(super) removed: Vec<Run>,
+    pub(super) forgotten: bool,
+    // What is wrong with it.
+    pub(super) disk_full: bool,
+    pub(super) deaf: bool,
+    pub(super) refuses: bool,
+    /// Others have what its part needs.
+    pub(super) is_busy: bool,
+    /// Refuses only programs with groups that fill.
+    pub(super) refuses_fill: bool,
+    pub(super) slow_divisor: u64,
+    pub(super) flips_bits: bool,
+    pub(super) finish_fails: u32,
+    pub(super) knows_no_hash: bool,
+    pub(super) remembers_hash: bool,
+}
+
+pub(super) struct World {
+    pub(super) coordinator: Coordinator<PlannerFn>,
+    pub(super) now: Instant,
+    pub(super) sites: Vec<FakeSite>,
+    pub(super) dead_links: BTreeSet<LinkId>,
+    /// Sites that nobody can connect to.
+    pub(super) walled: BTreeSet<SiteId>,
+    pub(super) length: u64,
+    pub(super) events: Vec<Event>,
+    pub(super) store: BTreeMap<TransferId, String>,
+    pub(super) next_id: TransferId,
+    pub(super) config: CoordinatorConfig,
+}
+
+impl World {
+    pub(super) fn new(topology: Topology) -> Self {
+        Self::with(topology, CoordinatorConfig::default())
+    }
+
+    pub(super) fn with(topology: Topology, config: CoordinatorConfig) -> Self {
+        let sites =
+            topology.site_ids().map(|_| FakeSite { slow_divisor: 1, ..FakeSite::default() }).collect();
+        let now = Instant::ZERO;
+        let planner: PlannerFn = tree_planner;
+        let mut world = Self {
+            coordinator: Coordinator::new(config.clone(), topology, planner, now),
+            now,
+            sites,
+            dead_links: BTreeSet::new(),
+            walled: BTreeSet::new(),
+            length: LENGTH,
+            events: vec![],
+            store: BTreeMap::new(),
+            next_id: TransferId(1),
+            config,
+        };
+        for site in world.coordinator.topology().site_ids() {
+            world.start(site);
+        }
+        world
+    }
+
+    pub(super) fn register(&mut self, site: SiteId) {
+        let t = self.coordinator.topology();
+        let addresses: Vec<_> = t.links_in(site).map(|l| (l, format!("10.0.0.{l}:7000"))).collect();
+        self.coordinator.handle_site_up(self.now, site, self.sites[site.index()].session, addresses);
+    }
+
+    pub(super) fn start(&mut self, site: SiteId) {
+        let s = &mut self.sites[site.index()];
+        s.alive = true;
+        s.died = None;
+        s.session += 1;
+        s.inbox.clear();
+        s.program = None;
+        self.register(site);
+    }
+
+    pub(super) fn kill(&mut self, site: SiteId) {
+        let s = &mut self.sites[site.index()];
+        if s.alive {
+            s.alive = false;
+            s.died = Some(self.now);
+            s.program = None;
+            s.inbox.clear();
+        }
+    }
+
+    /// The controller is killed and started again from what was made durable.
+    pub(super) fn restart_controller(&mut self) {
+        let snapshots = self.store.values().map(|s| serde_json::from_str(s).expect("we wrote it")).collect();
+        let planner: PlannerFn = tree_planner;
+        let topology = self.coordinator.topology().clone();
+        self.coordinator =
+            Coordinator::restore(self.config.clone(), topology, planner, self.now, self.next_id, snapshots)
+                .expect("the store fits");
+        self.register_all();
+    }
+
+    /// The controller's clock begins anew at `now`.
+    pub(super) fn restart_clock(&mut self, now: Instant) {
+        self.now = now;
+        self.coordinator.restart(now);
+        self.register_all();
+    }
+
+    pub(super) fn register_all(&mut self) {
+        for i in 0..self.sites.len() {
+            self.sites[i].inbox.clear();
+            if self.sites[i].alive {
+                self.register(SiteId(i as u16));
+            }
+        }
+    }
+
+    pub(super) fn drain(&mut self) {
+        while let Some(id) = self.coordinator.poll_changed() {
+            match self.coordinator.snapshot(id) {
+                Some(s) => self.store.insert(id, serde_json::to_string(&s).expect("a snapshot is JSON")),
+                None => self.store.remove(&id),
+            };
+        }
+        self.next_id = self.coordinator.next_transfer();
+        while let Some((site, command)) = self.coordinator.poll_command() {
+            if self.sites[site.index()].alive {
+                self.sites[site.index()].inbox.push_back(command);
+            }
+        }
+        while let Some(event) = self.coordinator.poll_event() {
+            self.events.push(event);
+        }
+        let open = self.coordinator.transfer_ids().any(|id| self.outcome(id).is_none());
+        assert!(!open || self.coordinator.poll_timeout().is_some(), "a transfer under way has a deadline");
+    }
+
+    pub(super) fn report(&mut self, site: SiteId, report: Report) {
+        let text = serde_json::to_string(&report).expect("a report is JSON");
+        let report = serde_json::from_str(&text).expect("we wrote it");
+        self.coordinator.handle_report(self.now, site, report);
+        self.drain();
+    }
+
+    pub(super) fn obey(&mut self, site: SiteId, command: Command) {
+        let text = serde_json::to_string(&command).expect("a command is JSON");
+        let command: Command = serde_json::from_str(&text).expect("we wrote it");
+        let length = self.length;
+        let s = &mut self.sites[site.index()];
+        if s.deaf {
+            return;
+        }
+        let answer = match command {
+            Command::Inquire { run, is_source: true, .. } => {
+                let hash = s.remembers_hash.then_some(HASH);
+                Report::Inventory {
+                    run,
+                    length: Some(length),
+                    have: vec![],
+                    hash,
+                    attributes: Some(ATTRIBUTES),
+                }
+            }
+            Command::Inquire { run, .. } => Report::Inventory {
+                run,
+                length: s.finished.then_some(length).or(s.other.map(|(length, _)| length)),
+                have: s.have.clone(),
+                hash: s.finished.then_some(HASH).or(s.other.map(|(_, hash)| hash)),
+                attributes: s.mode.map(|mode| Attributes { mode, modified_ns: 9 }),
+            },
+            Command::Install { program } if s.is_busy => Report::Failed {
+                run: program.run,
+                kind: FailureKind::Busy,
+                reason: "4 GiB of memory beside what other transfers take: it begins when others have ended"
+                    .into(),
+            },
+            Command::Install { program }
+                if s.refuses || s.refuses_fill && program.groups.iter().any(|g| g.fills.is_some()) =>
+            {
+                Report::Failed {
+                    run: program.run,
+                    kind: FailureKind::Refused,
+                    reason: "4 GiB of buffers: at most 1 GiB".into(),
+                }
+            }
+            Command::Install { program } if program.outgoing.iter().any(|o| self.walled.contains(&o.to)) => {
+                let out =
+                    program.outgoing.iter().find(|o| self.walled.contains(&o.to)).expect("there is one");
+                let (run, flow, peer) = (program.run, out.flow, out.to);
+                Report::HopFailed { run, flow, peer, unconnected: true, reason: "no such host".into() }
+            }
+            Command::Install { program } => {
+                let run = program.run;
+                s.program = Some(*program);
+                (s.connected, s.sink_told, s.source_told, s.corrupt_told, s.hop_told) =
+                    (false, false, false, false, false);
+                (s.verified, s.finish_later) = (0, None);
+                Report::Ready { run }
+            }
+            Command::Uninstall { run } => {
+                s.removed.push(run);
+                s.program = s.program.take().filter(|p| p.run != run);
+                return;
+            }
+            Command::Finish { run, hash, attributes, replace, .. } => {
+                assert_eq!(attributes, Some(ATTRIBUTES), "what the source said is passed on");
+                let command = Command::Finish { run, path: String::new(), length, hash, attributes, replace };
+                let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
+                // The other one is what a lying source claims in the test of nonsense.
+                assert!(hash == right || hash == FileHash([3; 32]));
+                if s.have != whole_of(length) && !(s.finished && s.mode.is_some()) {
+                    let arriving = s.program.as_ref().is_some_and(|p| p.run == run);
+                    assert!(arriving, "only a whole file, or one that is arriving, is finished");
+                    s.finish_later = Some(command);
+                    return;
+                }
+                if s.finish_fails > 0 {
+                    s.finish_fails -= 1;
+                    s.have = vec![];
+                    Report::SinkDone { run, have: vec![] }
+                } else {
+                    s.finished = true;
+                    s.mode = s.mode.map(|mode| Attributes::narrowed(mode, ATTRIBUTES.mode));
+                    Report::Completed { run }
+                }
+            }
+            Command::Hash { run, .. } => Report::Hashed { run, hash: HASH },
+            Command::Forget { .. } => {
+                s.forgotten = true;
+                return;
+            }
+            Command::Audit { run, .. } => {
+                let digests = self.digests(site, run);
+                Report::Audit { run, group: 0, generation: 3, digests }
+            }
+        };
+        self.report(site, answer);
+    }
+
+    /// Whether what the flow carries was spoilt by its sender or before.
+    pub(super) fn spoilt(&self, plan: &Plan, flow: FlowId) -> bool {
+        let Some(f) = plan.flows.get(flow.index()) else { return false };
+        let from = self.coordinator.topology().link(f.link).from;
+        self.sites[from.index()].flips_bits
+            || f.terms.iter().any(|t| matches!(t.input, Input::Flow(i) if self.spoilt(plan, i)))
+    }
+
+    pub(super) fn digests(&self, site: SiteId, run: Run) -> Vec<FlowDigest> {
+        let (Some(plan), Some(program)) =
+            (self.coordinator.plan(run.transfer), &self.sites[site.index()].program)
+        else {
+            return vec![];
+        };
+        let digest = |flow| if self.spoilt(plan, flow) { 666 } else { 1 };
+        let received = program.incoming.iter().map(|i| FlowDigest {
+            flow: i.flow,
+            side: FlowSide::Received,
+            digest: digest(i.flow),
+        });
+        // Who flips bits does so after taking the digest: it claims to have passed on what it received.
+        let sent = program.outgoing.iter().map(|o| FlowDigest {
+            flow: o.flow,
+            side: FlowSide::Sent,
+            digest: program.incoming.first().map_or(1, |i| digest(i.flow)),
+        });
+        received.chain(sent).collect()
+    }
+
+    /// Moves data of the run that `source` has installed.
+    pub(super) fn flow(&mut self, source: SiteId) {
+        let Some(program) = self.sites[source.index()].program.clone() else { return };
+        if program.source_path.is_none() {
+            return;
+        }
+        let run = program.run;
+        let Some(plan) = self.coordinator.plan(run.transfer).cloned() else { return };
+        let topology = self.coordinator.topology().clone();
+        let takes_part =
+            |s: SiteId, w: &Self| w.sites[s.index()].program.as_ref().is_some_and(|p| p.run == run);
+        let mut broken = false;
+        let ends = |l: LinkId| [topology.link(l).from, topology.link(l).to];
+        // What fills carries nothing here, and nobody may mind.
+        let bulk = || plan.flows.iter().enumerate().filter(|(_, f)| !plan.fills(f));
+        if bulk().flat_map(|(_, f)| ends(f.link)).all(|s| takes_part(s, self)) {
+            self.sites[source.index()].connected = true;
+        }
+        if !self.sites[source.index()].connected {
+            // Who comes first waits for who has not heard yet.
+            return;
+        }
+        for (i, flow) in bulk() {
+            let (from, to) = (topology.link(flow.link).from, topology.link(flow.link).to);
+            if self.dead_links.contains(&flow.link) || !takes_part(from, self) || !takes_part(to, self) {
+                broken = true;
+                for (site, peer) in [(from, to), (to, from)] {
+                    if takes_part(site, self) && !self.sites[site.index()].hop_told {
+                        self.sites[site.index()].hop_told = true;
+                        let flow = FlowId(i as u32);
+                        let reason = "reset".into();
+                        self.report(site, Report::HopFailed { run, flow, peer, unconnected: false, reason });
+                    }
+                }
+            }
+        }
+        if broken {
+            return;
+        }
+        let slowest = plan
+            .groups
+            .iter()
+            .flat_map(|g| &g.sinks)
+            .map(|s| self.sites[s.site.index()].slow_divisor)
+            .max()
+            .unwrap_or(1);
+        let groups = plan.groups.iter().filter(|g| g.fills.is_none());
+        let sinks: Vec<Sink> = groups.flat_map(|g| g.sinks.clone()).collect();
+        let mut all_read = true;
+        for sink in sinks {
+            let spoilt = self.spoilt(&plan, sink.inputs[0]);
+            let length = self.length;
+            let s = &mut self.sites[sink.site.index()];
+            let Some(program) = s.program.clone() else { continue };
+            if s.disk_full && s.verified > 0 {
+                let reason = "no space left".to_owned();
+                self.report(sink.site, Report::Failed { run, kind: FailureKind::Unwritable, reason });
+                return;
+            }
+            // Everyone reads the union of what is missing, the slowest sets the pace.
+            let work = &program.groups[0].work;
+            let gaps = ranges::missing(&s.have, length);
+            s.verified += STEP / slowest;
+            let mut budget = STEP / slowest;
+            for gap in &gaps {
+                let end = gap.end.min(gap.start + budget);
+                budget -= end - gap.start;
+                if spoilt {
+                    continue;
+                }
+                s.have.push(ByteRange { start: gap.start, end });
+            }
+            s.have = ranges::normal(&s.have, length);
+            let over = s.verified >= ranges::bytes(work);
+            all_read &= over;
+            let progress = Report::Progress {
+                run,
+                verified_bytes: if spoilt { 0 } else { s.verified },
+                sink_stalled: if s.slow_divisor > 1 { 0.9 } else { 0.0 },
+                flows: vec![],
+            };
+            if spoilt {
+                for _ in 0..if s.corrupt_told { 0 } else { 20 } {
+                    self.report(sink.site, Report::Corrupt { run, group: 0, generation: 3 });
+                }
+                self.sites[sink.site.index()].corrupt_told = true;
+            }
+            self.report(sink.site, progress);
+            let s = &mut self.sites[sink.site.index()];
+            if over && !s.sink_told && s.program.is_some() {
+                s.sink_told = true;
+                let have = s.have.clone();
+                let later = s.finish_later.take().filter(|_| have == whole_of(self.length));
+                self.report(sink.site, Report::SinkDone { run, have });
+                if let Some(finish) = later {
+                    self.obey(sink.site, finish);
+                }
+            }
+        }
+        let first = program.groups[0].work == whole_of(self.length);
+        let s = &mut self.sites[source.index()];
+        if all_read && !s.source_told {
+            s.source_told = true;
+            let hash = (first && !s.knows_no_hash).then_some(HASH);
+            self.report(source, Report::SourceDone { run, hash });
+        }
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.drain();
+        for i in 0..self.sites.len() {
+            let site = SiteId(i as u16);
+            while self.sites[i].alive {
+                let Some(command) = self.sites[i].inbox.pop_front() else { break };
+                self.obey(site, command);
+            }
+            if self.sites[i].died.is_some_and(|t| self.now.saturating_since(t) >= Duration::from_secs(2)) {
+                self.sites[i].died = None;
+                self.coordinator.handle_site_down(self.now, site);
+            }
+        }
+        for i in 0..self.sites.len() {
+            self.flow(SiteId(i as u16));
+        }
+        self.now += TICK;
+        if self.coordinator.poll_timeout().is_some_and(|t| t <= self.now) {
+            self.coordinator.handle_timeout(self.now);
+            let again = self.coordinator.poll_timeout();
+            assert!(again.is_none_or(|t| t > self.now), "a deadline that was handled is gone");
+        }
+        self.drain();
+    }
+
+    pub(super) fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.tick();
+        }
+    }
+
+    pub(super) fn outcome(&self, id: TransferId) -> Option<Outcome> {
+        self.coordinator.status(id).expect("it is remembered").outcome
+    }
+
+    pub(super) fn run_to_end(&mut self, id: TransferId) -> TransferStatus {
+        for _ in 0..40_000 {
+            if self.outcome(id).is_some() {
+                return self.coordinator.status(id).expect("it is remembered");
+            }
+            self.tick();
+        }
+        panic!("no end after {}: {:#?}", self.now.as_secs_f64(), self.coordinator.status(id));
+    }
+
+    pub(super) fn submit(&mut self, request: TransferRequest) -> TransferId {
+        let id = self.coordinator.submit(self.now, request).expect("a good request");
+        self.drain();
+        id
+    }
+
+    pub(super) fn seen(&self, f: impl Fn(&EventKind) -> bool) -> bool {
+        self.events.iter().any(|e| f(&e.kind))
+    }
+}
+
+pub(super) fn verdict(status: &TransferStatus, site: u16) -> &Verdict {
+    let d = status.destinations.iter().find(|d| d.site == SiteId(site)).expect("a destination");
+    d.verdict.as_ref().expect("it is over")
+}

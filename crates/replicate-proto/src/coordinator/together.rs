@@ -1,0 +1,188 @@
+//! Transfers planned together: which, when, and when running ones are planned anew for it.
+//!
+//! A transfer that has an attempt to plan waits a little for others to be planned at once with it, hardly ever longer than
+//! its sites take to say what they have ([`JointConfig::gather`], [`JointConfig::gather_max`]). Running ones keep their plans, and count; unless the smallest rate, or without loss to it the sum, gains
+//! [`JointConfig::gain_min`] by planning them anew and each has [`JointConfig::left_min`] left to move: then they are stopped, and all are planned at once when they
+//! have said what they have. That is looked into when a transfer comes or goes, and again [`JointConfig::again_min`] after
+//! one was planned anew. A plan made together holds only
+//! if nobody takes more than its share, so its source sends no faster; TCP alone would share links by the flow.
+//!
+//! Leaves out: what users' ceilings and priorities leave to others. Read [`JointConfig`] first.
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(doc)]
+use super::request::JointConfig;
+use super::transfer::Transfer;
+use super::{Coordinator, PlanRequest, Planner, SchemeChoice, TransferId};
+use crate::plan::{Plan, fairer, fairer_by, share_flows_under};
+use anabranch_units::{BitRate, ByteCount, Instant, LinkId, SiteId};
+
+const NOTHING: BitRate = BitRate::bps(0);
+
+/// A transfer as a planner is asked for it.
+pub(super) struct Demand {
+    pub id: TransferId,
+    pub source: SiteId,
+    pub targets: Vec<SiteId>,
+    pub avoid_sites: Vec<SiteId>,
+    pub avoid_links: Vec<LinkId>,
+    pub scheme: SchemeChoice,
+    pub fill: bool,
+    /// Its first attempt.
+    pub fresh: bool,
+}
+
+/// A transfer that runs.
+pub(super) struct Busy {
+    pub demand: Demand,
+    pub plan: Plan,
+    pub ceiling: Option<BitRate>,
+    pub left: ByteCount,
+    pub moved_at: Option<Instant>,
+}
+
+/// Plans for some transfers, and what all get with them: first these, then those beside them.
+struct Solution {
+    plans: Vec<Result<Plan, String>>,
+    /// Made together, to be held to their rates.
+    joint: bool,
+    rates: Vec<BitRate>,
+}
+
+impl Solution {
+    /// "3 Mbit/s, 8 Mbit/s in all".
+    fn text(&self) -> String {
+        let all: u64 = self.rates.iter().map(|r| r.as_bps()).sum();
+        format!("{}, {} in all", self.rates.iter().min().copied().unwrap_or(NOTHING), BitRate::bps(all))
+    }
+}
+
+impl<P: Planner> Coordinator<P> {
+    /// Plans what waits for it, if it has waited long enough.
+    pub(super) fn plan_waiting(&mut self) {
+        let Some(joint) = self.config.joint.clone() else { return };
+        let look = self.look_at.take_if(|t| *t <= self.now).is_some();
+        let inquiring = self.transfers.values().any(Transfer::inquires);
+        let due = self.transfers.values_mut().any(|t| t.plan_is_due(self.now, inquiring));
+        if !due && !look {
+            return;
+        }
+        let ids: Vec<TransferId> = self.transfers.keys().copied().collect();
+        let mut waiting: Vec<Demand> = Vec::new();
+        let mut busy: Vec<Busy> = Vec::new();
+        for id in ids {
+            if due {
+                waiting.extend(self.with(id, Transfer::waiting_demand).flatten());
+            }
+            busy.extend(self.with(id, |t, cx| t.busy(cx)).flatten());
+        }
+        if waiting.len() + busy.len() > joint.transfers_max {
+            for demand in &waiting {
+                self.with(demand.id, |t, cx| t.install_waiting(cx, None, &[]));
+            }
+            return;
+        }
+        let demands: Vec<&Demand> = waiting.iter().collect();
+        let keep = self.best(&demands, &busy.iter().collect::<Vec<_>>());
+        if look || waiting.iter().any(|d| d.fresh) {
+            let free_at = |b: &Busy| b.moved_at.map(|t| t + joint.again_min).filter(|t| *t > self.now);
+            self.look_at = busy.iter().filter_map(free_at).chain(self.look_at).min();
+            let rate_of = |at: usize| keep.rates[waiting.len() + at];
+            let (moved, kept): (Vec<_>, Vec<_>) = busy.iter().enumerate().partition(|(at, b)| {
+                let rate = rate_of(*at);
+                free_at(b).is_none() && rate.as_bps() > 0 && rate.transmit_time(b.left) >= joint.left_min
+            });
+            let moved: Vec<&Busy> = moved.into_iter().map(|(_, b)| b).collect();
+            let kept: Vec<&Busy> = kept.into_iter().map(|(_, b)| b).collect();
+            let all: Vec<&Demand> = demands.iter().copied().chain(moved.iter().map(|b| &b.demand)).collect();
+            if !moved.is_empty() {
+                let switch = self.best(&all, &kept);
+                let all_planned = switch.plans.iter().all(Result::is_ok);
+                if all_planned && fairer_by(joint.gain_min, &switch.rates, &keep.rates) {
+                    let until = self.now + joint.switch;
+                    for demand in &demands {
+                        self.with(demand.id, |t, _| t.wait_for_others(until));
+                    }
+                    let reason = format!(
+                        "{} at once are planned anew: the slowest gets {} instead of {}",
+                        switch.rates.len(),
+                        switch.text(),
+                        keep.text()
+                    );
+                    for busy in moved {
+                        self.with(busy.demand.id, |t, cx| t.plan_anew(cx, reason.clone()));
+                    }
+                    return;
+                }
+            }
+        }
+        let everybody: Vec<TransferId> =
+            waiting.iter().map(|d| d.id).chain(busy.iter().map(|b| b.demand.id)).collect();
+        for (demand, plan) in waiting.iter().zip(keep.plans) {
+            let with: Vec<TransferId> =
+                everybody.iter().copied().filter(|id| keep.joint && *id != demand.id).collect();
+            self.with(demand.id, |t, cx| t.install_waiting(cx, plan.ok(), &with));
+        }
+    }
+
+    /// Plans for `demands` beside `others`: made together, unless the slowest gets more if each is planned as if alone.
+    fn best(&self, demands: &[&Demand], others: &[&Busy]) -> Solution {
+        let requests: Vec<PlanRequest<'_>> = demands
+            .iter()
+            .map(|d| PlanRequest {
+                topology: &self.topology,
+                source: d.source,
+                destinations: &d.targets,
+                avoid_sites: &d.avoid_sites,
+                avoid_links: &d.avoid_links,
+                scheme: d.scheme,
+                fill: d.fill,
+            })
+            .collect();
+        let alone = self.solution(requests.iter().map(|r| self.planner.plan(r)).collect(), others, false);
+        if demands.len() + others.len() < 2 {
+            return alone;
+        }
+        let fixed: Vec<&Plan> = others.iter().map(|b| &b.plan).collect();
+        let together = self.solution(self.planner.plan_together(&requests, &fixed), others, true);
+        let count = |s: &Solution| s.plans.iter().filter(|p| p.is_ok()).count();
+        if count(&together) != count(&alone) {
+            return if count(&together) > count(&alone) { together } else { alone };
+        }
+        if fairer(&together.rates, &alone.rates) { together } else { alone }
+    }
+
+    fn solution(&self, plans: Vec<Result<Plan, String>>, others: &[&Busy], joint: bool) -> Solution {
+        let capacities: Vec<u64> =
+            self.topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
+        let (mut known, mut ceilings): (Vec<&Plan>, Vec<Option<BitRate>>) = (Vec::new(), Vec::new());
+        for plan in plans.iter().flatten() {
+            known.push(plan);
+            ceilings.push(ceiling(plan, joint));
+        }
+        known.extend(others.iter().map(|b| &b.plan));
+        ceilings.extend(others.iter().map(|b| b.ceiling));
+        let fits = known.iter().flat_map(|p| &p.flows).all(|f| f.link.index() < capacities.len());
+        let mut found = if fits {
+            share_flows_under(&capacities, &known, &ceilings).into_iter()
+        } else {
+            // Refused when it comes to be installed.
+            vec![NOTHING; known.len()].into_iter()
+        };
+        // One without a plan gets nothing.
+        let mut rates: Vec<BitRate> =
+            plans.iter().map(|p| p.as_ref().map_or(NOTHING, |_| found.next().unwrap_or(NOTHING))).collect();
+        rates.extend(found);
+        Solution { plans, joint, rates }
+    }
+}
+
+/// How fast the file may be sent by a plan: no faster than planned where that was together with others.
+pub(super) fn ceiling(plan: &Plan, joint: bool) -> Option<BitRate> {
+    // What fills has no rate, and is not held to one.
+    let bulk = plan.groups.iter().filter(|g| g.fills.is_none());
+    // Where sites store all before they pass it on, each hop needs its links whole for a time, and not at the others'.
+    (joint && bulk.count() == 1 && !plan.store_and_forward).then_some(plan.rate)
+}

@@ -1,0 +1,656 @@
+//! One transfer's state machine: phases, destinations, and what to do when something breaks.
+//!
+//! Every input changes what is known and then calls [`Transfer::step`], which alone decides what happens next; so no
+//! order of inputs can leave a transfer without a deadline. Leaves out: other transfers. Here is what a transfer is and what
+//! is said of it; inputs, steps, planning and programs have modules of their own. Read [`Phase`] and [`Transfer::step`] first.
+
+mod inputs;
+mod planning;
+mod programs;
+mod step;
+
+use super::{
+    BitRate, Command, CoordinatorConfig, DestinationSnapshot, DestinationStatus, Duration, Event, EventKind,
+    FileHash, FlowId, Instant, LinkId, Outbox, Outcome, PhaseName, Plan, Planner, Run, SiteId, SiteState,
+    Submitter, Topology, TransferId, TransferRequest, TransferSnapshot, TransferStatus, Verdict, ranges,
+};
+use crate::control::{Attempt, FlowDigest};
+use anabranch_pieces::{Attributes, ByteRange};
+use anabranch_units::ByteCount;
+use anabranch_units::text::printable;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Times that a site may leave a question unanswered before it counts as unreachable.
+const STRIKES_MAX: u8 = 3;
+/// Times that a destination may be left for later; after that it is served whatever it does to the others.
+const LEVEL_MAX: u8 = 3;
+/// Runs that are remembered for removal, per transfer.
+const DEBTS_MAX: usize = 1_024;
+/// The longest that reading or checking a file may take: 30 days.
+const WORK_TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Over how long rates are averaged.
+const RATE_WINDOW: Duration = Duration::from_secs(5);
+/// The least time between two progress events.
+const PROGRESS_EVERY: Duration = Duration::from_ms(500);
+
+/// What a transfer may see and touch of the coordinator.
+pub(super) struct Context<'a> {
+    pub(super) now: Instant,
+    pub(super) config: &'a CoordinatorConfig,
+    pub(super) topology: &'a Topology,
+    pub(super) sites: &'a [SiteState],
+    pub(super) planner: &'a dyn Planner,
+    pub(super) out: &'a mut Outbox,
+}
+
+impl Context<'_> {
+    fn name(&self, site: SiteId) -> &str {
+        &self.topology.site(site).name
+    }
+    fn up(&self, site: SiteId) -> bool {
+        self.sites[site.index()].up
+    }
+    fn command(&mut self, site: SiteId, command: Command) {
+        self.out.commands.push_back((site, command));
+    }
+    /// How long reading or checking `length` bytes may take.
+    fn work_time(&self, length: u64) -> Duration {
+        work_time(self.config, length)
+    }
+}
+
+/// How long reading or checking `length` bytes may take; whatever length a site claims, not beyond the clock's end.
+fn work_time(config: &CoordinatorConfig, length: u64) -> Duration {
+    config.work_rate.transmit_time(ByteCount::new(length)).min(WORK_TIME_MAX)
+}
+
+/// Bytes of a congestion control's name, its end included (Linux: `TCP_CA_NAME_MAX`).
+const CONGESTION_CONTROL_BYTES: usize = 16;
+/// Different names that are remembered of one transfer.
+const CONGESTION_CONTROLS_MAX: usize = 8;
+
+pub(super) struct Transfer {
+    id: TransferId,
+    request: TransferRequest,
+    destinations: Vec<Target>,
+    length: Option<u64>,
+    hash: Option<FileHash>,
+    /// As the source said last.
+    attributes: Option<Attributes>,
+    attempts: u32,
+    idle_attempts: u32,
+    total_before: Option<u64>,
+    phase: Phase,
+    hashing: Option<Pending>,
+    hash_strikes: u8,
+    source_away: Option<Instant>,
+    /// Links that failed lately.
+    tired_links: BTreeMap<LinkId, Tired>,
+    /// Sites that failed to set up their part lately, and slow ones.
+    tired_sites: BTreeMap<SiteId, Tired>,
+    /// Relays that were proven wrong or that refused their part; never used again.
+    suspects: BTreeSet<SiteId>,
+    /// A site refused a program with flows that fill: plans have none any more.
+    unfilled: bool,
+    /// What sites said that their connections ran on.
+    congestion_controls: BTreeSet<String>,
+    corrupt: u64,
+    /// What sites still have to be told, and when it was last said.
+    debts: BTreeMap<(SiteId, Debt), Option<Instant>>,
+    informed: BTreeSet<SiteId>,
+    last_plan: Option<Plan>,
+    /// An earlier attempt's that served more destinations than the last one's.
+    wider_plan: Option<Plan>,
+    /// What the present or last attempt was planned together with.
+    planned_with: Vec<TransferId>,
+    /// When it was last stopped to be planned anew.
+    moved_at: Option<Instant>,
+    last_trouble: Option<String>,
+    /// For whom it said last that it waits, and why.
+    last_waiting: Option<String>,
+    /// Attempts in a row for which a site had no room, and what was said of it last.
+    crowded: (u32, Option<String>),
+    last_progress_event: Option<Instant>,
+    cancelled: bool,
+    outcome: Option<Outcome>,
+}
+
+/// Something that a site was asked and has not answered.
+#[derive(Copy, Clone, Debug)]
+struct Pending {
+    run: Run,
+    deadline: Instant,
+}
+
+/// Something that failed lately and is left alone for a while.
+#[derive(Copy, Clone, Debug)]
+struct Tired {
+    strikes: u32,
+    until: Instant,
+    run: Run,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Debt {
+    Uninstall(Run),
+    Forget,
+}
+
+/// A finished file that a destination has.
+#[derive(Copy, Clone)]
+struct Found {
+    length: u64,
+    hash: FileHash,
+    /// Who may read, write and run it there, where that was said.
+    mode: Option<u32>,
+}
+
+struct Target {
+    site: SiteId,
+    path: String,
+    /// Verified ranges, normal.
+    have: Vec<ByteRange>,
+    /// Whether `have` is what the site said last, with nothing since that could have changed it for the worse.
+    known: bool,
+    /// A finished file that was there before.
+    found: Option<Found>,
+    /// Bytes to show.
+    shown_bytes: u64,
+    level: u8,
+    integrity: u32,
+    /// Questions in a row that it left unanswered.
+    strikes: u8,
+    /// Files that it did not finish in time.
+    finish_strikes: u8,
+    away: Option<(Instant, Away)>,
+    unreached: Option<Unreached>,
+    retry_at: Option<Instant>,
+    finishing: Option<Pending>,
+    /// The attempt in which it was told the hash before it had everything.
+    told_ahead: Option<Run>,
+    verdict: Option<Verdict>,
+}
+
+/// Another site could not connect to a destination.
+#[derive(Clone, Debug)]
+struct Unreached {
+    since: Instant,
+    tries: u32,
+    /// Who, to where, and why, in one line.
+    line: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Away {
+    Down,
+    NoPath(String),
+}
+
+enum Phase {
+    /// Nothing is under way: begins an inquiry as soon as there is anybody to serve.
+    Idle,
+    /// Waits before the next inquiry.
+    Settling {
+        until: Instant,
+        early: Early,
+    },
+    /// Asks what is there.
+    Inquiring {
+        run: Run,
+        begun: Instant,
+        waiting: BTreeSet<SiteId>,
+        answered: BTreeSet<SiteId>,
+    },
+    /// All have answered: waits to be planned together with others.
+    Planning {
+        targets: Vec<SiteId>,
+        length: u64,
+        /// Until then whoever may come is waited for; taken once it is past.
+        first: Option<Instant>,
+        /// Until then those are waited for that have not answered or are to be planned anew.
+        until: Instant,
+        fresh: bool,
+    },
+    /// Programs are being installed; where they are, data flows already.
+    Installing {
+        attempt: Box<Running>,
+        waiting: BTreeSet<SiteId>,
+        deadline: Instant,
+    },
+    /// Every site has its program and its connections.
+    Running(Box<Running>),
+    Over,
+}
+
+/// What ends a wait before its time.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Early {
+    Never,
+    /// The source and all destinations are up.
+    Ends,
+    /// All sites are up.
+    Everybody,
+}
+
+struct Running {
+    run: Run,
+    plan: Plan,
+    /// How fast the file may be sent, where the plan is a share.
+    ceiling: Option<BitRate>,
+    participants: BTreeSet<SiteId>,
+    /// Those that do more than pass on what fills: without one of these the attempt is over.
+    needed: BTreeSet<SiteId>,
+    sinks: BTreeMap<SiteId, SinkState>,
+    /// Bytes handed to TCP and share of time blocked, of each flow.
+    flows: BTreeMap<FlowId, (u64, f64)>,
+    source_done: bool,
+    begun: Instant,
+    active_at: Instant,
+    /// When it was last looked for slow destinations.
+    looked_at: Instant,
+    corrupt: u32,
+    audits: u32,
+    audit: Option<Audit>,
+}
+
+struct SinkState {
+    base_bytes: u64,
+    missing_bytes: u64,
+    verified_bytes: u64,
+    samples: VecDeque<(Instant, u64)>,
+    stalled: f64,
+    /// How long in all its disk, or the way into it, held the flows back.
+    held: Duration,
+    slow_since: Option<Instant>,
+    done: bool,
+    corrupt: bool,
+}
+
+struct Audit {
+    group: u16,
+    generation: u64,
+    complainant: SiteId,
+    waiting: BTreeSet<SiteId>,
+    digests: BTreeMap<SiteId, Vec<FlowDigest>>,
+    deadline: Instant,
+}
+
+impl SinkState {
+    fn sample(&mut self, now: Instant, bytes: u64) {
+        self.verified_bytes = self.verified_bytes.max(bytes.min(self.missing_bytes));
+        self.samples.push_back((now, self.verified_bytes));
+        while self.samples.len() > 64
+            || self.samples.get(1).is_some_and(|(t, _)| now.saturating_since(*t) >= RATE_WINDOW)
+        {
+            self.samples.pop_front();
+        }
+    }
+    fn rate_bps(&self, now: Instant) -> u64 {
+        let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else { return 0 };
+        if now.saturating_since(last.0) > RATE_WINDOW {
+            return 0;
+        }
+        BitRate::average(ByteCount::new(last.1 - first.1), last.0.saturating_since(first.0))
+            .map_or(0, BitRate::as_bps)
+    }
+}
+
+impl Target {
+    fn new(site: SiteId, path: String) -> Self {
+        Self {
+            site,
+            path,
+            have: Vec::new(),
+            known: false,
+            found: None,
+            shown_bytes: 0,
+            level: 0,
+            integrity: 0,
+            strikes: 0,
+            finish_strikes: 0,
+            away: None,
+            unreached: None,
+            retry_at: None,
+            finishing: None,
+            told_ahead: None,
+            verdict: None,
+        }
+    }
+    fn open(&self) -> bool {
+        self.verdict.is_none()
+    }
+    /// Who is served before whom: lower first.
+    fn turn(&self) -> (bool, u8) {
+        (self.unreached.is_some(), self.level)
+    }
+    /// Everything is there, as far as is known.
+    fn full(&self, length: Option<u64>) -> bool {
+        self.known && length.is_some_and(|l| ranges::bytes(&self.have) == l)
+    }
+    fn set_have(&mut self, have: &[ByteRange], length: u64, ranges_max: usize) {
+        self.have = ranges::normal(&have[..have.len().min(ranges_max)], length);
+        self.known = true;
+        self.shown_bytes = ranges::bytes(&self.have);
+    }
+}
+
+/// How lines begin their tale of how connecting to an address went.
+const CANNOT_CONNECT: &str = "cannot connect to";
+const THE_HOP: &str = "the hop";
+
+/// A line of a status or an event without how connecting to an address went: that is for operators, as a site could have
+/// others connect wherever it likes, and learn what is there.
+pub fn without_connecting(line: &str) -> &str {
+    let told = [CANNOT_CONNECT, THE_HOP].into_iter().filter_map(|begin| line.find(begin)).min();
+    let end = told.and_then(|at| line[at..].find(": ").map(|colon| at + colon));
+    end.map_or(line, |end| &line[..end])
+}
+
+/// What a peer said, fit to be shown and cut: it ends up in one-line messages.
+pub(super) fn one_line(text: &str) -> String {
+    printable(text.trim()).chars().take(500).collect()
+}
+
+impl Transfer {
+    pub(super) fn new(
+        id: TransferId,
+        request: TransferRequest,
+        gather_until: Instant,
+        everybody: bool,
+    ) -> Self {
+        let destinations = request.destinations.iter().map(|d| Target::new(d.site, d.path.clone())).collect();
+        let early = if everybody { Early::Everybody } else { Early::Ends };
+        Self {
+            id,
+            request,
+            destinations,
+            length: None,
+            hash: None,
+            attributes: None,
+            attempts: 0,
+            idle_attempts: 0,
+            total_before: None,
+            phase: Phase::Settling { until: gather_until, early },
+            hashing: None,
+            hash_strikes: 0,
+            source_away: None,
+            tired_links: BTreeMap::new(),
+            tired_sites: BTreeMap::new(),
+            suspects: BTreeSet::new(),
+            unfilled: false,
+            congestion_controls: BTreeSet::new(),
+            corrupt: 0,
+            debts: BTreeMap::new(),
+            informed: BTreeSet::new(),
+            last_plan: None,
+            wider_plan: None,
+            planned_with: Vec::new(),
+            moved_at: None,
+            last_trouble: None,
+            last_waiting: None,
+            crowded: (0, None),
+            last_progress_event: None,
+            cancelled: false,
+            outcome: None,
+        }
+    }
+
+    pub(super) fn restore(s: TransferSnapshot, now: Instant, gather: Duration) -> Self {
+        let mut new = Self::new(s.id, s.request, now + gather, true);
+        for (target, old) in new.destinations.iter_mut().zip(s.destinations) {
+            target.shown_bytes = old.verified_bytes;
+            target.level = old.level;
+            target.integrity = old.integrity;
+            target.verdict = old.verdict;
+        }
+        new.length = s.length;
+        new.hash = s.hash;
+        new.attributes = s.attributes;
+        new.attempts = s.attempts;
+        new.idle_attempts = s.idle_attempts;
+        new.suspects = s.suspects.into_iter().collect();
+        new.corrupt = s.corrupt;
+        new.informed = s.informed.into_iter().collect();
+        new.debts = s.installed.into_iter().map(|(site, run)| ((site, Debt::Uninstall(run)), None)).collect();
+        if s.outcome.is_some() {
+            new.debts.extend(new.informed.iter().map(|&site| ((site, Debt::Forget), None)));
+            new.phase = Phase::Over;
+            new.outcome = s.outcome;
+        }
+        new
+    }
+
+    pub(super) fn snapshot(&self) -> TransferSnapshot {
+        let debts = self.debts.keys().filter_map(|&(site, debt)| match debt {
+            Debt::Uninstall(run) => Some((site, run)),
+            Debt::Forget => None,
+        });
+        let live = self.running().into_iter().flat_map(|r| r.participants.iter().map(|&s| (s, r.run)));
+        TransferSnapshot {
+            id: self.id,
+            request: self.request.clone(),
+            attempts: self.attempts,
+            idle_attempts: self.idle_attempts,
+            length: self.length,
+            hash: self.hash,
+            attributes: self.attributes,
+            destinations: self
+                .destinations
+                .iter()
+                .map(|d| DestinationSnapshot {
+                    verified_bytes: d.shown_bytes,
+                    level: d.level,
+                    integrity: d.integrity,
+                    verdict: d.verdict.clone(),
+                })
+                .collect(),
+            suspects: self.suspects.iter().copied().collect(),
+            corrupt: self.corrupt,
+            installed: debts.chain(live).collect(),
+            informed: self.informed.iter().copied().collect(),
+            outcome: self.outcome,
+        }
+    }
+
+    pub(super) fn outcome(&self) -> Option<Outcome> {
+        self.outcome
+    }
+
+    pub(super) fn request(&self) -> &TransferRequest {
+        &self.request
+    }
+
+    pub(super) fn submitter(&self) -> Submitter {
+        self.request.submitter
+    }
+
+    pub(super) fn plan(&self) -> Option<&Plan> {
+        self.running().map(|r| &r.plan).or(self.last_plan.as_ref())
+    }
+
+    /// Of the plans there were, the last that served the most destinations.
+    pub(super) fn widest_plan(&self) -> Option<&Plan> {
+        let plans = [self.wider_plan.as_ref(), self.last_plan.as_ref(), self.running().map(|r| &r.plan)];
+        plans.into_iter().flatten().max_by_key(|plan| plan.destinations.len())
+    }
+
+    pub(super) fn status(&self, now: Instant) -> TransferStatus {
+        let plan = self.plan();
+        TransferStatus {
+            id: self.id,
+            phase: match &self.phase {
+                Phase::Over => PhaseName::Over,
+                Phase::Inquiring { .. } => PhaseName::Inquiring,
+                Phase::Installing { .. } => PhaseName::Installing,
+                Phase::Running(r) if !(r.source_done && r.sinks.values().all(|s| s.done)) => {
+                    PhaseName::Running
+                }
+                _ if self.hashing.is_some() || self.destinations.iter().any(|d| d.finishing.is_some()) => {
+                    PhaseName::Finishing
+                }
+                _ => PhaseName::Waiting,
+            },
+            request: self.request.clone(),
+            attempts: self.attempts,
+            length_bytes: self.length,
+            hash: self.hash,
+            scheme: plan.map(|p| p.scheme),
+            planned_bps: plan.map(|p| p.rate.as_bps()),
+            bound_bps: plan.map(|p| p.bound.as_bps()),
+            planned_with: self.planned_with.clone(),
+            destinations: self
+                .destinations
+                .iter()
+                .map(|d| DestinationStatus {
+                    site: d.site,
+                    path: d.path.clone(),
+                    verified_bytes: self.shown(d),
+                    rate_bps: self.rate_bps(d.site, now),
+                    postponed: d.open() && d.turn() > (false, 0),
+                    away: match (&d.away, &d.unreached) {
+                        (Some((_, Away::Down)), _) => Some("the site does not answer".to_owned()),
+                        (_, Some(unreached)) => Some(unreached.line.clone()),
+                        (Some((_, Away::NoPath(reason))), None) => Some(reason.clone()),
+                        (None, None) => None,
+                    },
+                    verdict: d.verdict.clone(),
+                })
+                .collect(),
+            corrupt: self.corrupt,
+            congestion_controls: self.congestion_controls.iter().cloned().collect(),
+            suspects: self.suspects.iter().copied().collect(),
+            last_trouble: self.last_trouble.clone(),
+            outcome: self.outcome,
+        }
+    }
+
+    fn running(&self) -> Option<&Running> {
+        match &self.phase {
+            Phase::Installing { attempt, .. } => Some(attempt),
+            Phase::Running(attempt) => Some(attempt),
+            _ => None,
+        }
+    }
+
+    fn running_mut(&mut self) -> Option<&mut Running> {
+        match &mut self.phase {
+            Phase::Installing { attempt, .. } => Some(attempt),
+            Phase::Running(attempt) => Some(attempt),
+            _ => None,
+        }
+    }
+
+    fn shown(&self, d: &Target) -> u64 {
+        if d.verdict == Some(Verdict::Done) {
+            return self.length.unwrap_or(d.shown_bytes);
+        }
+        let sink = self.running().and_then(|r| r.sinks.get(&d.site)).filter(|s| !s.done);
+        sink.map_or(d.shown_bytes, |s| s.base_bytes + s.verified_bytes)
+    }
+
+    fn rate_bps(&self, site: SiteId, now: Instant) -> u64 {
+        let sink = self.running().and_then(|r| r.sinks.get(&site)).filter(|s| !s.done);
+        sink.map_or(0, |s| s.rate_bps(now))
+    }
+
+    /// When something has to happen even if nobody says anything.
+    pub(super) fn deadline(&self, config: &CoordinatorConfig) -> Option<Instant> {
+        let mut first: Option<Instant> = None;
+        let mut at = |t: Instant| first = Some(first.map_or(t, |f| f.min(t)));
+        self.debts.values().flatten().for_each(|&t| at(t + config.sweep));
+        if self.outcome.is_some() {
+            return first;
+        }
+        match &self.phase {
+            Phase::Idle | Phase::Over => {}
+            Phase::Settling { until, .. } => at(*until),
+            Phase::Inquiring { begun, .. } => at(self.inquiry_deadline(*begun, config)),
+            Phase::Planning { first, until, .. } => at(first.unwrap_or(*until)),
+            Phase::Installing { deadline, .. } => at(*deadline),
+            Phase::Running(r) => {
+                if !r.ended() {
+                    at(r.active_at + config.stall_timeout);
+                }
+                r.audit.iter().for_each(|a| at(a.deadline));
+            }
+        }
+        self.source_away.iter().for_each(|&t| at(t + config.site_wait));
+        self.hashing.iter().for_each(|p| at(p.deadline));
+        for d in self.destinations.iter().filter(|d| d.open()) {
+            d.away.iter().for_each(|(t, _)| at(*t + config.site_wait));
+            d.retry_at.iter().for_each(|&t| at(t));
+            d.finishing.iter().for_each(|p| at(p.deadline));
+        }
+        first
+    }
+
+    fn inquiry_deadline(&self, begun: Instant, config: &CoordinatorConfig) -> Instant {
+        begun + config.inquire_timeout + work_time(config, self.length.unwrap_or(0))
+    }
+
+    fn event(&self, cx: &mut Context<'_>, kind: EventKind) {
+        cx.out.event(cx.config.events_max, Event { transfer: self.id, attempt: self.attempts, kind });
+    }
+
+    fn changed(&self, cx: &mut Context<'_>) {
+        cx.out.changed.insert(self.id);
+    }
+
+    fn target_mut(&mut self, site: SiteId) -> Option<&mut Target> {
+        self.destinations.iter_mut().find(|d| d.site == site)
+    }
+
+    fn decide(&mut self, cx: &mut Context<'_>, site: SiteId, verdict: Verdict) {
+        let Some(target) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) else { return };
+        target.verdict = Some(verdict.clone());
+        target.finishing = None;
+        (target.away, target.unreached) = (None, None);
+        self.event(cx, EventKind::Verdict { site, verdict });
+        self.changed(cx);
+    }
+
+    fn decide_all(&mut self, cx: &mut Context<'_>, verdict: &Verdict) {
+        let open: Vec<_> = self.destinations.iter().filter(|d| d.open()).map(|d| d.site).collect();
+        for site in open {
+            self.decide(cx, site, verdict.clone());
+        }
+    }
+
+    fn owe(&mut self, site: SiteId, debt: Debt) {
+        if self.debts.len() >= DEBTS_MAX {
+            self.debts.pop_first();
+        }
+        self.debts.entry((site, debt)).or_insert(None);
+    }
+}
+
+impl Running {
+    /// Whether some flows fill.
+    fn is_filled(&self) -> bool {
+        self.plan.groups.iter().any(|g| g.fills.is_some())
+    }
+    /// The source and all sinks have seen the end of it.
+    fn ended(&self) -> bool {
+        self.source_done && self.sinks.values().all(|s| s.done)
+    }
+}
+
+impl Tired {
+    fn new(now: Instant, transfer: TransferId) -> Self {
+        Self { strikes: 0, until: now, run: Run { transfer, attempt: Attempt(0) } }
+    }
+    /// One more failure, counted once per run.
+    fn tire(&mut self, from: Instant, run: Run, config: &CoordinatorConfig) {
+        if self.run == run {
+            return;
+        }
+        self.run = run;
+        self.strikes += 1;
+        self.until = from + doubled(config.avoid_min, self.strikes - 1, config.avoid_max);
+    }
+}
+
+fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
+    let ps = u128::from(first.as_ps()) << times.min(40);
+    if ps >= u128::from(most.as_ps()) { most } else { Duration::from_ps(ps as u64) }
+}

@@ -1,0 +1,663 @@
+//! What a transfer learns: reports of sites, and that they come and go.
+//!
+//! Leaves out: what follows from it, which [`Transfer::step`] decides.
+
+use super::{
+    Audit, Away, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt, Found,
+    LEVEL_MAX, PROGRESS_EVERY, Phase, Running, STRIKES_MAX, THE_HOP, Tired, Transfer, Unreached, doubled,
+    one_line,
+};
+use crate::coordinator::{
+    BitRate, Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId,
+    LinkId, Report, Run, SiteId, Verdict, audit,
+};
+use crate::plan::Mode;
+use anabranch_pieces::{Attributes, ByteRange};
+use std::collections::BTreeMap;
+
+impl Transfer {
+    pub(in crate::coordinator) fn submitted(&mut self, cx: &mut Context<'_>) {
+        self.event(cx, EventKind::Submitted);
+        self.changed(cx);
+    }
+
+    pub(in crate::coordinator) fn cancel(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.outcome.is_some() {
+            return false;
+        }
+        self.cancelled = true;
+        self.decide_all(cx, &Verdict::Failed { reason: "cancelled".into() });
+        true
+    }
+
+    pub(in crate::coordinator) fn handle_site_up(
+        &mut self,
+        cx: &mut Context<'_>,
+        site: SiteId,
+        restarted: bool,
+    ) {
+        for ((s, _), sent) in &mut self.debts {
+            if *s == site {
+                *sent = None;
+            }
+        }
+        if self.outcome.is_some() {
+            return;
+        }
+        // Hops that failed because of the restart deserve another try, and so does whoever had no path.
+        if restarted {
+            let touches = |l: LinkId| cx.topology.link(l).from == site || cx.topology.link(l).to == site;
+            self.tired_links.retain(|&l, _| !touches(l));
+            self.tired_sites.remove(&site);
+        }
+        for d in &mut self.destinations {
+            if d.site == site || matches!(d.away, Some((_, Away::NoPath(_)))) {
+                d.retry_at = None;
+            }
+            if d.site == site && restarted {
+                d.unreached = None;
+            }
+            if d.site == site && restarted {
+                d.known = false;
+                d.found = None;
+                d.finishing = None;
+            }
+        }
+        if !restarted {
+            return;
+        }
+        if site == self.request.source {
+            self.hashing = None;
+        }
+        let again = matches!(&self.phase, Phase::Inquiring { waiting, .. } if waiting.contains(&site));
+        if again {
+            self.inquire(cx, site);
+        }
+        if self.running().is_some_and(|r| r.needed.contains(&site)) {
+            let reason = format!("site {} was restarted", cx.name(site));
+            self.stop(cx, reason, Duration::ZERO);
+        }
+    }
+
+    pub(in crate::coordinator) fn handle_site_down(&mut self, cx: &mut Context<'_>, site: SiteId) {
+        for ((s, _), sent) in &mut self.debts {
+            if *s == site {
+                *sent = None;
+            }
+        }
+        if self.outcome.is_some() {
+            return;
+        }
+        if let Some(d) = self.target_mut(site) {
+            d.known = false;
+            d.found = None;
+            d.finishing = None;
+        }
+        if site == self.request.source {
+            self.hashing = None;
+        }
+        if let Phase::Inquiring { waiting, .. } = &mut self.phase {
+            waiting.remove(&site);
+            if site == self.request.source {
+                self.phase = Phase::Idle;
+            }
+        }
+        if self.running().is_some_and(|r| r.needed.contains(&site)) {
+            let reason = format!("site {} is gone", cx.name(site));
+            self.stop(cx, reason, Duration::ZERO);
+        }
+    }
+
+    pub(in crate::coordinator) fn handle_report(
+        &mut self,
+        cx: &mut Context<'_>,
+        site: SiteId,
+        report: Report,
+    ) {
+        let run = report.run();
+        if self.outcome.is_some() {
+            // A site that missed the removal keeps reporting: tell it again.
+            if matches!(report, Report::Progress { .. }) && run.attempt.0 <= self.attempts {
+                self.owe(site, Debt::Uninstall(run));
+            }
+            return;
+        }
+        match report {
+            Report::Inventory { length, have, hash, attributes, .. } => {
+                if site == self.request.source {
+                    self.attributes = attributes;
+                }
+                self.handle_inventory(cx, site, run, (length, hash, attributes), &have)
+            }
+            Report::Ready { .. } => {
+                if let Phase::Installing { attempt, waiting, .. } = &mut self.phase
+                    && attempt.run == run
+                {
+                    waiting.remove(&site);
+                    if let Some(d) = self.target_mut(site) {
+                        d.strikes = 0;
+                    }
+                }
+            }
+            Report::Progress { verified_bytes, sink_stalled, flows, .. } => {
+                let now = cx.now;
+                let current = self.running().is_some_and(|r| r.run == run);
+                if !current {
+                    // Settling keeps no attempt: what still talks has missed the removal.
+                    if run.attempt.0 < self.attempts || self.running().is_none() {
+                        self.owe(site, Debt::Uninstall(run));
+                    }
+                    return;
+                }
+                for name in flows.iter().filter_map(|f| f.congestion_control.as_ref()) {
+                    if name.len() < CONGESTION_CONTROL_BYTES
+                        && self.congestion_controls.len() < CONGESTION_CONTROLS_MAX
+                    {
+                        self.congestion_controls.insert(name.clone());
+                    }
+                }
+                let Some(r) = self.running_mut() else { return };
+                let own = |f: FlowId| {
+                    r.plan.flows.get(f.index()).is_some_and(|flow| cx.topology.link(flow.link).from == site)
+                };
+                for f in flows
+                    .iter()
+                    .filter(|f| own(f.flow))
+                    .map(|f| (f.flow, f.sent_bytes, f.blocked))
+                    .collect::<Vec<_>>()
+                {
+                    let entry = r.flows.entry(f.0).or_insert((0, 0.0));
+                    // What fills counts where it arrives: it must not hide that nothing else moves.
+                    if f.1 > entry.0 && !r.plan.fills(&r.plan.flows[f.0.index()]) {
+                        r.active_at = now;
+                    }
+                    *entry = (f.1, f.2);
+                }
+                if let Some(sink) = r.sinks.get_mut(&site)
+                    && !sink.done
+                {
+                    if verified_bytes > sink.verified_bytes {
+                        r.active_at = now;
+                    }
+                    sink.stalled = sink_stalled;
+                    sink.sample(now, verified_bytes);
+                }
+                self.show_progress(cx);
+                self.look_for_slow(cx);
+            }
+            Report::SourceDone { hash, .. } => {
+                if site != self.request.source {
+                    return;
+                }
+                let current = self.running_mut().filter(|r| r.run == run);
+                if let Some(r) = current {
+                    r.source_done = true;
+                    r.active_at = cx.now;
+                    if let Some(hash) = hash {
+                        self.learn_hash(cx, hash);
+                    }
+                }
+            }
+            Report::Hashed { hash, .. } => {
+                if site == self.request.source && self.hashing.is_some_and(|p| p.run == run) {
+                    self.hashing = None;
+                    self.hash_strikes = 0;
+                    self.learn_hash(cx, hash);
+                }
+            }
+            Report::SinkDone { have, .. } => self.handle_sink_done(cx, site, run, &have),
+            Report::Corrupt { group, generation, .. } => {
+                self.handle_corrupt(cx, site, run, group, generation)
+            }
+            Report::Audit { group, generation, digests, .. } => {
+                if let Some(r) = self.running_mut().filter(|r| r.run == run)
+                    && let Some(a) =
+                        r.audit.as_mut().filter(|a| a.group == group && a.generation == generation)
+                    && a.waiting.remove(&site)
+                {
+                    // At most three sides of each flow are worth keeping.
+                    let limit = r.plan.flows.len() * 3;
+                    a.digests.insert(site, digests.into_iter().take(limit).collect());
+                }
+            }
+            Report::Completed { .. } => {
+                if let Some(d) = self.target_mut(site)
+                    && (d.finishing.is_some_and(|p| p.run == run) || d.told_ahead == Some(run))
+                {
+                    self.decide(cx, site, Verdict::Done);
+                    if let Some(sink) = self.running_mut().and_then(|r| r.sinks.get_mut(&site)) {
+                        sink.done = true;
+                    }
+                }
+            }
+            Report::HopFailed { flow, peer, unconnected, reason, .. } => {
+                self.handle_hop_failed(cx, site, run, flow, peer, unconnected, &reason)
+            }
+            Report::Failed { kind, reason, .. } => self.handle_failed(cx, site, run, kind, &reason),
+        }
+    }
+
+    fn handle_inventory(
+        &mut self,
+        cx: &mut Context<'_>,
+        site: SiteId,
+        run: Run,
+        (length, hash, attributes): (Option<u64>, Option<FileHash>, Option<Attributes>),
+        have: &[ByteRange],
+    ) {
+        let source = self.request.source;
+        match &mut self.phase {
+            Phase::Inquiring { run: asked, waiting, answered, .. } if *asked == run => {
+                if !waiting.remove(&site) {
+                    return;
+                }
+                answered.insert(site);
+            }
+            _ => return,
+        }
+        if site == source {
+            let Some(length) = length else {
+                let reason = format!(
+                    "site {} did not say the length of {}",
+                    cx.name(source),
+                    self.request.source_path
+                );
+                self.decide_all(cx, &Verdict::Failed { reason });
+                return;
+            };
+            if self.length.is_some_and(|l| l != length) {
+                let reason = format!(
+                    "{} at {} changed during the transfer: send it again",
+                    self.request.source_path,
+                    cx.name(source)
+                );
+                self.decide_all(cx, &Verdict::Failed { reason });
+                return;
+            }
+            if self.length.is_none() {
+                self.length = Some(length);
+                self.changed(cx);
+            }
+            if let Some(hash) = hash {
+                self.learn_hash(cx, hash);
+            } else if length == 0 {
+                self.learn_hash(cx, FileHash(*blake3::hash(b"").as_bytes()));
+            }
+        } else if let Some(d) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) {
+            // The source's length may not be known yet; it cuts the ranges when it is.
+            d.set_have(have, self.length.unwrap_or(u64::MAX), cx.config.ranges_max);
+            let mode = attributes.map(|found| found.mode);
+            d.found = length.zip(hash).map(|(length, hash)| Found { length, hash, mode });
+        }
+    }
+
+    fn learn_hash(&mut self, cx: &mut Context<'_>, hash: FileHash) {
+        match self.hash {
+            None => {
+                self.hash = Some(hash);
+                self.changed(cx);
+            }
+            Some(old) if old != hash => {
+                let reason = format!(
+                    "{} at {} changed during the transfer: send it again",
+                    self.request.source_path,
+                    cx.name(self.request.source)
+                );
+                self.decide_all(cx, &Verdict::Failed { reason });
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn handle_sink_done(&mut self, cx: &mut Context<'_>, site: SiteId, run: Run, have: &[ByteRange]) {
+        let Some(length) = self.length else { return };
+        let current = self.running().is_some_and(|r| r.run == run && r.sinks.contains_key(&site));
+        let ranges_max = cx.config.ranges_max;
+        let Some(d) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) else { return };
+        let finishing = d.finishing.is_some_and(|p| p.run == run);
+        if !current && !finishing {
+            return;
+        }
+        d.set_have(have, length, ranges_max);
+        let full = d.full(Some(length));
+        if finishing && !full {
+            d.finishing = None;
+            d.told_ahead = None;
+            d.integrity += 1;
+            let (integrity, missing) = (d.integrity, length - d.shown_bytes);
+            let name = cx.name(site).to_owned();
+            if integrity >= cx.config.integrity_max || self.request.on_corrupt == CorruptPolicy::Refuse {
+                let reason = format!(
+                    "{missing} bytes of the file at {name} did not match its hash, {integrity} times"
+                );
+                self.decide(cx, site, Verdict::Integrity { reason });
+            } else {
+                self.last_trouble =
+                    Some(format!("{missing} bytes of the file at {name} did not match its hash"));
+            }
+            self.changed(cx);
+            return;
+        }
+        let integrity_max = cx.config.integrity_max;
+        let now = cx.now;
+        let Some(sink) = self.running_mut().and_then(|r| {
+            r.active_at = now;
+            r.sinks.get_mut(&site)
+        }) else {
+            return;
+        };
+        if std::mem::replace(&mut sink.done, true) || full {
+            return;
+        }
+        if sink.corrupt
+            && let Some(d) = self.target_mut(site)
+        {
+            d.integrity += 1;
+            if d.integrity >= integrity_max {
+                let reason =
+                    format!("data kept arriving wrong at {} in {} attempts", cx.name(site), d.integrity);
+                self.decide(cx, site, Verdict::Integrity { reason });
+            }
+            self.changed(cx);
+        }
+    }
+
+    fn handle_corrupt(&mut self, cx: &mut Context<'_>, site: SiteId, run: Run, group: u16, generation: u64) {
+        let source = self.request.source;
+        let refuse = self.request.on_corrupt == CorruptPolicy::Refuse;
+        let (now, audits_max, audit_timeout) = (cx.now, cx.config.audits_max, cx.config.audit_timeout);
+        let Some(r) = self.running_mut().filter(|r| r.run == run && r.sinks.contains_key(&site)) else {
+            return;
+        };
+        if usize::from(group) >= r.plan.groups.len() {
+            return;
+        }
+        r.corrupt = r.corrupt.saturating_add(1);
+        r.sinks.get_mut(&site).expect("the filter above found it").corrupt = true;
+        let mut ask = None;
+        if r.audit.is_none() && r.audits < audits_max {
+            r.audits += 1;
+            let routed = r.plan.groups[usize::from(group)].mode == Mode::Routed;
+            let vectors = if routed { Vec::new() } else { audit::vectors(&r.plan, group) };
+            r.audit = Some(Audit {
+                group,
+                generation,
+                complainant: site,
+                waiting: r.participants.clone(),
+                digests: BTreeMap::new(),
+                deadline: now + audit_timeout,
+            });
+            ask = Some((r.participants.clone(), vectors));
+        }
+        if let Some((participants, vectors)) = ask {
+            for p in participants {
+                let vectors = if p == source { vectors.clone() } else { Vec::new() };
+                cx.command(p, Command::Audit { run, group, generation, vectors });
+            }
+        }
+        self.corrupt += 1;
+        self.event(cx, EventKind::Corrupt { site, group, generation });
+        if refuse {
+            let reason =
+                format!("generation {generation} of group {group} arrived wrong at {}", cx.name(site));
+            self.decide(cx, site, Verdict::Integrity { reason: reason.clone() });
+            self.stop(cx, reason, Duration::ZERO);
+        } else {
+            self.leave_suspects(cx);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a report says")]
+    fn handle_hop_failed(
+        &mut self,
+        cx: &mut Context<'_>,
+        site: SiteId,
+        run: Run,
+        flow: FlowId,
+        peer: SiteId,
+        unconnected: bool,
+        reason: &str,
+    ) {
+        // Only the first report of an attempt says which link failed. Those that follow may be its echo: sites take their
+        // flows down at different moments, and a site that has done so looks like a broken hop to its neighbours.
+        if self.running().is_none_or(|r| r.run != run) {
+            return;
+        }
+        let failed = self.plan().and_then(|p| p.flows.get(flow.index()).filter(|f| !p.fills(f)));
+        let Some(link) = failed.map(|f| f.link) else { return };
+        let (from, to) = (cx.topology.link(link).from, cx.topology.link(link).to);
+        if (site, peer) != (from, to) && (site, peer) != (to, from) {
+            return;
+        }
+        if unconnected && site == from {
+            return self.handle_unreached(cx, link, run, reason);
+        }
+        let settle = cx.config.settle;
+        let tired = self.tired_links.entry(link).or_insert(Tired::new(cx.now, self.id));
+        tired.tire(cx.now + settle, run, cx.config);
+        let line = format!(
+            "{THE_HOP} {} to {} failed, says {}: {}",
+            cx.name(from),
+            cx.name(to),
+            cx.name(site),
+            one_line(reason)
+        );
+        self.stop(cx, line, settle);
+    }
+
+    /// The first site of `link` cannot connect to the other: that one is left for later, so that nobody else waits for it.
+    ///
+    /// No time to settle is needed, as after a hop that broke: whether the other is up or not, the next plan is without it.
+    fn handle_unreached(&mut self, cx: &mut Context<'_>, link: LinkId, run: Run, reason: &str) {
+        let (from, to) = (cx.topology.link(link).from, cx.topology.link(link).to);
+        let address = cx.sites[to.index()].addresses.get(&link).map_or("-", String::as_str);
+        let line = format!(
+            "{} {CANNOT_CONNECT} {} at {}: {}",
+            cx.name(from),
+            cx.name(to),
+            one_line(address),
+            one_line(reason)
+        );
+        let now = cx.now;
+        self.tired_links.entry(link).or_insert(Tired::new(now, self.id)).tire(now, run, cx.config);
+        // Others most likely cannot either: it passes nothing on for now.
+        self.tired_sites.entry(to).or_insert(Tired::new(now, self.id)).tire(now, run, cx.config);
+        let Some(d) = self.destinations.iter_mut().find(|d| d.site == to && d.open()) else {
+            return self.stop(cx, line, Duration::ZERO);
+        };
+        let (since, tries) = d.unreached.as_ref().map_or((now, 1), |u| (u.since, u.tries + 1));
+        d.unreached = Some(Unreached { since, tries, line: line.clone() });
+        d.retry_at = Some(now + doubled(cx.config.avoid_min, tries - 1, cx.config.avoid_max));
+        let last = tries >= STRIKES_MAX.into() && now >= since + cx.config.site_wait;
+        self.remove_attempt(cx);
+        self.last_trouble = Some(line.clone());
+        if last {
+            let reason = format!("{line} (tried for {})", now.saturating_since(since).in_words());
+            self.decide(cx, to, Verdict::Unreachable { reason });
+        } else if tries == 1 {
+            self.event(cx, EventKind::Postponed { site: to, reason: line });
+        }
+        self.changed(cx);
+    }
+
+    fn handle_failed(
+        &mut self,
+        cx: &mut Context<'_>,
+        site: SiteId,
+        run: Run,
+        kind: FailureKind,
+        reason: &str,
+    ) {
+        let inquired = matches!(&self.phase, Phase::Inquiring { run: r, .. } if *r == run);
+        let installed = self.running().is_some_and(|r| r.run == run && r.participants.contains(&site));
+        let hashing = site == self.request.source && self.hashing.is_some_and(|p| p.run == run);
+        let is_target = self.destinations.iter().any(|d| d.site == site && d.open());
+        let finishing =
+            self.destinations.iter().any(|d| d.site == site && d.finishing.is_some_and(|p| p.run == run));
+        if !(inquired || installed || hashing || finishing) {
+            return;
+        }
+        let line = format!("{}: {}", cx.name(site), one_line(reason));
+        if kind == FailureKind::Busy {
+            return self.handle_busy(cx, site, installed, line);
+        }
+        if installed && kind == FailureKind::Refused && self.running().is_some_and(Running::is_filled) {
+            // Most likely for the buffers of the flows that fill. Without a site that only passes those on, nothing is lost.
+            self.unfilled = true;
+            if self.running().is_some_and(|r| r.needed.contains(&site)) {
+                self.stop(cx, format!("{line} (the next plan fills nothing)"), Duration::ZERO);
+            }
+            return;
+        }
+        if site == self.request.source {
+            self.decide_all(cx, &Verdict::Failed { reason: line });
+        } else if is_target {
+            if let Phase::Inquiring { waiting, .. } = &mut self.phase {
+                waiting.remove(&site);
+            }
+            self.decide(cx, site, Verdict::Failed { reason: line.clone() });
+            if installed && !(finishing && self.running().is_some_and(Running::ended)) {
+                self.stop(cx, line, Duration::ZERO);
+            }
+        } else if installed {
+            // A relay (or a destination that is over and relays) that cannot: never ask it again in this transfer.
+            debug_assert!(matches!(
+                kind,
+                FailureKind::Refused | FailureKind::Unreadable | FailureKind::Unwritable
+            ));
+            self.suspects.insert(site);
+            self.stop(cx, line, Duration::ZERO);
+        }
+    }
+
+    /// What a site needs for its part is taken now. Where it was asked for something else than its part, nobody answers
+    /// then, and it is asked again.
+    fn handle_busy(&mut self, cx: &mut Context<'_>, site: SiteId, installed: bool, line: String) {
+        if installed && self.running().is_some_and(Running::is_filled) {
+            // Most likely for the buffers of the flows that fill, as above.
+            self.unfilled = true;
+            if self.running().is_some_and(|r| !r.needed.contains(&site)) {
+                return;
+            }
+        }
+        if installed || site == self.request.source && matches!(self.phase, Phase::Inquiring { .. }) {
+            return self.wait_for_room(cx, line);
+        }
+        if let Phase::Inquiring { waiting, .. } = &mut self.phase {
+            waiting.remove(&site);
+            let retry_at = cx.now + cx.config.pause_max;
+            if let Some(d) = self.target_mut(site) {
+                d.retry_at = Some(retry_at);
+            }
+        }
+    }
+
+    fn show_progress(&mut self, cx: &mut Context<'_>) {
+        if self.last_progress_event.is_some_and(|t| cx.now.saturating_since(t) < PROGRESS_EVERY) {
+            return;
+        }
+        self.last_progress_event = Some(cx.now);
+        let destinations = self
+            .destinations
+            .iter()
+            .map(|d| DestinationProgress {
+                site: d.site,
+                verified_bytes: self.shown(d),
+                rate_bps: self.rate_bps(d.site, cx.now),
+            })
+            .collect();
+        self.event(cx, EventKind::Progress { length_bytes: self.length.unwrap_or(0), destinations });
+    }
+
+    /// Leaves a destination for later that keeps all the others under half of the planned rate, and that is much slower
+    /// than they are: it alone is what the flows wait for.
+    ///
+    /// A plan knows capacities only as they were written down, so that all may be slower than planned through no fault of
+    /// one. And rates tell nothing: the slowest sets them for all. What tells is for how long each held the flows back. Of
+    /// equals each does so about as long as the other.
+    fn look_for_slow(&mut self, cx: &mut Context<'_>) {
+        let (now, hold, share, blocked_min) =
+            (cx.now, cx.config.slow_hold, cx.config.slow_share, cx.config.slow_blocked);
+        let limit = self.request.bandwidth_limit;
+        let levels: BTreeMap<SiteId, u8> = self.destinations.iter().map(|d| (d.site, d.level)).collect();
+        let Phase::Running(r) = &mut self.phase else { return };
+        let open: Vec<SiteId> = r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect();
+        // Where sites store all before they pass it on, one waits for another by design.
+        if open.len() < 2 || r.plan.store_and_forward {
+            return;
+        }
+        let wanted = limit.map_or(r.plan.rate, |l| l.min(r.plan.rate)).as_bps() as f64 * share;
+        let blocked: BTreeMap<SiteId, bool> = open
+            .iter()
+            .map(|&site| {
+                let inputs = r
+                    .plan
+                    .groups
+                    .iter()
+                    // What fills is blocked or idle whatever the destination does.
+                    .filter(|g| g.fills.is_none())
+                    .flat_map(|g| &g.sinks)
+                    .filter(|s| s.site == site)
+                    .flat_map(|s| &s.inputs);
+                let mut any = false;
+                let all = inputs
+                    .map(|f| r.flows.get(f).is_some_and(|(_, b)| *b >= blocked_min))
+                    .inspect(|_| any = true)
+                    .all(|b| b);
+                (site, all && any)
+            })
+            .collect();
+        let everyone_blocked = blocked.values().all(|b| *b);
+        let passed = now.saturating_since(std::mem::replace(&mut r.looked_at, now));
+        for site in &open {
+            let sink = r.sinks.get_mut(site).expect("open is taken from sinks");
+            if sink.stalled >= blocked_min || blocked[site] && !everyone_blocked {
+                sink.held += passed;
+            }
+        }
+        let helds: BTreeMap<SiteId, Duration> =
+            open.iter().map(|&site| (site, r.sinks[&site].held)).collect();
+        let rates: BTreeMap<SiteId, u64> =
+            open.iter().map(|&site| (site, r.sinks[&site].rate_bps(now))).collect();
+        let mut worst: Option<(SiteId, bool, u64)> = None;
+        for &site in &open {
+            let rate = rates[&site];
+            let held = rates.iter().filter(|(s, _)| **s != site).all(|(_, rate)| (*rate as f64) < wanted);
+            let sink = r.sinks.get_mut(&site).expect("open is taken from sinks");
+            let disk = sink.stalled >= blocked_min;
+            if !held || !(disk || (blocked[&site] && !everyone_blocked)) {
+                sink.slow_since = None;
+                continue;
+            }
+            let since = *sink.slow_since.get_or_insert(now);
+            let least = helds.iter().filter(|(s, _)| **s != site).map(|(_, held)| *held).min();
+            if least.is_some_and(|least| sink.held < hold + least + least) {
+                continue;
+            }
+            // The disk is the surer sign; of equals the slower one.
+            if now.saturating_since(since) >= hold
+                && levels.get(&site).is_some_and(|l| *l < LEVEL_MAX)
+                && worst.is_none_or(|(_, d, r)| (disk, std::cmp::Reverse(rate)) > (d, std::cmp::Reverse(r)))
+            {
+                worst = Some((site, disk, rate));
+            }
+        }
+        let Some((slow, disk, rate)) = worst else { return };
+        let (run, planned, name) = (r.run, r.plan.rate, cx.name(slow).to_owned());
+        let takes = if disk { "writes" } else { "is reached with" };
+        let reason = format!(
+            "{name} {takes} {}, the plan was {planned}: sending to the others first, {name} after them",
+            BitRate::bps(rate)
+        );
+        if let Some(d) = self.target_mut(slow) {
+            d.level += 1;
+        }
+        if !disk {
+            let tired = self.tired_sites.entry(slow).or_insert(Tired::new(now, self.id));
+            tired.tire(now, run, cx.config);
+        }
+        self.event(cx, EventKind::Postponed { site: slow, reason });
+        // Nothing failed: what follows is the same transfer in another order.
+        self.remove_attempt(cx);
+    }
+}

@@ -1,0 +1,427 @@
+//! What a transfer does next: the only place that moves its phase, and that gives up, waits and ends.
+//!
+//! Leaves out: how what it knows came about, which is the inputs' part. Read [`Transfer::step`] first.
+
+use super::{Away, Context, Debt, Early, Pending, Phase, Running, STRIKES_MAX, Target, Transfer, doubled};
+use crate::control::Attempt;
+use crate::coordinator::{Command, Duration, EventKind, Outcome, Plan, Run, SiteId, Verdict, audit};
+use anabranch_pieces::{Attributes, ByteRange};
+use std::collections::BTreeSet;
+
+impl Transfer {
+    /// Does everything that what is known now calls for.
+    pub(in crate::coordinator) fn step(&mut self, cx: &mut Context<'_>) {
+        // Each round ends a phase or gives a verdict, and no input makes more than a few of either due.
+        for _ in 0..256 {
+            if self.outcome.is_none() {
+                self.watch_sites(cx);
+                self.finish_files(cx);
+            }
+            if self.outcome.is_some() || !self.step_phase(cx) {
+                break;
+            }
+        }
+        self.settle_debts(cx);
+    }
+
+    /// Notices who is away for too long, and answers that did not come.
+    fn watch_sites(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
+        let site_wait = cx.config.site_wait;
+        if cx.up(self.request.source) {
+            self.source_away = None;
+        } else {
+            let since = *self.source_away.get_or_insert(now);
+            if now >= since + site_wait {
+                let reason = format!(
+                    "the source {} was away for {}",
+                    cx.name(self.request.source),
+                    site_wait.in_words()
+                );
+                self.decide_all(cx, &Verdict::Failed { reason });
+            }
+        }
+        if self.hashing.is_some_and(|p| now >= p.deadline) {
+            self.hashing = None;
+            self.hash_strikes += 1;
+            if self.hash_strikes >= STRIKES_MAX {
+                let reason =
+                    format!("the source {} did not say the file's hash", cx.name(self.request.source));
+                self.decide_all(cx, &Verdict::Failed { reason });
+            }
+        }
+        let mut verdicts = Vec::new();
+        for d in self.destinations.iter_mut().filter(|d| d.open()) {
+            if d.retry_at.is_some_and(|t| now >= t) {
+                d.retry_at = None;
+            }
+            if d.finishing.is_some_and(|p| now >= p.deadline) {
+                d.finishing = None;
+                d.told_ahead = None;
+                d.known = false;
+                d.finish_strikes += 1;
+                if d.finish_strikes >= STRIKES_MAX {
+                    let reason = format!("{} did not finish {} in time", cx.name(d.site), d.path);
+                    verdicts.push((d.site, Verdict::Unreachable { reason }));
+                    continue;
+                }
+            }
+            match (&d.away, cx.up(d.site)) {
+                (Some((_, Away::Down)), true) => d.away = None,
+                (None | Some((_, Away::NoPath(_))), false) => {
+                    let since = d.away.as_ref().map_or(now, |(t, _)| *t);
+                    d.away = Some((since, Away::Down));
+                }
+                _ => {}
+            }
+            if let Some((since, away)) = &d.away
+                && now >= *since + site_wait
+            {
+                let reason = match away {
+                    Away::Down => format!("{} was away for {}", cx.name(d.site), site_wait.in_words()),
+                    Away::NoPath(reason) => {
+                        let reason = d.unreached.as_ref().map_or(reason, |u| &u.line);
+                        format!("no way to {} for {}: {reason}", cx.name(d.site), site_wait.in_words())
+                    }
+                };
+                verdicts.push((d.site, Verdict::Unreachable { reason }));
+            }
+        }
+        for (site, verdict) in verdicts {
+            self.decide(cx, site, verdict);
+        }
+    }
+
+    /// Has files checked and named when they are complete, and the source hashed where nobody knows the hash.
+    fn finish_files(&mut self, cx: &mut Context<'_>) {
+        let Some(length) = self.length else { return };
+        if matches!(self.phase, Phase::Inquiring { .. }) {
+            return;
+        }
+        let run = Run { transfer: self.id, attempt: Attempt(self.attempts) };
+        if let Some(hash) = self.hash {
+            let found: Vec<_> = self
+                .destinations
+                .iter_mut()
+                .filter(|d| d.open())
+                .filter_map(|d| d.found.take().map(|found| (d.site, found)))
+                .collect();
+            let source_mode = self.attributes.map(|source| source.mode);
+            for (site, found) in found {
+                let is_wider = found
+                    .mode
+                    .zip(source_mode)
+                    .is_some_and(|(mode, source)| Attributes::narrowed(mode, source) != mode);
+                if found.hash != hash {
+                    self.leave_alone(cx, site);
+                } else if !is_wider {
+                    self.decide(cx, site, Verdict::Done);
+                } else if let Some(d) = self.destinations.iter_mut().find(|d| d.site == site) {
+                    // It is finished as if it had arrived: the site takes from others what they may not at the source.
+                    d.set_have(&[ByteRange { start: 0, end: length }], length, cx.config.ranges_max);
+                }
+            }
+            let deadline = cx.now + cx.config.finish_timeout + cx.work_time(length);
+            let arriving: BTreeSet<SiteId> = self.running().map_or_else(BTreeSet::new, |r| {
+                r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect()
+            });
+            for d in self.destinations.iter_mut().filter(|d| d.open() && d.finishing.is_none()) {
+                let full = d.full(Some(length));
+                if !cx.up(d.site) || !(full || arriving.contains(&d.site)) {
+                    continue;
+                }
+                if full {
+                    d.finishing = Some(Pending { run, deadline });
+                }
+                if d.told_ahead != Some(run) {
+                    d.told_ahead = Some(run);
+                    self.informed.insert(d.site);
+                    let (path, attributes, replace) = (d.path.clone(), self.attributes, self.request.replace);
+                    let command = Command::Finish { run, path, length, hash, attributes, replace };
+                    cx.out.commands.push_back((d.site, command));
+                }
+            }
+            return;
+        }
+        // A destination that is filled may have everything long before the source has sent the others theirs.
+        let comes_anyway = self.running().is_some_and(|r| !r.source_done && !r.is_filled());
+        let wanted = self.destinations.iter().any(|d| {
+            d.open() && cx.up(d.site) && (d.found.is_some() || (d.full(Some(length)) && !comes_anyway))
+        });
+        if wanted && self.hashing.is_none() && cx.up(self.request.source) {
+            self.hashing =
+                Some(Pending { run, deadline: cx.now + cx.config.finish_timeout + cx.work_time(length) });
+            cx.command(self.request.source, Command::Hash { run, path: self.request.source_path.clone() });
+        }
+    }
+
+    /// Gives a destination up where another file has the name, unless that may be replaced.
+    pub(super) fn leave_alone(&mut self, cx: &mut Context<'_>, site: SiteId) {
+        if self.request.replace {
+            return;
+        }
+        let Some(d) = self.destinations.iter().find(|d| d.site == site) else { return };
+        let reason = format!(
+            "{}: {}: another file has this name there: send it with --replace, or under another name with --as",
+            cx.name(site),
+            d.path
+        );
+        self.decide(cx, site, Verdict::Failed { reason });
+    }
+
+    /// One move of the phase; false if there is none to make.
+    fn step_phase(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.destinations.iter().all(|d| !d.open()) {
+            self.close(cx);
+            return false;
+        }
+        let now = cx.now;
+        match &mut self.phase {
+            // The coordinator plans.
+            Phase::Over | Phase::Planning { .. } => false,
+            Phase::Idle => self.begin(cx),
+            Phase::Settling { until, early } => {
+                let there = match early {
+                    Early::Never => false,
+                    Early::Ends => {
+                        cx.up(self.request.source)
+                            && self.destinations.iter().all(|d| !d.open() || cx.up(d.site))
+                    }
+                    Early::Everybody => {
+                        cx.topology.site_ids().all(|s| cx.up(s) || self.request.avoid_sites.contains(&s))
+                    }
+                };
+                if now < *until && !there {
+                    return false;
+                }
+                self.phase = Phase::Idle;
+                true
+            }
+            Phase::Inquiring { begun, waiting, .. } => {
+                let begun = *begun;
+                if !waiting.is_empty() && now < self.inquiry_deadline(begun, cx.config) {
+                    return false;
+                }
+                self.end_inquiry(cx);
+                true
+            }
+            Phase::Installing { waiting, deadline, .. } => {
+                if !waiting.is_empty() {
+                    if now < *deadline {
+                        return false;
+                    }
+                    let silent = waiting.clone();
+                    self.blame_silent(cx, &silent);
+                    return true;
+                }
+                let Phase::Installing { mut attempt, .. } = std::mem::replace(&mut self.phase, Phase::Idle)
+                else {
+                    unreachable!("the arm matched Installing");
+                };
+                attempt.begun = now;
+                attempt.active_at = now;
+                for d in self.destinations.iter_mut().filter(|d| attempt.sinks.contains_key(&d.site)) {
+                    d.unreached = None;
+                }
+                self.phase = Phase::Running(attempt);
+                self.crowded = (0, None);
+                self.event(cx, EventKind::Started);
+                true
+            }
+            Phase::Running(r) => {
+                if let Some(a) = r.audit.take_if(|a| a.waiting.is_empty() || now >= a.deadline) {
+                    let named = audit::suspects(&r.plan, cx.topology, a.group, a.complainant, &a.digests);
+                    self.handle_suspects(cx, named);
+                    return true;
+                }
+                if r.ended() {
+                    return self.end_attempt(cx);
+                }
+                if now >= r.active_at + cx.config.stall_timeout {
+                    let reason = format!("nothing moved for {}", cx.config.stall_timeout);
+                    self.stop(cx, reason, Duration::ZERO);
+                    return true;
+                }
+                false
+            }
+        }
+    }
+
+    fn handle_suspects(&mut self, cx: &mut Context<'_>, named: Vec<SiteId>) {
+        for site in named {
+            if self.suspects.insert(site) {
+                self.event(cx, EventKind::Suspected { site });
+                self.changed(cx);
+            }
+        }
+        self.leave_suspects(cx);
+    }
+
+    /// Plans anew where a named relay spoils more than is worth waiting for.
+    pub(super) fn leave_suspects(&mut self, cx: &mut Context<'_>) {
+        let corrupt_max = cx.config.corrupt_max;
+        // Only a site that relays here can be planned around.
+        let relays = |r: &Running| {
+            r.plan.flows.iter().any(|f| {
+                let from = cx.topology.link(f.link).from;
+                from != r.plan.source && self.suspects.contains(&from)
+            })
+        };
+        if self.running().is_some_and(|r| r.corrupt >= corrupt_max && relays(r)) {
+            let names: Vec<_> = self.suspects.iter().map(|s| cx.name(*s)).collect();
+            let reason = format!("data arrives wrong because of {}", names.join(", "));
+            self.stop(cx, reason, Duration::ZERO);
+        }
+    }
+
+    /// The attempt's flows are over: goes on when the last file of it is finished.
+    fn end_attempt(&mut self, cx: &mut Context<'_>) -> bool {
+        let length = self.length;
+        let Some(r) = self.running() else { return false };
+        let unfinished = |d: &&Target| r.sinks.contains_key(&d.site) && d.open();
+        if self.destinations.iter().filter(unfinished).any(|d| d.full(length)) {
+            return false;
+        }
+        let missing: Vec<_> = self.destinations.iter().filter(unfinished).map(|d| cx.name(d.site)).collect();
+        if missing.is_empty() {
+            self.remove_attempt(cx);
+            self.phase = Phase::Idle;
+        } else {
+            let what = if r.corrupt > 0 { "data arrived wrong" } else { "data is missing" };
+            let reason = format!("{what} at {}", missing.join(", "));
+            self.stop(cx, reason, Duration::ZERO);
+        }
+        true
+    }
+
+    /// Has the present attempt's virtual links removed everywhere.
+    pub(super) fn remove_attempt(&mut self, cx: &mut Context<'_>) {
+        let shown: Vec<u64> = self.destinations.iter().map(|d| self.shown(d)).collect();
+        let attempt = match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Installing { attempt, .. } => attempt,
+            Phase::Running(attempt) => attempt,
+            other => {
+                self.phase = other;
+                return;
+            }
+        };
+        for (d, shown) in self.destinations.iter_mut().zip(shown) {
+            d.shown_bytes = shown;
+            if attempt.sinks.get(&d.site).is_some_and(|s| !s.done) {
+                d.known = false;
+            }
+        }
+        for &site in &attempt.participants {
+            self.owe(site, Debt::Uninstall(attempt.run));
+        }
+        if self
+            .last_plan
+            .as_ref()
+            .is_some_and(|last| last.destinations.len() > attempt.plan.destinations.len())
+        {
+            let last = self.last_plan.take();
+            let served = |plan: &Option<Plan>| plan.as_ref().map_or(0, |plan| plan.destinations.len());
+            if served(&last) >= served(&self.wider_plan) {
+                self.wider_plan = last;
+            }
+        }
+        self.last_plan = Some(attempt.plan);
+        self.changed(cx);
+    }
+
+    /// Gives the attempt up; the next one begins after `settle` or the pause that idle attempts call for.
+    pub(super) fn stop(&mut self, cx: &mut Context<'_>, reason: String, settle: Duration) {
+        self.remove_attempt(cx);
+        self.pause(cx, reason, settle);
+    }
+
+    pub(super) fn pause(&mut self, cx: &mut Context<'_>, reason: String, settle: Duration) {
+        self.idle_attempts += 1;
+        let pause = match self.idle_attempts {
+            0 | 1 => Duration::ZERO,
+            n => doubled(cx.config.pause_min, n - 2, cx.config.pause_max),
+        };
+        self.phase = Phase::Settling { until: cx.now + pause.max(settle), early: Early::Never };
+        self.last_trouble = Some(reason.clone());
+        self.event(cx, EventKind::Stopped { reason });
+        self.changed(cx);
+    }
+
+    /// A site has no room for its part now: waits until others have ended, however long that takes.
+    pub(super) fn wait_for_room(&mut self, cx: &mut Context<'_>, line: String) {
+        self.remove_attempt(cx);
+        let pause = doubled(cx.config.pause_min, self.crowded.0, cx.config.pause_max);
+        self.crowded.0 += 1;
+        self.phase = Phase::Settling { until: cx.now + pause, early: Early::Never };
+        self.last_trouble = Some(line.clone());
+        if self.crowded.1.as_ref() != Some(&line) {
+            self.crowded.1 = Some(line.clone());
+            self.event(cx, EventKind::Waiting { reason: format!("waiting for room at {line}") });
+        }
+        self.changed(cx);
+    }
+
+    /// Every destination is over.
+    fn close(&mut self, cx: &mut Context<'_>) {
+        self.remove_attempt(cx);
+        for d in &mut self.destinations {
+            // Nobody asks for these any more, and they may be many.
+            d.have = Vec::new();
+        }
+        let count = |f: fn(&Verdict) -> bool| {
+            self.destinations.iter().filter(|d| d.verdict.as_ref().is_some_and(f)).count()
+        };
+        let done = count(|v| *v == Verdict::Done);
+        let outcome = if self.cancelled {
+            Outcome::Cancelled
+        } else if count(|v| matches!(v, Verdict::Integrity { .. })) > 0 {
+            Outcome::Integrity
+        } else if done == self.destinations.len() {
+            Outcome::Done
+        } else if done == 0 {
+            Outcome::Failed
+        } else {
+            Outcome::SomeFailed
+        };
+        self.hashing = None;
+        self.phase = Phase::Over;
+        self.outcome = Some(outcome);
+        for site in self.informed.clone() {
+            self.owe(site, Debt::Forget);
+        }
+        self.event(cx, EventKind::Finished { outcome });
+        self.changed(cx);
+    }
+
+    /// Tells sites that are up what they have not been told; a site that was told and stayed up needs no more.
+    fn settle_debts(&mut self, cx: &mut Context<'_>) {
+        let (now, sweep) = (cx.now, cx.config.sweep);
+        let busy: BTreeSet<SiteId> =
+            self.destinations.iter().filter(|d| d.finishing.is_some()).map(|d| d.site).collect();
+        let mut paid = false;
+        let (id, informed) = (self.id, &mut self.informed);
+        self.debts.retain(|&(site, debt), sent| match *sent {
+            // Not under a site that is just finishing the file.
+            None if cx.sites[site.index()].up && !busy.contains(&site) => {
+                *sent = Some(now);
+                let command = match debt {
+                    Debt::Uninstall(run) => Command::Uninstall { run },
+                    Debt::Forget => Command::Forget { transfer: id },
+                };
+                cx.out.commands.push_back((site, command));
+                true
+            }
+            Some(t) if now >= t + sweep => {
+                paid = true;
+                if debt == Debt::Forget {
+                    informed.remove(&site);
+                }
+                false
+            }
+            _ => true,
+        });
+        if paid {
+            self.changed(cx);
+        }
+    }
+}

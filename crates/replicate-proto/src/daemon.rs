@@ -1,0 +1,523 @@
+//! A site's daemon as a machine: in which order it carries out the controller's commands, and which have to wait.
+//!
+//! Commands of one transfer are carried out one after the other, in the order in which they came (else an attempt might be
+//! installed after it was removed); those of different transfers side by side. Two transfers never change one file at the same
+//! time: the later one waits [`PATH_WAIT`] for the earlier one's end, and is refused if that does not come. An attempt begins
+//! only where there is room for it ([`room`]). A file whose hash is told ahead is finished when its sinks are done.
+//!
+//! Sans-IO: time comes in as `now`; what takes files, sockets or long is a [`Job`] for the driver, at most one of each transfer
+//! at a time, which ends with [`Daemon::handle_done`]. After any `handle_*`: drain [`Daemon::poll_report`] and
+//! [`Daemon::poll_job`], then read [`Daemon::poll_timeout`].
+//!
+//! Leaves out: what happens inside an attempt ([`crate::site`]), how commands and reports travel, and files. Read [`Daemon`] and
+//! [`Job`] first.
+
+pub mod room;
+#[cfg(test)]
+mod tests;
+
+use crate::control::{Command, FailureKind, FlowVector, Report, Run, SiteProgram, Submitter, TransferId};
+use anabranch_pieces::name::normal;
+use anabranch_pieces::{Attributes, FileHash};
+use anabranch_units::text::printable;
+use anabranch_units::{Duration, Instant};
+use room::{find_room, memory_bytes};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How often each attempt's progress is reported.
+pub const PROGRESS_EVERY: Duration = Duration::from_ms(500);
+/// The least time between two confirmations of a flow that fills.
+pub const CONFIRM_EVERY: Duration = Duration::from_ms(50);
+/// How long a command waits for another transfer that writes the same file to be removed.
+pub const PATH_WAIT: Duration = Duration::from_secs(3);
+/// The most attempts installed at once.
+pub const ATTEMPTS_MAX: usize = 1024;
+/// The most commands that wait, of all transfers together. A controller that keeps to its own limit for one site sends no more.
+pub const COMMANDS_MAX: usize = 16_384;
+
+/// What a driver has to do for a transfer; it says so with [`Daemon::handle_done`] when that is done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Job {
+    /// Look what the site holds of a file. Ends with [`Done::Answer`].
+    Inquire {
+        /// Which attempt asks.
+        run: Run,
+        /// Whether the site is the source.
+        is_source: bool,
+        /// The file.
+        path: String,
+        /// Who asked for the transfer.
+        submitter: Submitter,
+    },
+    /// Set an attempt up; its file is nobody else's until it is removed. Ends with [`Done::Installed`], or with a
+    /// [`Done::Answer`] that says why not.
+    Install {
+        /// The attempt.
+        program: Box<SiteProgram>,
+    },
+    /// Drop an attempt. Ends with [`Done::Nothing`].
+    Remove {
+        /// The attempt.
+        run: Run,
+    },
+    /// Check a file and give it its name; nobody else changes it meanwhile. Ends with [`Done::Answer`], or with
+    /// [`Done::NotYet`] where the attempt writes the file here and it is not whole.
+    Finish(Finish),
+    /// Read the source's file whole. Ends with [`Done::Answer`].
+    Hash {
+        /// The attempt, or the inquiry, that needs it.
+        run: Run,
+        /// The file.
+        path: String,
+    },
+    /// Say the digests of what an installed attempt received and sent. Ends with [`Done::Answer`].
+    Audit {
+        /// The attempt.
+        run: Run,
+        /// The group.
+        group: u16,
+        /// The generation or chunk.
+        generation: u64,
+        /// What each flow ought to carry; see [`Command::Audit`].
+        vectors: Vec<FlowVector>,
+    },
+    /// Drop all attempts of a transfer, and close what nobody uses. Ends with [`Done::Nothing`].
+    Forget {
+        /// The transfer.
+        transfer: TransferId,
+    },
+}
+
+/// A file to be checked and named; see [`Command::Finish`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    /// The attempt.
+    pub run: Run,
+    /// The file.
+    pub path: String,
+    /// Its length in bytes.
+    pub length: u64,
+    /// BLAKE3 of all of it.
+    pub hash: FileHash,
+    /// What it is at the source, besides its bytes.
+    pub attributes: Option<Attributes>,
+    /// Whether it may take the place of another file of that name.
+    pub replace: bool,
+}
+
+impl Job {
+    /// The transfer that it is for.
+    pub fn transfer(&self) -> TransferId {
+        match self {
+            Self::Install { program } => program.run.transfer,
+            Self::Forget { transfer } => *transfer,
+            Self::Finish(file) => file.run.transfer,
+            Self::Inquire { run, .. }
+            | Self::Remove { run }
+            | Self::Hash { run, .. }
+            | Self::Audit { run, .. } => run.transfer,
+        }
+    }
+}
+
+/// How a [`Job`] ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Done {
+    /// With something that the controller has to know.
+    Answer(Report),
+    /// The attempt stands.
+    Installed,
+    /// The file to be finished is not whole yet.
+    NotYet,
+    /// There is nothing to say.
+    Nothing,
+}
+
+/// An attempt that is installed, or being installed.
+#[derive(Clone, Debug)]
+struct Part {
+    submitter: Submitter,
+    memory_bytes: u64,
+    /// Files that it writes, by the one spelling of their names.
+    writes: BTreeSet<String>,
+    /// Bytes that were there when its sinks were done.
+    arrived: Option<u64>,
+}
+
+/// What a transfer's present command does.
+#[derive(Debug)]
+enum Doing {
+    /// The driver has its job.
+    Job(Kind),
+    /// It waits for another transfer to leave a file alone.
+    Waits { command: Command, until: Instant },
+}
+
+/// What of a job is needed when it is done.
+#[derive(Debug)]
+enum Kind {
+    Install(Run),
+    Remove(Run),
+    Finish(Finish),
+    Forget,
+    Other,
+}
+
+/// A transfer that has commands.
+#[derive(Debug, Default)]
+struct Lane {
+    doing: Option<Doing>,
+    waiting: VecDeque<Command>,
+}
+
+/// The machine: see the module.
+#[derive(Debug)]
+pub struct Daemon {
+    /// Where the folder lies that is served: names may begin with it.
+    folder: String,
+    memory_max: u64,
+    lanes: BTreeMap<TransferId, Lane>,
+    /// Commands that wait, in all lanes.
+    commands: usize,
+    parts: BTreeMap<Run, Part>,
+    /// Files that a job is finishing, and for which transfer.
+    claims: BTreeMap<String, TransferId>,
+    /// Files to finish when their attempt's sinks are done.
+    later: BTreeMap<Run, Finish>,
+    jobs: VecDeque<Job>,
+    reports: VecDeque<Report>,
+    dropped: u64,
+}
+
+impl Daemon {
+    /// A daemon that nobody has told anything, which serves the folder at this path; all attempts together may take
+    /// `memory_max` bytes.
+    pub fn new(folder: &str, memory_max: u64) -> Self {
+        Self {
+            folder: format!("{}/", folder.trim_end_matches('/')),
+            memory_max,
+            lanes: BTreeMap::new(),
+            commands: 0,
+            parts: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            later: BTreeMap::new(),
+            jobs: VecDeque::new(),
+            reports: VecDeque::new(),
+            dropped: 0,
+        }
+    }
+
+    /// The controller says something.
+    pub fn handle_command(&mut self, now: Instant, command: Command) {
+        let Some(transfer) = transfer_of(&command) else { return };
+        if self.commands >= COMMANDS_MAX {
+            self.dropped += 1;
+            if let Some(run) = asks(&command) {
+                let reason = format!("{COMMANDS_MAX} commands wait here, the most there may be");
+                self.reports.push_back(Report::Failed { run, kind: FailureKind::Busy, reason });
+            }
+            return;
+        }
+        self.commands += 1;
+        self.lanes.entry(transfer).or_default().waiting.push_back(command);
+        self.advance(now, transfer);
+    }
+
+    /// A transfer's job is done.
+    ///
+    /// Panics: if the transfer has none, which is the driver's own doing.
+    pub fn handle_done(&mut self, now: Instant, transfer: TransferId, done: Done) {
+        let lane = self.lanes.get_mut(&transfer).expect("a transfer with a job has a lane");
+        let Some(Doing::Job(kind)) = lane.doing.take() else { panic!("{transfer}: no job is under way") };
+        match (kind, &done) {
+            (Kind::Install(run), Done::Answer(_)) | (Kind::Remove(run), _) => {
+                self.parts.remove(&run);
+            }
+            (Kind::Forget, _) => self.parts.retain(|run, _| run.transfer != transfer),
+            (Kind::Finish(file), _) => {
+                if let Some(name) = self.spelling(&file.path) {
+                    self.claims.remove(&name);
+                }
+                if done == Done::NotYet {
+                    self.put_off(file);
+                }
+            }
+            _ => {}
+        }
+        if let Done::Answer(report) = done {
+            self.reports.push_back(report);
+        }
+        self.advance(now, transfer);
+        self.look_again(now);
+    }
+
+    /// An attempt says something; of one whose sinks are done, with what is there of the file.
+    pub fn handle_report(&mut self, now: Instant, report: Report) {
+        let Report::SinkDone { run, have } = &report else { return self.reports.push_back(report) };
+        let (run, arrived) = (*run, have.iter().map(|range| range.len()).sum());
+        self.reports.push_back(report);
+        let Some(part) = self.parts.get_mut(&run) else { return };
+        part.arrived = Some(arrived);
+        if let Some(file) = self.later.remove(&run)
+            && file.length == arrived
+        {
+            self.finish_first(file);
+            self.advance(now, run.transfer);
+        }
+    }
+
+    /// Time has come to a [`Daemon::poll_timeout`].
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.look_again(now);
+    }
+
+    /// The next job, until `None`.
+    pub fn poll_job(&mut self) -> Option<Job> {
+        self.jobs.pop_front()
+    }
+
+    /// The next thing to tell the controller, until `None`.
+    pub fn poll_report(&mut self) -> Option<Report> {
+        self.reports.pop_front()
+    }
+
+    /// When to call [`Daemon::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let untils = self.lanes.values().filter_map(|lane| match &lane.doing {
+            Some(Doing::Waits { until, .. }) => Some(*until),
+            _ => None,
+        });
+        untils.min()
+    }
+
+    /// Whether a later attempt of the same transfer is installed, so that this one never will be.
+    pub fn is_superseded(&self, run: Run) -> bool {
+        self.parts.keys().any(|other| other.transfer == run.transfer && other.attempt > run.attempt)
+    }
+
+    /// Whether nothing is under way and nothing waits.
+    pub fn is_idle(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    /// Attempts that are installed, or being installed.
+    pub fn attempts(&self) -> impl Iterator<Item = Run> + '_ {
+        self.parts.keys().copied()
+    }
+
+    /// Bytes of memory that those take, by [`room::memory_bytes`].
+    pub fn memory_bytes(&self) -> u64 {
+        self.parts.values().map(|part| part.memory_bytes).sum()
+    }
+
+    /// Commands that were not carried out, as too many waited.
+    pub fn commands_dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Carries out what waits for a transfer, as far as that needs no driver.
+    fn advance(&mut self, now: Instant, transfer: TransferId) {
+        while let Some(lane) = self.lanes.get_mut(&transfer).filter(|lane| lane.doing.is_none()) {
+            let Some(command) = lane.waiting.pop_front() else {
+                self.lanes.remove(&transfer);
+                return;
+            };
+            self.commands -= 1;
+            let doing = self.carry_out(now, command, now + PATH_WAIT);
+            self.lanes.get_mut(&transfer).expect("looked up above").doing = doing;
+        }
+    }
+
+    /// Has those look again that wait for a file.
+    fn look_again(&mut self, now: Instant) {
+        let waiting = self.lanes.iter().filter(|(_, lane)| matches!(lane.doing, Some(Doing::Waits { .. })));
+        let waiting: Vec<TransferId> = waiting.map(|(transfer, _)| *transfer).collect();
+        for transfer in waiting {
+            let lane = self.lanes.get_mut(&transfer).expect("listed above");
+            let Some(Doing::Waits { command, until }) = lane.doing.take() else { continue };
+            let doing = self.carry_out(now, command, until);
+            self.lanes.get_mut(&transfer).expect("listed above").doing = doing;
+            self.advance(now, transfer);
+        }
+    }
+
+    /// Begins a command, which waits for a file no longer than `until`. `None` if it is done at once.
+    fn carry_out(&mut self, now: Instant, command: Command, until: Instant) -> Option<Doing> {
+        match command {
+            Command::Inquire { run, is_source, path, submitter } => {
+                self.job(Kind::Other, Job::Inquire { run, is_source, path, submitter })
+            }
+            Command::Hash { run, path } => self.job(Kind::Other, Job::Hash { run, path }),
+            Command::Audit { run, group, generation, vectors } if self.parts.contains_key(&run) => {
+                self.job(Kind::Other, Job::Audit { run, group, generation, vectors })
+            }
+            Command::Uninstall { run } => {
+                self.later.remove(&run);
+                self.parts.contains_key(&run).then(|| self.removal(run))
+            }
+            Command::Forget { transfer } => {
+                self.later.retain(|run, _| run.transfer != transfer);
+                self.job(Kind::Forget, Job::Forget { transfer })
+            }
+            Command::Install { program } => self.install(now, program, until),
+            Command::Finish { run, path, length, hash, attributes, replace } => {
+                let file = Finish { run, path, length, hash, attributes, replace };
+                self.finish(now, file, until)
+            }
+            _ => None,
+        }
+    }
+
+    fn job(&mut self, kind: Kind, job: Job) -> Option<Doing> {
+        self.jobs.push_back(job);
+        Some(Doing::Job(kind))
+    }
+
+    fn removal(&mut self, run: Run) -> Doing {
+        self.jobs.push_back(Job::Remove { run });
+        Doing::Job(Kind::Remove(run))
+    }
+
+    fn refuse(&mut self, run: Run, kind: FailureKind, reason: String) -> Option<Doing> {
+        self.reports.push_back(Report::Failed { run, kind, reason });
+        None
+    }
+
+    fn install(&mut self, now: Instant, program: Box<SiteProgram>, until: Instant) -> Option<Doing> {
+        let run = program.run;
+        // An attempt takes the place of the transfer's earlier ones.
+        let mut earlier =
+            self.parts.keys().filter(|r| r.transfer == run.transfer && r.attempt <= run.attempt);
+        if let Some(earlier) = earlier.next().copied() {
+            self.put_first(Command::Install { program });
+            self.later.remove(&earlier);
+            return Some(self.removal(earlier));
+        }
+        let part = Part {
+            submitter: program.submitter,
+            memory_bytes: memory_bytes(&program),
+            writes: program.sinks.iter().filter_map(|sink| self.spelling(&sink.path)).collect(),
+            arrived: None,
+        };
+        if let Err((kind, reason)) = self.find_room(&part) {
+            return self.refuse(run, kind, reason);
+        }
+        if let Some((name, other)) = self.writer(run.transfer, part.writes.iter()) {
+            return self.wait(now, (Command::Install { program }, run), until, &name, other);
+        }
+        self.parts.insert(run, part);
+        self.job(Kind::Install(run), Job::Install { program })
+    }
+
+    fn find_room(&self, part: &Part) -> Result<(), (FailureKind, String)> {
+        if self.parts.len() >= ATTEMPTS_MAX {
+            let reason = format!("{ATTEMPTS_MAX} attempts are installed here, the most there may be");
+            return Err((FailureKind::Busy, reason));
+        }
+        let others = self.parts.values().map(|other| (other.submitter, other.memory_bytes));
+        find_room(self.memory_max, others, (part.submitter, part.memory_bytes))
+    }
+
+    fn finish(&mut self, now: Instant, file: Finish, until: Instant) -> Option<Doing> {
+        if let Some(name) = self.spelling(&file.path) {
+            if let Some((name, other)) = self.writer(file.run.transfer, std::iter::once(&name)) {
+                let run = file.run;
+                return self.wait(now, (file.into(), run), until, &name, other);
+            }
+            self.claims.insert(name, file.run.transfer);
+        }
+        self.job(Kind::Finish(file.clone()), Job::Finish(file))
+    }
+
+    /// A file that is to be finished is not whole: when its sinks are done, or now, if they were meanwhile.
+    fn put_off(&mut self, file: Finish) {
+        match self.parts.get(&file.run).map(|part| part.arrived) {
+            Some(None) => {
+                self.later.insert(file.run, file);
+            }
+            Some(Some(arrived)) if arrived == file.length => self.finish_first(file),
+            // The controller knows what is missing, or has removed the attempt.
+            _ => {}
+        }
+    }
+
+    /// The one spelling of a name; none of what no file can be called, which the driver says when it looks for it.
+    fn spelling(&self, path: &str) -> Option<String> {
+        let normal = normal(path).ok()?;
+        Some(normal.strip_prefix(&self.folder).unwrap_or(&normal).to_owned())
+    }
+
+    /// Has a file finished before anything else that waits for its transfer.
+    fn finish_first(&mut self, file: Finish) {
+        self.put_first(file.into());
+    }
+
+    fn put_first(&mut self, command: Command) {
+        let transfer = transfer_of(&command).expect("callers hand in commands that have one");
+        self.commands += 1;
+        self.lanes.entry(transfer).or_default().waiting.push_front(command);
+    }
+
+    /// The transfer, other than `own`, that changes one of these files now.
+    fn writer<'a>(
+        &self,
+        own: TransferId,
+        mut names: impl Iterator<Item = &'a String>,
+    ) -> Option<(String, TransferId)> {
+        names.find_map(|name| {
+            let finishes = self.claims.get(name).copied().filter(|transfer| *transfer != own);
+            let mut others = self.parts.iter().filter(|(run, _)| run.transfer != own);
+            let writes = || others.find(|(_, part)| part.writes.contains(name)).map(|(run, _)| run.transfer);
+            finishes.or_else(writes).map(|transfer| (name.clone(), transfer))
+        })
+    }
+
+    /// Two transfers that change the same file would spoil it for each other: the later one waits a little for the earlier
+    /// one's end, which may be near, and is refused if it stays.
+    fn wait(
+        &mut self,
+        now: Instant,
+        (command, run): (Command, Run),
+        until: Instant,
+        name: &str,
+        other: TransferId,
+    ) -> Option<Doing> {
+        if now < until {
+            return Some(Doing::Waits { command, until });
+        }
+        let name = printable(name);
+        let reason = format!(
+            "{name}: transfer {other} is writing this file: wait for its end, or send under another name"
+        );
+        self.refuse(run, FailureKind::Unwritable, reason)
+    }
+}
+
+impl From<Finish> for Command {
+    fn from(file: Finish) -> Self {
+        let Finish { run, path, length, hash, attributes, replace } = file;
+        Self::Finish { run, path, length, hash, attributes, replace }
+    }
+}
+
+/// The transfer that a command is about, if this version knows the command.
+pub fn transfer_of(command: &Command) -> Option<TransferId> {
+    Some(match command {
+        Command::Install { program } => program.run.transfer,
+        Command::Forget { transfer } => *transfer,
+        Command::Inquire { run, .. }
+        | Command::Uninstall { run }
+        | Command::Finish { run, .. }
+        | Command::Hash { run, .. }
+        | Command::Audit { run, .. } => run.transfer,
+    })
+}
+
+/// The run of a command that somebody waits to be answered.
+fn asks(command: &Command) -> Option<Run> {
+    match command {
+        Command::Install { program } => Some(program.run),
+        Command::Inquire { run, .. } | Command::Finish { run, .. } | Command::Hash { run, .. } => Some(*run),
+        _ => None,
+    }
+}

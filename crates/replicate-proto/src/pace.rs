@@ -1,0 +1,111 @@
+//! How fast a source supplies what it is held to: one rule, for daemons and for the simulator.
+//!
+//! What counts is what leaves the site, so a piece of a coded group counts as often as its symbols are sent;
+//! [`crate::program::source_rate`] says what that is for a file's rate.
+
+use crate::control::SiteProgram;
+use crate::plan::Mode;
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+
+/// How far a source that was held up may catch up: so many seconds' worth of its rate at once.
+const CATCH_UP: Duration = Duration::from_ms(50);
+
+/// The pace of a source that is held to a rate, over all of its groups.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    limit: BitRate,
+    due: Instant,
+}
+
+impl Pace {
+    /// The pace of a program's source, from [`Instant::ZERO`] on; `None` where nothing holds it.
+    pub fn of(program: &SiteProgram) -> Option<Self> {
+        program.bandwidth_limit.map(|limit| Self { limit, due: Instant::ZERO })
+    }
+
+    /// When the next piece may be supplied.
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// A piece that costs so many bytes ([`cost`]) is supplied now.
+    pub fn spend(&mut self, now: Instant, cost: ByteCount) {
+        let earliest = Instant::ZERO + now.saturating_since(Instant::ZERO + CATCH_UP);
+        self.due = self.due.max(earliest) + self.limit.transmit_time(cost);
+    }
+}
+
+/// What a piece of `length` bytes of a group costs the source's ways out.
+pub fn cost(program: &SiteProgram, group: u16, length: u64) -> ByteCount {
+    let g = &program.groups[usize::from(group)];
+    ByteCount::new(match g.mode {
+        Mode::Routed => length,
+        Mode::Coded => {
+            let outgoing = program.outgoing.iter().filter(|o| o.group == group);
+            length * outgoing.map(|o| o.terms.len() as u64).sum::<u64>() / u64::from(g.streams)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Attempt, HopSettings, Priority, Run, TransferId};
+    use crate::plan::{Plan, Planner, Request, Scheme};
+    use crate::program::{Attempted, programs, source_rate};
+    use anabranch_graph::builtin::builtin;
+    use anabranch_pieces::ByteRange;
+
+    const LENGTH: u64 = 1 << 20;
+
+    /// The source's program of a transfer over the butterfly that is held to `limit`.
+    fn source(scheme: Scheme, limit: impl Fn(&Plan) -> BitRate) -> SiteProgram {
+        let topology = builtin("butterfly", BitRate::mbps(10)).expect("it is built in");
+        let site = |name| topology.find_site(name).expect("it is a site of the butterfly");
+        let request = Request::new(&topology, site("s"), [site("t1"), site("t2")]);
+        let plan = Planner::new(request).and_then(|p| p.plan(scheme)).expect("they can be reached").plan;
+        let attempted = Attempted {
+            run: Run { transfer: TransferId(1), attempt: Attempt(1) },
+            length: LENGTH,
+            source_path: "file",
+            path: &|_| "file".to_owned(),
+            missing: &|_| vec![ByteRange { start: 0, end: LENGTH }],
+            symbol_bytes: 16 << 10,
+            buffer_packets: 4,
+            bandwidth_limit: Some(limit(&plan)),
+            submitter: Default::default(),
+            hop: &|_| HopSettings { stripes: 1, congestion_control: None, priority: Priority::Bulk },
+            address: &|_, _| String::new(),
+        };
+        programs(&topology, &plan, &attempted).remove(&plan.source).expect("the source has a program")
+    }
+
+    #[test]
+    fn held_to_its_share_a_file_takes_as_long_as_at_that_rate() {
+        for scheme in [Scheme::Coded, Scheme::SteinerOneTree, Scheme::SinglePath] {
+            let rate = BitRate::mbps(8);
+            let program = source(scheme, |plan| source_rate(plan, rate));
+            let mut pace = Pace::of(&program).expect("it is held");
+            for _ in 0..100 {
+                pace.spend(pace.due(), cost(&program, 0, LENGTH / 100));
+            }
+            let (took, wants) =
+                (pace.due().saturating_since(Instant::ZERO), rate.transmit_time(ByteCount::new(LENGTH)));
+            let ratio = took.as_secs_f64() / wants.as_secs_f64();
+            assert!((0.999..1.001).contains(&ratio), "{scheme}: {took} for {wants}");
+        }
+    }
+
+    #[test]
+    fn a_source_that_was_held_up_catches_up_for_fifty_milliseconds_only() {
+        let program = source(Scheme::SinglePath, |_| BitRate::mbps(8));
+        let mut pace = Pace::of(&program).expect("it is held");
+        let late = Instant::ZERO + Duration::from_secs(10);
+        let mut at_once = 0_u64;
+        while pace.due() <= late {
+            pace.spend(late, ByteCount::new(1_000));
+            at_once += 1_000;
+        }
+        assert!((50_000..=51_000).contains(&at_once), "{at_once} bytes at 1 MB/s");
+    }
+}

@@ -1,0 +1,191 @@
+//! What a transfer does on the network: the deciding part, pure (CodedBulk sections 2.4 and 4.1).
+//!
+//! Every scheme, coded or not, makes the same type: a [`Plan`] of equal-rate flows. A flow occupies one link at the
+//! plan's unit rate and is one of the paper's four functions (Figure 2): forward, mirror, code-and-forward,
+//! code-and-mirror. Two flows of one plan may share a link, up to the link's capacity in units.
+//!
+//! Leaves out: running a plan. Read [`Plan`], [`Flow`] and [`Sink`] for what a plan is, [`Request`] and [`Planner`] for
+//! how one is made.
+
+mod check;
+mod code;
+mod describe;
+mod field;
+mod fill;
+mod joint;
+mod planner;
+mod request;
+mod routed;
+pub mod schemes;
+mod shares;
+mod sharing;
+pub mod survey;
+#[cfg(test)]
+mod tests;
+
+pub use check::{CheckError, Checked};
+pub use describe::{Function, SiteWork, sum_text};
+pub use joint::{JointRequest, fairer, fairer_by, share_links, together};
+pub use planner::{
+    Choice, Comparison, Failure, Figures, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES, UnknownScheme,
+    plan,
+};
+pub use request::{DESTINATIONS_MAX, Layout, Length, Options, PlanError, Request, STREAMS_MAX};
+pub use sharing::{share_flows, share_flows_under};
+
+use anabranch_units::{BitRate, LinkId, SiteId};
+use serde::{Deserialize, Serialize};
+
+/// A flow of a plan: an index into [`Plan::flows`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FlowId(pub u32);
+
+impl FlowId {
+    /// The id as an index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// How a plan was made.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Scheme {
+    /// Linear network code at the min-cut rate (sections 2.2 to 2.4; Jaggi and others 2005).
+    Coded,
+    /// Optimal fractional packing of arborescences, by column generation. Not in the paper.
+    Packed,
+    /// Arborescences packed greedily, each by Watel and Weisser's approximation: the paper's baseline (section 4.1).
+    Steiner,
+    /// The same trees, each site storing its share of the file whole before it passes it on (section 4.1).
+    SteinerStoreAndForward,
+    /// The first of those trees and no other: "we take the arborescence computed by the algorithm" (section 4.1) can be
+    /// read so.
+    SteinerOneTree,
+    /// Edge-disjoint paths to each destination on its own, least total length (section 4.1).
+    MultiPath,
+    /// One shortest path to each destination; a destination passes the file on where its path goes through it.
+    SinglePath,
+}
+
+/// What every site does for one transfer.
+///
+/// Invariants, kept by every planner and checked by [`Plan::check`]: no link carries more units than its capacity, flows
+/// that fill not counted; a flow's inputs end where the flow begins; every sink gets `streams` flows from which its group's
+/// streams follow; every destination is in one group, and in at most one that fills it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// How it was made.
+    pub scheme: Scheme,
+    /// The site that holds the file.
+    pub source: SiteId,
+    /// The sites that want it, ascending.
+    pub destinations: Vec<SiteId>,
+    /// Rate of each single flow.
+    #[serde(rename = "unit_bps", with = "crate::bps")]
+    pub unit: BitRate,
+    /// Sets of destinations that are served together. Coded, packed and Steiner plans have one; the path schemes have
+    /// one for each copy of the file that the source sends. Groups that fill others ([`Group::fills`]) come after them.
+    pub groups: Vec<Group>,
+    /// All flows, by id.
+    pub flows: Vec<Flow>,
+    /// Rate at which the slowest destination is predicted to get the file.
+    #[serde(rename = "rate_bps", with = "crate::bps")]
+    pub rate: BitRate,
+    /// The smallest min-cut from the source to a destination: no scheme can be faster.
+    #[serde(rename = "bound_bps", with = "crate::bps")]
+    pub bound: BitRate,
+    /// True where a site may pass on only what it has whole ([`Scheme::SteinerStoreAndForward`]).
+    pub store_and_forward: bool,
+}
+
+/// Destinations that are served by the same flows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// How many streams its data is split into: symbols of a generation (coded) or trees (routed).
+    pub streams: u16,
+    /// Whether the streams are mixed.
+    pub mode: Mode,
+    /// One for each of its destinations.
+    pub sinks: Vec<Sink>,
+    /// The group whose destinations, or some of them, this one fills: uncoded flows of the lowest priority, over links that
+    /// the plan or other transfers leave unused ([`Planner::fill`]). Nothing that a plan promises counts on them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fills: Option<u16>,
+}
+
+/// How the streams of a group relate.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Generation `g` of the file is `streams` symbols; every flow carries one combination of them, in lock step.
+    Coded,
+    /// Every chunk of the file travels whole on one stream, whichever has room for it.
+    Routed,
+}
+
+/// One unit-rate flow on one link: what the link's first site sends on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Index into [`Plan::groups`].
+    pub group: u16,
+    /// The link.
+    pub link: LinkId,
+    /// The sum that the flow carries. A routed flow has one term with coefficient 1.
+    pub terms: Vec<Term>,
+}
+
+/// One summand of a flow: `coefficient * input`, over GF(2^8) with polynomial 0x11D.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Term {
+    /// What is multiplied.
+    pub input: Input,
+    /// The factor, never 0.
+    pub coefficient: u8,
+    /// True where generation `g` of the flow takes generation `g - 1` of the input (nothing for `g` = 0). Breaks the
+    /// cycles of a code on a cyclic union of paths; always false on a stream.
+    pub delayed: bool,
+}
+
+/// Where a term comes from.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Input {
+    /// A stream of the flow's group; only at the source.
+    Stream(u16),
+    /// A flow that arrives at the site.
+    Flow(FlowId),
+}
+
+/// A destination's end of a group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sink {
+    /// The destination.
+    pub site: SiteId,
+    /// The flows that it takes in, as many as the group has streams. Routed: in the order of the streams.
+    pub inputs: Vec<FlowId>,
+    /// How the streams follow from them; `None` for a routed group.
+    pub decode: Option<Decode>,
+}
+
+/// The linear map from what a sink receives to the streams.
+///
+/// With `y(g)` the inputs' generation `g` and `s(g)` a state that starts at zero:
+/// `x(g) = output * [y(g); y(g+1); ...; y(g+lookahead); s(g)]` and `s(g+1) = next * [s(g); x(g)]`.
+/// Codes without delayed terms have `lookahead` 0 and no state: `x(g) = output * y(g)`. The source appends
+/// `lookahead` generations of zeros (of all groups' sinks the largest) to flush the last ones out.
+///
+/// Source: Massey and Sain, *Inverses of linear sequential circuits* (1968), for the inverse with delay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decode {
+    /// Generations that must have arrived after `g` before `g` can be decoded.
+    pub lookahead: u16,
+    /// Number of state symbols.
+    pub state: u16,
+    /// `streams` rows of `streams * (lookahead + 1) + state` coefficients.
+    pub output: Vec<Vec<u8>>,
+    /// `state` rows of `state + streams` coefficients.
+    pub next: Vec<Vec<u8>>,
+}

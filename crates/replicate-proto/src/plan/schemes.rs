@@ -1,0 +1,91 @@
+//! Plans of several transfers at the same time, by the name of a scheme: each alone, or all together.
+
+use super::planner::UnknownScheme;
+use super::{JointRequest, Plan, PlanError, Planner, Request, Scheme, together};
+use anabranch_graph::Topology;
+use anabranch_units::{BitRate, SiteId};
+
+/// One of several transfers.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// Who has the file.
+    pub source: SiteId,
+    /// Who wants it.
+    pub destinations: Vec<SiteId>,
+}
+
+/// `auto`, with a controller that plans all transfers together.
+pub const JOINT: &str = "joint";
+
+/// Why there are no plans by the name of a scheme.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SchemeError {
+    /// No scheme is called so.
+    Unknown(UnknownScheme),
+    /// What the planner says.
+    Plan(PlanError),
+}
+
+impl std::fmt::Display for SchemeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unknown(error) => error.fmt(f),
+            Self::Plan(error) => error.fmt(f),
+        }
+    }
+}
+impl std::error::Error for SchemeError {}
+
+impl From<UnknownScheme> for SchemeError {
+    fn from(error: UnknownScheme) -> Self {
+        Self::Unknown(error)
+    }
+}
+impl From<PlanError> for SchemeError {
+    fn from(error: PlanError) -> Self {
+        Self::Plan(error)
+    }
+}
+
+/// The plans of all, and of each how many flows code.
+///
+/// Errors: an unknown scheme, or what its planner says.
+pub fn plans(
+    topology: &Topology,
+    drawn: &[Drawn],
+    scheme: &str,
+) -> Result<(Vec<Plan>, Vec<usize>), SchemeError> {
+    if scheme != JOINT {
+        return drawn.iter().map(|d| plan(topology, d, scheme)).collect();
+    }
+    let ask = |d: &Drawn| Request::new(topology, d.source, d.destinations.clone());
+    let requests: Vec<JointRequest<'_>> =
+        drawn.iter().map(|d| JointRequest { request: ask(d), scheme: None }).collect();
+    Ok(together(&requests, &[])?.into_iter().map(|p| (p.plan, p.figures.coding_flows)).collect())
+}
+
+/// A transfer's plan, with what its planner knows.
+fn plan(topology: &Topology, drawn: &Drawn, scheme: &str) -> Result<(Plan, usize), SchemeError> {
+    let planner = Planner::new(Request::new(topology, drawn.source, drawn.destinations.clone()))?;
+    let planned = match scheme {
+        "auto" => planner.auto()?.chosen,
+        _ => planner.plan(scheme.parse::<Scheme>()?)?,
+    };
+    Ok((planned.plan, planned.figures.coding_flows))
+}
+
+/// The same plans, with flows that fill what each leaves of the links.
+///
+/// Errors: what a planner says.
+pub fn filled(topology: &Topology, plans: &[Plan]) -> Result<Vec<Plan>, PlanError> {
+    let fill = |plan: &Plan| -> Result<Plan, PlanError> {
+        Ok(Planner::new(Request::new(topology, plan.source, plan.destinations.clone()))?.fill(plan))
+    };
+    plans.iter().map(fill).collect()
+}
+
+/// How fast each source may send: no faster than planned where all were planned together.
+pub fn ceilings(plans: &[Plan], scheme: &str) -> Vec<Option<BitRate>> {
+    plans.iter().map(|plan| (scheme == JOINT).then_some(plan.rate)).collect()
+}

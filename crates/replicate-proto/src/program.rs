@@ -1,0 +1,142 @@
+//! From a plan to what each of its sites does: the sites' programs of one attempt.
+//!
+//! Leaves out: whether the plan can be used here and now (`coordinator`), and what a program makes a site do (`site`).
+
+use crate::control::{
+    GroupProgram, HopSettings, Incoming, Outgoing, Priority, Run, SinkProgram, SiteProgram, Submitter,
+};
+use crate::plan::{Flow, FlowId, Input, Mode, Plan};
+use anabranch_graph::Topology;
+use anabranch_pieces::{ByteRange, RangeSet};
+use anabranch_units::{BitRate, LinkId, SiteId};
+use std::collections::BTreeMap;
+
+/// What an attempt's sites must know besides the plan.
+pub struct Attempted<'a> {
+    /// The attempt.
+    pub run: Run,
+    /// Length of the file in bytes.
+    pub length: u64,
+    /// The file at the source.
+    pub source_path: &'a str,
+    /// The file at a destination.
+    pub path: &'a dyn Fn(SiteId) -> String,
+    /// What a destination lacks of it.
+    pub missing: &'a dyn Fn(SiteId) -> Vec<ByteRange>,
+    /// Bytes of a symbol.
+    pub symbol_bytes: u32,
+    /// Packets that each virtual buffer holds.
+    pub buffer_packets: u16,
+    /// Ceiling on what the source sends.
+    pub bandwidth_limit: Option<BitRate>,
+    /// Who asked for the transfer.
+    pub submitter: Submitter,
+    /// How a link's hop is run. Flows that fill have one connection and the lowest priority, whatever it says.
+    pub hop: &'a dyn Fn(LinkId) -> HopSettings,
+    /// Where a site listens for data on a link.
+    pub address: &'a dyn Fn(SiteId, LinkId) -> String,
+}
+
+/// What each site of `plan` does in the attempt; the source too where it does nothing.
+///
+/// Panics: if the plan uses a link that `topology` does not have.
+pub fn programs(
+    topology: &Topology,
+    plan: &Plan,
+    attempted: &Attempted<'_>,
+) -> BTreeMap<SiteId, SiteProgram> {
+    let Attempted { run, length, .. } = *attempted;
+    let groups: Vec<GroupProgram> =
+        (0..plan.groups.len()).map(|index| group_program(plan, index, attempted)).collect();
+    let blank = |site: SiteId| SiteProgram {
+        run,
+        site,
+        length,
+        symbol_bytes: attempted.symbol_bytes,
+        buffer_packets: attempted.buffer_packets,
+        groups: groups.clone(),
+        source_path: (site == plan.source).then(|| attempted.source_path.to_owned()),
+        incoming: Vec::new(),
+        outgoing: Vec::new(),
+        sinks: Vec::new(),
+        store_and_forward: plan.store_and_forward,
+        bandwidth_limit: attempted.bandwidth_limit,
+        submitter: attempted.submitter,
+    };
+    let name = |site: SiteId| topology.site(site).name.clone();
+    let mut programs = BTreeMap::from([(plan.source, blank(plan.source))]);
+    for (index, flow) in plan.flows.iter().enumerate() {
+        let (id, link) = (FlowId(index as u32), topology.link(flow.link));
+        let mut hop = (attempted.hop)(flow.link);
+        if plan.fills(flow) {
+            hop = HopSettings { stripes: 1, priority: Priority::Fill, ..hop };
+        }
+        programs.entry(link.to).or_insert_with(|| blank(link.to)).incoming.push(Incoming {
+            flow: id,
+            group: flow.group,
+            from: link.from,
+            from_name: name(link.from),
+            link: flow.link,
+            stripes: hop.stripes,
+        });
+        programs.entry(link.from).or_insert_with(|| blank(link.from)).outgoing.push(Outgoing {
+            flow: id,
+            group: flow.group,
+            to: link.to,
+            to_name: name(link.to),
+            link: flow.link,
+            address: (attempted.address)(link.to, flow.link),
+            terms: flow.terms.clone(),
+            hop,
+        });
+    }
+    for (index, group) in plan.groups.iter().enumerate() {
+        for sink in &group.sinks {
+            programs.entry(sink.site).or_insert_with(|| blank(sink.site)).sinks.push(SinkProgram {
+                group: index as u16,
+                inputs: sink.inputs.clone(),
+                decode: sink.decode.clone(),
+                path: (attempted.path)(sink.site),
+            });
+        }
+    }
+    programs
+}
+
+fn group_program(plan: &Plan, index: usize, attempted: &Attempted<'_>) -> GroupProgram {
+    let group = &plan.groups[index];
+    // Where a term is delayed, generations mix: at least one of zeros makes all symbols equally long.
+    let is_delayed = |f: &Flow| usize::from(f.group) == index && f.terms.iter().any(|t| t.delayed);
+    // What fills carries the same as the filled group.
+    let of = group.fills.map_or(group, |f| &plan.groups[usize::from(f)]);
+    let wanted = RangeSet::from_ranges(of.sinks.iter().flat_map(|s| (attempted.missing)(s.site)));
+    let fillers = || plan.groups.iter().filter(|f| f.fills == Some(index as u16));
+    let filled = |site: SiteId| fillers().any(|f| f.sinks.iter().any(|s| s.site == site));
+    let lookaheads = group.sinks.iter().filter_map(|s| s.decode.as_ref()).map(|d| d.lookahead);
+    GroupProgram {
+        streams: group.streams,
+        mode: group.mode,
+        work: wanted.ranges().to_vec(),
+        flush: lookaheads.max().unwrap_or(0).max(u16::from(plan.flows.iter().any(is_delayed))),
+        fills: group.fills,
+        filled: !group.sinks.is_empty() && group.sinks.iter().all(|s| filled(s.site)),
+    }
+}
+
+/// What the source of a plan of one group sends, as its pace counts it, while the file goes at `rate`: a piece of a routed
+/// group once, one of a coded group as often as its symbols leave.
+pub fn source_rate(plan: &Plan, rate: BitRate) -> BitRate {
+    let mut bulk = plan.groups.iter().filter(|g| g.fills.is_none());
+    let (Some(group), None) = (bulk.next(), bulk.next()) else { return rate };
+    match group.mode {
+        Mode::Routed => rate,
+        Mode::Coded => {
+            let streams =
+                |f: &Flow| f.terms.iter().filter(|t| matches!(t.input, Input::Stream(_))).count() as u64;
+            BitRate::bps(
+                rate.as_bps() * plan.flows.iter().filter(|f| !plan.fills(f)).map(streams).sum::<u64>()
+                    / u64::from(group.streams),
+            )
+        }
+    }
+}

@@ -1,0 +1,565 @@
+//! `replicate` in the simulator: a scenario's workload in which the relays' own machines move files over simulated TCP.
+//!
+//! The same [`Site`] machines run the same programs as in the daemons; in place of `runner`'s sockets each hop is a stream of
+//! the simulator, pinned to its link, with a send buffer that bounds what is written and a receive buffer that fills while a
+//! machine has no room. Symbols are lengths. Frames have the size that they have on the wire, TLS records included.
+//!
+//! Ideal, beside the daemons: coding, hashing and disks take no time; controllers, greetings and heartbeats are left out, so
+//! that a transfer begins with its hops' TCP handshakes. Read [`Replicate`] and [`Replication`] first.
+
+mod settings;
+
+use crate::control::{Attempt, HopSettings, Outgoing, Priority, Run, SiteProgram, Submitter, TransferId};
+use crate::daemon::CONFIRM_EVERY;
+use crate::msg::FrameHeader;
+use crate::pace::{Pace, cost};
+use crate::plan::{FlowId, Mode, Plan, share_flows_under};
+use crate::program::{Attempted, programs, source_rate};
+use crate::site::{Frame, Packet, ProgramError, Site};
+use anabranch_endpoint::Len;
+use anabranch_pieces::{ByteRange, GenerationHash};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::system::{System, SystemPlan};
+use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec};
+use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
+use settings::Settings;
+use std::collections::{BTreeMap, VecDeque};
+use std::error::Error;
+
+use crate::plan::schemes::{Drawn, ceilings, filled, plans};
+
+/// The length of a file without end: at 400 Gbit/s it takes 6 hours to send.
+const ENDLESS_BYTES: u64 = 1 << 50;
+/// Strict priorities of what a plan counts on, and of what fills.
+const BULK: u8 = 1;
+const FILL: u8 = 2;
+/// What TLS 1.3 adds to each record, and the most that one holds (RFC 8446 section 5).
+const RECORD_BYTES: u64 = 22;
+const RECORD_DATA_BYTES: u64 = 16_384;
+/// What a confirmation takes the other way: its kind and a count, in a record.
+const CONFIRMATION_BYTES: u64 = 9 + RECORD_BYTES;
+
+/// `replicate` in scenarios.
+#[derive(Copy, Clone, Debug)]
+pub struct Simulated;
+
+impl System for Simulated {
+    fn kind(&self) -> &'static str {
+        "replicate"
+    }
+    fn plan(
+        &self,
+        workload: &SystemWorkload,
+        network: &Network,
+        field: &str,
+    ) -> Result<Box<dyn SystemPlan>, PlanError> {
+        Ok(Box::new(settings::plan(workload, network, field)?))
+    }
+}
+
+/// A workload, looked up.
+#[derive(Debug)]
+pub struct Replicate {
+    settings: Settings,
+    /// Of listed transfers; others are drawn for each run.
+    listed: Option<Vec<Drawn>>,
+    priorities: Vec<u8>,
+    field: String,
+}
+
+impl SystemPlan for Replicate {
+    fn app(&self, network: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError> {
+        let drawn = self.listed.clone().unwrap_or_else(|| self.settings.draw(network.named_topology(), seed));
+        Ok(Box::new(Replication::new(&self.settings, network, &drawn, &self.field)?))
+    }
+    fn has_end(&self) -> bool {
+        self.settings.size.is_some()
+    }
+    fn priorities(&self) -> &[u8] {
+        &self.priorities
+    }
+}
+
+/// Transfers under way in one run.
+#[derive(Debug)]
+pub struct Replication {
+    transfers: Vec<Transfer>,
+    /// By number; none where another workload's are.
+    streams: Vec<Option<Hop>>,
+    send_buffer_bytes: u64,
+    size: Option<ByteCount>,
+    /// What the plans promise together, on links that nobody else uses.
+    planned: BitRate,
+    fills: bool,
+}
+
+#[derive(Debug)]
+struct Transfer {
+    at: Instant,
+    has_begun: bool,
+    /// Places of the destinations among `sites`.
+    destinations: Vec<usize>,
+    source: usize,
+    sites: Vec<SiteRun>,
+    finished_at: Option<Instant>,
+}
+
+/// One site's part of a transfer.
+#[derive(Debug)]
+struct SiteRun {
+    program: SiteProgram,
+    machine: Site<Len>,
+    host: u16,
+    /// Streams that come in.
+    incoming: Vec<u32>,
+    /// Streams that leave, of each outgoing flow, and the link that leads back.
+    outgoing: Vec<Vec<u32>>,
+    back: Vec<Option<LinkId>>,
+    /// Packets that are put by until their flow has ended.
+    shelves: BTreeMap<(FlowId, u64), Packet<Len>>,
+    /// Of a source that is held to a rate.
+    pace: Option<Pace>,
+    /// What was verified when the warm-up ended.
+    warmup_bytes: u64,
+}
+
+/// One connection of a flow.
+#[derive(Debug)]
+struct Hop {
+    transfer: usize,
+    from: usize,
+    to: usize,
+    flow: FlowId,
+    fills: bool,
+    /// What was written and is not taken in, with its bytes on the wire.
+    frames: VecDeque<(Frame<Len>, u64)>,
+    /// Bytes that wait in the receive buffer, and that were read of the first frame.
+    waiting: u64,
+    in_hand: u64,
+    has_ended: bool,
+    /// Confirmations on their way back, and bytes that have come of the first.
+    confirmations: VecDeque<u64>,
+    confirmation_bytes: u64,
+    confirmed: u64,
+}
+
+/// Bytes on the wire of a frame: header and symbol each fill records of their own, as they are written apart.
+fn wire_bytes(frame: &Frame<Len>) -> u64 {
+    let header = FrameHeader::LEN as u64 + RECORD_BYTES;
+    match frame {
+        Frame::End { .. } => header,
+        Frame::Data(packet) => {
+            let symbol = packet.symbol.0 as u64;
+            header + symbol + RECORD_BYTES * symbol.div_ceil(RECORD_DATA_BYTES)
+        }
+    }
+}
+
+impl Replication {
+    fn new(settings: &Settings, network: &Network, drawn: &[Drawn], field: &str) -> Result<Self, PlanError> {
+        let wrong =
+            |error: &dyn Error| PlanError { field: format!("{field}.scheme"), message: error.to_string() };
+        let topology = network.named_topology();
+        let (plans, _) = plans(topology, drawn, &settings.scheme).map_err(|error| wrong(&error))?;
+        let ceilings = ceilings(&plans, &settings.scheme);
+        let full: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
+        let shares = share_flows_under(&full, &plans, &ceilings);
+        let plans =
+            if settings.fill { filled(topology, &plans).map_err(|error| wrong(&error))? } else { plans };
+        let transfers = plans.iter().zip(&ceilings).enumerate().map(|(index, (plan, ceiling))| {
+            let held = ceiling.map(|rate| source_rate(plan, rate));
+            let at = Instant::ZERO + settings.start + settings.stagger * index as u64;
+            Transfer::new(settings, network, plan, (index, at, held))
+        });
+        Ok(Self {
+            transfers: transfers.collect::<Result<_, _>>().map_err(|error| wrong(&error))?,
+            streams: Vec::new(),
+            send_buffer_bytes: settings.send_buffer.as_u64(),
+            size: settings.size,
+            planned: BitRate::bps(shares.iter().map(|share| share.as_bps()).sum()),
+            fills: settings.fill,
+        })
+    }
+
+    /// Opens a transfer's streams.
+    fn begin(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
+        let transfer = &mut self.transfers[number];
+        transfer.has_begun = true;
+        let place: BTreeMap<SiteId, usize> =
+            transfer.sites.iter().enumerate().map(|(at, site)| (site.program.site, at)).collect();
+        let hosts: Vec<u16> = transfer.sites.iter().map(|site| site.host).collect();
+        for from in 0..transfer.sites.len() {
+            for index in 0..transfer.sites[from].program.outgoing.len() {
+                let out = transfer.sites[from].program.outgoing[index].clone();
+                let (to, fills) = (place[&out.to], out.hop.priority == Priority::Fill);
+                for _ in 0..out.hop.stripes {
+                    let spec = StreamSpec {
+                        from: hosts[from],
+                        to: hosts[to],
+                        links: [Some(out.link), transfer.sites[from].back[index]],
+                        size: None,
+                        priority: if fills { FILL } else { BULK },
+                        is_control: false,
+                    };
+                    let stream = cx.open(&spec);
+                    transfer.sites[from].outgoing[index].push(stream);
+                    transfer.sites[to].incoming.push(stream);
+                    let at = stream as usize;
+                    if self.streams.len() <= at {
+                        self.streams.resize_with(at + 1, || None);
+                    }
+                    self.streams[at] = Some(Hop::new(number, (from, to), out.flow, fills));
+                }
+            }
+        }
+        for site in 0..hosts.len() {
+            self.stir(cx, number, site);
+        }
+    }
+
+    /// Lets a site's machine do all that it can do now.
+    fn stir(&mut self, cx: &mut AppCx<'_, '_>, transfer: usize, site: usize) {
+        let Self { transfers, streams, send_buffer_bytes, .. } = self;
+        let run = &mut transfers[transfer].sites[site];
+        loop {
+            let mut moved = false;
+            for &stream in &run.incoming {
+                moved |= hop(streams, stream).take_in(cx, stream, &mut run.machine);
+            }
+            moved |= run.supply(cx, transfer);
+            moved |= run.work();
+            for (out, stripes) in run.program.outgoing.iter().zip(&run.outgoing) {
+                for &stream in stripes {
+                    moved |=
+                        hop(streams, stream).send(cx, stream, &mut run.machine, (out, *send_buffer_bytes));
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        let transfer = &mut transfers[transfer];
+        if transfer.finished_at.is_none()
+            && transfer.destinations.iter().all(|d| transfer.sites[*d].machine.are_sinks_done())
+        {
+            transfer.finished_at = Some(cx.now());
+        }
+    }
+
+    /// Tells the sites before what is confirmed of flows that fill.
+    fn confirm(&mut self, cx: &mut AppCx<'_, '_>) {
+        for (stream, hop) in self.streams.iter_mut().enumerate() {
+            let Some(hop) = hop.as_mut().filter(|hop| hop.fills) else { continue };
+            let confirmed = self.transfers[hop.transfer].sites[hop.to].machine.confirmed(hop.flow);
+            if confirmed > hop.confirmed {
+                hop.confirmed = confirmed;
+                hop.confirmations.push_back(confirmed);
+                cx.write(stream as u32, Side::Acceptor, CONFIRMATION_BYTES);
+            }
+        }
+    }
+
+    fn confirm_token(&self) -> u16 {
+        self.transfers.len() as u16
+    }
+}
+
+/// A stream of a site.
+fn hop(streams: &mut [Option<Hop>], stream: u32) -> &mut Hop {
+    streams[stream as usize].as_mut().expect("sites know their own streams")
+}
+
+impl Transfer {
+    fn new(
+        settings: &Settings,
+        network: &Network,
+        plan: &Plan,
+        (index, at, held): (usize, Instant, Option<BitRate>),
+    ) -> Result<Self, ProgramError> {
+        let topology = network.named_topology();
+        let opposites = network.topology().opposites();
+        let length = settings.size.map_or(ENDLESS_BYTES, ByteCount::as_u64);
+        let hop =
+            HopSettings { stripes: settings.stripes, congestion_control: None, priority: Priority::Bulk };
+        let attempted = Attempted {
+            run: Run { transfer: TransferId(index as u64), attempt: Attempt(1) },
+            length,
+            source_path: "file",
+            path: &|_| "file".to_owned(),
+            missing: &|_| vec![ByteRange { start: 0, end: length }],
+            symbol_bytes: settings.symbol.as_u64() as u32,
+            buffer_packets: settings.buffer_packets,
+            bandwidth_limit: held,
+            submitter: Submitter::Operator,
+            hop: &|_| hop.clone(),
+            // Streams need none.
+            address: &|_, _| String::new(),
+        };
+        let mut sites = Vec::new();
+        for program in programs(topology, plan, &attempted).into_values() {
+            sites.push(SiteRun {
+                machine: Site::new(&program)?,
+                host: network.host(program.site).expect("a network without switches has only hosts"),
+                incoming: Vec::new(),
+                outgoing: vec![Vec::new(); program.outgoing.len()],
+                back: program.outgoing.iter().map(|out| opposites[out.link.index()]).collect(),
+                shelves: BTreeMap::new(),
+                pace: Pace::of(&program),
+                warmup_bytes: 0,
+                program,
+            });
+        }
+        let place = |site: SiteId| sites.iter().position(|s: &SiteRun| s.program.site == site);
+        Ok(Self {
+            at,
+            has_begun: false,
+            destinations: plan.destinations.iter().filter_map(|d| place(*d)).collect(),
+            source: place(plan.source).expect("the source has a program"),
+            sites,
+            finished_at: None,
+        })
+    }
+
+    /// Bytes that its slowest destination has verified since the warm-up.
+    fn verified_bytes(&self) -> u64 {
+        let sites = self.destinations.iter().map(|d| &self.sites[*d]);
+        sites.map(|site| site.machine.verified_bytes() - site.warmup_bytes).min().unwrap_or(0)
+    }
+}
+
+impl SiteRun {
+    /// Feeds what the source's groups want. True if it did.
+    fn supply(&mut self, cx: &mut AppCx<'_, '_>, transfer: usize) -> bool {
+        if self.program.source_path.is_none() {
+            return false;
+        }
+        let mut moved = false;
+        for (number, group) in self.program.groups.iter().enumerate() {
+            while let Some(range) = self.machine.wanted(number as u16) {
+                let is_coded = group.mode == Mode::Coded;
+                let streams = if is_coded { u64::from(group.streams) } else { 1 };
+                if let Some(pace) = self.pace.as_mut().filter(|_| group.fills.is_none()) {
+                    if pace.due() > cx.now() {
+                        cx.arm(pace.due(), transfer as u16);
+                        break;
+                    }
+                    pace.spend(cx.now(), cost(&self.program, number as u16, range.len()));
+                }
+                let length = if group.flush > 0 {
+                    self.program.symbol_bytes as usize
+                } else {
+                    range.len().div_ceil(streams) as usize
+                };
+                let symbols = vec![Len(length); streams as usize];
+                self.machine.supply(number as u16, symbols, GenerationHash::default());
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// Codes, decodes, writes and stores, all at once. True if there was something.
+    fn work(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(work) = self.machine.poll_work() {
+            self.machine.complete(work.run());
+            moved = true;
+        }
+        while let Some(write) = self.machine.poll_write() {
+            self.machine.handle_written(write.sink, write.range);
+            moved = true;
+        }
+        while let Some(store) = self.machine.poll_store() {
+            self.shelves.insert((store.flow, store.index), store.packet);
+            self.machine.handle_stored(store.flow);
+            moved = true;
+        }
+        while let Some(fetch) = self.machine.poll_fetch() {
+            // Several virtual links may read it, each once.
+            let packet = self.shelves[&(fetch.flow, fetch.index)].clone();
+            self.machine.fetched(fetch, packet);
+            moved = true;
+        }
+        while self.machine.poll_event().is_some() {}
+        moved
+    }
+}
+
+impl Hop {
+    fn new(transfer: usize, (from, to): (usize, usize), flow: FlowId, fills: bool) -> Self {
+        Self {
+            transfer,
+            from,
+            to,
+            flow,
+            fills,
+            frames: VecDeque::new(),
+            waiting: 0,
+            in_hand: 0,
+            has_ended: false,
+            confirmations: VecDeque::new(),
+            confirmation_bytes: 0,
+            confirmed: 0,
+        }
+    }
+
+    /// Reads on in the frame that comes first, as a reader does that has one in hand. True once it has all of it.
+    fn read(&mut self, cx: &mut AppCx<'_, '_>, stream: u32) -> bool {
+        let Some((_, wire)) = self.frames.front() else { return false };
+        let more = self.waiting.min(wire - self.in_hand);
+        if more > 0 {
+            cx.read(stream, Side::Acceptor, more);
+            self.in_hand += more;
+            self.waiting -= more;
+        }
+        self.in_hand == *wire
+    }
+
+    /// Gives the machine at the receiving end what has come whole and what it has room for. True if there was something.
+    fn take_in(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, machine: &mut Site<Len>) -> bool {
+        let mut moved = false;
+        while self.read(cx, stream) {
+            let has_room = match &self.frames[0].0 {
+                Frame::Data(packet) => machine.has_room(self.flow, packet.generation),
+                Frame::End { .. } => true,
+            };
+            if !has_room {
+                break;
+            }
+            let good = "the machines keep their protocol, and TCP its bytes";
+            match self.frames.pop_front().expect("looked at above").0 {
+                Frame::Data(packet) => machine.accept(self.flow, packet).expect(good),
+                Frame::End { packets } => machine.accept_end(self.flow, packets).expect(good),
+            }
+            self.in_hand = 0;
+            moved = true;
+        }
+        moved
+    }
+
+    /// Writes what the machine at the sending end has, while the send buffer takes more. True if there was something.
+    fn send(
+        &mut self,
+        cx: &mut AppCx<'_, '_>,
+        stream: u32,
+        machine: &mut Site<Len>,
+        (out, buffer_bytes): (&Outgoing, u64),
+    ) -> bool {
+        let mut moved = false;
+        while !self.has_ended
+            && machine.can_produce(out.flow)
+            && cx.unacknowledged_bytes(stream, Side::Opener) < buffer_bytes
+        {
+            let frame = machine.produce(out.flow).expect("it can");
+            let wire = wire_bytes(&frame);
+            self.has_ended = matches!(frame, Frame::End { .. });
+            self.frames.push_back((frame, wire));
+            cx.write(stream, Side::Opener, wire);
+            moved = true;
+        }
+        moved
+    }
+}
+
+impl App for Replication {
+    fn start(&mut self, cx: &mut AppCx<'_, '_>) {
+        for number in 0..self.transfers.len() {
+            match self.transfers[number].at {
+                at if at <= cx.now() => self.begin(cx, number),
+                at => cx.arm(at, number as u16),
+            }
+        }
+        if self.fills {
+            cx.arm(cx.now() + CONFIRM_EVERY, self.confirm_token());
+        }
+    }
+
+    fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, token: u16) {
+        if token == self.confirm_token() {
+            self.confirm(cx);
+            if self.ended_at().is_none() {
+                cx.arm(cx.now() + CONFIRM_EVERY, token);
+            }
+            return;
+        }
+        let number = usize::from(token);
+        if self.transfers[number].has_begun {
+            self.stir(cx, number, self.transfers[number].source);
+        } else {
+            self.begin(cx, number);
+        }
+    }
+
+    fn on_stream(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, side: Side, event: StreamEvent) {
+        let hop = hop(&mut self.streams, stream);
+        let transfer = hop.transfer;
+        match (side, event) {
+            (Side::Acceptor, StreamEvent::Arrived { bytes }) => {
+                hop.waiting += bytes;
+                if hop.read(cx, stream) {
+                    let to = hop.to;
+                    self.stir(cx, transfer, to);
+                }
+            }
+            (Side::Opener, StreamEvent::Acknowledged) => {
+                let from = hop.from;
+                if self.transfers[transfer].sites[from].machine.can_produce(hop.flow) {
+                    self.stir(cx, transfer, from);
+                }
+            }
+            (Side::Opener, StreamEvent::Arrived { bytes }) => {
+                cx.read(stream, side, bytes);
+                hop.confirmation_bytes += bytes;
+                let (from, flow) = (hop.from, hop.flow);
+                while hop.confirmation_bytes >= CONFIRMATION_BYTES {
+                    hop.confirmation_bytes -= CONFIRMATION_BYTES;
+                    let packets = hop.confirmations.pop_front().expect("one for each that was written");
+                    let machine = &mut self.transfers[transfer].sites[from].machine;
+                    machine.confirm(flow, packets).expect("what was sent is confirmed, in order");
+                }
+                self.stir(cx, transfer, from);
+            }
+            _ => {}
+        }
+    }
+
+    fn end_warmup(&mut self) {
+        for site in self.transfers.iter_mut().flat_map(|transfer| &mut transfer.sites) {
+            site.warmup_bytes = site.machine.verified_bytes();
+        }
+    }
+
+    fn ended_at(&self) -> Option<Instant> {
+        let ends: Option<Vec<Instant>> = self.transfers.iter().map(|transfer| transfer.finished_at).collect();
+        ends?.into_iter().max()
+    }
+
+    fn progress(&self) -> Option<f64> {
+        let size = self.size?.as_u64().max(1) as f64;
+        let done = self.transfers.iter().map(|transfer| {
+            let sites = transfer.destinations.iter().map(|d| &transfer.sites[*d]);
+            sites.map(|site| site.machine.verified_bytes()).min().unwrap_or(0) as f64 / size
+        });
+        Some(done.sum::<f64>() / self.transfers.len() as f64)
+    }
+
+    fn report(&self, measured: Duration, row: &mut WorkloadRow) {
+        let rate =
+            |bytes| BitRate::average(ByteCount::new(bytes), measured).map_or(0.0, BitRate::as_mbps_f64);
+        let rates: Vec<f64> = self.transfers.iter().map(|transfer| rate(transfer.verified_bytes())).collect();
+        row.goodput_mbps = Some(rates.iter().sum());
+        row.share(rates);
+        if let Some(size) = self.size {
+            let whole = self.transfers.iter().filter_map(|transfer| {
+                let took = transfer.finished_at?.saturating_since(transfer.at);
+                Some((size.as_u64(), took.as_secs_f64() * 1e6))
+            });
+            row.complete(&Times(whole.collect()));
+        }
+        row.more.insert("planned_mbps", self.planned.as_mbps_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests;

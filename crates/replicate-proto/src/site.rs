@@ -1,0 +1,948 @@
+//! One site's part in one attempt: source, relay and destination in a single sans-IO machine.
+//!
+//! The driver brings packets in with [`Site::accept`], takes frames out with [`Site::produce`], and in between runs the
+//! [`Work`] that the machine hands out, on as many cores as it likes: work is pure and may finish in any order. Bytes
+//! of the file come in with [`Site::supply`] when [`Site::wanted`] asks, and go out as [`Write`]s. Where a plan wants sites to
+//! store all before they pass it on, packets go out as [`Store`]s and come back with [`Site::fetched`].
+//!
+//! Contract: after any call that changes the machine, run [`Site::poll_work`], [`Site::poll_write`], [`Site::poll_store`],
+//! [`Site::poll_fetch`] and [`Site::poll_event`] to `None`, and look again at the flows that [`Site::can_produce`].
+//!
+//! Invariants: a packet is accepted only when every virtual link and sink that needs it has room, so memory is at most
+//! [`SiteProgram::memory_bytes`]; flows coded together advance together; the smallest unfinished generation can always
+//! advance.
+
+use crate::control::SiteProgram;
+use crate::plan::{FlowId, Input, Mode};
+pub use crate::receiver::Write;
+use crate::receiver::{DecodeJob, Decoded, Sink, SinkGroup};
+use crate::relay::{CodeJob, VirtualLink};
+pub use crate::relay::{Frame, Packet};
+use crate::sender::SourceGroup;
+use crate::spool::Spool;
+pub use crate::spool::{Fetch, Store};
+use crate::symbol::CheckedSymbol;
+use crate::work::WorkMap;
+use anabranch_pieces::{ByteRange, GenerationHash, RangeSet};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The most ranges that a filled site remembers; flows that keep their order make a few.
+const HAVE_RANGES_MAX: usize = 65_536;
+
+/// The machine. See the module.
+#[derive(Debug)]
+pub struct Site<S> {
+    symbol_bytes: usize,
+    groups: Vec<Group>,
+    incoming: BTreeMap<FlowId, Incoming>,
+    links: Vec<VirtualLink<S>>,
+    link_of: BTreeMap<FlowId, usize>,
+    /// Of the flows that are stored before they are passed on.
+    spools: BTreeMap<FlowId, Spool<S>>,
+    sinks: Vec<Sink<S>>,
+    /// What is in the file, of this attempt, where a group that fills may bring what another brings too.
+    have: Option<RangeSet>,
+    verified_bytes: u64,
+    /// Bytes that are to come, where a group that fills may bring them before the filled group ends.
+    wanted_bytes: Option<u64>,
+    sources: BTreeMap<u16, Source>,
+    events: VecDeque<Event>,
+    /// Links that may have a job; looked at by `poll_work`.
+    stirred: bool,
+}
+
+#[derive(Debug)]
+struct Group {
+    mode: Mode,
+    streams: usize,
+    map: WorkMap,
+    flush: u64,
+    fills: Option<u16>,
+    filled: bool,
+    /// Packets of each of a filled coded group's flows, once one has ended.
+    packets: Option<u64>,
+}
+
+impl Group {
+    /// The most packets that a flow carries: one for each generation, zeros that flush the code included, or each chunk.
+    fn packets(&self) -> u64 {
+        self.map.pieces() + if self.mode == Mode::Coded { self.flush } else { 0 }
+    }
+}
+
+/// Who takes in a flow or stream: virtual link and term, or sink and input.
+#[derive(Copy, Clone, Debug)]
+enum Consumer {
+    Link { link: usize, term: usize },
+    Sink { sink: usize, input: usize },
+}
+
+#[derive(Debug)]
+struct Incoming {
+    group: u16,
+    consumers: Vec<Consumer>,
+    received: u64,
+    total: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Source {
+    group: SourceGroup,
+    /// By stream.
+    consumers: Vec<Vec<Consumer>>,
+}
+
+/// Something the driver should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A sink decoded a generation (or got a chunk) that is not what the source sent. It was not written.
+    Corrupt {
+        /// The sink.
+        sink: usize,
+        /// The group.
+        group: u16,
+        /// The generation or chunk.
+        generation: u64,
+    },
+    /// A sink has dealt with everything that will arrive.
+    SinkDone {
+        /// The sink.
+        sink: usize,
+    },
+    /// The source has supplied all of a group's work.
+    SourceDone {
+        /// The group.
+        group: u16,
+    },
+}
+
+/// Why a program cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// A flow is named twice, or a term names one that does not arrive.
+    Flow(FlowId),
+    /// A group number is not in the program.
+    Group(u16),
+    /// A number is out of its range.
+    OutOfRange {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The smallest and largest allowed.
+        allowed: (u64, u64),
+    },
+    /// A group's work is not ascending, disjoint and inside the file.
+    Work(u16),
+    /// A decoder's matrices do not fit the sink.
+    Decode(u16),
+    /// A group cannot fill the one that it names.
+    Fill(u16),
+    /// The plan wants sites to store a coded group's flows before they pass them on: those wait for one another as it is.
+    StoreAndForward(u16),
+}
+
+impl std::fmt::Display for ProgramError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Flow(flow) => write!(f, "flow {}: named twice, or used here and never arrives", flow.0),
+            Self::Group(group) => write!(f, "group {group}: not part of the program"),
+            Self::OutOfRange { what, value, allowed } => {
+                write!(f, "{what} {value}: must be {} to {}", allowed.0, allowed.1)
+            }
+            Self::Work(group) => {
+                write!(f, "group {group}: its ranges are not ascending, disjoint and inside the file")
+            }
+            Self::Decode(group) => write!(f, "group {group}: the decoder does not fit the flows that arrive"),
+            Self::Fill(group) => {
+                write!(
+                    f,
+                    "group {group}: must be routed, and fill one that does not, with the same work and sinks"
+                )
+            }
+            Self::StoreAndForward(group) => {
+                write!(f, "group {group}: coded, so its flows cannot be stored before they are passed on")
+            }
+        }
+    }
+}
+impl std::error::Error for ProgramError {}
+
+/// Why a packet from a peer was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AcceptError<S> {
+    /// No room yet: bring it again when [`Site::has_room`] says so.
+    Full(Packet<S>),
+    /// The flow does not arrive here.
+    UnknownFlow(FlowId),
+    /// The generation was there already, or lies beyond the work.
+    Generation {
+        /// What the packet says.
+        generation: u64,
+        /// How many there are.
+        limit: u64,
+    },
+    /// The symbol has the wrong length for its generation.
+    Length {
+        /// What it should be.
+        want: usize,
+        /// What it is.
+        got: usize,
+    },
+    /// The flow ended before, or with fewer packets than it said.
+    AfterEnd,
+    /// The peer has confirmed packets that it was not sent, or takes a confirmation back.
+    Confirmed {
+        /// How many it says.
+        packets: u64,
+    },
+}
+
+impl<S> std::fmt::Display for AcceptError<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Full(_) => write!(f, "no room yet"),
+            Self::UnknownFlow(flow) => write!(f, "flow {} does not arrive here", flow.0),
+            Self::Generation { generation, limit } => {
+                write!(f, "generation {generation}: seen before, or not below {limit}")
+            }
+            Self::Length { want, got } => write!(f, "symbol of {got} bytes where {want} belong"),
+            Self::AfterEnd => write!(f, "packet count differs from what the end of the flow says"),
+            Self::Confirmed { packets } => {
+                write!(f, "{packets} packets confirmed: more than were sent, or fewer than before")
+            }
+        }
+    }
+}
+
+/// Pure work: run it anywhere, give the result to [`Site::complete`].
+#[derive(Debug)]
+pub enum Work<S> {
+    /// Code a packet.
+    Code(CodeJob<S>),
+    /// Decode and check a generation, or check a chunk.
+    Decode(DecodeJob<S>),
+}
+
+/// Finished [`Work`].
+#[derive(Debug)]
+pub enum Done<S> {
+    /// A coded packet.
+    Code {
+        /// Index of the virtual link.
+        link: usize,
+        /// Number of the packet in its flow.
+        number: u64,
+        /// The packet.
+        packet: Packet<S>,
+    },
+    /// A decoded generation.
+    Decode(Decoded<S>),
+}
+
+impl<S: CheckedSymbol> Work<S> {
+    /// Does it.
+    pub fn run(self) -> Done<S> {
+        match self {
+            Self::Code(job) => {
+                let (link, number, packet) = job.run();
+                Done::Code { link, number, packet }
+            }
+            Self::Decode(job) => Done::Decode(job.run()),
+        }
+    }
+}
+
+/// Packets that a virtual buffer may hold.
+pub const BUFFER_PACKETS_MAX: u16 = 4_096;
+/// What a packet takes besides its symbol: its places in the machine's tables, and the allocator's.
+const PACKET_BYTES: u64 = 160;
+
+impl SiteProgram {
+    /// The most bytes of packets that a site running this program holds at once.
+    pub fn memory_bytes(&self) -> u64 {
+        let packets = u64::from(self.buffer_packets);
+        // A job's result occupies the vTx slot it was given.
+        let links: u64 = self.outgoing.iter().map(|o| (o.terms.len() as u64 + 1) * packets).sum();
+        // On their way to the disk.
+        let stored = if self.store_and_forward { self.incoming.len() as u64 * packets } else { 0 };
+        let sinks: u64 = self
+            .sinks
+            .iter()
+            .map(|s| {
+                let group = self.groups.get(usize::from(s.group)).filter(|g| g.filled);
+                let lookahead = s.decode.as_ref().map_or(0, |d| u64::from(d.lookahead));
+                let lookahead = lookahead.max(group.map_or(0, |g| u64::from(g.flush)));
+                let state = s.decode.as_ref().map_or(0, |d| u64::from(d.state));
+                let streams = s.inputs.len() as u64;
+                streams * (packets + lookahead) + 2 * state + streams * packets * 2
+            })
+            .sum();
+        // One frame in each reader's and writer's hands, and the source's read-ahead of one generation per group.
+        let stripes: u64 = self.incoming.iter().map(|i| u64::from(i.stripes)).sum::<u64>()
+            + self.outgoing.iter().map(|o| u64::from(o.hop.stripes)).sum::<u64>();
+        let read = if self.source_path.is_some() {
+            self.groups.iter().map(|g| 4 * u64::from(g.streams)).sum()
+        } else {
+            0
+        };
+        (links + stored + sinks + 2 * stripes + read) * (u64::from(self.symbol_bytes) + PACKET_BYTES)
+    }
+}
+
+impl<S: CheckedSymbol> Site<S> {
+    /// The machine for `program`, idle.
+    ///
+    /// Errors: see [`ProgramError`]; a program from a controller is outside input and is checked whole.
+    pub fn new(program: &SiteProgram) -> Result<Self, ProgramError> {
+        let between = |what, value: u64, low: u64, high: u64| {
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err(ProgramError::OutOfRange { what, value, allowed: (low, high) })
+            }
+        };
+        between("symbol_bytes", program.symbol_bytes.into(), 1, crate::msg::SYMBOL_BYTES_MAX.into())?;
+        between("buffer_packets", program.buffer_packets.into(), 1, BUFFER_PACKETS_MAX.into())?;
+        // Piece numbers and offsets then never overflow, whatever is added to them.
+        between("length", program.length, 0, i64::MAX as u64)?;
+        let symbol_bytes = program.symbol_bytes as usize;
+        let capacity = usize::from(program.buffer_packets);
+
+        let mut groups = Vec::new();
+        for (number, g) in program.groups.iter().enumerate() {
+            if program.store_and_forward && g.mode == Mode::Coded {
+                return Err(ProgramError::StoreAndForward(number as u16));
+            }
+            between("streams", g.streams.into(), 1, 255)?;
+            let symbols = if g.mode == Mode::Coded { u64::from(g.streams) } else { 1 };
+            let inside = g.work.last().is_none_or(|r| r.end <= program.length);
+            let map = WorkMap::new(&g.work, symbols * u64::from(program.symbol_bytes))
+                .filter(|_| inside)
+                .ok_or(ProgramError::Work(number as u16))?;
+            let filled = g.fills.map(|f| program.groups.get(usize::from(f)).ok_or(ProgramError::Group(f)));
+            if let Some(filled) = filled.transpose()?
+                && (g.mode != Mode::Routed || g.filled || filled.fills.is_some() || filled.work != g.work)
+            {
+                return Err(ProgramError::Fill(number as u16));
+            }
+            groups.push(Group {
+                mode: g.mode,
+                streams: g.streams.into(),
+                map,
+                flush: g.flush.into(),
+                fills: g.fills,
+                filled: g.filled,
+                packets: None,
+            });
+        }
+        let group_of = |number: u16| groups.get(usize::from(number)).ok_or(ProgramError::Group(number));
+
+        let mut incoming = BTreeMap::new();
+        for i in &program.incoming {
+            // The packets of a flow that fills are confirmed in their order: they come over one connection.
+            let most = if group_of(i.group)?.fills.is_some() { 1 } else { 64 };
+            between("stripes", i.stripes.into(), 1, most)?;
+            let state = Incoming { group: i.group, consumers: Vec::new(), received: 0, total: None };
+            if incoming.insert(i.flow, state).is_some() {
+                return Err(ProgramError::Flow(i.flow));
+            }
+        }
+        let mut sources: BTreeMap<u16, Source> = BTreeMap::new();
+        if program.source_path.is_some() {
+            for (number, g) in groups.iter().enumerate() {
+                let group = SourceGroup::new(g.mode, g.map.clone(), g.streams, g.flush, g.fills);
+                let consumers = vec![Vec::new(); g.streams];
+                sources.insert(number as u16, Source { group, consumers });
+            }
+        }
+
+        let (mut links, mut link_of) = (Vec::new(), BTreeMap::new());
+        let mut spools: BTreeMap<FlowId, Spool<S>> = BTreeMap::new();
+        for o in &program.outgoing {
+            let group = group_of(o.group)?;
+            between("stripes", o.hop.stripes.into(), 1, if group.fills.is_some() { 1 } else { 64 })?;
+            let link = links.len();
+            if link_of.insert(o.flow, link).is_some() || incoming.contains_key(&o.flow) || o.terms.is_empty()
+            {
+                return Err(ProgramError::Flow(o.flow));
+            }
+            for (term, t) in o.terms.iter().enumerate() {
+                let consumers = match t.input {
+                    // What fills counts only once it is everywhere, so it must not wait.
+                    Input::Flow(flow) if program.store_and_forward && group.fills.is_none() => {
+                        if incoming.get(&flow).is_none_or(|i| i.group != o.group) {
+                            return Err(ProgramError::Flow(flow));
+                        }
+                        let spool = spools.entry(flow).or_insert_with(|| Spool::new(flow, capacity));
+                        spool.add_reader(link, term);
+                        continue;
+                    }
+                    Input::Flow(flow) => {
+                        let i = incoming.get_mut(&flow).filter(|i| i.group == o.group);
+                        &mut i.ok_or(ProgramError::Flow(flow))?.consumers
+                    }
+                    Input::Stream(stream) => sources
+                        .get_mut(&o.group)
+                        .and_then(|s| s.consumers.get_mut(usize::from(stream)))
+                        .ok_or(ProgramError::OutOfRange {
+                            what: "stream",
+                            value: stream.into(),
+                            allowed: (0, group.streams as u64 - 1),
+                        })?,
+                };
+                consumers.push(Consumer::Link { link, term });
+            }
+            let fixed = (group.flush > 0 || o.terms.iter().any(|t| t.delayed)).then_some(symbol_bytes);
+            links.push(VirtualLink::new(o.flow, group.mode, o.terms.clone(), capacity, fixed));
+        }
+
+        let mut sinks = Vec::new();
+        for s in &program.sinks {
+            let group = group_of(s.group)?;
+            let fits = match (&s.decode, group.mode) {
+                (None, Mode::Routed) => s.inputs.len() == group.streams,
+                (Some(d), Mode::Coded) => {
+                    let (streams, state) = (group.streams, usize::from(d.state));
+                    let columns = streams * (usize::from(d.lookahead) + 1) + state;
+                    s.inputs.len() == streams
+                        && d.output.len() == streams
+                        && d.output.iter().all(|row| row.len() == columns)
+                        && d.next.len() == state
+                        && d.next.iter().all(|row| row.len() == state + streams)
+                        && u64::from(d.lookahead) <= group.flush
+                }
+                _ => false,
+            };
+            if !fits {
+                return Err(ProgramError::Decode(s.group));
+            }
+            let sink = sinks.len();
+            for (input, flow) in s.inputs.iter().enumerate() {
+                let i = incoming.get_mut(flow).filter(|i| i.group == s.group);
+                i.ok_or(ProgramError::Flow(*flow))?.consumers.push(Consumer::Sink { sink, input });
+            }
+            let told = SinkGroup {
+                number: s.group,
+                mode: group.mode,
+                streams: group.streams,
+                map: group.map.clone(),
+                flush: group.flush as usize,
+                filled: group.filled,
+                fills: group.fills.is_some(),
+            };
+            sinks.push(Sink::new(told, s.inputs.len(), s.decode.clone(), capacity, symbol_bytes));
+            let filled = group.fills.map(|f| program.sinks.iter().any(|other| other.group == f));
+            if filled == Some(false) {
+                return Err(ProgramError::Fill(s.group));
+            }
+        }
+        let is_filled = program.sinks.iter().any(|s| groups[usize::from(s.group)].fills.is_some());
+        let work = || program.sinks.iter().flat_map(|s| &program.groups[usize::from(s.group)].work);
+        let wanted_bytes = is_filled.then(|| RangeSet::from_ranges(work().copied()).total());
+        let mut site = Self {
+            symbol_bytes,
+            groups,
+            incoming,
+            links,
+            link_of,
+            spools,
+            sinks,
+            have: is_filled.then(RangeSet::default),
+            verified_bytes: 0,
+            wanted_bytes,
+            sources,
+            events: VecDeque::new(),
+            stirred: true,
+        };
+        // An attempt without work for the source ends at once.
+        site.advance_sources();
+        Ok(site)
+    }
+
+    fn buffer(&self, consumer: Consumer) -> &crate::relay::ReceiveBuffer<S> {
+        match consumer {
+            Consumer::Link { link, term } => self.links[link].receive(term),
+            Consumer::Sink { sink, input } => &self.sinks[sink].inputs[input],
+        }
+    }
+
+    /// Where a packet stands in a buffer: by generation where flows are coded together, else by arrival.
+    fn index(mode: Mode, generation: u64, arrived: u64) -> u64 {
+        if mode == Mode::Coded { generation } else { arrived }
+    }
+
+    /// False if a packet of `flow` with this generation has to wait for room. One that [`Site::accept`] refuses, as no
+    /// such generation will ever come, need not wait.
+    pub fn has_room(&self, flow: FlowId, generation: u64) -> bool {
+        self.incoming.get(&flow).is_some_and(|i| {
+            let group = &self.groups[usize::from(i.group)];
+            let index = Self::index(group.mode, generation, i.received);
+            generation >= group.packets() || self.takes(flow, i, index)
+        })
+    }
+
+    fn takes(&self, flow: FlowId, incoming: &Incoming, index: u64) -> bool {
+        incoming.consumers.iter().all(|c| self.buffer(*c).has_room(index))
+            && self.spools.get(&flow).is_none_or(Spool::has_room)
+    }
+
+    fn symbol_length(&self, group: &Group, generation: u64) -> usize {
+        let (Some(piece), 0) = (group.map.piece(generation), group.flush) else { return self.symbol_bytes };
+        let symbols = if group.mode == Mode::Coded { group.streams as u64 } else { 1 };
+        piece.len().div_ceil(symbols) as usize
+    }
+
+    /// Takes in a packet of `flow`.
+    ///
+    /// Errors: [`AcceptError::Full`] gives the packet back; all others mean that the peer broke the protocol.
+    pub fn accept(&mut self, flow: FlowId, packet: Packet<S>) -> Result<(), AcceptError<S>> {
+        let Some(incoming) = self.incoming.get(&flow) else { return Err(AcceptError::UnknownFlow(flow)) };
+        let group = &self.groups[usize::from(incoming.group)];
+        let limit = group.packets();
+        if packet.generation >= limit {
+            return Err(AcceptError::Generation { generation: packet.generation, limit });
+        }
+        let want = self.symbol_length(group, packet.generation);
+        if packet.symbol.len() != want {
+            return Err(AcceptError::Length { want, got: packet.symbol.len() });
+        }
+        // A routed flow that says nothing of its end still has no more than every chunk to carry.
+        if incoming.received >= incoming.total.unwrap_or(limit) {
+            return Err(AcceptError::AfterEnd);
+        }
+        let index = Self::index(group.mode, packet.generation, incoming.received);
+        if incoming.consumers.iter().any(|c| self.buffer(*c).holds(index)) {
+            return Err(AcceptError::Generation { generation: packet.generation, limit });
+        }
+        if !self.takes(flow, incoming, index) {
+            return Err(AcceptError::Full(packet));
+        }
+        let incoming = self.incoming.get_mut(&flow).expect("looked up above");
+        incoming.received += 1;
+        let consumers = std::mem::take(&mut incoming.consumers);
+        if let Some(spool) = self.spools.get_mut(&flow) {
+            spool.insert(packet.clone());
+        }
+        self.deliver(&consumers, index, packet);
+        let incoming = self.incoming.get_mut(&flow).expect("looked up above");
+        incoming.consumers = consumers;
+        if incoming.total == Some(incoming.received) {
+            self.check_sinks();
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, consumers: &[Consumer], index: u64, packet: Packet<S>) {
+        for consumer in consumers {
+            let buffer = match *consumer {
+                Consumer::Link { link, term } => self.links[link].receive_mut(term),
+                Consumer::Sink { sink, input } => &mut self.sinks[sink].inputs[input],
+            };
+            buffer.insert(index, packet.clone());
+        }
+        self.stirred = true;
+    }
+
+    /// Takes in the end of `flow`, which its sender says had `packets` packets.
+    ///
+    /// Errors: an unknown flow, or a count that the packets so far, or an earlier end, contradict.
+    pub fn accept_end(&mut self, flow: FlowId, packets: u64) -> Result<(), AcceptError<S>> {
+        let Some(incoming) = self.incoming.get_mut(&flow) else { return Err(AcceptError::UnknownFlow(flow)) };
+        if incoming.total.is_some_and(|t| t != packets) || incoming.received > packets {
+            return Err(AcceptError::AfterEnd);
+        }
+        let group = &mut self.groups[usize::from(incoming.group)];
+        if group.mode == Mode::Coded {
+            let all = group.map.pieces() + group.flush;
+            // Flows that are coded together end together, all with the same count.
+            let (least, most) = match group.packets {
+                Some(packets) => (packets, packets),
+                None if group.filled => (group.flush, all),
+                None => (all, all),
+            };
+            if !(least..=most).contains(&packets) {
+                return Err(AcceptError::AfterEnd);
+            }
+            group.packets = Some(packets);
+        }
+        incoming.total = Some(packets);
+        let consumers = incoming.consumers.clone();
+        self.set_totals(&consumers, packets);
+        for link in self.spools.get_mut(&flow).into_iter().flat_map(|s| s.set_total(packets)) {
+            self.links[link].set_total(packets);
+        }
+        self.check_sinks();
+        Ok(())
+    }
+
+    fn set_totals(&mut self, consumers: &[Consumer], packets: u64) {
+        for consumer in consumers {
+            match *consumer {
+                Consumer::Link { link, .. } => self.links[link].set_total(packets),
+                Consumer::Sink { sink, .. } => {
+                    let group = &self.groups[usize::from(self.sinks[sink].group)];
+                    if group.mode == Mode::Coded {
+                        self.sinks[sink].set_end(packets - group.flush);
+                    }
+                }
+            }
+        }
+    }
+
+    /// True once all packets of `flow` are here.
+    pub fn has_ended(&self, flow: FlowId) -> bool {
+        self.incoming.get(&flow).is_some_and(|i| i.total == Some(i.received))
+    }
+
+    /// A sink is done when the file is whole or its flows have ended; one that fills, when those that it fills are done: all
+    /// that it brings they would bring too.
+    fn check_sinks(&mut self) {
+        let whole = self.wanted_bytes == Some(self.verified_bytes);
+        let fills = |s: &Sink<S>| self.groups[usize::from(s.group)].fills.is_some();
+        for (number, sink) in self.sinks.iter_mut().enumerate().filter(|(_, s)| !fills(s)) {
+            let ended = self
+                .incoming
+                .values()
+                .filter(|i| {
+                    i.consumers.iter().any(|c| matches!(c, Consumer::Sink { sink, .. } if *sink == number))
+                })
+                .all(|i| i.total == Some(i.received));
+            if sink.poll_done(whole || sink.is_drained(ended)) {
+                self.events.push_back(Event::SinkDone { sink: number });
+            }
+        }
+        let all = self.sinks.iter().filter(|s| !fills(s)).all(Sink::is_done);
+        for (number, sink) in self.sinks.iter_mut().enumerate().filter(|(_, s)| fills(s)) {
+            if sink.poll_done(all) {
+                self.events.push_back(Event::SinkDone { sink: number });
+            }
+        }
+    }
+
+    /// How many packets of `flow`, from the first on, are at every destination behind this site. Only of flows that fill.
+    pub fn confirmed(&self, flow: FlowId) -> u64 {
+        let consumers = self.incoming.get(&flow).map_or(&[][..], |i| &i.consumers);
+        self.least_confirmed(consumers)
+    }
+
+    fn least_confirmed(&self, consumers: &[Consumer]) -> u64 {
+        let confirmed = consumers.iter().map(|c| match *c {
+            Consumer::Link { link, .. } => self.links[link].confirmed(),
+            Consumer::Sink { sink, input } => self.sinks[sink].confirmed(input),
+        });
+        confirmed.min().unwrap_or(0)
+    }
+
+    /// Takes in what the next site says is [`confirmed`](Self::confirmed) of `flow`, which leaves from here.
+    ///
+    /// Errors: an unknown flow, or more packets than were sent.
+    pub fn confirm(&mut self, flow: FlowId, packets: u64) -> Result<(), AcceptError<S>> {
+        let Some(&link) = self.link_of.get(&flow) else { return Err(AcceptError::UnknownFlow(flow)) };
+        if !self.links[link].confirm(packets) {
+            return Err(AcceptError::Confirmed { packets });
+        }
+        self.stirred = true;
+        let is_link = |c: &Consumer| matches!(c, Consumer::Link { link: l, .. } if *l == link);
+        let fed = self.sources.iter().find_map(|(group, source)| {
+            let stream = source.consumers.iter().position(|consumers| consumers.iter().any(is_link))?;
+            Some((*group, stream))
+        });
+        if let Some((group, stream)) = fed {
+            let packets = self.least_confirmed(&self.sources[&group].consumers[stream]);
+            self.sources.get_mut(&group).expect("found above").group.confirm(stream, packets);
+        }
+        Ok(())
+    }
+
+    /// What the source should supply next for `group`: the bytes of the file, while there is room for them.
+    pub fn wanted(&self, group: u16) -> Option<ByteRange> {
+        let (number, _) = self.choice(group)?;
+        self.sources[&group].group.map.piece(number)
+    }
+
+    /// What is supplied next: the generation, or the chunk and the stream that it goes on.
+    fn choice(&self, group: u16) -> Option<(u64, usize)> {
+        let source = self.sources.get(&group).filter(|_| self.has_work(group))?;
+        if source.group.mode == Mode::Coded {
+            return self.streams_have_room(source, source.group.next).then_some((source.group.next, 0));
+        }
+        if let Some(filling) = &source.group.filling
+            && self.have_met(filling.group, &source.group)
+        {
+            let stream = self.roomiest_stream(source, |s| source.group.again(s).is_some())?;
+            return Some((source.group.again(stream)?, stream));
+        }
+        let stream = self.roomiest_stream(source, |_| true)?;
+        Some((source.group.upcoming()?, stream))
+    }
+
+    /// True once all that `fill` could send of `filled`'s data, one of both has sent.
+    fn have_met(&self, filled: u16, fill: &SourceGroup) -> bool {
+        match (self.sources[&filled].group.upcoming_byte(), fill.upcoming_byte()) {
+            (Some(front), Some(back)) => front > back,
+            _ => true,
+        }
+    }
+
+    /// True while the source has work left in `group`; once false, it stays so.
+    ///
+    /// A filled group goes on to where all destinations have confirmed the rest; a group that fills it to where the two
+    /// meet, and then until all that it sent is confirmed.
+    pub fn has_work(&self, group: u16) -> bool {
+        let source = self.sources.get(&group).map(|s| &s.group);
+        let Some(source @ SourceGroup { end: None, map, next, filling, .. }) = source else { return false };
+        let Some(filling) = filling else {
+            if !self.groups[usize::from(group)].filled {
+                return *next < map.pieces();
+            }
+            let fill = self.sources.values().map(|s| &s.group);
+            let fill = fill.filter(|s| s.filling.as_ref().is_some_and(|f| f.group == group));
+            let needed = fill.map(SourceGroup::confirmed_from).max().unwrap_or(u64::MAX);
+            return *next < map.begun_before(needed);
+        };
+        let is_over = self.sources[&filling.group].group.end.is_some();
+        !is_over && (source.has_open() || !self.have_met(filling.group, source))
+    }
+
+    /// All pieces of `group`'s work. The source takes them in order, except of a group that fills another.
+    pub fn work_map(&self, group: u16) -> Option<&WorkMap> {
+        self.groups.get(usize::from(group)).map(|g| &g.map)
+    }
+
+    fn streams_have_room(&self, source: &Source, generation: u64) -> bool {
+        source.consumers.iter().flatten().all(|c| self.buffer(*c).has_room(generation))
+    }
+
+    /// The routed stream, of those that `may`, with most free slots on its worst branch; among equals the one that has
+    /// carried least.
+    fn roomiest_stream(&self, source: &Source, may: impl Fn(usize) -> bool) -> Option<usize> {
+        (0..source.consumers.len())
+            .filter(|s| {
+                let sent = source.group.sent[*s];
+                !source.consumers[*s].is_empty()
+                    && source.group.may_send(*s)
+                    && may(*s)
+                    && source.consumers[*s].iter().all(|c| self.buffer(*c).has_room(sent))
+            })
+            .max_by_key(|s| {
+                let free = source.consumers[*s].iter().map(|c| match *c {
+                    Consumer::Link { link, term } => {
+                        self.links[link].receive(term).free() + self.links[link].transmit_free()
+                    }
+                    Consumer::Sink { sink, input } => self.sinks[sink].inputs[input].free(),
+                });
+                (free.min(), std::cmp::Reverse(source.group.sent[*s]), std::cmp::Reverse(*s))
+            })
+    }
+
+    /// Hands in what [`Site::wanted`] asked for: the piece cut into its symbols (one for a routed group), each of the
+    /// same length, the last padded with zeros; and the hash of its plain bytes.
+    ///
+    /// Panics: if nothing is wanted, or the number or lengths of the symbols are wrong. Both are the driver's own doing.
+    pub fn supply(&mut self, group: u16, symbols: Vec<S>, hash: GenerationHash) {
+        let (generation, stream) = self.choice(group).expect("the driver supplies only what is wanted");
+        let source = &self.sources[&group];
+        let want = self.symbol_length(&self.groups[usize::from(group)], generation);
+        assert!(symbols.iter().all(|s| s.len() == want), "symbols of a generation have {want} bytes");
+        match source.group.mode {
+            Mode::Coded => {
+                assert_eq!(symbols.len(), source.consumers.len(), "one symbol for each stream");
+                self.supply_generation(group, symbols, hash);
+            }
+            Mode::Routed => {
+                let [symbol] = <[S; 1]>::try_from(symbols).ok().expect("a chunk is one symbol");
+                let source = self.sources.get_mut(&group).expect("looked up above");
+                let index = source.group.sent[stream];
+                source.group.send(stream, generation);
+                let consumers = source.consumers[stream].clone();
+                self.deliver(&consumers, index, Packet { generation, hash, symbol });
+            }
+        }
+        self.advance_sources();
+    }
+
+    fn supply_generation(&mut self, group: u16, symbols: Vec<S>, hash: GenerationHash) {
+        let source = self.sources.get_mut(&group).expect("callers looked it up");
+        let generation = source.group.next;
+        source.group.next += 1;
+        let consumers = std::mem::take(&mut source.consumers);
+        for (stream, symbol) in symbols.into_iter().enumerate() {
+            self.deliver(&consumers[stream], generation, Packet { generation, hash, symbol });
+        }
+        self.sources.get_mut(&group).expect("callers looked it up").consumers = consumers;
+    }
+
+    /// Appends the zeros that flush a code and tells the links where their flows end.
+    fn advance_sources(&mut self) {
+        // Filled groups before those that fill them, which end with them.
+        let fills = |n: &u16| self.sources[n].group.filling.is_some();
+        let (fill, bulk): (Vec<u16>, Vec<u16>) = self.sources.keys().copied().partition(fills);
+        for number in bulk.into_iter().chain(fill) {
+            let group = &self.sources[&number].group;
+            let over = match &group.filling {
+                None => !self.has_work(number),
+                Some(filling) => self.sources[&filling.group].group.ended,
+            };
+            let group = &mut self.sources.get_mut(&number).expect("a key of the map").group;
+            if over && group.end.is_none() {
+                group.end = Some(group.next);
+            }
+            loop {
+                let source = &self.sources[&number];
+                if !source.group.must_flush() || !self.streams_have_room(source, source.group.next) {
+                    break;
+                }
+                let zeros = (0..source.consumers.len()).map(|_| S::combine(&[], self.symbol_bytes)).collect();
+                self.supply_generation(number, zeros, GenerationHash::default());
+            }
+            let source = self.sources.get_mut(&number).expect("a key of the map");
+            if source.group.end.is_none() || source.group.must_flush() || source.group.ended {
+                continue;
+            }
+            source.group.ended = true;
+            for stream in 0..source.consumers.len() {
+                let source = &self.sources[&number];
+                let packets = match source.group.mode {
+                    Mode::Coded => source.group.next,
+                    Mode::Routed => source.group.sent[stream],
+                };
+                let consumers = source.consumers[stream].clone();
+                self.set_totals(&consumers, packets);
+            }
+            self.events.push_back(Event::SourceDone { group: number });
+        }
+    }
+
+    /// The next piece of work, until `None`.
+    pub fn poll_work(&mut self) -> Option<Work<S>> {
+        if !self.stirred {
+            return None;
+        }
+        for (number, link) in self.links.iter_mut().enumerate() {
+            if let Some(job) = link.take_job(number) {
+                return Some(Work::Code(job));
+            }
+        }
+        for (number, sink) in self.sinks.iter_mut().enumerate() {
+            if let Some(job) = sink.take_job(number) {
+                return Some(Work::Decode(job));
+            }
+        }
+        self.stirred = false;
+        if !self.sources.is_empty() {
+            self.advance_sources();
+        }
+        self.stirred.then(|| self.poll_work()).flatten()
+    }
+
+    /// Takes the result of a piece of work.
+    pub fn complete(&mut self, done: Done<S>) {
+        self.stirred = true;
+        match done {
+            Done::Code { link, number, packet } => self.links[link].complete(number, packet),
+            Done::Decode(decoded) => {
+                let (sink, generation) = (decoded.sink, decoded.generation);
+                if !self.sinks[sink].complete(decoded, self.have.as_ref()) {
+                    let group = self.sinks[sink].group;
+                    self.events.push_back(Event::Corrupt { sink, group, generation });
+                }
+                self.check_sinks();
+            }
+        }
+    }
+
+    /// The next bytes to be written, until `None`.
+    pub fn poll_write(&mut self) -> Option<Write<S>> {
+        self.sinks.iter_mut().find_map(Sink::poll_write)
+    }
+
+    /// Tells the machine that a [`Write`] is in the file.
+    pub fn handle_written(&mut self, sink: usize, range: ByteRange) {
+        self.stirred = true;
+        self.sinks[sink].settle(range);
+        self.verified_bytes += match &mut self.have {
+            None => range.len(),
+            Some(have) if have.ranges().len() < HAVE_RANGES_MAX || have.touches(range) => have.insert(range),
+            // Then the ends of the flows say when all is there.
+            Some(_) => 0,
+        };
+        self.check_sinks();
+    }
+
+    /// The next packet to be put by until its flow has ended, until `None`. Where it stays is the driver's choice, but not in
+    /// memory: it may be all of the file.
+    pub fn poll_store(&mut self) -> Option<Store<S>> {
+        self.spools.values_mut().find_map(Spool::poll_store)
+    }
+
+    /// Tells the machine that a [`Store`] of `flow` is done.
+    pub fn handle_stored(&mut self, flow: FlowId) {
+        self.stirred = true;
+        self.spools.get_mut(&flow).expect("the driver stores what it was given").handle_stored();
+    }
+
+    /// The next packet to be taken back out, until `None`.
+    pub fn poll_fetch(&mut self) -> Option<Fetch> {
+        let links = &self.links;
+        let has_room = |link: usize, term: usize, index| links[link].receive(term).has_room(index);
+        self.spools.values_mut().find_map(|s| s.poll_fetch(has_room))
+    }
+
+    /// Hands in a packet that [`Site::poll_fetch`] asked for.
+    pub fn fetched(&mut self, fetch: Fetch, packet: Packet<S>) {
+        self.stirred = true;
+        self.links[fetch.link].receive_mut(fetch.term).insert(fetch.index, packet);
+    }
+
+    /// True if [`Site::produce`] would give a frame of `flow`.
+    pub fn can_produce(&self, flow: FlowId) -> bool {
+        self.link_of.get(&flow).is_some_and(|l| self.links[*l].can_produce())
+    }
+
+    /// The next frame of `flow`.
+    pub fn produce(&mut self, flow: FlowId) -> Option<Frame<S>> {
+        let frame = self.links[*self.link_of.get(&flow)?].produce();
+        self.stirred |= frame.is_some();
+        frame
+    }
+
+    /// The next event, until `None`.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Bytes of the file that this site has verified and written in this attempt.
+    pub fn verified_bytes(&self) -> u64 {
+        self.verified_bytes
+    }
+    /// True while some sink waits for the file.
+    pub fn is_sink_stalled(&self) -> bool {
+        self.sinks.iter().any(Sink::is_stalled)
+    }
+    /// True once every sink has reported that it is done.
+    pub fn are_sinks_done(&self) -> bool {
+        self.sinks.iter().all(Sink::is_done)
+    }
+    /// True once every outgoing flow has handed out its end.
+    pub fn is_sent(&self) -> bool {
+        self.links.iter().all(VirtualLink::is_done)
+    }
+    /// Bytes of symbols in all virtual buffers now; shared ones count once for each buffer.
+    pub fn live_bytes(&self) -> u64 {
+        let links = self.links.iter().map(VirtualLink::live_bytes).sum::<usize>();
+        let sinks = self.sinks.iter().map(Sink::live_bytes).sum::<usize>();
+        let spools = self.spools.values().map(Spool::live_bytes).sum::<usize>();
+        (links + sinks + spools) as u64
+    }
+    /// Flows that leave, in the order of the program.
+    pub fn outgoing(&self) -> impl Iterator<Item = FlowId> + '_ {
+        self.links.iter().map(|l| l.flow)
+    }
+}
+
+#[cfg(test)]
+mod tests;

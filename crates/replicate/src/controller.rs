@@ -1,0 +1,920 @@
+//! The controller: the coordinator, its store, and what is queued for sites and watchers, behind one lock.
+//!
+//! After every change the order is: make it durable, then let commands and events out. Where the store cannot be written,
+//! nothing goes out until it can. Leaves out: HTTP. Read [`Controller`] first.
+#![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
+
+use crate::store::{Store, Stored, Times};
+use crate::wire::EventView;
+use anabranch_graph::Topology;
+use anabranch_http::metrics::Metrics;
+use anabranch_http::store::StoreError;
+use anabranch_net::refusals::Refusals;
+use anabranch_replicate_proto::control::{Command, Report, TransferId};
+use anabranch_replicate_proto::coordinator::{
+    Answer, Coordinator, CoordinatorConfig, Event, EventKind, Outcome, PlanRequest, Planner, SubmitError,
+    Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
+};
+use anabranch_replicate_proto::plan::Plan;
+use anabranch_units::text::printable;
+use anabranch_units::{Duration, Instant, LinkId, SiteId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, oneshot, watch};
+
+/// The planner that a controller is given.
+pub struct BoxedPlanner(Box<dyn Planner + Send + Sync>);
+
+impl BoxedPlanner {
+    /// Boxes it.
+    pub fn new(planner: impl Planner + Send + Sync + 'static) -> Self {
+        Self(Box::new(planner))
+    }
+}
+
+impl Planner for BoxedPlanner {
+    fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, String> {
+        self.0.plan(request)
+    }
+    fn plan_together(&self, requests: &[PlanRequest<'_>], others: &[&Plan]) -> Vec<Result<Plan, String>> {
+        self.0.plan_together(requests, others)
+    }
+}
+
+/// Commands that may wait for one site; a site that lets more pile up counts as gone.
+const QUEUE_MAX: usize = 16_384;
+/// Events of one transfer that a watcher can catch up on.
+const LOG_MAX: usize = 512;
+/// What they take together, at most.
+const LOG_BYTES_MAX: usize = 64 << 10;
+/// How long to wait before a failed write to the store is tried again.
+const STORE_RETRY: Duration = Duration::from_secs(1);
+
+/// Work under the lock that takes longer than this excuses sites that were not heard of meanwhile.
+const LONG_WORK: Duration = Duration::from_ms(500);
+
+/// How a controller is set up.
+pub struct ControllerConfig {
+    /// The network.
+    pub topology: Topology,
+    /// Decides what transfers do on it.
+    pub planner: BoxedPlanner,
+    /// Limits and patience.
+    pub coordinator: CoordinatorConfig,
+    /// The durable store's file; made if it is not there.
+    pub store: PathBuf,
+    /// How long a site may be silent before it counts as gone.
+    pub site_grace: Duration,
+    /// After how long the clock begins anew, as [`Instant`] ends after 213 days: as soon as no transfer is under way then,
+    /// after twice as long in any case. Sites register again and transfers go on, as after a restart of the process.
+    pub clock_max: Duration,
+}
+
+impl ControllerConfig {
+    /// A controller with every setting at its default.
+    pub fn new(
+        topology: Topology,
+        planner: impl Planner + Send + Sync + 'static,
+        store: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            topology,
+            planner: BoxedPlanner::new(planner),
+            coordinator: CoordinatorConfig::default(),
+            store: store.into(),
+            site_grace: Duration::from_secs(3),
+            clock_max: Duration::from_secs(100 * 86_400),
+        }
+    }
+}
+
+/// A running controller; clones are the same one.
+#[derive(Clone)]
+pub struct Controller {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    topology: Topology,
+    site_grace: Duration,
+    clock_max: Duration,
+    state: Mutex<State>,
+    /// Wakes the driver when a deadline may have moved.
+    moved: Notify,
+    /// Wakes those who wait for one site's commands.
+    commands: Vec<Notify>,
+    /// Wakes watchers.
+    events: watch::Sender<u64>,
+    /// What is said of sites that register, which they do as often as they like.
+    notes: Refusals,
+}
+
+struct State {
+    epoch: std::time::Instant,
+    coordinator: Coordinator<BoxedPlanner>,
+    store: Store,
+    unsaved: BTreeSet<TransferId>,
+    store_error: Option<String>,
+    store_retry_at: Option<Instant>,
+    sites: Vec<SiteQueue>,
+    logs: BTreeMap<TransferId, EventLog>,
+    times: BTreeMap<TransferId, Times>,
+    counters: Counters,
+    /// Who waits for the answers to which questions.
+    asking: BTreeMap<TransferId, oneshot::Sender<Answer>>,
+}
+
+#[derive(Default)]
+struct SiteQueue {
+    session: Option<u64>,
+    queue: VecDeque<(u64, Command)>,
+    /// Tells one numbering from another, over restarts of the controller too.
+    id: u64,
+    last_number: u64,
+    acknowledged: u64,
+    last_batch: u64,
+    /// Where the site's process takes in data, for messages.
+    address: String,
+    /// Requests of the site's process so far.
+    requests: u64,
+    /// How often it was asked for a sign of life: a long poll is answered at once then.
+    calls: u64,
+    /// Long polls in flight: the site is surely there.
+    polls: usize,
+    heard_at: Option<Instant>,
+    up: bool,
+}
+
+fn queue_id() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| d.as_nanos() as u64)
+}
+
+/// The time of day, as people and their logs have it.
+fn unix_ms() -> Option<u64> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.ok().and_then(|d| u64::try_from(d.as_millis()).ok())
+}
+
+struct EventLog {
+    /// The number of the next event.
+    next: u64,
+    events: VecDeque<Logged>,
+    /// What they take, by [`event_bytes`].
+    bytes: usize,
+}
+
+/// An event that a watcher can catch up on.
+struct Logged {
+    number: u64,
+    /// The time of day.
+    at_unix_ms: Option<u64>,
+    event: Event,
+}
+
+/// What an event takes in memory: itself, its lists and its texts.
+fn event_bytes(event: &Event) -> usize {
+    let more = match &event.kind {
+        EventKind::Planned { destinations, with, .. } => size_of_val(&**destinations) + size_of_val(&**with),
+        EventKind::Progress { destinations, .. } => size_of_val(&**destinations),
+        EventKind::Stopped { reason }
+        | EventKind::Postponed { reason, .. }
+        | EventKind::Waiting { reason } => reason.len(),
+        EventKind::Verdict { verdict: Verdict::Done, .. } => 0,
+        EventKind::Verdict {
+            verdict:
+                Verdict::Failed { reason } | Verdict::Unreachable { reason } | Verdict::Integrity { reason },
+            ..
+        } => reason.len(),
+        _ => 0,
+    };
+    size_of::<Logged>() + more
+}
+
+impl EventLog {
+    /// An empty log. Its numbers are above those of every earlier one of the transfer, so that who saw the last event
+    /// before the controller was restarted sees the first after it.
+    fn new() -> Self {
+        Self { next: queue_id(), events: VecDeque::new(), bytes: 0 }
+    }
+
+    /// Adds an event. Of a full log the oldest progress goes first: the newest says more, and twice a second another comes.
+    fn push(&mut self, event: Event) {
+        self.bytes += event_bytes(&event);
+        self.events.push_back(Logged { number: self.next, at_unix_ms: unix_ms(), event });
+        self.next += 1;
+        while self.events.len() > LOG_MAX || self.bytes > LOG_BYTES_MAX && self.events.len() > 1 {
+            let mut older = self.events.range(..self.events.len() - 1);
+            let progress = older.position(|e| matches!(e.event.kind, EventKind::Progress { .. }));
+            let Some(dropped) = self.events.remove(progress.unwrap_or(0)) else { break };
+            self.bytes -= event_bytes(&dropped.event);
+        }
+    }
+}
+
+/// Counts since the start, for metrics.
+#[derive(Default)]
+struct Counters {
+    reports: u64,
+    commands: u64,
+    store_errors: u64,
+    queue_overflows: u64,
+}
+
+/// The site must register (again).
+#[derive(Debug)]
+pub(crate) struct NotRegistered;
+
+/// Another process serves the site.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) session: u64,
+    pub(crate) address: String,
+}
+
+/// How long a site's process has for a sign of life when another one wants its place: if its long poll stood until then,
+/// and if its connection was just broken.
+const SIGN_OF_LIFE: [std::time::Duration; 2] =
+    [std::time::Duration::from_secs(3), std::time::Duration::from_secs(1)];
+
+impl Controller {
+    /// Opens the store and goes on with what is in it. A [`anabranch_http::Server`] then drives it.
+    ///
+    /// Errors: a store that cannot be used, or that was written on another topology.
+    pub fn open(config: ControllerConfig) -> Result<Self, StoreError> {
+        let opened = Store::open(&config.store, &config.topology)?;
+        Self::new(config, opened)
+    }
+
+    /// The same without a file, for what only talks to it.
+    pub(crate) fn open_in_memory(config: ControllerConfig) -> Result<Self, StoreError> {
+        let opened = Store::in_memory(&config.topology)?;
+        Self::new(config, opened)
+    }
+
+    fn new(config: ControllerConfig, (store, stored): (Store, Stored)) -> Result<Self, StoreError> {
+        let sites = config.topology.sites().len();
+        let open = stored.snapshots.iter().filter(|s| s.outcome.is_none()).count();
+        if open > 0 {
+            tracing::info!("transfers of before that go on: {open}");
+        }
+        let coordinator = Coordinator::restore(
+            config.coordinator,
+            config.topology.clone(),
+            config.planner,
+            Instant::ZERO,
+            stored.next_transfer,
+            stored.snapshots,
+        )
+        .map_err(|e| StoreError::BadRecord { path: config.store.clone(), reason: e.to_string() })?
+        .with_questions_from(queue_id());
+        let state = State {
+            epoch: std::time::Instant::now(),
+            coordinator,
+            store,
+            unsaved: BTreeSet::new(),
+            store_error: None,
+            store_retry_at: None,
+            sites: (0..sites).map(|_| SiteQueue::default()).collect(),
+            logs: BTreeMap::new(),
+            times: stored.times,
+            counters: Counters::default(),
+            asking: BTreeMap::new(),
+        };
+        Ok(Self {
+            shared: Arc::new(Shared {
+                topology: config.topology,
+                site_grace: config.site_grace,
+                clock_max: config.clock_max,
+                state: Mutex::new(state),
+                moved: Notify::new(),
+                commands: (0..sites).map(|_| Notify::new()).collect(),
+                events: watch::Sender::new(0),
+                notes: Refusals::default(),
+            }),
+        })
+    }
+
+    /// Drives deadlines: the coordinator's, and those of silent sites. Never returns; drop it to stop.
+    pub(crate) async fn run(&self) {
+        loop {
+            let wait = {
+                let mut state = self.lock();
+                self.renew_clock(&mut state);
+                let now = state.now();
+                self.handle_deadlines(&mut state, now);
+                self.next_deadline(&state).saturating_since(state.now())
+            };
+            let moved = self.shared.moved.notified();
+            // A millisecond more: timers fire early by their rounding, and would spin.
+            let wait = wait.to_std() + std::time::Duration::from_millis(1);
+            let _ = tokio::time::timeout(wait, moved).await;
+        }
+    }
+
+    /// The network.
+    pub fn topology(&self) -> &Topology {
+        &self.shared.topology
+    }
+
+    /// What is said of sites that register.
+    pub(crate) fn notes(&self) -> &Refusals {
+        &self.shared.notes
+    }
+
+    /// Takes a transfer on; it is durable when this returns.
+    ///
+    /// Errors: see [`SubmitError`].
+    pub fn submit(&self, request: TransferRequest) -> Result<TransferId, SubmitError> {
+        self.change(|state, now| state.coordinator.submit(now, request))
+    }
+
+    /// Takes a transfer on, unless one that is under way does the same already.
+    ///
+    /// Errors: see [`SubmitError`].
+    pub fn submit_or_attach(&self, request: TransferRequest) -> Result<Submitted, SubmitError> {
+        self.change(|state, now| state.coordinator.submit_or_attach(now, request))
+    }
+
+    /// Asks the source of a request for its file, without beginning anything. Dropped, it asks no more.
+    ///
+    /// Errors: see [`SubmitError`].
+    pub async fn ask_source(&self, request: TransferRequest) -> Result<Answer, SubmitError> {
+        let (sender, answer) = oneshot::channel();
+        let id = self.change(|state, now| {
+            let id = state.coordinator.ask_source(now, request)?;
+            state.asking.insert(id, sender);
+            Ok(id)
+        })?;
+        let _asking = Asking { controller: self, id };
+        Ok(answer.await.unwrap_or_else(|_| Err("the controller ends: ask again".to_owned())))
+    }
+
+    /// Gives a transfer up; false if there is none under way.
+    pub fn cancel(&self, id: TransferId) -> bool {
+        self.change(|state, now| state.coordinator.cancel(now, id))
+    }
+
+    /// How a transfer stands.
+    pub fn status(&self, id: TransferId) -> Option<TransferStatus> {
+        self.lock().coordinator.status(id)
+    }
+
+    /// How the first transfer after `id` that is remembered stands.
+    pub fn status_after(&self, id: TransferId) -> Option<TransferStatus> {
+        let state = self.lock();
+        state.coordinator.status(state.coordinator.next_after(id)?)
+    }
+
+    /// The plan of a transfer's present or last attempt, since the controller's start.
+    pub fn plan(&self, id: TransferId) -> Option<Plan> {
+        self.lock().coordinator.plan(id).cloned()
+    }
+
+    /// The plan of the attempt that served the most destinations, since the controller's start.
+    pub fn widest_plan(&self, id: TransferId) -> Option<Plan> {
+        self.lock().coordinator.widest_plan(id).cloned()
+    }
+
+    /// When a transfer was accepted, and when it ended.
+    pub fn times(&self, id: TransferId) -> Times {
+        self.lock().times.get(&id).copied().unwrap_or_default()
+    }
+
+    /// Whether a site is registered and answers.
+    pub fn is_up(&self, site: SiteId) -> bool {
+        self.lock().coordinator.is_up(site)
+    }
+
+    /// What is wrong with the controller, if anything: the store cannot be written.
+    pub fn trouble(&self) -> Option<String> {
+        self.lock().store_error.clone()
+    }
+
+    /// Notes that a site's process is there, unless another one of the same site is and goes on answering: then that
+    /// one's, after at most 3 s. With `take_over` the new one takes its place in any case.
+    pub(crate) async fn register(
+        &self,
+        site: SiteId,
+        session: u64,
+        addresses: Vec<(LinkId, String)>,
+        take_over: bool,
+    ) -> Result<(u64, u64), Taken> {
+        if !take_over && let Some(other) = self.answers_still(site, session).await {
+            return Err(other);
+        }
+        let name = self.shared.topology.site(site).name.clone();
+        Ok(self.change(|state, now| {
+            let queue = &mut state.sites[site.index()];
+            let address = addresses.first().map_or_else(|| "-".to_owned(), |(_, a)| a.clone());
+            if queue.session != Some(session) {
+                if queue.up {
+                    tracing::warn!(
+                        site = name,
+                        "another relay takes the place of the one at {}",
+                        queue.address
+                    );
+                }
+                *queue = SiteQueue {
+                    session: Some(session),
+                    polls: queue.polls,
+                    id: queue_id(),
+                    ..SiteQueue::default()
+                };
+            }
+            if !queue.up {
+                tracing::info!(site = name, data_at = address, "site is up");
+            }
+            queue.address = address;
+            queue.heard_at = Some(now);
+            queue.up = true;
+            let after = (queue.acknowledged, queue.id);
+            state.coordinator.handle_site_up(now, site, session, addresses);
+            after
+        }))
+    }
+
+    /// The site's process of another session, if there is one that gives a sign of life.
+    async fn answers_still(&self, site: SiteId, session: u64) -> Option<Taken> {
+        let (requests, mut left) = {
+            let mut state = self.lock();
+            let queue = &mut state.sites[site.index()];
+            if !queue.up || queue.session.is_none_or(|other| other == session) {
+                return None;
+            }
+            queue.calls += 1;
+            let wait = SIGN_OF_LIFE[usize::from(queue.polls == 0)];
+            (queue.requests, wait)
+        };
+        self.shared.commands[site.index()].notify_waiters();
+        const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
+        while !left.is_zero() {
+            tokio::time::sleep(LOOK_EVERY).await;
+            left = left.saturating_sub(LOOK_EVERY);
+            let state = self.lock();
+            let queue = &state.sites[site.index()];
+            if !queue.up || queue.session.is_none_or(|other| other == session) {
+                return None;
+            }
+            if queue.requests != requests {
+                let (session, address) = (queue.session.unwrap_or_default(), queue.address.clone());
+                return Some(Taken { session, address });
+            }
+        }
+        None
+    }
+
+    pub(crate) fn reports(
+        &self,
+        site: SiteId,
+        session: u64,
+        batch: u64,
+        reports: Vec<Report>,
+    ) -> Result<(), NotRegistered> {
+        self.change(|state, now| {
+            let queue = state.hear(now, site, session)?;
+            queue.requests += 1;
+            if batch <= queue.last_batch {
+                return Ok(());
+            }
+            queue.last_batch = batch;
+            for report in reports {
+                state.counters.reports += 1;
+                state.coordinator.handle_report(now, site, report);
+            }
+            Ok(())
+        })
+    }
+
+    /// Commands after `after`, as soon as there are any, at most `wait` from now.
+    pub(crate) async fn commands(
+        &self,
+        site: SiteId,
+        session: u64,
+        after: u64,
+        wait: std::time::Duration,
+    ) -> Result<Vec<(u64, Command)>, NotRegistered> {
+        let end = tokio::time::Instant::now() + wait;
+        let _guard = PollGuard::new(self, site);
+        let mut calls = None;
+        loop {
+            let notified = self.shared.commands[site.index()].notified();
+            {
+                let mut state = self.lock();
+                let now = state.now();
+                if calls.is_some_and(|calls| state.sites[site.index()].calls != calls) {
+                    // The next request is the sign of life.
+                    return Ok(Vec::new());
+                }
+                let queue = state.hear(now, site, session)?;
+                queue.requests += u64::from(calls.is_none());
+                calls = Some(queue.calls);
+                queue.acknowledged = queue.acknowledged.max(after.min(queue.last_number));
+                let acknowledged = queue.acknowledged;
+                queue.queue.retain(|(number, _)| *number > acknowledged);
+                if !queue.queue.is_empty() {
+                    // Enough for one reply; the rest follows.
+                    return Ok(queue.queue.iter().take(256).cloned().collect());
+                }
+            }
+            if tokio::time::timeout_at(end, notified).await.is_err() {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    /// Events of a transfer from number `from` on, the number that follows them, and whether the transfer is over.
+    pub(crate) fn events_from(&self, id: TransferId, from: u64) -> (Vec<(u64, EventView)>, bool) {
+        let state = self.lock();
+        let name = |site: SiteId| self.shared.topology.site(site).name.clone();
+        let view = |logged: &Logged| EventView {
+            event: logged.event.clone().map_sites(name),
+            at_unix_ms: logged.at_unix_ms,
+        };
+        let over = state.coordinator.status(id).is_none_or(|s| s.outcome.is_some());
+        let events = state.logs.get(&id).map_or_else(Vec::new, |log| {
+            log.events.iter().filter(|e| e.number >= from).map(|e| (e.number, view(e))).collect()
+        });
+        (events, over)
+    }
+
+    pub(crate) fn watch_events(&self) -> watch::Receiver<u64> {
+        self.shared.events.subscribe()
+    }
+
+    /// Metrics in Prometheus' text format.
+    pub(crate) fn metrics(&self) -> String {
+        let state = self.lock();
+        let mut text = Metrics::default();
+        let up: Vec<_> = self
+            .shared
+            .topology
+            .site_ids()
+            .map(|s| {
+                let name = anabranch_http::metrics::quoted(&self.shared.topology.site(s).name);
+                (format!("{{site=\"{name}\"}}"), u64::from(state.coordinator.is_up(s)))
+            })
+            .collect();
+        text.metric("site_up", "gauge", "Whether the site is registered and answers.", &up);
+        let statuses: Vec<_> =
+            state.coordinator.transfer_ids().filter_map(|id| state.coordinator.status(id)).collect();
+        let over = statuses.iter().filter(|s| s.outcome.is_some()).count() as u64;
+        let counts = [
+            ("{state=\"open\"}".to_owned(), statuses.len() as u64 - over),
+            ("{state=\"over\"}".to_owned(), over),
+        ];
+        text.metric("transfers", "gauge", "Transfers that are remembered.", &counts);
+        let verified: Vec<_> = statuses
+            .iter()
+            .filter(|s| s.outcome.is_none())
+            .map(|s| {
+                let bytes: u64 = s.destinations.iter().map(|d| d.verified_bytes).sum();
+                (format!("{{transfer=\"{}\"}}", s.id), bytes)
+            })
+            .collect();
+        text.metric(
+            "transfer_verified_bytes",
+            "gauge",
+            "Bytes verified at all destinations, of open transfers.",
+            &verified,
+        );
+        let queued: u64 = state.sites.iter().map(|s| s.queue.len() as u64).sum();
+        text.metric(
+            "commands_queued",
+            "gauge",
+            "Commands that sites have not acknowledged.",
+            &Metrics::plain(queued),
+        );
+        text.metric("commands_total", "counter", "Commands given.", &Metrics::plain(state.counters.commands));
+        text.metric("reports_total", "counter", "Reports taken.", &Metrics::plain(state.counters.reports));
+        text.metric(
+            "store_errors_total",
+            "counter",
+            "Failed writes to the store.",
+            &Metrics::plain(state.counters.store_errors),
+        );
+        text.metric(
+            "queue_overflows_total",
+            "counter",
+            "Sites dropped for not taking commands.",
+            &Metrics::plain(state.counters.queue_overflows),
+        );
+        text.metric(
+            "events_dropped_total",
+            "counter",
+            "Events that nobody took in time.",
+            &Metrics::plain(state.coordinator.events_dropped()),
+        );
+        text.text()
+    }
+
+    /// Begins the clock anew if it has run for long enough.
+    fn renew_clock(&self, state: &mut State) {
+        let open = |s: &State| {
+            let mut all = s.coordinator.transfer_ids().filter_map(|id| s.coordinator.status(id));
+            all.any(|s| s.outcome.is_none())
+        };
+        let (may, must) = self.clock_ends();
+        if state.now() < may || state.now() < must && open(state) {
+            return;
+        }
+        tracing::info!("the clock begins anew: sites register again");
+        state.epoch = std::time::Instant::now();
+        state.coordinator.restart(state.now());
+        state.store_retry_at = state.store_retry_at.map(|_| Instant::ZERO);
+        for (queue, commands) in state.sites.iter_mut().zip(&self.shared.commands) {
+            *queue = SiteQueue { polls: queue.polls, ..SiteQueue::default() };
+            commands.notify_waiters();
+        }
+    }
+
+    /// When the clock may begin anew, and when it must.
+    fn clock_ends(&self) -> (Instant, Instant) {
+        let may = Instant::ZERO + self.shared.clock_max;
+        (may, may + self.shared.clock_max)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock is a bug that the panic's own message tells of; the state's tables stay valid.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, and lets out what follows from it.
+    fn change<T>(&self, f: impl FnOnce(&mut State, Instant) -> T) -> T {
+        let mut state = self.lock();
+        let now = state.now();
+        let result = f(&mut state, now);
+        self.drain(&mut state, now);
+        self.excuse(&mut state, now);
+        drop(state);
+        self.shared.moved.notify_one();
+        result
+    }
+
+    /// While the lock was held for long (a hard plan, a slow disk) nobody could be heard: silence then counts for nothing.
+    fn excuse(&self, state: &mut State, began: Instant) {
+        let now = state.now();
+        if now.saturating_since(began) > LONG_WORK {
+            for queue in state.sites.iter_mut().filter(|q| q.up) {
+                queue.heard_at = Some(now);
+            }
+        }
+    }
+
+    fn drain(&self, state: &mut State, now: Instant) {
+        while let Some(id) = state.coordinator.poll_changed() {
+            state.unsaved.insert(id);
+        }
+        if !state.unsaved.is_empty() {
+            if state.store_retry_at.is_some_and(|t| now < t) {
+                return;
+            }
+            let changes: Vec<_> =
+                state.unsaved.iter().map(|&id| (id, state.coordinator.snapshot(id))).collect();
+            state.note_times(&changes);
+            let changes: Vec<_> = changes
+                .into_iter()
+                .map(|(id, snapshot)| {
+                    (id, snapshot.map(|s| (s, state.times.get(&id).copied().unwrap_or_default())))
+                })
+                .collect();
+            if let Err(error) = state.store.save(state.coordinator.next_transfer(), &changes) {
+                tracing::error!("{error}");
+                state.counters.store_errors += 1;
+                state.store_error = Some(error.to_string());
+                state.store_retry_at = Some(now + STORE_RETRY);
+                return;
+            }
+            for (id, snapshot) in &changes {
+                if snapshot.is_none() {
+                    state.logs.remove(id);
+                }
+            }
+            state.unsaved.clear();
+            state.store_error = None;
+            state.store_retry_at = None;
+        }
+        while let Some((site, command)) = state.coordinator.poll_command() {
+            let queue = &mut state.sites[site.index()];
+            if queue.queue.len() >= QUEUE_MAX {
+                // Forces the site to register anew, with an empty queue.
+                state.counters.queue_overflows += 1;
+                *queue =
+                    SiteQueue { polls: queue.polls, heard_at: Some(now), up: true, ..SiteQueue::default() };
+                continue;
+            }
+            queue.last_number += 1;
+            queue.queue.push_back((queue.last_number, command));
+            state.counters.commands += 1;
+            self.shared.commands[site.index()].notify_waiters();
+        }
+        while let Some((id, answer)) = state.coordinator.poll_answer() {
+            // Whoever asked may have gone.
+            let _ = state.asking.remove(&id).map(|waiting| waiting.send(answer));
+        }
+        let mut news = false;
+        while let Some(event) = state.coordinator.poll_event() {
+            news = true;
+            self.note(state, &event);
+            state.logs.entry(event.transfer).or_insert_with(EventLog::new).push(event);
+        }
+        if news {
+            self.shared.events.send_modify(|n| *n += 1);
+        }
+    }
+
+    /// A line for the log: what becomes of a transfer and of its destinations; how its attempts go is for who looks closer.
+    fn note(&self, state: &State, event: &Event) {
+        let name = |site: SiteId| self.shared.topology.site(site).name.clone();
+        let (transfer, attempt) = (event.transfer.0, event.attempt);
+        let mut line = event.kind.in_words(&|site: &SiteId| name(*site));
+        if event.kind == EventKind::Submitted
+            && let Some(TransferStatus { request, .. }) = state.coordinator.status(event.transfer)
+        {
+            let to: Vec<_> = request.destinations.iter().map(|d| name(d.site)).collect();
+            let (path, from) = (&request.source_path, name(request.source));
+            line = format!("begins: {path} from {from} to {}", to.join(", "));
+        }
+        let line = printable(&line);
+        match &event.kind {
+            EventKind::Submitted
+            | EventKind::Waiting { .. }
+            | EventKind::Verdict { verdict: Verdict::Done, .. }
+            | EventKind::Finished { outcome: Outcome::Done | Outcome::Cancelled } => {
+                tracing::info!(transfer, "{line}");
+            }
+            EventKind::Corrupt { .. }
+            | EventKind::Suspected { .. }
+            | EventKind::Postponed { .. }
+            | EventKind::Verdict { .. }
+            | EventKind::Finished { .. } => tracing::warn!(transfer, "{line}"),
+            _ => tracing::debug!(transfer, attempt, "{line}"),
+        }
+    }
+
+    fn handle_deadlines(&self, state: &mut State, now: Instant) {
+        for i in 0..state.sites.len() {
+            let queue = &mut state.sites[i];
+            if self.silent_at(queue).is_some_and(|t| now >= t) {
+                queue.up = false;
+                let site = &self.shared.topology.site(SiteId(i as u16)).name;
+                tracing::warn!(
+                    site,
+                    "site is away: nothing was heard of it for {}",
+                    self.shared.site_grace.in_words()
+                );
+                state.coordinator.handle_site_down(now, SiteId(i as u16));
+            }
+        }
+        if state.coordinator.poll_timeout().is_some_and(|t| now >= t) {
+            state.coordinator.handle_timeout(now);
+        }
+        self.drain(state, now);
+        self.excuse(state, now);
+    }
+
+    /// When the site counts as gone unless it is heard of.
+    fn silent_at(&self, queue: &SiteQueue) -> Option<Instant> {
+        let heard_at = queue.heard_at.filter(|_| queue.up && queue.polls == 0)?;
+        Some(heard_at + self.shared.site_grace)
+    }
+
+    fn next_deadline(&self, state: &State) -> Instant {
+        let silent = state.sites.iter().filter_map(|q| self.silent_at(q)).min();
+        // Once it may, any change leads here, the end of the last transfer too.
+        let (may, must) = self.clock_ends();
+        let clock = if state.now() < may { may } else { must };
+        let others = [silent, state.coordinator.poll_timeout(), state.store_retry_at];
+        others.into_iter().flatten().fold(clock, Instant::min)
+    }
+}
+
+impl State {
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+    }
+
+    /// Notes which transfers were accepted or ended just now.
+    fn note_times(&mut self, changes: &[(TransferId, Option<TransferSnapshot>)]) {
+        let now = unix_ms();
+        for (id, snapshot) in changes {
+            let Some(snapshot) = snapshot else {
+                self.times.remove(id);
+                continue;
+            };
+            let times = self.times.entry(*id).or_insert(Times { began_unix_ms: now, ended_unix_ms: None });
+            if snapshot.outcome.is_some() && times.ended_unix_ms.is_none() {
+                times.ended_unix_ms = now;
+            }
+        }
+    }
+
+    /// Notes that the site's present process said something.
+    fn hear(&mut self, now: Instant, site: SiteId, session: u64) -> Result<&mut SiteQueue, NotRegistered> {
+        let queue = &mut self.sites[site.index()];
+        // A site that was given up as gone registers again, so that the coordinator learns that it is back.
+        if queue.session != Some(session) || !queue.up {
+            return Err(NotRegistered);
+        }
+        queue.heard_at = Some(now);
+        Ok(queue)
+    }
+}
+
+/// Somebody waits for the answer to a question.
+struct Asking<'a> {
+    controller: &'a Controller,
+    id: TransferId,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut state = self.controller.lock();
+        state.asking.remove(&self.id);
+        state.coordinator.withdraw_question(self.id);
+    }
+}
+
+/// Counts a long poll as a sign of life for as long as its connection stands.
+struct PollGuard<'a> {
+    controller: &'a Controller,
+    site: SiteId,
+}
+
+impl<'a> PollGuard<'a> {
+    fn new(controller: &'a Controller, site: SiteId) -> Self {
+        controller.lock().sites[site.index()].polls += 1;
+        Self { controller, site }
+    }
+}
+
+impl Drop for PollGuard<'_> {
+    fn drop(&mut self) {
+        let mut state = self.controller.lock();
+        let now = state.now();
+        let queue = &mut state.sites[self.site.index()];
+        queue.polls -= 1;
+        if queue.polls == 0 && queue.heard_at.is_some() {
+            queue.heard_at = Some(now);
+        }
+        drop(state);
+        self.controller.shared.moved.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_replicate_proto::coordinator::DestinationProgress;
+
+    fn event(kind: EventKind) -> Event {
+        Event { transfer: TransferId(1), attempt: 1, kind }
+    }
+    fn progress(verified_bytes: u64) -> Event {
+        let one = DestinationProgress { site: SiteId(1), verified_bytes, rate_bps: 1 };
+        event(EventKind::Progress { length_bytes: 1 << 40, destinations: vec![one; 3] })
+    }
+    fn is_progress(logged: &&Logged) -> bool {
+        matches!(logged.event.kind, EventKind::Progress { .. })
+    }
+
+    /// #17: after four minutes the log was progress alone: who came then saw neither plan nor early verdicts.
+    #[test]
+    fn progress_pushes_nothing_else_out_of_a_log() {
+        let mut log = EventLog::new();
+        let first = log.next;
+        let verdict = |i| event(EventKind::Verdict { site: SiteId(i), verdict: Verdict::Done });
+        log.push(event(EventKind::Submitted));
+        for i in 0..40_u16 {
+            log.push(verdict(i));
+            (0..100).for_each(|n| log.push(progress(n)));
+            assert!(log.events.len() <= LOG_MAX && log.bytes <= LOG_BYTES_MAX, "{}", log.bytes);
+        }
+        assert_eq!(log.bytes, log.events.iter().map(|e| event_bytes(&e.event)).sum::<usize>());
+        let mut told: Vec<_> =
+            log.events.iter().filter(|e| !is_progress(e)).map(|e| e.event.clone()).collect();
+        assert_eq!(told.remove(0).kind, EventKind::Submitted);
+        assert_eq!(told, (0..40).map(verdict).collect::<Vec<_>>());
+        assert!(log.events.iter().filter(is_progress).count() > 100, "progress has what is left");
+        // Numbers are kept, and say where a watcher was.
+        let numbers: Vec<_> = log.events.iter().map(|e| e.number - first).collect();
+        assert!(numbers.is_sorted_by(|a, b| a < b) && numbers[1] == 1 && numbers.last() == Some(&4_040));
+    }
+
+    #[test]
+    fn the_newest_event_stays_whatever_a_log_is_full_of() {
+        let mut log = EventLog::new();
+        for i in 0..2_000 {
+            log.push(event(EventKind::Waiting { reason: format!("{i}") }));
+            assert!(log.events.len() <= LOG_MAX && log.bytes <= LOG_BYTES_MAX, "{}", log.bytes);
+        }
+        for n in 0..3 {
+            log.push(progress(n));
+            assert_eq!(log.events.back().map(|e| &e.event), Some(&progress(n)), "who watches sees it");
+            assert_eq!(log.events.iter().filter(is_progress).count(), 1);
+        }
+        log.push(event(EventKind::Waiting { reason: "x".repeat(2 * LOG_BYTES_MAX) }));
+        assert_eq!(log.events.len(), 1);
+    }
+}

@@ -1,0 +1,404 @@
+//! A runner's connections: each flow's way to the next site, and from the one before.
+//!
+//! Leaves out: who may connect (`service`), and what the frames say ([`anabranch_replicate_proto::msg`]).
+
+use super::{
+    ANSWER_TIMEOUT, CONNECT_TIMEOUT, FIRM_TIMEOUT, HEARTBEAT, HOP_TIMEOUT, Shared, digest, dscp, lock,
+    wait_for,
+};
+use anabranch_net::cause::{cause, is_firm};
+use anabranch_net::identity::{Guard, Identity};
+use anabranch_net::keys::Role;
+use anabranch_net::resolve::Resolver;
+use anabranch_net::socket::{self, TcpOptions};
+use anabranch_replicate_proto::control::{FlowSide, Outgoing, Priority, Report};
+use anabranch_replicate_proto::daemon::CONFIRM_EVERY;
+use anabranch_replicate_proto::msg::{FrameHeader, Hello, HelloReply};
+use anabranch_replicate_proto::plan::FlowId;
+use anabranch_replicate_proto::site::{AcceptError, Frame, Packet};
+use bytes::BytesMut;
+use std::io;
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
+
+/// Of all attempts, as what it bounds are the process's threads. Names are counted to the site that goes by them.
+static RESOLVER: LazyLock<Resolver> = LazyLock::new(Resolver::default);
+
+const ALIVE: u8 = 1;
+const TAKEN: u8 = 2;
+/// Followed by the number of packets, 8 bytes, big-endian.
+const CONFIRMED: u8 = 3;
+
+/// Why a flow has no connection.
+#[derive(Debug)]
+enum NoConnection {
+    /// The site could not be reached, or something else answers there.
+    Unreached(String),
+    /// The site answers, and does not take the flow.
+    NotTaken(String),
+}
+
+impl std::fmt::Display for NoConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreached(reason) | Self::NotTaken(reason) => f.write_str(reason),
+        }
+    }
+}
+impl std::error::Error for NoConnection {}
+
+impl Shared {
+    // ---- flows that leave ----
+
+    pub(super) async fn send_flow(
+        &self,
+        index: usize,
+        stripe: u16,
+        identity: &Identity,
+        waiting: &AtomicU64,
+    ) {
+        let out = &self.program.outgoing[index];
+        let stream = match self.connect(out, stripe, identity).await {
+            Ok(stream) => stream,
+            Err(NoConnection::Unreached(reason)) => {
+                return self.hop_is_lost(out, true, reason);
+            }
+            Err(NoConnection::NotTaken(reason)) => return self.hop_failed(out, reason),
+        };
+        if waiting.fetch_sub(1, Relaxed) == 1 {
+            // What the connections run on, also of an attempt that is over before the first regular report.
+            self.report(self.progress());
+            self.report(Report::Ready { run: self.program.run });
+        }
+        let mut guard = identity.guard(stream.get_ref().1);
+        let (read, write) = tokio::io::split(stream);
+        let sent = async {
+            let mut write = write;
+            self.write_frames(out, &mut write).await?;
+            write.shutdown().await
+        };
+        let result = tokio::select! {
+            alive = watch_peer(read) => alive,
+            // After the last frame the peer's word that it took it is awaited.
+            Err(error) = sent => Err(error),
+            reason = guard.withdrawn() => Err(io::Error::other(reason)),
+        };
+        if let Err(error) = result {
+            self.hop_failed(out, format!("at {}: {}", out.address, cause(&error)));
+        }
+    }
+
+    /// As [`Self::send_flow`], for a flow that fills: tries for as long as the attempt runs, and ends quietly.
+    pub(super) async fn send_fill(&self, index: usize, identity: &Identity) {
+        let out = &self.program.outgoing[index];
+        let sent = async {
+            let stream = self.connect(out, 0, identity).await.map_err(io::Error::other)?;
+            let class = TcpOptions { dscp: dscp(out.hop.priority), ..TcpOptions::default() };
+            socket::configure(stream.get_ref().0, &class)?;
+            let mut guard = identity.guard(stream.get_ref().1);
+            let (read, mut write) = tokio::io::split(stream);
+            let frames = async {
+                self.write_frames(out, &mut write).await?;
+                write.shutdown().await
+            };
+            tokio::select! {
+                over = self.watch_fill(out.flow, read) => over,
+                Err(error) = frames => Err(error),
+                reason = guard.withdrawn() => Err(io::Error::other(reason)),
+            }
+        };
+        if let Err(error) = sent.await {
+            tracing::info!(flow = out.flow.0, to = %out.to_name, "fills no more: {}", cause(&error));
+        }
+    }
+
+    /// Reads what the receiving end of a flow that fills says, to its end.
+    async fn watch_fill(&self, flow: FlowId, read: ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
+        read_confirmations(read, |packets| {
+            self.stir(|s| s.confirm(flow, packets)).map_err(|error| invalid(error.to_string()))
+        })
+        .await
+    }
+
+    /// The flow's connection, tried until the site takes it.
+    async fn connect(
+        &self,
+        out: &Outgoing,
+        stripe: u16,
+        identity: &Identity,
+    ) -> Result<TlsStream<TcpStream>, NoConnection> {
+        let mut last = None;
+        let connected = self.try_to_connect(out, stripe, identity, &mut last);
+        match tokio::time::timeout(CONNECT_TIMEOUT, connected).await {
+            Ok(result) => result,
+            Err(_) => Err(match last {
+                Some(reason) => NoConnection::Unreached(reason),
+                None => NoConnection::NotTaken(format!(
+                    "{} did not set up its part within {} s",
+                    out.to_name,
+                    CONNECT_TIMEOUT.as_secs()
+                )),
+            }),
+        }
+    }
+
+    /// `last` is why the latest try failed, where the site could not be reached.
+    async fn try_to_connect(
+        &self,
+        out: &Outgoing,
+        stripe: u16,
+        identity: &Identity,
+        last: &mut Option<String>,
+    ) -> Result<TlsStream<TcpStream>, NoConnection> {
+        let hello = Hello { run: self.program.run, flow: out.flow, stripe }.encode();
+        // The few packets of a greeting must not starve.
+        let class = if self.fills(out.group) { Priority::Bulk } else { out.hop.priority };
+        let options = TcpOptions {
+            congestion_control: out.hop.congestion_control.clone(),
+            dscp: dscp(class),
+            user_timeout: None,
+        };
+        let mut pause = Duration::from_millis(20);
+        let mut failing_since: Option<Instant> = None;
+        loop {
+            let tried = async {
+                let address = RESOLVER.resolve(&out.to_name, &out.address).await?;
+                let tcp = socket::connect(address, &options).await?;
+                *lock(&self.flows[&out.flow].congestion_control) = socket::congestion_control(&tcp).ok();
+                let mut stream = identity.connect(tcp, Role::Site, &out.to_name).await?;
+                stream.write_all(&hello).await?;
+                stream.flush().await?;
+                let reply = HelloReply::decode(stream.read_u8().await?);
+                Ok::<_, io::Error>((stream, reply))
+            };
+            match tokio::time::timeout(ANSWER_TIMEOUT, tried).await {
+                Ok(Ok((stream, Ok(HelloReply::Welcome)))) => return Ok(stream),
+                Ok(Ok((_, Ok(HelloReply::NotInstalled)))) => (*last, failing_since) = (None, None),
+                Ok(Ok((_, Ok(HelloReply::Refused)))) => {
+                    return Err(NoConnection::NotTaken(format!("{} refused it", out.to_name)));
+                }
+                Ok(Ok((_, Err(error)))) => return Err(NoConnection::NotTaken(error.to_string())),
+                Ok(Err(error)) => {
+                    let reason = explain(&error);
+                    tracing::debug!(to = %out.address, "connecting again: {reason}");
+                    let since = *failing_since.get_or_insert_with(Instant::now);
+                    if error.kind() == io::ErrorKind::InvalidData
+                        || is_firm(&error) && since.elapsed() >= FIRM_TIMEOUT
+                    {
+                        return Err(NoConnection::Unreached(reason));
+                    }
+                    *last = Some(reason);
+                }
+                Err(_) => {
+                    let within = ANSWER_TIMEOUT.as_secs();
+                    let reason = format!("no answer within {within} s: is its data port open to this site?");
+                    return Err(NoConnection::Unreached(reason));
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    async fn write_frames(
+        &self,
+        out: &Outgoing,
+        write: &mut WriteHalf<TlsStream<TcpStream>>,
+    ) -> io::Result<()> {
+        let counters = &self.flows[&out.flow];
+        let notify = &self.ready[&out.flow];
+        loop {
+            if !lock(&self.site).can_produce(out.flow) {
+                write.flush().await?;
+            }
+            let frame = wait_for(notify, || {
+                if let Some(packets) = *lock(&counters.end) {
+                    return Some(Frame::End { packets });
+                }
+                // Looking costs little, taking stirs the machine. (The lock must be free again before it does.)
+                let can = lock(&self.site).can_produce(out.flow);
+                if can { self.stir(|s| s.produce(out.flow)) } else { None }
+            })
+            .await;
+            match frame {
+                Frame::Data(mut packet) => {
+                    self.fault.spoil(out.flow, &mut packet);
+                    let length = packet.symbol.len() as u32;
+                    let digest = digest(&packet.symbol);
+                    lock(&self.digests).note(out.flow, FlowSide::Sent, packet.generation, digest);
+                    let header =
+                        FrameHeader::Data { generation: packet.generation, hash: packet.hash, length };
+                    lock(&counters.blocked).note(true, out.hop.stripes);
+                    write.write_all(&header.encode()).await?;
+                    write.write_all(&packet.symbol).await?;
+                    lock(&counters.blocked).note(false, out.hop.stripes);
+                    counters.sent_bytes.fetch_add(u64::from(length), Relaxed);
+                }
+                Frame::End { packets } => {
+                    // All stripes end, whichever took the end from the machine.
+                    *lock(&counters.end) = Some(packets);
+                    notify.notify_waiters();
+                    write.write_all(&FrameHeader::End { packets }.encode()).await?;
+                    return write.flush().await;
+                }
+            }
+        }
+    }
+
+    // ---- flows that arrive ----
+
+    pub(super) async fn receive_flow(&self, flow: FlowId, stream: TlsStream<TcpStream>, mut guard: Guard) {
+        let (mut read, mut write) = tokio::io::split(stream);
+        let from =
+            self.program.incoming.iter().find(|i| i.flow == flow).expect("attached only if it arrives here");
+        let fills = self.fills(from.group);
+        let mut beating = async || -> io::Result<()> {
+            let mut told = 0;
+            loop {
+                let confirmed = if fills { lock(&self.site).confirmed(flow) } else { told };
+                if confirmed > told {
+                    told = confirmed;
+                    write.write_u8(CONFIRMED).await?;
+                    write.write_u64(confirmed).await?;
+                } else {
+                    write.write_u8(ALIVE).await?;
+                }
+                write.flush().await?;
+                if fills {
+                    tokio::time::sleep(CONFIRM_EVERY.to_std()).await;
+                    let more = wait_for(&self.room[&flow], || {
+                        (lock(&self.site).confirmed(flow) > told).then_some(())
+                    });
+                    let _ = tokio::time::timeout(HEARTBEAT, more).await;
+                } else {
+                    tokio::time::sleep(HEARTBEAT).await;
+                }
+            }
+        };
+        let result = tokio::select! {
+            result = self.read_frames(flow, &mut read) => result,
+            result = beating() => result,
+            reason = guard.withdrawn() => Err(io::Error::other(reason)),
+        };
+        let result = match result {
+            Ok(()) => {
+                let told = async {
+                    write.write_u8(TAKEN).await?;
+                    write.shutdown().await
+                };
+                // The flow is whole here; whether the sender still hears of it is the sender's concern.
+                let _ = tokio::time::timeout(HOP_TIMEOUT, told).await;
+                return;
+            }
+            Err(error) => error,
+        };
+        if fills {
+            return tracing::info!(flow = flow.0, from = %from.from_name, "fills no more: {}", cause(&result));
+        }
+        self.hop_failed(from, cause(&result));
+    }
+
+    async fn read_frames(&self, flow: FlowId, read: &mut ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
+        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        let mut header = [0; FrameHeader::LEN];
+        loop {
+            read.read_exact(&mut header).await?;
+            let decoded = FrameHeader::decode(&header, self.program.symbol_bytes);
+            match decoded.map_err(|e| invalid(e.to_string()))? {
+                FrameHeader::Data { generation, hash, length } => {
+                    let mut symbol = BytesMut::with_capacity(length as usize);
+                    let mut limited = read.take(length.into());
+                    while symbol.len() < length as usize {
+                        if limited.read_buf(&mut symbol).await? == 0 {
+                            return Err(io::ErrorKind::UnexpectedEof.into());
+                        }
+                    }
+                    let digest = digest(&symbol);
+                    lock(&self.digests).note(flow, FlowSide::Received, generation, digest);
+                    let mut packet = Some(Packet { generation, hash, symbol: symbol.freeze() });
+                    let accepted = wait_for(&self.room[&flow], || {
+                        if !lock(&self.site).has_room(flow, generation) {
+                            return None;
+                        }
+                        match self
+                            .stir(|s| s.accept(flow, packet.take().expect("put back below if not taken")))
+                        {
+                            Err(AcceptError::Full(back)) => {
+                                packet = Some(back);
+                                None
+                            }
+                            other => Some(other.map_err(|e| e.to_string())),
+                        }
+                    });
+                    accepted.await.map_err(invalid)?;
+                }
+                FrameHeader::End { packets } => {
+                    return self.stir(|s| s.accept_end(flow, packets)).map_err(|e| invalid(e.to_string()));
+                }
+            }
+        }
+    }
+}
+
+/// Why a try to connect failed, certificates included.
+fn explain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::InvalidData => anabranch_net::tls::explain("it", error).replacen("it: ", "", 1),
+        _ => cause(error),
+    }
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// Reads what the receiving end of a flow that fills says, to its end; `confirm` takes each count of packets.
+async fn read_confirmations(
+    mut read: impl AsyncRead + Unpin,
+    mut confirm: impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<()> {
+    loop {
+        match read.read_u8().await? {
+            ALIVE => {}
+            CONFIRMED => confirm(read.read_u64().await?)?,
+            TAKEN => return Ok(()),
+            other => return Err(invalid(format!("unexpected byte {other}"))),
+        }
+    }
+}
+
+/// For the fuzz target: whether the bytes are what a receiving end may say, whose counts only grow.
+pub fn exercise_confirmations(bytes: &[u8]) -> bool {
+    let mut last = 0;
+    let read = read_confirmations(bytes, |packets| {
+        if packets < last {
+            return Err(invalid(format!("{packets} after {last}")));
+        }
+        last = packets;
+        Ok(())
+    });
+    let waker = std::task::Waker::noop();
+    let polled = std::pin::pin!(read).poll(&mut std::task::Context::from_waker(waker));
+    matches!(polled, std::task::Poll::Ready(Ok(())))
+}
+
+/// Reads what the receiving end says: that it lives, and at the end that it took everything.
+async fn watch_peer(mut read: ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
+    loop {
+        let word = tokio::time::timeout(HOP_TIMEOUT, read.read_u8()).await.map_err(|_| {
+            io::Error::new(io::ErrorKind::TimedOut, format!("silent for {} s", HOP_TIMEOUT.as_secs()))
+        })?;
+        match word? {
+            ALIVE => {}
+            TAKEN => return Ok(()),
+            other => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("unexpected byte {other}")));
+            }
+        }
+    }
+}

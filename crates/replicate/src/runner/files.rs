@@ -1,0 +1,266 @@
+//! A runner's files: the source's is read, a destination's written, and what may be passed on only whole is put by.
+//!
+//! Leaves out: what an arriving file looks like on the disk (`partial`), and what is put by (`spool`).
+
+use super::{Shared, SharedFile, SourceFile, lock, wait_for};
+use crate::spool::{Errand, Spool};
+use anabranch_disk::folder::{at, shown};
+use anabranch_pieces::{ByteRange, FileHash, GenerationHash};
+use anabranch_pieces::{FileHasher, PieceHasher};
+use anabranch_replicate_proto::control::FailureKind;
+use anabranch_replicate_proto::pace::{Pace, cost};
+use anabranch_replicate_proto::plan::Mode;
+use anabranch_replicate_proto::site::{Site, Write};
+use bytes::{Bytes, BytesMut};
+use std::io;
+use std::sync::{Arc, Weak};
+use tokio::sync::mpsc;
+
+impl Shared {
+    /// The symbols of a generation, read from the source's file.
+    pub(super) fn read_generation(&self, group: u16, generation: u64) -> Option<Vec<Bytes>> {
+        let source = self.source.as_ref()?;
+        let piece = lock(&self.site).work_map(group)?.piece(generation)?;
+        let (streams, length) = self.cutting(group);
+        Some(cut(read_piece(source, piece).ok()?.into(), streams, length))
+    }
+
+    /// Into how many symbols a piece of `group` is cut, and their length where it is fixed.
+    fn cutting(&self, group: u16) -> (usize, Option<usize>) {
+        let g = &self.program.groups[usize::from(group)];
+        let streams = if g.mode == Mode::Coded { usize::from(g.streams) } else { 1 };
+        (streams, (g.flush > 0).then_some(self.program.symbol_bytes as usize))
+    }
+
+    /// Feeds a group that fills another, as long as it has work.
+    pub(super) async fn supply_fill(self: &Arc<Self>, group: u16) {
+        loop {
+            let wanted = wait_for(&self.supply, || {
+                let site = lock(&self.site);
+                let over = !site.has_work(group);
+                let wanted = site.wanted(group);
+                (over || wanted.is_some()).then_some(wanted)
+            });
+            let Some(range) = wanted.await else { return };
+            let shared = Arc::clone(self);
+            let read =
+                tokio::task::spawn_blocking(move || shared.source.as_ref().map(|s| read_piece(s, range)));
+            let bytes = match read.await {
+                Ok(Some(Ok(bytes))) => bytes,
+                Ok(Some(Err(error))) => return self.fail(FailureKind::Unreadable, error.to_string()),
+                // Without a source there is nothing to feed; without an answer the runtime ends.
+                Ok(None) | Err(_) => return,
+            };
+            let mut hasher = PieceHasher::new(range);
+            hasher.update(&bytes);
+            let hash = hasher.finish().expect("the whole piece was read").hash;
+            // A confirmation may have come in between.
+            self.stir(|s| {
+                if s.wanted(group) == Some(range) {
+                    s.supply(group, vec![bytes.into()], hash);
+                }
+            });
+        }
+    }
+
+    /// Feeds a group to its end, and says the hash of the file if it read all of it.
+    ///
+    /// Errors: the file cannot be read, which was reported.
+    pub(super) async fn supply_group(
+        self: &Arc<Self>,
+        group: u16,
+        pace: &tokio::sync::Mutex<Option<Pace>>,
+    ) -> Result<Option<FileHash>, ()> {
+        let (pieces_out, mut pieces) = mpsc::channel(2);
+        let program = &self.program;
+        let map = lock(&self.site).work_map(group).cloned();
+        let Some(map) = map else { return Ok(None) };
+        let alone = program.groups.iter().filter(|g| g.fills.is_none()).count() == 1;
+        let whole = (alone && map.pieces() > 0 || program.length == 0)
+            && (0..map.pieces()).filter_map(|i| map.piece(i)).map(ByteRange::len).sum::<u64>()
+                == program.length;
+        let length = program.length;
+        let shared = Arc::clone(self);
+        tokio::task::spawn_blocking(move || {
+            let source = shared.source.as_ref();
+            source.map(|source| read_pieces(source, length, &map, whole, &pieces_out))
+        });
+        let (streams, fixed) = self.cutting(group);
+        let mut hash = None;
+        let mut over = false;
+        while let Some(piece) = pieces.recv().await {
+            let (bytes, generation_hash) = match piece {
+                Ok(Piece::Data(bytes, generation_hash)) => (bytes, generation_hash),
+                Ok(Piece::Whole(found)) => {
+                    hash = Some(found);
+                    continue;
+                }
+                Err(reason) => {
+                    self.fail(FailureKind::Unreadable, reason);
+                    return Err(());
+                }
+            };
+            if over {
+                continue;
+            }
+            // One at a time, whichever group's.
+            if let Some(pace) = &mut *pace.lock().await {
+                let due = pace.due().saturating_since(anabranch_units::Instant::ZERO);
+                tokio::time::sleep_until((self.begun + due.to_std()).into()).await;
+                let now = anabranch_units::Duration::from_std(self.begun.elapsed());
+                pace.spend(anabranch_units::Instant::ZERO + now, cost(program, group, bytes.len() as u64));
+            }
+            let mut symbols = Some(cut(bytes, streams, fixed));
+            let supplied = wait_for(&self.supply, || {
+                let site = lock(&self.site);
+                if !site.has_work(group) {
+                    return Some(false);
+                }
+                let open = site.wanted(group).is_some();
+                drop(site);
+                // What was wanted may not be any more: a confirmation can come in between.
+                let supply = |s: &mut Site<Bytes>| {
+                    s.wanted(group)?;
+                    s.supply(group, symbols.take()?, generation_hash);
+                    Some(true)
+                };
+                if open { self.stir(supply) } else { None }
+            });
+            if !supplied.await {
+                if !whole {
+                    return Ok(None);
+                }
+                // The rest is read for the file's hash only.
+                over = true;
+            }
+        }
+        Ok(hash)
+    }
+}
+
+pub(super) fn write_file(
+    shared: &Weak<Shared>,
+    file: &SharedFile,
+    mut writes: mpsc::UnboundedReceiver<Write<Bytes>>,
+) {
+    while let Some(write) = writes.blocking_recv() {
+        let Some(shared) = shared.upgrade() else { return };
+        if let Err(error) = lock(file).write(write.range, &write.parts, &write.piece) {
+            return shared.fail(FailureKind::Unwritable, error.to_string());
+        }
+        shared.stir(|s| s.handle_written(write.sink, write.range));
+    }
+}
+
+pub(super) fn run_errands(
+    shared: &Weak<Shared>,
+    mut spool: Spool,
+    mut errands: mpsc::UnboundedReceiver<Errand>,
+) {
+    while let Some(errand) = errands.blocking_recv() {
+        let Some(shared) = shared.upgrade() else { return };
+        let done = match errand {
+            Errand::Store(store) => {
+                spool.store(&store).map(|()| shared.stir(|s| s.handle_stored(store.flow)))
+            }
+            Errand::Fetch(fetch) => {
+                spool.fetch(fetch).map(|packet| shared.stir(|s| s.fetched(fetch, packet)))
+            }
+        };
+        if let Err(error) = done {
+            return shared.fail(FailureKind::Unwritable, error.to_string());
+        }
+    }
+}
+
+fn begins_a_chunk(piece: ByteRange) -> bool {
+    piece.start.is_multiple_of(blake3::CHUNK_LEN as u64)
+}
+
+/// Reads a piece of the source's file, all of it.
+fn read_piece(source: &SourceFile, piece: ByteRange) -> io::Result<Vec<u8>> {
+    let length = piece.len() as usize;
+    // Without zeros first, as `read_exact_at` would want them.
+    let mut bytes = Vec::with_capacity(length);
+    while bytes.len() < length {
+        let from = piece.start + bytes.len() as u64;
+        let read = match rustix::io::pread(&source.file, rustix::buffer::spare_capacity(&mut bytes), from) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => at(&source.path, other)?,
+        };
+        if read == 0 {
+            return at(&source.path, Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
+        }
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+enum Piece {
+    Data(Bytes, GenerationHash),
+    Whole(FileHash),
+}
+
+/// Reads a group's pieces in order and hashes them; and the whole file, where the pieces are all of it.
+fn read_pieces(
+    source: &SourceFile,
+    length: u64,
+    map: &anabranch_replicate_proto::work::WorkMap,
+    whole: bool,
+    out: &mpsc::Sender<Result<Piece, String>>,
+) {
+    let path = shown(&source.path);
+    let read = || {
+        let place = |e: io::Error| format!("{path}: {e}");
+        let before = source.file.metadata().map_err(place)?;
+        if before.len() != length {
+            return Err(format!("{path}: is {} bytes long, was {length} when planned", before.len()));
+        }
+        // The pieces' hashes make up the file's, unless one begins within a chunk or it is a single one.
+        let in_tree = map.pieces() > 1 && (0..map.pieces()).filter_map(|i| map.piece(i)).all(begins_a_chunk);
+        let (mut tree, mut hasher) = (FileHasher::new(length), blake3::Hasher::new());
+        for piece in (0..map.pieces()).filter_map(|i| map.piece(i)) {
+            let bytes = read_piece(source, piece).map_err(|e| e.to_string())?;
+            let mut piece_hasher = PieceHasher::new(piece);
+            piece_hasher.update(&bytes);
+            let hashed = piece_hasher.finish().expect("the piece's length was read");
+            let hash = hashed.hash;
+            if whole && in_tree {
+                tree.insert(&hashed);
+            } else if whole {
+                hasher.update(&bytes);
+            }
+            if out.blocking_send(Ok(Piece::Data(bytes.into(), hash))).is_err() {
+                return Ok(());
+            }
+        }
+        let after = source.file.metadata().map_err(place)?;
+        if after.len() != before.len() || after.modified().ok() != before.modified().ok() {
+            return Err(format!("{path}: changed while it was read: send it again when it rests"));
+        }
+        if whole {
+            let plain = || FileHash(*hasher.finalize().as_bytes());
+            let _ = out.blocking_send(Ok(Piece::Whole(tree.finish().unwrap_or_else(plain))));
+        }
+        Ok(())
+    };
+    if let Err(reason) = read() {
+        let _ = out.blocking_send(Err(reason));
+    }
+}
+
+/// Cuts a piece into `streams` symbols of equal length, the last padded with zeros.
+fn cut(bytes: Bytes, streams: usize, length: Option<usize>) -> Vec<Bytes> {
+    let length = length.unwrap_or(bytes.len().div_ceil(streams));
+    (0..streams)
+        .map(|i| {
+            let (start, end) = ((i * length).min(bytes.len()), ((i + 1) * length).min(bytes.len()));
+            if end - start == length {
+                return bytes.slice(start..end);
+            }
+            let mut padded = BytesMut::zeroed(length);
+            padded[..end - start].copy_from_slice(&bytes[start..end]);
+            padded.freeze()
+        })
+        .collect()
+}

@@ -1,0 +1,668 @@
+//! A site: carries out the controller's commands and reports back, over any number of transfers.
+//!
+//! In which order, and what has to wait, a [`Daemon`] decides; here are its clock, its threads, the files that are arriving, and
+//! one [`Runner`] per installed attempt. Leaves out: how commands and reports travel (`relay`), and what happens inside an
+//! attempt (`runner`).
+
+use crate::runner::{Fault, Runner, SharedFile, SourceFile, wait_for};
+use anabranch_disk::folder::{Folder, Name, at};
+use anabranch_disk::partial::{FinishError, Naming, PartialFile, attributes, hash_file_at, narrow};
+use anabranch_graph::{Topology, TopologyError};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Place, Places};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
+use anabranch_net::refusals::Refusals;
+use anabranch_net::tls::{PeerIdentity, stranger};
+use anabranch_pieces::name::{NameError, normal};
+use anabranch_pieces::{Attributes, ByteRange, FileHash};
+use anabranch_replicate_proto::control::{Command, FailureKind, Report, Run, SiteProgram, Submitter};
+use anabranch_replicate_proto::daemon::{Daemon, Done, Finish, Job, PROGRESS_EVERY, transfer_of};
+use anabranch_replicate_proto::msg::{Hello, HelloReply};
+use anabranch_units::SiteId;
+use anabranch_units::text::printable;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsStream;
+
+/// How long a peer that greets for an attempt that is not installed yet waits for its answer.
+const INSTALL_WAIT: Duration = Duration::from_secs(2);
+/// Data connections of peers that have shown who they are, and how many of them may be one site's.
+pub const CONNECTIONS_MAX: usize = 8_192;
+/// See [`CONNECTIONS_MAX`].
+pub const PEER_CONNECTIONS_MAX: usize = 2_048;
+/// The most hashes of source files remembered.
+const HASHES_MAX: usize = 1024;
+
+/// A file as it was when it was hashed: device, inode, length, time of change.
+type HashKey = (u64, u64, u64, (i64, i64));
+
+fn hash_key(found: &Metadata) -> HashKey {
+    (found.dev(), found.ino(), found.len(), (found.mtime(), found.mtime_nsec()))
+}
+
+/// A rule: transfers that `site` asks for itself may write below `prefix`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptFrom {
+    /// The site.
+    pub site: SiteId,
+    /// A folder below the one that is served; all of it without.
+    pub prefix: Option<String>,
+}
+
+/// Why a text is no rule of [`AcceptFrom`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum RuleError {
+    /// It has not the form `SITE=FOLDER`.
+    Form {
+        /// The text.
+        text: String,
+    },
+    /// There is no such site.
+    Site(TopologyError),
+    /// The folder is not named as below the one that is served.
+    Folder {
+        /// Its name.
+        folder: String,
+    },
+    /// No folder can be called so.
+    Name(NameError),
+}
+
+impl std::fmt::Display for RuleError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Form { text } => {
+                write!(f, "`{text}`: write SITE=FOLDER, with FOLDER below --dir, or SITE=. for all of it")
+            }
+            Self::Site(error) => error.fmt(f),
+            Self::Folder { folder } => write!(f, "`{folder}`: name a folder as it is called below --dir"),
+            Self::Name(error) => error.fmt(f),
+        }
+    }
+}
+impl std::error::Error for RuleError {}
+
+impl AcceptFrom {
+    /// Reads `SITE=FOLDER`; `SITE=.` is all of it.
+    ///
+    /// Errors: [`RuleError`].
+    pub fn parse(text: &str, topology: &Topology) -> Result<Self, RuleError> {
+        let parts = text.split_once('=').filter(|(site, prefix)| !site.is_empty() && !prefix.is_empty());
+        let (site, prefix) = parts.ok_or_else(|| RuleError::Form { text: text.to_owned() })?;
+        let site = topology.find_site(site).map_err(RuleError::Site)?;
+        let prefix = match prefix.trim_end_matches('/') {
+            "." => None,
+            inner if inner.starts_with('/') || inner.is_empty() => {
+                return Err(RuleError::Folder { folder: prefix.to_owned() });
+            }
+            inner => Some(normal(inner).map_err(RuleError::Name)?),
+        };
+        Ok(Self { site, prefix })
+    }
+}
+
+/// What a site needs to know of itself.
+#[derive(Clone, Debug)]
+pub struct SiteConfig {
+    /// The folder below which files are read and written.
+    pub folder: Arc<Folder>,
+    /// Which sites may have files put where.
+    pub accept: Vec<AcceptFrom>,
+    /// The most bytes that all attempts may take, by `daemon::room::memory_bytes`.
+    pub memory_max: u64,
+    /// Data connections of those who have not shown who they are.
+    pub half_open: AdmissionLimits,
+    /// What it does wrong on purpose, for tests.
+    pub fault: Fault,
+}
+
+/// The site.
+pub struct Service {
+    config: SiteConfig,
+    identity: Arc<Identity>,
+    runners: Mutex<BTreeMap<Run, Arc<Runner>>>,
+    files: Mutex<BTreeMap<Name, SharedFile>>,
+    /// Files that are being opened, and the bell for those who wait for one.
+    opening: Mutex<BTreeSet<Name>>,
+    opened: Condvar,
+    /// Hashes of whole source files.
+    hashes: Mutex<BTreeMap<HashKey, FileHash>>,
+    // Both are bounded by how many attempts there may be and what one says (`runner`); `relay` keeps only the newest of
+    // what waits for a controller that is away.
+    reports: mpsc::UnboundedSender<Report>,
+    /// What runners say on its way to `reports`.
+    from_runners: mpsc::UnboundedSender<Report>,
+    /// Woken when an attempt was installed.
+    installed: Notify,
+    /// Its listeners' tasks, which end with it.
+    accepting: Mutex<JoinSet<()>>,
+    /// Decides in which order commands are carried out.
+    orders: Mutex<Orders>,
+    /// When that one's time began.
+    begun: Instant,
+    /// Where jobs run, whichever thread finds them.
+    runtime: Handle,
+    refusals: Refusals,
+}
+
+/// The machine, and when its clock has been set to go off.
+struct Orders {
+    daemon: Daemon,
+    alarm: Option<anabranch_units::Instant>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Service {
+    /// A site that sends its reports to `reports`, accepting data connections from `listeners`.
+    ///
+    /// Must be called inside the runtime.
+    pub fn start(
+        config: SiteConfig,
+        identity: Identity,
+        listeners: Vec<TcpListener>,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Arc<Self> {
+        let (from_runners, mut runner_reports) = mpsc::unbounded_channel();
+        let daemon = Daemon::new(&config.folder.path().to_string_lossy(), config.memory_max);
+        let service = Arc::new(Self {
+            config,
+            identity: Arc::new(identity),
+            runners: Mutex::default(),
+            files: Mutex::default(),
+            opening: Mutex::default(),
+            opened: Condvar::new(),
+            hashes: Mutex::default(),
+            reports,
+            from_runners,
+            installed: Notify::new(),
+            accepting: Mutex::default(),
+            orders: Mutex::new(Orders { daemon, alarm: None }),
+            begun: Instant::now(),
+            runtime: Handle::current(),
+            refusals: Refusals::default(),
+        });
+        let admission = Admission::new(service.config.half_open);
+        let places = Places::new(CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, || ());
+        for listener in listeners {
+            let (weak, admission, places) = (Arc::downgrade(&service), admission.clone(), places.clone());
+            lock(&service.accepting).spawn(Self::accept(weak, listener, admission, places));
+        }
+        // A thread, as it may have to wait for a file; it ends with the service, which holds the other end.
+        let relaying = Arc::downgrade(&service);
+        std::thread::spawn(move || {
+            while let Some(report) = runner_reports.blocking_recv() {
+                let Some(service) = relaying.upgrade() else { return };
+                service.pass_on(report);
+            }
+        });
+        let reporting = Arc::downgrade(&service);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(PROGRESS_EVERY.to_std()).await;
+                let Some(service) = reporting.upgrade() else { return };
+                let runners: Vec<Arc<Runner>> = lock(&service.runners).values().cloned().collect();
+                for runner in runners {
+                    service.report(runner.progress());
+                }
+            }
+        });
+        service
+    }
+
+    fn report(&self, mut report: Report) {
+        // Others will give descriptors back: no file is to blame, whatever was being done with it.
+        if let Report::Failed { kind, reason, .. } = &mut report
+            && reason.contains("Too many open files")
+        {
+            *kind = FailureKind::Busy;
+        }
+        if let Report::Failed { run, kind, reason } = &report {
+            let (transfer, reason) = (run.transfer.0, printable(reason));
+            if run.is_question() {
+                tracing::debug!("a question about a file is answered: {reason}");
+            } else if *kind == FailureKind::Busy {
+                // Tried again and again, for hours.
+                tracing::debug!(transfer, "its part here waits: {reason}");
+            } else {
+                tracing::warn!(transfer, "its part here failed: {reason}");
+            }
+        }
+        // The receiver goes only when the daemon ends.
+        let _ = self.reports.send(report);
+    }
+
+    /// Completes what a runner cannot know alone.
+    fn pass_on(self: &Arc<Self>, report: Report) {
+        let report = match report {
+            // Nothing, where the file is gone: the controller then looks again what is there, instead of waiting.
+            Report::SinkDone { run, .. } => {
+                Report::SinkDone { run, have: self.have(run).unwrap_or_default() }
+            }
+            other => other,
+        };
+        self.turn(|daemon, now| daemon.handle_report(now, report));
+    }
+
+    fn have(&self, run: Run) -> Option<Vec<ByteRange>> {
+        let runner = lock(&self.runners).get(&run).cloned()?;
+        let name = self.config.folder.name(&runner.program().sinks.first()?.path).ok()?;
+        let file = lock(&self.files).get(&name).cloned()?;
+        let have = lock(&file).have().ranges().to_vec();
+        Some(have)
+    }
+
+    /// Carries out one command, in the background, and reports when it is done. Those of one transfer are carried out in
+    /// the order in which they came (else an attempt might be installed after it was removed).
+    pub fn handle(self: &Arc<Self>, command: Command) {
+        let told = match &command {
+            Command::Install { .. } => "to install its part of an attempt",
+            Command::Forget { .. } => "to forget it",
+            Command::Inquire { .. } => "to say what it has",
+            Command::Uninstall { .. } => "to remove its part of an attempt",
+            Command::Finish { .. } => "to check and name the file",
+            Command::Hash { .. } => "to hash the file",
+            Command::Audit { .. } => "to say what it sent",
+            _ => return tracing::warn!("the controller's command is none that this version knows"),
+        };
+        let is_question = matches!(&command, Command::Inquire { run, .. } if run.is_question());
+        let transfer = transfer_of(&command).filter(|_| !is_question).map(|transfer| transfer.0);
+        tracing::debug!(transfer, "told {told}");
+        self.turn(|daemon, now| daemon.handle_command(now, command));
+    }
+
+    /// Changes the machine, then does all that follows from it.
+    fn turn(self: &Arc<Self>, change: impl FnOnce(&mut Daemon, anabranch_units::Instant)) {
+        let mut orders = lock(&self.orders);
+        let since = anabranch_units::Duration::from_std(self.begun.elapsed());
+        change(&mut orders.daemon, anabranch_units::Instant::ZERO + since);
+        self.follow(&mut orders);
+    }
+
+    /// Does all that the machine wants done.
+    fn follow(self: &Arc<Self>, orders: &mut Orders) {
+        while let Some(report) = orders.daemon.poll_report() {
+            self.report(report);
+        }
+        while let Some(job) = orders.daemon.poll_job() {
+            let service = Arc::clone(self);
+            self.runtime.spawn_blocking(move || {
+                let (transfer, done) = (job.transfer(), service.carry_out(job));
+                service.turn(|daemon, now| daemon.handle_done(now, transfer, done));
+            });
+        }
+        let alarm = orders.daemon.poll_timeout();
+        if alarm != orders.alarm
+            && let Some(alarm) = alarm
+        {
+            let until = self.begun + alarm.saturating_since(anabranch_units::Instant::ZERO).to_std();
+            let service = Arc::downgrade(self);
+            self.runtime.spawn(async move {
+                // A millisecond more: timers fire early by their rounding.
+                tokio::time::sleep_until((until + Duration::from_millis(1)).into()).await;
+                let Some(service) = service.upgrade() else { return };
+                service.turn(Daemon::handle_timeout);
+            });
+        }
+        orders.alarm = alarm;
+    }
+
+    fn carry_out(&self, job: Job) -> Done {
+        match job {
+            Job::Inquire { run, is_source, path, submitter } => {
+                Done::Answer(self.inquire(run, is_source, &path, submitter))
+            }
+            Job::Install { program } => {
+                let run = program.run;
+                match self.install(*program) {
+                    Ok(()) => Done::Installed,
+                    Err((kind, reason)) => Done::Answer(Report::Failed { run, kind, reason }),
+                }
+            }
+            Job::Remove { run } => {
+                lock(&self.runners).remove(&run);
+                Done::Nothing
+            }
+            Job::Finish(file) => {
+                let have = self.have(file.run);
+                if have.is_some_and(|have| have.iter().map(|r| r.len()).sum::<u64>() < file.length) {
+                    return Done::NotYet;
+                }
+                Done::Answer(self.finish(&file))
+            }
+            Job::Hash { run, path } => Done::Answer(self.hash(run, &path)),
+            Job::Audit { run, group, generation, vectors } => {
+                let runner = lock(&self.runners).get(&run).cloned();
+                runner.map_or(Done::Nothing, |r| Done::Answer(r.audit(group, generation, &vectors)))
+            }
+            Job::Forget { transfer } => {
+                lock(&self.runners).retain(|run, _| run.transfer != transfer);
+                // Partial files that no attempt uses are closed; what they hold is verified again when it is wanted.
+                lock(&self.files).retain(|_, file| Arc::strong_count(file) > 1);
+                Done::Nothing
+            }
+        }
+    }
+
+    /// The source's file, open.
+    fn source(&self, name: &str) -> io::Result<(SourceFile, Metadata)> {
+        let folder = &self.config.folder;
+        let name = folder.name(name)?;
+        let file = folder.file(&name).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+                let hint = "name a file as it is called below this site's --dir, and let the daemon read it";
+                io::Error::new(e.kind(), format!("{e}: {hint}"))
+            }
+            _ => e,
+        })?;
+        let path = folder.path_of(&name);
+        let found = at(&path, file.metadata())?;
+        Ok((SourceFile { file, path }, found))
+    }
+
+    fn inquire(&self, run: Run, is_source: bool, name: &str, submitter: Submitter) -> Report {
+        let looked = || -> io::Result<Report> {
+            if is_source {
+                let (_, found) = self.source(name)?;
+                let known = lock(&self.hashes).get(&hash_key(&found)).copied();
+                let (length, attributes) = (Some(found.len()), Some(attributes(&found)));
+                return Ok(Report::Inventory { run, length, have: vec![], hash: known, attributes });
+            }
+            let name = self.config.folder.name(name).map_err(|e| {
+                io::Error::new(e.kind(), format!("{e}; --as says what a file is called at its destinations"))
+            })?;
+            self.allow(&name, submitter)?;
+            self.config.folder.check(&name)?;
+            // A finished file may be an older version of the one that is arriving: both are told.
+            let there = self.finished(&name)?;
+            let attributes = there.as_ref().map(|there| there.attributes);
+            let (length, hash) = there.map(|there| (there.length, there.hash)).unzip();
+            let have = match self.existing(&name)? {
+                Some(file) => lock(&file).have().ranges().to_vec(),
+                None => vec![],
+            };
+            Ok(Report::Inventory { run, length, have, hash, attributes })
+        };
+        let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
+        looked().unwrap_or_else(|error| Report::Failed { run, kind, reason: error.to_string() })
+    }
+
+    /// Whether `submitter` may have a file put there: operators may, sites where this one's rules say so.
+    fn allow(&self, name: &Name, submitter: Submitter) -> io::Result<()> {
+        let Submitter::Site(site) = submitter else { return Ok(()) };
+        if self.config.accept.iter().any(|rule| rule.site == site && name.is_below(&rule.prefix)) {
+            return Ok(());
+        }
+        let reason = format!(
+            "{name}: the site that sends it may not put it here: have an operator send it, or let the site with \
+             relay --accept-from SITE=FOLDER"
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+    }
+
+    /// Length and hash of the file that has a name here, if one has.
+    fn finished(&self, name: &Name) -> io::Result<Option<Finished>> {
+        let place = match self.config.folder.place(name, false) {
+            Ok(place) => place,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let Some(file) = place.finished()? else { return Ok(None) };
+        let attributes = attributes(&at(place.path(), file.metadata())?);
+        let (length, hash) = at(place.path(), whole_hash(&file))?;
+        Ok(Some(Finished { file, attributes, length, hash }))
+    }
+
+    /// Reads a source file whole and remembers its hash for as long as it does not change.
+    fn hash(&self, run: Run, name: &str) -> Report {
+        let read = || -> io::Result<FileHash> {
+            let (source, found) = self.source(name)?;
+            let key = hash_key(&found);
+            if let Some(known) = lock(&self.hashes).get(&key) {
+                return Ok(*known);
+            }
+            let (_, hash) = at(&source.path, whole_hash(&source.file))?;
+            let mut hashes = lock(&self.hashes);
+            if hashes.len() >= HASHES_MAX {
+                hashes.pop_first();
+            }
+            hashes.insert(key, hash);
+            Ok(hash)
+        };
+        match read() {
+            Ok(hash) => Report::Hashed { run, hash },
+            Err(error) => Report::Failed { run, kind: FailureKind::Unreadable, reason: error.to_string() },
+        }
+    }
+
+    /// The file arriving under `name`, if there is part of it.
+    fn existing(&self, name: &Name) -> io::Result<Option<SharedFile>> {
+        self.arriving(name, || match self.config.folder.place(name, false) {
+            Ok(place) => PartialFile::open_existing(place),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        })
+    }
+
+    /// The file arriving under `name`, begun if there is nothing of it.
+    fn begun(&self, name: &Name, length: u64) -> io::Result<SharedFile> {
+        let open = || PartialFile::open(self.config.folder.place(name, true)?, length).map(Some);
+        Ok(self.arriving(name, open)?.expect("opened if it was not"))
+    }
+
+    /// The file arriving under `name`, opened if it is not open; never twice at a time, and holding no other file up (reading
+    /// back what is there takes long).
+    fn arriving(
+        &self,
+        name: &Name,
+        open: impl FnOnce() -> io::Result<Option<PartialFile>>,
+    ) -> io::Result<Option<SharedFile>> {
+        let mut opening = lock(&self.opening);
+        while opening.contains(name) {
+            opening = self.opened.wait(opening).unwrap_or_else(PoisonError::into_inner);
+        }
+        opening.insert(name.clone());
+        drop(opening);
+        let known = lock(&self.files).get(name).cloned();
+        let found = match known.filter(|f| !lock(f).is_finished()) {
+            Some(file) => Ok(Some(file)),
+            None => open().map(|opened| {
+                opened.map(|file| {
+                    let file = Arc::new(Mutex::new(file));
+                    lock(&self.files).insert(name.clone(), Arc::clone(&file));
+                    file
+                })
+            }),
+        };
+        lock(&self.opening).remove(name);
+        self.opened.notify_all();
+        found
+    }
+
+    fn install(&self, program: SiteProgram) -> Result<(), (FailureKind, String)> {
+        let unwritable = |e: io::Error| (FailureKind::Unwritable, e.to_string());
+        let refused = |reason: String| (FailureKind::Refused, reason);
+        let run = program.run;
+        let asked: BTreeSet<&String> =
+            program.outgoing.iter().filter_map(|o| o.hop.congestion_control.as_ref()).collect();
+        for name in asked {
+            anabranch_net::socket::check_congestion_control(name).map_err(|e| refused(e.to_string()))?;
+        }
+        let sink = program.sinks.first().map(|sink| self.config.folder.name(&sink.path));
+        let sink = sink.transpose().map_err(unwritable)?;
+        let source = program.source_path.as_ref().map(|name| self.source(name));
+        let source = source.transpose().map_err(|e| (FailureKind::Unreadable, e.to_string()))?;
+        let source = source.map(|(source, _)| source);
+        let file = sink.map(|name| {
+            let file = self.begun(&name, program.length)?;
+            lock(&file).resize(program.length)?;
+            Ok(file)
+        });
+        let file = file.transpose().map_err(unwritable)?;
+        // Under the lock to the end: whoever hears that this one is ready must find it.
+        let mut runners = lock(&self.runners);
+        let identity = Arc::clone(&self.identity);
+        let reports = self.from_runners.clone();
+        let runner = Runner::install(
+            program,
+            identity,
+            source,
+            file,
+            (&self.config.folder, self.config.fault),
+            reports,
+        )
+        .map_err(|e| refused(e.to_string()))?;
+        runners.insert(run, Arc::new(runner));
+        drop(runners);
+        self.installed.notify_waiters();
+        Ok(())
+    }
+
+    fn finish(&self, file: &Finish) -> Report {
+        let Finish { run, length, hash, .. } = *file;
+        let naming = Naming { attributes: file.attributes, replace: file.replace };
+        let failed = |reason: String| Report::Failed { run, kind: FailureKind::Unwritable, reason };
+        let finish = || -> io::Result<Report> {
+            let name = self.config.folder.name(&file.path)?;
+            // Of an empty file nothing arrives: it begins and ends here.
+            let known = if length == 0 { Some(self.begun(&name, 0)?) } else { self.existing(&name)? };
+            let Some(known) = known else {
+                // Finished before, and the answer was lost.
+                return Ok(match self.finished(&name)?.filter(|there| there.hash == hash) {
+                    Some(there) => {
+                        narrow(&there.file, &self.config.folder.path_of(&name), naming.attributes);
+                        Report::Completed { run }
+                    }
+                    None => Report::SinkDone { run, have: vec![] },
+                });
+            };
+            let finished = lock(&known).finish(length, hash, &naming);
+            match finished {
+                Ok(()) => {
+                    lock(&self.files).remove(&name);
+                    tracing::info!(transfer = run.transfer.0, bytes = length, "{name} is here, verified");
+                    Ok(Report::Completed { run })
+                }
+                Err(FinishError::Mismatch { have }) => Ok(Report::SinkDone { run, have }),
+                Err(FinishError::Io(error)) => Err(error),
+            }
+        };
+        finish().unwrap_or_else(|error| failed(error.to_string()))
+    }
+
+    async fn accept(weak: Weak<Self>, listener: TcpListener, admission: Admission, places: Places) {
+        loop {
+            let arrival = admission.accept(&listener).await;
+            let Some(service) = weak.upgrade() else { return };
+            let places = places.clone();
+            tokio::spawn(async move {
+                let from = arrival.from();
+                if let Err(error) = service.greet(arrival, &places).await {
+                    tracing::debug!("data connection of {from}: {error}");
+                }
+            });
+        }
+    }
+
+    async fn greet(&self, arrival: Arrival, places: &Places) -> io::Result<()> {
+        let options = anabranch_net::socket::TcpOptions {
+            // This end sends nothing but acknowledgements and heartbeats. Where the cable's other direction is full of data,
+            // they would wait in its queue, and the flow that they belong to with them.
+            dscp: crate::runner::dscp(anabranch_replicate_proto::control::Priority::Interactive),
+            user_timeout: Some(anabranch_units::Duration::from_std(crate::runner::HOP_TIMEOUT)),
+            ..Default::default()
+        };
+        anabranch_net::socket::configure(arrival.tcp(), &options)?;
+        let from = arrival.from().ip().to_canonical();
+        let identified = arrival.identify(self.identity.server_config()).await;
+        let (stream, peer, half_open) = identified.inspect_err(|error| {
+            if let Some(line) = stranger(from, error) {
+                self.refusals.note(None, &line);
+            }
+        })?;
+        let place = places.take(&peer).map_err(|crowded| {
+            self.refusals.note(Some(&peer), &format!("data connection refused: {crowded}"));
+            io::Error::other(crowded)
+        })?;
+        half_open.within(self.greeted(stream, peer, place)).await
+    }
+
+    async fn greeted(
+        &self,
+        mut stream: TlsStream<TcpStream>,
+        peer: PeerIdentity,
+        place: Place,
+    ) -> io::Result<()> {
+        let mut greeting = [0; Hello::LEN];
+        stream.read_exact(&mut greeting).await?;
+        let hello = Hello::decode(&greeting).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+        let runner = self.runner_soon(hello.run).await;
+        let reply = match &runner {
+            None => HelloReply::NotInstalled,
+            Some(runner) if peer.role == Role::Site && runner.expects(hello, &peer.name) => {
+                HelloReply::Welcome
+            }
+            Some(_) => {
+                let transfer = hello.run.transfer;
+                let line = format!("{peer} is refused: it has nothing to send here of transfer {transfer}");
+                self.refusals.note(Some(&peer), &line);
+                HelloReply::Refused
+            }
+        };
+        if runner.as_ref().is_some_and(|r| r.fills(hello.flow)) {
+            // Starved, it acknowledges nothing for as long as others need the link.
+            let patient = anabranch_net::socket::TcpOptions {
+                user_timeout: Some(anabranch_units::Duration::ZERO),
+                ..Default::default()
+            };
+            anabranch_net::socket::configure(stream.get_ref().0, &patient)?;
+        }
+        stream.write_u8(reply.encode()).await?;
+        stream.flush().await?;
+        if let (Some(runner), HelloReply::Welcome) = (runner, reply) {
+            let guard = self.identity.guard(stream.get_ref().1);
+            runner.attach(hello, stream, guard, place);
+        }
+        Ok(())
+    }
+
+    /// The attempt's runner, waited for a little: the controller tells everybody at once, and who is near hears it first.
+    async fn runner_soon(&self, run: Run) -> Option<Arc<Runner>> {
+        let look = || {
+            let runners = lock(&self.runners);
+            let found = runners.get(&run).cloned();
+            drop(runners);
+            (found.is_some() || lock(&self.orders).daemon.is_superseded(run)).then_some(found)
+        };
+        tokio::time::timeout(INSTALL_WAIT, wait_for(&self.installed, look)).await.ok().flatten()
+    }
+}
+
+/// A finished file that is there.
+struct Finished {
+    file: File,
+    attributes: Attributes,
+    length: u64,
+    hash: FileHash,
+}
+
+/// Length and hash of a file, which is read.
+fn whole_hash(file: &File) -> io::Result<(u64, FileHash)> {
+    let length = file.metadata()?.len();
+    Ok((length, hash_file_at(file, length)?))
+}
+
+#[cfg(test)]
+mod tests;

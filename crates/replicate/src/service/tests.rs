@@ -1,0 +1,409 @@
+//! Sites on loopback: real sockets, TLS and files, without a controller.
+
+use super::*;
+use anabranch_pieces::ByteRange;
+use anabranch_replicate_proto::control::{
+    Attempt, GroupProgram, HopSettings, Incoming, Outgoing, Priority, SinkProgram, Submitter, TransferId,
+};
+use anabranch_replicate_proto::daemon::room::memory_bytes;
+use anabranch_replicate_proto::plan::{FlowId, Input, Mode, Term};
+use anabranch_units::{LinkId, SiteId};
+
+/// Sites named `s0`, `s1`... on loopback with an authority of their own.
+struct Loopback {
+    folder: tempfile::TempDir,
+    sites: Vec<(Arc<Service>, mpsc::UnboundedReceiver<Report>, std::net::SocketAddr)>,
+}
+
+fn identities(count: usize) -> Vec<Identity> {
+    use anabranch_net::identity::Identity;
+    use anabranch_net::keys::{SetRequest, System, VALID_DAYS, make_set, write_set};
+    use anabranch_net::tls::CredentialFiles;
+    let sites: Vec<String> = (0..count).map(|i| format!("s{i}")).collect();
+    let request = SetRequest {
+        system: System::Replicate,
+        sites: sites.clone(),
+        operators: vec![],
+        controller_hosts: vec![],
+        valid_days: VALID_DAYS,
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    write_set(&folder.path().join("keys"), &make_set(&request).expect("good names")).expect("a new folder");
+    let load = |name: &String| {
+        let files = CredentialFiles::in_set(&folder.path().join("keys"), System::Replicate, Role::Site, name);
+        Identity::load(&files).expect("just written")
+    };
+    sites.iter().map(load).collect()
+}
+
+impl Loopback {
+    fn start(count: usize) -> Self {
+        Self::start_with(count, vec![])
+    }
+
+    fn start_with(count: usize, accept: Vec<AcceptFrom>) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let sites = identities(count)
+            .into_iter()
+            .enumerate()
+            .map(|(i, identity)| {
+                let root = folder.path().join(format!("s{i}"));
+                std::fs::create_dir(&root).expect("a folder for the site");
+                let listener = anabranch_net::socket::listen("127.0.0.1:0".parse().expect("an address"))
+                    .expect("a free port");
+                let address = listener.local_addr().expect("bound");
+                let (reports, reports_in) = mpsc::unbounded_channel();
+                let half_open = AdmissionLimits::default();
+                let served = Folder::open(&root, anabranch_disk::folder::Links::Refused).expect("just made");
+                let folder = Arc::new(served);
+                let config = SiteConfig {
+                    folder,
+                    accept: accept.clone(),
+                    memory_max: 64 << 20,
+                    half_open,
+                    fault: Fault::default(),
+                };
+                (Service::start(config, identity, vec![listener], reports), reports_in, address)
+            })
+            .collect();
+        Self { folder, sites }
+    }
+
+    fn path(&self, site: usize, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(format!("s{site}")).join(name)
+    }
+
+    /// The first report of `site` that `pick` takes, passing over progress.
+    async fn report<T>(&mut self, site: usize, mut pick: impl FnMut(&Report) -> Option<T>) -> T {
+        let wait = async {
+            loop {
+                let report = self.sites[site].1.recv().await.expect("the site runs");
+                if let Some(found) = pick(&report) {
+                    return found;
+                }
+                assert!(matches!(report, Report::Progress { .. } | Report::SourceDone { .. }), "{report:?}");
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("reports within 20 s")
+    }
+}
+
+const RUN: Run = Run { transfer: TransferId(7), attempt: Attempt(1) };
+
+/// A program for the chain 0 to 1 to 2, where 2 is the destination.
+fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram {
+    let hop = HopSettings { stripes, congestion_control: Some("reno".into()), priority: Priority::Bulk };
+    let incoming = |flow: u32| Incoming {
+        flow: FlowId(flow),
+        group: 0,
+        from: SiteId(flow as u16),
+        from_name: format!("s{flow}"),
+        link: LinkId(flow),
+        stripes,
+    };
+    let outgoing = |flow: u32, input: Input| Outgoing {
+        flow: FlowId(flow),
+        group: 0,
+        to: SiteId(flow as u16 + 1),
+        to_name: format!("s{}", flow + 1),
+        link: LinkId(flow),
+        address: net.sites[flow as usize + 1].2.to_string(),
+        terms: vec![Term { input, coefficient: 1, delayed: false }],
+        hop: hop.clone(),
+    };
+    SiteProgram {
+        run: RUN,
+        site: SiteId(site as u16),
+        length,
+        symbol_bytes: 32 << 10,
+        buffer_packets: 4,
+        groups: vec![GroupProgram {
+            streams: 1,
+            mode: Mode::Routed,
+            work: vec![ByteRange { start: 0, end: length }],
+            flush: 0,
+            fills: None,
+            filled: false,
+        }],
+        source_path: (site == 0).then(|| "in.bin".into()),
+        incoming: (site > 0).then(|| incoming(site as u32 - 1)).into_iter().collect(),
+        outgoing: match site {
+            0 => vec![outgoing(0, Input::Stream(0))],
+            1 => vec![outgoing(1, Input::Flow(FlowId(0)))],
+            _ => vec![],
+        },
+        sinks: (site == 2)
+            .then(|| SinkProgram { group: 0, inputs: vec![FlowId(1)], decode: None, path: "out.bin".into() })
+            .into_iter()
+            .collect(),
+        store_and_forward: false,
+        bandwidth_limit: None,
+        submitter: Submitter::Operator,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_crosses_a_relay_over_real_connections() {
+    for stripes in [1, 3] {
+        let mut net = Loopback::start(3);
+        let bytes: Vec<u8> = (0..5_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+        std::fs::write(net.path(0, "in.bin"), &bytes).expect("the source's file");
+        for site in 0..3 {
+            let program = Box::new(chain(&net, site, bytes.len() as u64, stripes));
+            net.sites[site].0.handle(Command::Install { program });
+        }
+        for site in 0..3 {
+            net.report(site, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+        }
+        let have = net
+            .report(2, |r| match r {
+                Report::SinkDone { have, .. } => Some(have.clone()),
+                _ => None,
+            })
+            .await;
+        assert_eq!(have, [ByteRange { start: 0, end: bytes.len() as u64 }]);
+        let hash = FileHash(*blake3::hash(&bytes).as_bytes());
+        let (path, length) = ("out.bin".into(), bytes.len() as u64);
+        let finish = Command::Finish { run: RUN, path, length, hash, attributes: None, replace: false };
+        net.sites[2].0.handle(finish);
+        net.report(2, |r| matches!(r, Report::Completed { .. }).then_some(())).await;
+        assert!(std::fs::read(net.path(2, "out.bin")).expect("the copy") == bytes, "byte for byte");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_goes_away_is_reported_by_its_neighbours() {
+    let mut net = Loopback::start(3);
+    std::fs::write(net.path(0, "in.bin"), vec![1; 3_000_000]).expect("the source's file");
+    for site in 0..3 {
+        let mut program = Box::new(chain(&net, site, 3_000_000, 1));
+        program.bandwidth_limit = Some(anabranch_units::BitRate::mbps(8));
+        net.sites[site].0.handle(Command::Install { program });
+    }
+    for site in 0..3 {
+        net.report(site, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+    }
+    net.report(2, |r| matches!(r, Report::Progress { verified_bytes: 1.., .. }).then_some(())).await;
+    net.sites[1].0.handle(Command::Uninstall { run: RUN });
+    let failed = |r: &Report| matches!(r, Report::HopFailed { .. }).then_some(());
+    net.report(0, failed).await;
+    net.report(2, failed).await;
+    let have = net.sites[2].0.have(RUN).expect("the destination keeps its part");
+    assert!(!have.is_empty());
+}
+
+/// #18: who embeds a site and drops it would have kept its port and its files.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_site_that_is_dropped_stops_listening() {
+    let mut net = Loopback::start(3);
+    net.sites[2].0.handle(Command::Install { program: Box::new(chain(&net, 2, 1 << 20, 1)) });
+    net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+    let (service, reports, address) = net.sites.pop().expect("three sites");
+    drop((service, reports));
+    let gone = async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("nobody listens");
+}
+
+/// An attempt of the size of a file that takes a while to install, removed at once: it must not stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_removed_while_it_was_being_installed_does_not_stay() {
+    let net = Loopback::start(3);
+    let service = &net.sites[2].0;
+    for _ in 0..20 {
+        service.handle(Command::Install { program: Box::new(chain(&net, 2, 8 << 20, 1)) });
+        service.handle(Command::Uninstall { run: RUN });
+    }
+    let quiet = async {
+        while !lock(&service.orders).daemon.is_idle() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), quiet).await.expect("commands end");
+    assert!(lock(&service.runners).is_empty());
+}
+
+/// #17: the second attempt is told to wait, and fits once the first is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_without_memory_is_busy_and_fits_later() {
+    let mut net = Loopback::start(3);
+    let large = |transfer: u64, path: &str| {
+        let mut program = Box::new(chain(&net, 2, 1 << 20, 1));
+        program.run.transfer = TransferId(transfer);
+        program.buffer_packets = 400;
+        program.sinks[0].path = path.into();
+        program
+    };
+    let (first, second) = (large(7, "a.bin"), large(8, "b.bin"));
+    let files = |net: &Loopback| std::fs::read_dir(net.path(2, "")).expect("a folder").count();
+    assert!(memory_bytes(&first) > 33 << 20 && memory_bytes(&first) < 64 << 20, "one fits, two do not");
+    net.sites[2].0.handle(Command::Install { program: first });
+    net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+    let before = files(&net);
+    net.sites[2].0.handle(Command::Install { program: second.clone() });
+    let reason = net
+        .report(2, |r| match r {
+            Report::Failed { run, kind: FailureKind::Busy, reason } if run.transfer == TransferId(8) => {
+                Some(reason.clone())
+            }
+            _ => None,
+        })
+        .await;
+    assert!(reason.contains("begins when others have ended"), "{reason}");
+    assert_eq!(files(&net), before, "nothing is made for what has no room");
+    net.sites[2].0.handle(Command::Uninstall { run: Run { transfer: TransferId(7), ..RUN } });
+    net.sites[2].0.handle(Command::Forget { transfer: TransferId(7) });
+    let ready =
+        |r: &Report| matches!(r, Report::Ready { run } if run.transfer == TransferId(8)).then_some(());
+    let until = async {
+        while lock(&net.sites[2].0.runners).keys().any(|r| r.transfer == TransferId(7)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), until).await.expect("it is removed");
+    net.sites[2].0.handle(Command::Install { program: second });
+    net.report(2, ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer_may_not_write_the_file_that_another_writes() {
+    let mut net = Loopback::start(3);
+    net.sites[2].0.handle(Command::Install { program: Box::new(chain(&net, 2, 1 << 20, 1)) });
+    net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+    let mut second = Box::new(chain(&net, 2, 2 << 20, 1));
+    second.run.transfer = TransferId(8);
+    net.sites[2].0.handle(Command::Install { program: second.clone() });
+    let reason = net
+        .report(2, |r| match r {
+            Report::Failed { run, kind: FailureKind::Unwritable, reason }
+                if run.transfer == TransferId(8) =>
+            {
+                Some(reason.clone())
+            }
+            _ => None,
+        })
+        .await;
+    assert!(reason.contains("out.bin") && reason.contains("transfer 7"), "{reason}");
+    // Once the first is gone the second may.
+    net.sites[2].0.handle(Command::Forget { transfer: TransferId(7) });
+    net.sites[2].0.handle(Command::Install { program: second });
+    net.report(2, |r| matches!(r, Report::Ready { run } if run.transfer == TransferId(8)).then_some(()))
+        .await;
+}
+
+/// #18: a transfer whose file was whole took the file that another was writing, cut it and gave it its name; the other wrote
+/// on into nothing, never heard of an end, and was given up after a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer_may_not_finish_the_file_that_another_writes() {
+    let mut net = Loopback::start(3);
+    net.sites[2].0.handle(Command::Install { program: Box::new(chain(&net, 2, 1 << 20, 1)) });
+    net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+    let finish = |transfer: u64| Command::Finish {
+        run: Run { transfer: TransferId(transfer), ..RUN },
+        path: "./out.bin".into(),
+        length: 0,
+        hash: FileHash(*blake3::hash(b"").as_bytes()),
+        attributes: None,
+        replace: false,
+    };
+    net.sites[2].0.handle(finish(8));
+    let said = net
+        .report(2, |r| match r {
+            Report::Completed { .. } => Some("completed".to_owned()),
+            Report::Failed { run, kind: FailureKind::Unwritable, reason } => {
+                assert_eq!(run.transfer, TransferId(8));
+                Some(reason.clone())
+            }
+            _ => None,
+        })
+        .await;
+    assert!(said.contains("transfer 7 is writing this file"), "{said}");
+    // Once the first is gone the second may.
+    net.sites[2].0.handle(Command::Forget { transfer: TransferId(7) });
+    net.sites[2].0.handle(finish(8));
+    net.report(2, |r| matches!(r, Report::Completed { .. }).then_some(())).await;
+}
+
+/// #18: a sink that was done and whose file was gone said nothing at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_is_done_says_so_when_its_file_is_gone() {
+    let mut net = Loopback::start(3);
+    std::fs::write(net.path(0, "in.bin"), vec![1; 100_000]).expect("the source's file");
+    for site in [2, 1] {
+        net.sites[site].0.handle(Command::Install { program: Box::new(chain(&net, site, 100_000, 1)) });
+        net.report(site, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+    }
+    lock(&net.sites[2].0.files).clear();
+    net.sites[0].0.handle(Command::Install { program: Box::new(chain(&net, 0, 100_000, 1)) });
+    let have = net.report(2, |r| match r {
+        Report::SinkDone { have, .. } => Some(have.clone()),
+        _ => None,
+    });
+    assert_eq!(have.await, [], "there is nothing under the name");
+}
+
+fn inquire(path: &str, submitter: Submitter) -> Command {
+    Command::Inquire { run: RUN, is_source: false, path: path.into(), submitter }
+}
+
+impl Loopback {
+    /// Why a site refuses what it was asked; `None` if it does not.
+    async fn refusal(&mut self, site: usize, command: Command) -> Option<String> {
+        self.sites[site].0.handle(command);
+        self.report(site, |r| match r {
+            Report::Failed { reason, .. } => {
+                assert!(!reason.contains('\n'), "{reason}");
+                Some(Some(reason.clone()))
+            }
+            Report::Inventory { .. } => Some(None),
+            _ => None,
+        })
+        .await
+    }
+}
+
+/// #17: any site could have a file put anywhere at any other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_operators_write_everywhere_and_sites_where_they_are_let() {
+    let mut topology = Topology::new("four");
+    for name in ["s0", "s1", "s2", "s3"] {
+        topology.add_site(name, None).expect("a new name");
+    }
+    let rule = |text: &str| AcceptFrom::parse(text, &topology);
+    let rules = ["s1=in/s1/", "s2=."].map(|text| rule(text).expect("a rule"));
+    let mut net = Loopback::start_with(1, rules.to_vec());
+    let site = |name: &str| Submitter::Site(topology.find_site(name).expect("one of four"));
+    for (path, submitter, is_let) in [
+        ("x", Submitter::Operator, true),
+        ("in/s1/x", site("s1"), true),
+        ("./in//s1/y/x", site("s1"), true),
+        ("in/s1", site("s1"), false),
+        ("in/s10/x", site("s1"), false),
+        ("x", site("s1"), false),
+        ("in/s1/x", site("s3"), false),
+        ("x", site("s2"), true),
+    ] {
+        let refusal = net.refusal(0, inquire(path, submitter)).await;
+        assert_eq!(refusal.is_none(), is_let, "{path} by {submitter:?}: {refusal:?}");
+        assert!(refusal.is_none_or(|said| said.contains("--accept-from")), "{path}");
+    }
+    for bad in ["s1", "s1=", "=x", "s9=x", "s1=/x", "s1=../x", "s1=/"] {
+        assert!(rule(bad).is_err(), "{bad}");
+    }
+}
+
+/// #17: two spellings of one name were two files, and the second transfer never ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_spellings_of_a_name_are_one_file() {
+    let mut net = Loopback::start(3);
+    net.sites[2].0.handle(Command::Install { program: Box::new(chain(&net, 2, 1 << 20, 1)) });
+    net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+    let mut second = Box::new(chain(&net, 2, 1 << 20, 1));
+    second.run.transfer = TransferId(8);
+    second.sinks[0].path = ".//out.bin".into();
+    let refusal = net.refusal(2, Command::Install { program: second }).await.expect("it is being written");
+    assert!(refusal.contains("transfer 7 is writing this file"), "{refusal}");
+}

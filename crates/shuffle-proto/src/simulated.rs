@@ -1,0 +1,712 @@
+//! `shuffle` in the simulator: a scenario's workload in which the coordinator's and the agents' own machines set the rates of
+//! simulated TCP.
+//!
+//! Each host that sends or receives has an agent. What agents and coordinator say to each other travels on TCP connections
+//! through the same network, in as many bytes as the real ones write (JSON in HTTP/1.1 in TLS records), so that a limit comes as
+//! late as the network makes it. Limits hold the flows' senders as `SO_MAX_PACING_RATE` holds sockets: they count data, so
+//! agents say of their hosts' links what these carry of data.
+//!
+//! Ideal, beside real programs: decisions take no time, agents look at their flows in step, programs know at once that all has
+//! arrived, and nobody ever goes away, so nobody says that it is still there. Two connections of each agent, of which one
+//! waits for limits, are one here. Read [`Shuffle`] and [`Shuffling`] first.
+
+mod settings;
+
+use crate::agent::{Agent, AgentConfig, Answer, Ask, Event};
+use crate::announcement::Announcement;
+use crate::book::Seen;
+use crate::control::{FlowKey, JoinRequest, Limit, LimitsReply, ReportsRequest};
+use crate::coordinator::{Host, Settings};
+use crate::enforcement::Order;
+use crate::scheduler::BoxedAllocator;
+use crate::{Coordinator, Scheduler};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::stats::{mean, percentile};
+use anabranch_sim::system::{System, SystemPlan};
+use anabranch_sim::traffic::{App, AppCx, Side, Start, StreamEvent, StreamSpec, Transfer};
+use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+pub use settings::plan;
+
+/// What TLS 1.3 adds to a record (RFC 8446 section 5.2).
+const RECORD_BYTES: u64 = 22;
+/// About what the lines before the body of a request have.
+const REQUEST_HEAD_BYTES: u64 = 150;
+/// The same of an answer.
+const ANSWER_HEAD_BYTES: u64 = 110;
+/// Agents' sessions: as many digits as a random number has.
+const SESSION: u64 = 1 << 63;
+/// Flows come from these ports, so many behind the first, by turns; and go to this one, and those behind it.
+const LOCAL_PORTS: (u16, u32) = (10_000, 50_000);
+const REMOTE_PORT: u16 = 7_000;
+/// Timers: the next flow begins; agents look at their flows; the coordinator decides though nobody has said anything.
+const BEGIN: u16 = 0;
+const LOOK: u16 = 1;
+const DECIDE: u16 = 2;
+
+/// `shuffle` in scenarios.
+#[derive(Copy, Clone, Debug)]
+pub struct Simulated;
+
+impl System for Simulated {
+    fn kind(&self) -> &'static str {
+        "shuffle"
+    }
+    fn plan(
+        &self,
+        workload: &SystemWorkload,
+        network: &Network,
+        field: &str,
+    ) -> Result<Box<dyn SystemPlan>, PlanError> {
+        Ok(Box::new(settings::plan(workload, network, field)?))
+    }
+}
+
+/// A workload, looked up.
+#[derive(Debug)]
+pub struct Shuffle {
+    allocator: Option<Scheduler>,
+    settings: Settings,
+    coordinator: u16,
+    look_every: Duration,
+    /// Priorities of data and of what is said about it.
+    priorities: Vec<u8>,
+    /// By name.
+    transfers: Vec<(String, Vec<FlowSpec>)>,
+    /// Those with an agent, with the bits in a second that their links carry.
+    hosts: BTreeMap<u16, BitRate>,
+}
+
+/// A flow that is to come.
+#[derive(Copy, Clone, Debug)]
+struct FlowSpec {
+    from: u16,
+    to: u16,
+    size: ByteCount,
+    start: Instant,
+}
+
+impl Shuffle {
+    /// Whether there are a coordinator and agents.
+    pub const fn has_coordinator(&self) -> bool {
+        self.allocator.is_some()
+    }
+    /// Transfers by name, with their flows.
+    pub fn transfers(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = Start>)> {
+        let start =
+            |flow: &FlowSpec| Start { at: flow.start, src: flow.from, dst: flow.to, size: Some(flow.size) };
+        self.transfers.iter().map(move |(name, flows)| (name.as_str(), flows.iter().map(start)))
+    }
+    /// Strict priority of data.
+    pub fn priority(&self) -> u8 {
+        self.priorities[0]
+    }
+    /// What decides; `None` without a coordinator.
+    pub const fn allocator(&self) -> Option<Scheduler> {
+        self.allocator
+    }
+    /// The host where the coordinator is.
+    pub const fn coordinator_host(&self) -> u16 {
+        self.coordinator
+    }
+    /// Hosts with an agent, and the bits in a second that their links carry, headers included.
+    pub const fn hosts(&self) -> &BTreeMap<u16, BitRate> {
+        &self.hosts
+    }
+}
+
+/// Fills in transfers' completion times, in microseconds: of all transfers, those that ended.
+pub fn report_transfers(mut times: Vec<f64>, all: usize, row: &mut WorkloadRow) {
+    times.sort_by(f64::total_cmp);
+    row.more.insert("finished_transfers_share", times.len() as f64 / all.max(1) as f64);
+    let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
+    more("tct_us_mean", mean(&times).map(|mean| mean.mean));
+    more("tct_us_p50", percentile(&times, 0.5));
+    more("tct_us_p99", percentile(&times, 0.99));
+}
+
+impl SystemPlan for Shuffle {
+    fn app(&self, _: &Network, _: Seed) -> Result<Box<dyn App>, PlanError> {
+        Ok(Box::new(Shuffling::new(self)))
+    }
+    fn has_end(&self) -> bool {
+        true
+    }
+    fn priorities(&self) -> &[u8] {
+        &self.priorities
+    }
+}
+
+/// Transfers under way in one run.
+pub struct Shuffling {
+    coordinator: Option<Coordinator<BoxedAllocator>>,
+    coordinator_host: u16,
+    /// When it decides though nobody has said anything.
+    decides_at: Option<Instant>,
+    look_every: Duration,
+    priority: u8,
+    control_priority: u8,
+    agents: BTreeMap<u16, HostAgent>,
+    transfers: Vec<String>,
+    /// In the order in which they begin.
+    flows: Vec<Flow>,
+    begun: usize,
+    finished: usize,
+    ended_at: Option<Instant>,
+    /// What streams carry, by their numbers.
+    streams: Vec<Option<Carries>>,
+    /// How long each flow went without the first limit, in microseconds.
+    unlimited_us: Vec<f64>,
+    control_bytes: u64,
+}
+
+impl fmt::Debug for Shuffling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // An allocator shows nothing of itself.
+        f.debug_struct("Shuffling")
+            .field("agents", &self.agents)
+            .field("flows", &self.flows)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a stream carries.
+#[derive(Copy, Clone, Debug)]
+enum Carries {
+    /// What the agent of this host and the coordinator say.
+    Control(u16),
+    /// The data of this flow.
+    Data(usize),
+}
+
+/// A host's agent.
+#[derive(Debug)]
+struct HostAgent {
+    link: BitRate,
+    /// `None` at the coordinator's own host, where nothing travels.
+    stream: Option<u32>,
+    machine: Agent,
+    /// Whether the coordinator can be spoken to.
+    is_connected: bool,
+    /// The number by which limits are awaited.
+    limits_asked: u64,
+    /// The flows that its host sends, once they have begun.
+    flows: Vec<usize>,
+    to_coordinator: Way<Request>,
+    /// Without limits: that the coordinator has heard.
+    to_agent: Way<Vec<Limit>>,
+}
+
+impl HostAgent {
+    /// Its host's connections that send, in order.
+    fn listing(&self, cx: &AppCx<'_, '_>, flows: &[Flow]) -> Vec<Seen> {
+        let mut listing: Vec<Seen> =
+            self.flows.iter().map(|number| flows[*number].seen(cx, *number)).collect();
+        listing.sort_by_key(|seen| seen.flow);
+        listing
+    }
+
+    /// Looks at what has become of its host's flows.
+    fn look(&mut self, cx: &AppCx<'_, '_>, flows: &[Flow]) {
+        let listing = self.listing(cx, flows);
+        self.machine.handle_listing(cx.now(), &listing, 0);
+    }
+}
+
+impl Flow {
+    /// As a listing of its host's connections has it. The number stands for the socket's cookie.
+    fn seen(&self, cx: &AppCx<'_, '_>, number: usize) -> Seen {
+        let written_bytes = self.written_bytes;
+        let acked_bytes = written_bytes - cx.unacknowledged_bytes(self.stream, Side::Opener);
+        Seen {
+            flow: self.key,
+            cookie: number as u64,
+            user: 0,
+            may_send: !self.is_over,
+            acked_bytes,
+            written_bytes,
+            limit: None,
+        }
+    }
+}
+
+/// What an agent says.
+#[derive(Debug)]
+enum Request {
+    /// It is there.
+    Join(JoinRequest),
+    /// What has become of its flows.
+    Report(ReportsRequest),
+}
+
+/// Messages on one direction of a stream.
+#[derive(Debug)]
+struct Way<M> {
+    /// With their bytes.
+    messages: VecDeque<(M, u64)>,
+    /// Bytes that have come of the first.
+    bytes: u64,
+}
+
+impl<M> Way<M> {
+    const fn new() -> Self {
+        Self { messages: VecDeque::new(), bytes: 0 }
+    }
+    /// The first message, if it is whole.
+    fn pop(&mut self) -> Option<M> {
+        let (_, bytes) = self.messages.front().filter(|(_, bytes)| *bytes <= self.bytes)?;
+        self.bytes -= bytes;
+        self.messages.pop_front().map(|(message, _)| message)
+    }
+}
+
+/// A flow.
+#[derive(Debug)]
+struct Flow {
+    spec: FlowSpec,
+    transfer: usize,
+    key: FlowKey,
+    stream: u32,
+    /// When it was announced, until it has its first limit.
+    unlimited_since: Option<Instant>,
+    written_bytes: u64,
+    arrived_bytes: u64,
+    is_over: bool,
+    finished_at: Option<Instant>,
+    limit: Option<BitRate>,
+}
+
+/// The flow of a key, which [`Shuffling::new`] made.
+fn number_of(key: FlowKey) -> usize {
+    let (local, remote) = (key.local.port() - LOCAL_PORTS.0, key.remote.port() - REMOTE_PORT);
+    (u32::from(remote) * LOCAL_PORTS.1 + u32::from(local)) as usize
+}
+
+/// The address of a host.
+const fn address(host: u16) -> IpAddr {
+    let [high, low] = host.to_be_bytes();
+    IpAddr::V4(Ipv4Addr::new(10, 0, high, low))
+}
+
+fn host_name(host: u16) -> String {
+    format!("h{host}")
+}
+
+fn json_bytes(body: &impl Serialize) -> u64 {
+    serde_json::to_vec(body).map_or(0, |json| json.len() as u64)
+}
+
+impl Shuffling {
+    fn new(plan: &Shuffle) -> Self {
+        let named = plan.transfers.iter().enumerate();
+        let mut flows: Vec<Flow> = named
+            .flat_map(|(transfer, (_, flows))| flows.iter().map(move |spec| (transfer, *spec)))
+            .map(|(transfer, spec)| Flow {
+                spec,
+                transfer,
+                key: FlowKey {
+                    local: SocketAddr::new(address(spec.from), 0),
+                    remote: SocketAddr::new(address(spec.to), 0),
+                },
+                stream: 0,
+                unlimited_since: None,
+                written_bytes: 0,
+                arrived_bytes: 0,
+                is_over: false,
+                finished_at: None,
+                limit: None,
+            })
+            .collect();
+        flows.sort_by_key(|flow| flow.spec.start);
+        // Any two flows between two hosts have ports of their own.
+        for (number, flow) in flows.iter_mut().enumerate() {
+            let number = number as u32;
+            flow.key.local.set_port(LOCAL_PORTS.0 + (number % LOCAL_PORTS.1) as u16);
+            flow.key.remote.set_port(REMOTE_PORT + (number / LOCAL_PORTS.1) as u16);
+        }
+        let agent = |link: &BitRate| HostAgent {
+            link: *link,
+            stream: None,
+            machine: Agent::new(Instant::ZERO, AgentConfig::new(*link)),
+            is_connected: false,
+            limits_asked: 0,
+            flows: Vec::new(),
+            to_coordinator: Way::new(),
+            to_agent: Way::new(),
+        };
+        let hosts = plan.hosts.iter().filter(|_| plan.allocator.is_some());
+        Self {
+            coordinator: plan.allocator.map(|name| Coordinator::new(plan.settings, name.make())),
+            coordinator_host: plan.coordinator,
+            decides_at: None,
+            look_every: plan.look_every,
+            priority: plan.priorities[0],
+            control_priority: plan.priorities[1],
+            agents: hosts.map(|(host, link)| (*host, agent(link))).collect(),
+            transfers: plan.transfers.iter().map(|(name, _)| name.clone()).collect(),
+            flows,
+            begun: 0,
+            finished: 0,
+            ended_at: None,
+            streams: Vec::new(),
+            unlimited_us: Vec::new(),
+            control_bytes: 0,
+        }
+    }
+
+    fn note(&mut self, stream: u32, carries: Carries) {
+        let at = stream as usize;
+        if self.streams.len() <= at {
+            self.streams.resize(at + 1, None);
+        }
+        self.streams[at] = Some(carries);
+    }
+
+    /// Begins flows whose time has come.
+    fn begin(&mut self, cx: &mut AppCx<'_, '_>) {
+        while let Some(flow) = self.flows.get(self.begun).filter(|flow| flow.spec.start <= cx.now()) {
+            let FlowSpec { from, to, size, .. } = flow.spec;
+            let spec = StreamSpec {
+                from,
+                to,
+                links: [None; 2],
+                size: Some(size),
+                priority: self.priority,
+                is_control: false,
+            };
+            let (stream, number) = (cx.open(&spec), self.begun);
+            self.flows[number].stream = stream;
+            self.note(stream, Carries::Data(number));
+            self.begun += 1;
+            if !cx.has_handshakes() {
+                self.announce(cx, number);
+            }
+        }
+        if let Some(flow) = self.flows.get(self.begun) {
+            cx.arm(flow.spec.start, BEGIN);
+        }
+    }
+
+    /// A flow's program says what waits for it, and sends.
+    fn announce(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
+        let flow = &mut self.flows[number];
+        let (host, stream, size_bytes) = (flow.spec.from, flow.stream, flow.spec.size.as_u64());
+        let (seen, transfer) = (flow.seen(cx, number), self.transfers[flow.transfer].clone());
+        if let Some(agent) = self.agents.get_mut(&host) {
+            flow.unlimited_since = Some(cx.now());
+            agent.flows.push(number);
+            let said = Announcement::Flow { flow: flow.key, transfer, size_bytes };
+            let taken = agent.machine.handle_announcement(cx.now(), &said, &seen);
+            taken.expect("names are checked, and flows are few");
+            self.say(cx, host);
+        }
+        self.flows[number].written_bytes = size_bytes;
+        cx.write(stream, Side::Opener, size_bytes);
+    }
+
+    /// A flow's program knows that all has arrived, or that it never will.
+    fn end(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
+        let flow = &mut self.flows[number];
+        flow.is_over = true;
+        let (host, key) = (flow.spec.from, flow.key);
+        if let Some(agent) = self.agents.get_mut(&host) {
+            agent.look(cx, &self.flows);
+            agent.machine.handle_over(cx.now(), key);
+            agent.flows.retain(|other| *other != number);
+            self.say(cx, host);
+        }
+    }
+
+    /// Agents look at what has become of their flows.
+    fn look(&mut self, cx: &mut AppCx<'_, '_>) {
+        let hosts: Vec<u16> = self.agents.keys().copied().collect();
+        for host in hosts {
+            let agent = self.agents.get_mut(&host).expect("listed above");
+            agent.look(cx, &self.flows);
+            self.say(cx, host);
+        }
+        if self.ended_at.is_none() {
+            cx.arm(cx.now() + self.look_every, LOOK);
+        }
+    }
+
+    /// An agent says what it has to say, and sets limits.
+    fn say(&mut self, cx: &mut AppCx<'_, '_>, host: u16) {
+        loop {
+            let agent = self.agent(host);
+            let machine = &mut agent.machine;
+            match machine.poll_event() {
+                Some(Event::Order(Order::Set(limits))) => {
+                    let limits = limits.into_iter().map(|(flow, rate, _)| (flow, rate));
+                    self.enforce(cx, limits);
+                    continue;
+                }
+                // No session is the second one, and flows that have ended need no limit.
+                Some(_) => continue,
+                None => {}
+            }
+            let asked = if agent.is_connected { machine.poll_ask() } else { None };
+            let Some((number, ask)) = asked else { return };
+            let now = cx.now();
+            match ask {
+                Ask::Prepare => {
+                    let prepared = Answer::Prepared { coordinator: None, session: SESSION };
+                    machine.handle_answer(now, number, Ok(prepared));
+                }
+                Ask::Look => {
+                    let agent = &self.agents[&host];
+                    let listing = Answer::Listing { flows: agent.listing(cx, &self.flows), left_out: 0 };
+                    self.agent(host).machine.handle_answer(now, number, Ok(listing));
+                }
+                Ask::Join(body) => {
+                    let bytes = json_bytes(&body);
+                    self.ask(cx, host, Request::Join(body), bytes);
+                }
+                Ask::Report(body) => {
+                    let bytes = json_bytes(&body);
+                    self.ask(cx, host, Request::Report(body), bytes);
+                }
+                Ask::Limits { .. } => agent.limits_asked = number,
+                Ask::Leave { .. } => {}
+            }
+        }
+    }
+
+    fn join(&mut self, cx: &mut AppCx<'_, '_>, host: u16) {
+        self.agent(host).is_connected = true;
+        self.say(cx, host);
+    }
+
+    fn ask(&mut self, cx: &mut AppCx<'_, '_>, host: u16, request: Request, body_bytes: u64) {
+        let agent = self.agent(host);
+        let Some(stream) = agent.stream else { return self.answer(cx, host, request) };
+        let bytes = REQUEST_HEAD_BYTES + body_bytes + RECORD_BYTES;
+        agent.to_coordinator.messages.push_back((request, bytes));
+        self.control_bytes += bytes;
+        cx.write(stream, Side::Opener, bytes);
+    }
+
+    /// The coordinator takes in what an agent says, and decides.
+    fn answer(&mut self, cx: &mut AppCx<'_, '_>, host: u16, request: Request) {
+        let (now, name) = (cx.now(), host_name(host));
+        let Some(coordinator) = &mut self.coordinator else { return };
+        match request {
+            Request::Join(JoinRequest { session, addresses, link_rate_bps, reports }) => {
+                let joining = Host { addresses, rate: BitRate::bps(link_rate_bps), uplinks: Vec::new() };
+                let joined = coordinator.handle_join(now, &name, session, joining);
+                joined.and_then(|()| coordinator.handle_reports(now, &name, session, &reports))
+            }
+            Request::Report(ReportsRequest { session, reports }) => {
+                coordinator.handle_reports(now, &name, session, &reports)
+            }
+        }
+        .expect("agents say what there is, in order");
+        self.tell(cx, host, Vec::new());
+        self.decide(cx);
+    }
+
+    /// The coordinator decides, and tells all agents what has changed for them.
+    fn decide(&mut self, cx: &mut AppCx<'_, '_>) {
+        let now = cx.now();
+        let Some(coordinator) = &mut self.coordinator else { return };
+        coordinator.decide(now).expect("allocators put no more on a link than it carries");
+        while coordinator.poll_ended().is_some() {}
+        if let Some(at) = coordinator.poll_timeout()
+            && self.decides_at.is_none_or(|armed| at < armed)
+        {
+            self.decides_at = Some(at);
+            cx.arm(at.max(now), DECIDE);
+        }
+        let told =
+            self.agents.keys().map(|host| (*host, coordinator.poll_limits(&host_name(*host), SESSION)));
+        let told: Vec<(u16, Vec<Limit>)> = told.filter(|(_, limits)| !limits.is_empty()).collect();
+        told.into_iter().for_each(|(host, limits)| self.tell(cx, host, limits));
+    }
+
+    fn agent(&mut self, host: u16) -> &mut HostAgent {
+        self.agents.get_mut(&host).expect("hosts that are told or heard have agents")
+    }
+
+    /// The coordinator answers: that it has heard, or with limits.
+    fn tell(&mut self, cx: &mut AppCx<'_, '_>, host: u16, limits: Vec<Limit>) {
+        let agent = self.agent(host);
+        let Some(stream) = agent.stream else { return self.hear(cx, host, limits) };
+        let body_bytes =
+            if limits.is_empty() { 0 } else { json_bytes(&LimitsReply { limits: limits.clone() }) };
+        let bytes = ANSWER_HEAD_BYTES + body_bytes + RECORD_BYTES;
+        agent.to_agent.messages.push_back((limits, bytes));
+        self.control_bytes += bytes;
+        cx.write(stream, Side::Acceptor, bytes);
+    }
+
+    /// An agent is answered.
+    fn hear(&mut self, cx: &mut AppCx<'_, '_>, host: u16, limits: Vec<Limit>) {
+        let agent = self.agent(host);
+        if !limits.is_empty() {
+            agent.machine.handle_answer(cx.now(), agent.limits_asked, Ok(Answer::Limits(limits)));
+        }
+        self.say(cx, host);
+    }
+
+    /// An agent sets limits.
+    fn enforce(&mut self, cx: &mut AppCx<'_, '_>, limits: impl Iterator<Item = (FlowKey, Option<BitRate>)>) {
+        for (flow, rate) in limits {
+            let flow = &mut self.flows[number_of(flow)];
+            // One that has ended meanwhile needs none.
+            if flow.is_over {
+                continue;
+            }
+            flow.limit = rate;
+            cx.set_pacing_limit(flow.stream, Side::Opener, flow.limit);
+            // Of a mouse it is said that it has none.
+            if let Some(announced_at) = flow.limit.and_then(|_| flow.unlimited_since.take()) {
+                self.unlimited_us.push(us(cx.now() - announced_at));
+            }
+        }
+    }
+}
+
+fn us(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+impl App for Shuffling {
+    fn start(&mut self, cx: &mut AppCx<'_, '_>) {
+        let (share, now) = (cx.data_share(), cx.now());
+        let hosts: Vec<u16> = self.agents.keys().copied().collect();
+        for from in hosts {
+            let agent = self.agent(from);
+            let link_rate = BitRate::bps((agent.link.as_bps() as f64 * share) as u64);
+            let addresses = vec![address(from)];
+            let config = AgentConfig { addresses, is_ideal: true, ..AgentConfig::new(link_rate) };
+            agent.machine = Agent::new(now, config);
+            if from != self.coordinator_host {
+                let (to, priority) = (self.coordinator_host, self.control_priority);
+                let stream = cx.open(&StreamSpec {
+                    from,
+                    to,
+                    links: [None; 2],
+                    size: None,
+                    priority,
+                    is_control: true,
+                });
+                self.agent(from).stream = Some(stream);
+                self.note(stream, Carries::Control(from));
+            }
+            if from == self.coordinator_host || !cx.has_handshakes() {
+                self.join(cx, from);
+            }
+        }
+        self.begin(cx);
+        if self.coordinator.is_some() {
+            cx.arm(cx.now() + self.look_every, LOOK);
+        }
+    }
+
+    fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, token: u16) {
+        match token {
+            BEGIN => self.begin(cx),
+            LOOK => self.look(cx),
+            _ => {
+                if self.decides_at.take_if(|at| *at <= cx.now()).is_some() {
+                    self.decide(cx);
+                }
+            }
+        }
+    }
+
+    fn on_stream(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, side: Side, event: StreamEvent) {
+        let Some(carries) = self.streams.get(stream as usize).copied().flatten() else { return };
+        match (carries, side, event) {
+            (Carries::Control(host), Side::Opener, StreamEvent::Connected) => self.join(cx, host),
+            (Carries::Control(host), Side::Acceptor, StreamEvent::Arrived { bytes }) => {
+                cx.read(stream, side, bytes);
+                self.agent(host).to_coordinator.bytes += bytes;
+                while let Some(request) = self.agent(host).to_coordinator.pop() {
+                    self.answer(cx, host, request);
+                }
+            }
+            (Carries::Control(host), Side::Opener, StreamEvent::Arrived { bytes }) => {
+                cx.read(stream, side, bytes);
+                self.agent(host).to_agent.bytes += bytes;
+                while let Some(limits) = self.agent(host).to_agent.pop() {
+                    self.hear(cx, host, limits);
+                }
+            }
+            (Carries::Data(number), Side::Opener, StreamEvent::Connected) => self.announce(cx, number),
+            (Carries::Data(number), Side::Acceptor, StreamEvent::Arrived { bytes }) => {
+                cx.read(stream, side, bytes);
+                let flow = &mut self.flows[number];
+                flow.arrived_bytes += bytes;
+                if flow.arrived_bytes == flow.spec.size.as_u64() {
+                    flow.finished_at = Some(cx.now());
+                    self.finished += 1;
+                    self.ended_at = (self.finished == self.flows.len()).then(|| cx.now());
+                }
+            }
+            (Carries::Data(number), Side::Opener, StreamEvent::Acknowledged)
+                if cx.unacknowledged_bytes(stream, side) == 0 =>
+            {
+                self.end(cx, number);
+            }
+            (Carries::Data(number), Side::Opener, StreamEvent::GivenUp) => self.end(cx, number),
+            _ => {}
+        }
+    }
+
+    fn end_warmup(&mut self) {}
+    fn ended_at(&self) -> Option<Instant> {
+        self.ended_at
+    }
+    fn allowed_bps(&self, stream: u32) -> Option<f64> {
+        match self.streams.get(stream as usize).copied().flatten()? {
+            Carries::Data(number) => self.flows[number].limit.map(|limit| limit.as_bps() as f64),
+            Carries::Control(_) => None,
+        }
+    }
+    fn progress(&self) -> Option<f64> {
+        let shares = self.flows.iter().map(|flow| flow.arrived_bytes as f64 / flow.spec.size.as_u64() as f64);
+        Some(shares.sum::<f64>() / self.flows.len() as f64)
+    }
+
+    fn transfers(&self) -> Vec<Transfer> {
+        let names = self.transfers.iter().enumerate();
+        let transfer = |(number, name): (usize, &String)| {
+            let flows = || self.flows.iter().filter(move |flow| flow.transfer == number);
+            let ends: Option<Vec<Instant>> = flows().map(|flow| flow.finished_at).collect();
+            Transfer {
+                name: name.clone(),
+                flows: flows().count() as u64,
+                size: ByteCount::new(flows().map(|flow| flow.spec.size.as_u64()).sum()),
+                started_at: flows().map(|flow| flow.spec.start).min().unwrap_or(Instant::ZERO),
+                finished_at: ends.and_then(|ends| ends.into_iter().max()),
+            }
+        };
+        names.map(transfer).collect()
+    }
+
+    fn report(&self, _: Duration, row: &mut WorkloadRow) {
+        row.flows = self.begun as u64;
+        let whole = self.flows.iter().filter_map(|flow| {
+            let took = flow.finished_at?.saturating_since(flow.spec.start);
+            Some((flow.spec.size.as_u64(), us(took)))
+        });
+        row.complete(&Times(whole.collect()));
+        let ended = self.transfers();
+        let took = |t: &Transfer| Some(us(t.finished_at?.saturating_since(t.started_at)));
+        report_transfers(ended.iter().filter_map(took).collect(), ended.len(), row);
+        if self.coordinator.is_some() {
+            let mut unlimited_us = self.unlimited_us.clone();
+            unlimited_us.sort_by(f64::total_cmp);
+            let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
+            more("first_limit_us_p50", percentile(&unlimited_us, 0.5));
+            more("first_limit_us_max", unlimited_us.last().copied());
+            more("control_bytes", Some(self.control_bytes as f64));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What a scenario may say of a `shuffle` workload, and whether it makes sense on its network.
+
+use super::{FlowSpec, Shuffle};
+use crate::{Scheduler, coordinator};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::{Network, PlanError};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The latest that a transfer may begin, and the most that a flow of it may come after that: the longest that a run may take.
+const START_MAX: Duration = Duration::from_secs(100_000);
+/// The most flows of a workload.
+const FLOWS_MAX: usize = 100_000;
+/// The scheduler that is none: TCP alone, without coordinator and agents.
+const NONE: &str = "none";
+
+/// A workload's settings.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Settings {
+    /// As `shuffle coordinator --allocator` has it, or `none`.
+    allocator: String,
+    /// The host where the coordinator is; host 0 without.
+    coordinator: Option<String>,
+    /// By name.
+    transfers: BTreeMap<String, TransferSettings>,
+    /// How often agents look at what has become of their flows.
+    look_every: Duration,
+    /// Flows with less to move have no limit.
+    mice_below: ByteCount,
+    /// Strict priority of data.
+    priority: u8,
+    /// The same of what agents and coordinator say.
+    control_priority: u8,
+}
+
+/// A transfer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TransferSettings {
+    /// When it begins.
+    #[serde(default)]
+    start: Duration,
+    flows: Vec<FlowSettings>,
+}
+
+/// A flow of a transfer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FlowSettings {
+    from: String,
+    to: String,
+    /// All that it moves.
+    size: ByteCount,
+    /// So much after its transfer begins.
+    #[serde(default)]
+    start: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            allocator: Scheduler::default().to_string(),
+            coordinator: None,
+            transfers: BTreeMap::new(),
+            look_every: Duration::from_ms(100),
+            mice_below: coordinator::Settings::default().mice_below,
+            priority: 1,
+            control_priority: 1,
+        }
+    }
+}
+
+/// Looks a workload up, which messages call `field`.
+///
+/// Errors: a setting that is unknown or cannot be, a host that is none or that cannot be reached.
+pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Shuffle, PlanError> {
+    let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
+    let settings: Settings = workload.settings(field)?;
+    let allocator = match settings.allocator.as_str() {
+        NONE => None,
+        name => Some(name.parse::<Scheduler>().map_err(|_| {
+            let all = Scheduler::ALL.map(Scheduler::name).join(", ");
+            wrong("allocator", format!("`{name}`: must be {NONE}, {all}"))
+        })?),
+    };
+    let find = |name: &str, at: &str| network.find_host(name).map_err(|message| wrong(at, message));
+    let coordinator = settings.coordinator.as_deref().map_or(Ok(0), |name| find(name, "coordinator"))?;
+    for (name, priority) in [("priority", settings.priority), ("control_priority", settings.control_priority)]
+    {
+        if priority > 2 {
+            return Err(wrong(name, format!("{priority}: must be 0 to 2")));
+        }
+    }
+    if !(Duration::from_us(1)..=Duration::from_secs(10)).contains(&settings.look_every) {
+        return Err(wrong("look_every", format!("{}: must be 1 us to 10 s", settings.look_every)));
+    }
+    let count: usize = settings.transfers.values().map(|transfer| transfer.flows.len()).sum();
+    if !(1..=FLOWS_MAX).contains(&count) {
+        return Err(wrong("transfers", format!("{count} flows: must be 1 to {FLOWS_MAX}")));
+    }
+    let mut transfers = Vec::new();
+    let mut hosts = BTreeMap::new();
+    for (name, transfer) in settings.transfers {
+        let at = format!("transfers.{name}");
+        coordinator::check_name(&name).map_err(|error| wrong("transfers", error.to_string()))?;
+        if transfer.flows.is_empty() {
+            return Err(wrong(&at, "has no flows: a transfer has at least one".to_owned()));
+        }
+        let check_start = |start: Duration, at: String| match start <= START_MAX {
+            true => Ok(start),
+            false => Err(wrong(&at, format!("{start}: must be at most {START_MAX}"))),
+        };
+        let transfer_start = check_start(transfer.start, format!("{at}.start"))?;
+        let mut flows = Vec::new();
+        for (number, flow) in transfer.flows.iter().enumerate() {
+            let at = |setting: &str| format!("{at}.flows[{number}].{setting}");
+            let (from, to) = (find(&flow.from, &at("from"))?, find(&flow.to, &at("to"))?);
+            if from == to {
+                return Err(wrong(&at("to"), format!("{}: a flow goes to another host", flow.to)));
+            }
+            if !network.is_reachable(from, to) || !network.is_reachable(to, from) {
+                return Err(wrong(
+                    &at("to"),
+                    format!("{} and {}: no way from one to the other and back", flow.from, flow.to),
+                ));
+            }
+            if flow.size == ByteCount::ZERO {
+                return Err(wrong(&at("size"), "0 B: must be at least 1 B".to_owned()));
+            }
+            for (host, host_name) in [(from, &flow.from), (to, &flow.to)] {
+                let is_heard =
+                    network.is_reachable(host, coordinator) && network.is_reachable(coordinator, host);
+                if allocator.is_some() && !is_heard {
+                    return Err(wrong("coordinator", format!("no way between it and {host_name}, and back")));
+                }
+                hosts.insert(host, link_rate(network, host));
+            }
+            let start = Instant::ZERO + transfer_start + check_start(flow.start, at("start"))?;
+            flows.push(FlowSpec { from, to, size: flow.size, start });
+        }
+        transfers.push((name, flows));
+    }
+    Ok(Shuffle {
+        allocator,
+        settings: coordinator::Settings { mice_below: settings.mice_below },
+        coordinator,
+        look_every: settings.look_every,
+        priorities: vec![settings.priority, settings.control_priority],
+        transfers,
+        hosts,
+    })
+}
+
+/// What the links of a host carry, out or in, whichever is less: a coordinator knows one number of a host.
+fn link_rate(network: &Network, host: u16) -> BitRate {
+    let site = network.hosts()[usize::from(host)];
+    let (mut out_bps, mut into_bps) = (0, 0);
+    for link in network.topology().links() {
+        let capacity_bps = link.properties.capacity.as_bps();
+        out_bps += if link.from == site { capacity_bps } else { 0 };
+        into_bps += if link.to == site { capacity_bps } else { 0 };
+    }
+    BitRate::bps(out_bps.min(into_bps))
+}

@@ -1,0 +1,199 @@
+//! A host: its kernel's flows, the programs that make them, and its agent with what outlives it.
+
+use anabranch_shuffle_proto::agent::{Agent, AgentConfig};
+use anabranch_shuffle_proto::book::Seen;
+use anabranch_shuffle_proto::control::FlowKey;
+use anabranch_shuffle_proto::enforcement::{Enforcement, Host as Machine, Outcome, Trouble};
+use anabranch_shuffle_proto::state::Limited;
+use anabranch_units::{BitRate, Duration, Instant, RandomStream};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+/// What links carry.
+pub const LINK: BitRate = BitRate::mbps(100);
+
+/// The address of a host.
+pub fn address(host: usize) -> IpAddr {
+    [10, 0, 0, host as u8 + 1].into()
+}
+
+/// A TCP connection over which a program sends.
+#[derive(Debug)]
+pub struct Flow {
+    pub cookie: u64,
+    pub transfer: String,
+    pub size_bytes: u64,
+    pub acked_bytes: u64,
+    /// The limit that its program has given it.
+    pub own: Option<BitRate>,
+    pub limit: Option<BitRate>,
+    /// The agent that has heard of it, and when.
+    pub told: Option<(u64, Instant)>,
+    /// Whether its program says that it has ended before it closes.
+    pub says_end: bool,
+}
+
+/// What outlives an agent: its host's flows, and its state file.
+#[derive(Debug)]
+pub struct Kernel {
+    pub flows: BTreeMap<FlowKey, Flow>,
+    pub notes: Vec<Limited>,
+    /// How many in a million limits cannot be set, and state files not be written.
+    pub refused_ppm: u32,
+    pub full_ppm: u32,
+    pub refused_at: Option<Instant>,
+    pub now: Instant,
+    pub random: RandomStream,
+}
+
+impl Kernel {
+    /// All connections, in order.
+    pub fn listing(&self) -> Vec<Seen> {
+        let seen = |(flow, state): (&FlowKey, &Flow)| Seen {
+            flow: *flow,
+            cookie: state.cookie,
+            user: 0,
+            may_send: true,
+            acked_bytes: state.acked_bytes,
+            written_bytes: state.size_bytes.min(state.acked_bytes + 100_000),
+            limit: state.limit,
+        };
+        self.flows.iter().map(seen).collect()
+    }
+
+    /// Flows that are held to another rate than their programs have said.
+    pub fn limited(&self) -> impl Iterator<Item = (&FlowKey, &Flow)> {
+        self.flows.iter().filter(|(_, flow)| flow.limit != flow.own)
+    }
+
+    /// As a guard or the next agent does: lifts all that is written down.
+    pub fn lift_left(&mut self) {
+        let mut is_lifted = BTreeMap::new();
+        for limited in std::mem::take(&mut self.notes) {
+            let key = FlowKey { local: limited.local, remote: limited.remote };
+            let flow = self.flows.get_mut(&key).filter(|flow| flow.cookie == limited.cookie);
+            if let Some(flow) = flow.filter(|_| is_lifted.insert(limited.cookie, ()).is_none()) {
+                flow.limit = limited.before();
+            }
+        }
+    }
+
+    /// Whether the next limit cannot be set.
+    fn refuses(&mut self) -> bool {
+        let is_refused = self.random.chance_ppm(self.refused_ppm);
+        if is_refused {
+            self.refused_at = Some(self.now);
+        }
+        is_refused
+    }
+}
+
+/// The agent's way to its kernel.
+#[derive(Clone, Debug)]
+pub struct Hand(pub Rc<RefCell<Kernel>>);
+
+impl Machine for Hand {
+    fn note(&mut self, limited: &[Limited]) -> Result<(), String> {
+        let kernel = &mut *self.0.borrow_mut();
+        if kernel.random.chance_ppm(kernel.full_ppm) {
+            return Err("no space left on device".to_owned());
+        }
+        kernel.notes.extend_from_slice(limited);
+        Ok(())
+    }
+
+    fn set(&mut self, limits: &[(FlowKey, Option<BitRate>)]) -> Vec<Outcome> {
+        let kernel = &mut *self.0.borrow_mut();
+        let set = |(key, rate): &(FlowKey, Option<BitRate>)| {
+            let noted =
+                kernel.notes.iter().rfind(|note| (note.local, note.remote) == (key.local, key.remote));
+            let cookie = kernel.flows.get(key).map(|flow| flow.cookie);
+            // Leaves out: `pace` finds a connection by its addresses, so that a limit may still come to the next one of the same
+            // addresses, which the next look lifts.
+            if cookie.is_none() || noted.is_some_and(|note| Some(note.cookie) != cookie) {
+                return Outcome::Gone;
+            }
+            if kernel.refuses() {
+                return Outcome::Failed("refused".to_owned());
+            }
+            let flow = kernel.flows.get_mut(key).expect("it is there");
+            flow.limit = rate.or(flow.own);
+            Outcome::Done
+        };
+        limits.iter().map(set).collect()
+    }
+
+    fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>) {
+        // Now and then, as a long file is.
+        let kernel = &mut *self.0.borrow_mut();
+        if limited.is_empty() || kernel.notes.len() > 2 * limited.len() + 4 {
+            kernel.notes = limited.values().copied().collect();
+        }
+    }
+
+    fn warn(&mut self, _: &Trouble) {}
+}
+
+/// An agent that runs.
+#[derive(Debug)]
+pub struct Process {
+    pub machine: Agent,
+    pub limits: Enforcement<Hand>,
+    /// What tells it from other agents of its host.
+    pub generation: u64,
+    pub frozen_until: Option<Instant>,
+    /// When it was frozen last, until then: answers that came meanwhile are older than others.
+    pub thawed_at: Option<Instant>,
+    /// How far its clock is ahead.
+    pub ahead: Duration,
+    pub armed: Option<Instant>,
+    /// The last session that it has asked for.
+    pub session: u64,
+    /// When it last had an answer of the coordinator's that counts.
+    pub heard_at: Instant,
+}
+
+/// A host.
+#[derive(Debug)]
+pub struct Host {
+    pub kernel: Rc<RefCell<Kernel>>,
+    pub agent: Option<Process>,
+    /// While nothing passes between it and the coordinator.
+    pub cut_until: Instant,
+    pub flows_so_far: u64,
+}
+
+impl Host {
+    pub fn new(random: RandomStream, refused_ppm: u32, full_ppm: u32) -> Self {
+        let kernel = Kernel {
+            flows: BTreeMap::new(),
+            notes: Vec::new(),
+            refused_ppm,
+            full_ppm,
+            refused_at: None,
+            now: Instant::ZERO,
+            random,
+        };
+        let kernel = Rc::new(RefCell::new(kernel));
+        Self { kernel, agent: None, cut_until: Instant::ZERO, flows_so_far: 0 }
+    }
+
+    /// Starts an agent, which lifts what the last one has left.
+    pub fn start(&mut self, now: Instant, host: usize, generation: u64) {
+        self.kernel.borrow_mut().lift_left();
+        let config = AgentConfig { addresses: vec![address(host)], ..AgentConfig::new(LINK) };
+        self.agent = Some(Process {
+            machine: Agent::new(now, config),
+            limits: Enforcement::new(Hand(self.kernel.clone())),
+            generation,
+            frozen_until: None,
+            thawed_at: None,
+            ahead: Duration::ZERO,
+            armed: None,
+            session: 0,
+            heard_at: now,
+        });
+    }
+}

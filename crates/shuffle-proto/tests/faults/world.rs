@@ -1,0 +1,585 @@
+//! All that there is in one run: hosts, the coordinator, the network between them, and what goes wrong.
+
+use super::host::{Flow, Host, LINK, Process, address};
+use super::service::{Asker, Reply, Service};
+use anabranch_shuffle_proto::Scheduler;
+use anabranch_shuffle_proto::agent::{Answer, Ask, Event, Failure, LIMITS_WAIT, REPLY_MAX, SILENCE_MAX};
+use anabranch_shuffle_proto::announcement::Announcement;
+use anabranch_shuffle_proto::control::FlowKey;
+use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
+
+/// How long things go wrong, and after how much more all must have come to its end.
+const CHAOS: Duration = Duration::from_secs(15);
+const HEALED_MAX: Duration = Duration::from_secs(120);
+/// How often programs and the coordinator's clock go on.
+const TICK: Duration = Duration::from_ms(20);
+/// What was announced so long ago has been asked of the coordinator in a request that is answered now.
+const TOLD_WITHIN: Duration = Duration::from_ms(1_300);
+/// Flows with less to move pass.
+const MICE_BELOW_BYTES: u64 = 50_000;
+/// A lift that was refused is tried again by then.
+const TRIED_AGAIN: Duration = Duration::from_secs(4);
+
+/// What goes wrong in a run, and how often in a million: of messages, or each 20 ms.
+#[derive(Debug)]
+struct Faults {
+    lost_ppm: u32,
+    delay_max: Duration,
+    cut_ppm: u32,
+    agent_crash_ppm: u32,
+    agent_end_ppm: u32,
+    guard_killed_ppm: u32,
+    coordinator_crash_ppm: u32,
+    frozen_ppm: u32,
+    jump_ppm: u32,
+}
+
+impl Faults {
+    fn draw(random: &mut RandomStream) -> Self {
+        let mut ppm = |most: u64| if random.below(2) == 0 { 0 } else { random.below(most) as u32 };
+        let (lost_ppm, cut_ppm, agent_crash_ppm) = (ppm(100_000), ppm(10_000), ppm(10_000));
+        let (agent_end_ppm, guard_killed_ppm) = (ppm(5_000), ppm(1_000_000));
+        let (coordinator_crash_ppm, frozen_ppm, jump_ppm) = (ppm(5_000), ppm(10_000), ppm(5_000));
+        let delay_max = Duration::from_us(100 + u64::from(ppm(600_000)));
+        Self {
+            lost_ppm,
+            delay_max,
+            cut_ppm,
+            agent_crash_ppm,
+            agent_end_ppm,
+            guard_killed_ppm,
+            coordinator_crash_ppm,
+            frozen_ppm,
+            jump_ppm,
+        }
+    }
+
+    /// Nothing any more.
+    const fn none() -> Self {
+        Self {
+            lost_ppm: 0,
+            delay_max: Duration::from_ms(1),
+            cut_ppm: 0,
+            agent_crash_ppm: 0,
+            agent_end_ppm: 0,
+            guard_killed_ppm: 0,
+            coordinator_crash_ppm: 0,
+            frozen_ppm: 0,
+            jump_ppm: 0,
+        }
+    }
+}
+
+/// What happens at some time.
+#[derive(Clone, Debug)]
+enum What {
+    Tick,
+    /// A request reaches the coordinator.
+    Request(Asker, Ask),
+    /// An answer reaches an agent.
+    Answer(Asker, Result<Answer, Failure>),
+    /// An agent has its listing.
+    Listing(Asker),
+    /// An agent may have something due.
+    Timer(usize, u64),
+    Thaw(usize, u64),
+    /// A killed agent's guard does its work.
+    Guard(usize),
+    StartAgent(usize),
+    StartCoordinator,
+}
+
+pub struct World {
+    now: Instant,
+    queue: BTreeMap<(Instant, u64), What>,
+    so_far: u64,
+    hosts: Vec<Host>,
+    service: Option<Service>,
+    scheduler: Scheduler,
+    faults: Faults,
+    is_healed: bool,
+    network: RandomStream,
+    programs: RandomStream,
+    chaos: RandomStream,
+    sessions: RandomStream,
+    log: DefaultHasher,
+    is_shown: bool,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let seed = Seed::new(seed);
+        let mut draw = seed.stream("faults", 0);
+        let hosts = 2 + draw.below(4);
+        let mut ppm = |most: u64| if draw.below(3) > 0 { 0 } else { draw.below(most) as u32 };
+        let (refused_ppm, full_ppm) = (ppm(300_000), ppm(500_000));
+        let faults = Faults::draw(&mut draw);
+        let scheduler = Scheduler::ALL[draw.below(Scheduler::ALL.len() as u64) as usize];
+        let host = |number| Host::new(seed.stream("kernel", number), refused_ppm, full_ppm);
+        let mut world = Self {
+            now: Instant::ZERO,
+            queue: BTreeMap::new(),
+            so_far: 0,
+            hosts: (0..hosts).map(host).collect(),
+            service: None,
+            scheduler,
+            faults,
+            is_healed: false,
+            network: seed.stream("network", 0),
+            programs: seed.stream("programs", 0),
+            chaos: seed.stream("chaos", 0),
+            sessions: seed.stream("sessions", 0),
+            log: DefaultHasher::new(),
+            is_shown: crate::faults::is_shown(),
+        };
+        world.say(format!("{scheduler}, {:?}, refused {refused_ppm}, full {full_ppm}", world.faults));
+        world.at(Duration::ZERO, What::StartCoordinator);
+        (0..world.hosts.len()).for_each(|host| world.at(Duration::ZERO, What::StartAgent(host)));
+        world.at(Duration::ZERO, What::Tick);
+        world
+    }
+
+    pub fn log_hash(&self) -> u64 {
+        self.log.finish()
+    }
+
+    pub fn seconds(&self) -> f64 {
+        (self.now - Instant::ZERO).as_secs_f64()
+    }
+
+    fn say(&mut self, line: String) {
+        line.hash(&mut self.log);
+        if self.is_shown {
+            println!("{:.6} {line}", self.seconds());
+        }
+    }
+
+    fn at(&mut self, after: Duration, what: What) {
+        self.so_far += 1;
+        self.queue.insert((self.now + after, self.so_far), what);
+    }
+
+    /// Runs it until all has come to its end after the chaos.
+    pub fn run(&mut self) {
+        while let Some(((at, _), what)) = self.queue.pop_first() {
+            self.now = at;
+            self.hosts.iter().for_each(|host| host.kernel.borrow_mut().now = at);
+            self.handle(what);
+            self.check();
+            if self.is_healed && self.is_done() {
+                self.say("done".to_owned());
+                return;
+            }
+            assert!(self.now < Instant::ZERO + CHAOS + HEALED_MAX, "not at its end: {}", self.left());
+        }
+        panic!("nothing goes on");
+    }
+
+    /// What always holds.
+    fn check(&self) {
+        for (number, host) in self.hosts.iter().enumerate() {
+            let kernel = host.kernel.borrow();
+            for (key, flow) in kernel.limited() {
+                let is_noted = kernel.notes.iter().any(|note| note.cookie == flow.cookie);
+                assert!(is_noted, "h{number}: {key:?} has a limit that nobody would lift: {flow:?}");
+            }
+            let Some(agent) = host.agent.as_ref().filter(|agent| agent.frozen_until.is_none()) else {
+                continue;
+            };
+            let is_tried = kernel.refused_at.is_some_and(|at| self.now < at + TRIED_AGAIN);
+            if self.now > agent.heard_at + SILENCE_MAX && !is_tried {
+                let limited = kernel.limited().next();
+                assert!(
+                    limited.is_none(),
+                    "h{number}: {limited:?} stands, {agent:?} heard nothing for more than a second"
+                );
+            }
+            assert!(agent.limits.limited().len() <= 200, "h{number}: limits of flows that are gone are kept");
+        }
+    }
+
+    /// What is not at its end.
+    fn left(&self) -> String {
+        let service = self.service.as_ref().map(|service| {
+            let transfers = service.machine.hosts().map(|host| (host.name.to_owned(), host.is_up));
+            (service.machine.count(), transfers.collect::<Vec<_>>())
+        });
+        let host = |host: &Host| {
+            let (kernel, agent) = (host.kernel.borrow(), host.agent.as_ref());
+            let joined = agent.map(|agent| (agent.machine.is_joined(), agent.machine.connections()));
+            format!("{:?}, limited {}, agent {joined:?}", kernel.flows, kernel.limited().count())
+        };
+        format!("{service:?}, {:#?}", self.hosts.iter().map(host).collect::<Vec<_>>())
+    }
+
+    /// The coordinator has answered a host's agent: it knows all flows that had been announced when it was asked.
+    fn check_known(&mut self, host: usize) {
+        let (now, service) = (self.now, self.service.as_mut());
+        let Some((agent, service)) = self.hosts[host].agent.as_ref().zip(service) else { return };
+        let has_just_thawed = agent.thawed_at.is_some_and(|at| now <= at + TOLD_WITHIN);
+        if has_just_thawed || !service.is_joined(host, agent.session) {
+            return;
+        }
+        let known = service.flows_of(now, host);
+        for (key, flow) in &self.hosts[host].kernel.borrow().flows {
+            let is_told =
+                flow.told.is_some_and(|(told, at)| told == agent.generation && at + TOLD_WITHIN <= now);
+            if is_told && flow.size_bytes >= MICE_BELOW_BYTES {
+                assert!(known.contains(key), "h{host}: {key:?} is not known: {flow:?}");
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let is_idle = |host: &Host| {
+            let kernel = host.kernel.borrow();
+            kernel.flows.is_empty() && kernel.limited().next().is_none()
+        };
+        let has_all = self
+            .service
+            .as_ref()
+            .is_some_and(|service| service.has_all(self.hosts.len()) && service.machine.count() == (0, 0, 0));
+        has_all && self.hosts.iter().all(is_idle)
+    }
+
+    fn handle(&mut self, what: What) {
+        if !matches!(what, What::Tick | What::Timer(..)) {
+            self.say(format!("{} {what:?}", self.now.as_ns()));
+        }
+        match what {
+            What::Tick => self.tick(),
+            What::Request(asker, ask) => match &mut self.service {
+                Some(service) => {
+                    let replies = service.handle(self.now, asker, ask);
+                    self.reply(replies);
+                }
+                None => self.reply(vec![(asker, Err(Failure::Passing("refused".to_owned())))]),
+            },
+            What::Answer((host, generation, number), answer) => {
+                let now = self.now;
+                let Some(agent) =
+                    self.awake(host, generation, || What::Answer((host, generation, number), answer.clone()))
+                else {
+                    return;
+                };
+                let is_heard = answer == Ok(Answer::Taken) && agent.machine.is_awaited(number);
+                if is_heard {
+                    agent.heard_at = now;
+                }
+                agent.machine.handle_answer(now + agent.ahead, number, answer);
+                if is_heard {
+                    self.check_known(host);
+                }
+                self.settle(host);
+            }
+            What::Listing((host, generation, number)) => {
+                let flows = self.hosts[host].kernel.borrow().listing();
+                let answer = Ok(Answer::Listing { flows, left_out: 0 });
+                self.handle(What::Answer((host, generation, number), answer));
+            }
+            What::Timer(host, generation) => {
+                let now = self.now;
+                if let Some(agent) = self.awake(host, generation, || What::Timer(host, generation)) {
+                    agent.armed = None;
+                    agent.machine.handle_timeout(now + agent.ahead);
+                    self.settle(host);
+                }
+            }
+            What::Thaw(host, generation) => {
+                let now = self.now;
+                if let Some(agent) = self.agent(host, generation) {
+                    (agent.frozen_until, agent.thawed_at) = (None, Some(now));
+                    agent.machine.handle_timeout(now + agent.ahead);
+                    self.settle(host);
+                }
+            }
+            What::Guard(host) => {
+                if self.hosts[host].agent.is_none() {
+                    self.hosts[host].kernel.borrow_mut().lift_left();
+                    let kernel = self.hosts[host].kernel.borrow();
+                    assert!(kernel.limited().next().is_none(), "h{host}: a guard has left a limit");
+                }
+            }
+            What::StartAgent(host) => {
+                self.so_far += 1;
+                let (now, generation) = (self.now, self.so_far);
+                if self.hosts[host].agent.is_none() {
+                    self.hosts[host].start(now, host, generation);
+                    self.settle(host);
+                }
+            }
+            What::StartCoordinator => {
+                if self.service.is_none() {
+                    self.service = Some(Service::new(self.now, self.scheduler));
+                }
+            }
+        }
+    }
+
+    fn agent(&mut self, host: usize, generation: u64) -> Option<&mut Process> {
+        self.hosts[host].agent.as_mut().filter(|agent| agent.generation == generation)
+    }
+
+    /// The agent, if it is there; one that is frozen has it later.
+    fn awake(&mut self, host: usize, generation: u64, what: impl Fn() -> What) -> Option<&mut Process> {
+        let thaws_at = self.agent(host, generation)?.frozen_until;
+        if let Some(thaws_at) = thaws_at {
+            let after = thaws_at.saturating_since(self.now) + Duration::from_us(1);
+            self.at(after, what());
+            return None;
+        }
+        self.agent(host, generation)
+    }
+
+    /// Sees to all that an agent wants.
+    fn settle(&mut self, host: usize) {
+        let now = self.now;
+        let Some(agent) = &mut self.hosts[host].agent else { return };
+        let generation = agent.generation;
+        let mut asks = Vec::new();
+        let mut lines = Vec::new();
+        loop {
+            while let Some(event) = agent.machine.poll_event() {
+                match event {
+                    Event::Order(order) => agent.limits.carry_out(order),
+                    Event::Notice(notice) => lines.push(format!("h{host}: {notice}")),
+                    Event::GivenUp(line) => panic!("h{host}: gives up: {line}"),
+                }
+            }
+            match agent.machine.poll_ask() {
+                Some((number, ask)) => {
+                    if let Ask::Join(request) = &ask {
+                        agent.session = request.session;
+                    }
+                    asks.push((number, ask));
+                }
+                None => break,
+            }
+        }
+        let due = agent.machine.poll_timeout().map(|at| now + at.saturating_since(now + agent.ahead));
+        let arm = due.filter(|at| agent.armed.is_none_or(|armed| *at < armed));
+        agent.armed = arm.or(agent.armed);
+        if let Some(at) = arm {
+            self.at(at.saturating_since(now), What::Timer(host, generation));
+        }
+        lines.into_iter().for_each(|line| self.say(line));
+        for (number, ask) in asks {
+            self.ask((host, generation, number), ask);
+        }
+    }
+
+    /// Carries out what an agent asks for.
+    fn ask(&mut self, asker: Asker, ask: Ask) {
+        let within = match &ask {
+            Ask::Prepare => {
+                let session = self.sessions.next_u64();
+                let prepared = Ok(Answer::Prepared { coordinator: None, session });
+                return self.at(Duration::from_ms(1), What::Answer(asker, prepared));
+            }
+            Ask::Look => {
+                let took = Duration::from_us(self.network.below(5_000));
+                return self.at(took, What::Listing(asker));
+            }
+            Ask::Limits { .. } => LIMITS_WAIT + REPLY_MAX,
+            Ask::Join(_) | Ask::Report(_) | Ask::Leave { .. } => REPLY_MAX,
+        };
+        let late = Err(Failure::Passing("no answer in time".to_owned()));
+        self.at(within, What::Answer(asker, late));
+        if let Some(delay) = self.delay(asker.0) {
+            self.at(delay, What::Request(asker, ask));
+        }
+    }
+
+    /// How long a message takes between a host and the coordinator; `None` if it never comes.
+    fn delay(&mut self, host: usize) -> Option<Duration> {
+        let is_lost = self.network.chance_ppm(self.faults.lost_ppm);
+        let most = self.faults.delay_max.as_us();
+        // Most are fast, some are as slow as may be.
+        let delay = self.network.below(most) / (1 + self.network.below(20));
+        (!is_lost && self.hosts[host].cut_until <= self.now).then(|| Duration::from_us(50 + delay))
+    }
+
+    fn reply(&mut self, replies: Vec<Reply>) {
+        for (asker, answer) in replies {
+            if let Some(delay) = self.delay(asker.0) {
+                self.at(delay, What::Answer(asker, answer));
+            }
+        }
+    }
+
+    /// Programs and the coordinator's clock go on, and something may go wrong.
+    fn tick(&mut self) {
+        if !self.is_healed && self.now >= Instant::ZERO + CHAOS {
+            self.heal();
+        }
+        for host in 0..self.hosts.len() {
+            if !self.is_healed {
+                self.go_wrong(host);
+                self.begin_flows(host);
+            }
+            self.move_flows(host);
+            self.announce(host);
+        }
+        if let Some(service) = &mut self.service {
+            let replies = service.handle_tick(self.now);
+            self.reply(replies);
+            if self.chaos.chance_ppm(self.faults.coordinator_crash_ppm) {
+                self.service = None;
+                let after = Duration::from_ms(self.chaos.below(3_000));
+                self.say("the coordinator crashes".to_owned());
+                self.at(after, What::StartCoordinator);
+            }
+        }
+        self.at(TICK, What::Tick);
+    }
+
+    fn go_wrong(&mut self, host: usize) {
+        let (now, chaos) = (self.now, &mut self.chaos);
+        let mut some_ms = |chance_ppm, most_ms| {
+            let happens = chaos.chance_ppm(chance_ppm);
+            let ms = chaos.below(most_ms);
+            happens.then(|| Duration::from_ms(ms))
+        };
+        let faults = &self.faults;
+        let cut = some_ms(faults.cut_ppm, 4_000);
+        let crash = some_ms(faults.agent_crash_ppm, 3_000);
+        let end = some_ms(faults.agent_end_ppm, 1_000);
+        let is_guard_killed = some_ms(faults.guard_killed_ppm, 1).is_some();
+        let freeze = some_ms(faults.frozen_ppm, 3_000);
+        let jump = some_ms(faults.jump_ppm, 3_600_000);
+        let guard_after = some_ms(1_000_000, 200).unwrap_or_default();
+        if let Some(cut) = cut {
+            self.hosts[host].cut_until = now + cut;
+        }
+        let Some(agent) = &mut self.hosts[host].agent else { return };
+        let generation = agent.generation;
+        if let Some(jump) = jump {
+            agent.ahead += jump;
+            agent.armed = None;
+            self.at(Duration::ZERO, What::Timer(host, generation));
+        } else if let Some(freeze) = freeze.filter(|_| agent.frozen_until.is_none()) {
+            agent.frozen_until = Some(now + freeze);
+            self.at(freeze, What::Thaw(host, generation));
+        } else if let Some(restart) = crash {
+            self.hosts[host].agent = None;
+            self.say(format!("h{host}: its agent crashes, and its guard: {is_guard_killed}"));
+            if !is_guard_killed {
+                self.at(guard_after, What::Guard(host));
+            }
+            self.at(restart, What::StartAgent(host));
+        } else if let Some(restart) = end.filter(|_| agent.frozen_until.is_none()) {
+            let at = now + agent.ahead;
+            agent.machine.handle_end(at);
+            self.settle(host);
+            self.hosts[host].agent = None;
+            // What it could not lift its guard does.
+            self.at(guard_after.min(restart), What::Guard(host));
+            self.at(restart, What::StartAgent(host));
+        }
+    }
+
+    fn heal(&mut self) {
+        self.say("all is healed".to_owned());
+        (self.is_healed, self.faults) = (true, Faults::none());
+        for host in 0..self.hosts.len() {
+            self.hosts[host].cut_until = self.now;
+            let mut kernel = self.hosts[host].kernel.borrow_mut();
+            (kernel.refused_ppm, kernel.full_ppm) = (0, 0);
+        }
+    }
+
+    fn begin_flows(&mut self, host: usize) {
+        if self.programs.below(20) > 0 {
+            return;
+        }
+        let others = self.hosts.len() as u64 - 1;
+        let to = (host + 1 + self.programs.below(others) as usize) % self.hosts.len();
+        let (port, transfer) = (10_000 + self.programs.below(40) as u16, self.programs.below(6));
+        let size_bytes = 1_000 + self.programs.below(4_000_000);
+        let own = (self.programs.below(5) == 0).then(|| BitRate::mbps(20 + self.programs.below(50)));
+        let says_end = self.programs.below(2) == 0;
+        let key = FlowKey { local: (address(host), port).into(), remote: (address(to), 7_000).into() };
+        self.hosts[host].flows_so_far += 1;
+        let cookie = self.hosts[host].flows_so_far;
+        let flow = Flow {
+            cookie,
+            transfer: format!("t{transfer}"),
+            size_bytes,
+            acked_bytes: 0,
+            own,
+            limit: own,
+            told: None,
+            says_end,
+        };
+        // A port that is in use is in use; one that is free again is another connection's.
+        self.hosts[host].kernel.borrow_mut().flows.entry(key).or_insert(flow);
+    }
+
+    /// Flows move as fast as they may, and those that are through are closed.
+    fn move_flows(&mut self, host: usize) {
+        let kernel = self.hosts[host].kernel.clone();
+        let flows = kernel.borrow().flows.len() as u64;
+        let mut through = Vec::new();
+        for (key, flow) in &mut kernel.borrow_mut().flows {
+            let fair_bps = LINK.as_bps() / flows;
+            let bps = flow.limit.map_or(fair_bps, |limit| limit.as_bps().min(fair_bps));
+            flow.acked_bytes = (flow.acked_bytes + bps / 8 / 50).min(flow.size_bytes);
+            if flow.acked_bytes == flow.size_bytes {
+                through.push(*key);
+            }
+        }
+        for key in through {
+            let says_end = kernel.borrow().flows[&key].says_end;
+            if says_end {
+                self.tell(host, key, |flow| Announcement::Ended {
+                    flow: key,
+                    transfer: Some(flow.transfer.clone()),
+                });
+            }
+            kernel.borrow_mut().flows.remove(&key);
+        }
+    }
+
+    /// Programs tell an agent that has not heard of their flows, by and by.
+    fn announce(&mut self, host: usize) {
+        let Some(agent) = self.hosts[host].agent.as_ref().filter(|agent| agent.frozen_until.is_none()) else {
+            return;
+        };
+        let (now, generation) = (self.now, agent.generation);
+        let untold: Vec<FlowKey> = {
+            let kernel = self.hosts[host].kernel.borrow();
+            let is_untold =
+                |(_, flow): &(&FlowKey, &Flow)| flow.told.is_none_or(|(told, _)| told != generation);
+            kernel.flows.iter().filter(is_untold).map(|(key, _)| *key).collect()
+        };
+        for key in untold {
+            if self.programs.below(3) > 0 {
+                continue;
+            }
+            if let Some(flow) = self.hosts[host].kernel.borrow_mut().flows.get_mut(&key) {
+                flow.told = Some((generation, now));
+            }
+            self.tell(host, key, |flow| Announcement::Flow {
+                flow: key,
+                transfer: flow.transfer.clone(),
+                size_bytes: flow.size_bytes,
+            });
+        }
+    }
+
+    fn tell(&mut self, host: usize, key: FlowKey, said: impl Fn(&Flow) -> Announcement) {
+        let kernel = self.hosts[host].kernel.clone();
+        let seen = kernel.borrow().listing().into_iter().find(|seen| seen.flow == key);
+        let Some(agent) = self.hosts[host].agent.as_mut().filter(|agent| agent.frozen_until.is_none()) else {
+            return;
+        };
+        let said = said(&kernel.borrow().flows[&key]);
+        let seen = seen.expect("it is there until it is closed");
+        let taken = agent.machine.handle_announcement(self.now + agent.ahead, &said, &seen);
+        taken.expect("there is room");
+        self.settle(host);
+    }
+}

@@ -1,0 +1,505 @@
+//! A host's agent: it says what flows there are, and holds them to the rates that come back.
+//!
+//! When it joins, looks, reports and lifts limits is its machine's to say ([`anabranch_shuffle_proto::Agent`]); this gives the machine
+//! a clock, the kernel's listing of connections, the coordinator's answers, what programs announce, and a thread that sets limits.
+//! While it runs, `net.ipv4.tcp_tso_rtt_log` is 0, so that limits that are raised take effect soon (`pace::set_tso_rtt_log` says
+//! why). Read [`Agent`] and [`AgentConfig`] first.
+#![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
+
+pub mod announce;
+pub mod enforce;
+mod error;
+pub mod guard;
+
+pub use error::{AgentError, ListenError};
+
+use crate::Client;
+use anabranch_http::ClientError;
+use anabranch_net::identity::Identity;
+use anabranch_net::random;
+use anabranch_pace::{
+    Flow, FlowReader, FlowState, Listing, Pacer, PacerOptions, addresses, link_rate, set_tso_rtt_log,
+    tso_rtt_log,
+};
+use anabranch_shuffle_proto::agent::{
+    self as machine, Answer, Ask, CONNECTIONS_MAX, Event, Failure, LIMITS_WAIT, Notice, REPLY_MAX,
+};
+use anabranch_shuffle_proto::announcement::Announcement;
+use anabranch_shuffle_proto::book::Seen;
+use anabranch_shuffle_proto::control::FlowKey;
+use anabranch_shuffle_proto::coordinator::{ADDRESSES_MAX, check_name};
+use anabranch_shuffle_proto::rules::Rules;
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use enforce::{Enforcer, State};
+use std::collections::BTreeMap;
+use std::fs::remove_file;
+use std::future::{Future, pending};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::net::{UnixListener, lookup_host};
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
+use tokio::time::{sleep, timeout};
+
+/// After so long the machine's clock begins anew: [`Instant`] ends after 213 days.
+const CLOCK_MAX: Duration = Duration::from_secs(100 * 86_400);
+
+/// How an agent is set up.
+pub struct AgentConfig {
+    /// The host's name, as its certificate has it.
+    pub name: String,
+    /// Where the coordinator listens, as `HOST:PORT` or `https://HOST:PORT`.
+    pub coordinator: String,
+    /// What the host's link carries of data, out and in. `None`: reckoned from the default route's device.
+    pub link_rate: Option<BitRate>,
+    /// The addresses that flows to this host have; none is for the coordinator to say.
+    pub addresses: Vec<IpAddr>,
+    /// Flows that are announced though their programs say nothing.
+    pub rules: Rules,
+    /// Where programs announce their flows; `None` where none does.
+    pub listen: Option<Listen>,
+    /// By which mechanisms flows may be held to rates.
+    pub pacer: PacerOptions,
+    /// Whether `net.ipv4.tcp_tso_rtt_log` is 0 while the agent runs, for all programs of the network namespace: raised limits take
+    /// effect soon then.
+    pub has_small_bursts: bool,
+    /// The file that says which flows have limits, so that the guard or the next agent lifts what a killed one left. Made if it is
+    /// not there; held by one agent at a time.
+    pub state: PathBuf,
+    /// The program that is started as the agent's guard: one that calls [`guard::watch`] with the same state file and device. `None`:
+    /// what a killed agent leaves stays until the next one.
+    pub guard: Option<Command>,
+}
+
+/// A Unix socket over which programs announce flows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Its path.
+    pub path: PathBuf,
+    /// The group that may use it beside its owner, by name or number.
+    pub group: Option<String>,
+}
+
+impl AgentConfig {
+    /// An agent with every setting at its default, and no guard.
+    pub fn new(name: impl Into<String>, coordinator: impl Into<String>, state: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            coordinator: coordinator.into(),
+            link_rate: None,
+            addresses: Vec::new(),
+            rules: Rules::default(),
+            listen: None,
+            pacer: PacerOptions::default(),
+            has_small_bursts: true,
+            state: state.into(),
+            guard: None,
+        }
+    }
+}
+
+/// A host's agent.
+pub struct Agent {
+    name: String,
+    client: Client,
+    link_rate: BitRate,
+    shared: Arc<Shared>,
+    reader: Arc<Mutex<FlowReader>>,
+    enforcer: Enforcer,
+    announcements: Option<(UnixListener, FlowReader)>,
+    /// What is in the way of nobody once the agent has ended.
+    leavings: Leavings,
+}
+
+struct Leavings {
+    listen: Option<PathBuf>,
+    state: PathBuf,
+    device: Option<String>,
+    guard: Option<Child>,
+}
+
+/// What programs that announce and the agent's own task share.
+struct Shared {
+    clocked: Mutex<Clocked>,
+    /// Wakes the agent's task.
+    changed: Notify,
+}
+
+/// The machine and its clock.
+struct Clocked {
+    machine: machine::Agent,
+    epoch: std::time::Instant,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What it is called by the coordinator.
+fn key(flow: Flow) -> FlowKey {
+    FlowKey { local: flow.local(), remote: flow.remote() }
+}
+
+/// What the kernel calls it.
+fn flow(key: FlowKey) -> Flow {
+    Flow::new(key.local, key.remote)
+}
+
+/// What the agent's book takes in of a connection.
+fn seen(state: &FlowState) -> Seen {
+    let bytes = |count: Option<ByteCount>| count.map_or(0, ByteCount::as_u64);
+    let acked_bytes = bytes(state.bytes_acked);
+    let sent = bytes(state.bytes_sent).saturating_sub(bytes(state.bytes_retransmitted));
+    Seen {
+        flow: key(state.flow),
+        cookie: state.cookie(),
+        user: state.uid,
+        may_send: state.may_send,
+        acked_bytes,
+        written_bytes: sent.max(acked_bytes).saturating_add(bytes(state.bytes_not_sent)),
+        limit: state.pacing_limit,
+    }
+}
+
+/// Has the kernel send small bursts, so that raised limits take effect soon. What is to be set again in the end is in the state
+/// file, as an agent that was killed may have left it there.
+fn small_bursts(state: &mut State) {
+    let mut set = || match tso_rtt_log()? {
+        0 => Ok(()),
+        log => {
+            state.note_tso_rtt_log(Some(log))?;
+            set_tso_rtt_log(0)
+        }
+    };
+    match set() {
+        // Older kernels have no other bursts.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!("limits that are raised take effect late: {error}"),
+        Ok(()) => {}
+    }
+}
+
+fn failure(error: ClientError) -> Failure {
+    let line = error.to_string();
+    match error {
+        ClientError::Refused { status: 409, .. } => Failure::NotJoined(line),
+        // The keys are another's, or the settings are none.
+        ClientError::Refused { status: 400 | 403, .. } | ClientError::Settings(_) => Failure::Refused(line),
+        _ => Failure::Passing(line),
+    }
+}
+
+impl Clocked {
+    fn now(&mut self) -> Instant {
+        let now = Instant::ZERO + Duration::from_std(self.epoch.elapsed());
+        if now < CLOCK_MAX_AT {
+            return now;
+        }
+        self.epoch = std::time::Instant::now();
+        self.machine.handle_clock(Instant::ZERO);
+        Instant::ZERO
+    }
+}
+
+/// See [`CLOCK_MAX`].
+const CLOCK_MAX_AT: Instant = Instant::from_ps(CLOCK_MAX.as_ps());
+
+impl Shared {
+    /// Has the machine take in something that happens now.
+    fn change<T>(&self, change: impl FnOnce(&mut machine::Agent, Instant) -> T) -> T {
+        let mut clocked = lock(&self.clocked);
+        let now = clocked.now();
+        change(&mut clocked.machine, now)
+    }
+}
+
+/// What the agent's task does next.
+enum Next {
+    Event(Event),
+    Ask(u64, Ask),
+}
+
+/// What is asked and not answered yet.
+#[derive(Default)]
+struct UnderWay {
+    tasks: JoinSet<(u64, Result<Answer, Failure>)>,
+    handles: BTreeMap<u64, AbortHandle>,
+}
+
+impl UnderWay {
+    fn begin(&mut self, number: u64, answer: impl Future<Output = Result<Answer, Failure>> + Send + 'static) {
+        let handle = self.tasks.spawn(async move { (number, answer.await) });
+        self.handles.insert(number, handle);
+    }
+
+    /// Gives up what nobody waits for.
+    fn keep_only(&mut self, is_awaited: impl Fn(u64) -> bool) {
+        self.handles.retain(|number, handle| {
+            let is_kept = is_awaited(*number);
+            if !is_kept {
+                handle.abort();
+            }
+            is_kept
+        });
+    }
+
+    /// The next answer; never while there is none to come.
+    async fn next(&mut self) -> (u64, Result<Answer, Failure>) {
+        loop {
+            match self.tasks.join_next().await {
+                Some(Ok(answered)) => return answered,
+                // It was given up.
+                Some(Err(_)) => {}
+                None => pending().await,
+            }
+        }
+    }
+}
+
+impl Agent {
+    /// Lifts what an earlier agent has left, and opens all that this one needs; [`Agent::run`] then has it work.
+    ///
+    /// Errors: see [`AgentError`].
+    /// Panics: outside of a tokio runtime.
+    pub fn start(config: AgentConfig, identity: &Identity) -> Result<Self, AgentError> {
+        let AgentConfig { name, coordinator, addresses: named, rules, listen, pacer: options, .. } = config;
+        check_name(&name).map_err(AgentError::Name)?;
+        let client =
+            Client::new(&coordinator, identity, REPLY_MAX.to_std()).map_err(AgentError::Coordinator)?;
+        let link_rate = match config.link_rate {
+            Some(rate) => rate,
+            None => link_rate().map_err(AgentError::Link)?,
+        };
+        if named.len() > ADDRESSES_MAX {
+            return Err(AgentError::TooManyAddresses(named.len()));
+        }
+        let addresses_here = addresses()?;
+        let (mut state, left) = State::open(&config.state)?;
+        let mut pacer = Pacer::new(&options).map_err(AgentError::Pacer)?;
+        for missing in pacer.missing() {
+            tracing::warn!("{missing}");
+        }
+        let lifted = left.lift(&mut state, &mut pacer)?;
+        if lifted > 0 {
+            tracing::warn!("limits of {lifted} flows that an agent had left are lifted");
+        }
+        let announcements = match &listen {
+            Some(Listen { path, group }) => {
+                Some((announce::listen(path, group.as_deref())?, FlowReader::new()?))
+            }
+            None => None,
+        };
+        let reader = FlowReader::new()?;
+        if config.has_small_bursts {
+            small_bursts(&mut state);
+        }
+        let guard = config.guard.and_then(|command| {
+            let warn = |error: &std::io::Error| {
+                tracing::warn!("no guard: if this agent is killed, limits stay until the next one: {error}");
+            };
+            guard::start(command).inspect_err(warn).ok()
+        });
+        let machine = machine::AgentConfig {
+            addresses: named,
+            addresses_here,
+            rules,
+            ..machine::AgentConfig::new(link_rate)
+        };
+        let clocked = Clocked {
+            machine: machine::Agent::new(Instant::ZERO, machine),
+            epoch: std::time::Instant::now(),
+        };
+        Ok(Self {
+            name,
+            client,
+            link_rate,
+            shared: Arc::new(Shared { clocked: Mutex::new(clocked), changed: Notify::new() }),
+            reader: Arc::new(Mutex::new(reader)),
+            enforcer: Enforcer::start(pacer, state)?,
+            announcements,
+            leavings: Leavings {
+                listen: listen.map(|listen| listen.path),
+                state: config.state,
+                device: options.device,
+                guard,
+            },
+        })
+    }
+
+    /// What its host's link carries of data, out and in.
+    pub const fn link_rate(&self) -> BitRate {
+        self.link_rate
+    }
+
+    /// Where the coordinator is: `host:port`.
+    pub fn coordinator(&self) -> &str {
+        self.client.address()
+    }
+
+    /// Works until `end` is there; then it lifts its limits, takes its leave, and sets back what it has changed.
+    ///
+    /// Errors: the coordinator says that this agent may never join; something could not be set back.
+    pub async fn run(mut self, end: impl Future<Output = ()>) -> Result<(), AgentError> {
+        let announcements = self.announcements.take();
+        let shared = self.shared.clone();
+        let answering = async {
+            match announcements {
+                Some((listener, reader)) => {
+                    let take = move |said: &Announcement, seen: &Seen| {
+                        let taken =
+                            shared.change(|machine, now| machine.handle_announcement(now, said, seen));
+                        shared.changed.notify_one();
+                        taken
+                    };
+                    announce::answer(listener, reader, take, announce::IDLE_MAX).await;
+                }
+                None => pending().await,
+            }
+        };
+        let ended = tokio::select! {
+            line = self.work() => Err(AgentError::GivenUp(line)),
+            () = answering => Ok(()),
+            () = end => Ok(()),
+        };
+        self.leave().await;
+        let Self { leavings, enforcer, .. } = self;
+        drop(enforcer);
+        let set_back = leavings.clear();
+        ended.and(set_back)
+    }
+
+    /// Does what the machine asks for, until it gives up: why, in one line.
+    async fn work(&self) -> String {
+        let mut under_way = UnderWay::default();
+        loop {
+            while let Some(next) = self.next() {
+                match next {
+                    Next::Event(Event::Order(order)) => self.enforcer.order(order).await,
+                    Next::Event(Event::Notice(notice)) => self.say(&notice),
+                    Next::Event(Event::GivenUp(line)) => return line,
+                    Next::Ask(number, ask) => self.begin(&mut under_way, number, ask),
+                }
+            }
+            let due = {
+                let mut clocked = lock(&self.shared.clocked);
+                under_way.keep_only(|number| clocked.machine.is_awaited(number));
+                let now = clocked.now();
+                clocked.machine.poll_timeout().map(|at| at.saturating_since(now).to_std())
+            };
+            let due = async {
+                match due {
+                    Some(left) => sleep(left).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                (number, answer) = under_way.next() => {
+                    self.shared.change(|machine, now| machine.handle_answer(now, number, answer));
+                }
+                () = self.shared.changed.notified() => {}
+                () = due => self.shared.change(machine::Agent::handle_timeout),
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Next> {
+        let machine = &mut lock(&self.shared.clocked).machine;
+        let event = machine.poll_event().map(Next::Event);
+        event.or_else(|| machine.poll_ask().map(|(number, ask)| Next::Ask(number, ask)))
+    }
+
+    fn say(&self, notice: &Notice) {
+        match notice {
+            Notice::Joined => tracing::info!("joined coordinator {}", self.client.address()),
+            Notice::Back | Notice::Rejoins(_) => tracing::info!("{notice}"),
+            Notice::StillAway(_) => tracing::debug!("{notice}"),
+            Notice::Away(_) | Notice::Silent | Notice::Unlisted(_) | Notice::Cut(_) | Notice::Full => {
+                tracing::warn!("{notice}");
+            }
+        }
+    }
+
+    /// Begins what the machine asks for.
+    fn begin(&self, under_way: &mut UnderWay, number: u64, ask: Ask) {
+        let (client, name) = (self.client.clone(), self.name.clone());
+        let within = REPLY_MAX.to_std();
+        match ask {
+            Ask::Prepare => under_way.begin(number, async move {
+                // Names may change; where one is not found, the client fails as well, and says so.
+                let found = timeout(within, lookup_host(client.address())).await;
+                let coordinator = found.ok().and_then(Result::ok).map(Iterator::collect);
+                let failed = |error| Failure::Refused(format!("/dev/urandom: {error}"));
+                Ok(Answer::Prepared { coordinator, session: random().map_err(failed)? })
+            }),
+            Ask::Look => {
+                let (reader, shared) = (self.reader.clone(), self.shared.clone());
+                under_way.begin(number, async move {
+                    // A pass over the kernel's table takes some microseconds for each flow.
+                    let listing = spawn_blocking(move || list(&reader, &shared)).await;
+                    let listing = listing.map_err(std::io::Error::other).and_then(|listing| listing);
+                    let Listing { flows, left_out } =
+                        listing.map_err(|error| Failure::Passing(error.to_string()))?;
+                    let flows = flows.iter().map(seen).collect();
+                    Ok(Answer::Listing { flows, left_out: left_out as u64 })
+                });
+            }
+            Ask::Join(request) => under_way.begin(number, async move {
+                let joined = client.join(&name, &request, within).await;
+                joined.map(|()| Answer::Taken).map_err(failure)
+            }),
+            Ask::Report(request) => under_way.begin(number, async move {
+                let reported = client.report(&name, &request, within).await;
+                reported.map(|()| Answer::Taken).map_err(failure)
+            }),
+            Ask::Limits { session } => under_way.begin(number, async move {
+                let limits = client.limits(&name, session, LIMITS_WAIT.to_std(), within).await;
+                limits.map(Answer::Limits).map_err(failure)
+            }),
+            // Asked for at the end only.
+            Ask::Leave { .. } => {}
+        }
+    }
+
+    async fn leave(&self) {
+        self.shared.change(machine::Agent::handle_end);
+        while let Some(next) = self.next() {
+            match next {
+                Next::Event(Event::Order(order)) => self.enforcer.order(order).await,
+                Next::Ask(_, Ask::Leave { session }) => {
+                    self.enforcer.done().await;
+                    let _ = self.client.leave(&self.name, session, REPLY_MAX.to_std() / 2).await;
+                }
+                Next::Event(_) | Next::Ask(..) => {}
+            }
+        }
+        self.enforcer.done().await;
+    }
+}
+
+/// This host's connections; those that are announced first, where there are too many.
+fn list(reader: &Mutex<FlowReader>, shared: &Shared) -> std::io::Result<Listing> {
+    let mut reader = lock(reader);
+    let listing = reader.list(CONNECTIONS_MAX)?;
+    if listing.left_out == 0 {
+        return Ok(listing);
+    }
+    let known = lock(&shared.clocked).machine.connections();
+    reader.list_with(CONNECTIONS_MAX, |flow| known.contains(&key(flow)))
+}
+
+impl Leavings {
+    /// Removes the socket, and has the guard set back the size of bursts, or does so where there is none.
+    fn clear(self) -> Result<(), AgentError> {
+        if let Some(path) = &self.listen {
+            let _ = remove_file(path);
+        }
+        if let Some(mut guard) = self.guard {
+            drop(guard.stdin.take());
+            let _ = guard.wait();
+            return Ok(());
+        }
+        guard::clean_up(&self.state, self.device.as_deref())
+    }
+}

@@ -1,0 +1,389 @@
+//! What programs of this host say of their flows, over a Unix socket.
+//!
+//! One JSON object a line, as `shuffle_proto::announcement` has it, each answered by one line. Only the user who made the flow's
+//! socket, or root, may speak of it. A connection on which nothing is said is closed soon, so that the places are for those who
+//! speak; the libraries make another when they have more to say. Where all places are taken, whoever comes gets that of the user who has
+//! most, of whose connections the longest silent one goes. Leaves out: what becomes of it. Read [`listen`] and [`answer`].
+
+use super::{ListenError, flow, seen};
+use anabranch_pace::FlowReader;
+use anabranch_shuffle_proto::announcement::{Announcement, LINE_BYTES_MAX, Reply, too_long};
+use anabranch_shuffle_proto::book::Seen;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{Permissions, read_to_string, remove_file, set_permissions, symlink_metadata};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// The most programs at a time.
+pub const CONNECTIONS_MAX: usize = 256;
+/// The longest that a program may be silent on a connection, or not read what is answered, before it is closed.
+pub const IDLE_MAX: Duration = Duration::from_secs(5);
+
+/// Makes the socket, for its owner alone or for a group too.
+///
+/// Errors: somebody listens there; it is something else, which stays; no such group; the system's.
+pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenError> {
+    let unusable = |step| {
+        let path = path.to_owned();
+        move |error| ListenError::Unusable { path, step, error }
+    };
+    let bind = || UnixListener::bind(path);
+    let listener = match bind() {
+        // Left by an agent that was killed, if nobody answers.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if !symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+                return Err(ListenError::NoSocket(path.to_owned()));
+            }
+            match StdUnixStream::connect(path) {
+                Ok(_) => return Err(ListenError::InUse(path.to_owned())),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    remove_file(path).and_then(|()| bind())
+                }
+                Err(error) => return Err(ListenError::Taken { path: path.to_owned(), error }),
+            }
+        }
+        other => other,
+    };
+    let listener = listener.map_err(unusable("cannot listen"))?;
+    let mode = match group {
+        Some(group) => {
+            let id = rustix::fs::Gid::from_raw(group_id(group)?);
+            rustix::fs::chown(path, None, Some(id)).map_err(|error| ListenError::Group {
+                group: group.to_owned(),
+                path: path.to_owned(),
+                error: error.into(),
+            })?;
+            0o660
+        }
+        None => 0o600,
+    };
+    set_permissions(path, Permissions::from_mode(mode)).map_err(unusable("cannot set its mode"))?;
+    Ok(listener)
+}
+
+/// A group's number, by its name in `/etc/group` or as it stands.
+fn group_id(group: &str) -> Result<u32, ListenError> {
+    if let Ok(id) = group.parse() {
+        return Ok(id);
+    }
+    let groups = read_to_string("/etc/group").map_err(ListenError::Groups)?;
+    let id = groups.lines().find_map(|line| {
+        let mut words = line.split(':');
+        (words.next()? == group).then(|| words.nth(1)?.parse().ok())?
+    });
+    id.ok_or_else(|| ListenError::NoGroup(group.to_owned()))
+}
+
+/// Refusals are logged at most this often.
+const REFUSALS_EVERY: Duration = Duration::from_secs(1);
+
+/// Who is refused, for the log: some programs read no answers.
+#[derive(Default)]
+struct Refusals {
+    said_at: Option<Instant>,
+    /// Those since then.
+    unsaid: u64,
+}
+
+impl Refusals {
+    /// The line for one more, if it is time for one.
+    fn line(&mut self, now: Instant, reason: &str) -> Option<String> {
+        if self.said_at.is_some_and(|at| now.saturating_duration_since(at) < REFUSALS_EVERY) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.said_at = Some(now);
+        let more = match std::mem::take(&mut self.unsaid) {
+            0 => String::new(),
+            unsaid => format!(" ({unsaid} more since the last that was said)"),
+        };
+        Some(format!("an announcement is refused: {reason}{more}"))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn log(refusals: &Mutex<Refusals>, reason: &str) {
+    let line = lock(refusals).line(Instant::now(), reason);
+    if let Some(line) = line {
+        tracing::info!("{line}");
+    }
+}
+
+/// Who is connected, by the order in which they came.
+#[derive(Default)]
+struct Places {
+    taken: BTreeMap<u64, Place>,
+    so_far: u64,
+}
+
+struct Place {
+    user: u32,
+    heard_at: Instant,
+    /// Tells it to go.
+    leave: Arc<Notify>,
+}
+
+impl Places {
+    /// A place for one of this user, which it loses when told so by what comes with it; and whose went for it.
+    fn take(&mut self, user: u32, now: Instant) -> (u64, Arc<Notify>, Option<u32>) {
+        let loser = (self.taken.len() >= CONNECTIONS_MAX).then(|| self.loser()).flatten();
+        let lost = loser.and_then(|number| self.taken.remove(&number));
+        if let Some(lost) = &lost {
+            lost.leave.notify_one();
+        }
+        let (number, leave) = (self.so_far, Arc::new(Notify::new()));
+        self.so_far += 1;
+        self.taken.insert(number, Place { user, heard_at: now, leave: leave.clone() });
+        (number, leave, lost.map(|lost| lost.user))
+    }
+
+    /// Of the user who has most places, the one of which nothing has been heard for the longest.
+    fn loser(&self) -> Option<u64> {
+        let mut counts = BTreeMap::<u32, usize>::new();
+        for place in self.taken.values() {
+            *counts.entry(place.user).or_default() += 1;
+        }
+        let most = counts.into_values().max()?;
+        let count = |user: u32| self.taken.values().filter(|place| place.user == user).count();
+        let of_the_most: BTreeSet<u32> =
+            self.taken.values().map(|place| place.user).filter(|user| count(*user) == most).collect();
+        let theirs = self.taken.iter().filter(|(_, place)| of_the_most.contains(&place.user));
+        theirs.min_by_key(|(_, place)| place.heard_at).map(|(number, _)| *number)
+    }
+
+    fn hear(&mut self, number: u64, now: Instant) {
+        if let Some(place) = self.taken.get_mut(&number) {
+            place.heard_at = now;
+        }
+    }
+}
+
+/// A place; dropped with its connection.
+struct Guard {
+    places: Arc<Mutex<Places>>,
+    number: u64,
+}
+
+impl Guard {
+    fn hear(&self) {
+        lock(&self.places).hear(self.number, Instant::now());
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        lock(&self.places).taken.remove(&self.number);
+    }
+}
+
+/// Answers programs until it is dropped, each for as long as it is not silent for `idle_max`; `take` takes in what they may say.
+pub async fn answer<F>(listener: UnixListener, reader: FlowReader, take: F, idle_max: Duration)
+where
+    F: Fn(&Announcement, &Seen) -> Result<(), String> + Send + Sync + 'static,
+{
+    let take = Arc::new(take);
+    let (reader, places) = (Arc::new(Mutex::new(reader)), Arc::<Mutex<Places>>::default());
+    let refusals = Arc::<Mutex<Refusals>>::default();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely: those who are here will give some back.
+                tracing::warn!("cannot take an announcement: {error}");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        // Who does not say whose it is has gone.
+        let Ok(user) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
+        let (number, leave, lost) = lock(&places).take(user, Instant::now());
+        if let Some(lost) = lost {
+            log(
+                &refusals,
+                &format!("{CONNECTIONS_MAX} programs are connected: one of user {lost} has to go"),
+            );
+        }
+        let place = Guard { places: places.clone(), number };
+        let (reader, take, refusals) = (reader.clone(), take.clone(), refusals.clone());
+        tokio::spawn(async move {
+            let speaks = converse(stream, user, &place, &reader, &*take, &refusals, idle_max);
+            tokio::select! {
+                ended = speaks => if let Err(error) = ended {
+                    tracing::debug!("a program that announces: {error}");
+                },
+                () = leave.notified() => {}
+            }
+        });
+    }
+}
+
+async fn converse(
+    stream: UnixStream,
+    uid: u32,
+    place: &Guard,
+    reader: &Mutex<FlowReader>,
+    take: &(impl Fn(&Announcement, &Seen) -> Result<(), String> + Sync),
+    refusals: &Mutex<Refusals>,
+    idle_max: Duration,
+) -> io::Result<()> {
+    let (lines, mut replies) = stream.into_split();
+    let mut lines = BufReader::new(lines);
+    loop {
+        let mut line = Vec::new();
+        let mut bounded = (&mut lines).take(LINE_BYTES_MAX as u64);
+        let length = timeout(idle_max, bounded.read_until(b'\n', &mut line)).await??;
+        if length == 0 {
+            return Ok(());
+        }
+        place.hear();
+        let is_whole = line.ends_with(b"\n");
+        let said = if is_whole || length < LINE_BYTES_MAX {
+            carry_out(&line, uid, reader, take)
+        } else {
+            Err(too_long())
+        };
+        if let Err(reason) = &said {
+            log(refusals, &format!("of user {uid}: {reason}"));
+        }
+        timeout(idle_max, replies.write_all(&reply(said)?)).await??;
+        if !is_whole {
+            return Ok(());
+        }
+    }
+}
+
+/// The line that answers.
+fn reply(said: Result<(), String>) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(&Reply { ok: said.is_ok(), error: said.err() })?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// Carries out one line of a program of this user.
+///
+/// Errors: one line for its author.
+fn carry_out(
+    line: &[u8],
+    uid: u32,
+    reader: &Mutex<FlowReader>,
+    take: &impl Fn(&Announcement, &Seen) -> Result<(), String>,
+) -> Result<(), String> {
+    let said = Announcement::read(line)?;
+    let (Announcement::Flow { flow: key, .. } | Announcement::Ended { flow: key, .. }) = &said;
+    let flow = flow(*key);
+    let found = lock(reader).find(flow);
+    let state = found
+        .map_err(|error| format!("flow {flow}: {error}"))?
+        .ok_or_else(|| format!("flow {flow}: no such connection in the agent's network namespace"))?;
+    if uid != 0 && uid != state.uid {
+        return Err(format!("flow {flow}: is another user's: only its owner or root may speak of it"));
+    }
+    take(&said, &seen(&state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    /// The line that answers this one; none where the connection is closed without.
+    fn say(path: &Path, line: &str) -> String {
+        let stream = UnixStream::connect(path).expect("it listens");
+        // Who is turned away may be so before it has spoken.
+        let _ = (&stream).write_all(line.as_bytes());
+        let mut said = String::new();
+        let _ = BufReader::new(&stream).read_line(&mut said);
+        said
+    }
+
+    #[test]
+    fn only_a_socket_that_nobody_answers_is_replaced() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let runtime = tokio::runtime::Runtime::new().expect("threads");
+        let _inside = runtime.enter();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("file"), "precious").expect("ours");
+        std::os::unix::fs::symlink(path("file"), path("link")).expect("ours");
+        for name in ["file", "link"] {
+            let error = listen(&path(name), None).expect_err("it stays");
+            assert!(error.to_string().contains("no socket: choose another path"), "{error}");
+        }
+        assert_eq!(std::fs::read_to_string(path("link")).expect("as before"), "precious");
+        // Of another kind: it refuses connections, but not because nobody is there.
+        let datagrams = std::os::unix::net::UnixDatagram::bind(path("datagrams")).expect("ours");
+        let error = listen(&path("datagrams"), None).expect_err("it stays");
+        assert!(error.to_string().contains("choose another path"), "{error}");
+        drop(datagrams);
+
+        let listener = listen(&path("socket"), None).expect("nothing is there");
+        let error = listen(&path("socket"), None).expect_err("it stays");
+        assert!(error.to_string().contains("somebody listens there already"), "{error}");
+        drop(listener);
+        listen(&path("socket"), None).expect("nobody is there any more");
+    }
+
+    #[test]
+    fn refusals_are_logged_now_and_then_and_counted_between() {
+        let (mut refusals, begun) = (Refusals::default(), Instant::now());
+        let mut line = |after_ms| refusals.line(begun + Duration::from_millis(after_ms), "a reason");
+        assert_eq!(line(0).as_deref(), Some("an announcement is refused: a reason"));
+        assert_eq!((line(1), line(999)), (None, None));
+        let counted = "an announcement is refused: a reason (2 more since the last that was said)";
+        assert_eq!(line(1_000).as_deref(), Some(counted));
+        assert_eq!(line(2_000).as_deref(), Some("an announcement is refused: a reason"));
+    }
+
+    /// One user of the socket's group could once keep all others from it, by a line now and then (#17).
+    #[test]
+    fn whoever_comes_gets_a_place_of_the_user_who_has_most() {
+        let (mut places, begun) = (Places::default(), Instant::now());
+        let at = |ms| begun + Duration::from_millis(ms);
+        let mut kept = Vec::new();
+        for number in 0..CONNECTIONS_MAX as u64 {
+            let user = if number < 3 { 2 } else { 1 };
+            let (number, leave, lost) = places.take(user, at(number));
+            assert_eq!(lost, None);
+            kept.push((number, leave));
+        }
+        // The oldest of the many has spoken since, and the few are silent for longer.
+        places.hear(3, at(1_000));
+        let (newest, _, lost) = places.take(2, at(2_000));
+        assert_eq!(lost, Some(1));
+        assert!(!places.taken.contains_key(&4) && places.taken.contains_key(&3));
+        assert!([0, 1, 2, newest].iter().all(|number| places.taken.contains_key(number)));
+        // Of their own, where they have most.
+        assert_eq!(places.take(1, at(3_000)).2, Some(1));
+        assert_eq!(places.taken.len(), CONNECTIONS_MAX);
+    }
+
+    #[test]
+    fn programs_that_are_silent_keep_no_place_from_others() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("agent.sock");
+        let runtime = tokio::runtime::Runtime::new().expect("threads");
+        let _inside = runtime.enter();
+        let (listener, reader) = (listen(&path, None).expect("ours"), FlowReader::new().expect("sock_diag"));
+        let idle_max = Duration::from_secs(60);
+        runtime.spawn(answer(listener, reader, |_, _| Ok(()), idle_max));
+        let silent: Vec<_> =
+            (0..=CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).expect("it listens")).collect();
+        let said = say(&path, "{}\n");
+        assert!(said.contains("write flow, transfer and size_bytes"), "{said}");
+        // The longest silent one has lost its place.
+        let mut rest = Vec::new();
+        std::io::Read::read_to_end(&mut &silent[0], &mut rest).expect("it is closed");
+        assert!(rest.is_empty(), "{rest:?}");
+    }
+}

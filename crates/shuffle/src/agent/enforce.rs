@@ -1,0 +1,272 @@
+//! Limits of this host's flows as they come, in a thread of its own; and what of them a killed agent leaves.
+//!
+//! Before a flow gets its first limit, a line in the state file says which connection it is and what it had before. An agent
+//! that is killed leaves limits on sockets and those lines; the agent's guard, or the next agent, reads them, and lifts
+//! what it finds (`Left`); lines of what it cannot lift stay for who comes next. Another line says what is to be set again for all
+//! sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
+
+use super::{AgentError, flow};
+use anabranch_net::private;
+use anabranch_pace::{Flow, FlowReader, Limit, PaceError, Pacer};
+use anabranch_shuffle_proto::control::FlowKey;
+use anabranch_shuffle_proto::enforcement::{Enforcement, Host, Order, Outcome, Trouble};
+use anabranch_shuffle_proto::state::{self, Limited, Line};
+use anabranch_units::BitRate;
+use rustix::fs::{FlockOperation, flock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use tokio::sync::{mpsc, oneshot};
+
+/// The most orders that wait; who gives more waits.
+const ORDERS_MAX: usize = 64;
+/// The most bytes of a state file that are read: a line for each flow that may have a limit, with room.
+const STATE_BYTES_MAX: u64 = 64 << 20;
+/// Lines beyond twice those that count after which the file is written anew.
+const LINES_SPARE: usize = 1_024;
+
+/// The state file of a host's agent, held by one process at a time.
+#[derive(Debug)]
+pub(super) struct State {
+    file: File,
+    /// Lines of flows that have or had limits of this process.
+    lines: usize,
+    tso_rtt_log: Option<u8>,
+    /// What could not be lifted of what was left.
+    stuck: Vec<Limited>,
+    /// Held for as long as this is.
+    _lock: File,
+}
+
+/// What a process that is gone has left.
+pub(super) struct Left(Vec<Limited>);
+
+impl State {
+    /// Opens or makes the file, and reads what was left in it.
+    ///
+    /// Errors: another process holds it; the system's.
+    pub(super) fn open(path: &Path) -> Result<(Self, Left), AgentError> {
+        let open = |file: &Path| {
+            let opened = private::open(file, File::options().read(true).write(true));
+            opened.map_err(|error| AgentError::State { path: path.to_owned(), error })
+        };
+        let mut lock_path = path.to_owned().into_os_string();
+        lock_path.push(".lock");
+        let lock = open(&PathBuf::from(lock_path))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| AgentError::Held { path: path.to_owned(), error: error.into() })?;
+        let file = open(path)?;
+        let mut text = Vec::new();
+        (&file).take(STATE_BYTES_MAX).read_to_end(&mut text)?;
+        let state::Left { limited, tso_rtt_log, whole_bytes } = state::read(&text);
+        // The next line is not to be the rest of one that was cut off.
+        file.set_len(whole_bytes as u64)?;
+        let lines = limited.len();
+        Ok((Self { file, lines, tso_rtt_log, stuck: Vec::new(), _lock: lock }, Left(limited)))
+    }
+
+    /// What `net.ipv4.tcp_tso_rtt_log` is to be set to again: what the first agent found that has changed it.
+    pub(super) fn tso_rtt_log(&self) -> Option<u8> {
+        self.tso_rtt_log
+    }
+
+    /// Notes that, before it is changed; none after it is as it was.
+    pub(super) fn note_tso_rtt_log(&mut self, tso_rtt_log: Option<u8>) -> std::io::Result<()> {
+        self.write([Line::Bursts { tso_rtt_log }])?;
+        self.tso_rtt_log = tso_rtt_log;
+        Ok(())
+    }
+
+    fn write(&mut self, lines: impl IntoIterator<Item = Line>) -> std::io::Result<()> {
+        let mut text = Vec::new();
+        for line in lines {
+            serde_json::to_writer(&mut text, &line)?;
+            text.push(b'\n');
+        }
+        let end = self.file.seek(std::io::SeekFrom::End(0))?;
+        // What is written outlives this process; the machine's end is that of its connections.
+        self.file.write_all(&text).inspect_err(|_| {
+            // The next line is not to be the rest of one that was cut off.
+            let _ = self.file.set_len(end);
+        })
+    }
+
+    fn add(&mut self, limited: &[Limited]) -> std::io::Result<()> {
+        self.write(limited.iter().copied().map(Line::Limited))?;
+        self.lines += limited.len();
+        Ok(())
+    }
+
+    /// Forgets all flows but these and those that are stuck. A process that is killed meanwhile leaves limits that nobody knows
+    /// of; a write takes microseconds.
+    fn keep_only<'a>(&mut self, limited: impl IntoIterator<Item = &'a Limited>) -> std::io::Result<()> {
+        let limited: Vec<Line> = limited.into_iter().copied().map(Line::Limited).collect();
+        let tso_rtt_log = self.tso_rtt_log;
+        let bursts = tso_rtt_log.map(|_| Line::Bursts { tso_rtt_log });
+        let stuck: Vec<Line> = self.stuck.iter().copied().map(Line::Limited).collect();
+        self.file.set_len(0)?;
+        self.lines = limited.len();
+        self.write(bursts.into_iter().chain(stuck).chain(limited))
+    }
+}
+
+impl Left {
+    /// Whether nothing was left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Lifts what was left on connections that are still there, and says on how many.
+    ///
+    /// Errors: the system's.
+    pub(super) fn lift(self, state: &mut State, pacer: &mut Pacer) -> Result<usize, AgentError> {
+        let mut reader = FlowReader::new()?;
+        let mut lifted = 0;
+        // The first line of a connection says what it had before any limit of ours.
+        let mut seen = BTreeSet::new();
+        for limited in self.0 {
+            let flow = Flow::new(limited.local, limited.remote);
+            let Some(found) = reader.find(flow)?.filter(|found| found.cookie() == limited.cookie) else {
+                continue;
+            };
+            let Some(rate) = found.pacing_limit.filter(|_| seen.insert(limited.cookie)) else { continue };
+            let before = limited.before();
+            if before == Some(rate) {
+                continue;
+            }
+            let result = pacer.adopt(flow, rate.max(Limit::RATE_MIN), before);
+            match result.map(|_| pacer.set(&[(flow, Limit::None)]).pop()) {
+                // It has ended meanwhile.
+                Ok(Some(Err(PaceError::NoSuchFlow { .. }))) | Err(PaceError::NoSuchFlow { .. }) => {}
+                Ok(Some(Err(error))) | Err(error) => {
+                    tracing::warn!("a limit was left behind: {error}");
+                    state.stuck.push(limited);
+                }
+                Ok(_) => lifted += 1,
+            }
+        }
+        state.keep_only([])?;
+        Ok(lifted)
+    }
+}
+
+/// What the enforcing thread is to do.
+enum Task {
+    Order(Order),
+    /// Say when all before it is done.
+    Say(oneshot::Sender<()>),
+}
+
+/// Has limits set by a thread. Dropping it lifts them all.
+pub(super) struct Enforcer {
+    tasks: Option<mpsc::Sender<Task>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Enforcer {
+    /// Starts it.
+    ///
+    /// Errors: the system's, if there can be no thread.
+    pub(super) fn start(pacer: Pacer, state: State) -> std::io::Result<Self> {
+        let (tasks, inbox) = mpsc::channel(ORDERS_MAX);
+        let worker = Enforcement::new(Kernel { pacer, state });
+        let thread = std::thread::Builder::new().name("enforcer".into()).spawn(move || run(worker, inbox))?;
+        Ok(Self { tasks: Some(tasks), thread: Some(thread) })
+    }
+
+    async fn give(&self, task: Task) {
+        let tasks = self.tasks.as_ref().expect("until it is dropped");
+        // The thread ends after this only.
+        let _ = tasks.send(task).await;
+    }
+
+    /// Has an order carried out; waits only while many others do.
+    pub(super) async fn order(&self, order: Order) {
+        self.give(Task::Order(order)).await;
+    }
+
+    /// Waits until all orders are carried out.
+    pub(super) async fn done(&self) {
+        let (tell, done) = oneshot::channel();
+        self.give(Task::Say(tell)).await;
+        let _ = done.await;
+    }
+}
+
+impl Drop for Enforcer {
+    fn drop(&mut self) {
+        self.tasks = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Carries orders out until nobody can give any more, and then lifts all limits.
+fn run(mut limits: Enforcement<Kernel>, mut inbox: mpsc::Receiver<Task>) {
+    let mut next = None;
+    while let Some(task) = next.take().or_else(|| inbox.blocking_recv()) {
+        match task {
+            Task::Order(Order::Set(mut set)) => {
+                // What else has come is set with it, so that all of it costs one pass; the last word counts.
+                while let Ok(task) = inbox.try_recv() {
+                    match task {
+                        Task::Order(Order::Set(more)) => set.extend(more),
+                        other => {
+                            next = Some(other);
+                            break;
+                        }
+                    }
+                }
+                limits.carry_out(Order::Set(set));
+            }
+            Task::Order(order) => limits.carry_out(order),
+            Task::Say(done) => drop(done.send(())),
+        }
+    }
+    limits.carry_out(Order::LiftAll);
+}
+
+/// The kernel's limits, and what is written down of them.
+#[derive(Debug)]
+struct Kernel {
+    pacer: Pacer,
+    state: State,
+}
+
+impl Host for Kernel {
+    fn note(&mut self, limited: &[Limited]) -> Result<(), String> {
+        self.state.add(limited).map_err(|error| error.to_string())
+    }
+
+    fn set(&mut self, limits: &[(FlowKey, Option<BitRate>)]) -> Vec<Outcome> {
+        let limit =
+            |rate: Option<BitRate>| rate.map_or(Limit::None, |rate| Limit::Rate(rate.max(Limit::RATE_MIN)));
+        let changes: Vec<_> = limits.iter().map(|(key, rate)| (flow(*key), limit(*rate))).collect();
+        let outcome = |result| match result {
+            Ok(_) => Outcome::Done,
+            Err(PaceError::NoSuchFlow { .. }) => Outcome::Gone,
+            Err(error) => Outcome::Failed(PaceError::to_string(&error)),
+        };
+        self.pacer.set(&changes).into_iter().map(outcome).collect()
+    }
+
+    fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>) {
+        let is_long = limited.is_empty() || self.state.lines > 2 * limited.len() + LINES_SPARE;
+        if is_long && let Err(error) = self.state.keep_only(limited.values()) {
+            tracing::warn!("the state file cannot be written: {error}");
+        }
+    }
+
+    fn warn(&mut self, trouble: &Trouble) {
+        match trouble {
+            Trouble::Unnoted { .. } => tracing::error!("{trouble}"),
+            Trouble::Unlimited { is_first: false, .. } => tracing::debug!("{trouble}"),
+            Trouble::Unlimited { .. } | Trouble::Unlifted { .. } => tracing::warn!("{trouble}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,621 @@
+//! The coordinator, who has been heard from, and what is on its way to agents and to the store, behind one lock.
+//!
+//! Requests change the state and wake the driver, which decides and wakes the agents that have something to be told. It decides
+//! on a copy of the flows, so that requests are answered meanwhile. It lets every request that is already here go first, and so
+//! decides once for all of them. Leaves out: HTTP. Read [`CoordinatorService`] first.
+#![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
+
+use crate::store::History;
+use crate::wire::{
+    self, EndedView, FlowView, HostView, JoinRequest, ReportsRequest, TransferView, TransfersView,
+};
+use anabranch_fluid::{Allocator, DecisionError};
+use anabranch_http::metrics::Metrics;
+use anabranch_http::store::StoreError;
+use anabranch_shuffle_proto::control::{Limit, Report};
+use anabranch_shuffle_proto::coordinator::{self, Coordinator, Ended, Host, ReportError, Settings};
+use anabranch_shuffle_proto::hosts::{Hosts, Placed};
+use anabranch_units::{BitRate, Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
+
+type BoxedAllocator = Box<dyn Allocator + Send>;
+
+/// How long to wait before a failed write to the store is tried again.
+const STORE_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+/// After a decision that takes longer than this, the next waits for as long as it took: half of a processor is for others.
+const COSTLY_DECISION: Duration = Duration::from_ms(20);
+/// The most ended transfers that wait for the store; of more, the oldest are dropped.
+const UNSAVED_MAX: usize = 4_096;
+
+/// How a coordinator is set up.
+pub struct CoordinatorServiceConfig {
+    /// Makes what decides. Called at the start, and whenever the clock begins anew.
+    pub allocator: Box<dyn Fn() -> BoxedAllocator + Send + Sync>,
+    /// Its name, for those who look.
+    pub allocator_name: String,
+    /// How flows are told apart.
+    pub settings: Settings,
+    /// The file in which transfers that have ended are kept; made if it is not there.
+    pub store: PathBuf,
+    /// Which hosts there are and where. Without, a host has the address from which its agent speaks, and no uplinks.
+    pub hosts: Option<Hosts>,
+    /// Whether agents' word is taken for their hosts' addresses, whatever they are: where all agents are one's own.
+    pub are_addresses_trusted: bool,
+    /// How long an agent may be silent before it counts as gone.
+    pub silence_max: Duration,
+    /// After how long the clock begins anew, as [`Instant`] ends after 213 days: as soon as no transfer is under way then,
+    /// after twice as long in any case. Agents join again, as after a restart of the process.
+    pub clock_max: Duration,
+}
+
+impl CoordinatorServiceConfig {
+    /// A coordinator with every setting at its default.
+    pub fn new(
+        allocator: impl Fn() -> BoxedAllocator + Send + Sync + 'static,
+        store: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            allocator: Box::new(allocator),
+            allocator_name: String::new(),
+            settings: Settings::default(),
+            store: store.into(),
+            hosts: None,
+            are_addresses_trusted: false,
+            silence_max: Duration::from_secs(1),
+            clock_max: Duration::from_secs(100 * 86_400),
+        }
+    }
+}
+
+/// Why an agent may not join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum JoinError {
+    /// The coordinator does not take it.
+    Refused(ReportError),
+    /// The file of hosts does not have its host.
+    Unknown(String),
+    /// An address that is not its host's.
+    Address {
+        /// Which.
+        address: IpAddr,
+        /// Whose agent says it.
+        host: String,
+        /// From where it speaks.
+        from: IpAddr,
+        /// Whether the file of hosts says which it has.
+        is_in_file: bool,
+    },
+}
+
+impl std::fmt::Display for JoinError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(error) => write!(f, "{error}"),
+            Self::Unknown(host) => {
+                write!(f, "host {host}: is not in the coordinator's --hosts file: add it there")
+            }
+            Self::Address { address, host, is_in_file: true, .. } => write!(
+                f,
+                "address {address}: is not host {host}'s by the coordinator's --hosts file: add it there, or leave --address out"
+            ),
+            Self::Address { address, host, from, .. } => write!(
+                f,
+                "address {address}: host {host} speaks from {from}, and has no other: leave --address out, or name the host's addresses in the coordinator's --hosts file"
+            ),
+        }
+    }
+}
+
+impl From<ReportError> for JoinError {
+    fn from(error: ReportError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl CoordinatorServiceConfig {
+    /// A host that says this of itself, from this address, as it is: its addresses, its link and its uplinks are those of the
+    /// file of hosts; else its address is that from which it speaks. From the coordinator's own machine it may have any that this
+    /// machine has.
+    fn place(&self, name: &str, from: IpAddr, said: Host) -> Result<Host, JoinError> {
+        let placed = self.hosts.as_ref().map(|hosts| hosts.place(name).cloned());
+        let placed =
+            placed.map(|placed| placed.ok_or_else(|| JoinError::Unknown(name.to_owned()))).transpose()?;
+        let Placed { addresses: known, link, uplinks } =
+            placed.unwrap_or(Placed { addresses: Vec::new(), link: None, uplinks: Vec::new() });
+        let is_in_file = !known.is_empty();
+        let is_its = |address: IpAddr| match address.to_canonical() {
+            address if is_in_file => known.contains(&address),
+            address if self.are_addresses_trusted || address == from => true,
+            // Only what this machine has can be bound. It says nothing to anybody.
+            address => from.is_loopback() && UdpSocket::bind((address, 0)).is_ok(),
+        };
+        for address in &said.addresses {
+            coordinator::check_address(*address)?;
+        }
+        if let Some(address) = said.addresses.iter().find(|address| !is_its(**address)) {
+            let (address, host) = (*address, name.to_owned());
+            return Err(JoinError::Address { address, host, from, is_in_file });
+        }
+        let addresses = match (said.addresses.is_empty(), is_in_file) {
+            (false, _) => said.addresses,
+            (true, true) => known,
+            (true, false) => vec![from],
+        };
+        Ok(Host { addresses, rate: link.unwrap_or(said.rate), uplinks })
+    }
+}
+
+/// A running coordinator; clones are the same one.
+#[derive(Clone)]
+pub struct CoordinatorService {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: CoordinatorServiceConfig,
+    state: Mutex<State>,
+    /// Wakes the driver.
+    changed: Notify,
+    /// What has ended; `None` where it is not kept.
+    history: Option<Arc<History>>,
+    /// Wakes who writes the store.
+    ended: Notify,
+}
+
+struct State {
+    epoch: std::time::Instant,
+    coordinator: Coordinator<BoxedAllocator>,
+    agents: BTreeMap<String, Agent>,
+    /// Whether something has been said since the last decision.
+    undecided: bool,
+    unsaved: VecDeque<EndedView>,
+    store_error: Option<String>,
+    counters: Counters,
+}
+
+/// A host's agent that has joined and not gone.
+struct Agent {
+    session: u64,
+    heard_at: Instant,
+    /// Wakes who waits for its limits.
+    limits: Arc<Notify>,
+}
+
+/// Counts since the start, for metrics.
+#[derive(Default)]
+struct Counters {
+    joins: u64,
+    joins_refused: u64,
+    silent: u64,
+    reports: u64,
+    reports_refused: u64,
+    decisions: u64,
+    decision_seconds: f64,
+    decisions_failed: u64,
+    limits: u64,
+    store_errors: u64,
+}
+
+impl CoordinatorService {
+    /// Opens the store; nobody has joined yet. A [`anabranch_http::Server`] then drives it.
+    ///
+    /// Errors: a store that cannot be used.
+    pub fn open(config: CoordinatorServiceConfig) -> Result<Self, StoreError> {
+        let history = History::open(&config.store)?;
+        Ok(Self::new(config, Some(history)))
+    }
+
+    /// The same without a store, for what only talks to it.
+    pub(crate) fn without_history(config: CoordinatorServiceConfig) -> Self {
+        Self::new(config, None)
+    }
+
+    fn new(config: CoordinatorServiceConfig, history: Option<History>) -> Self {
+        let history = history.map(Arc::new);
+        let state = State {
+            epoch: std::time::Instant::now(),
+            coordinator: Coordinator::new(config.settings, (config.allocator)()),
+            agents: BTreeMap::new(),
+            undecided: false,
+            unsaved: VecDeque::new(),
+            store_error: None,
+            counters: Counters::default(),
+        };
+        let (state, changed, ended) = (Mutex::new(state), Notify::new(), Notify::new());
+        Self { shared: Arc::new(Shared { config, state, changed, history, ended }) }
+    }
+
+    /// A host's agent joins, speaking from this address.
+    pub(crate) fn join(&self, name: &str, from: IpAddr, request: JoinRequest) -> Result<(), JoinError> {
+        let JoinRequest { session, addresses, link_rate_bps, reports } = request;
+        let said = Host { addresses, rate: BitRate::bps(link_rate_bps), uplinks: Vec::new() };
+        let joined = self.shared.config.place(name, from, said).and_then(|host| {
+            let rate = host.rate;
+            self.change(|state, now| state.join(now, name, session, host, reports))?;
+            Ok(rate)
+        });
+        match &joined {
+            Ok(rate) => tracing::info!("host {name} has joined, from {from}, with a link of {rate}"),
+            Err(_) => self.lock().counters.joins_refused += 1,
+        }
+        joined.map(drop)
+    }
+
+    pub(crate) fn reports(&self, name: &str, request: ReportsRequest) -> Result<(), ReportError> {
+        self.change(|state, now| {
+            state.hear(now, name, request.session)?;
+            state.report(now, name, request)
+        })
+    }
+
+    pub(crate) fn leave(&self, name: &str, session: u64) {
+        self.change(|state, now| {
+            if state.agents.get(name).is_some_and(|agent| agent.session == session) {
+                tracing::info!("host {name} has left");
+                state.gone(now, name);
+            }
+        });
+    }
+
+    /// Limits that have not been said, as soon as there are any, at most `wait` from now.
+    pub(crate) async fn limits(
+        &self,
+        name: &str,
+        session: u64,
+        wait: std::time::Duration,
+    ) -> Result<Vec<Limit>, ReportError> {
+        let end = tokio::time::Instant::now() + wait;
+        let changed = {
+            let mut state = self.lock();
+            let now = state.now();
+            state.hear(now, name, session)?.limits.clone()
+        };
+        loop {
+            let notified = changed.notified();
+            {
+                let mut state = self.lock();
+                state.agent(name, session)?;
+                let limits = state.coordinator.poll_limits(name, session);
+                if !limits.is_empty() {
+                    state.counters.limits += limits.len() as u64;
+                    return Ok(limits);
+                }
+            }
+            if tokio::time::timeout_at(end, notified).await.is_err() {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    pub(crate) fn transfers(&self, flows_max: usize) -> TransfersView {
+        let mut state = self.lock();
+        let (now, now_unix_ms) = (state.now(), unix_ms());
+        let under_way = state.coordinator.transfers(now);
+        drop(state);
+        let (mut room, mut flows_left_out) = (flows_max, 0);
+        let transfers = under_way.into_iter().map(|transfer| {
+            let shown = transfer.flows.len().min(room);
+            room -= shown;
+            flows_left_out += (transfer.flows.len() - shown) as u64;
+            let flows = transfer.flows.into_iter().take(shown).map(|flow| FlowView {
+                host: flow.host,
+                local: flow.flow.local,
+                remote: flow.flow.remote,
+                remaining_bytes: flow.remaining.as_u64(),
+                rate_bps: flow.rate.map(BitRate::as_bps),
+            });
+            let since_unix_ms =
+                now_unix_ms.saturating_sub(now.saturating_since(transfer.since).as_us() / 1_000);
+            TransferView { name: transfer.name, since_unix_ms, flows: flows.collect() }
+        });
+        let transfers = transfers.collect();
+        TransfersView { transfers, flows_left_out, allocator: self.shared.config.allocator_name.clone() }
+    }
+
+    pub(crate) fn hosts(&self) -> Vec<HostView> {
+        let state = self.lock();
+        let uplink =
+            |(name, rate): (&str, BitRate)| wire::Uplink { name: name.to_owned(), rate_bps: rate.as_bps() };
+        let view = |host: coordinator::HostView<'_>| HostView {
+            name: host.name.to_owned(),
+            up: host.is_up,
+            link_rate_bps: host.rate.as_bps(),
+            uplinks: host.uplinks.into_iter().map(uplink).collect(),
+        };
+        state.coordinator.hosts().map(view).collect()
+    }
+
+    pub(crate) async fn history(&self, count: usize) -> Result<Vec<EndedView>, StoreError> {
+        let Some(history) = self.shared.history.clone() else { return Ok(Vec::new()) };
+        let read = tokio::task::spawn_blocking(move || history.last(count));
+        read.await.expect("reading does not panic, and the runtime is there while requests are")
+    }
+
+    /// What is wrong, if anything: the store cannot be written.
+    pub fn trouble(&self) -> Option<String> {
+        self.lock().store_error.clone()
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        let state = self.lock();
+        let mut text = Metrics::default();
+        let ups = state.coordinator.hosts().filter(|host| host.is_up).count() as u64;
+        let (flows, active, transfers) = state.coordinator.count();
+        let counters = &state.counters;
+        let counts: [(&str, &str, &str, u64); 12] = [
+            ("hosts_up", "gauge", "Hosts whose agents are there.", ups),
+            ("flows", "gauge", "Flows that are under way, but for mice.", flows as u64),
+            ("flows_lending", "gauge", "Of them, those that are idle or slow.", (flows - active) as u64),
+            ("transfers", "gauge", "Transfers that are under way.", transfers as u64),
+            ("joins_total", "counter", "Times that agents have joined.", counters.joins),
+            ("joins_refused_total", "counter", "Agents that were refused.", counters.joins_refused),
+            ("silent_total", "counter", "Agents that left without a word.", counters.silent),
+            ("reports_total", "counter", "Reports taken.", counters.reports),
+            ("reports_refused_total", "counter", "Requests with a report refused.", counters.reports_refused),
+            ("decisions_failed_total", "counter", "Decisions that were none.", counters.decisions_failed),
+            ("limits_total", "counter", "Limits said.", counters.limits),
+            ("store_errors_total", "counter", "Failed writes to the store.", counters.store_errors),
+        ];
+        for (name, kind, help, value) in counts {
+            text.metric(&format!("shuffle_{name}"), kind, help, &Metrics::plain(value));
+        }
+        let took = [
+            ("_sum".to_owned(), counters.decision_seconds),
+            ("_count".to_owned(), counters.decisions as f64),
+        ];
+        text.metric("shuffle_decision_seconds", "summary", "How long decisions took.", &took);
+        text.text()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock is a bug that the panic's own message tells of; the state's tables stay valid.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, and has the driver see to what follows.
+    fn change<T>(&self, f: impl FnOnce(&mut State, Instant) -> T) -> T {
+        let mut state = self.lock();
+        let now = state.now();
+        let result = f(&mut state, now);
+        state.undecided = true;
+        drop(state);
+        self.shared.changed.notify_one();
+        result
+    }
+
+    /// Decides now; what drives it decides by itself.
+    pub(crate) fn decide_once(&self) {
+        let mut state = self.lock();
+        let began = state.now();
+        let decided = state.coordinator.decide(began);
+        self.note_decision(&mut state, began, decided);
+        assert_eq!(state.counters.decisions_failed, 0, "links carry what is decided");
+    }
+
+    /// Decides, and writes what has ended, until it is dropped.
+    pub(crate) async fn go_on(&self) {
+        tokio::join!(self.decide_on_and_on(), self.save_on_and_on());
+    }
+
+    async fn decide_on_and_on(&self) {
+        loop {
+            // Apart from this task, which accepts connections, too.
+            let service = self.clone();
+            let decided = tokio::task::spawn_blocking(move || service.decide()).await;
+            let took = decided.expect("deciding does not panic, and the runtime is there");
+            let wait = {
+                let state = self.lock();
+                let now = state.now();
+                let clock = Instant::ZERO + self.shared.config.clock_max;
+                let silent =
+                    state.agents.values().map(|agent| agent.heard_at + self.shared.config.silence_max);
+                let next = silent
+                    .chain(state.coordinator.poll_timeout())
+                    .fold(if now < clock { clock } else { now + Duration::from_secs(60) }, Instant::min);
+                next.saturating_since(now)
+            };
+            if took > COSTLY_DECISION {
+                tokio::time::sleep(took.to_std()).await;
+            }
+            // A millisecond more: timers fire early by their rounding, and would spin.
+            let wait = wait.to_std() + std::time::Duration::from_millis(1);
+            let _ = tokio::time::timeout(wait, self.shared.changed.notified()).await;
+            // Requests that are here already go first.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Decides if there is something to decide, and says how long that took. Meanwhile agents are heard.
+    fn decide(&self) -> Duration {
+        let (began, decision) = {
+            let mut state = self.lock();
+            self.renew_clock(&mut state);
+            self.see_to_silence(&mut state);
+            let began = state.now();
+            let is_due = state.coordinator.poll_timeout().is_some_and(|at| at <= began);
+            if !(std::mem::take(&mut state.undecided) || is_due) {
+                return Duration::ZERO;
+            }
+            (began, state.coordinator.begin_decision(began))
+        };
+        let made = decision.map(|mut decision| {
+            decision.make();
+            decision
+        });
+        let mut state = self.lock();
+        let locked = state.now();
+        let decided = match made {
+            Some(decision) => state.coordinator.end_decision(locked, decision).map(|()| true),
+            None => Ok(false),
+        };
+        self.note_decision(&mut state, began, decided)
+    }
+
+    /// Sees to what follows from a decision that began then, and says how long it took.
+    fn note_decision(
+        &self,
+        state: &mut State,
+        began: Instant,
+        decided: Result<bool, DecisionError>,
+    ) -> Duration {
+        let is_decided = decided.unwrap_or_else(|error| {
+            state.counters.decisions_failed += 1;
+            tracing::error!("the limits of before hold: {error}");
+            true
+        });
+        let ended = state.now();
+        let took = ended.saturating_since(began);
+        if is_decided {
+            state.counters.decisions += 1;
+            state.counters.decision_seconds += took.as_secs_f64();
+        }
+        for (name, _) in state.coordinator.hosts_changed() {
+            if let Some(agent) = state.agents.get(name) {
+                agent.limits.notify_waiters();
+            }
+        }
+        let now_unix_ms = unix_ms();
+        while let Some(name) = state.coordinator.poll_begun() {
+            tracing::info!("transfer {name} has begun");
+        }
+        let mut is_ended = false;
+        while let Some(Ended { name, since, at, flows, bytes }) = state.coordinator.poll_ended() {
+            is_ended = true;
+            let ago =
+                |then: Instant| now_unix_ms.saturating_sub(ended.saturating_since(then).as_us() / 1_000);
+            if state.unsaved.len() >= UNSAVED_MAX {
+                state.unsaved.pop_front();
+            }
+            let (began_unix_ms, ended_unix_ms) = (ago(since), ago(at));
+            let took = at.saturating_since(since);
+            tracing::info!(
+                "transfer {name} has ended: {flows} flows moved {bytes} in {:.1} s",
+                took.as_secs_f64()
+            );
+            let bytes = bytes.as_u64();
+            state.unsaved.push_back(EndedView { name, began_unix_ms, ended_unix_ms, flows, bytes });
+        }
+        if is_ended {
+            self.shared.ended.notify_one();
+        }
+        took
+    }
+
+    fn see_to_silence(&self, state: &mut State) {
+        let now = state.now();
+        let is_silent = |agent: &Agent| now >= agent.heard_at + self.shared.config.silence_max;
+        let silent: Vec<String> =
+            state.agents.iter().filter(|(_, agent)| is_silent(agent)).map(|(name, _)| name.clone()).collect();
+        for name in silent {
+            tracing::warn!("host {name}: its agent has fallen silent, and counts as gone");
+            state.counters.silent += 1;
+            state.gone(now, &name);
+        }
+    }
+
+    /// Begins the clock anew if it has run for long enough.
+    fn renew_clock(&self, state: &mut State) {
+        let Shared { config, .. } = &*self.shared;
+        let may = Instant::ZERO + config.clock_max;
+        let is_idle = state.coordinator.count() == (0, 0, 0);
+        if state.now() < may || state.now() < may + config.clock_max && !is_idle {
+            return;
+        }
+        tracing::info!("the clock begins anew: agents join again");
+        state.epoch = std::time::Instant::now();
+        state.coordinator = Coordinator::new(config.settings, (config.allocator)());
+        std::mem::take(&mut state.agents).values().for_each(|agent| agent.limits.notify_waiters());
+    }
+
+    async fn save_on_and_on(&self) {
+        loop {
+            let unsaved = Vec::from(std::mem::take(&mut self.lock().unsaved));
+            if unsaved.is_empty() {
+                self.shared.ended.notified().await;
+                continue;
+            }
+            let Some(history) = self.shared.history.clone() else { continue };
+            let saved = tokio::task::spawn_blocking(move || (history.add(&unsaved), unsaved)).await;
+            let Ok((result, unsaved)) = saved else { return };
+            if self.is_saved(result, unsaved) {
+                continue;
+            }
+            tokio::time::sleep(STORE_RETRY).await;
+        }
+    }
+
+    /// Notes how writing went; what was not written is kept for another try.
+    fn is_saved(&self, result: Result<(), StoreError>, unsaved: Vec<EndedView>) -> bool {
+        let mut state = self.lock();
+        state.store_error = result.err().map(|error| error.to_string());
+        let Some(error) = &state.store_error else { return true };
+        tracing::error!("{error}");
+        state.counters.store_errors += 1;
+        // What has come meanwhile is younger.
+        unsaved.into_iter().rev().for_each(|ended| state.unsaved.push_front(ended));
+        let surplus = state.unsaved.len().saturating_sub(UNSAVED_MAX);
+        state.unsaved.drain(..surplus);
+        false
+    }
+}
+
+impl State {
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+    }
+
+    fn agent(&mut self, name: &str, session: u64) -> Result<&mut Agent, ReportError> {
+        let agent = self.agents.get_mut(name).filter(|agent| agent.session == session);
+        agent.ok_or_else(|| ReportError::NotJoined(name.to_owned()))
+    }
+
+    /// Notes that the host's present agent said something.
+    fn hear(&mut self, now: Instant, name: &str, session: u64) -> Result<&mut Agent, ReportError> {
+        let agent = self.agent(name, session)?;
+        agent.heard_at = now;
+        Ok(agent)
+    }
+
+    fn join(
+        &mut self,
+        now: Instant,
+        name: &str,
+        session: u64,
+        host: Host,
+        reports: Vec<Report>,
+    ) -> Result<(), ReportError> {
+        self.coordinator.handle_join(now, name, session, host)?;
+        self.counters.joins += 1;
+        let agent = Agent { session, heard_at: now, limits: Arc::new(Notify::new()) };
+        if let Some(earlier) = self.agents.insert(name.to_owned(), agent) {
+            // Who waits for its limits hears that another has joined.
+            earlier.limits.notify_waiters();
+        }
+        self.report(now, name, ReportsRequest { session, reports })
+    }
+
+    fn report(&mut self, now: Instant, name: &str, request: ReportsRequest) -> Result<(), ReportError> {
+        let ReportsRequest { session, reports } = request;
+        self.counters.reports += reports.len() as u64;
+        let taken = self.coordinator.handle_reports(now, name, session, &reports);
+        self.counters.reports_refused += u64::from(taken.is_err());
+        taken
+    }
+
+    fn gone(&mut self, now: Instant, name: &str) {
+        if let Some(agent) = self.agents.remove(name) {
+            self.coordinator.handle_leave(now, name, agent.session);
+            self.undecided = true;
+            agent.limits.notify_waiters();
+        }
+    }
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

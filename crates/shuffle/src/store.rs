@@ -1,0 +1,100 @@
+//! Transfers that have ended, in redb: the last [`HISTORY_MAX`].
+//!
+//! Leaves out: all that agents say anew. Read [`History`] first.
+#![allow(clippy::disallowed_methods, reason = "a driver: its test makes files")]
+
+use crate::wire::EndedView;
+use anabranch_http::store::{StoreError, guarded, open_database, unusable};
+use redb::{
+    Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, TableDefinition,
+};
+use std::path::{Path, PathBuf};
+
+const ENDED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("ended");
+const FORMAT: &[u8] = b"shuffle 1";
+/// The most transfers that are kept; of more, the oldest are dropped.
+pub(crate) const HISTORY_MAX: u64 = 10_000;
+
+/// An open store.
+pub(crate) struct History {
+    database: Database,
+    path: PathBuf,
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+impl History {
+    /// Opens or makes it.
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+        let database = guarded(path, || open_database(path, FORMAT))?;
+        let history = Self { database, path: path.to_owned() };
+        history.add(&[])?;
+        Ok(history)
+    }
+
+    /// Adds transfers, oldest first, all or none.
+    pub(crate) fn add(&self, ended: &[EndedView]) -> Result<(), StoreError> {
+        guarded(&self.path, || self.try_add(ended).map_err(|e| unusable(&self.path, &e)))
+    }
+
+    fn try_add(&self, ended: &[EndedView]) -> Result<(), Failure> {
+        let write = self.database.begin_write()?;
+        {
+            let mut table = write.open_table(ENDED)?;
+            let next = table.last()?.map_or(0, |(number, _)| number.value() + 1);
+            for (number, transfer) in (next..).zip(ended) {
+                table.insert(number, serde_json::to_vec(transfer)?.as_slice())?;
+            }
+            while table.len()? > HISTORY_MAX {
+                table.pop_first()?;
+            }
+        }
+        write.commit()?;
+        Ok(())
+    }
+
+    /// The last ones, the last of all first.
+    pub(crate) fn last(&self, count: usize) -> Result<Vec<EndedView>, StoreError> {
+        guarded(&self.path, || self.try_last(count).map_err(|e| unusable(&self.path, &e)))
+    }
+
+    fn try_last(&self, count: usize) -> Result<Vec<EndedView>, Failure> {
+        let table = self.database.begin_read()?.open_table(ENDED)?;
+        let mut ended = Vec::new();
+        for entry in table.iter()?.rev().take(count) {
+            ended.push(serde_json::from_slice(entry?.1.value())?);
+        }
+        Ok(ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(number: u64) -> EndedView {
+        EndedView {
+            name: number.to_string(),
+            began_unix_ms: number,
+            ended_unix_ms: number,
+            flows: 1,
+            bytes: 9,
+        }
+    }
+
+    #[test]
+    fn the_last_transfers_outlive_the_process_and_the_oldest_are_dropped() {
+        let path = std::env::temp_dir().join(format!("anabranch-shuffle-store-{}.redb", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let many: Vec<_> = (0..HISTORY_MAX + 3).map(ended).collect();
+        History::open(&path).expect("a new file").add(&many).expect("room");
+        let history = History::open(&path).expect("it was closed");
+        let Err(second) = History::open(&path) else { panic!("one at a time") };
+        let in_use = format!("is in use by process {}: end that one", std::process::id());
+        assert!(second.to_string().contains(&in_use), "{second}");
+        assert_eq!(history.last(2).expect("it reads"), [ended(HISTORY_MAX + 2), ended(HISTORY_MAX + 1)]);
+        let all = history.last(usize::MAX).expect("it reads");
+        assert_eq!((all.len() as u64, all.last()), (HISTORY_MAX, Some(&ended(3))));
+        let _ = std::fs::remove_file(&path);
+    }
+}

@@ -1,0 +1,19 @@
+//! The names that a scenario's topology may have.
+//!
+//! Read [`unknown_topology`].
+
+use anabranch_graph::builtin::BUILTINS;
+use anabranch_graph::file::resolve;
+use anabranch_units::text::{known, printable};
+
+/// The networks that are made from numbers.
+pub(crate) const GENERATED: [&str; 4] = ["star", "dumbbell", "leaf-spine", "fat-tree"];
+
+/// That there is no such topology, and which there are; `None` for one that there is, or that may be a file.
+pub(crate) fn unknown_topology(name: &str) -> Option<String> {
+    if GENERATED.contains(&name) || resolve(name).is_ok() {
+        return None;
+    }
+    let all = GENERATED.into_iter().chain(BUILTINS.iter().map(|builtin| builtin.name));
+    Some(format!("no topology `{}`: {}; or name a .toml or .graphml file", printable(name), known(name, all)))
+}
