@@ -17,9 +17,7 @@ use faults::Ended;
 use world::World;
 
 fn schedule(seed: u64) -> Ended {
-    let mut world = World::new(seed);
-    world.run();
-    Ended { log: world.log_hash(), seconds: world.seconds() }
+    World::new(seed).run()
 }
 
 #[test]

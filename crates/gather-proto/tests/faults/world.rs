@@ -1,5 +1,6 @@
 //! One seed's client, servers, disks and network, and what must always hold of them.
 
+use super::faults::{Ended, Schedule, some_of};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather_proto::fetch::{FetchConfig, FetchEvent, ObjectId, Part, Wanted};
 use anabranch_gather_proto::msg::{Control, Datagram, Found};
@@ -16,8 +17,6 @@ const HEALING: Duration = Duration::from_secs(300);
 const CUT_MAX: Duration = Duration::from_secs(10);
 /// How long the user takes to start the command anew.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Events of one seed: more are a loop that does not end.
-const EVENTS_MAX: u64 = 3_000_000;
 
 /// The way between the client and a server.
 #[derive(Clone, Debug)]
@@ -115,11 +114,8 @@ enum Fault {
 }
 
 pub struct World {
-    seed: u64,
     random: RandomStream,
-    now: Instant,
-    events: BTreeMap<(Instant, u64), Event>,
-    number: u64,
+    schedule: Schedule<Event>,
     ways: Vec<Way>,
     hosts: Vec<Host>,
     conns: BTreeMap<u32, Conn>,
@@ -137,7 +133,6 @@ pub struct World {
     run: u32,
     is_healed: bool,
     config: ClientConfig,
-    log: blake3::Hasher,
 }
 
 fn noise(random: &mut RandomStream, length: u64) -> Vec<u8> {
@@ -181,11 +176,8 @@ impl World {
             ..ClientConfig::default()
         };
         let mut world = Self {
-            seed,
             random,
-            now: Instant::ZERO,
-            events: BTreeMap::new(),
-            number: 0,
+            schedule: Schedule::new(),
             ways,
             hosts,
             conns: BTreeMap::new(),
@@ -201,13 +193,12 @@ impl World {
             run: 0,
             is_healed: false,
             config,
-            log: blake3::Hasher::new(),
         };
         for object in 0..1 + world.random.below(4) {
             world.add_object(&format!("o{object}"));
         }
         world.plan_faults();
-        world.at(Instant::ZERO, Event::Start);
+        world.schedule.at(Instant::ZERO, Event::Start);
         world
     }
 
@@ -284,7 +275,7 @@ impl World {
 
     /// Draws which kinds of faults there are, and when each happens.
     fn plan_faults(&mut self) {
-        let kinds: Vec<u64> = (0..10).filter(|_| self.random.below(2) == 0).collect();
+        let kinds = some_of(&mut self.random, 0..10);
         let count = if kinds.is_empty() { 0 } else { self.random.below(30) };
         for _ in 0..count {
             let kind = kinds[self.below(kinds.len())];
@@ -308,59 +299,35 @@ impl World {
             // Most fetches are over soon: half of the faults come in the first second.
             let span = if self.random.below(2) == 0 { 1_000 } else { CHAOS.as_us() / 1_000 };
             let at = Instant::ZERO + Duration::from_ms(self.random.below(span));
-            self.at(at, Event::Fault(fault));
+            self.schedule.at(at, Event::Fault(fault));
         }
-        self.at(Instant::ZERO + CHAOS, Event::Fault(Fault::Heal));
-    }
-
-    fn at(&mut self, at: Instant, event: Event) {
-        self.number += 1;
-        self.events.insert((at.max(self.now), self.number), event);
-    }
-
-    pub fn log_hash(&self) -> u64 {
-        u64::from_le_bytes(self.log.finalize().as_bytes()[..8].try_into().expect("eight bytes"))
-    }
-    pub fn seconds(&self) -> f64 {
-        (self.now - Instant::ZERO).as_secs_f64()
-    }
-
-    fn note(&mut self, what: &str) {
-        self.log.update(format!("{:?} {what}\n", self.now).as_bytes());
-        if crate::faults::is_shown() {
-            println!("{:?} {what}", self.now);
-        }
+        self.schedule.at(Instant::ZERO + CHAOS, Event::Fault(Fault::Heal));
     }
 
     /// Runs until all objects are there, as they must be some time after the faults have ended.
-    pub fn run(&mut self) {
+    pub fn run(mut self) -> Ended {
         let end = Instant::ZERO + CHAOS + HEALING;
-        for _ in 0..EVENTS_MAX {
-            if self.is_healed && self.disk.iter().all(|file| file.named.is_some()) {
-                return;
-            }
-            let event_at = self.events.first_key_value().map(|((at, _), _)| *at);
+        while !self.is_healed || self.disk.iter().any(|file| file.named.is_none()) {
+            let now = self.schedule.now();
+            let missing = || self.disk.iter().filter(|file| file.named.is_none()).count();
+            assert!(now < end, "{} objects have not come", missing());
             let client = self.getter.as_ref().and_then(|getter| getter.fetch.poll_timeout());
             let client = client.map(|at| at.max(self.client_frozen_until));
             let servers = self.conns.values().filter_map(|conn| {
                 let host = &self.hosts[conn.server];
                 let at = conn.machine.poll_timeout()?.max(host.frozen_until);
                 // What is due waits until the client has shown where it takes it.
-                Some(if conn.knows_where { at } else { at.max(self.now + Duration::from_ms(100)) })
+                Some(if conn.knows_where { at } else { at.max(now + Duration::from_ms(100)) })
             });
-            let next = servers.chain(client).chain(event_at).min().expect("the healing is planned");
-            self.now = self.now.max(next);
-            let missing = || self.disk.iter().filter(|file| file.named.is_none()).count();
-            assert!(self.now < end, "seed {}: {} objects have not come", self.seed, missing());
-            if let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= self.now) {
-                let event = entry.remove();
+            let due = servers.chain(client).min();
+            if let Some(event) = self.schedule.step(due) {
                 self.handle(event);
             }
             self.stir_servers();
             self.stir_client();
             self.check();
         }
-        panic!("seed {}: no end after {EVENTS_MAX} events", self.seed);
+        self.schedule.ended()
     }
 
     fn check(&self) {
@@ -401,8 +368,8 @@ impl World {
                     return;
                 }
                 getter.conns[server] = None;
-                getter.fetch.handle_lost(self.now, ServerId(server as u32), reason);
-                self.note(&format!("lost {server}: {reason}"));
+                getter.fetch.handle_lost(self.schedule.now(), ServerId(server as u32), reason);
+                self.schedule.say(format!("lost {server}: {reason}"));
             }
             Event::ToServer { conn, message } => self.on_server(conn, message),
             Event::ToClient { run, conn, message } => {
@@ -413,9 +380,13 @@ impl World {
                 let Some(server) = getter.conns.iter().position(|at| *at == Some(conn)) else { return };
                 let server = ServerId(server as u32);
                 match message {
-                    Message::Control(message) => getter.fetch.handle_control(self.now, server, message),
+                    Message::Control(message) => {
+                        getter.fetch.handle_control(self.schedule.now(), server, message)
+                    }
                     Message::Datagram(bytes) => match Datagram::decode(&bytes) {
-                        Ok(Datagram::Packet(packet)) => getter.fetch.handle_packet(self.now, server, packet),
+                        Ok(Datagram::Packet(packet)) => {
+                            getter.fetch.handle_packet(self.schedule.now(), server, packet)
+                        }
                         other => panic!("{other:?}"),
                     },
                 }
@@ -431,9 +402,9 @@ impl World {
 
     /// Whether the client is frozen: the event comes again once it is not.
     fn defer_client(&mut self, event: &Event) -> bool {
-        let is_frozen = self.client_frozen_until > self.now;
+        let is_frozen = self.client_frozen_until > self.schedule.now();
         if is_frozen {
-            self.at(self.client_frozen_until, event.clone());
+            self.schedule.at(self.client_frozen_until, event.clone());
         }
         is_frozen
     }
@@ -442,8 +413,8 @@ impl World {
         if self.is_healed {
             return;
         }
-        self.note(&format!("{fault:?}"));
-        let now = self.now;
+        self.schedule.say(format!("{fault:?}"));
+        let now = self.schedule.now();
         match fault {
             Fault::CrashServer(server, time) => {
                 self.hosts[server].up_at = now + time;
@@ -453,7 +424,8 @@ impl World {
                 for conn in its {
                     self.conns.remove(&conn);
                     let at = (now + self.ways[server].delay).max(self.ways[server].cut_until);
-                    self.at(at, Event::Lost { run, server, conn: Some(conn), reason: "it went away" });
+                    self.schedule
+                        .at(at, Event::Lost { run, server, conn: Some(conn), reason: "it went away" });
                 }
             }
             Fault::FreezeServer(server, time) => self.hosts[server].frozen_until = now + time,
@@ -465,7 +437,8 @@ impl World {
                         self.conns.iter().filter(|(_, c)| c.server == server).map(|(id, _)| *id).collect();
                     for conn in its {
                         let reason = "it does not answer any more";
-                        self.at(now + CUT_MAX, Event::Lost { run, server, conn: Some(conn), reason });
+                        self.schedule
+                            .at(now + CUT_MAX, Event::Lost { run, server, conn: Some(conn), reason });
                     }
                 }
             }
@@ -519,7 +492,7 @@ impl World {
                 }
             }
         }
-        self.at(self.now + AGAIN, Event::Start);
+        self.schedule.after(AGAIN, Event::Start);
     }
 
     /// The user runs the command, for all objects that are not there.
@@ -528,11 +501,12 @@ impl World {
         if objects.is_empty() || self.getter.is_some() {
             return;
         }
-        self.note("start");
+        self.schedule.say("start");
         let wanted = objects.iter().map(|object| self.wanted[*object].clone()).collect();
         let config = FetchConfig { client: self.config.clone(), streams: false };
         let servers = self.hosts.len();
-        let fetch = Fetch::new(self.now, config, servers as u32, wanted).expect("a good configuration");
+        let fetch =
+            Fetch::new(self.schedule.now(), config, servers as u32, wanted).expect("a good configuration");
         self.getter = Some(Getter {
             fetch,
             conns: vec![None; servers],
@@ -542,23 +516,22 @@ impl World {
         });
         let run = self.run;
         for server in 0..servers {
-            let at = self.now + self.ways[server].delay * 4;
-            self.at(at, Event::Connected { run, server });
+            self.schedule.after(self.ways[server].delay * 4, Event::Connected { run, server });
         }
     }
 
     fn connect(&mut self, server: usize) {
-        let (run, now) = (self.run, self.now);
+        let (run, now) = (self.run, self.schedule.now());
         if self.client_frozen_until > now {
-            return self.at(self.client_frozen_until, Event::Connected { run, server });
+            return self.schedule.at(self.client_frozen_until, Event::Connected { run, server });
         }
         if self.ways[server].cut_until > now || self.hosts[server].frozen_until > now {
             let (conn, reason) = (None, "no answer in 10 s");
-            return self.at(now + CUT_MAX, Event::Lost { run, server, conn, reason });
+            return self.schedule.after(CUT_MAX, Event::Lost { run, server, conn, reason });
         }
         if self.hosts[server].up_at > now {
             let (conn, reason) = (None, "it cannot be reached");
-            return self.at(now, Event::Lost { run, server, conn, reason });
+            return self.schedule.at(now, Event::Lost { run, server, conn, reason });
         }
         let conn = self.next_conn;
         self.next_conn += 1;
@@ -574,19 +547,19 @@ impl World {
     fn carry(&mut self, server: usize, to: usize, message: Message, make: impl Fn(Message) -> Event) {
         let way = &mut self.ways[server];
         if let Message::Control(_) = message {
-            let at = (self.now.max(way.cut_until) + way.delay).max(way.last[to]);
+            let at = (self.schedule.now().max(way.cut_until) + way.delay).max(way.last[to]);
             way.last[to] = at;
-            return self.at(at, make(message));
+            return self.schedule.at(at, make(message));
         }
         let (delay, loss, late) = (way.delay, way.loss_ppm, way.late_ppm);
-        if way.cut_until > self.now {
+        if way.cut_until > self.schedule.now() {
             return;
         }
         let copies = 1 + u32::from(self.random.chance_ppm(self.ways[server].repeat_ppm));
         for _ in 0..copies {
             if !self.random.chance_ppm(loss) {
                 let late = u64::from(self.random.chance_ppm(late));
-                self.at(self.now + delay * (1 + late), make(message.clone()));
+                self.schedule.after(delay * (1 + late), make(message.clone()));
             }
         }
     }
@@ -610,10 +583,10 @@ impl World {
 
     fn on_server(&mut self, id: u32, message: Message) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let (server, now) = (conn.server, self.now);
+        let (server, now) = (conn.server, self.schedule.now());
         let frozen_until = self.hosts[server].frozen_until;
         if frozen_until > now {
-            return self.at(frozen_until, Event::ToServer { conn: id, message });
+            return self.schedule.at(frozen_until, Event::ToServer { conn: id, message });
         }
         match message {
             Message::Datagram(bytes) => {
@@ -632,7 +605,7 @@ impl World {
                 }
                 let time = self.hosts[server].hashing;
                 self.tell_client(id, Control::Hashing { object: object.clone(), hashed_bytes: 0 });
-                self.at(now + time, Event::Hashed { conn: id, object });
+                self.schedule.after(time, Event::Hashed { conn: id, object });
             }
             Message::Control(message) => conn.machine.handle_control(now, message),
         }
@@ -640,7 +613,7 @@ impl World {
 
     /// Lets all servers do what they can do now.
     fn stir_servers(&mut self) {
-        let now = self.now;
+        let now = self.schedule.now();
         let ids: Vec<u32> = self.conns.keys().copied().collect();
         for id in ids {
             let Some(conn) = self.conns.get_mut(&id) else { continue };
@@ -694,7 +667,7 @@ impl World {
 
     /// Lets the client do what it can do now.
     fn stir_client(&mut self) {
-        let (now, run) = (self.now, self.run);
+        let (now, run) = (self.schedule.now(), self.run);
         if self.client_frozen_until > now {
             return;
         }
@@ -730,7 +703,7 @@ impl World {
         }
         let is_done = getter.fetch.is_done();
         let conns = getter.conns.clone();
-        said.iter().for_each(|line| self.note(line));
+        said.iter().for_each(|line| self.schedule.say(line));
         for (server, message) in out {
             let server = server.0 as usize;
             if let Some(conn) = conns[server] {
@@ -739,7 +712,7 @@ impl World {
         }
         for reply in replies {
             self.disk_queue.push_back(reply);
-            self.at(now + self.disk_delay, Event::Disk { run });
+            self.schedule.after(self.disk_delay, Event::Disk { run });
         }
         if is_done {
             self.end_run(false);
@@ -752,7 +725,7 @@ impl World {
             return;
         }
         let Some(reply) = self.disk_queue.pop_front() else { return };
-        let (now, is_full) = (self.now, self.disk_full_until > self.now);
+        let (now, is_full) = (self.schedule.now(), self.disk_full_until > self.schedule.now());
         let Some(getter) = &mut self.getter else { return };
         let fetch = &mut getter.fetch;
         let file = |object: ObjectId| getter.objects[object.0 as usize];
@@ -786,7 +759,7 @@ impl World {
                 assert!(file.named.is_none(), "it is named once");
                 if hash(&file.bytes) == expected {
                     let is_right = self.right[number].contains(&file.bytes);
-                    assert!(is_right, "seed {}: object {number} is a version that nobody has", self.seed);
+                    assert!(is_right, "object {number} is a version that nobody has");
                     file.named = Some(file.bytes.clone());
                     fetch.handle_finished(now, object);
                 } else {

@@ -10,6 +10,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
 #[path = "../../../faults.rs"]
+#[expect(dead_code, reason = "its world has a queue and a log of its own")]
 mod faults;
 mod world;
 

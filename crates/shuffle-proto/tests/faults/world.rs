@@ -1,5 +1,6 @@
 //! All that there is in one run: hosts, the coordinator, the network between them, and what goes wrong.
 
+use super::faults::{Ended, Schedule, some_of};
 use super::host::{Flow, Host, LINK, Process, address};
 use super::service::{Asker, Reply, Service};
 use anabranch_shuffle_proto::Scheduler;
@@ -8,8 +9,6 @@ use anabranch_shuffle_proto::announcement::Announcement;
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 use std::collections::BTreeMap;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash as _, Hasher as _};
 
 /// How long things go wrong, and after how much more all must have come to its end.
 const CHAOS: Duration = Duration::from_secs(15);
@@ -23,53 +22,38 @@ const MICE_BELOW_BYTES: u64 = 50_000;
 /// A lift that was refused is tried again by then.
 const TRIED_AGAIN: Duration = Duration::from_secs(4);
 
-/// What goes wrong in a run, and how often in a million: of messages, or each 20 ms.
-#[derive(Debug)]
-struct Faults {
-    lost_ppm: u32,
-    delay_max: Duration,
-    cut_ppm: u32,
-    agent_crash_ppm: u32,
-    agent_end_ppm: u32,
-    guard_killed_ppm: u32,
-    coordinator_crash_ppm: u32,
-    frozen_ppm: u32,
-    jump_ppm: u32,
+/// What may go wrong in a run.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    Lost,
+    Late,
+    Cut,
+    AgentCrash,
+    AgentEnd,
+    GuardKilled,
+    CoordinatorCrash,
+    Frozen,
+    Jump,
 }
 
-impl Faults {
-    fn draw(random: &mut RandomStream) -> Self {
-        let mut ppm = |most: u64| if random.below(2) == 0 { 0 } else { random.below(most) as u32 };
-        let (lost_ppm, cut_ppm, agent_crash_ppm) = (ppm(100_000), ppm(10_000), ppm(10_000));
-        let (agent_end_ppm, guard_killed_ppm) = (ppm(5_000), ppm(1_000_000));
-        let (coordinator_crash_ppm, frozen_ppm, jump_ppm) = (ppm(5_000), ppm(10_000), ppm(5_000));
-        let delay_max = Duration::from_us(100 + u64::from(ppm(600_000)));
-        Self {
-            lost_ppm,
-            delay_max,
-            cut_ppm,
-            agent_crash_ppm,
-            agent_end_ppm,
-            guard_killed_ppm,
-            coordinator_crash_ppm,
-            frozen_ppm,
-            jump_ppm,
-        }
-    }
+impl Fault {
+    /// Each with how often it may come, in a million: of messages, or each 20 ms. Late messages are so many microseconds late.
+    const ALL: [(Self, u64); 9] = [
+        (Self::Lost, 100_000),
+        (Self::Late, 600_000),
+        (Self::Cut, 10_000),
+        (Self::AgentCrash, 10_000),
+        (Self::AgentEnd, 5_000),
+        (Self::GuardKilled, 1_000_000),
+        (Self::CoordinatorCrash, 5_000),
+        (Self::Frozen, 10_000),
+        (Self::Jump, 5_000),
+    ];
 
-    /// Nothing any more.
-    const fn none() -> Self {
-        Self {
-            lost_ppm: 0,
-            delay_max: Duration::from_ms(1),
-            cut_ppm: 0,
-            agent_crash_ppm: 0,
-            agent_end_ppm: 0,
-            guard_killed_ppm: 0,
-            coordinator_crash_ppm: 0,
-            frozen_ppm: 0,
-            jump_ppm: 0,
-        }
+    /// Which of them there are in a run, and how often.
+    fn draw(random: &mut RandomStream) -> BTreeMap<Self, u32> {
+        let kinds = some_of(random, Self::ALL);
+        kinds.into_iter().map(|(fault, most)| (fault, random.below(most) as u32)).collect()
     }
 }
 
@@ -93,20 +77,18 @@ enum What {
 }
 
 pub struct World {
-    now: Instant,
-    queue: BTreeMap<(Instant, u64), What>,
-    so_far: u64,
+    schedule: Schedule<What>,
     hosts: Vec<Host>,
+    agents_so_far: u64,
     service: Option<Service>,
     scheduler: Scheduler,
-    faults: Faults,
+    /// None once all is healed.
+    faults: BTreeMap<Fault, u32>,
     is_healed: bool,
     network: RandomStream,
     programs: RandomStream,
     chaos: RandomStream,
     sessions: RandomStream,
-    log: DefaultHasher,
-    is_shown: bool,
 }
 
 impl World {
@@ -116,13 +98,12 @@ impl World {
         let hosts = 2 + draw.below(4);
         let mut ppm = |most: u64| if draw.below(3) > 0 { 0 } else { draw.below(most) as u32 };
         let (refused_ppm, full_ppm) = (ppm(300_000), ppm(500_000));
-        let faults = Faults::draw(&mut draw);
+        let faults = Fault::draw(&mut draw);
         let scheduler = Scheduler::ALL[draw.below(Scheduler::ALL.len() as u64) as usize];
         let host = |number| Host::new(seed.stream("kernel", number), refused_ppm, full_ppm);
         let mut world = Self {
-            now: Instant::ZERO,
-            queue: BTreeMap::new(),
-            so_far: 0,
+            schedule: Schedule::new(),
+            agents_so_far: 0,
             hosts: (0..hosts).map(host).collect(),
             service: None,
             scheduler,
@@ -132,50 +113,34 @@ impl World {
             programs: seed.stream("programs", 0),
             chaos: seed.stream("chaos", 0),
             sessions: seed.stream("sessions", 0),
-            log: DefaultHasher::new(),
-            is_shown: crate::faults::is_shown(),
         };
-        world.say(format!("{scheduler}, {:?}, refused {refused_ppm}, full {full_ppm}", world.faults));
-        world.at(Duration::ZERO, What::StartCoordinator);
-        (0..world.hosts.len()).for_each(|host| world.at(Duration::ZERO, What::StartAgent(host)));
-        world.at(Duration::ZERO, What::Tick);
+        let faults = format!("{:?}, refused {refused_ppm}, full {full_ppm}", world.faults);
+        world.schedule.say(format!("{scheduler}, {faults}"));
+        world.schedule.after(Duration::ZERO, What::StartCoordinator);
+        (0..hosts as usize).for_each(|host| world.schedule.after(Duration::ZERO, What::StartAgent(host)));
+        world.schedule.after(Duration::ZERO, What::Tick);
         world
     }
 
-    pub fn log_hash(&self) -> u64 {
-        self.log.finish()
-    }
-
-    pub fn seconds(&self) -> f64 {
-        (self.now - Instant::ZERO).as_secs_f64()
-    }
-
-    fn say(&mut self, line: String) {
-        line.hash(&mut self.log);
-        if self.is_shown {
-            println!("{:.6} {line}", self.seconds());
-        }
-    }
-
-    fn at(&mut self, after: Duration, what: What) {
-        self.so_far += 1;
-        self.queue.insert((self.now + after, self.so_far), what);
+    /// How often something goes wrong.
+    fn ppm(&self, fault: Fault) -> u32 {
+        self.faults.get(&fault).copied().unwrap_or(0)
     }
 
     /// Runs it until all has come to its end after the chaos.
-    pub fn run(&mut self) {
-        while let Some(((at, _), what)) = self.queue.pop_first() {
-            self.now = at;
-            self.hosts.iter().for_each(|host| host.kernel.borrow_mut().now = at);
+    pub fn run(mut self) -> Ended {
+        while let Some(what) = self.schedule.step(None) {
+            let now = self.schedule.now();
+            self.hosts.iter().for_each(|host| host.kernel.borrow_mut().now = now);
             self.handle(what);
             self.check();
             if self.is_healed && self.is_done() {
-                self.say("done".to_owned());
-                return;
+                self.schedule.say("done");
+                break;
             }
-            assert!(self.now < Instant::ZERO + CHAOS + HEALED_MAX, "not at its end: {}", self.left());
+            assert!(now < Instant::ZERO + CHAOS + HEALED_MAX, "not at its end: {}", self.left());
         }
-        panic!("nothing goes on");
+        self.schedule.ended()
     }
 
     /// What always holds.
@@ -189,8 +154,8 @@ impl World {
             let Some(agent) = host.agent.as_ref().filter(|agent| agent.frozen_until.is_none()) else {
                 continue;
             };
-            let is_tried = kernel.refused_at.is_some_and(|at| self.now < at + TRIED_AGAIN);
-            if self.now > agent.heard_at + SILENCE_MAX && !is_tried {
+            let is_tried = kernel.refused_at.is_some_and(|at| self.schedule.now() < at + TRIED_AGAIN);
+            if self.schedule.now() > agent.heard_at + SILENCE_MAX && !is_tried {
                 let limited = kernel.limited().next();
                 assert!(
                     limited.is_none(),
@@ -217,7 +182,7 @@ impl World {
 
     /// The coordinator has answered a host's agent: it knows all flows that had been announced when it was asked.
     fn check_known(&mut self, host: usize) {
-        let (now, service) = (self.now, self.service.as_mut());
+        let (now, service) = (self.schedule.now(), self.service.as_mut());
         let Some((agent, service)) = self.hosts[host].agent.as_ref().zip(service) else { return };
         let has_just_thawed = agent.thawed_at.is_some_and(|at| now <= at + TOLD_WITHIN);
         if has_just_thawed || !service.is_joined(host, agent.session) {
@@ -247,19 +212,19 @@ impl World {
 
     fn handle(&mut self, what: What) {
         if !matches!(what, What::Tick | What::Timer(..)) {
-            self.say(format!("{} {what:?}", self.now.as_ns()));
+            self.schedule.say(format!("{what:?}"));
         }
         match what {
             What::Tick => self.tick(),
             What::Request(asker, ask) => match &mut self.service {
                 Some(service) => {
-                    let replies = service.handle(self.now, asker, ask);
+                    let replies = service.handle(self.schedule.now(), asker, ask);
                     self.reply(replies);
                 }
                 None => self.reply(vec![(asker, Err(Failure::Passing("refused".to_owned())))]),
             },
             What::Answer((host, generation, number), answer) => {
-                let now = self.now;
+                let now = self.schedule.now();
                 let Some(agent) =
                     self.awake(host, generation, || What::Answer((host, generation, number), answer.clone()))
                 else {
@@ -281,7 +246,7 @@ impl World {
                 self.handle(What::Answer((host, generation, number), answer));
             }
             What::Timer(host, generation) => {
-                let now = self.now;
+                let now = self.schedule.now();
                 if let Some(agent) = self.awake(host, generation, || What::Timer(host, generation)) {
                     agent.armed = None;
                     agent.machine.handle_timeout(now + agent.ahead);
@@ -289,7 +254,7 @@ impl World {
                 }
             }
             What::Thaw(host, generation) => {
-                let now = self.now;
+                let now = self.schedule.now();
                 if let Some(agent) = self.agent(host, generation) {
                     (agent.frozen_until, agent.thawed_at) = (None, Some(now));
                     agent.machine.handle_timeout(now + agent.ahead);
@@ -304,8 +269,8 @@ impl World {
                 }
             }
             What::StartAgent(host) => {
-                self.so_far += 1;
-                let (now, generation) = (self.now, self.so_far);
+                self.agents_so_far += 1;
+                let (now, generation) = (self.schedule.now(), self.agents_so_far);
                 if self.hosts[host].agent.is_none() {
                     self.hosts[host].start(now, host, generation);
                     self.settle(host);
@@ -313,7 +278,7 @@ impl World {
             }
             What::StartCoordinator => {
                 if self.service.is_none() {
-                    self.service = Some(Service::new(self.now, self.scheduler));
+                    self.service = Some(Service::new(self.schedule.now(), self.scheduler));
                 }
             }
         }
@@ -327,8 +292,7 @@ impl World {
     fn awake(&mut self, host: usize, generation: u64, what: impl Fn() -> What) -> Option<&mut Process> {
         let thaws_at = self.agent(host, generation)?.frozen_until;
         if let Some(thaws_at) = thaws_at {
-            let after = thaws_at.saturating_since(self.now) + Duration::from_us(1);
-            self.at(after, what());
+            self.schedule.at(thaws_at + Duration::from_us(1), what());
             return None;
         }
         self.agent(host, generation)
@@ -336,7 +300,7 @@ impl World {
 
     /// Sees to all that an agent wants.
     fn settle(&mut self, host: usize) {
-        let now = self.now;
+        let now = self.schedule.now();
         let Some(agent) = &mut self.hosts[host].agent else { return };
         let generation = agent.generation;
         let mut asks = Vec::new();
@@ -363,9 +327,9 @@ impl World {
         let arm = due.filter(|at| agent.armed.is_none_or(|armed| *at < armed));
         agent.armed = arm.or(agent.armed);
         if let Some(at) = arm {
-            self.at(at.saturating_since(now), What::Timer(host, generation));
+            self.schedule.at(at, What::Timer(host, generation));
         }
-        lines.into_iter().for_each(|line| self.say(line));
+        lines.into_iter().for_each(|line| self.schedule.say(line));
         for (number, ask) in asks {
             self.ask((host, generation, number), ask);
         }
@@ -377,42 +341,43 @@ impl World {
             Ask::Prepare => {
                 let session = self.sessions.next_u64();
                 let prepared = Ok(Answer::Prepared { coordinator: None, session });
-                return self.at(Duration::from_ms(1), What::Answer(asker, prepared));
+                return self.schedule.after(Duration::from_ms(1), What::Answer(asker, prepared));
             }
             Ask::Look => {
                 let took = Duration::from_us(self.network.below(5_000));
-                return self.at(took, What::Listing(asker));
+                return self.schedule.after(took, What::Listing(asker));
             }
             Ask::Limits { .. } => LIMITS_WAIT + REPLY_MAX,
             Ask::Join(_) | Ask::Report(_) | Ask::Leave { .. } => REPLY_MAX,
         };
         let late = Err(Failure::Passing("no answer in time".to_owned()));
-        self.at(within, What::Answer(asker, late));
+        self.schedule.after(within, What::Answer(asker, late));
         if let Some(delay) = self.delay(asker.0) {
-            self.at(delay, What::Request(asker, ask));
+            self.schedule.after(delay, What::Request(asker, ask));
         }
     }
 
     /// How long a message takes between a host and the coordinator; `None` if it never comes.
     fn delay(&mut self, host: usize) -> Option<Duration> {
-        let is_lost = self.network.chance_ppm(self.faults.lost_ppm);
-        let most = self.faults.delay_max.as_us();
+        let (lost_ppm, late_us) = (self.ppm(Fault::Lost), self.ppm(Fault::Late));
+        let is_lost = self.network.chance_ppm(lost_ppm);
+        let most = 100 + u64::from(late_us);
         // Most are fast, some are as slow as may be.
         let delay = self.network.below(most) / (1 + self.network.below(20));
-        (!is_lost && self.hosts[host].cut_until <= self.now).then(|| Duration::from_us(50 + delay))
+        (!is_lost && self.hosts[host].cut_until <= self.schedule.now()).then(|| Duration::from_us(50 + delay))
     }
 
     fn reply(&mut self, replies: Vec<Reply>) {
         for (asker, answer) in replies {
             if let Some(delay) = self.delay(asker.0) {
-                self.at(delay, What::Answer(asker, answer));
+                self.schedule.after(delay, What::Answer(asker, answer));
             }
         }
     }
 
     /// Programs and the coordinator's clock go on, and something may go wrong.
     fn tick(&mut self) {
-        if !self.is_healed && self.now >= Instant::ZERO + CHAOS {
+        if !self.is_healed && self.schedule.now() >= Instant::ZERO + CHAOS {
             self.heal();
         }
         for host in 0..self.hosts.len() {
@@ -424,33 +389,34 @@ impl World {
             self.announce(host);
         }
         if let Some(service) = &mut self.service {
-            let replies = service.handle_tick(self.now);
+            let replies = service.handle_tick(self.schedule.now());
             self.reply(replies);
-            if self.chaos.chance_ppm(self.faults.coordinator_crash_ppm) {
+            let crash_ppm = self.ppm(Fault::CoordinatorCrash);
+            if self.chaos.chance_ppm(crash_ppm) {
                 self.service = None;
                 let after = Duration::from_ms(self.chaos.below(3_000));
-                self.say("the coordinator crashes".to_owned());
-                self.at(after, What::StartCoordinator);
+                self.schedule.say("the coordinator crashes");
+                self.schedule.after(after, What::StartCoordinator);
             }
         }
-        self.at(TICK, What::Tick);
+        self.schedule.after(TICK, What::Tick);
     }
 
     fn go_wrong(&mut self, host: usize) {
-        let (now, chaos) = (self.now, &mut self.chaos);
-        let mut some_ms = |chance_ppm, most_ms| {
-            let happens = chaos.chance_ppm(chance_ppm);
-            let ms = chaos.below(most_ms);
+        let now = self.schedule.now();
+        let mut some_ms = |fault, most_ms| {
+            let chance_ppm = self.ppm(fault);
+            let happens = self.chaos.chance_ppm(chance_ppm);
+            let ms = self.chaos.below(most_ms);
             happens.then(|| Duration::from_ms(ms))
         };
-        let faults = &self.faults;
-        let cut = some_ms(faults.cut_ppm, 4_000);
-        let crash = some_ms(faults.agent_crash_ppm, 3_000);
-        let end = some_ms(faults.agent_end_ppm, 1_000);
-        let is_guard_killed = some_ms(faults.guard_killed_ppm, 1).is_some();
-        let freeze = some_ms(faults.frozen_ppm, 3_000);
-        let jump = some_ms(faults.jump_ppm, 3_600_000);
-        let guard_after = some_ms(1_000_000, 200).unwrap_or_default();
+        let cut = some_ms(Fault::Cut, 4_000);
+        let crash = some_ms(Fault::AgentCrash, 3_000);
+        let end = some_ms(Fault::AgentEnd, 1_000);
+        let is_guard_killed = some_ms(Fault::GuardKilled, 1).is_some();
+        let freeze = some_ms(Fault::Frozen, 3_000);
+        let jump = some_ms(Fault::Jump, 3_600_000);
+        let guard_after = Duration::from_ms(self.chaos.below(200));
         if let Some(cut) = cut {
             self.hosts[host].cut_until = now + cut;
         }
@@ -459,33 +425,34 @@ impl World {
         if let Some(jump) = jump {
             agent.ahead += jump;
             agent.armed = None;
-            self.at(Duration::ZERO, What::Timer(host, generation));
+            self.schedule.after(Duration::ZERO, What::Timer(host, generation));
         } else if let Some(freeze) = freeze.filter(|_| agent.frozen_until.is_none()) {
             agent.frozen_until = Some(now + freeze);
-            self.at(freeze, What::Thaw(host, generation));
+            self.schedule.after(freeze, What::Thaw(host, generation));
         } else if let Some(restart) = crash {
             self.hosts[host].agent = None;
-            self.say(format!("h{host}: its agent crashes, and its guard: {is_guard_killed}"));
+            self.schedule.say(format!("h{host}: its agent crashes, and its guard: {is_guard_killed}"));
             if !is_guard_killed {
-                self.at(guard_after, What::Guard(host));
+                self.schedule.after(guard_after, What::Guard(host));
             }
-            self.at(restart, What::StartAgent(host));
+            self.schedule.after(restart, What::StartAgent(host));
         } else if let Some(restart) = end.filter(|_| agent.frozen_until.is_none()) {
             let at = now + agent.ahead;
             agent.machine.handle_end(at);
             self.settle(host);
             self.hosts[host].agent = None;
             // What it could not lift its guard does.
-            self.at(guard_after.min(restart), What::Guard(host));
-            self.at(restart, What::StartAgent(host));
+            self.schedule.after(guard_after.min(restart), What::Guard(host));
+            self.schedule.after(restart, What::StartAgent(host));
         }
     }
 
     fn heal(&mut self) {
-        self.say("all is healed".to_owned());
-        (self.is_healed, self.faults) = (true, Faults::none());
+        self.schedule.say("all is healed");
+        self.is_healed = true;
+        self.faults.clear();
         for host in 0..self.hosts.len() {
-            self.hosts[host].cut_until = self.now;
+            self.hosts[host].cut_until = self.schedule.now();
             let mut kernel = self.hosts[host].kernel.borrow_mut();
             (kernel.refused_ppm, kernel.full_ppm) = (0, 0);
         }
@@ -548,7 +515,7 @@ impl World {
         let Some(agent) = self.hosts[host].agent.as_ref().filter(|agent| agent.frozen_until.is_none()) else {
             return;
         };
-        let (now, generation) = (self.now, agent.generation);
+        let (now, generation) = (self.schedule.now(), agent.generation);
         let untold: Vec<FlowKey> = {
             let kernel = self.hosts[host].kernel.borrow();
             let is_untold =
@@ -578,7 +545,7 @@ impl World {
         };
         let said = said(&kernel.borrow().flows[&key]);
         let seen = seen.expect("it is there until it is closed");
-        let taken = agent.machine.handle_announcement(self.now + agent.ahead, &said, &seen);
+        let taken = agent.machine.handle_announcement(self.schedule.now() + agent.ahead, &said, &seen);
         taken.expect("there is room");
         self.settle(host);
     }
