@@ -16,9 +16,11 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy, sink};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -138,6 +140,9 @@ struct Bodies {
 pub const SMALL_BODY_BYTES: usize = 64 << 10;
 /// What a connection's requests are read into, at most; a request's head must fit.
 const READ_BUFFER_BYTES: usize = 32 << 10;
+/// After the last answer, how long a peer may go on sending, and how much.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: u64 = 4 * BODY_BYTES_MAX as u64;
 /// Characters of a request's path in the log.
 const PATH_SHOWN_MAX: usize = 100;
 /// And of its method: HTTP allows any word.
@@ -227,18 +232,32 @@ async fn serve_one(
     let who = peer.to_string();
     let router = router.layer(Extension(peer)).layer(Extension(limits)).layer(Extension(PeerAddress(from)));
     let service = TowerToHyperService::new(router);
-    let served = hyper::server::conn::http1::Builder::new()
+    let mut served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(patience)
         .max_buf_size(READ_BUFFER_BYTES)
         .serve_connection(TokioIo::new(stream), service);
-    match guard.during(served).await {
-        Ok(done) => done.map_err(|e| e.to_string()),
+    match guard.during(poll_fn(|cx| served.poll_without_shutdown(cx))).await {
+        Ok(done) => {
+            close(served.into_parts().io.into_inner()).await;
+            done.map_err(|e| e.to_string())
+        }
         Err(reason) => {
             tracing::warn!("connection of {who} closed: {reason}");
             Err(reason)
         }
     }
+}
+
+/// Says that no more comes, and reads on for a while what the peer still sends: a connection that is closed with bytes unread is
+/// reset, and the peer may lose the last answer, such as why a body was too large (RFC 9112, section 9.6).
+async fn close(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let linger = async {
+        stream.shutdown().await?;
+        copy(&mut stream.take(LINGER_BYTES_MAX), &mut sink()).await
+    };
+    // What goes wrong now is the connection's end, which it is in any case.
+    let _ = timeout(LINGER, linger).await;
 }
 
 fn busy(error: &str) -> Response {

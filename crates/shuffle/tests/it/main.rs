@@ -5,6 +5,7 @@
 mod replay;
 
 use anabranch_fluid::{Active, Allocator, Event};
+use anabranch_http::answer::BODY_BYTES_MAX;
 use anabranch_http::exercise::damages;
 use anabranch_http::{ClientError, ServeConfig, Server};
 use anabranch_net::identity::Identity;
@@ -334,6 +335,27 @@ async fn nobody_speaks_for_another_and_garbage_is_refused_in_a_line() {
     let reply = world.post(0, "/v1/hosts/h0/reports", &large).await;
     assert!(reply.starts_with("HTTP/1.1 413"), "{reply}");
     agent.report(vec![]).await.expect("nothing of it has done any harm");
+}
+
+/// The connection was reset under what the peer still sent, which under load lost it the answer (#18).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_refused_may_go_on_sending_and_hears_why() {
+    let world = World::new("lingers").await;
+    let identity = world.credentials(Role::Site, HOSTS[0]);
+    let tcp = TcpStream::connect(world.address).await.expect("it listens");
+    let mut stream = identity.connect(tcp, Role::Controller, "controller").await.expect("it is the one");
+    let (taken, rest) = (BODY_BYTES_MAX + 1, 4 << 20);
+    let head = "POST /v1/hosts/h0/reports HTTP/1.1\r\nHost: a\r\nContent-Length:";
+    stream.write_all(format!("{head} {}\r\n\r\n", taken + rest).as_bytes()).await.expect("it reads");
+    stream.write_all(&vec![b' '; taken]).await.expect("it reads");
+    let mut reply = Vec::new();
+    while !reply.ends_with(b"}") {
+        assert_ne!(stream.read_buf(&mut reply).await.expect("an answer"), 0);
+    }
+    assert!(reply.starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&reply));
+    stream.write_all(&vec![b' '; rest]).await.expect("it reads on");
+    stream.shutdown().await.expect("it reads on");
+    assert_eq!(stream.read_buf(&mut reply).await.expect("the end, and no reset"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
