@@ -25,6 +25,7 @@ pub mod exercise;
 pub mod hosts;
 pub mod rules;
 mod scheduler;
+pub mod sessions;
 pub mod simulated;
 pub mod state;
 
@@ -33,3 +34,4 @@ pub use chase::{Chase, Priority};
 pub use chase_plus::{ChasePlus, SLOWDOWN_DUE, Without};
 pub use coordinator::Coordinator;
 pub use scheduler::{BoxedAllocator, Scheduler, UnknownScheduler};
+pub use sessions::Sessions;

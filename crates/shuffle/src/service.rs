@@ -1,32 +1,34 @@
-//! The coordinator, who has been heard from, and what is on its way to agents and to the store, behind one lock.
+//! The coordinator under the real clock: its machine behind one lock, and what is on its way to the store.
 //!
-//! Requests change the state and wake the driver, which decides and wakes the agents that have something to be told. It decides
-//! on a copy of the flows, so that requests are answered meanwhile. It lets every request that is already here go first, and so
-//! decides once for all of them. Leaves out: HTTP. Read [`CoordinatorService`] first.
+//! Which agents are there and which requests wait is the machine's to say ([`anabranch_shuffle_proto::Sessions`]). Requests change it and wake the
+//! driver, which has it decide. A decision is made on a copy of the flows, so that requests are answered meanwhile. The driver lets
+//! every request that is already here go first, and so decides once for all of them. Leaves out: HTTP. Read
+//! [`CoordinatorService`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use crate::store::History;
 use crate::wire::{
     self, EndedView, FlowView, HostView, JoinRequest, ReportsRequest, TransferView, TransfersView,
 };
-use anabranch_fluid::{Allocator, DecisionError};
 use anabranch_http::metrics::Metrics;
 use anabranch_http::store::StoreError;
-use anabranch_shuffle_proto::control::{Limit, Report};
-use anabranch_shuffle_proto::coordinator::{self, Coordinator, Ended, Host, ReportError, Settings};
+use anabranch_shuffle_proto::BoxedAllocator;
+use anabranch_shuffle_proto::control::Limit;
+use anabranch_shuffle_proto::coordinator::{self, Decision, Ended, Host, ReportError};
 use anabranch_shuffle_proto::hosts::{Hosts, Placed};
+use anabranch_shuffle_proto::sessions::{Event, Sessions, SessionsConfig};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokio::sync::Notify;
-
-type BoxedAllocator = Box<dyn Allocator + Send>;
+use tokio::sync::{Notify, oneshot};
 
 /// How long to wait before a failed write to the store is tried again.
 const STORE_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+/// How often the driver looks at the machine though nothing is due, as the clock may be.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// After a decision that takes longer than this, the next waits for as long as it took: half of a processor is for others.
 const COSTLY_DECISION: Duration = Duration::from_ms(20);
 /// The most ended transfers that wait for the store; of more, the oldest are dropped.
@@ -38,19 +40,14 @@ pub struct CoordinatorServiceConfig {
     pub allocator: Box<dyn Fn() -> BoxedAllocator + Send + Sync>,
     /// Its name, for those who look.
     pub allocator_name: String,
-    /// How flows are told apart.
-    pub settings: Settings,
+    /// How flows are told apart, and how long agents may be silent.
+    pub sessions: SessionsConfig,
     /// The file in which transfers that have ended are kept; made if it is not there.
     pub store: PathBuf,
     /// Which hosts there are and where. Without, a host has the address from which its agent speaks, and no uplinks.
     pub hosts: Option<Hosts>,
     /// Whether agents' word is taken for their hosts' addresses, whatever they are: where all agents are one's own.
     pub are_addresses_trusted: bool,
-    /// How long an agent may be silent before it counts as gone.
-    pub silence_max: Duration,
-    /// After how long the clock begins anew, as [`Instant`] ends after 213 days: as soon as no transfer is under way then,
-    /// after twice as long in any case. Agents join again, as after a restart of the process.
-    pub clock_max: Duration,
 }
 
 impl CoordinatorServiceConfig {
@@ -62,12 +59,10 @@ impl CoordinatorServiceConfig {
         Self {
             allocator: Box::new(allocator),
             allocator_name: String::new(),
-            settings: Settings::default(),
+            sessions: SessionsConfig::default(),
             store: store.into(),
             hosts: None,
             are_addresses_trusted: false,
-            silence_max: Duration::from_secs(1),
-            clock_max: Duration::from_secs(100 * 86_400),
         }
     }
 }
@@ -169,36 +164,41 @@ struct Shared {
 
 struct State {
     epoch: std::time::Instant,
-    coordinator: Coordinator<BoxedAllocator>,
-    agents: BTreeMap<String, Agent>,
-    /// Whether something has been said since the last decision.
-    undecided: bool,
+    machine: Sessions<BoxedAllocator>,
+    /// By the machine's numbers: the requests that wait for limits. No more than the machine has.
+    waiting: BTreeMap<u64, oneshot::Sender<Result<Vec<Limit>, ReportError>>>,
+    /// When the driver looks at the machine next, if nothing wakes it before.
+    looks_at: Instant,
     unsaved: VecDeque<EndedView>,
     store_error: Option<String>,
     counters: Counters,
 }
 
-/// A host's agent that has joined and not gone.
-struct Agent {
-    session: u64,
-    heard_at: Instant,
-    /// Wakes who waits for its limits.
-    limits: Arc<Notify>,
-}
-
-/// Counts since the start, for metrics.
+/// Counts since the start, for metrics, besides the machine's.
 #[derive(Default)]
 struct Counters {
-    joins: u64,
     joins_refused: u64,
-    silent: u64,
-    reports: u64,
-    reports_refused: u64,
     decisions: u64,
     decision_seconds: f64,
     decisions_failed: u64,
-    limits: u64,
     store_errors: u64,
+}
+
+/// A request that waits for limits. Dropped, it waits no more.
+struct Waiting<'a> {
+    service: &'a CoordinatorService,
+    name: &'a str,
+    number: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.service.lock();
+        // Answered, it waits no more.
+        if state.waiting.remove(&self.number).is_some() {
+            state.machine.handle_given_up(self.name, self.number);
+        }
+    }
 }
 
 impl CoordinatorService {
@@ -219,9 +219,9 @@ impl CoordinatorService {
         let history = history.map(Arc::new);
         let state = State {
             epoch: std::time::Instant::now(),
-            coordinator: Coordinator::new(config.settings, (config.allocator)()),
-            agents: BTreeMap::new(),
-            undecided: false,
+            machine: Sessions::new(config.sessions, (config.allocator)()),
+            waiting: BTreeMap::new(),
+            looks_at: Instant::ZERO,
             unsaved: VecDeque::new(),
             store_error: None,
             counters: Counters::default(),
@@ -236,7 +236,7 @@ impl CoordinatorService {
         let said = Host { addresses, rate: BitRate::bps(link_rate_bps), uplinks: Vec::new() };
         let joined = self.shared.config.place(name, from, said).and_then(|host| {
             let rate = host.rate;
-            self.change(|state, now| state.join(now, name, session, host, reports))?;
+            self.change(|machine, now| machine.handle_join(now, name, session, host, &reports))?;
             Ok(rate)
         });
         match &joined {
@@ -247,19 +247,12 @@ impl CoordinatorService {
     }
 
     pub(crate) fn reports(&self, name: &str, request: ReportsRequest) -> Result<(), ReportError> {
-        self.change(|state, now| {
-            state.hear(now, name, request.session)?;
-            state.report(now, name, request)
-        })
+        let ReportsRequest { session, reports } = request;
+        self.change(|machine, now| machine.handle_reports(now, name, session, &reports))
     }
 
     pub(crate) fn leave(&self, name: &str, session: u64) {
-        self.change(|state, now| {
-            if state.agents.get(name).is_some_and(|agent| agent.session == session) {
-                tracing::info!("host {name} has left");
-                state.gone(now, name);
-            }
-        });
+        self.change(|machine, now| machine.handle_leave(now, name, session));
     }
 
     /// Limits that have not been said, as soon as there are any, at most `wait` from now.
@@ -269,33 +262,28 @@ impl CoordinatorService {
         session: u64,
         wait: std::time::Duration,
     ) -> Result<Vec<Limit>, ReportError> {
-        let end = tokio::time::Instant::now() + wait;
-        let changed = {
+        let (tell, told) = oneshot::channel();
+        let (waiting, is_sooner) = {
             let mut state = self.lock();
             let now = state.now();
-            state.hear(now, name, session)?.limits.clone()
+            let until = now + Duration::from_std(wait);
+            let number = state.machine.handle_limits(now, name, session, until)?;
+            state.waiting.insert(number, tell);
+            state.answer();
+            (Waiting { service: self, name, number }, until < state.looks_at)
         };
-        loop {
-            let notified = changed.notified();
-            {
-                let mut state = self.lock();
-                state.agent(name, session)?;
-                let limits = state.coordinator.poll_limits(name, session);
-                if !limits.is_empty() {
-                    state.counters.limits += limits.len() as u64;
-                    return Ok(limits);
-                }
-            }
-            if tokio::time::timeout_at(end, notified).await.is_err() {
-                return Ok(Vec::new());
-            }
+        if is_sooner {
+            self.shared.changed.notify_one();
         }
+        let answer = told.await.expect("the machine answers each request, which the service hands on");
+        drop(waiting);
+        answer
     }
 
     pub(crate) fn transfers(&self, flows_max: usize) -> TransfersView {
         let mut state = self.lock();
         let (now, now_unix_ms) = (state.now(), unix_ms());
-        let under_way = state.coordinator.transfers(now);
+        let under_way = state.machine.transfers(now);
         drop(state);
         let (mut room, mut flows_left_out) = (flows_max, 0);
         let transfers = under_way.into_iter().map(|transfer| {
@@ -327,7 +315,7 @@ impl CoordinatorService {
             link_rate_bps: host.rate.as_bps(),
             uplinks: host.uplinks.into_iter().map(uplink).collect(),
         };
-        state.coordinator.hosts().map(view).collect()
+        state.machine.coordinator().hosts().map(view).collect()
     }
 
     pub(crate) async fn history(&self, count: usize) -> Result<Vec<EndedView>, StoreError> {
@@ -344,24 +332,25 @@ impl CoordinatorService {
     pub(crate) fn metrics(&self) -> String {
         let state = self.lock();
         let mut text = Metrics::default();
-        let ups = state.coordinator.hosts().filter(|host| host.is_up).count() as u64;
-        let (flows, active, transfers) = state.coordinator.count();
+        let (coordinator, counts) = (state.machine.coordinator(), state.machine.counts());
+        let ups = coordinator.hosts().filter(|host| host.is_up).count() as u64;
+        let (flows, active, transfers) = coordinator.count();
         let counters = &state.counters;
-        let counts: [(&str, &str, &str, u64); 12] = [
+        let all: [(&str, &str, &str, u64); 12] = [
             ("hosts_up", "gauge", "Hosts whose agents are there.", ups),
             ("flows", "gauge", "Flows that are under way, but for mice.", flows as u64),
             ("flows_lending", "gauge", "Of them, those that are idle or slow.", (flows - active) as u64),
             ("transfers", "gauge", "Transfers that are under way.", transfers as u64),
-            ("joins_total", "counter", "Times that agents have joined.", counters.joins),
+            ("joins_total", "counter", "Times that agents have joined.", counts.joins),
             ("joins_refused_total", "counter", "Agents that were refused.", counters.joins_refused),
-            ("silent_total", "counter", "Agents that left without a word.", counters.silent),
-            ("reports_total", "counter", "Reports taken.", counters.reports),
-            ("reports_refused_total", "counter", "Requests with a report refused.", counters.reports_refused),
+            ("silent_total", "counter", "Agents that left without a word.", counts.silent),
+            ("reports_total", "counter", "Reports taken.", counts.reports),
+            ("reports_refused_total", "counter", "Requests with a report refused.", counts.reports_refused),
             ("decisions_failed_total", "counter", "Decisions that were none.", counters.decisions_failed),
-            ("limits_total", "counter", "Limits said.", counters.limits),
+            ("limits_total", "counter", "Limits said.", counts.limits),
             ("store_errors_total", "counter", "Failed writes to the store.", counters.store_errors),
         ];
-        for (name, kind, help, value) in counts {
+        for (name, kind, help, value) in all {
             text.metric(&format!("shuffle_{name}"), kind, help, &Metrics::plain(value));
         }
         let took = [
@@ -377,12 +366,12 @@ impl CoordinatorService {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and has the driver see to what follows.
-    fn change<T>(&self, f: impl FnOnce(&mut State, Instant) -> T) -> T {
+    /// Has the machine take in what happens now, and the driver see to what follows.
+    fn change<T>(&self, f: impl FnOnce(&mut Sessions<BoxedAllocator>, Instant) -> T) -> T {
         let mut state = self.lock();
         let now = state.now();
-        let result = f(&mut state, now);
-        state.undecided = true;
+        let result = f(&mut state.machine, now);
+        state.answer();
         drop(state);
         self.shared.changed.notify_one();
         result
@@ -390,11 +379,8 @@ impl CoordinatorService {
 
     /// Decides now; what drives it decides by itself.
     pub(crate) fn decide_once(&self) {
-        let mut state = self.lock();
-        let began = state.now();
-        let decided = state.coordinator.decide(began);
-        self.note_decision(&mut state, began, decided);
-        assert_eq!(state.counters.decisions_failed, 0, "links carry what is decided");
+        self.decide();
+        assert_eq!(self.lock().counters.decisions_failed, 0, "links carry what is decided");
     }
 
     /// Decides, and writes what has ended, until it is dropped.
@@ -409,15 +395,11 @@ impl CoordinatorService {
             let decided = tokio::task::spawn_blocking(move || service.decide()).await;
             let took = decided.expect("deciding does not panic, and the runtime is there");
             let wait = {
-                let state = self.lock();
+                let mut state = self.lock();
                 let now = state.now();
-                let clock = Instant::ZERO + self.shared.config.clock_max;
-                let silent =
-                    state.agents.values().map(|agent| agent.heard_at + self.shared.config.silence_max);
-                let next = silent
-                    .chain(state.coordinator.poll_timeout())
-                    .fold(if now < clock { clock } else { now + Duration::from_secs(60) }, Instant::min);
-                next.saturating_since(now)
+                let latest = now + LOOK_EVERY;
+                state.looks_at = state.machine.poll_timeout().map_or(latest, |at| at.min(latest));
+                state.looks_at.saturating_since(now)
             };
             if took > COSTLY_DECISION {
                 tokio::time::sleep(took.to_std()).await;
@@ -430,106 +412,70 @@ impl CoordinatorService {
         }
     }
 
-    /// Decides if there is something to decide, and says how long that took. Meanwhile agents are heard.
+    /// Sees to what is due, decides if there is something to decide, and says how long that took. Meanwhile agents are heard.
     fn decide(&self) -> Duration {
         let (began, decision) = {
             let mut state = self.lock();
             self.renew_clock(&mut state);
-            self.see_to_silence(&mut state);
-            let began = state.now();
-            let is_due = state.coordinator.poll_timeout().is_some_and(|at| at <= began);
-            if !(std::mem::take(&mut state.undecided) || is_due) {
-                return Duration::ZERO;
-            }
-            (began, state.coordinator.begin_decision(began))
+            let now = state.now();
+            state.machine.handle_timeout(now);
+            let decision = state.machine.begin_decision(now);
+            self.settle(&mut state);
+            (now, decision)
         };
-        let made = decision.map(|mut decision| {
-            decision.make();
-            decision
-        });
+        let Some(mut decision) = decision else { return Duration::ZERO };
+        decision.make();
         let mut state = self.lock();
-        let locked = state.now();
-        let decided = match made {
-            Some(decision) => state.coordinator.end_decision(locked, decision).map(|()| true),
-            None => Ok(false),
-        };
-        self.note_decision(&mut state, began, decided)
+        self.take(&mut state, began, decision)
     }
 
-    /// Sees to what follows from a decision that began then, and says how long it took.
-    fn note_decision(
-        &self,
-        state: &mut State,
-        began: Instant,
-        decided: Result<bool, DecisionError>,
-    ) -> Duration {
-        let is_decided = decided.unwrap_or_else(|error| {
+    /// Takes a decision that began then, and says how long it took.
+    fn take(&self, state: &mut State, began: Instant, decision: Decision<BoxedAllocator>) -> Duration {
+        let now = state.now();
+        if let Err(error) = state.machine.end_decision(now, decision) {
             state.counters.decisions_failed += 1;
             tracing::error!("the limits of before hold: {error}");
-            true
-        });
-        let ended = state.now();
-        let took = ended.saturating_since(began);
-        if is_decided {
-            state.counters.decisions += 1;
-            state.counters.decision_seconds += took.as_secs_f64();
         }
-        for (name, _) in state.coordinator.hosts_changed() {
-            if let Some(agent) = state.agents.get(name) {
-                agent.limits.notify_waiters();
-            }
-        }
-        let now_unix_ms = unix_ms();
-        while let Some(name) = state.coordinator.poll_begun() {
-            tracing::info!("transfer {name} has begun");
-        }
-        let mut is_ended = false;
-        while let Some(Ended { name, since, at, flows, bytes }) = state.coordinator.poll_ended() {
-            is_ended = true;
-            let ago =
-                |then: Instant| now_unix_ms.saturating_sub(ended.saturating_since(then).as_us() / 1_000);
-            if state.unsaved.len() >= UNSAVED_MAX {
-                state.unsaved.pop_front();
-            }
-            let (began_unix_ms, ended_unix_ms) = (ago(since), ago(at));
-            let took = at.saturating_since(since);
-            tracing::info!(
-                "transfer {name} has ended: {flows} flows moved {bytes} in {:.1} s",
-                took.as_secs_f64()
-            );
-            let bytes = bytes.as_u64();
-            state.unsaved.push_back(EndedView { name, began_unix_ms, ended_unix_ms, flows, bytes });
-        }
-        if is_ended {
-            self.shared.ended.notify_one();
-        }
+        let took = state.now().saturating_since(began);
+        state.counters.decisions += 1;
+        state.counters.decision_seconds += took.as_secs_f64();
+        self.settle(state);
         took
     }
 
-    fn see_to_silence(&self, state: &mut State) {
-        let now = state.now();
-        let is_silent = |agent: &Agent| now >= agent.heard_at + self.shared.config.silence_max;
-        let silent: Vec<String> =
-            state.agents.iter().filter(|(_, agent)| is_silent(agent)).map(|(name, _)| name.clone()).collect();
-        for name in silent {
-            tracing::warn!("host {name}: its agent has fallen silent, and counts as gone");
-            state.counters.silent += 1;
-            state.gone(now, &name);
+    /// Answers requests, and notes what has happened.
+    fn settle(&self, state: &mut State) {
+        state.answer();
+        let (now, now_unix_ms) = (state.now(), unix_ms());
+        let mut is_ended = false;
+        while let Some(event) = state.machine.poll_event() {
+            match event {
+                Event::Left(name) => tracing::info!("host {name} has left"),
+                Event::Silent(name) => {
+                    tracing::warn!("host {name}: its agent has fallen silent, and counts as gone");
+                }
+                Event::Begun(name) => tracing::info!("transfer {name} has begun"),
+                Event::Ended(ended) => {
+                    is_ended = true;
+                    state.keep(ended, now, now_unix_ms);
+                }
+            }
+        }
+        if is_ended {
+            self.shared.ended.notify_one();
         }
     }
 
     /// Begins the clock anew if it has run for long enough.
     fn renew_clock(&self, state: &mut State) {
-        let Shared { config, .. } = &*self.shared;
-        let may = Instant::ZERO + config.clock_max;
-        let is_idle = state.coordinator.count() == (0, 0, 0);
-        if state.now() < may || state.now() < may + config.clock_max && !is_idle {
+        if !state.machine.is_clock_over(state.now()) {
             return;
         }
         tracing::info!("the clock begins anew: agents join again");
+        // What has happened by the old clock is noted by it.
+        self.settle(state);
         state.epoch = std::time::Instant::now();
-        state.coordinator = Coordinator::new(config.settings, (config.allocator)());
-        std::mem::take(&mut state.agents).values().for_each(|agent| agent.limits.notify_waiters());
+        state.machine.begin_anew((self.shared.config.allocator)());
     }
 
     async fn save_on_and_on(&self) {
@@ -569,50 +515,26 @@ impl State {
         Instant::ZERO + Duration::from_std(self.epoch.elapsed())
     }
 
-    fn agent(&mut self, name: &str, session: u64) -> Result<&mut Agent, ReportError> {
-        let agent = self.agents.get_mut(name).filter(|agent| agent.session == session);
-        agent.ok_or_else(|| ReportError::NotJoined(name.to_owned()))
-    }
-
-    /// Notes that the host's present agent said something.
-    fn hear(&mut self, now: Instant, name: &str, session: u64) -> Result<&mut Agent, ReportError> {
-        let agent = self.agent(name, session)?;
-        agent.heard_at = now;
-        Ok(agent)
-    }
-
-    fn join(
-        &mut self,
-        now: Instant,
-        name: &str,
-        session: u64,
-        host: Host,
-        reports: Vec<Report>,
-    ) -> Result<(), ReportError> {
-        self.coordinator.handle_join(now, name, session, host)?;
-        self.counters.joins += 1;
-        let agent = Agent { session, heard_at: now, limits: Arc::new(Notify::new()) };
-        if let Some(earlier) = self.agents.insert(name.to_owned(), agent) {
-            // Who waits for its limits hears that another has joined.
-            earlier.limits.notify_waiters();
+    /// Hands on what the machine answers. A request that has gone meanwhile, and its agent with it, joins again.
+    fn answer(&mut self) {
+        while let Some((number, answer)) = self.machine.poll_answer() {
+            if let Some(waiting) = self.waiting.remove(&number) {
+                let _ = waiting.send(answer);
+            }
         }
-        self.report(now, name, ReportsRequest { session, reports })
     }
 
-    fn report(&mut self, now: Instant, name: &str, request: ReportsRequest) -> Result<(), ReportError> {
-        let ReportsRequest { session, reports } = request;
-        self.counters.reports += reports.len() as u64;
-        let taken = self.coordinator.handle_reports(now, name, session, &reports);
-        self.counters.reports_refused += u64::from(taken.is_err());
-        taken
-    }
-
-    fn gone(&mut self, now: Instant, name: &str) {
-        if let Some(agent) = self.agents.remove(name) {
-            self.coordinator.handle_leave(now, name, agent.session);
-            self.undecided = true;
-            agent.limits.notify_waiters();
+    /// Keeps a transfer that has ended, for the store.
+    fn keep(&mut self, ended: Ended, now: Instant, now_unix_ms: u64) {
+        let Ended { name, since, at, flows, bytes } = ended;
+        let ago = |then: Instant| now_unix_ms.saturating_sub(now.saturating_since(then).as_us() / 1_000);
+        let took_s = at.saturating_since(since).as_secs_f64();
+        tracing::info!("transfer {name} has ended: {flows} flows moved {bytes} in {took_s:.1} s");
+        if self.unsaved.len() >= UNSAVED_MAX {
+            self.unsaved.pop_front();
         }
+        let (began_unix_ms, ended_unix_ms, bytes) = (ago(since), ago(at), bytes.as_u64());
+        self.unsaved.push_back(EndedView { name, began_unix_ms, ended_unix_ms, flows, bytes });
     }
 }
 

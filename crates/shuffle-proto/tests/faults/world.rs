@@ -7,6 +7,7 @@ use anabranch_shuffle_proto::Scheduler;
 use anabranch_shuffle_proto::agent::{Answer, Ask, Event, Failure, LIMITS_WAIT, REPLY_MAX, SILENCE_MAX};
 use anabranch_shuffle_proto::announcement::Announcement;
 use anabranch_shuffle_proto::control::FlowKey;
+use anabranch_shuffle_proto::sessions::SessionsConfig;
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 use std::collections::BTreeMap;
 
@@ -19,6 +20,8 @@ const TICK: Duration = Duration::from_ms(20);
 const TOLD_WITHIN: Duration = Duration::from_ms(1_300);
 /// Flows with less to move pass.
 const MICE_BELOW_BYTES: u64 = 50_000;
+/// The coordinator's clock goes on for so long at least.
+const CLOCK_MIN: Duration = Duration::from_secs(2);
 /// A lift that was refused is tried again by then.
 const TRIED_AGAIN: Duration = Duration::from_secs(4);
 
@@ -34,11 +37,16 @@ enum Fault {
     CoordinatorCrash,
     Frozen,
     Jump,
+    /// The coordinator's decisions take time.
+    LateDecisions,
+    /// The coordinator's clock begins anew now and then.
+    ClockAnew,
 }
 
 impl Fault {
-    /// Each with how often it may come, in a million: of messages, or each 20 ms. Late messages are so many microseconds late.
-    const ALL: [(Self, u64); 9] = [
+    /// Each with how often it may come, in a million: of messages, or each 20 ms. Late messages and decisions are so many
+    /// microseconds late, and the clock begins anew after so many milliseconds more than [`CLOCK_MIN`].
+    const ALL: [(Self, u64); 11] = [
         (Self::Lost, 100_000),
         (Self::Late, 600_000),
         (Self::Cut, 10_000),
@@ -48,6 +56,8 @@ impl Fault {
         (Self::CoordinatorCrash, 5_000),
         (Self::Frozen, 10_000),
         (Self::Jump, 5_000),
+        (Self::LateDecisions, 300_000),
+        (Self::ClockAnew, 20_000),
     ];
 
     /// Which of them there are in a run, and how often.
@@ -168,10 +178,7 @@ impl World {
 
     /// What is not at its end.
     fn left(&self) -> String {
-        let service = self.service.as_ref().map(|service| {
-            let transfers = service.machine.hosts().map(|host| (host.name.to_owned(), host.is_up));
-            (service.machine.count(), transfers.collect::<Vec<_>>())
-        });
+        let service = self.service.as_ref().map(Service::left);
         let host = |host: &Host| {
             let (kernel, agent) = (host.kernel.borrow(), host.agent.as_ref());
             let joined = agent.map(|agent| (agent.machine.is_joined(), agent.machine.connections()));
@@ -203,11 +210,8 @@ impl World {
             let kernel = host.kernel.borrow();
             kernel.flows.is_empty() && kernel.limited().next().is_none()
         };
-        let has_all = self
-            .service
-            .as_ref()
-            .is_some_and(|service| service.has_all(self.hosts.len()) && service.machine.count() == (0, 0, 0));
-        has_all && self.hosts.iter().all(is_idle)
+        let is_service_idle = self.service.as_ref().is_some_and(|service| service.is_idle(self.hosts.len()));
+        is_service_idle && self.hosts.iter().all(is_idle)
     }
 
     fn handle(&mut self, what: What) {
@@ -278,10 +282,20 @@ impl World {
             }
             What::StartCoordinator => {
                 if self.service.is_none() {
-                    self.service = Some(Service::new(self.schedule.now(), self.scheduler));
+                    self.service = Some(self.coordinator());
                 }
             }
         }
+    }
+
+    /// A coordinator that is started now.
+    fn coordinator(&self) -> Service {
+        let mut config = SessionsConfig::default();
+        if let Some(ms) = self.faults.get(&Fault::ClockAnew) {
+            config.clock_max = CLOCK_MIN + Duration::from_ms(u64::from(*ms));
+        }
+        let decision_takes = Duration::from_us(self.ppm(Fault::LateDecisions).into());
+        Service::new(self.schedule.now(), self.scheduler, config, decision_takes)
     }
 
     fn agent(&mut self, host: usize, generation: u64) -> Option<&mut Process> {

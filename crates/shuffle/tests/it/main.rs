@@ -114,7 +114,7 @@ impl World {
                 Box::new(Held { inner: ChasePlus::default(), gate: Arc::clone(&gate) })
             };
             let mut config = CoordinatorServiceConfig::new(allocator, store);
-            config.silence_max = self.silence_max;
+            config.sessions.silence_max = self.silence_max;
             (config.are_addresses_trusted, config.hosts) = (self.hosts.is_none(), self.hosts.clone());
             match CoordinatorService::open(config) {
                 Ok(service) => break service,
