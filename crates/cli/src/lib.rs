@@ -19,8 +19,6 @@ mod experiment;
 mod family;
 mod gather;
 mod keys;
-#[cfg(test)]
-mod limits;
 mod network;
 mod page;
 mod pipe;
@@ -151,34 +149,4 @@ pub fn main() -> ExitCode {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Calls `see` with each visible command below `command`, itself included, and its words.
-    fn each(command: &clap::Command, words: &str, see: &mut dyn FnMut(&clap::Command, &str)) {
-        see(command, words);
-        for below in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
-            each(below, &format!("{words} {}", below.get_name()), see);
-        }
-    }
-
-    /// #17: options of every command stood between the command's own, and some options had no words at all.
-    #[test]
-    fn help_says_what_each_option_is_and_lists_those_of_every_command_apart() {
-        let mut whole = Cli::command();
-        whole.build();
-        let mut commands = 0;
-        each(&whole, "anabranch", &mut |command, words| {
-            commands += 1;
-            assert!(command.get_about().is_some(), "{words}: no line that says what it does");
-            for arg in command.get_arguments().filter(|a| !a.is_hide_set()) {
-                let id = arg.get_id().as_str();
-                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-                assert!(!help.is_empty(), "{words} {id}: nothing says what it is");
-                let everywhere = ["verbose", "quiet", "log_format"].contains(&id);
-                assert_eq!(arg.get_help_heading() == Some(EVERYWHERE), everywhere, "{words} {id}");
-            }
-        });
-        assert!(commands > 25, "only {commands} commands were looked at");
-    }
-}
+mod tests;

@@ -17,7 +17,7 @@ use anabranch_shuffle::agent::announce;
 use anabranch_units::ByteCount;
 use std::path::PathBuf;
 
-const BEGIN: &str = "<!-- limits: from crates/cli/src/limits.rs -->\n";
+const BEGIN: &str = "<!-- limits: from crates/cli/src/tests/limits.rs -->\n";
 const END: &str = "<!-- end of limits -->\n";
 
 fn document(name: &str) -> PathBuf {
