@@ -5,7 +5,6 @@
 //! line with its site. Leaves out: anything about the programs that run. Read [`Args`] first, then [`run`].
 
 mod outcome;
-pub(crate) mod programs;
 mod scenario;
 pub(crate) mod script;
 

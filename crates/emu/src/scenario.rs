@@ -9,6 +9,7 @@
 
 mod flows;
 mod host;
+pub mod programs;
 
 use crate::{Emulation, EmulationOptions, Histogram, LinkState, Report, Switching};
 use anabranch_sim::scenario::{Scenario, SystemWorkload, Workload};

@@ -6,9 +6,10 @@
 //! Differs from the simulator's: each round connects anew, which is not counted (a round begins when all servers are connected),
 //! and ends when all blocks are verified and on disk. Read [`Emulated`] first.
 
-use crate::emulate::programs::{end, ours, start};
+use crate::process::ours;
 use crate::stage::make_file;
 use anabranch_emu::Emulation;
+use anabranch_emu::scenario::programs::{end, start};
 use anabranch_emu::scenario::{Announce, Rehearsal, Running, ScenarioError, Seen, System};
 use anabranch_gather_proto::simulated::Gather;
 use anabranch_net::keys::{self, SetRequest, VALID_DAYS, make_set, write_set};

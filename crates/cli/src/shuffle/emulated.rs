@@ -5,8 +5,9 @@
 //! Agents are told what a link carries of data, as limits count no headers. Leaves out: the flows (`emu::scenario`). Read [`Emulated`] and [`Coordination`] first.
 
 use super::agent::SILENT;
-use crate::emulate::programs::{end, ours, start};
+use crate::process::ours;
 use anabranch_emu::Emulation;
+use anabranch_emu::scenario::programs::{end, start};
 use anabranch_emu::scenario::{Announce, Rehearsal, Running, ScenarioError, Seen, SeenFlow, System};
 use anabranch_shuffle_proto::simulated::{Shuffle, report_transfers};
 use anabranch_sim::scenario::SystemWorkload;
@@ -195,9 +196,9 @@ impl Coordination {
     /// Starts a program in a site, and waits for its first line.
     fn spawn(&self, emulation: &Emulation, site: SiteId, command: Command) -> anyhow::Result<Child> {
         let silences = self.silences.clone();
-        start(emulation, site, command, move |line| {
+        Ok(start(emulation, site, command, move |line| {
             silences.fetch_add(line.contains(SILENT).into(), Ordering::Relaxed);
-        })
+        })?)
     }
 
     /// Waits until all agents have joined.

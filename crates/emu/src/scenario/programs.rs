@@ -1,10 +1,10 @@
-//! Programs of a system in the hosts of an emulated scenario: started until they say that they are there, ended politely.
+//! Programs of a system in the hosts of an emulated scenario: started, awaited, asked and ended.
 //!
-//! Each is this command with other arguments. Leaves out: what they do. Read [`start`] and [`end`] first.
+//! Leaves out: what the programs do. Read [`start`] and [`end`] first.
 
-use anabranch_emu::Emulation;
+use super::ScenarioError;
+use crate::Emulation;
 use anabranch_units::SiteId;
-use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -12,13 +12,6 @@ use std::time::{Duration, Instant};
 
 /// The longest that programs may take to end before they are killed.
 const END_MAX: Duration = Duration::from_secs(5);
-
-/// This command, without arguments yet.
-pub fn ours() -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "anabranch".into()));
-    command.stdin(Stdio::null());
-    command
-}
 
 /// Starts a program in a site, and waits for its first line on standard error. Further lines are shown, and `hear` hears them.
 ///
@@ -28,14 +21,14 @@ pub fn start(
     site: SiteId,
     mut command: Command,
     mut hear: impl FnMut(&str) + Send + 'static,
-) -> anyhow::Result<Child> {
+) -> Result<Child, ScenarioError> {
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = emulation.spawn(site, command)?;
-    let mut said = BufReader::new(child.stderr.take().context("its output is a pipe")?);
+    let mut said = BufReader::new(child.stderr.take().expect("its standard error was made a pipe"));
     let mut line = String::new();
     said.read_line(&mut line)?;
     let is_there = child.try_wait()?.is_none() && !line.is_empty();
-    // Whatever it says later, nobody must make it wait.
+    // Whatever the program says later, it must not wait for a reader.
     std::thread::spawn(move || {
         for line in said.lines().map_while(Result::ok) {
             hear(&line);
@@ -45,7 +38,7 @@ pub fn start(
     if !is_there {
         let _ = child.kill();
         let _ = child.wait();
-        anyhow::bail!("site {site}: {}", line.trim());
+        return Err(ScenarioError::in_program(&format!("site {site}"), line.trim()));
     }
     Ok(child)
 }
