@@ -88,9 +88,13 @@ pub trait System: Sync {
 /// A system's workload, looked up.
 pub trait Rehearsal {
     /// The flows that the hosts' own programs send for it. They are numbered in this order.
-    fn flows(&self) -> Vec<Start>;
+    fn flows(&self) -> Vec<Start> {
+        Vec::new()
+    }
     /// Strict priority of these.
-    fn priority(&self) -> u8;
+    fn priority(&self) -> u8 {
+        1
+    }
     /// Starts the system's programs in their hosts, for a run with this seed. They are ready when it returns.
     ///
     /// Errors: the system's; programs that do not come up.
@@ -105,13 +109,17 @@ pub trait Rehearsal {
 /// A system's programs under way; dropping them ends them.
 pub trait Running: Send {
     /// What the program at `site` says before it sends flow `flow` of [`Rehearsal::flows`], if it says anything.
-    fn announce(&self, site: SiteId, flow: usize) -> Option<Announce>;
+    fn announce(&self, _site: SiteId, _flow: usize) -> Option<Announce> {
+        None
+    }
     /// Does what the system does beside those flows, from the beginning of the run until it is done or `time` has passed.
     ///
     /// Errors: programs that fail.
     fn work(&mut self, emulation: &Emulation, time: std::time::Duration) -> Result<(), ScenarioError>;
     /// What speaks against the run.
-    fn distrust(&self) -> Option<String>;
+    fn distrust(&self) -> Option<String> {
+        None
+    }
     /// Fills `row` in, in which the flows `numbers` of [`Rehearsal::flows`] have been counted, by what hosts have `seen` of
     /// them; and what became of groups of flows.
     fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<TransferRow>;

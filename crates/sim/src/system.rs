@@ -31,7 +31,11 @@ pub trait SystemPlan: std::fmt::Debug + Send + Sync {
     /// Errors: what only the draw shows to be impossible, in one line.
     fn app(&self, network: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError>;
     /// Whether it ends by itself.
-    fn has_end(&self) -> bool;
+    fn has_end(&self) -> bool {
+        true
+    }
     /// The strict priorities that its packets have.
-    fn priorities(&self) -> &[u8];
+    fn priorities(&self) -> &[u8] {
+        &[1]
+    }
 }

@@ -10,11 +10,10 @@ use crate::process::ours;
 use crate::stage::make_file;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::{end, start};
-use anabranch_emu::scenario::{Announce, Rehearsal, Running, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
 use anabranch_gather_proto::simulated::Gather;
 use anabranch_net::keys::{self, SetRequest, VALID_DAYS, make_set, write_set};
 use anabranch_sim::scenario::SystemWorkload;
-use anabranch_sim::traffic::Start;
 use anabranch_sim::{Plan, TransferRow, WorkloadRow};
 use anabranch_units::{Seed, SiteId};
 use anyhow::{Context as _, ensure};
@@ -55,12 +54,6 @@ impl System for Emulated {
 struct Workload(Gather);
 
 impl Rehearsal for Workload {
-    fn flows(&self) -> Vec<Start> {
-        Vec::new()
-    }
-    fn priority(&self) -> u8 {
-        1
-    }
     fn start(
         &self,
         emulation: &Emulation,
@@ -152,10 +145,6 @@ impl Rounds {
 }
 
 impl Running for Rounds {
-    fn announce(&self, _: SiteId, _: usize) -> Option<Announce> {
-        None
-    }
-
     fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
         let began = Instant::now();
         for number in 0..self.warmup + self.rounds {
@@ -169,10 +158,6 @@ impl Running for Rounds {
             }
         }
         Ok(())
-    }
-
-    fn distrust(&self) -> Option<String> {
-        None
     }
 
     fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<TransferRow> {

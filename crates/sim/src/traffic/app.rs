@@ -19,14 +19,14 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId};
 pub trait App: std::fmt::Debug + Send {
     /// The run begins.
     fn start(&mut self, cx: &mut AppCx<'_, '_>);
-    /// A stream reports something of its end at `side`.
-    fn on_stream(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, side: Side, event: StreamEvent);
-    /// A datagram has come out at `side` of a channel. Never for who opens none.
+    /// A stream reports something of its end at `side`. Never for a system that opens none.
+    fn on_stream(&mut self, _cx: &mut AppCx<'_, '_>, _stream: u32, _side: Side, _event: StreamEvent) {}
+    /// A datagram has come out at `side` of a channel. Never for a system that opens none.
     fn on_datagram(&mut self, _cx: &mut AppCx<'_, '_>, _channel: u32, _side: Side, _number: u64) {}
     /// A timer that was armed goes off.
-    fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, token: u16);
-    /// The warm-up is over: what is measured is measured from here on.
-    fn end_warmup(&mut self);
+    fn on_timer(&mut self, _cx: &mut AppCx<'_, '_>, _token: u16) {}
+    /// The warm-up is over: what is measured is measured from here on. What streams delivered is counted without the system.
+    fn end_warmup(&mut self) {}
     /// When the last of its work was done; none while there is more.
     fn ended_at(&self) -> Option<Instant>;
     /// Bits in a second that the sender of a flow may send now, where something but TCP decides that; for probes.
@@ -34,10 +34,12 @@ pub trait App: std::fmt::Debug + Send {
         None
     }
     /// The share of the work that is done, where its end is known.
-    fn progress(&self) -> Option<f64>;
+    fn progress(&self) -> Option<f64> {
+        None
+    }
     /// What it got in the `measured` time since the warm-up. Sums over its streams are filled in already.
     fn report(&self, measured: Duration, row: &mut WorkloadRow);
-    /// Its transfers, where it has such: groups of flows of which the last one counts.
+    /// Its transfers, where it has any: groups of flows of which the last one counts.
     fn transfers(&self) -> Vec<Transfer> {
         Vec::new()
     }
