@@ -7,7 +7,7 @@ pub mod ls;
 pub mod serve;
 pub mod stripe;
 
-use crate::doctor::Need;
+use crate::member::Member;
 use std::process::ExitCode;
 
 /// What to do.
@@ -25,37 +25,27 @@ pub enum Noun {
     Stripe(stripe::Args),
 }
 
-impl Noun {
-    /// Whether it runs until it is told to end.
-    pub fn is_daemon(&self) -> bool {
-        matches!(self, Self::Serve(_))
+/// `gather`, as this command has it.
+pub(crate) struct Gather;
+
+impl Member for Gather {
+    type Noun = Noun;
+    fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
+        match noun {
+            Noun::Keys(args) => keys::run(&args, quiet),
+            Noun::Serve(args) => serve::run(&args, quiet),
+            Noun::Get(args) => get::run(&args, quiet),
+            Noun::Ls(args) => ls::run(&args),
+            Noun::Stripe(args) => stripe::run(&args, quiet),
+        }
     }
-}
-
-/// Runs it.
-///
-/// Errors: one line for the user.
-pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
-    match noun {
-        Noun::Keys(args) => keys::run(&args, quiet),
-        Noun::Serve(args) => serve::run(&args, quiet),
-        Noun::Get(args) => get::run(&args, quiet),
-        Noun::Ls(args) => ls::run(&args),
-        Noun::Stripe(args) => stripe::run(&args, quiet),
+    fn is_daemon(noun: &Noun) -> bool {
+        matches!(noun, Noun::Serve(_))
     }
-}
-
-/// Its workloads in simulated scenarios.
-pub fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-    Some(&anabranch_gather_proto::simulated::Simulated)
-}
-
-/// Its workloads in emulated scenarios.
-pub fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-    Some(&emulated::Emulated)
-}
-
-/// What it wants of a machine beside what all want: nothing.
-pub fn needs() -> Option<Need> {
-    None
+    fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
+        Some(&anabranch_gather_proto::simulated::Simulated)
+    }
+    fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
+        Some(&emulated::Emulated)
+    }
 }

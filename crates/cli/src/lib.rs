@@ -19,6 +19,7 @@ mod experiment;
 mod family;
 mod gather;
 mod keys;
+mod member;
 mod network;
 mod page;
 mod pipe;

@@ -10,7 +10,7 @@ pub mod status;
 pub mod wait;
 mod watch;
 
-use crate::doctor::Need;
+use crate::member::Member;
 use std::process::ExitCode;
 
 /// What to do.
@@ -39,40 +39,27 @@ pub enum Noun {
     Keys(keys::Command),
 }
 
-impl Noun {
-    /// Whether it runs until it is told to end.
-    pub fn is_daemon(&self) -> bool {
-        matches!(self, Self::Controller(_) | Self::Relay(_))
+/// `replicate`, as this command has it.
+pub(crate) struct Replicate;
+
+impl Member for Replicate {
+    type Noun = Noun;
+    fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
+        match noun {
+            Noun::Controller(args) => controller::run(&args, quiet),
+            Noun::Relay(args) => relay::run(&args, quiet),
+            Noun::Send(args) => send::run(&args, quiet),
+            Noun::Plan(args) => plan::run(&args),
+            Noun::Status(args) => status::run(&args, quiet),
+            Noun::Wait(args) => wait::run(&args),
+            Noun::Leftovers(args) => leftovers::run(&args),
+            Noun::Keys(command) => keys::run(&command, quiet),
+        }
     }
-}
-
-/// Runs it.
-///
-/// Errors: one line for the user.
-pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
-    match noun {
-        Noun::Controller(args) => controller::run(&args, quiet),
-        Noun::Relay(args) => relay::run(&args, quiet),
-        Noun::Send(args) => send::run(&args, quiet),
-        Noun::Plan(args) => plan::run(&args),
-        Noun::Status(args) => status::run(&args, quiet),
-        Noun::Wait(args) => wait::run(&args),
-        Noun::Leftovers(args) => leftovers::run(&args),
-        Noun::Keys(command) => keys::run(&command, quiet),
+    fn is_daemon(noun: &Noun) -> bool {
+        matches!(noun, Noun::Controller(_) | Noun::Relay(_))
     }
-}
-
-/// Its workloads in simulated scenarios.
-pub fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-    Some(&anabranch_replicate_proto::simulated::Simulated)
-}
-
-/// Its workloads in emulated scenarios.
-pub fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-    None
-}
-
-/// What it wants of a machine beside what all want: nothing.
-pub fn needs() -> Option<Need> {
-    None
+    fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
+        Some(&anabranch_replicate_proto::simulated::Simulated)
+    }
 }

@@ -11,6 +11,7 @@ pub mod status;
 pub mod trace;
 
 use crate::doctor::{Finding, Need};
+use crate::member::Member;
 use anabranch_pace as pace;
 use std::process::ExitCode;
 
@@ -34,41 +35,34 @@ pub enum Noun {
     Trace(trace::Args),
 }
 
-impl Noun {
-    /// Whether it runs until it is told to end.
-    pub fn is_daemon(&self) -> bool {
-        matches!(self, Self::Coordinator(_) | Self::Agent(_))
+/// `shuffle`, as this command has it.
+pub(crate) struct Shuffle;
+
+impl Member for Shuffle {
+    type Noun = Noun;
+    fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
+        match noun {
+            Noun::Keys(args) => keys::run(&args, quiet),
+            Noun::Coordinator(args) => coordinator::run(&args, quiet),
+            Noun::Agent(args) => agent::run(&args, quiet),
+            Noun::Status(args) => status::run(&args),
+            Noun::Guard(args) => guard::run(&args),
+            Noun::Replay(args) => replay::run(&args, quiet),
+            Noun::Trace(args) => trace::run(&args),
+        }
     }
-}
-
-/// Runs it.
-///
-/// Errors: one line for the user.
-pub fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
-    match noun {
-        Noun::Keys(args) => keys::run(&args, quiet),
-        Noun::Coordinator(args) => coordinator::run(&args, quiet),
-        Noun::Agent(args) => agent::run(&args, quiet),
-        Noun::Status(args) => status::run(&args),
-        Noun::Guard(args) => guard::run(&args),
-        Noun::Replay(args) => replay::run(&args, quiet),
-        Noun::Trace(args) => trace::run(&args),
+    fn is_daemon(noun: &Noun) -> bool {
+        matches!(noun, Noun::Coordinator(_) | Noun::Agent(_))
     }
-}
-
-/// Its workloads in simulated scenarios.
-pub fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-    Some(&anabranch_shuffle_proto::simulated::Simulated)
-}
-
-/// Its workloads in emulated scenarios.
-pub fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-    Some(&emulated::Emulated)
-}
-
-/// What it wants of a machine: a way to hold flows to rates.
-pub fn needs() -> Option<Need> {
-    let finding = |pace::Finding { name, ok, detail, fix }| Finding { name, ok, detail, fix };
-    let findings = pace::doctor().into_iter().map(finding).collect();
-    Some(Need { name: "flow rates", field: "rates", prefix: "rates by ", findings })
+    fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
+        Some(&anabranch_shuffle_proto::simulated::Simulated)
+    }
+    fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
+        Some(&emulated::Emulated)
+    }
+    fn needs() -> Option<Need> {
+        let finding = |pace::Finding { name, ok, detail, fix }| Finding { name, ok, detail, fix };
+        let findings = pace::doctor().into_iter().map(finding).collect();
+        Some(Need { name: "flow rates", field: "rates", prefix: "rates by ", findings })
+    }
 }

@@ -1,15 +1,19 @@
-//! A further system, of some thirty lines, joins by one line in the list.
+//! A further system joins by one line in the list. This one takes fewer than forty lines, but for `use` and braces.
 
+use super::Member;
+use crate::doctor::Need;
 use anabranch_fabric::QuadHeap;
 use anabranch_sim::{Plan, Simulation, scenario};
 use clap::Parser;
+use std::process::ExitCode;
 
-/// A system that does nothing but wait.
-mod thirty_lines {
+/// A system that does nothing but wait: all that this command needs of one.
+mod waiting {
     use crate::doctor::{Finding, Need};
+    use crate::member::Member;
     use anabranch_sim::scenario::SystemWorkload;
     use anabranch_sim::system::{System, SystemPlan};
-    use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent};
+    use anabranch_sim::traffic::{App, AppCx};
     use anabranch_sim::{Network, PlanError, WorkloadRow};
     use anabranch_units::{Duration, Instant, Seed};
     use std::process::ExitCode;
@@ -19,83 +23,61 @@ mod thirty_lines {
         /// Wait.
         Wait,
     }
-    impl Noun {
-        pub fn is_daemon(&self) -> bool {
+    pub struct Waiting;
+    impl Member for Waiting {
+        type Noun = Noun;
+        fn run(_: Noun, _: bool) -> anyhow::Result<ExitCode> {
+            Ok(ExitCode::from(7))
+        }
+        fn is_daemon(_: &Noun) -> bool {
             true
         }
+        fn simulated() -> Option<&'static dyn System> {
+            Some(&Self)
+        }
+        fn needs() -> Option<Need> {
+            let found = Finding { name: "patience by nature", ok: true, detail: "endless".into(), fix: None };
+            Some(Need { name: "patience", field: "patience", prefix: "patience by ", findings: vec![found] })
+        }
     }
-    pub fn run(_: Noun, _: bool) -> anyhow::Result<ExitCode> {
-        Ok(ExitCode::from(7))
-    }
-    #[derive(Debug, serde::Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Pause {
-        time: Duration,
-    }
-    struct Simulated;
-    impl System for Simulated {
+    impl System for Waiting {
         fn kind(&self) -> &'static str {
             "pause"
         }
-        fn plan(
-            &self,
-            w: &SystemWorkload,
-            _: &Network,
-            field: &str,
-        ) -> Result<Box<dyn SystemPlan>, PlanError> {
-            Ok(Box::new(w.settings::<Pause>(field)?))
+        fn plan(&self, w: &SystemWorkload, _: &Network, f: &str) -> Result<Box<dyn SystemPlan>, PlanError> {
+            Ok(Box::new(w.settings::<Pause>(f)?))
         }
+    }
+    #[derive(Clone, Debug, serde::Deserialize)]
+    struct Pause {
+        time: Duration,
+        #[serde(skip)]
+        ended_at: Option<Instant>,
     }
     impl SystemPlan for Pause {
         fn app(&self, _: &Network, _: Seed) -> Result<Box<dyn App>, PlanError> {
-            Ok(Box::new(Waiting { time: self.time, ended_at: None }))
-        }
-        fn has_end(&self) -> bool {
-            true
-        }
-        fn priorities(&self) -> &[u8] {
-            &[]
+            Ok(Box::new(self.clone()))
         }
     }
-    #[derive(Debug)]
-    struct Waiting {
-        time: Duration,
-        ended_at: Option<Instant>,
-    }
-    impl App for Waiting {
+    impl App for Pause {
         fn start(&mut self, cx: &mut AppCx<'_, '_>) {
             cx.arm(Instant::ZERO + self.time, 0);
         }
-        fn on_stream(&mut self, _: &mut AppCx<'_, '_>, _: u32, _: Side, _: StreamEvent) {}
         fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, _: u16) {
             self.ended_at = Some(cx.now());
         }
-        fn end_warmup(&mut self) {}
         fn ended_at(&self) -> Option<Instant> {
             self.ended_at
-        }
-        fn progress(&self) -> Option<f64> {
-            None
         }
         fn report(&self, _: Duration, row: &mut WorkloadRow) {
             row.more.insert("paused_s", self.time.as_secs_f64());
         }
     }
-    pub fn simulated() -> Option<&'static dyn System> {
-        Some(&Simulated)
-    }
-    pub fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        None
-    }
-    pub fn needs() -> Option<Need> {
-        let patience = Finding { name: "patience by nature", ok: true, detail: "endless".into(), fix: None };
-        Some(Need { name: "patience", field: "patience", prefix: "patience by ", findings: vec![patience] })
-    }
 }
 
 family! {
     /// Wait for a while.
-    Pause: self::thirty_lines as pause,
+    Pause: self::waiting::Waiting,
 }
 
 #[derive(Parser)]
@@ -109,7 +91,7 @@ fn one_line_in_the_list_makes_a_verb() {
     let command = Command::try_parse_from(["anabranch", "pause", "wait"]).expect("it is a verb");
     assert!(command.verb.is_daemon());
     let code = command.verb.run(true).expect("it runs");
-    assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::from(7)));
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(7)));
     assert!(Command::try_parse_from(["anabranch", "gather", "ls"]).is_err(), "it is in another list");
 }
 
