@@ -105,8 +105,7 @@ fn instance(topology: &str) -> (&'static str, &'static [&'static str]) {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let network = TopologyArgs { topology: args.topology.clone(), rate: args.rate };
-    let topology = network.load()?;
+    let topology = TopologyArgs { topology: args.topology.clone(), rate: args.rate }.load()?;
     let (from, to) = instance(&args.topology);
     let source = topology.find_site(args.from.as_deref().unwrap_or(from))?;
     let to: Vec<String> = match &args.to[..] {
@@ -152,7 +151,6 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     let show = Show {
         topology: &topology,
-        network: &network,
         source,
         destinations: &destinations,
         work: &work,
@@ -238,7 +236,6 @@ fn table(rows: &[Row]) -> String {
 /// What all schemes have in common.
 struct Show<'a> {
     topology: &'a Topology,
-    network: &'a TopologyArgs,
     source: SiteId,
     destinations: &'a [SiteId],
     work: &'a Path,
@@ -255,10 +252,9 @@ impl Show<'_> {
     /// Runs one scheme on a network of its own.
     fn play(&self, scheme: &str, quiet: bool) -> anyhow::Result<(Row, Report, Points)> {
         let stage = Stage {
-            topology: self.topology,
-            network: self.network,
+            topology: self.topology.clone(),
             folder: self.work.join(scheme),
-            keys: self.keys,
+            keys: self.keys.to_owned(),
             controller: self.source,
             fill: false,
             patience: None,
@@ -330,7 +326,7 @@ impl Show<'_> {
     /// Runs `replicate send` at the source and follows its events.
     fn send(
         &self,
-        stage: &Stage<'_>,
+        stage: &Stage,
         emulation: &Emulation,
         scheme: &str,
         bar: &ProgressBar,

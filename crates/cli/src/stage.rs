@@ -1,7 +1,8 @@
-//! A network of real daemons in an emulation: the controller at one site, a relay at each. What `demo` and
-//! `experiment` have in common.
+//! A network of real daemons in an emulation: the controller at one site, a relay at each. What `demo`, `experiment` and
+//! emulated scenarios have in common.
+//!
+//! Read [`Stage`] first, then [`Sends`].
 
-use crate::network::TopologyArgs;
 use anabranch_emu::Emulation;
 use anabranch_graph::Topology;
 use anabranch_pieces::FileHash;
@@ -17,15 +18,13 @@ const CONTROLLER_PORT: u16 = 7171;
 const DATA_PORT: u16 = 7172;
 
 /// Where and how the daemons run.
-pub struct Stage<'a> {
+pub struct Stage {
     /// The network.
-    pub topology: &'a Topology,
-    /// The same as the daemons are told.
-    pub network: &'a TopologyArgs,
+    pub topology: Topology,
     /// The run's folder: one below it for each site.
     pub folder: PathBuf,
     /// The keys of all sites and of the operator.
-    pub keys: &'a Path,
+    pub keys: PathBuf,
     /// The controller's site.
     pub controller: SiteId,
     /// Whether transfers fill what their plans leave.
@@ -48,7 +47,7 @@ impl Drop for Daemons {
     }
 }
 
-impl Stage<'_> {
+impl Stage {
     /// The site's name.
     pub fn name(&self, site: SiteId) -> &str {
         &self.topology.site(site).name
@@ -59,7 +58,7 @@ impl Stage<'_> {
         self.folder.join(self.name(site))
     }
 
-    /// Makes the folders anew, empty.
+    /// Makes the folders anew, with the network's file.
     ///
     /// Errors: the system's.
     pub fn make_folders(&self) -> anyhow::Result<()> {
@@ -67,7 +66,11 @@ impl Stage<'_> {
         for site in self.topology.site_ids() {
             std::fs::create_dir_all(self.site_folder(site))?;
         }
-        Ok(())
+        Ok(std::fs::write(self.network_file(), anabranch_graph::file::toml::write(&self.topology))?)
+    }
+
+    fn network_file(&self) -> PathBuf {
+        self.folder.join("topology.toml")
     }
 
     /// This program, its standard error going to `log` in the site's folder.
@@ -88,13 +91,12 @@ impl Stage<'_> {
     ///
     /// Errors: the system's.
     pub fn start_daemons(&self, emulation: &Emulation) -> anyhow::Result<Daemons> {
-        let rate = self.network.rate.to_string();
-        let network = ["--topology", &self.network.topology, "--rate", &rate];
+        let network = self.network_file();
         let controller = self.controller_address(emulation);
         let mut daemons = Daemons(Vec::new());
         let mut command = self.command(self.controller, "controller.log")?;
-        command.args(["--verbose", "replicate", "controller"]).args(network);
-        command.args(["--listen", &controller]).arg("--keys").arg(self.keys);
+        command.args(["--verbose", "replicate", "controller", "--topology"]).arg(&network);
+        command.args(["--listen", &controller]).arg("--keys").arg(&self.keys);
         command.arg("--store").arg(self.folder.join("controller.redb"));
         if let Some(patience) = self.patience {
             command.args(["--patience", &format!("{} s", patience.as_secs())]);
@@ -105,9 +107,9 @@ impl Stage<'_> {
         daemons.0.push(emulation.spawn(self.controller, command)?);
         for site in self.topology.site_ids() {
             let mut command = self.command(site, "relay.log")?;
-            command.args(["--verbose", "replicate", "relay"]).args(network);
+            command.args(["--verbose", "replicate", "relay", "--topology"]).arg(&network);
             command.args(["--site", self.name(site), "--controller", &controller]);
-            command.arg("--keys").arg(self.keys).arg("--dir").arg(self.site_folder(site));
+            command.arg("--keys").arg(&self.keys).arg("--dir").arg(self.site_folder(site));
             command.args(["--listen", &format!("0.0.0.0:{DATA_PORT}")]);
             command.args(["--advertise", &format!("{}:{DATA_PORT}", emulation.site_address(site))]);
             for link in self.topology.links_in(site) {
@@ -138,7 +140,7 @@ impl Stage<'_> {
         if self.fill {
             command.arg("--fill");
         }
-        command.arg("--keys").arg(self.keys).stdout(Stdio::piped());
+        command.arg("--keys").arg(&self.keys).stdout(Stdio::piped());
         Ok(command)
     }
 }

@@ -204,8 +204,7 @@ fn draw(topology: &Topology, args: &Args) -> anyhow::Result<Vec<Drawn>> {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let network = TopologyArgs { topology: args.topology.clone(), rate: args.rate };
-    let topology = network.load()?;
+    let topology = TopologyArgs { topology: args.topology.clone(), rate: args.rate }.load()?;
     let drawn = draw(&topology, args)?;
     let traffic = Interactive::new(&topology, args.load)?;
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
@@ -213,7 +212,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     for scheme in &args.schemes {
         let mut row = predict(&topology, &drawn, &traffic, scheme, args)?;
         if !args.predict {
-            let report = measure(&network, &topology, &drawn, &traffic, &mut row, args)?;
+            let report = measure(&topology, &drawn, &traffic, &mut row, args)?;
             if let Some(record) = &mut record {
                 record.emulation(scheme, &report)?;
             }
@@ -340,7 +339,6 @@ const LOOK: Duration = Duration::from_millis(20);
 const LINGER: Duration = Duration::from_millis(1_500);
 
 fn measure(
-    network: &TopologyArgs,
     topology: &Topology,
     drawn: &[Drawn],
     traffic: &Interactive,
@@ -354,10 +352,9 @@ fn measure(
         make_keys(topology, &keys)?;
     }
     let stage = Stage {
-        topology,
-        network,
+        topology: topology.clone(),
         folder: out.join(format!("{}-{}", topology.name(), row.scheme)),
-        keys: &keys,
+        keys,
         controller: SiteId(0),
         fill: args.fill,
         patience: Some(Duration::from_secs(args.patience)),
@@ -578,7 +575,7 @@ fn listen(output: impl std::io::BufRead, heard: &Mutex<Heard>) {
 }
 
 fn start_interactive(
-    stage: &Stage<'_>,
+    stage: &Stage,
     emulation: &Emulation,
     traffic: &Interactive,
     args: &Args,
