@@ -6,7 +6,7 @@
 
 use crate::network::{self, TopologyArgs};
 use crate::run_dir::RunDir;
-use crate::stage::{Stage, make_file, make_keys};
+use crate::stage::{Stage, events, make_file, make_keys};
 use anabranch_emu::{Emulation, EmulationOptions, Report};
 use anabranch_graph::Topology;
 use anabranch_pieces::FileHash;
@@ -15,7 +15,7 @@ use anabranch_replicate_proto::plan::{Planner, Request};
 use anabranch_units::{BitRate, ByteCount, Duration as Span, SiteId};
 use anyhow::{Context as _, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{BufRead as _, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -342,46 +342,38 @@ impl Show<'_> {
         }
         let mut sender = emulation.spawn(self.source, command)?;
         let stdout = sender.stdout.take().context("its output is piped")?;
-        let (mut points, mut summary) = (Vec::new(), None);
+        let mut points = Vec::new();
         // Data moves from the moment at which the sites are told what to do.
         let mut told = None;
         // What the slowest destination had, and when: rates are taken over `WINDOW`, as reports come in bursts.
         let mut had = std::collections::VecDeque::from([(Duration::ZERO, 0)]);
-        for line in BufReader::new(stdout).lines() {
-            let event: serde_json::Value = serde_json::from_str(&line?)?;
-            match event["event"].as_str() {
-                Some("planned") => {
-                    told.get_or_insert_with(Instant::now);
-                }
-                Some("progress") => {
-                    let verified = event["destinations"].as_array().into_iter().flatten();
-                    let least = verified.filter_map(|d| d["verified_bytes"].as_u64()).min().unwrap_or(0);
-                    let now = told.map_or(Duration::ZERO, |s: Instant| s.elapsed());
-                    bar.set_position(least);
-                    while had.len() > 1 && now.saturating_sub(had[0].0) > WINDOW {
-                        had.pop_front();
-                    }
-                    let (then, bytes) = had[0];
-                    if now > then {
-                        let more = ByteCount::new(least.saturating_sub(bytes));
-                        let rate = BitRate::average(more, Span::from_std(now - then));
-                        points.extend(rate.map(|r| (Span::from_std(now), r)));
-                    }
-                    had.push_back((now, least));
-                }
-                Some("summary") => summary = Some(event),
-                Some("waiting" | "stopped") => bar.println(format!("{scheme}: {}", event["reason"])),
-                _ => {}
+        let summary = events(BufReader::new(stdout), |event| match event["event"].as_str() {
+            Some("planned") => {
+                told.get_or_insert_with(Instant::now);
             }
-        }
+            Some("progress") => {
+                let verified = event["destinations"].as_array().into_iter().flatten();
+                let least = verified.filter_map(|d| d["verified_bytes"].as_u64()).min().unwrap_or(0);
+                let now = told.map_or(Duration::ZERO, |s: Instant| s.elapsed());
+                bar.set_position(least);
+                while had.len() > 1 && now.saturating_sub(had[0].0) > WINDOW {
+                    had.pop_front();
+                }
+                let (then, bytes) = had[0];
+                if now > then {
+                    let more = ByteCount::new(least.saturating_sub(bytes));
+                    let rate = BitRate::average(more, Span::from_std(now - then));
+                    points.extend(rate.map(|r| (Span::from_std(now), r)));
+                }
+                had.push_back((now, least));
+            }
+            Some("waiting" | "stopped") => bar.println(format!("{scheme}: {}", event["reason"])),
+            _ => {}
+        });
         let status = sender.wait()?;
         match summary {
             Some(summary) => Ok((summary, points)),
-            None => {
-                let log = stage.site_folder(self.source).join("send.log");
-                let said = std::fs::read_to_string(log).unwrap_or_default();
-                bail!("send ended with {status}: {}", said.lines().last().unwrap_or("no word"))
-            }
+            None => bail!("send ended with {status}: {}", stage.last_words(self.source, "send.log")),
         }
     }
 }

@@ -8,10 +8,14 @@ use anabranch_graph::Topology;
 use anabranch_pieces::FileHash;
 use anabranch_units::{ByteCount, Seed, SiteId};
 use anyhow::Context as _;
-use std::io::Write as _;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The port of the controller, and of each site's data.
 const CONTROLLER_PORT: u16 = 7171;
@@ -35,14 +39,15 @@ pub struct Stage {
     pub joint: Option<bool>,
 }
 
-/// The daemons; dropping them ends them.
-pub struct Daemons(Vec<Child>);
+/// Programs under way; dropping them ends them.
+#[derive(Default)]
+pub struct Programs(Vec<Child>);
 
-impl Drop for Daemons {
+impl Drop for Programs {
     fn drop(&mut self) {
-        for daemon in &mut self.0 {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
+        for program in &mut self.0 {
+            let _ = program.kill();
+            let _ = program.wait();
         }
     }
 }
@@ -83,6 +88,12 @@ impl Stage {
         Ok(command)
     }
 
+    /// The last line of such a log.
+    pub fn last_words(&self, site: SiteId, log: &str) -> String {
+        let said = std::fs::read_to_string(self.site_folder(site).join(log)).unwrap_or_default();
+        said.lines().last().unwrap_or("no word").to_owned()
+    }
+
     fn controller_address(&self, emulation: &Emulation) -> String {
         format!("{}:{CONTROLLER_PORT}", emulation.site_address(self.controller))
     }
@@ -90,10 +101,10 @@ impl Stage {
     /// Starts the controller and a daemon at each site.
     ///
     /// Errors: the system's.
-    pub fn start_daemons(&self, emulation: &Emulation) -> anyhow::Result<Daemons> {
+    pub fn start_daemons(&self, emulation: &Emulation) -> anyhow::Result<Programs> {
         let network = self.network_file();
         let controller = self.controller_address(emulation);
-        let mut daemons = Daemons(Vec::new());
+        let mut daemons = Programs::default();
         let mut command = self.command(self.controller, "controller.log")?;
         command.args(["--verbose", "replicate", "controller", "--topology"]).arg(&network);
         command.args(["--listen", &controller]).arg("--keys").arg(&self.keys);
@@ -143,6 +154,103 @@ impl Stage {
         command.arg("--keys").arg(&self.keys).stdout(Stdio::piped());
         Ok(command)
     }
+}
+
+/// What was heard of one transfer.
+#[derive(Default)]
+pub struct Heard {
+    /// When all its sites were ready.
+    pub started: Option<Instant>,
+    /// Why attempts were stopped, sites left for later, or nothing could be done.
+    pub stops: Vec<String>,
+    /// By site: when its verified bytes were seen to grow, and to how many.
+    pub grown: BTreeMap<String, Vec<(Instant, u64)>>,
+    /// What its `send` said last; none where that broke off.
+    pub summary: Option<Value>,
+    /// Whether its `send` has ended.
+    pub has_ended: bool,
+}
+
+impl Heard {
+    fn hear(&mut self, event: &Value) {
+        let now = Instant::now();
+        match event["event"].as_str() {
+            Some("started") => {
+                self.started.get_or_insert(now);
+            }
+            Some("progress") => {
+                for d in event["destinations"].as_array().into_iter().flatten() {
+                    let (Some(site), Some(bytes)) = (d["site"].as_str(), d["verified_bytes"].as_u64()) else {
+                        continue;
+                    };
+                    let grown = self.grown.entry(site.to_owned()).or_default();
+                    if grown.last().is_none_or(|(_, had)| bytes > *had) {
+                        grown.push((now, bytes));
+                    }
+                }
+            }
+            Some(kind @ ("stopped" | "postponed" | "waiting")) => {
+                self.stops.push(format!("{kind}: {}", event["reason"].as_str().unwrap_or("-")));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Has `hear` each event that `replicate send --json` prints, until it ends; gives the last one, the summary.
+pub fn events(output: impl BufRead, mut hear: impl FnMut(&Value)) -> Option<Value> {
+    let mut last = None;
+    for line in output.lines() {
+        let event: Value = serde_json::from_str(&line.ok()?).ok()?;
+        hear(&event);
+        last = Some(event);
+    }
+    last.filter(|event| event["event"] == "summary")
+}
+
+/// Sends under way, and what is heard of their transfers. Dropping them ends them.
+#[derive(Default)]
+pub struct Sends {
+    programs: Programs,
+    heard: Vec<Arc<Mutex<Heard>>>,
+    listeners: Vec<JoinHandle<()>>,
+}
+
+impl Sends {
+    /// Starts one more, which is a [`Stage::send`].
+    ///
+    /// Errors: the system's.
+    pub fn begin(&mut self, emulation: &Emulation, source: SiteId, command: Command) -> anyhow::Result<()> {
+        let mut send = emulation.spawn(source, command)?;
+        let output = BufReader::new(send.stdout.take().context("its output is piped")?);
+        self.programs.0.push(send);
+        let heard = Arc::<Mutex<Heard>>::default();
+        self.heard.push(heard.clone());
+        self.listeners.push(std::thread::spawn(move || {
+            let summary = events(output, |event| lock(&heard).hear(event));
+            let mut heard = lock(&heard);
+            (heard.summary, heard.has_ended) = (summary, true);
+        }));
+        Ok(())
+    }
+
+    /// What is heard of each transfer so far, in the order in which they began.
+    pub fn heard(&self) -> impl Iterator<Item = MutexGuard<'_, Heard>> {
+        self.heard.iter().map(|heard| lock(heard))
+    }
+
+    /// Ends them.
+    pub fn end(self) -> Vec<Heard> {
+        let Self { programs, heard, listeners } = self;
+        // A listener ends with its send, and that when it is not answered; a kill is surer.
+        drop(programs);
+        listeners.into_iter().for_each(|listener| listener.join().expect("it does not panic"));
+        heard.iter().map(|heard| std::mem::take(&mut *lock(heard))).collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes the keys of all sites and of an operator called `operator`.

@@ -15,19 +15,16 @@
 use super::interactive::{Interactive, Totals};
 use crate::network::TopologyArgs;
 use crate::run_dir::RunDir;
-use crate::stage::{Stage, make_file, make_keys};
+use crate::stage::{Heard, Sends, Stage, make_file, make_keys};
 use anabranch_emu::{Emulation, EmulationOptions, LinkCounters, Report};
 use anabranch_graph::Topology;
 use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT, ceilings, plans};
 use anabranch_replicate_proto::plan::survey::concurrent;
 use anabranch_replicate_proto::plan::{Scheme, share_flows, share_flows_under, share_links};
 use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
-use anyhow::{Context as _, bail, ensure};
-use std::collections::BTreeMap;
-use std::io::BufReader;
+use anyhow::{Context as _, ensure};
 use std::path::PathBuf;
 use std::process::{Child, ExitCode, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The cell.
@@ -321,16 +318,6 @@ const RECEIVED_SHARE_MIN: f64 = 0.97;
 /// A program that runs later than a full queue of a link is long (100 ms) shapes the traffic more than the queue does.
 const PROGRAMS_LATE_US_MAX: u64 = 100_000;
 
-/// What was heard of one transfer.
-#[derive(Default)]
-struct Heard {
-    started: Option<Instant>,
-    ended: Option<String>,
-    stops: Vec<String>,
-    /// By site: when its verified bytes were seen to grow, and to how many.
-    grown: BTreeMap<String, Vec<(Instant, u64)>>,
-}
-
 /// How long transfers may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the transfers' news are looked at.
@@ -380,7 +367,7 @@ fn measure(
     let emulation = Emulation::start(topology, options)?;
     let daemons = stage.start_daemons(&emulation)?;
     let generators = start_interactive(&stage, &emulation, traffic, args)?;
-    let mut senders = Vec::new();
+    let mut sends = Sends::default();
     for (index, d) in drawn.iter().enumerate() {
         if index > 0 {
             std::thread::sleep(Duration::from_secs(args.stagger));
@@ -392,29 +379,16 @@ fn measure(
         command.args(["--congestion-control", &args.congestion_control]);
         command.args(["--symbol", &format!("{} B", args.symbol.as_u64())]);
         command.args(["--buffer-packets", &args.buffer_packets.to_string()]);
-        senders.push(emulation.spawn(d.source, command)?);
+        sends.begin(&emulation, d.source, command)?;
     }
-    let outputs: Vec<_> = senders.iter_mut().map(|s| s.stdout.take()).collect();
-    let heard: Vec<Mutex<Heard>> = drawn.iter().map(|_| Mutex::default()).collect();
-    let window = std::thread::scope(|scope| {
-        for (output, heard) in outputs.into_iter().zip(&heard) {
-            scope.spawn(move || output.map(|o| listen(BufReader::new(o), heard)));
-        }
-        let window = watch(&emulation, &heard, args);
-        // The listeners end with the senders, and those when nobody answers them; a kill is surer.
-        for sender in &mut senders {
-            let _ = sender.kill();
-            let _ = sender.wait();
-        }
-        window
-    });
+    let window = watch(&emulation, &sends, args);
+    let heard = sends.end();
     let window = window.with_context(|| format!("{} (logs in {})", row.scheme, stage.folder.display()))?;
     let totals = end_interactive(generators)?;
     let report = emulation.report()?;
     drop(daemons);
     drop(emulation);
     for ((transfer, heard), d) in row.transfers.iter_mut().zip(heard).zip(drawn) {
-        let heard = heard.into_inner().unwrap_or_else(PoisonError::into_inner);
         let rate = |d: &SiteId| window.rate_mbps(&heard, &topology.site(*d).name);
         transfer.rates_mbps = d.destinations.iter().map(rate).collect();
         transfer.stops = heard.stops;
@@ -506,26 +480,21 @@ impl Window {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Waits until all transfers have started, and then for the window.
-fn watch(emulation: &Emulation, heard: &[Mutex<Heard>], args: &Args) -> anyhow::Result<Window> {
+fn watch(emulation: &Emulation, sends: &Sends, args: &Args) -> anyhow::Result<Window> {
+    let has_ended = || sends.heard().any(|heard| heard.has_ended);
     let began = Instant::now();
     let started = loop {
-        let all: Vec<Option<Instant>> = heard.iter().map(|h| lock(h).started).collect();
-        if let Some(all) = all.into_iter().collect::<Option<Vec<_>>>() {
-            break all.into_iter().max().context("a cell has transfers")?;
+        let all: Vec<Option<Instant>> = sends.heard().map(|heard| heard.started).collect();
+        let waiting = all.iter().filter(|started| started.is_none()).count();
+        if waiting == 0 {
+            break all.into_iter().flatten().max().context("a cell has transfers")?;
         }
-        if let Some(why) = heard.iter().find_map(|h| lock(h).ended.clone()) {
-            bail!("a transfer ended before all had started: {why}");
-        }
+        ensure!(!has_ended(), "a transfer ended before all had started: see its send log");
         ensure!(
             began.elapsed() < START_TIMEOUT,
-            "{} of {} transfers have not started after {} s",
-            heard.iter().filter(|h| lock(h).started.is_none()).count(),
-            heard.len(),
+            "{waiting} of {} transfers have not started after {} s",
+            all.len(),
             START_TIMEOUT.as_secs()
         );
         std::thread::sleep(LOOK);
@@ -538,40 +507,8 @@ fn watch(emulation: &Emulation, heard: &[Mutex<Heard>], args: &Args) -> anyhow::
     let after = emulation.counters()?;
     let end = Instant::now();
     std::thread::sleep(LINGER);
-    if let Some(why) = heard.iter().find_map(|h| lock(h).ended.clone()) {
-        bail!("a transfer ended within the window: {why}");
-    }
+    ensure!(!has_ended(), "a transfer ended within the window: see its send log");
     Ok(Window { begin, end, before, after })
-}
-
-/// Takes down what `replicate send --json` says.
-fn listen(output: impl std::io::BufRead, heard: &Mutex<Heard>) {
-    let mut last = BTreeMap::new();
-    for line in output.lines() {
-        let now = Instant::now();
-        let Ok(event) = serde_json::from_str::<serde_json::Value>(&line.unwrap_or_default()) else { break };
-        let mut heard = lock(heard);
-        match event["event"].as_str() {
-            Some("started") => {
-                heard.started.get_or_insert(now);
-            }
-            Some("progress") => {
-                for d in event["destinations"].as_array().into_iter().flatten() {
-                    let (Some(site), Some(bytes)) = (d["site"].as_str(), d["verified_bytes"].as_u64()) else {
-                        continue;
-                    };
-                    if last.insert(site.to_owned(), bytes).is_none_or(|had| bytes > had) {
-                        heard.grown.entry(site.to_owned()).or_default().push((now, bytes));
-                    }
-                }
-            }
-            Some(kind @ ("stopped" | "postponed" | "waiting")) => {
-                heard.stops.push(format!("{kind}: {}", event["reason"].as_str().unwrap_or("-")));
-            }
-            _ => {}
-        }
-    }
-    lock(heard).ended.get_or_insert_with(|| "see its send log".to_owned());
 }
 
 fn start_interactive(
