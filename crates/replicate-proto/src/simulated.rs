@@ -23,11 +23,10 @@ use anabranch_sim::system::{System, SystemPlan};
 use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec};
 use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
-use settings::Settings;
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 
-use crate::plan::schemes::{Drawn, ceilings, filled, plans};
+use crate::plan::schemes::{Drawn, SchemeError, ceilings, filled, plans};
 
 /// The length of a file without end: at 400 Gbit/s it takes 6 hours to send.
 const ENDLESS_BYTES: u64 = 1 << 50;
@@ -39,6 +38,8 @@ const RECORD_BYTES: u64 = 22;
 const RECORD_DATA_BYTES: u64 = 16_384;
 /// What a confirmation takes the other way: its kind and a count, in a record.
 const CONFIRMATION_BYTES: u64 = 9 + RECORD_BYTES;
+
+pub use settings::{Settings, plan};
 
 /// `replicate` in scenarios.
 #[derive(Copy, Clone, Debug)]
@@ -54,7 +55,7 @@ impl System for Simulated {
         network: &Network,
         field: &str,
     ) -> Result<Box<dyn SystemPlan>, PlanError> {
-        Ok(Box::new(settings::plan(workload, network, field)?))
+        Ok(Box::new(plan(workload, network, field)?))
     }
 }
 
@@ -68,9 +69,71 @@ pub struct Replicate {
     field: String,
 }
 
+impl Replicate {
+    /// What the scenario says of it.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+    /// The transfers of a run with this seed.
+    pub fn transfers(&self, network: &Network, seed: Seed) -> Vec<Drawn> {
+        self.listed.clone().unwrap_or_else(|| self.settings.draw(network.named_topology(), seed))
+    }
+    /// What the plans of these transfers promise together, on links that nobody else uses.
+    ///
+    /// Errors: what a planner says.
+    pub fn planned(&self, network: &Network, transfers: &[Drawn]) -> Result<BitRate, PlanError> {
+        Ok(Planned::new(&self.settings, network, transfers, &self.field)?.together)
+    }
+}
+
+/// The plans of a run.
+struct Planned {
+    plans: Vec<Plan>,
+    /// How fast each source may send.
+    ceilings: Vec<Option<BitRate>>,
+    /// What they promise together.
+    together: BitRate,
+}
+
+impl Planned {
+    fn new(settings: &Settings, network: &Network, drawn: &[Drawn], field: &str) -> Result<Self, PlanError> {
+        let topology = network.named_topology();
+        let wrong = |error: SchemeError| wrong_scheme(field, &error);
+        let (plans, _) = plans(topology, drawn, &settings.scheme).map_err(wrong)?;
+        let ceilings = ceilings(&plans, &settings.scheme);
+        let full: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
+        let shares = share_flows_under(&full, &plans, &ceilings);
+        let together = BitRate::bps(shares.iter().map(|share| share.as_bps()).sum());
+        Ok(Self { plans, ceilings, together })
+    }
+}
+
+fn wrong_scheme(field: &str, error: &dyn Error) -> PlanError {
+    PlanError { field: format!("{field}.scheme"), message: error.to_string() }
+}
+
+/// Fills `row` in with what came of transfers: what the slowest destination of each has verified in the `measured` time, how
+/// long those took that were whole (none where files are endless), and what their plans promise together.
+pub fn report_transfers(
+    verified_bytes: impl Iterator<Item = u64>,
+    measured: Duration,
+    whole: Option<Times>,
+    planned: BitRate,
+    row: &mut WorkloadRow,
+) {
+    let rate = |bytes| BitRate::average(ByteCount::new(bytes), measured).map_or(0.0, BitRate::as_mbps_f64);
+    let rates: Vec<f64> = verified_bytes.map(rate).collect();
+    row.goodput_mbps = Some(rates.iter().sum());
+    row.share(rates);
+    if let Some(times) = whole {
+        row.complete(&times);
+    }
+    row.more.insert("planned_mbps", planned.as_mbps_f64());
+}
+
 impl SystemPlan for Replicate {
     fn app(&self, network: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError> {
-        let drawn = self.listed.clone().unwrap_or_else(|| self.settings.draw(network.named_topology(), seed));
+        let drawn = self.transfers(network, seed);
         Ok(Box::new(Replication::new(&self.settings, network, &drawn, &self.field)?))
     }
     fn has_end(&self) -> bool {
@@ -158,15 +221,12 @@ fn wire_bytes(frame: &Frame<Len>) -> u64 {
 
 impl Replication {
     fn new(settings: &Settings, network: &Network, drawn: &[Drawn], field: &str) -> Result<Self, PlanError> {
-        let wrong =
-            |error: &dyn Error| PlanError { field: format!("{field}.scheme"), message: error.to_string() };
-        let topology = network.named_topology();
-        let (plans, _) = plans(topology, drawn, &settings.scheme).map_err(|error| wrong(&error))?;
-        let ceilings = ceilings(&plans, &settings.scheme);
-        let full: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
-        let shares = share_flows_under(&full, &plans, &ceilings);
-        let plans =
-            if settings.fill { filled(topology, &plans).map_err(|error| wrong(&error))? } else { plans };
+        let wrong = |error: &dyn Error| wrong_scheme(field, error);
+        let Planned { plans, ceilings, together } = Planned::new(settings, network, drawn, field)?;
+        let plans = match settings.fill {
+            true => filled(network.named_topology(), &plans).map_err(|error| wrong(&error))?,
+            false => plans,
+        };
         let transfers = plans.iter().zip(&ceilings).enumerate().map(|(index, (plan, ceiling))| {
             let held = ceiling.map(|rate| source_rate(plan, rate));
             let at = Instant::ZERO + settings.start + settings.stagger * index as u64;
@@ -177,7 +237,7 @@ impl Replication {
             streams: Vec::new(),
             send_buffer_bytes: settings.send_buffer.as_u64(),
             size: settings.size,
-            planned: BitRate::bps(shares.iter().map(|share| share.as_bps()).sum()),
+            planned: together,
             fills: settings.fill,
         })
     }
@@ -545,19 +605,15 @@ impl App for Replication {
     }
 
     fn report(&self, measured: Duration, row: &mut WorkloadRow) {
-        let rate =
-            |bytes| BitRate::average(ByteCount::new(bytes), measured).map_or(0.0, BitRate::as_mbps_f64);
-        let rates: Vec<f64> = self.transfers.iter().map(|transfer| rate(transfer.verified_bytes())).collect();
-        row.goodput_mbps = Some(rates.iter().sum());
-        row.share(rates);
-        if let Some(size) = self.size {
+        let whole = self.size.map(|size| {
             let whole = self.transfers.iter().filter_map(|transfer| {
                 let took = transfer.finished_at?.saturating_since(transfer.at);
                 Some((size.as_u64(), took.as_secs_f64() * 1e6))
             });
-            row.complete(&Times(whole.collect()));
-        }
-        row.more.insert("planned_mbps", self.planned.as_mbps_f64());
+            Times(whole.collect())
+        });
+        let verified = self.transfers.iter().map(Transfer::verified_bytes);
+        report_transfers(verified, measured, whole, self.planned, row);
     }
 }
 

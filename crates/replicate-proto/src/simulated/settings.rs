@@ -19,7 +19,7 @@ const TIME_MAX: Duration = Duration::from_secs(100_000);
 /// from the run's seed, as `anabranch experiment codedbulk` draws them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Settings {
+pub struct Settings {
     from: Option<String>,
     to: Vec<String>,
     transfers: Option<usize>,
@@ -65,6 +65,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// A setting that real programs cannot be told, if one is set.
+    pub fn only_simulated(&self) -> Option<&'static str> {
+        (self.send_buffer != Self::default().send_buffer).then_some("send_buffer")
+    }
+
     /// The transfers of a run with this seed.
     pub(super) fn draw(&self, topology: &Topology, seed: Seed) -> Vec<Drawn> {
         let drawn = concurrent(topology, seed, self.transfers.unwrap_or(1), self.destinations);
@@ -108,11 +113,7 @@ impl Settings {
 /// Looks a workload up, which messages call `field`.
 ///
 /// Errors: a setting that is unknown or cannot be, a network in which sites cannot relay or reach each other.
-pub(super) fn plan(
-    workload: &SystemWorkload,
-    network: &Network,
-    field: &str,
-) -> Result<Replicate, PlanError> {
+pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Replicate, PlanError> {
     let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
     let settings: Settings = workload.settings(field)?;
     settings.check().map_err(|(name, message)| wrong(name, message))?;
