@@ -1,6 +1,7 @@
 //! `anabranch replicate`: joins the system to sockets, files and the controller's service.
 
 pub mod controller;
+mod emulated;
 pub mod keys;
 pub mod leftovers;
 pub mod plan;
@@ -61,5 +62,8 @@ impl Member for Replicate {
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
         Some(&anabranch_replicate_proto::simulated::Simulated)
+    }
+    fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
+        Some(&emulated::Emulated)
     }
 }

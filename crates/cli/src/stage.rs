@@ -94,7 +94,8 @@ impl Stage {
         said.lines().last().unwrap_or("no word").to_owned()
     }
 
-    fn controller_address(&self, emulation: &Emulation) -> String {
+    /// Where the controller listens.
+    pub fn controller_address(&self, emulation: &Emulation) -> String {
         format!("{}:{CONTROLLER_PORT}", emulation.site_address(self.controller))
     }
 

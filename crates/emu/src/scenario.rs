@@ -312,7 +312,9 @@ fn settings(plan: &Plan) -> Result<EmulationOptions, ScenarioError> {
 
 /// The kernel's name of the scenario's congestion control, which each socket is told: not every machine lets a site have any
 /// as its default.
-fn congestion_control(plan: &Plan) -> Result<&'static str, ScenarioError> {
+///
+/// Errors: one that no kernel here has.
+pub fn congestion_control(plan: &Plan) -> Result<&'static str, ScenarioError> {
     match plan.scenario().transport.control {
         Control::NewReno => Ok("reno"),
         Control::Cubic => Ok("cubic"),

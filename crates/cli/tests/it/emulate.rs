@@ -384,6 +384,82 @@ fn rounds_of_gather_are_emulated_as_simulated_by_its_real_programs() {
 }
 
 #[test]
+fn files_are_replicated_emulated_as_simulated_by_the_real_programs() {
+    let Some(_alone) = stage(&[]) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    // TCP as Linux has it, as far as the simulator knows.
+    let text = r#"
+        duration = "30 s"
+        [network]
+        topology = "internet2"
+        rate = "10 Mbit/s"
+        [transport]
+        control = "cubic"
+        abc_limit_segments = 100
+        rack = true
+        [workload]
+        kind = "replicate"
+        from = "4"
+        to = ["2", "3", "8"]
+        size = "4 MiB"
+        symbol = "8 KiB"
+    "#;
+    let file = scenario(&folder, text);
+    let [simulated, emulated] = ["simulate", "emulate"].map(|verb| rows(&[verb, &file, "--json"]).remove(0));
+    assert_eq!((&simulated["finished"], &emulated["finished"]), (&1.into(), &1.into()));
+    assert_eq!(simulated["planned_mbps"], emulated["planned_mbps"]);
+    if emulated["trusted"] != true {
+        return crate::skip(&format!("the machine was too busy to emulate: {}", emulated["why"]));
+    }
+    for column in ["fct_us_mean", "goodput_mbps"] {
+        let of = |row: &serde_json::Value| row[column].as_f64().expect("a number");
+        let ratio = of(&emulated) / of(&simulated);
+        assert!((0.8..=1.25).contains(&ratio), "{column}: {ratio}: {simulated} {emulated}");
+    }
+}
+
+#[test]
+fn replicated_files_that_are_not_whole_in_time_count_for_what_has_come() {
+    let Some(_alone) = stage(&[]) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = r#"
+        duration = "3 s"
+        network = { topology = "butterfly", rate = "4 Mbit/s", ways_back = true }
+        [workload]
+        kind = "replicate"
+        from = "0"
+        to = ["5", "6"]
+        size = "100 MB"
+        symbol = "4 KiB"
+        start = "200 ms"
+    "#;
+    let file = scenario(&folder, text);
+    let row = rows(&["emulate", &file, "--json"]).remove(0);
+    assert_eq!(row["finished"], 0);
+    let goodput = row["goodput_mbps"].as_f64().expect("a rate");
+    assert!((1.0..8.0).contains(&goodput), "{row}");
+    let late = rows(&["emulate", &file, "--json", "--set", "workload.start=\"5 s\""]).remove(0);
+    assert_eq!((&late["finished"], &late["goodput_mbps"]), (&0.into(), &0.0.into()), "it never began");
+}
+
+#[test]
+fn what_cannot_be_emulated_of_replicate_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = |more: &str| {
+        let network = "network = { topology = \"internet2\", rate = \"10 Mbit/s\" }";
+        format!("{network}\n[workload]\nkind = \"replicate\"\nfrom = \"4\"\nto = [\"2\"]\n{more}")
+    };
+    for (more, expected) in [
+        ("size = \"1 MB\"\nsend_buffer = \"1 MiB\"", "workload[0].send_buffer: only in the simulator"),
+        ("", "workload[0].size: a file without end is only in the simulator"),
+    ] {
+        let file = scenario(&folder, &format!("duration = \"1 s\"\n{}", text(more)));
+        let (code, said) = refusal(&["emulate", &file]);
+        assert!(code == 2 && said.contains(expected), "{more}: {code}, {said}");
+    }
+}
+
+#[test]
 fn queues_mark_and_flows_heed_it_over_equal_paths() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,0 +1,256 @@
+//! `replicate` on the emulator: a scenario's workload in which a real controller and real relays move real files.
+//!
+//! Everything is this binary, set up as [`Stage`] has it: the controller at the first transfer's source, a relay at each site,
+//! and a `replicate send` at its source for each transfer.
+//!
+//! Differs from the simulator's: data is coded, hashed, encrypted and written; the controller's own traffic shares the links. A
+//! transfer is timed as `send` times it, from its first plan to the last destination's verdict. Read [`Emulated`] first.
+
+use crate::process::ours;
+use crate::stage::{Heard, Programs, Sends, Stage, make_file, make_keys};
+use anabranch_emu::Emulation;
+use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System, congestion_control};
+use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT};
+use anabranch_replicate_proto::simulated::{Replicate, Settings, plan, report_transfers};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::{Plan, Times, TransferRow, WorkloadRow};
+use anabranch_units::{BitRate, ByteCount, Duration as Span, Seed, SiteId};
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// The longest that relays may take to join.
+const JOIN_MAX: Duration = Duration::from_secs(20);
+/// How long a destination may hold back its transfer: as in the simulator, for ever.
+const PATIENCE: Duration = Duration::from_secs(100_000);
+/// How often it is looked whether all transfers are over.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// `replicate` in emulated scenarios.
+#[derive(Copy, Clone, Debug)]
+pub struct Emulated;
+
+impl System for Emulated {
+    fn kind(&self) -> &'static str {
+        "replicate"
+    }
+    fn rehearse(
+        &self,
+        workload: &SystemWorkload,
+        network: &Plan,
+        field: &str,
+    ) -> Result<Box<dyn Rehearsal>, ScenarioError> {
+        let replicate =
+            plan(workload, network.network(), field).map_err(|e| ScenarioError::new(e.to_string()))?;
+        if let Some(setting) = replicate.settings().only_simulated() {
+            let line = format!("{field}.{setting}: only in the simulator: leave it out to emulate");
+            return Err(ScenarioError::new(line));
+        }
+        let Some(size) = replicate.settings().size else {
+            let line =
+                format!("{field}.size: a file without end is only in the simulator: set a size to emulate");
+            return Err(ScenarioError::new(line));
+        };
+        Ok(Box::new(Workload { replicate, size }))
+    }
+}
+
+/// A workload, looked up.
+struct Workload {
+    replicate: Replicate,
+    size: ByteCount,
+}
+
+impl Rehearsal for Workload {
+    fn start(
+        &self,
+        emulation: &Emulation,
+        plan: &Plan,
+        seed: Seed,
+    ) -> Result<Box<dyn Running>, ScenarioError> {
+        let running = Replicating::start(self, emulation, plan, seed);
+        Ok(Box::new(running.map_err(|error| ScenarioError::new(format!("{error:#}")))?))
+    }
+}
+
+/// Daemons under way, and the transfers that are asked of them.
+struct Replicating {
+    /// They end before their folder goes.
+    _daemons: Programs,
+    _folder: tempfile::TempDir,
+    stage: Stage,
+    settings: Settings,
+    size: ByteCount,
+    transfers: Vec<Drawn>,
+    /// What their plans promise together.
+    planned: BitRate,
+    congestion_control: &'static str,
+    warmup: Duration,
+    /// Whether links change, so that plans may, too.
+    has_changes: bool,
+    began: Instant,
+    /// How long transfers could take.
+    time: Duration,
+    heard: Vec<Heard>,
+}
+
+impl Replicating {
+    /// Errors: the system's; relays that do not join in time.
+    fn start(workload: &Workload, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
+        let (network, settings) = (plan.network(), workload.replicate.settings());
+        let transfers = workload.replicate.transfers(network, seed);
+        let folder = tempfile::Builder::new().prefix("anabranch-replicate-").tempdir()?;
+        let stage = Stage {
+            topology: network.named_topology().clone(),
+            folder: folder.path().join("sites"),
+            keys: folder.path().join("keys"),
+            controller: transfers.first().context("a workload has transfers")?.source,
+            fill: settings.fill,
+            patience: Some(PATIENCE),
+            joint: Some(settings.scheme == JOINT),
+        };
+        make_keys(&stage.topology, &stage.keys)?;
+        stage.make_folders()?;
+        for (index, transfer) in transfers.iter().enumerate() {
+            make_file(&stage.site_folder(transfer.source).join(file(index)), workload.size)?;
+        }
+        let running = Self {
+            _daemons: stage.start_daemons(emulation)?,
+            _folder: folder,
+            planned: workload.replicate.planned(network, &transfers)?,
+            stage,
+            settings: settings.clone(),
+            size: workload.size,
+            transfers,
+            congestion_control: congestion_control(plan)?,
+            warmup: plan.scenario().warmup.to_std(),
+            has_changes: !plan.changes().is_empty(),
+            began: Instant::now(),
+            time: Duration::ZERO,
+            heard: Vec::new(),
+        };
+        running.wait(emulation)?;
+        Ok(running)
+    }
+
+    /// Waits until all relays have joined.
+    fn wait(&self, emulation: &Emulation) -> anyhow::Result<()> {
+        let sites = self.stage.topology.sites().len();
+        loop {
+            let mut status = ours();
+            status.args(["replicate", "status", "--sites", "--json"]).arg("--keys").arg(&self.stage.keys);
+            status.args(["--controller", &self.stage.controller_address(emulation)]);
+            status.stdout(Stdio::piped()).stderr(Stdio::null());
+            let output = emulation.spawn(self.stage.controller, status)?.wait_with_output()?;
+            let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let up = status.as_array().into_iter().flatten().filter(|site| site["up"] == true).count();
+            if up == sites {
+                return Ok(());
+            }
+            ensure!(
+                self.began.elapsed() < JOIN_MAX,
+                "{up} of {sites} relays have joined within {JOIN_MAX:?}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// When a transfer begins, from the beginning of the run.
+    fn start_of(&self, index: usize) -> Duration {
+        (self.settings.start + self.settings.stagger * index as u64).to_std()
+    }
+
+    /// Sends all files, each in its time.
+    fn send(&mut self, emulation: &Emulation) -> anyhow::Result<()> {
+        let mut sends = Sends::default();
+        for (index, transfer) in self.transfers.iter().enumerate() {
+            let due = self.start_of(index);
+            if due >= self.time {
+                break;
+            }
+            std::thread::sleep(due.saturating_sub(self.began.elapsed()));
+            let scheme = if self.settings.scheme == JOINT { "auto" } else { &self.settings.scheme };
+            let names = (&*file(index), &*file(index), &*log(index));
+            let mut send =
+                self.stage.send(emulation, transfer.source, &transfer.destinations, scheme, names)?;
+            send.args(["--congestion-control", self.congestion_control]);
+            send.args(["--symbol", &format!("{} B", self.settings.symbol.as_u64())]);
+            send.args(["--buffer-packets", &self.settings.buffer_packets.to_string()]);
+            send.args(["--stripes", &self.settings.stripes.to_string()]);
+            sends.begin(emulation, transfer.source, send)?;
+        }
+        while self.began.elapsed() < self.time && sends.heard().any(|heard| !heard.has_ended) {
+            std::thread::sleep(LOOK);
+        }
+        let has_ended: Vec<bool> = sends.heard().map(|heard| heard.has_ended).collect();
+        self.heard = sends.end();
+        for (index, (heard, has_ended)) in self.heard.iter().zip(has_ended).enumerate() {
+            let is_verified = heard.summary.as_ref().is_some_and(|summary| summary["verified"] == true);
+            ensure!(
+                is_verified || !has_ended,
+                "replicate send: transfer {index}: {}",
+                self.stage.last_words(self.transfers[index].source, &log(index))
+            );
+        }
+        Ok(())
+    }
+
+    /// How long a transfer took, if it is whole.
+    fn took(&self, index: usize) -> Option<Duration> {
+        let summary = self.heard.get(index)?.summary.as_ref()?;
+        summary["seconds"].as_f64().map(Duration::from_secs_f64)
+    }
+
+    /// Bytes of a transfer that the slowest destination had verified at a time of the run.
+    fn verified_bytes(&self, index: usize, at: Duration) -> u64 {
+        let Some(heard) = self.heard.get(index) else { return 0 };
+        let at_site = |site: &SiteId| {
+            let grown = heard.grown.get(self.stage.name(*site)).map_or(&[][..], Vec::as_slice);
+            let before = grown.iter().take_while(|(seen, _)| *seen <= self.began + at);
+            before.last().map_or(0, |(_, bytes)| *bytes)
+        };
+        self.transfers[index].destinations.iter().map(at_site).min().unwrap_or(0)
+    }
+}
+
+impl Running for Replicating {
+    fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
+        (self.began, self.time) = (Instant::now(), time);
+        self.send(emulation).map_err(|error| ScenarioError::new(format!("{error:#}")))
+    }
+
+    fn distrust(&self) -> Option<String> {
+        let stops: Vec<&str> = self.heard.iter().flat_map(|heard| &heard.stops).map(String::as_str).collect();
+        let is_strange = !self.has_changes && !stops.is_empty();
+        is_strange.then(|| {
+            format!("transfers were held up or planned anew ({}): free a processor", stops.join("; "))
+        })
+    }
+
+    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<TransferRow> {
+        let all = 0..self.transfers.len();
+        let ends: Option<Vec<Duration>> =
+            all.clone().map(|index| Some(self.start_of(index) + self.took(index)?)).collect();
+        let end = ends.and_then(|ends| ends.into_iter().max()).unwrap_or(self.time);
+        let verified = all.clone().map(|index| {
+            let end =
+                self.took(index).map_or_else(|| self.verified_bytes(index, end), |_| self.size.as_u64());
+            end - self.verified_bytes(index, self.warmup)
+        });
+        let whole = all.filter_map(|index| Some((self.size.as_u64(), self.took(index)?.as_secs_f64() * 1e6)));
+        let measured = Span::from_std(end.saturating_sub(self.warmup));
+        report_transfers(verified, measured, Some(Times(whole.collect())), self.planned, row);
+        Vec::new()
+    }
+}
+
+/// What a transfer's file is called, at its source and at its destinations.
+fn file(index: usize) -> String {
+    format!("file-{index}.bin")
+}
+
+fn log(index: usize) -> String {
+    format!("send-{index}.log")
+}
