@@ -88,22 +88,7 @@ pub enum Command {
     /// To a destination: check the whole file, sync it and give it its name; once its sinks are done, if the attempt still
     /// runs there (the hash is told ahead, so that nobody waits for it at the end). Answered by [`Report::Completed`],
     /// [`Report::SinkDone`] (with what is missing or turned out wrong) or [`Report::Failed`].
-    Finish {
-        /// The attempt.
-        run: Run,
-        /// The file's name at the site.
-        path: String,
-        /// Its length in bytes.
-        length: u64,
-        /// BLAKE3 of the whole file, as the source read it.
-        hash: FileHash,
-        /// What the file is at the source, besides its bytes.
-        #[serde(default)]
-        attributes: Option<Attributes>,
-        /// Whether it may take the place of another file of that name.
-        #[serde(default)]
-        replace: bool,
-    },
+    Finish(Finish),
     /// To the source: read the whole file and say its hash. Sent when a destination has every byte, or a
     /// finished file of the same length, and nobody has told the hash yet. Answered by [`Report::Hashed`] or [`Report::Failed`].
     Hash {
@@ -130,6 +115,25 @@ pub enum Command {
         /// The transfer.
         transfer: TransferId,
     },
+}
+
+/// A file to be checked and named; see [`Command::Finish`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finish {
+    /// The attempt.
+    pub run: Run,
+    /// The file's name at the site.
+    pub path: String,
+    /// Its length in bytes.
+    pub length: u64,
+    /// BLAKE3 of the whole file, as the source read it.
+    pub hash: FileHash,
+    /// What the file is at the source, besides its bytes.
+    #[serde(default)]
+    pub attributes: Option<Attributes>,
+    /// Whether it may take the place of another file of that name.
+    #[serde(default)]
+    pub replace: bool,
 }
 
 /// Everything that one site does in one attempt.

@@ -16,9 +16,10 @@ pub mod room;
 #[cfg(test)]
 mod tests;
 
-use crate::control::{Command, FailureKind, FlowVector, Report, Run, SiteProgram, Submitter, TransferId};
+use crate::control::{
+    Command, FailureKind, Finish, FlowVector, Report, Run, SiteProgram, Submitter, TransferId,
+};
 use anabranch_pieces::name::normal;
-use anabranch_pieces::{Attributes, FileHash};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant};
 use room::{find_room, memory_bytes};
@@ -86,23 +87,6 @@ pub enum Job {
         /// The transfer.
         transfer: TransferId,
     },
-}
-
-/// A file to be checked and named; see [`Command::Finish`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct Finish {
-    /// The attempt.
-    pub run: Run,
-    /// The file.
-    pub path: String,
-    /// Its length in bytes.
-    pub length: u64,
-    /// BLAKE3 of all of it.
-    pub hash: FileHash,
-    /// What it is at the source, besides its bytes.
-    pub attributes: Option<Attributes>,
-    /// Whether it may take the place of another file of that name.
-    pub replace: bool,
 }
 
 impl Job {
@@ -360,10 +344,7 @@ impl Daemon {
                 self.job(Kind::Forget, Job::Forget { transfer })
             }
             Command::Install { program } => self.install(now, program, until),
-            Command::Finish { run, path, length, hash, attributes, replace } => {
-                let file = Finish { run, path, length, hash, attributes, replace };
-                self.finish(now, file, until)
-            }
+            Command::Finish(file) => self.finish(now, file, until),
             _ => None,
         }
     }
@@ -422,7 +403,7 @@ impl Daemon {
         if let Some(name) = self.spelling(&file.path) {
             if let Some((name, other)) = self.writer(file.run.transfer, std::iter::once(&name)) {
                 let run = file.run;
-                return self.wait(now, (file.into(), run), until, &name, other);
+                return self.wait(now, (Command::Finish(file), run), until, &name, other);
             }
             self.claims.insert(name, file.run.transfer);
         }
@@ -449,7 +430,7 @@ impl Daemon {
 
     /// Has a file finished before anything else that waits for its transfer.
     fn finish_first(&mut self, file: Finish) {
-        self.put_first(file.into());
+        self.put_first(Command::Finish(file));
     }
 
     fn put_first(&mut self, command: Command) {
@@ -493,21 +474,14 @@ impl Daemon {
     }
 }
 
-impl From<Finish> for Command {
-    fn from(file: Finish) -> Self {
-        let Finish { run, path, length, hash, attributes, replace } = file;
-        Self::Finish { run, path, length, hash, attributes, replace }
-    }
-}
-
 /// The transfer that a command is about, if this version knows the command.
 pub fn transfer_of(command: &Command) -> Option<TransferId> {
     Some(match command {
         Command::Install { program } => program.run.transfer,
         Command::Forget { transfer } => *transfer,
+        Command::Finish(file) => file.run.transfer,
         Command::Inquire { run, .. }
         | Command::Uninstall { run }
-        | Command::Finish { run, .. }
         | Command::Hash { run, .. }
         | Command::Audit { run, .. } => run.transfer,
     })
@@ -517,7 +491,8 @@ pub fn transfer_of(command: &Command) -> Option<TransferId> {
 fn asks(command: &Command) -> Option<Run> {
     match command {
         Command::Install { program } => Some(program.run),
-        Command::Inquire { run, .. } | Command::Finish { run, .. } | Command::Hash { run, .. } => Some(*run),
+        Command::Finish(file) => Some(file.run),
+        Command::Inquire { run, .. } | Command::Hash { run, .. } => Some(*run),
         _ => None,
     }
 }

@@ -15,8 +15,8 @@ use anabranch_net::refusals::Refusals;
 use anabranch_net::tls::{PeerIdentity, stranger};
 use anabranch_pieces::name::{NameError, normal};
 use anabranch_pieces::{Attributes, ByteRange, FileHash};
-use anabranch_replicate_proto::control::{Command, FailureKind, Report, Run, SiteProgram, Submitter};
-use anabranch_replicate_proto::daemon::{Daemon, Done, Finish, Job, PROGRESS_EVERY, transfer_of};
+use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Report, Run, SiteProgram, Submitter};
+use anabranch_replicate_proto::daemon::{Daemon, Done, Job, PROGRESS_EVERY, transfer_of};
 use anabranch_replicate_proto::msg::{Hello, HelloReply};
 use anabranch_units::SiteId;
 use anabranch_units::text::printable;
@@ -272,7 +272,7 @@ impl Service {
             Command::Forget { .. } => "to forget it",
             Command::Inquire { .. } => "to say what it has",
             Command::Uninstall { .. } => "to remove its part of an attempt",
-            Command::Finish { .. } => "to check and name the file",
+            Command::Finish(_) => "to check and name the file",
             Command::Hash { .. } => "to hash the file",
             Command::Audit { .. } => "to say what it sent",
             _ => return tracing::warn!("the controller's command is none that this version knows"),

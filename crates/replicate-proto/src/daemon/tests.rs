@@ -3,6 +3,7 @@
 use super::*;
 use crate::control::{Attempt, GroupProgram, SinkProgram};
 use crate::plan::Mode;
+use anabranch_pieces::FileHash;
 use proptest::prelude::*;
 
 const MEMORY: u64 = 2 << 20;
@@ -51,21 +52,15 @@ fn install(run: Run, path: &str) -> Command {
 }
 
 fn finish(run: Run, path: &str, length: u64) -> Command {
-    Command::Finish {
-        run,
-        path: path.into(),
-        length,
-        hash: FileHash([0; 32]),
-        attributes: None,
-        replace: false,
-    }
+    let hash = FileHash([0; 32]);
+    Command::Finish(Finish { run, path: path.into(), length, hash, attributes: None, replace: false })
 }
 
 /// A finish whose hash says its number.
 fn question(n: u32, run: Run, path: &str) -> Command {
     let mut hash = FileHash([0; 32]);
     hash.0[..4].copy_from_slice(&n.to_le_bytes());
-    Command::Finish { run, path: path.into(), length: 100, hash, attributes: None, replace: false }
+    Command::Finish(Finish { run, path: path.into(), length: 100, hash, attributes: None, replace: false })
 }
 
 fn number(file: &Finish) -> u32 {

@@ -4,13 +4,13 @@ use anabranch_graph::{LinkProperties, Topology};
 use anabranch_pieces::name::normal;
 use anabranch_pieces::{ByteRange, FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    Command, FailureKind, HopSettings, Priority, Report, Run, SiteProgram, TransferId,
+    Command, FailureKind, Finish, HopSettings, Priority, Report, Run, SiteProgram, TransferId,
 };
 use anabranch_replicate_proto::coordinator::{
     Coordinator, CoordinatorConfig, CorruptPolicy, DefaultPlanner, Destination, JointConfig, SchemeChoice,
     TransferRequest, TransferSnapshot, Verdict,
 };
-use anabranch_replicate_proto::daemon::{Daemon, Done, Finish, Job};
+use anabranch_replicate_proto::daemon::{Daemon, Done, Job};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed, SiteId};
 use std::collections::{BTreeMap, BTreeSet};
 

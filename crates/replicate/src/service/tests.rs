@@ -3,7 +3,8 @@
 use super::*;
 use anabranch_pieces::ByteRange;
 use anabranch_replicate_proto::control::{
-    Attempt, GroupProgram, HopSettings, Incoming, Outgoing, Priority, SinkProgram, Submitter, TransferId,
+    Attempt, Finish, GroupProgram, HopSettings, Incoming, Outgoing, Priority, SinkProgram, Submitter,
+    TransferId,
 };
 use anabranch_replicate_proto::daemon::room::memory_bytes;
 use anabranch_replicate_proto::plan::{FlowId, Input, Mode, Term};
@@ -164,8 +165,8 @@ async fn a_file_crosses_a_relay_over_real_connections() {
         assert_eq!(have, [ByteRange { start: 0, end: bytes.len() as u64 }]);
         let hash = FileHash(*blake3::hash(&bytes).as_bytes());
         let (path, length) = ("out.bin".into(), bytes.len() as u64);
-        let finish = Command::Finish { run: RUN, path, length, hash, attributes: None, replace: false };
-        net.sites[2].0.handle(finish);
+        let file = Finish { run: RUN, path, length, hash, attributes: None, replace: false };
+        net.sites[2].0.handle(Command::Finish(file));
         net.report(2, |r| matches!(r, Report::Completed { .. }).then_some(())).await;
         assert!(std::fs::read(net.path(2, "out.bin")).expect("the copy") == bytes, "byte for byte");
     }
@@ -301,13 +302,15 @@ async fn a_transfer_may_not_finish_the_file_that_another_writes() {
     let mut net = Loopback::start(3);
     net.sites[2].0.handle(Command::Install { program: Box::new(chain(&net, 2, 1 << 20, 1)) });
     net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
-    let finish = |transfer: u64| Command::Finish {
-        run: Run { transfer: TransferId(transfer), ..RUN },
-        path: "./out.bin".into(),
-        length: 0,
-        hash: FileHash(*blake3::hash(b"").as_bytes()),
-        attributes: None,
-        replace: false,
+    let finish = |transfer: u64| {
+        Command::Finish(Finish {
+            run: Run { transfer: TransferId(transfer), ..RUN },
+            path: "./out.bin".into(),
+            length: 0,
+            hash: FileHash(*blake3::hash(b"").as_bytes()),
+            attributes: None,
+            replace: false,
+        })
     };
     net.sites[2].0.handle(finish(8));
     let said = net

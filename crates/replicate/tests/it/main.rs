@@ -213,8 +213,8 @@ fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHa
                         }
                         reports
                     }
-                    Command::Finish { run, .. } if !hold.load(Ordering::SeqCst) => {
-                        vec![Report::Completed { run }]
+                    Command::Finish(file) if !hold.load(Ordering::SeqCst) => {
+                        vec![Report::Completed { run: file.run }]
                     }
                     _ => vec![],
                 };

@@ -3,7 +3,7 @@
 //! Leaves out: what is asserted of it (`tests`).
 
 use super::super::*;
-use crate::control::{FlowDigest, FlowSide, Priority, Submitter};
+use crate::control::{Finish, FlowDigest, FlowSide, Priority, Submitter};
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_pieces::{Attributes, ByteRange};
@@ -379,16 +379,16 @@ impl World {
                 s.program = s.program.take().filter(|p| p.run != run);
                 return;
             }
-            Command::Finish { run, hash, attributes, replace, .. } => {
-                assert_eq!(attributes, Some(ATTRIBUTES), "what the source said is passed on");
-                let command = Command::Finish { run, path: String::new(), length, hash, attributes, replace };
+            Command::Finish(file) => {
+                let Finish { run, hash, .. } = file;
+                assert_eq!(file.attributes, Some(ATTRIBUTES), "what the source said is passed on");
                 let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
                 // The other one is what a lying source claims in the test of nonsense.
                 assert!(hash == right || hash == FileHash([3; 32]));
                 if s.have != whole_of(length) && !(s.finished && s.mode.is_some()) {
                     let arriving = s.program.as_ref().is_some_and(|p| p.run == run);
                     assert!(arriving, "only a whole file, or one that is arriving, is finished");
-                    s.finish_later = Some(command);
+                    s.finish_later = Some(Command::Finish(file));
                     return;
                 }
                 if s.finish_fails > 0 {

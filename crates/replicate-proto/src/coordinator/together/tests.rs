@@ -88,7 +88,7 @@ impl World {
                     continue;
                 }
                 Command::Hash { run, .. } => Report::Hashed { run, hash: HASH },
-                Command::Finish { run, .. } => Report::Completed { run },
+                Command::Finish(file) => Report::Completed { run: file.run },
                 _ => continue,
             };
             self.coordinator.handle_report(self.now, site, report);

@@ -3,7 +3,7 @@
 //! Leaves out: how what it knows came about, which is the inputs' part. Read [`Transfer::step`] first.
 
 use super::{Away, Context, Debt, Early, Pending, Phase, Running, STRIKES_MAX, Target, Transfer, doubled};
-use crate::control::Attempt;
+use crate::control::{Attempt, Finish};
 use crate::coordinator::{Command, Duration, EventKind, Outcome, Plan, Run, SiteId, Verdict, audit};
 use anabranch_pieces::{Attributes, ByteRange};
 use std::collections::BTreeSet;
@@ -137,8 +137,8 @@ impl Transfer {
                     d.told_ahead = Some(run);
                     self.informed.insert(d.site);
                     let (path, attributes, replace) = (d.path.clone(), self.attributes, self.request.replace);
-                    let command = Command::Finish { run, path, length, hash, attributes, replace };
-                    cx.out.commands.push_back((d.site, command));
+                    let file = Finish { run, path, length, hash, attributes, replace };
+                    cx.out.commands.push_back((d.site, Command::Finish(file)));
                 }
             }
             return;
