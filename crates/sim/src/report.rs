@@ -74,7 +74,9 @@ impl Outcome {
                 tct_us: transfer.finished_at.map(|at| us(at - transfer.started_at)),
             }));
         }
-        Self { workloads, network: network(s), links: links(s), flows, transfers, series }
+        let network = network(s);
+        debug_assert!(network.is_conserved(), "{network:?}");
+        Self { workloads, network, links: links(s), flows, transfers, series }
     }
 }
 

@@ -179,6 +179,8 @@ impl WorkloadRow {
 }
 
 /// What the network did.
+///
+/// Packets are conserved: those that hosts sent are those that were delivered, that were dropped, and that are on their way.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NetworkRow {
     /// The run's own time.
@@ -201,6 +203,13 @@ pub struct NetworkRow {
     pub events: u64,
     /// Equal runs have equal hashes; in hexadecimal.
     pub event_hash: String,
+}
+
+impl NetworkRow {
+    pub(crate) const fn is_conserved(&self) -> bool {
+        let dropped = self.dropped_queue_full + self.dropped_otherwise;
+        self.injected_packets == self.delivered_packets + dropped + self.in_flight_packets
+    }
 }
 
 /// What a link carried.

@@ -140,9 +140,8 @@ mod tests {
         let points = points.expect("a good scenario");
         let plan =
             Plan::with_systems(points[0].scenario.clone(), &read, &simulated()).expect("it can be planned");
-        let mut simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
-        while simulation.step() {}
-        let outcome = simulation.finish();
+        let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
+        let outcome = simulation.run();
         let line = Line { point: 0, rows: outcome.workloads, transfers: outcome.transfers, drops: 0 };
         let times = line.times_us(0);
         assert_eq!(times.len(), 2);

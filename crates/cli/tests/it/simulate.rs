@@ -119,6 +119,34 @@ fn wrong_input_gets_one_line_and_exit_code_2() {
 }
 
 #[test]
+fn the_documentation_names_every_setting_of_every_system() {
+    let docs = include_str!("../../../../docs/scenarios.md");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("scenario.toml").display().to_string();
+    for (kind, unknown) in [
+        ("replicate", "what = 1"),
+        ("gather", "what = 1"),
+        ("shuffle", "what = 1"),
+        ("shuffle", "transfers.t = { flows = [], what = 1 }"),
+        ("shuffle", "transfers.t.flows = [{ what = 1 }]"),
+    ] {
+        let network = "network = { topology = \"star\", hosts = 4 }";
+        let text_of = format!("{network}\n[workload]\nkind = \"{kind}\"\n{unknown}\n");
+        std::fs::write(&path, text_of).expect("there is room");
+        let output = answer(&["simulate", &path]);
+        let said = text(&output.stderr);
+        let names: Vec<&str> = said.split('`').skip(1).step_by(2).filter(|name| *name != "what").collect();
+        assert!(names.len() >= 2, "{kind}: {said}");
+        for name in names {
+            assert!(
+                docs.contains(&format!("`{name}`")),
+                "docs/scenarios.md does not say what {kind}'s `{name}` is"
+            );
+        }
+    }
+}
+
+#[test]
 fn equal_seeds_give_equal_rows_on_any_number_of_jobs() {
     let incast = carried("incast.toml");
     let with = |jobs| rows(&["simulate", &incast, "--json", "--trials", "2", "--jobs", jobs]);

@@ -27,13 +27,8 @@ fn run_with(of_run: &str, settings: &str, servers: usize, block_kib: u32, trial:
         servers + 1
     ))
     .unwrap_or_else(|error| panic!("{error}"));
-    let mut simulation: Simulation<'_> = Simulation::new(&plan, trial).expect("it can be planned");
-    while simulation.step() {}
-    let outcome = simulation.finish();
-    let n = &outcome.network;
-    let dropped = n.dropped_queue_full + n.dropped_otherwise;
-    assert_eq!(n.injected_packets, n.delivered_packets + dropped + n.in_flight_packets);
-    outcome
+    let simulation: Simulation<'_> = Simulation::new(&plan, trial).expect("it can be planned");
+    simulation.run()
 }
 
 #[test]
@@ -81,10 +76,8 @@ fn servers_are_drawn_from_the_seed_alike_for_every_transport() {
             "{network}[workload]\nkind = \"{kind}\"\nservers = 5\nblock = \"4 KiB\"\nrounds = 1\nrandom_servers = true"
         ));
         let plan = plan.unwrap_or_else(|error| panic!("{error}"));
-        let mut simulation: Simulation<'_> = Simulation::new(&plan, trial).expect("it can be planned");
-        while simulation.step() {}
-        let outcome = simulation.finish();
-        let senders = outcome.flows.into_iter().filter(|flow| flow.to == "h0").map(|flow| flow.from);
+        let simulation: Simulation<'_> = Simulation::new(&plan, trial).expect("it can be planned");
+        let senders = simulation.run().flows.into_iter().filter(|flow| flow.to == "h0").map(|flow| flow.from);
         senders.collect::<Vec<_>>()
     };
     assert_eq!(servers("gather", 0), servers("incast", 0));
@@ -144,18 +137,6 @@ fn equal_seeds_give_equal_runs() {
     let hash = |trial| run("mode = \"lttp\"\nrounds = 1", 5, 64, trial).network.event_hash;
     assert_eq!(hash(3), hash(3));
     assert_ne!(hash(3), hash(4));
-}
-
-#[test]
-fn the_documentation_names_every_setting() {
-    let docs = include_str!("../../../../docs/scenarios.md");
-    let unknown = "[network]\ntopology = \"star\"\nhosts = 4\n[workload]\nkind = \"gather\"\nwhat = 1";
-    let message = plan(unknown).expect_err("there is no such setting");
-    let names: Vec<&str> = message.split('`').skip(1).step_by(2).filter(|name| *name != "what").collect();
-    assert!(names.len() > 10, "{message}");
-    for name in names {
-        assert!(docs.contains(&format!("`{name}`")), "docs/scenarios.md does not say what `{name}` is");
-    }
 }
 
 #[test]
