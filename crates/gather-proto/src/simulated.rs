@@ -16,7 +16,7 @@ use anabranch_codes::lt::{Code, Params};
 use anabranch_endpoint::{Len, Message as _, Payload as _};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::system::{System, SystemPlan};
-use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec};
+use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec, TLS_RECORD_BYTES};
 use anabranch_sim::{Network, PlanError, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
 use settings::Settings;
@@ -24,8 +24,6 @@ use std::collections::VecDeque;
 
 pub use settings::plan;
 
-/// What TLS 1.3 adds to a record (RFC 8446 section 5.2).
-const RECORD_BYTES: u64 = 22;
 /// Datagrams on their way that are remembered of a channel; the oldest of more have been lost.
 const FLIGHT_MAX: usize = 1 << 15;
 /// The client's timer; servers' follow.
@@ -156,7 +154,7 @@ impl Stream {
     fn push(&mut self, message: Control) -> u64 {
         let mut encoded = Vec::new();
         message.encode_framed(&mut encoded);
-        let bytes = encoded.len() as u64 + RECORD_BYTES;
+        let bytes = encoded.len() as u64 + TLS_RECORD_BYTES;
         self.messages.push_back((message, bytes));
         bytes
     }

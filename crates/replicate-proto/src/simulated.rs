@@ -20,7 +20,7 @@ use anabranch_endpoint::Len;
 use anabranch_pieces::{ByteRange, GenerationHash};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::system::{System, SystemPlan};
-use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec};
+use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec, TLS_RECORD_BYTES};
 use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,11 +33,10 @@ const ENDLESS_BYTES: u64 = 1 << 50;
 /// Strict priorities of what a plan counts on, and of what fills.
 const BULK: u8 = 1;
 const FILL: u8 = 2;
-/// What TLS 1.3 adds to each record, and the most that one holds (RFC 8446 section 5).
-const RECORD_BYTES: u64 = 22;
+/// The most that a TLS record holds (RFC 8446 section 5.1).
 const RECORD_DATA_BYTES: u64 = 16_384;
 /// What a confirmation takes the other way: its kind and a count, in a record.
-const CONFIRMATION_BYTES: u64 = 9 + RECORD_BYTES;
+const CONFIRMATION_BYTES: u64 = 9 + TLS_RECORD_BYTES;
 
 pub use settings::{Settings, plan};
 
@@ -209,12 +208,12 @@ struct Hop {
 
 /// Bytes on the wire of a frame: header and symbol each fill records of their own, as they are written apart.
 fn wire_bytes(frame: &Frame<Len>) -> u64 {
-    let header = FrameHeader::LEN as u64 + RECORD_BYTES;
+    let header = FrameHeader::LEN as u64 + TLS_RECORD_BYTES;
     match frame {
         Frame::End { .. } => header,
         Frame::Data(packet) => {
             let symbol = packet.symbol.0 as u64;
-            header + symbol + RECORD_BYTES * symbol.div_ceil(RECORD_DATA_BYTES)
+            header + symbol + TLS_RECORD_BYTES * symbol.div_ceil(RECORD_DATA_BYTES)
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::{Coordinator, Scheduler};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::stats::{mean, percentile};
 use anabranch_sim::system::{System, SystemPlan};
-use anabranch_sim::traffic::{App, AppCx, Side, Start, StreamEvent, StreamSpec, Transfer};
+use anabranch_sim::traffic::{App, AppCx, Side, Start, StreamEvent, StreamSpec, TLS_RECORD_BYTES, Transfer};
 use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use serde::Serialize;
@@ -33,8 +33,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 pub use settings::plan;
 
-/// What TLS 1.3 adds to a record (RFC 8446 section 5.2).
-const RECORD_BYTES: u64 = 22;
 /// About what the lines before the body of a request have.
 const REQUEST_HEAD_BYTES: u64 = 150;
 /// The same of an answer.
@@ -485,7 +483,7 @@ impl Shuffling {
     fn ask(&mut self, cx: &mut AppCx<'_, '_>, host: u16, request: Request, body_bytes: u64) {
         let agent = self.agent(host);
         let Some(stream) = agent.stream else { return self.answer(cx, host, request) };
-        let bytes = REQUEST_HEAD_BYTES + body_bytes + RECORD_BYTES;
+        let bytes = REQUEST_HEAD_BYTES + body_bytes + TLS_RECORD_BYTES;
         agent.to_coordinator.messages.push_back((request, bytes));
         self.control_bytes += bytes;
         cx.write(stream, Side::Opener, bytes);
@@ -538,7 +536,7 @@ impl Shuffling {
         let Some(stream) = agent.stream else { return self.hear(cx, host, limits) };
         let body_bytes =
             if limits.is_empty() { 0 } else { json_bytes(&LimitsReply { limits: limits.clone() }) };
-        let bytes = ANSWER_HEAD_BYTES + body_bytes + RECORD_BYTES;
+        let bytes = ANSWER_HEAD_BYTES + body_bytes + TLS_RECORD_BYTES;
         agent.to_agent.messages.push_back((limits, bytes));
         self.control_bytes += bytes;
         cx.write(stream, Side::Acceptor, bytes);

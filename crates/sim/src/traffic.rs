@@ -20,6 +20,9 @@ use anabranch_fabric::{HostsCx, Target, User};
 use anabranch_transport::{Config, Connection, Counters, Event};
 use anabranch_units::{ByteCount, Instant};
 
+/// What TLS 1.3 adds to a record (RFC 8446 section 5.2), for jobs whose connections would be encrypted.
+pub const TLS_RECORD_BYTES: u64 = 22;
+
 /// A flow: bytes from one host to another.
 #[derive(Clone, Debug)]
 pub struct Flow {
