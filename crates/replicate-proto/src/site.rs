@@ -9,13 +9,18 @@
 //! [`Site::poll_fetch`] and [`Site::poll_event`] to `None`, and look again at the flows that [`Site::can_produce`].
 //!
 //! Invariants: a packet is accepted only when every virtual link and sink that needs it has room, so memory is at most
-//! [`SiteProgram::memory_bytes`]; flows coded together advance together; the smallest unfinished generation can always
+//! [`SiteProgram::memory_bytes`](crate::control::SiteProgram::memory_bytes); flows coded together advance together; the smallest unfinished generation can always
 //! advance.
 
-use crate::control::SiteProgram;
-use crate::plan::{FlowId, Input, Mode};
+mod build;
+#[cfg(test)]
+mod tests;
+
+pub use build::{BUFFER_PACKETS_MAX, ProgramError};
+
+use crate::plan::{FlowId, Mode};
 pub use crate::receiver::Write;
-use crate::receiver::{DecodeJob, Decoded, Sink, SinkGroup};
+use crate::receiver::{DecodeJob, Decoded, Sink};
 use crate::relay::{CodeJob, VirtualLink};
 pub use crate::relay::{Frame, Packet};
 use crate::sender::SourceGroup;
@@ -70,7 +75,7 @@ impl Group {
     }
 }
 
-/// Who takes in a flow or stream: virtual link and term, or sink and input.
+/// What takes in a flow or stream: virtual link and term, or sink and input.
 #[derive(Copy, Clone, Debug)]
 enum Consumer {
     Link { link: usize, term: usize },
@@ -116,59 +121,6 @@ pub enum Event {
         group: u16,
     },
 }
-
-/// Why a program cannot be run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ProgramError {
-    /// A flow is named twice, or a term names one that does not arrive.
-    Flow(FlowId),
-    /// A group number is not in the program.
-    Group(u16),
-    /// A number is out of its range.
-    OutOfRange {
-        /// Which.
-        what: &'static str,
-        /// Its value.
-        value: u64,
-        /// The smallest and largest allowed.
-        allowed: (u64, u64),
-    },
-    /// A group's work is not ascending, disjoint and inside the file.
-    Work(u16),
-    /// A decoder's matrices do not fit the sink.
-    Decode(u16),
-    /// A group cannot fill the one that it names.
-    Fill(u16),
-    /// The plan wants sites to store a coded group's flows before they pass them on: those wait for one another as it is.
-    StoreAndForward(u16),
-}
-
-impl std::fmt::Display for ProgramError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Flow(flow) => write!(f, "flow {}: named twice, or used here and never arrives", flow.0),
-            Self::Group(group) => write!(f, "group {group}: not part of the program"),
-            Self::OutOfRange { what, value, allowed } => {
-                write!(f, "{what} {value}: must be {} to {}", allowed.0, allowed.1)
-            }
-            Self::Work(group) => {
-                write!(f, "group {group}: its ranges are not ascending, disjoint and inside the file")
-            }
-            Self::Decode(group) => write!(f, "group {group}: the decoder does not fit the flows that arrive"),
-            Self::Fill(group) => {
-                write!(
-                    f,
-                    "group {group}: must be routed, and fill one that does not, with the same work and sinks"
-                )
-            }
-            Self::StoreAndForward(group) => {
-                write!(f, "group {group}: coded, so its flows cannot be stored before they are passed on")
-            }
-        }
-    }
-}
-impl std::error::Error for ProgramError {}
 
 /// Why a packet from a peer was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -256,213 +208,7 @@ impl<S: CheckedSymbol> Work<S> {
     }
 }
 
-/// Packets that a virtual buffer may hold.
-pub const BUFFER_PACKETS_MAX: u16 = 4_096;
-/// What a packet takes besides its symbol: its places in the machine's tables, and the allocator's.
-const PACKET_BYTES: u64 = 160;
-
-impl SiteProgram {
-    /// The most bytes of packets that a site running this program holds at once.
-    pub fn memory_bytes(&self) -> u64 {
-        let packets = u64::from(self.buffer_packets);
-        // A job's result occupies the vTx slot it was given.
-        let links: u64 = self.outgoing.iter().map(|o| (o.terms.len() as u64 + 1) * packets).sum();
-        // On their way to the disk.
-        let stored = if self.store_and_forward { self.incoming.len() as u64 * packets } else { 0 };
-        let sinks: u64 = self
-            .sinks
-            .iter()
-            .map(|s| {
-                let group = self.groups.get(usize::from(s.group)).filter(|g| g.filled);
-                let lookahead = s.decode.as_ref().map_or(0, |d| u64::from(d.lookahead));
-                let lookahead = lookahead.max(group.map_or(0, |g| u64::from(g.flush)));
-                let state = s.decode.as_ref().map_or(0, |d| u64::from(d.state));
-                let streams = s.inputs.len() as u64;
-                streams * (packets + lookahead) + 2 * state + streams * packets * 2
-            })
-            .sum();
-        // One frame in each reader's and writer's hands, and the source's read-ahead of one generation per group.
-        let stripes: u64 = self.incoming.iter().map(|i| u64::from(i.stripes)).sum::<u64>()
-            + self.outgoing.iter().map(|o| u64::from(o.hop.stripes)).sum::<u64>();
-        let read = if self.source_path.is_some() {
-            self.groups.iter().map(|g| 4 * u64::from(g.streams)).sum()
-        } else {
-            0
-        };
-        (links + stored + sinks + 2 * stripes + read) * (u64::from(self.symbol_bytes) + PACKET_BYTES)
-    }
-}
-
 impl<S: CheckedSymbol> Site<S> {
-    /// The machine for `program`, idle.
-    ///
-    /// Errors: see [`ProgramError`]; a program from a controller is outside input and is checked whole.
-    pub fn new(program: &SiteProgram) -> Result<Self, ProgramError> {
-        let between = |what, value: u64, low: u64, high: u64| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err(ProgramError::OutOfRange { what, value, allowed: (low, high) })
-            }
-        };
-        between("symbol_bytes", program.symbol_bytes.into(), 1, crate::msg::SYMBOL_BYTES_MAX.into())?;
-        between("buffer_packets", program.buffer_packets.into(), 1, BUFFER_PACKETS_MAX.into())?;
-        // Piece numbers and offsets then never overflow, whatever is added to them.
-        between("length", program.length, 0, i64::MAX as u64)?;
-        let symbol_bytes = program.symbol_bytes as usize;
-        let capacity = usize::from(program.buffer_packets);
-
-        let mut groups = Vec::new();
-        for (number, g) in program.groups.iter().enumerate() {
-            if program.store_and_forward && g.mode == Mode::Coded {
-                return Err(ProgramError::StoreAndForward(number as u16));
-            }
-            between("streams", g.streams.into(), 1, 255)?;
-            let symbols = if g.mode == Mode::Coded { u64::from(g.streams) } else { 1 };
-            let inside = g.work.last().is_none_or(|r| r.end <= program.length);
-            let map = WorkMap::new(&g.work, symbols * u64::from(program.symbol_bytes))
-                .filter(|_| inside)
-                .ok_or(ProgramError::Work(number as u16))?;
-            let filled = g.fills.map(|f| program.groups.get(usize::from(f)).ok_or(ProgramError::Group(f)));
-            if let Some(filled) = filled.transpose()?
-                && (g.mode != Mode::Routed || g.filled || filled.fills.is_some() || filled.work != g.work)
-            {
-                return Err(ProgramError::Fill(number as u16));
-            }
-            groups.push(Group {
-                mode: g.mode,
-                streams: g.streams.into(),
-                map,
-                flush: g.flush.into(),
-                fills: g.fills,
-                filled: g.filled,
-                packets: None,
-            });
-        }
-        let group_of = |number: u16| groups.get(usize::from(number)).ok_or(ProgramError::Group(number));
-
-        let mut incoming = BTreeMap::new();
-        for i in &program.incoming {
-            // The packets of a flow that fills are confirmed in their order: they come over one connection.
-            let most = if group_of(i.group)?.fills.is_some() { 1 } else { 64 };
-            between("stripes", i.stripes.into(), 1, most)?;
-            let state = Incoming { group: i.group, consumers: Vec::new(), received: 0, total: None };
-            if incoming.insert(i.flow, state).is_some() {
-                return Err(ProgramError::Flow(i.flow));
-            }
-        }
-        let mut sources: BTreeMap<u16, Source> = BTreeMap::new();
-        if program.source_path.is_some() {
-            for (number, g) in groups.iter().enumerate() {
-                let group = SourceGroup::new(g.mode, g.map.clone(), g.streams, g.flush, g.fills);
-                let consumers = vec![Vec::new(); g.streams];
-                sources.insert(number as u16, Source { group, consumers });
-            }
-        }
-
-        let (mut links, mut link_of) = (Vec::new(), BTreeMap::new());
-        let mut spools: BTreeMap<FlowId, Spool<S>> = BTreeMap::new();
-        for o in &program.outgoing {
-            let group = group_of(o.group)?;
-            between("stripes", o.hop.stripes.into(), 1, if group.fills.is_some() { 1 } else { 64 })?;
-            let link = links.len();
-            if link_of.insert(o.flow, link).is_some() || incoming.contains_key(&o.flow) || o.terms.is_empty()
-            {
-                return Err(ProgramError::Flow(o.flow));
-            }
-            for (term, t) in o.terms.iter().enumerate() {
-                let consumers = match t.input {
-                    // What fills counts only once it is everywhere, so it must not wait.
-                    Input::Flow(flow) if program.store_and_forward && group.fills.is_none() => {
-                        if incoming.get(&flow).is_none_or(|i| i.group != o.group) {
-                            return Err(ProgramError::Flow(flow));
-                        }
-                        let spool = spools.entry(flow).or_insert_with(|| Spool::new(flow, capacity));
-                        spool.add_reader(link, term);
-                        continue;
-                    }
-                    Input::Flow(flow) => {
-                        let i = incoming.get_mut(&flow).filter(|i| i.group == o.group);
-                        &mut i.ok_or(ProgramError::Flow(flow))?.consumers
-                    }
-                    Input::Stream(stream) => sources
-                        .get_mut(&o.group)
-                        .and_then(|s| s.consumers.get_mut(usize::from(stream)))
-                        .ok_or(ProgramError::OutOfRange {
-                            what: "stream",
-                            value: stream.into(),
-                            allowed: (0, group.streams as u64 - 1),
-                        })?,
-                };
-                consumers.push(Consumer::Link { link, term });
-            }
-            let fixed = (group.flush > 0 || o.terms.iter().any(|t| t.delayed)).then_some(symbol_bytes);
-            links.push(VirtualLink::new(o.flow, group.mode, o.terms.clone(), capacity, fixed));
-        }
-
-        let mut sinks = Vec::new();
-        for s in &program.sinks {
-            let group = group_of(s.group)?;
-            let fits = match (&s.decode, group.mode) {
-                (None, Mode::Routed) => s.inputs.len() == group.streams,
-                (Some(d), Mode::Coded) => {
-                    let (streams, state) = (group.streams, usize::from(d.state));
-                    let columns = streams * (usize::from(d.lookahead) + 1) + state;
-                    s.inputs.len() == streams
-                        && d.output.len() == streams
-                        && d.output.iter().all(|row| row.len() == columns)
-                        && d.next.len() == state
-                        && d.next.iter().all(|row| row.len() == state + streams)
-                        && u64::from(d.lookahead) <= group.flush
-                }
-                _ => false,
-            };
-            if !fits {
-                return Err(ProgramError::Decode(s.group));
-            }
-            let sink = sinks.len();
-            for (input, flow) in s.inputs.iter().enumerate() {
-                let i = incoming.get_mut(flow).filter(|i| i.group == s.group);
-                i.ok_or(ProgramError::Flow(*flow))?.consumers.push(Consumer::Sink { sink, input });
-            }
-            let told = SinkGroup {
-                number: s.group,
-                mode: group.mode,
-                streams: group.streams,
-                map: group.map.clone(),
-                flush: group.flush as usize,
-                filled: group.filled,
-                fills: group.fills.is_some(),
-            };
-            sinks.push(Sink::new(told, s.inputs.len(), s.decode.clone(), capacity, symbol_bytes));
-            let filled = group.fills.map(|f| program.sinks.iter().any(|other| other.group == f));
-            if filled == Some(false) {
-                return Err(ProgramError::Fill(s.group));
-            }
-        }
-        let is_filled = program.sinks.iter().any(|s| groups[usize::from(s.group)].fills.is_some());
-        let work = || program.sinks.iter().flat_map(|s| &program.groups[usize::from(s.group)].work);
-        let wanted_bytes = is_filled.then(|| RangeSet::from_ranges(work().copied()).total());
-        let mut site = Self {
-            symbol_bytes,
-            groups,
-            incoming,
-            links,
-            link_of,
-            spools,
-            sinks,
-            have: is_filled.then(RangeSet::default),
-            verified_bytes: 0,
-            wanted_bytes,
-            sources,
-            events: VecDeque::new(),
-            stirred: true,
-        };
-        // An attempt without work for the source ends at once.
-        site.advance_sources();
-        Ok(site)
-    }
-
     fn buffer(&self, consumer: Consumer) -> &crate::relay::ReceiveBuffer<S> {
         match consumer {
             Consumer::Link { link, term } => self.links[link].receive(term),
@@ -943,6 +689,3 @@ impl<S: CheckedSymbol> Site<S> {
         self.links.iter().map(|l| l.flow)
     }
 }
-
-#[cfg(test)]
-mod tests;

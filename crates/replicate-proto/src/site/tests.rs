@@ -5,7 +5,7 @@ use crate::control::{
     Attempt, GroupProgram, HopSettings, Incoming as Arriving, Outgoing, Priority, Run, SinkProgram,
     SiteProgram, TransferId,
 };
-use crate::plan::{Decode, Term};
+use crate::plan::{Decode, Input, Term};
 use anabranch_endpoint::Bytes;
 use anabranch_pieces::ByteRange;
 use anabranch_units::{LinkId, RandomStream, Seed, SiteId};
