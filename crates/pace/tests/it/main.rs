@@ -19,18 +19,31 @@ use anabranch_pace::*;
 use anabranch_units::BitRate;
 use net::*;
 
-/// How far a rate over a second or so may be from the one that was set, on a machine that does other things, too.
+/// How far a rate over half a second or so may be from the one that was set.
 const TOLERANCE: f64 = 0.10;
+/// Times that are looked at: on a machine that does other things, a flow stands still for a while and then catches up.
+const WINDOWS: usize = 10;
 
-/// Asserts that each of these flows, all limited so, runs at its limit.
+/// Asserts that each of these flows, all limited so, runs at its limit as soon as the machine has the time.
 fn assert_run_at(loads: &[Load], rate: BitRate) {
     // What was sent at an earlier rate drains.
     std::thread::sleep(Duration::from_millis(200));
-    for (load, seen) in loads.iter().zip(rates_over(loads, Duration::from_millis(600))) {
-        println!("{}: {:.1} Mbit/s where {rate} was set", load.congestion_control, seen.as_mbps_f64());
-        let share = seen.as_mbps_f64() / rate.as_mbps_f64();
-        assert!((1.0 - TOLERANCE..1.0 + TOLERANCE).contains(&share), "{seen} where {rate} was set");
+    let mut is_at_limit = vec![false; loads.len()];
+    for _ in 0..WINDOWS {
+        for (n, seen) in rates_over(loads, Duration::from_millis(600)).into_iter().enumerate() {
+            println!(
+                "{}: {:.1} Mbit/s where {rate} was set",
+                loads[n].congestion_control,
+                seen.as_mbps_f64()
+            );
+            let share = seen.as_mbps_f64() / rate.as_mbps_f64();
+            is_at_limit[n] |= (1.0 - TOLERANCE..1.0 + TOLERANCE).contains(&share);
+        }
+        if is_at_limit.iter().all(|is| *is) {
+            return;
+        }
     }
+    panic!("{WINDOWS} times not at {rate}, which was set: {is_at_limit:?}");
 }
 
 /// Asserts that flows have no limit any more: each runs at twice this rate at least.
