@@ -273,8 +273,18 @@ impl<A: Allocator> Coordinator<A> {
         self.by_address.extend(addresses.into_iter().map(|address| (address, name.to_owned())));
         // Flows to it cross its links from now on, and what those carry may be another.
         let is_to_it = |key: &FlowKey| self.by_address.get(&key.remote.ip()).is_some_and(|to| to == name);
-        let to_it: Vec<(String, FlowKey)> =
+        let mut to_it: Vec<(String, FlowKey)> =
             self.keys.values().filter(|(_, key)| is_to_it(key)).cloned().collect();
+        // A loopback address of no host was taken for the sender's own.
+        if self.hosts[name].addresses.iter().any(IpAddr::is_loopback) {
+            let passes = |(key, known): &(&FlowKey, &Known)| {
+                is_to_it(key) && !known.is_waited_for() && known.size >= self.settings.mice_below
+            };
+            let of_host = |(from, host): (&String, &Joined)| -> Vec<(String, FlowKey)> {
+                host.flows.iter().filter(passes).map(|(key, _)| (from.clone(), *key)).collect()
+            };
+            to_it.extend(self.hosts.iter().flat_map(of_host));
+        }
         to_it.into_iter().for_each(|(from, key)| self.route(now, &from, key));
         self.is_changed = true;
         Ok(())

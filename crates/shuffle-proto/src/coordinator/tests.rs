@@ -168,6 +168,21 @@ fn flows_to_a_host_that_joins_later_share_its_link() {
     assert_eq!((site.limits(2, 0), site.limits(2, 1)), (vec![(1, 50_000)], vec![(2, 50_000)]));
 }
 
+/// A flow to a host on loopback that joined after it had been announced never had a limit (#18).
+#[test]
+fn flows_to_a_host_on_loopback_that_joins_later_cross_its_link() {
+    let mut site = Site::new(0);
+    let host = |last: u8| Host { addresses: vec![[127, 0, 0, last].into()], ..host(0) };
+    let key =
+        |port: u16| FlowKey { local: ([127, 0, 0, 1], port).into(), remote: ([127, 0, 0, 2], 7_000).into() };
+    let reports = [flow(key(1), "a", 10), flow(key(2), "a", 0)];
+    site.0.handle_join(at(0), "0", 1, host(1)).expect("it joins");
+    site.report(0, 0, &reports);
+    assert_eq!(site.lifted(0, 0), [1, 2]);
+    site.0.handle_join(at(1), "1", 1, host(2)).expect("it joins");
+    assert_eq!(site.limits(1, 0), [(1, 100_000)]);
+}
+
 #[test]
 fn flows_cross_the_uplinks_that_their_ends_do_not_share() {
     let mut site = Site::new(0);
