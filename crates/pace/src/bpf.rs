@@ -35,11 +35,9 @@ use std::path::{Path, PathBuf};
 use anabranch_units::BitRate;
 use rustix::fs::{Mode, OFlags};
 
-use crate::{FLOWS_MAX, Flow, Limit, Mechanism, PaceError, StartError};
+use crate::{Connection, FLOWS_MAX, Flow, Limit, Mechanism, PaceError, StartError};
 use btf::Btf;
-use program::{KEY_BYTES, Maps, RATE_BYTES};
-
-type RateMap = sys::Map<KEY_BYTES, RATE_BYTES>;
+use program::{KEY_BYTES, Maps, RATE_BYTES, WANTED_BYTES};
 
 /// The kernel's way to write no limit in 32 bits.
 const UNLIMITED: u32 = u32::MAX;
@@ -60,13 +58,21 @@ pub(crate) fn exercise_btf(bytes: &[u8]) -> bool {
 /// Dropping it lifts every limit that it set.
 #[derive(Debug)]
 pub struct BpfPacer {
-    wanted: RateMap,
-    before: RateMap,
-    limited: BTreeMap<Flow, BitRate>,
+    wanted: sys::Map<KEY_BYTES, WANTED_BYTES>,
+    before: sys::Map<KEY_BYTES, RATE_BYTES>,
+    limited: BTreeMap<Flow, Limited>,
     iterator: OwnedFd,
     /// The network namespace that this is for.
     namespace: OwnedFd,
     _attached: OwnedFd,
+}
+
+/// A flow that has a limit.
+#[derive(Copy, Clone, Debug)]
+struct Limited {
+    /// Of the socket that alone has it.
+    cookie: Option<u64>,
+    rate: BitRate,
 }
 
 impl BpfPacer {
@@ -86,8 +92,8 @@ impl BpfPacer {
         let namespace = namespace().map_err(failed("open the network namespace"))?;
         let cookie = netns_cookie().map_err(failed("ask for the network namespace's cookie"))?;
 
-        let make = || RateMap::new(FLOWS_MAX as u32).map_err(failed("make a BPF map"));
-        let (wanted, before) = (make()?, make()?);
+        let wanted = sys::Map::new(FLOWS_MAX as u32).map_err(failed("make a BPF map"))?;
+        let before = sys::Map::new(FLOWS_MAX as u32).map_err(failed("make a BPF map"))?;
         let maps = Maps { wanted: wanted.raw_fd(), before: before.raw_fd() };
         let types = std::fs::read(btf::VMLINUX).map_err(failed("read the kernel's types"))?;
         let lacks = || failed("find TCP's iterator in the kernel's types")(io::ErrorKind::Unsupported.into());
@@ -103,24 +109,27 @@ impl BpfPacer {
         Ok(Self { wanted, before, limited: BTreeMap::new(), iterator, namespace, _attached: attached })
     }
 
-    /// Sets these limits, in this order, and says for each whether it stands. A flow need not be there yet.
+    /// Sets these limits, in this order, and says for each whether it stands. A flow need not be there yet, and a connection whose
+    /// cookie is named need not be there still.
     ///
     /// A rate of 34.36 Gbit/s or more does not hold a flow back.
     /// Errors: for each flow its own; one that fails leaves the others be.
     /// Cost: up to four system calls for each flow, and one pass over the network namespace's sockets for all together.
-    pub fn set(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
-        let held: Vec<_> = changes.iter().map(|(flow, _)| self.limited.get(flow).copied()).collect();
-        let mut results: Vec<_> = changes.iter().map(|(flow, limit)| self.write(*flow, *limit)).collect();
+    pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
+        let changes: Vec<(Connection, Limit)> =
+            changes.iter().map(|(c, limit)| ((*c).into(), *limit)).collect();
+        let held: Vec<_> = changes.iter().map(|(c, _)| self.limited.get(&c.flow).copied()).collect();
+        let mut results: Vec<_> = changes.iter().map(|(c, limit)| self.write(*c, *limit)).collect();
         let applied = self.apply();
-        for (((flow, limit), result), held) in changes.iter().zip(&mut results).zip(held) {
+        for (((Connection { flow, .. }, limit), result), held) in changes.iter().zip(&mut results).zip(held) {
             if result.is_err() {
                 continue;
             }
             if let Err(error) = &applied {
                 *result = Err(refused(*flow, io::Error::new(error.kind(), error.to_string())));
                 // What is not lifted is still to be.
-                if let Some(rate) = held {
-                    self.limited.entry(*flow).or_insert(rate);
+                if let Some(held) = held {
+                    self.limited.entry(*flow).or_insert(held);
                 }
             } else if *limit == Limit::None && !self.limited.contains_key(flow) {
                 let key = key(*flow);
@@ -136,7 +145,7 @@ impl BpfPacer {
 
     /// The flows that have limits, and which.
     pub fn limits(&self) -> impl Iterator<Item = (Flow, BitRate)> {
-        self.limited.iter().map(|(flow, rate)| (*flow, *rate))
+        self.limited.iter().map(|(flow, limited)| (*flow, limited.rate))
     }
 
     /// Has a flow get this back when its limit is lifted, whatever it has now.
@@ -148,16 +157,22 @@ impl BpfPacer {
         let _ = self.before.insert(&key(flow), &before.to_ne_bytes());
     }
 
-    /// Takes a flow over that has this limit already, and gets this back when it is lifted.
+    /// Takes a connection over that has this limit already, and gets this back when it is lifted.
     ///
     /// Units: as [`BpfPacer::note_before`].
     /// Errors: no room.
-    pub(crate) fn take_over(&mut self, flow: Flow, rate: BitRate, before: u64) -> Result<(), PaceError> {
+    pub(crate) fn take_over(
+        &mut self,
+        connection: Connection,
+        rate: BitRate,
+        before: u64,
+    ) -> Result<(), PaceError> {
         if self.limited.len() >= FLOWS_MAX {
             return Err(PaceError::Full { flows_max: FLOWS_MAX });
         }
+        let Connection { flow, cookie } = connection;
         self.note_before(flow, before);
-        self.limited.insert(flow, rate);
+        self.limited.insert(flow, Limited { cookie, rate });
         Ok(())
     }
 
@@ -167,20 +182,27 @@ impl BpfPacer {
     }
 
     /// Writes down what is wanted; lifting wants what was before.
-    fn write(&mut self, flow: Flow, limit: Limit) -> Result<(), PaceError> {
+    fn write(&mut self, connection: Connection, limit: Limit) -> Result<(), PaceError> {
         let bytes = limit.bytes_per_second(RATE_MAX)?;
-        let key = key(flow);
+        let Connection { flow, cookie } = connection;
+        let (key, known) = (key(flow), self.limited.get(&flow).copied());
+        let is_anothers = known.is_some_and(|known| !connection.may_be(known.cookie));
         if bytes.is_some() && self.limited.len() >= FLOWS_MAX && !self.limited.contains_key(&flow) {
             return Err(PaceError::Full { flows_max: FLOWS_MAX });
         }
         let written = match bytes {
             Some(bytes) => {
                 let bytes = u32::try_from(bytes).unwrap_or(UNLIMITED);
-                self.wanted.insert(&key, &bytes.to_ne_bytes())
+                // What the connection before it had is nothing of this one's.
+                let forgotten = if is_anothers { self.before.remove(&key) } else { Ok(()) };
+                forgotten.and_then(|()| self.wanted.insert(&key, &wanted(bytes.to_ne_bytes(), cookie)))
             }
-            None if !self.limited.contains_key(&flow) => Ok(()),
+            None if known.is_none() || is_anothers => return Ok(()),
             None => match self.before.find(&key) {
-                Ok(Some(before)) => self.wanted.insert(&key, &before),
+                Ok(Some(before)) => {
+                    let cookie = known.and_then(|known| known.cookie);
+                    self.wanted.insert(&key, &wanted(before, cookie))
+                }
                 // No socket of that name was ever seen.
                 Ok(None) => self.wanted.remove(&key),
                 Err(error) => Err(error),
@@ -188,7 +210,7 @@ impl BpfPacer {
         };
         written.map_err(|error| refused(flow, error))?;
         match limit {
-            Limit::Rate(rate) => drop(self.limited.insert(flow, rate)),
+            Limit::Rate(rate) => drop(self.limited.insert(flow, Limited { cookie, rate })),
             Limit::None => drop(self.limited.remove(&flow)),
         }
         Ok(())
@@ -222,6 +244,14 @@ impl Drop for BpfPacer {
 
 fn refused(flow: Flow, error: io::Error) -> PaceError {
     PaceError::Refused { flow, mechanism: Mechanism::Bpf, error }
+}
+
+/// As the programs read it.
+fn wanted(rate: [u8; RATE_BYTES], cookie: Option<u64>) -> [u8; WANTED_BYTES] {
+    let mut wanted = [0; WANTED_BYTES];
+    wanted[..RATE_BYTES].copy_from_slice(&rate);
+    wanted[8..].copy_from_slice(&cookie.unwrap_or(0).to_ne_bytes());
+    wanted
 }
 
 /// As the programs build it.

@@ -16,8 +16,8 @@ use netlink_packet_sock_diag::SockDiagMessage;
 use netlink_packet_sock_diag::inet::nlas::Nla;
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags};
 
-use crate::Flow;
 use crate::netlink::Netlink;
+use crate::{Connection, Flow};
 
 /// What the kernel knows of one flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,11 @@ impl FlowState {
     /// What tells its socket from every other socket of this boot (`SO_COOKIE`).
     pub const fn cookie(&self) -> u64 {
         self.cookie
+    }
+
+    /// This flow and no other connection of its addresses.
+    pub const fn connection(&self) -> Connection {
+        Connection { flow: self.flow, cookie: Some(self.cookie) }
     }
 }
 

@@ -1,6 +1,6 @@
-//! What a flow is called.
+//! What a flow is called, and what tells a connection from others with its addresses.
 //!
-//! Read [`Flow`]; what may be asked for it is `limit.rs`.
+//! Read [`Flow`] and [`Connection`]; what may be asked for them is `limit.rs`.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -30,6 +30,29 @@ impl Flow {
     /// The other end.
     pub const fn remote(&self) -> SocketAddr {
         self.remote
+    }
+}
+
+/// A flow's connection. Others may have the same addresses and ports before it and after it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Its addresses and ports.
+    pub flow: Flow,
+    /// What tells its socket from every other socket of this boot ([`crate::FlowState::cookie`]). `None` is the connection that has
+    /// these addresses, now or later.
+    pub cookie: Option<u64>,
+}
+
+impl Connection {
+    /// Whether it may be the one whose socket has this cookie.
+    pub(crate) fn may_be(self, cookie: Option<u64>) -> bool {
+        self.cookie.zip(cookie).is_none_or(|(own, other)| own == other)
+    }
+}
+
+impl From<Flow> for Connection {
+    fn from(flow: Flow) -> Self {
+        Self { flow, cookie: None }
     }
 }
 

@@ -13,7 +13,7 @@
 //! living pacer holds: it holds the name of a socket as well, which the kernel frees when it dies. A killed process leaves priorities
 //! on sockets too; without classes they do nothing much.
 //!
-//! Leaves out: ingress, several devices, borrowing between flows, filters on `mark` (a kernel without `CONFIG_CLS_U32_MARK`
+//! Leaves out: other connections of the same addresses, which a filter cannot tell apart, until the limit is lifted; ingress, several devices, borrowing between flows, filters on `mark` (a kernel without `CONFIG_CLS_U32_MARK`
 //! takes them and matches everything). Read [`HtbPacer`].
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ use rustix::net::{AddressFamily, SocketType};
 use crate::helper::{Change, Helper, Place};
 use crate::netlink::Netlink;
 use crate::owner::Sockets;
-use crate::{Flow, Limit, Mechanism, PaceError, StartError};
+use crate::{Connection, Flow, Limit, Mechanism, PaceError, StartError};
 
 /// The major number of our qdisc.
 const MAJOR: u16 = 0xab0a;
@@ -66,6 +66,8 @@ enum Steering {
 
 #[derive(Debug)]
 struct Class {
+    /// Of the socket that alone has it.
+    cookie: Option<u64>,
     minor: u16,
     rate: BitRate,
     steering: Steering,
@@ -138,20 +140,20 @@ impl HtbPacer {
     /// Errors: for each flow its own; one that fails leaves the others be.
     /// Cost: one message of a shared datagram for each flow that is known; finding new ones costs one pass over `/proc` for all of
     /// them together.
-    pub fn set(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
-        let flow_is_new =
-            |(flow, limit): &&(Flow, Limit)| *limit != Limit::None && !self.classes.contains_key(flow);
-        let new: Vec<Flow> = changes.iter().filter(flow_is_new).map(|(flow, _)| *flow).collect();
-        let mut places: BTreeMap<Flow, Place> = BTreeMap::new();
-        for (flow, place) in new.iter().zip(self.sockets.find(&new)) {
-            if let Ok(place) = place {
-                places.insert(*flow, place);
-            }
-        }
+    pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
+        let changes: Vec<(Connection, Limit)> =
+            changes.iter().map(|(c, limit)| ((*c).into(), *limit)).collect();
+        let is_new = |(c, limit): &&(Connection, Limit)| *limit != Limit::None && !self.is_known(*c);
+        let new: Vec<Connection> = changes.iter().filter(is_new).map(|(c, _)| *c).collect();
+        let places = self.sockets.find(&new);
+        let mut places: BTreeMap<Flow, _> = new.iter().map(|c| c.flow).zip(places).collect();
         let mut requests = Vec::new();
         let mut results = Vec::with_capacity(changes.len());
-        for (i, (flow, limit)) in changes.iter().enumerate() {
-            let result = self.plan(*flow, *limit, places.get(flow));
+        for (i, (connection, limit)) in changes.iter().enumerate() {
+            let result = match places.remove(&connection.flow) {
+                Some(Err(gone @ PaceError::NoSuchFlow { .. })) if connection.cookie.is_some() => Err(gone),
+                found => self.plan(*connection, *limit, found.and_then(Result::ok).as_ref()),
+            };
             results.push(result.map(|planned| requests.extend(planned.into_iter().map(|r| (i, r)))));
         }
         let (owners, requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
@@ -159,21 +161,22 @@ impl HtbPacer {
             Ok(verdicts) => {
                 for (i, verdict) in owners.into_iter().zip(verdicts) {
                     if let Err(error) = verdict {
-                        results[i] = Err(refused(changes[i].0, error));
+                        results[i] = Err(refused(changes[i].0.flow, error));
                     }
                 }
             }
             Err(error) => {
                 for i in owners {
-                    results[i] = Err(refused(changes[i].0, io::Error::new(error.kind(), error.to_string())));
+                    let error = io::Error::new(error.kind(), error.to_string());
+                    results[i] = Err(refused(changes[i].0.flow, error));
                 }
             }
         }
         // A flow that could not be given all that it needs is given nothing.
         let mut undo = Vec::new();
-        for ((flow, _), result) in changes.iter().zip(&results) {
-            if result.is_err() && new.contains(flow) {
-                undo.extend(self.plan(*flow, Limit::None, None).unwrap_or_default());
+        for ((connection, _), result) in changes.iter().zip(&results) {
+            if result.is_err() && new.contains(connection) {
+                undo.extend(self.plan(*connection, Limit::None, None).unwrap_or_default());
             }
         }
         let _ = self.netlink.change(undo);
@@ -185,30 +188,43 @@ impl HtbPacer {
         self.classes.iter().map(|(flow, class)| (*flow, class.rate))
     }
 
+    /// Whether this connection has a class.
+    fn is_known(&self, connection: Connection) -> bool {
+        self.classes.get(&connection.flow).is_some_and(|class| connection.may_be(class.cookie))
+    }
+
+    /// Takes a flow's class away: what the kernel is to be asked for.
+    fn lift(&mut self, flow: Flow) -> Vec<(RouteNetlinkMessage, u16)> {
+        let Some(class) = self.classes.remove(&flow) else { return Vec::new() };
+        let mut requests = Vec::new();
+        match class.steering {
+            Steering::Filter => requests.push(self.delete_filter(flow, class.minor)),
+            Steering::Priority { place, before } => self.restore(flow, place, before),
+        }
+        requests.push((RouteNetlinkMessage::DelTrafficClass(self.class(class.minor)), 0));
+        self.free.push(class.minor);
+        requests
+    }
+
     /// Steers the flow and says what the kernel is to be asked for.
     fn plan(
         &mut self,
-        flow: Flow,
+        connection: Connection,
         limit: Limit,
         place: Option<&Place>,
     ) -> Result<Vec<(RouteNetlinkMessage, u16)>, PaceError> {
         let bytes = limit.bytes_per_second(u64::MAX / 8)?;
+        let (is_known, Connection { flow, cookie }) = (self.is_known(connection), connection);
         let (Some(bytes), Limit::Rate(rate)) = (bytes, limit) else {
-            let Some(class) = self.classes.remove(&flow) else { return Ok(Vec::new()) };
-            let mut requests = Vec::new();
-            match class.steering {
-                Steering::Filter => requests.push(self.delete_filter(flow, class.minor)),
-                Steering::Priority { place, before } => self.restore(flow, place, before),
-            }
-            requests.push((RouteNetlinkMessage::DelTrafficClass(self.class(class.minor)), 0));
-            self.free.push(class.minor);
-            return Ok(requests);
+            return Ok(if is_known { self.lift(flow) } else { Vec::new() });
         };
-        if let Some(class) = self.classes.get_mut(&flow) {
+        if let Some(class) = self.classes.get_mut(&flow).filter(|_| is_known) {
             class.rate = rate;
             let minor = class.minor;
             return Ok(vec![self.set_class(minor, bytes, 0)]);
         }
+        // An earlier connection of the same addresses has gone.
+        let mut requests = self.lift(flow);
         let full = PaceError::Full { flows_max: usize::from(CLASSES_MAX) - 1 };
         let minor = match self.free.pop() {
             Some(minor) => minor,
@@ -218,7 +234,7 @@ impl HtbPacer {
             }
             None => return Err(full),
         };
-        let mut requests = vec![self.set_class(minor, bytes, NLM_F_CREATE | NLM_F_EXCL)];
+        requests.push(self.set_class(minor, bytes, NLM_F_CREATE | NLM_F_EXCL));
         let steering = match place.and_then(|place| self.steer(*place, minor)) {
             Some(priority) => priority,
             None => {
@@ -226,7 +242,7 @@ impl HtbPacer {
                 Steering::Filter
             }
         };
-        self.classes.insert(flow, Class { minor, rate, steering });
+        self.classes.insert(flow, Class { cookie, minor, rate, steering });
         Ok(requests)
     }
 
@@ -239,10 +255,9 @@ impl HtbPacer {
     /// Gives a socket its priority back, wherever it is now; one that is gone needs none.
     fn restore(&mut self, flow: Flow, place: Place, before: u32) {
         if self.set_priority(place, before).is_none() {
-            let found = self.sockets.find(&[flow]).pop().and_then(Result::ok);
-            found
-                .filter(|found| found.cookie == place.cookie)
-                .and_then(|found| self.set_priority(found, before));
+            let connection = Connection { flow, cookie: Some(place.cookie) };
+            let found = self.sockets.find(&[connection]).pop().and_then(Result::ok);
+            found.and_then(|found| self.set_priority(found, before));
         }
     }
 

@@ -7,7 +7,8 @@
 //! - **Listing.** [`FlowReader`] says which flows there are and what each has sent.
 //! - **The host.** [`addresses`] are those that flows to it have, [`link_rate`] is what its link carries.
 //! - **Bursts.** [`set_tso_rtt_log`] keeps them small, so that a limit that is raised takes effect soon.
-//! - **Limits.** [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor, in a process of its own that no
+//! - **Limits.** A limit is for a flow or, where its socket's cookie is given, for that [`Connection`] alone, and for none that comes
+//!   after it with the same addresses. [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor, in a process of its own that no
 //!   program can hold up for long. [`BpfPacer`] has the
 //!   kernel set the same option, also on flows whose programs cannot be touched and on those to come. [`HtbPacer`]
 //!   shapes what leaves by a device. Lifting a limit brings back what the flow had before, and so does dropping the pacer.
@@ -70,7 +71,7 @@ pub use bursts::{set_tso_rtt_log, tso_rtt_log};
 pub use diag::{FlowReader, FlowState, Listing};
 pub use doctor::{Finding, doctor};
 pub use error::{PaceError, StartError};
-pub use flow::Flow;
+pub use flow::{Connection, Flow};
 pub use host::{LinkError, addresses, link_rate};
 pub use htb::HtbPacer;
 pub use limit::Limit;

@@ -16,7 +16,7 @@ use std::os::fd::RawFd;
 use rustix::process::Pid;
 
 use crate::helper::{Place, socket_inode};
-use crate::{Flow, FlowReader, PaceError};
+use crate::{Connection, FlowReader, PaceError};
 
 /// Finds the sockets of flows.
 #[derive(Debug)]
@@ -31,12 +31,16 @@ impl Sockets {
         Ok(Self { reader: FlowReader::new()?, owners: Vec::new() })
     }
 
-    /// Where each flow's socket is.
+    /// Where each connection's socket is.
     ///
     /// Cost: a look into the kernel's table for each flow, and for all flows together one pass over the descriptors of the
     /// processes that owned one lately, and then, if some are still missing, over those of all.
-    pub(crate) fn find(&mut self, flows: &[Flow]) -> Vec<Result<Place, PaceError>> {
-        let states: Vec<_> = flows.iter().map(|flow| self.reader.find(*flow)).collect();
+    pub(crate) fn find(&mut self, wanted: &[Connection]) -> Vec<Result<Place, PaceError>> {
+        let mut look = |connection: &Connection| {
+            let found = self.reader.find(connection.flow)?;
+            Ok(found.filter(|state| connection.may_be(Some(state.cookie))))
+        };
+        let states: Vec<io::Result<_>> = wanted.iter().map(&mut look).collect();
         let mut missing: BTreeSet<u32> =
             states.iter().flatten().flatten().map(|state| state.inode).filter(|inode| *inode > 0).collect();
         let mut found = BTreeMap::new();
@@ -61,21 +65,22 @@ impl Sockets {
                 users.push((*pid, user(*pid)));
             }
         }
-        let socket = |(flow, state): (&Flow, io::Result<Option<crate::FlowState>>)| {
+        let socket = |(connection, state): (&Connection, io::Result<Option<crate::FlowState>>)| {
+            let flow = connection.flow;
             let state = match state {
                 Ok(Some(state)) => state,
-                Ok(None) => return Err(PaceError::NoSuchFlow { flow: *flow }),
+                Ok(None) => return Err(PaceError::NoSuchFlow { flow }),
                 Err(error) => {
                     let mechanism = crate::Mechanism::Socket;
-                    return Err(PaceError::Refused { flow: *flow, mechanism, error });
+                    return Err(PaceError::Refused { flow, mechanism, error });
                 }
             };
-            let nobody = PaceError::NoOwner { flow: *flow, is_any_hidden };
+            let nobody = PaceError::NoOwner { flow, is_any_hidden };
             let (pid, fd) = *found.get(&state.inode).ok_or(nobody)?;
             let user = users.iter().find(|(owner, _)| *owner == pid).map_or(0, |(_, user)| *user);
             Ok(Place { pid, fd, inode: state.inode, cookie: state.cookie, user })
         };
-        flows.iter().zip(states).map(socket).collect()
+        wanted.iter().zip(states).map(socket).collect()
     }
 }
 

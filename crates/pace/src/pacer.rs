@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use anabranch_units::BitRate;
 
 use crate::socket::UNLIMITED;
-use crate::{BpfPacer, Flow, HtbPacer, Limit, Mechanism, PaceError, SocketPacer, StartError};
+use crate::{BpfPacer, Connection, Flow, HtbPacer, Limit, Mechanism, PaceError, SocketPacer, StartError};
 
 /// What a pacer may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,16 @@ pub struct Pacer {
     bpf: Option<BpfPacer>,
     htb: Option<HtbPacer>,
     missing: Vec<StartError>,
-    used: BTreeMap<Flow, (Mechanism, BitRate)>,
+    used: BTreeMap<Flow, Used>,
+}
+
+/// How a flow is held to its rate.
+#[derive(Copy, Clone, Debug)]
+struct Used {
+    mechanism: Mechanism,
+    rate: BitRate,
+    /// Of the socket that alone is.
+    cookie: Option<u64>,
 }
 
 impl Pacer {
@@ -79,12 +88,23 @@ impl Pacer {
     /// `None` is a flow that had no limit and needs none.
     ///
     /// A flow need not be there yet, unless sockets are all there is: so one that has ended gets a limit all the same, and
-    /// keeps its place among [`crate::FLOWS_MAX`] until it is lifted ([`Pacer::retain`]).
+    /// keeps its place among [`crate::FLOWS_MAX`] until it is lifted ([`Pacer::retain`]). A limit for a [`Connection`] whose cookie is
+    /// named is for no other, and takes the place of one that an earlier connection of its addresses had.
     /// Errors: for each flow its own, from the last mechanism that was tried; one that fails leaves the others be.
-    pub fn set(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<Option<Mechanism>, PaceError>> {
+    pub fn set<C: Into<Connection> + Copy>(
+        &mut self,
+        changes: &[(C, Limit)],
+    ) -> Vec<Result<Option<Mechanism>, PaceError>> {
+        let changes: Vec<(Connection, Limit)> =
+            changes.iter().map(|(c, limit)| ((*c).into(), *limit)).collect();
         let mut results: Vec<Option<Result<Option<Mechanism>, PaceError>>> =
             changes.iter().map(|_| None).collect();
-        let held: Vec<_> = changes.iter().map(|(flow, _)| self.mechanism(*flow)).collect();
+        let is_of_another = |(c, limit): &&(Connection, Limit)| *limit != Limit::None && self.is_anothers(*c);
+        let gone: Vec<_> = changes.iter().filter(is_of_another).map(|(c, _)| (c.flow, Limit::None)).collect();
+        if !gone.is_empty() {
+            self.set(&gone);
+        }
+        let held: Vec<_> = changes.iter().map(|(connection, _)| self.held(*connection)).collect();
         for mechanism in [Mechanism::Socket, Mechanism::Bpf, Mechanism::Htb] {
             if !self.has(mechanism) {
                 continue;
@@ -93,6 +113,12 @@ impl Pacer {
             let mine = |i: &usize| match (held[*i], changes[*i].1) {
                 // A rate out of range is that for all of them.
                 _ if matches!(results[*i], Some(Ok(_) | Err(PaceError::Rate { .. }))) => false,
+                // A connection that has gone does not come again.
+                _ if changes[*i].0.cookie.is_some()
+                    && matches!(results[*i], Some(Err(PaceError::NoSuchFlow { .. }))) =>
+                {
+                    false
+                }
                 // What a socket has that nobody can duplicate any more, BPF takes off it.
                 (Some(Mechanism::Socket), Limit::None) if mechanism == Mechanism::Bpf => true,
                 (Some(held), Limit::None) => held == mechanism,
@@ -100,12 +126,14 @@ impl Pacer {
                 (held, Limit::Rate(_)) => held.is_none_or(|held| held <= mechanism),
             };
             let mut indices: Vec<usize> = (0..changes.len()).filter(mine).collect();
-            indices.retain(|i| self.hand_over(changes[*i].0, mechanism));
+            indices.retain(|i| self.hand_over(changes[*i].0.flow, mechanism));
             let wanted: Vec<_> = indices.iter().map(|i| changes[*i]).collect();
             for (i, answer) in indices.into_iter().zip(self.set_by(mechanism, &wanted)) {
-                let (flow, limit) = changes[i];
+                let (Connection { flow, cookie }, limit) = changes[i];
                 match (&answer, limit) {
-                    (Ok(()), Limit::Rate(rate)) => drop(self.used.insert(flow, (mechanism, rate))),
+                    (Ok(()), Limit::Rate(rate)) => {
+                        self.used.insert(flow, Used { mechanism, rate, cookie });
+                    }
                     (Ok(()), Limit::None) => drop(self.used.remove(&flow)),
                     (Err(_), _) => {}
                 }
@@ -116,16 +144,18 @@ impl Pacer {
         results.into_iter().map(|result| result.unwrap_or_else(unused)).collect()
     }
 
-    /// Takes over the limit that a pacer which was killed has left on this flow's socket: it stands, and lifting it brings back
+    /// Takes over the limit that a pacer which was killed has left on this connection's socket: it stands, and lifting it brings back
     /// what the flow had before that, `None` for no limit. Without, what was left is all that this pacer would know of.
     ///
     /// Errors: as [`Pacer::set`].
     pub fn adopt(
         &mut self,
-        flow: Flow,
+        connection: impl Into<Connection>,
         rate: BitRate,
         before: Option<BitRate>,
     ) -> Result<Option<Mechanism>, PaceError> {
+        let connection = connection.into();
+        let flow = connection.flow;
         let before = before.map_or(UNLIMITED, |rate| rate.as_bps() / 8);
         if let Some(socket) = &mut self.socket {
             socket.note_before(Some((flow, before)));
@@ -133,7 +163,7 @@ impl Pacer {
         if let Some(bpf) = &self.bpf {
             bpf.note_before(flow, before);
         }
-        let result = self.set(&[(flow, Limit::Rate(rate))]).pop().unwrap_or(Ok(None));
+        let result = self.set(&[(connection, Limit::Rate(rate))]).pop().unwrap_or(Ok(None));
         if let Some(socket) = &mut self.socket {
             socket.note_before(None);
         }
@@ -145,12 +175,22 @@ impl Pacer {
 
     /// How this flow is held to its rate; `None` if it has no limit of ours.
     pub fn mechanism(&self, flow: Flow) -> Option<Mechanism> {
-        self.used.get(&flow).map(|(mechanism, _)| *mechanism)
+        self.used.get(&flow).map(|used| used.mechanism)
+    }
+
+    /// How this connection is held to its rate.
+    fn held(&self, connection: Connection) -> Option<Mechanism> {
+        self.mechanism(connection.flow).filter(|_| !self.is_anothers(connection))
+    }
+
+    /// Whether the limit that stands is of another connection of these addresses.
+    fn is_anothers(&self, connection: Connection) -> bool {
+        self.used.get(&connection.flow).is_some_and(|used| !connection.may_be(used.cookie))
     }
 
     /// The flows that have limits, which, and by which mechanism.
     pub fn limits(&self) -> impl Iterator<Item = (Flow, BitRate, Mechanism)> {
-        self.used.iter().map(|(flow, (mechanism, rate))| (*flow, *rate, *mechanism))
+        self.used.iter().map(|(flow, used)| (*flow, used.rate, used.mechanism))
     }
 
     /// Lifts the limits of flows for which this says no: those that a listing no longer has, for one.
@@ -168,7 +208,11 @@ impl Pacer {
         }
     }
 
-    fn set_by(&mut self, mechanism: Mechanism, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
+    fn set_by(
+        &mut self,
+        mechanism: Mechanism,
+        changes: &[(Connection, Limit)],
+    ) -> Vec<Result<(), PaceError>> {
         match mechanism {
             _ if changes.is_empty() => None,
             Mechanism::Socket => self.socket.as_mut().map(|pacer| pacer.set(changes)),
@@ -180,21 +224,22 @@ impl Pacer {
 
     /// Has another mechanism that holds a flow, and failed it, let go of it before this one takes over; whether it could.
     fn hand_over(&mut self, flow: Flow, to: Mechanism) -> bool {
-        let Some((from, rate)) = self.used.get(&flow).copied().filter(|(from, _)| *from != to) else {
+        let Some(used) = self.used.get(&flow).copied().filter(|used| used.mechanism != to) else {
             return true;
         };
+        let Used { mechanism: from, rate, cookie } = used;
         match (&mut self.socket, &mut self.bpf) {
             // Both set the same option: the limit stands, and the second must know what the first had found.
             (Some(socket), Some(bpf)) if (from, to) == (Mechanism::Socket, Mechanism::Bpf) => {
                 let before = socket.before(flow).unwrap_or(UNLIMITED);
-                if bpf.take_over(flow, rate, before).is_err() {
+                if bpf.take_over(Connection { flow, cookie }, rate, before).is_err() {
                     return false;
                 }
                 socket.forget(flow);
-                self.used.insert(flow, (to, rate));
+                self.used.insert(flow, Used { mechanism: to, ..used });
             }
             _ => {
-                if self.set_by(from, &[(flow, Limit::None)]).iter().any(Result::is_err) {
+                if self.set_by(from, &[(flow.into(), Limit::None)]).iter().any(Result::is_err) {
                     return false;
                 }
                 self.used.remove(&flow);

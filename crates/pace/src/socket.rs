@@ -21,7 +21,7 @@ use anabranch_units::BitRate;
 
 use crate::helper::{Change, Helper, Place, Task};
 use crate::owner::Sockets;
-use crate::{FLOWS_MAX, Flow, Limit, Mechanism, PaceError, sys};
+use crate::{Connection, FLOWS_MAX, Flow, Limit, Mechanism, PaceError, sys};
 
 /// All ones: the kernel's way to write no limit.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
@@ -87,12 +87,14 @@ impl SocketPacer {
     /// costs a quarter of a second once, and then its user's flows get an error for as long as it does so.
     /// Cost: some ten system calls for each flow that is known, in another process; finding new ones costs one pass over
     /// `/proc` for all of them together.
-    pub fn set(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
-        let (mut results, mut rest) = (Vec::with_capacity(changes.len()), changes);
+    pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
+        let changes: Vec<(Connection, Limit)> =
+            changes.iter().map(|(c, limit)| ((*c).into(), *limit)).collect();
+        let (mut results, mut rest) = (Vec::with_capacity(changes.len()), &changes[..]);
         while !rest.is_empty() {
             // A flow that is named again is set after all that comes before.
             let mut seen = BTreeSet::new();
-            let again = rest.iter().position(|(flow, _)| !seen.insert(*flow));
+            let again = rest.iter().position(|(connection, _)| !seen.insert(connection.flow));
             let (now, later) = rest.split_at(again.unwrap_or(rest.len()));
             results.extend(self.set_each_once(now));
             rest = later;
@@ -101,39 +103,44 @@ impl SocketPacer {
     }
 
     /// The same of flows of which each is named once.
-    fn set_each_once(&mut self, changes: &[(Flow, Limit)]) -> Vec<Result<(), PaceError>> {
+    fn set_each_once(&mut self, changes: &[(Connection, Limit)]) -> Vec<Result<(), PaceError>> {
         let mut results: Vec<Option<Result<(), PaceError>>> = changes
             .iter()
-            .map(|(flow, limit)| match limit.bytes_per_second(RATE_MAX) {
+            .map(|(connection, limit)| match limit.bytes_per_second(RATE_MAX) {
                 Err(error) => Some(Err(error)),
-                Ok(None) if !self.limited.contains_key(flow) => Some(Ok(())),
+                Ok(None) if self.known(*connection).is_none() => Some(Ok(())),
                 Ok(_) => None,
             })
             .collect();
         self.set_where_they_were(changes, &mut results);
         let unknown: Vec<usize> = (0..changes.len()).filter(|i| results[*i].is_none()).collect();
         if !unknown.is_empty() {
-            let flows: Vec<_> = unknown.iter().map(|i| changes[*i].0).collect();
-            let found: Vec<_> = unknown.into_iter().zip(self.sockets.find(&flows)).collect();
+            let wanted: Vec<_> = unknown.iter().map(|i| changes[*i].0).collect();
+            let found: Vec<_> = unknown.into_iter().zip(self.sockets.find(&wanted)).collect();
             self.set_found(changes, found, &mut results);
         }
         results.into_iter().map(|result| result.expect("each flow was known or looked for")).collect()
     }
 
+    /// What is known of the limit that this connection has.
+    fn known(&self, connection: Connection) -> Option<&Limited> {
+        self.limited.get(&connection.flow).filter(|known| connection.may_be(Some(known.place.cookie)))
+    }
+
     /// Sets those whose sockets are where they were; the others stay without a result.
     fn set_where_they_were(
         &mut self,
-        changes: &[(Flow, Limit)],
+        changes: &[(Connection, Limit)],
         results: &mut [Option<Result<(), PaceError>>],
     ) {
         let (mut indices, mut tasks): (Vec<usize>, Vec<Task>) = (Vec::new(), Vec::new());
-        for (i, (flow, limit)) in changes.iter().enumerate() {
-            let Some(limited) = self.limited.get(flow).filter(|_| results[i].is_none()) else { continue };
+        for (i, (connection, limit)) in changes.iter().enumerate() {
+            let Some(limited) = self.known(*connection).filter(|_| results[i].is_none()) else { continue };
             indices.push(i);
             tasks.push((limited.place, Change::Rate(bytes(*limit).unwrap_or(limited.before))));
         }
         for (i, answer) in indices.into_iter().zip(self.helper.carry_out(&tasks)) {
-            let (flow, limit) = changes[i];
+            let (Connection { flow, .. }, limit) = changes[i];
             match answer {
                 Ok(_) => {
                     self.note(flow, limit, None);
@@ -151,14 +158,14 @@ impl SocketPacer {
     /// Sets those whose sockets were looked for.
     fn set_found(
         &mut self,
-        changes: &[(Flow, Limit)],
+        changes: &[(Connection, Limit)],
         found: Vec<(usize, Result<Place, PaceError>)>,
         results: &mut [Option<Result<(), PaceError>>],
     ) {
         let mut room = FLOWS_MAX.saturating_sub(self.limited.len());
         let (mut wanted, mut tasks) = (Vec::new(), Vec::new());
         for (i, place) in found {
-            let (flow, limit) = changes[i];
+            let (Connection { flow, .. }, limit) = changes[i];
             let place = match place {
                 Ok(place) => place,
                 Err(PaceError::NoSuchFlow { .. }) if limit == Limit::None => {
@@ -186,7 +193,7 @@ impl SocketPacer {
             tasks.push((place, bytes(limit).or(before).map_or(Change::ReadRate, Change::Rate)));
         }
         for ((i, place, before), answer) in wanted.into_iter().zip(self.helper.carry_out(&tasks)) {
-            let (flow, limit) = changes[i];
+            let (Connection { flow, .. }, limit) = changes[i];
             results[i] = Some(match answer {
                 Ok(had) => {
                     self.note(flow, limit, Some((place, before.unwrap_or(had))));

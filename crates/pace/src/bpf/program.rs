@@ -1,8 +1,8 @@
 //! The two BPF programs: one that the kernel calls when a connection opens and at each round-trip sample, and one that it
 //! calls for each socket that there is.
 //!
-//! Both do the same for a socket whose tuple is in the map of wanted rates: note what `SO_MAX_PACING_RATE` it had in the map of
-//! earlier rates, and set the wanted one. So one write to a map changes a rate, for sockets that are there as for those
+//! Both do the same for a socket whose tuple is in the map of wanted rates, unless the map says a cookie that is not the socket's:
+//! note what `SO_MAX_PACING_RATE` it had in the map of earlier rates, and set the wanted one. So one write to a map changes a rate, for sockets that are there as for those
 //! that will be.
 //!
 //! Source: the kernel's include/uapi/linux/bpf.h, `struct bpf_sock_ops` and the helpers' notes. Read [`sock_ops`].
@@ -15,10 +15,14 @@ use crate::sys::SO_MAX_PACING_RATE;
 pub(crate) const KEY_BYTES: usize = 40;
 /// Of a rate in a map.
 pub(crate) const RATE_BYTES: usize = 4;
+/// Of what is wanted, in a map: a rate, four bytes of nothing, and the cookie of the socket that it is for; zero is any.
+pub(crate) const WANTED_BYTES: usize = 16;
+const WANTED_COOKIE: i16 = 8;
 
 // Helpers.
 const MAP_LOOKUP_ELEM: i32 = 1;
 const MAP_UPDATE_ELEM: i32 = 2;
+const GET_SOCKET_COOKIE: i32 = 46;
 const SETSOCKOPT: i32 = 49;
 const GETSOCKOPT: i32 = 57;
 const SOCK_OPS_CB_FLAGS_SET: i32 = 59;
@@ -172,7 +176,7 @@ fn copy_words(asm: &mut Assembler, local: i16, remote: i16) {
 /// With the key on the stack, the socket in `R6` and the update's flags in `R8`: gives the socket the wanted rate, if there
 /// is one.
 fn apply(asm: &mut Assembler, maps: Maps, done: Label) {
-    let known = asm.label();
+    let (is_its, known) = (asm.label(), asm.label());
     asm.set_map(1, maps.wanted);
     asm.copy(2, STACK);
     asm.add(2, KEY.into());
@@ -180,6 +184,12 @@ fn apply(asm: &mut Assembler, maps: Maps, done: Label) {
     asm.jump_if_equal(0, 0, done);
     asm.load(Width::Word, 7, 0, 0);
     asm.store(Width::Word, STACK, WANTED, 7);
+    asm.load(Width::Double, 9, 0, WANTED_COOKIE);
+    asm.jump_if_equal(9, 0, is_its);
+    asm.copy(1, 6);
+    asm.call(GET_SOCKET_COOKIE);
+    asm.jump_if_registers_unequal(0, 9, done);
+    asm.place(is_its);
 
     asm.store_value(Width::Word, STACK, CURRENT, 0);
     socket_option(asm, GETSOCKOPT, CURRENT);

@@ -404,6 +404,64 @@ fn connected() -> (TcpStream, TcpStream, Flow) {
     (near, far, flow)
 }
 
+/// A connection with the same addresses as one that was closed, at once: a reset leaves none of them waiting.
+fn connected_again(listener: &TcpListener, local: Option<SocketAddr>) -> (TcpStream, TcpStream, Connection) {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
+    let near = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    sockopt::set_socket_linger(&near, Some(Duration::ZERO)).expect("ours");
+    bind(&near, &local.unwrap_or(([127, 0, 0, 1], 0).into())).expect("a free port");
+    connect(&near, &listener.local_addr().expect("bound")).expect("listening");
+    let (near, (far, _)) = (TcpStream::from(near), listener.accept().expect("connected"));
+    let flow = Flow::new(near.local_addr().expect("connected"), near.peer_addr().expect("connected"));
+    let found = FlowReader::new().and_then(|mut reader| reader.find(flow));
+    (near, far, found.expect("asked").expect("there").connection())
+}
+
+/// A limit that came late fell on the next connection of the same addresses (#18).
+fn limits_are_for_one_connection(options: &PacerOptions, mechanism: Mechanism) {
+    let mut pacer = match Pacer::new(options) {
+        Ok(pacer) => pacer,
+        Err(none) => return none.missing.iter().for_each(skip_without),
+    };
+    let mut set = |connection, limit| pacer.set(&[(connection, limit)]).pop().expect("one");
+    let (slow, fast) = (Limit::Rate(BitRate::mbps(5)), Limit::Rate(BitRate::mbps(7)));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let (near, far, first) = connected_again(&listener, None);
+    let local = near.local_addr().expect("connected");
+    assert_eq!(set(first, slow).expect("it is there"), Some(mechanism));
+    assert_eq!(pacing_limit(&near).expect("ours"), Some(BitRate::mbps(5)));
+    drop((near, far));
+    let (near, _far, second) = connected_again(&listener, Some(local));
+    assert!(second.flow == first.flow && second.cookie != first.cookie);
+    let limit = || pacing_limit(&near).expect("ours");
+    assert_eq!(limit(), None);
+    // Too late; BPF alone cannot tell.
+    let late = set(first, fast);
+    let is_told = matches!(late, Err(PaceError::NoSuchFlow { .. }));
+    assert!(is_told || mechanism == Mechanism::Bpf, "{late:?}");
+    assert_eq!(limit(), None);
+    assert_eq!(set(second, fast).expect("it is there"), Some(mechanism));
+    assert_eq!(limit(), Some(BitRate::mbps(7)));
+    // What the first one had is nothing of the second's, whose limit stands.
+    assert_eq!(set(first, Limit::None).expect("it has none"), None);
+    assert_eq!(limit(), Some(BitRate::mbps(7)));
+    assert_eq!(set(second, Limit::None).expect("it is there"), Some(mechanism));
+    assert_eq!(limit(), None);
+}
+
+#[test]
+fn a_limit_by_socket_is_for_one_connection_and_no_later_one_of_its_addresses() {
+    limits_are_for_one_connection(&PacerOptions { bpf: false, ..PacerOptions::default() }, Mechanism::Socket);
+}
+
+#[test]
+fn a_limit_by_bpf_is_for_one_connection_and_no_later_one_of_its_addresses() {
+    let Some(cgroup) = TestCgroup::make() else { return };
+    let cgroup = Some(cgroup.path().to_owned());
+    let options = PacerOptions { socket: false, cgroup, ..PacerOptions::default() };
+    limits_are_for_one_connection(&options, Mechanism::Bpf);
+}
+
 #[test]
 fn what_a_program_had_set_itself_is_restored() {
     let (near, _far, flow) = connected();
