@@ -2,7 +2,8 @@
 //!
 //! The agent's machine gives [`Order`]s; the [`Host`] writes down and sets. Before a flow gets its first limit, what it had before
 //! is written down, so that whoever finds a killed agent's notes can set it back. A limit that cannot be lifted is tried again
-//! with each [`Order::Keep`]. Leaves out: how a limit is enforced, and the file of notes (drivers). Read [`Enforcement`] first.
+//! with each [`Order::Keep`]. [`lift_left`] lifts what a killed agent has left, by its notes. Leaves out: how a limit is enforced, and
+//! the file of notes (drivers). Read [`Enforcement`] first.
 
 use crate::book::Socket;
 use crate::control::FlowKey;
@@ -24,6 +25,17 @@ pub enum Order {
     LiftOld,
     /// All limits are lifted.
     LiftAll,
+}
+
+/// A limit that is to be set on one connection.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its addresses and ports.
+    pub flow: FlowKey,
+    /// What tells it from all others of this boot: others may have the same addresses before it and after it.
+    pub cookie: u64,
+    /// How fast it may be; `None` lifts its limit.
+    pub rate: Option<BitRate>,
 }
 
 /// What became of one flow's limit.
@@ -80,11 +92,61 @@ pub trait Host {
     /// Errors: why that is not possible, in one line.
     fn note(&mut self, limited: &[Limited]) -> Result<(), String>;
     /// Sets and lifts limits; one outcome for each, in order.
-    fn set(&mut self, limits: &[(FlowKey, Option<BitRate>)]) -> Vec<Outcome>;
+    fn set(&mut self, changes: &[Change]) -> Vec<Outcome>;
     /// Limits were lifted: of all that was written down, only this counts still.
     fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>);
     /// Says what went wrong.
     fn warn(&mut self, trouble: &Trouble);
+}
+
+/// The machine on which a killed agent has left limits.
+pub trait Remains {
+    /// Why connections cannot be looked up.
+    type Error;
+    /// The connection that has these addresses, with the limit that it has.
+    ///
+    /// Errors: it cannot be told.
+    fn find(&mut self, flow: FlowKey) -> Result<Option<Socket>, Self::Error>;
+    /// Gives a connection, which has this limit, back what it had before.
+    fn restore(&mut self, limited: &Limited, limit: BitRate) -> Outcome;
+}
+
+/// What became of limits that were left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lifted {
+    /// How many are lifted.
+    pub lifted: usize,
+    /// Those that are not, each with why, in one line.
+    pub stuck: Vec<(Limited, String)>,
+}
+
+/// Lifts what a killed agent has left, by its notes in their order, on connections that are still there.
+///
+/// Errors: connections cannot be looked up; some limits may be lifted by then, and all notes are to be kept.
+pub fn lift_left<R: Remains>(
+    left: impl IntoIterator<Item = Limited>,
+    host: &mut R,
+) -> Result<Lifted, R::Error> {
+    let mut outcome = Lifted::default();
+    // The first note of a connection says what it had before any limit of ours.
+    let mut seen = BTreeSet::new();
+    for limited in left {
+        let flow = FlowKey { local: limited.local, remote: limited.remote };
+        let found = host.find(flow)?.filter(|found| found.cookie == limited.cookie);
+        let Some(limit) = found.and_then(|found| found.limit).filter(|_| seen.insert(limited.cookie)) else {
+            continue;
+        };
+        if limited.before() == Some(limit) {
+            continue;
+        }
+        match host.restore(&limited, limit) {
+            Outcome::Done => outcome.lifted += 1,
+            // It has ended meanwhile.
+            Outcome::Gone => {}
+            Outcome::Failed(error) => outcome.stuck.push((limited, error)),
+        }
+    }
+    Ok(outcome)
 }
 
 /// A host's limits.
@@ -166,9 +228,14 @@ impl<H: Host> Enforcement<H> {
                 }
             }
         }
-        let changes: Vec<_> = limits.iter().map(|(flow, (rate, _))| (*flow, *rate)).collect();
+        let change = |(flow, (rate, socket)): (&FlowKey, &(Option<BitRate>, Socket))| Change {
+            flow: *flow,
+            cookie: socket.cookie,
+            rate: *rate,
+        };
+        let changes: Vec<Change> = limits.iter().map(change).collect();
         let outcomes = self.host.set(&changes);
-        for ((flow, rate), outcome) in changes.into_iter().zip(outcomes) {
+        for (Change { flow, rate, .. }, outcome) in changes.into_iter().zip(outcomes) {
             match (outcome, rate) {
                 (Outcome::Done, Some(_)) => {
                     self.fresh.insert(flow);
@@ -202,13 +269,17 @@ impl<H: Host> Enforcement<H> {
 
     /// Lifts the limits of the flows for which this says yes.
     fn lift(&mut self, is_lifted: impl Fn(&FlowKey) -> bool) {
-        let lifts: Vec<_> =
-            self.limited.keys().filter(|flow| is_lifted(flow)).map(|flow| (*flow, None)).collect();
+        let lift = |(flow, limited): (&FlowKey, &Limited)| Change {
+            flow: *flow,
+            cookie: limited.cookie,
+            rate: None,
+        };
+        let lifts: Vec<Change> = self.limited.iter().filter(|(flow, _)| is_lifted(flow)).map(lift).collect();
         if lifts.is_empty() {
             return;
         }
         let outcomes = self.host.set(&lifts);
-        for ((flow, _), outcome) in lifts.into_iter().zip(outcomes) {
+        for (Change { flow, .. }, outcome) in lifts.into_iter().zip(outcomes) {
             match outcome {
                 Outcome::Done | Outcome::Gone => {
                     self.limited.remove(&flow);
@@ -239,17 +310,17 @@ mod tests {
             self.noted += limited.len();
             Ok(())
         }
-        fn set(&mut self, limits: &[(FlowKey, Option<BitRate>)]) -> Vec<Outcome> {
+        fn set(&mut self, changes: &[Change]) -> Vec<Outcome> {
             if self.is_refusing {
-                return vec![Outcome::Failed("refused".into()); limits.len()];
+                return vec![Outcome::Failed("refused".into()); changes.len()];
             }
-            for (flow, rate) in limits {
+            for Change { flow, rate, .. } in changes {
                 match rate {
                     Some(rate) => self.limits.insert(*flow, *rate),
                     None => self.limits.remove(flow),
                 };
             }
-            vec![Outcome::Done; limits.len()]
+            vec![Outcome::Done; changes.len()]
         }
         fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>) {
             self.noted = limited.len();
@@ -276,6 +347,53 @@ mod tests {
         assert_eq!(limits.host().limits, BTreeMap::from([(flow(2), BitRate::mbps(6))]));
         limits.carry_out(Order::Keep(BTreeSet::new()));
         assert_eq!((limits.host().noted, limits.host().limits.len()), (0, 0));
+    }
+
+    /// Connections as a killed agent has left them, with the flows whose limits cannot be lifted.
+    struct Machine(BTreeMap<FlowKey, Socket>, BTreeSet<FlowKey>);
+
+    impl Remains for Machine {
+        type Error = std::convert::Infallible;
+        fn find(&mut self, flow: FlowKey) -> Result<Option<Socket>, Self::Error> {
+            Ok(self.0.get(&flow).copied())
+        }
+        fn restore(&mut self, limited: &Limited, limit: BitRate) -> Outcome {
+            let flow = FlowKey { local: limited.local, remote: limited.remote };
+            let socket = self.0.get_mut(&flow).expect("it was found");
+            assert_eq!(socket.limit, Some(limit));
+            if self.1.contains(&flow) {
+                return Outcome::Failed("held".into());
+            }
+            socket.limit = limited.before();
+            Outcome::Done
+        }
+    }
+
+    #[test]
+    fn what_was_left_is_lifted_once_by_its_first_note_where_its_connection_is_still_there() {
+        let mbps = |mbps| Some(BitRate::mbps(mbps));
+        let note = |port: u16, cookie, before: Option<BitRate>| {
+            let FlowKey { local, remote } = flow(port);
+            Limited { local, remote, cookie, before_bps: before.map(BitRate::as_bps) }
+        };
+        let sockets = [(1, 1, mbps(5)), (2, 9, mbps(5)), (3, 3, mbps(5)), (4, 4, mbps(5)), (5, 5, mbps(5))];
+        let sockets = sockets.map(|(port, cookie, limit)| (flow(port), Socket { cookie, limit }));
+        let mut machine = Machine(BTreeMap::from(sockets), BTreeSet::from([flow(4)]));
+        let notes = [
+            // Noted again with a limit of ours as that of before.
+            note(1, 1, mbps(40)),
+            note(1, 1, mbps(7)),
+            // Another connection's by now; its own; one that cannot be lifted; gone.
+            note(2, 2, None),
+            note(3, 3, mbps(5)),
+            note(4, 4, None),
+            note(6, 6, None),
+            note(5, 5, None),
+        ];
+        let Ok(lifted) = lift_left(notes, &mut machine);
+        assert_eq!((lifted.lifted, lifted.stuck), (2, vec![(note(4, 4, None), "held".to_owned())]));
+        let limits: Vec<_> = machine.0.values().map(|socket| socket.limit).collect();
+        assert_eq!(limits, [mbps(40), mbps(5), mbps(5), mbps(5), None]);
     }
 
     /// A raise that could not be set left the low limit, and the coordinator took the flow for slow, for ever (#18).

@@ -1,9 +1,11 @@
 //! A host: its kernel's flows, the programs that make them, and its agent with what outlives it.
 
 use anabranch_shuffle_proto::agent::{Agent, AgentConfig};
-use anabranch_shuffle_proto::book::Seen;
+use anabranch_shuffle_proto::book::{Seen, Socket};
 use anabranch_shuffle_proto::control::FlowKey;
-use anabranch_shuffle_proto::enforcement::{Enforcement, Host as Machine, Outcome, Trouble};
+use anabranch_shuffle_proto::enforcement::{
+    Change, Enforcement, Host as Machine, Outcome, Remains, Trouble, lift_left,
+};
 use anabranch_shuffle_proto::state::Limited;
 use anabranch_units::{BitRate, Duration, Instant, RandomStream};
 use std::cell::RefCell;
@@ -70,14 +72,7 @@ impl Kernel {
 
     /// As a guard or the next agent does: lifts all that is written down.
     pub fn lift_left(&mut self) {
-        let mut is_lifted = BTreeMap::new();
-        for limited in std::mem::take(&mut self.notes) {
-            let key = FlowKey { local: limited.local, remote: limited.remote };
-            let flow = self.flows.get_mut(&key).filter(|flow| flow.cookie == limited.cookie);
-            if let Some(flow) = flow.filter(|_| is_lifted.insert(limited.cookie, ()).is_none()) {
-                flow.limit = limited.before();
-            }
-        }
+        let Ok(_) = lift_left(std::mem::take(&mut self.notes), self);
     }
 
     /// Whether the next limit cannot be set.
@@ -87,6 +82,20 @@ impl Kernel {
             self.refused_at = Some(self.now);
         }
         is_refused
+    }
+}
+
+impl Remains for Kernel {
+    type Error = std::convert::Infallible;
+
+    fn find(&mut self, flow: FlowKey) -> Result<Option<Socket>, Self::Error> {
+        Ok(self.flows.get(&flow).map(|flow| Socket { cookie: flow.cookie, limit: flow.limit }))
+    }
+
+    fn restore(&mut self, limited: &Limited, _: BitRate) -> Outcome {
+        let key = FlowKey { local: limited.local, remote: limited.remote };
+        self.flows.get_mut(&key).expect("it was found").limit = limited.before();
+        Outcome::Done
     }
 }
 
@@ -104,25 +113,20 @@ impl Machine for Hand {
         Ok(())
     }
 
-    fn set(&mut self, limits: &[(FlowKey, Option<BitRate>)]) -> Vec<Outcome> {
+    fn set(&mut self, changes: &[Change]) -> Vec<Outcome> {
         let kernel = &mut *self.0.borrow_mut();
-        let set = |(key, rate): &(FlowKey, Option<BitRate>)| {
-            let noted =
-                kernel.notes.iter().rfind(|note| (note.local, note.remote) == (key.local, key.remote));
-            let cookie = kernel.flows.get(key).map(|flow| flow.cookie);
-            // Leaves out: `pace` finds a connection by its addresses, so that a limit may still come to the next one of the same
-            // addresses, which the next look lifts.
-            if cookie.is_none() || noted.is_some_and(|note| Some(note.cookie) != cookie) {
+        let set = |Change { flow, cookie, rate }: &Change| {
+            if kernel.flows.get(flow).is_none_or(|flow| flow.cookie != *cookie) {
                 return Outcome::Gone;
             }
             if kernel.refuses() {
                 return Outcome::Failed("refused".to_owned());
             }
-            let flow = kernel.flows.get_mut(key).expect("it is there");
+            let flow = kernel.flows.get_mut(flow).expect("it is there");
             flow.limit = rate.or(flow.own);
             Outcome::Done
         };
-        limits.iter().map(set).collect()
+        changes.iter().map(set).collect()
     }
 
     fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>) {

@@ -7,13 +7,16 @@
 
 use super::{AgentError, flow};
 use anabranch_net::private;
-use anabranch_pace::{Flow, FlowReader, Limit, PaceError, Pacer};
+use anabranch_pace::{Connection, FlowReader, Limit, Mechanism, PaceError, Pacer};
+use anabranch_shuffle_proto::book::Socket;
 use anabranch_shuffle_proto::control::FlowKey;
-use anabranch_shuffle_proto::enforcement::{Enforcement, Host, Order, Outcome, Trouble};
+use anabranch_shuffle_proto::enforcement::{
+    Change, Enforcement, Host, Order, Outcome, Remains, Trouble, lift_left,
+};
 use anabranch_shuffle_proto::state::{self, Limited, Line};
 use anabranch_units::BitRate;
 use rustix::fs::{FlockOperation, flock};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -121,33 +124,44 @@ impl Left {
     ///
     /// Errors: the system's.
     pub(super) fn lift(self, state: &mut State, pacer: &mut Pacer) -> Result<usize, AgentError> {
-        let mut reader = FlowReader::new()?;
-        let mut lifted = 0;
-        // The first line of a connection says what it had before any limit of ours.
-        let mut seen = BTreeSet::new();
-        for limited in self.0 {
-            let flow = Flow::new(limited.local, limited.remote);
-            let Some(found) = reader.find(flow)?.filter(|found| found.cookie() == limited.cookie) else {
-                continue;
-            };
-            let Some(rate) = found.pacing_limit.filter(|_| seen.insert(limited.cookie)) else { continue };
-            let before = limited.before();
-            if before == Some(rate) {
-                continue;
-            }
-            let result = pacer.adopt(flow, rate.max(Limit::RATE_MIN), before);
-            match result.map(|_| pacer.set(&[(flow, Limit::None)]).pop()) {
-                // It has ended meanwhile.
-                Ok(Some(Err(PaceError::NoSuchFlow { .. }))) | Err(PaceError::NoSuchFlow { .. }) => {}
-                Ok(Some(Err(error))) | Err(error) => {
-                    tracing::warn!("a limit was left behind: {error}");
-                    state.stuck.push(limited);
-                }
-                Ok(_) => lifted += 1,
-            }
+        let lifted = lift_left(self.0, &mut Kept { reader: FlowReader::new()?, pacer })?;
+        for (limited, error) in lifted.stuck {
+            tracing::warn!("a limit was left behind: {error}");
+            state.stuck.push(limited);
         }
         state.keep_only([])?;
-        Ok(lifted)
+        Ok(lifted.lifted)
+    }
+}
+
+/// Connections with limits that the kernel has kept.
+struct Kept<'a> {
+    reader: FlowReader,
+    pacer: &'a mut Pacer,
+}
+
+impl Remains for Kept<'_> {
+    type Error = std::io::Error;
+
+    fn find(&mut self, key: FlowKey) -> std::io::Result<Option<Socket>> {
+        let found = self.reader.find(flow(key))?;
+        Ok(found.map(|found| Socket { cookie: found.cookie(), limit: found.pacing_limit }))
+    }
+
+    fn restore(&mut self, limited: &Limited, limit: BitRate) -> Outcome {
+        let Limited { local, remote, cookie, .. } = *limited;
+        let connection = Connection { flow: flow(FlowKey { local, remote }), cookie: Some(cookie) };
+        let adopted = self.pacer.adopt(connection, limit.max(Limit::RATE_MIN), limited.before());
+        let lift = |_| self.pacer.set(&[(connection, Limit::None)]).pop().unwrap_or(Ok(None));
+        outcome(adopted.and_then(lift))
+    }
+}
+
+fn outcome(result: Result<Option<Mechanism>, PaceError>) -> Outcome {
+    match result {
+        Ok(_) => Outcome::Done,
+        Err(PaceError::NoSuchFlow { .. }) => Outcome::Gone,
+        Err(error) => Outcome::Failed(error.to_string()),
     }
 }
 
@@ -240,15 +254,13 @@ impl Host for Kernel {
         self.state.add(limited).map_err(|error| error.to_string())
     }
 
-    fn set(&mut self, limits: &[(FlowKey, Option<BitRate>)]) -> Vec<Outcome> {
-        let limit =
-            |rate: Option<BitRate>| rate.map_or(Limit::None, |rate| Limit::Rate(rate.max(Limit::RATE_MIN)));
-        let changes: Vec<_> = limits.iter().map(|(key, rate)| (flow(*key), limit(*rate))).collect();
-        let outcome = |result| match result {
-            Ok(_) => Outcome::Done,
-            Err(PaceError::NoSuchFlow { .. }) => Outcome::Gone,
-            Err(error) => Outcome::Failed(PaceError::to_string(&error)),
+    fn set(&mut self, changes: &[Change]) -> Vec<Outcome> {
+        let change = |Change { flow: key, cookie, rate }: &Change| {
+            let connection = Connection { flow: flow(*key), cookie: Some(*cookie) };
+            let limit = rate.map_or(Limit::None, |rate| Limit::Rate(rate.max(Limit::RATE_MIN)));
+            (connection, limit)
         };
+        let changes: Vec<_> = changes.iter().map(change).collect();
         self.pacer.set(&changes).into_iter().map(outcome).collect()
     }
 

@@ -4,6 +4,7 @@ use super::*;
 use anabranch_pace::{PacerOptions, pacing_limit};
 use anabranch_shuffle_proto::book::Socket;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, SendAncillaryBuffer, SendAncillaryMessage};
+use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
