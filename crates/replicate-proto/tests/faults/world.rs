@@ -1,684 +1,530 @@
-//! The world of a schedule: a controller, four sites, and what passes between them.
+//! The world of a schedule: a controller, four sites, what is asked of them, and what goes wrong.
 
-use anabranch_graph::{LinkProperties, Topology};
-use anabranch_pieces::name::normal;
-use anabranch_pieces::{ByteRange, FileHash, RangeSet};
-use anabranch_replicate_proto::control::{
-    Command, FailureKind, Finish, HopSettings, Priority, Report, Run, SiteProgram, TransferId,
-};
-use anabranch_replicate_proto::coordinator::{
-    Coordinator, CoordinatorConfig, CorruptPolicy, DefaultPlanner, Destination, JointConfig, SchemeChoice,
-    TransferRequest, TransferSnapshot, Verdict,
-};
-use anabranch_replicate_proto::daemon::{Daemon, Done, Job};
-use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed, SiteId};
+use super::controller::{Answer, Ask, Controller, Store};
+use super::faults::{Ended, Schedule, some_of};
+use super::network::{Conn, Greeted, Side, draw_rate};
+use super::requests::{draw_requests, draw_topology};
+use super::runner::Source;
+use super::site::{Host, source};
+use anabranch_graph::Topology;
+use anabranch_replicate_proto::control::{Run, TransferId};
+use anabranch_replicate_proto::coordinator::{CoordinatorConfig, JointConfig, TransferRequest};
+use anabranch_replicate_proto::daemon::Job;
+use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 
-const TICK: Duration = Duration::from_ms(10);
 /// How long faults come, and how long everything has to end afterwards.
-const CHAOS: Duration = Duration::from_secs(20);
-const HEALING: Duration = Duration::from_secs(50);
+const CHAOS: Duration = Duration::from_secs(30);
+const HEALED_MAX: Duration = Duration::from_secs(400);
 /// How long sites have to be told that transfers are over.
-const SWEEP: Duration = Duration::from_secs(5);
-/// What a destination gets in a tick in which data moves.
-const STEP: u64 = 8_000;
-/// What the source has read and sent, and no destination has written.
-const ON_THE_WAY: u64 = 10 * STEP;
-/// After so long without a word a site counts as gone.
-const GRACE: Duration = Duration::from_secs(3);
-const PROGRESS_TICKS: u64 = 50;
+const SWEEP: Duration = Duration::from_secs(120);
+/// How long an absent site is waited for: longer than any is away.
+const SITE_WAIT: Duration = Duration::from_secs(120);
+/// The number of the controller, behind those of the sites.
+pub const CONTROLLER: usize = 4;
+/// Where all is well, a disk takes so many milliseconds at most.
+const DISK_MS: u64 = 3;
 
-/// A stretch of a file, and whose content it has.
-type Piece = (ByteRange, u8);
-
-/// What survives a site's crash.
-#[derive(Clone, Debug, Default)]
-struct Disk {
-    /// Files that arrive, each with its number: what is opened anew is another one.
-    partial: BTreeMap<String, (u64, Vec<Piece>)>,
-    finished: BTreeMap<String, (u8, u64)>,
+/// What may go wrong.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A site's process dies.
+    Crash,
+    /// A site's machine loses its power.
+    Power,
+    ControllerCrash,
+    /// A process stands still for a while, and finds all that came meanwhile.
+    Frozen,
+    /// Nothing passes between two machines for a while.
+    Cut,
+    /// A connection for data is lost.
+    Reset,
+    /// A site's connections to the controller are lost.
+    ControlReset,
+    /// Requests and answers are lost, now and then.
+    Lost,
+    FullDisk,
+    /// The controller cannot save what changed.
+    FullStore,
+    SlowDisk,
+    /// A bit flips in a file that arrives and that nobody has open.
+    Flip,
+    /// A relay's memory spoils symbols.
+    Spoil,
+    /// A process's clock runs ahead at once.
+    Jump,
+    /// The controller's clock begins anew.
+    Renewal,
 }
 
-/// An attempt that is installed.
-#[derive(Clone, Debug)]
-struct Running {
-    program: SiteProgram,
-    /// Which partial file its data goes to.
-    file: Option<u64>,
-    verified: u64,
-    is_ready: bool,
-    is_source_done: bool,
-    is_sink_done: bool,
-    is_broken: bool,
+impl Fault {
+    const ALL: [Self; 15] = [
+        Self::Crash,
+        Self::Power,
+        Self::ControllerCrash,
+        Self::Frozen,
+        Self::Cut,
+        Self::Reset,
+        Self::ControlReset,
+        Self::Lost,
+        Self::FullDisk,
+        Self::FullStore,
+        Self::SlowDisk,
+        Self::Flip,
+        Self::Spoil,
+        Self::Jump,
+        Self::Renewal,
+    ];
 }
 
-struct Site {
-    disk: Disk,
-    /// Of the process; none while it is down.
-    session: Option<u64>,
-    daemon: Daemon,
-    runs: BTreeMap<Run, Running>,
+/// What happens at some time.
+#[derive(Debug)]
+pub enum What {
+    Fault(Fault),
+    Heal,
+    Start(usize),
+    Thaw(usize, u64),
+    Mend(usize, usize),
+    DiskFast(usize),
+    Submit(usize),
+    Cancel(usize),
+    // Of the conversation with the controller.
+    Ask { site: usize, session: u64, ask: u64, what: Ask },
+    Answer { site: usize, session: u64, ask: u64, answer: Answer },
+    AskAgain { site: usize, session: u64, lane: usize, ask: u64 },
+    PollOver { site: usize, ask: u64 },
+    // Of a site.
+    Job { site: usize, session: u64, job: Box<Job> },
+    Progress { site: usize, session: u64 },
+    Written { site: usize, session: u64, run: Run },
+    Errand { site: usize, session: u64, run: Run },
+    // Of a connection.
+    Greet(u64, u32, Instant),
+    Greeted(u64, u32, Greeted),
+    GreetAgain(u64),
+    Answerless(u64, u32),
+    Unconnected(u64),
+    Frame(u64),
+    Acked(u64),
+    Taken(u64),
+    Closed(u64, Side),
+    Beat(u64),
+    Confirm(u64),
+    Confirmed(u64),
 }
 
-enum Event {
-    Command { site: usize, session: u64, epoch: u64, command: Command },
-    Report { site: usize, session: u64, report: Report },
-    Register { site: usize, session: u64 },
-    Missed { site: usize, session: u64 },
-    Done { site: usize, session: u64, job: Job },
-    Submit { number: usize },
-    Crash { who: usize },
-    Start { who: usize },
-}
-
-/// What one schedule is made of.
 pub struct World {
-    seed: u64,
-    random: RandomStream,
-    now: Instant,
-    sequence: u64,
-    events: BTreeMap<(Instant, u64), Event>,
-    /// When the last message of each direction arrives: none overtakes another.
-    last: BTreeMap<(usize, bool), Instant>,
-    topology: Topology,
-    config: CoordinatorConfig,
-    coordinator: Option<Coordinator<DefaultPlanner>>,
-    epoch: u64,
-    /// Durable at the controller.
-    snapshots: BTreeMap<TransferId, TransferSnapshot>,
-    next_transfer: TransferId,
-    registered: Vec<Option<u64>>,
-    sites: Vec<Site>,
-    requests: Vec<TransferRequest>,
-    lengths: Vec<u64>,
-    ids: BTreeMap<TransferId, usize>,
-    files: u64,
-    /// Nothing breaks.
-    is_calm: bool,
-    log: u64,
-}
-
-const CONTROLLER: usize = 4;
-
-fn hash(content: u8) -> FileHash {
-    FileHash([content; 32])
+    pub schedule: Schedule<What>,
+    pub random: RandomStream,
+    pub topology: Topology,
+    pub config: CoordinatorConfig,
+    pub controller: Option<Controller>,
+    pub store: Store,
+    /// The controller's machine is off, or its process stands still; what that one finds.
+    frozen: Option<u64>,
+    held: Vec<What>,
+    freezings: u64,
+    pub hosts: Vec<Host>,
+    pub memory_max: u64,
+    pub conns: BTreeMap<u64, Conn>,
+    pub conns_so_far: u64,
+    /// When each link is free again, and how fast all are.
+    pub links: BTreeMap<LinkId, Instant>,
+    pub rate: BitRate,
+    /// Between whom nothing passes.
+    pub cuts: BTreeSet<(usize, usize)>,
+    pub asks: u64,
+    pub lost_ppm: u32,
+    pub requests: Vec<TransferRequest>,
+    pub sources: BTreeMap<String, Source>,
+    pub ids: BTreeMap<TransferId, usize>,
+    pub cancelled: BTreeSet<usize>,
+    /// Sites that have spoiled something, transfers of which something was spoiled, and sites whose disk was full.
+    pub spoilers: BTreeSet<usize>,
+    pub spoiled: BTreeSet<TransferId>,
+    pub filled: BTreeSet<usize>,
+    healed_at: Option<Instant>,
 }
 
 impl World {
     pub fn new(seed: u64) -> Self {
         let mut random = Seed::new(seed).stream("faults", 0);
-        let mut topology = Topology::new("five");
-        for name in ["s", "r", "d", "e"] {
-            topology.add_site(name, None).expect("names differ");
-        }
-        for (a, b) in [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)] {
-            let properties = LinkProperties::new(BitRate::mbps(100), Duration::from_ms(1));
-            topology.add_cable(SiteId(a), SiteId(b), properties).expect("a good cable");
-        }
+        let topology = draw_topology(&mut random);
         let joint = (random.below(2) == 0).then(JointConfig::default);
-        let config = CoordinatorConfig { joint, ..CoordinatorConfig::default() };
-        let count = 1 + random.below(4) as usize;
-        let (mut requests, mut lengths) = (Vec::new(), Vec::new());
-        for number in 0..count {
-            let path = ["a", "./a", "b", "c"][random.below(4) as usize];
-            let to: &[u16] = [&[2][..], &[3], &[2, 3]][random.below(3) as usize];
-            requests.push(TransferRequest {
-                source: SiteId(0),
-                source_path: format!("from-{number}"),
-                destinations: to
-                    .iter()
-                    .map(|d| Destination { site: SiteId(*d), path: path.into() })
-                    .collect(),
-                avoid_sites: vec![],
-                avoid_links: vec![],
-                scheme: SchemeChoice::Auto,
-                hop: HopSettings { stripes: 1, congestion_control: None, priority: Priority::Bulk },
-                hop_overrides: vec![],
-                bandwidth_limit: None,
-                symbol_bytes: 16_384,
-                buffer_packets: 4,
-                on_corrupt: CorruptPolicy::Repair,
-                fill: false,
-                submitter: Default::default(),
-                replace: random.below(3) == 0,
-            });
-            lengths.push([1, 1_000, 300_001, 3 << 20][random.below(4) as usize]);
-        }
-        let site = || Site {
-            disk: Disk::default(),
-            session: None,
-            daemon: Daemon::new("/srv", 1 << 30),
-            runs: BTreeMap::new(),
-        };
+        let requests = draw_requests(&mut random, &topology);
+        let lengths = [0, 1, 1_000, 30_001, 200_000, 400_000];
+        let sources = requests.iter().enumerate().map(|(number, request)| {
+            let length = lengths[random.below(lengths.len() as u64) as usize];
+            (request.source_path.clone(), source(number, length))
+        });
+        let sources = sources.collect();
+        let host = || Host { disk_ms: DISK_MS, ..Host::default() };
         let mut new = Self {
-            seed,
-            random,
-            now: Instant::ZERO,
-            sequence: 0,
-            events: BTreeMap::new(),
-            last: BTreeMap::new(),
+            schedule: Schedule::new(),
             topology,
-            config,
-            coordinator: None,
-            epoch: 0,
-            snapshots: BTreeMap::new(),
-            next_transfer: TransferId(1),
-            registered: vec![None; 4],
-            sites: (0..4).map(|_| site()).collect(),
+            config: CoordinatorConfig { joint, site_wait: SITE_WAIT, ..CoordinatorConfig::default() },
+            controller: None,
+            store: Store::default(),
+            frozen: None,
+            held: Vec::new(),
+            freezings: 0,
+            hosts: (0..CONTROLLER).map(|_| host()).collect(),
+            memory_max: if random.below(3) == 0 { 24 << 20 } else { 1 << 30 },
+            conns: BTreeMap::new(),
+            conns_so_far: 0,
+            links: BTreeMap::new(),
+            rate: draw_rate(&mut random),
+            cuts: BTreeSet::new(),
+            asks: 0,
+            lost_ppm: 0,
             requests,
-            lengths,
+            sources,
             ids: BTreeMap::new(),
-            files: 0,
-            is_calm: true,
-            log: 0xcbf2_9ce4_8422_2325,
+            cancelled: BTreeSet::new(),
+            spoilers: BTreeSet::new(),
+            spoiled: BTreeSet::new(),
+            filled: BTreeSet::new(),
+            healed_at: None,
+            random,
         };
-        new.draw_faults();
+        new.plan();
         new
     }
 
-    /// Which faults there are, and how many, is drawn for each schedule.
-    fn draw_faults(&mut self) {
-        for who in [CONTROLLER, 0, 1, 2, 3] {
-            self.push(Duration::ZERO, Event::Start { who });
-        }
+    /// Plans what is asked for, and what goes wrong: which kinds of faults there are, and how many, is drawn for each schedule.
+    fn plan(&mut self) {
+        (0..=CONTROLLER).for_each(|who| self.schedule.after(Duration::ZERO, What::Start(who)));
         for number in 0..self.requests.len() {
-            let after = self.draw_ms(4_000);
-            self.push(after, Event::Submit { number });
+            let late = if self.random.below(3) == 0 { 15_000 } else { 4_000 };
+            let at = self.draw_ms(late);
+            self.schedule.after(at, What::Submit(number));
+            if self.random.below(8) == 0 {
+                let after = self.draw_ms(10_000);
+                self.schedule.after(at + after, What::Cancel(number));
+            }
         }
-        let kinds: Vec<usize> = (0..5).filter(|_| self.random.below(2) == 0).collect();
-        if kinds.is_empty() {
-            return;
+        let kinds = some_of(&mut self.random, Fault::ALL);
+        self.schedule.say(format!("{} transfers at {}, {kinds:?}", self.requests.len(), self.rate));
+        for kind in kinds {
+            for _ in 0..self.random.below(4) {
+                let at = match kind {
+                    Fault::Lost | Fault::Spoil => self.draw_ms(2_000),
+                    _ => self.draw_ms(CHAOS.as_us() / 1_000),
+                };
+                self.schedule.after(at, What::Fault(kind));
+            }
         }
-        for _ in 0..self.random.below(12) {
-            let who = kinds[self.random.below(kinds.len() as u64) as usize];
-            let at = self.draw_ms(CHAOS.as_us() / 1_000);
-            let most = if self.random.below(3) == 0 { 8_000 } else { 400 };
-            let back = at + self.draw_ms(most);
-            self.is_calm = false;
-            self.push(at, Event::Crash { who });
-            self.push(back.min(CHAOS), Event::Start { who });
-        }
+        self.schedule.after(CHAOS, What::Heal);
     }
 
     fn draw_ms(&mut self, below: u64) -> Duration {
         Duration::from_ms(self.random.below(below))
     }
 
-    fn push(&mut self, after: Duration, event: Event) {
-        self.sequence += 1;
-        self.events.insert((self.now + after, self.sequence), event);
+    fn draw_site(&mut self) -> usize {
+        self.random.below(CONTROLLER as u64) as usize
     }
 
-    /// Sends something so that it overtakes nothing of its direction.
-    fn send(&mut self, direction: (usize, bool), event: Event) {
-        let delay = self.draw_ms(40);
-        let last = self.last.get(&direction).copied().unwrap_or(Instant::ZERO);
-        let at = last.max(self.now + delay);
-        self.last.insert(direction, at);
-        self.push(at.saturating_since(self.now), event);
+    /// How long something takes from one machine to another.
+    pub fn delay(&mut self) -> Duration {
+        self.draw_ms(40)
     }
 
-    fn note(&mut self, text: &str) {
-        for byte in text.bytes().chain(self.now.saturating_since(Instant::ZERO).as_ps().to_le_bytes()) {
-            self.log = (self.log ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    /// Whether something passes between two machines.
+    pub fn is_reached(&self, a: usize, b: usize) -> bool {
+        let is_dark = |who: usize| self.hosts.get(who).is_some_and(|host| host.is_dark);
+        !is_dark(a) && !is_dark(b) && !self.cuts.contains(&(a.min(b), a.max(b)))
+    }
+
+    pub fn is_frozen(&self, who: usize) -> bool {
+        self.freezing(who).is_some()
+    }
+
+    fn freezing(&self, who: usize) -> Option<u64> {
+        match self.hosts.get(who) {
+            Some(host) => host.process.as_ref().and_then(|process| process.frozen),
+            None => self.frozen,
         }
-        if crate::faults::is_shown() {
-            println!("{:>8} ms  {text}", self.now.saturating_since(Instant::ZERO).as_us() / 1_000);
-        }
     }
 
-    /// Runs it to its end: the log's hash, and how much time passed.
-    pub fn run(mut self) -> (u64, f64) {
-        let end = Instant::ZERO + CHAOS + HEALING + SWEEP;
-        let mut ticks = 0;
+    /// Runs it to its end.
+    pub fn run(mut self) -> Ended {
         let mut over_at = None;
-        while self.now < end {
-            while let Some(entry) = self.events.first_entry().filter(|e| e.key().0 <= self.now) {
-                let event = entry.remove();
-                self.handle(event);
+        loop {
+            if let Some(what) = self.schedule.step(self.due()) {
+                self.handle(what);
             }
-            self.move_data(ticks);
             self.keep_time();
             self.check();
-            let is_late = self.is_calm && self.now >= Instant::ZERO + CHAOS && !self.is_over();
-            assert!(!is_late, "seed {}: nothing broke, and transfers go on after {CHAOS}", self.seed);
-            if self.now >= Instant::ZERO + CHAOS && self.is_over() {
-                let since = *over_at.get_or_insert(self.now);
-                if self.now >= since + SWEEP {
+            let now = self.schedule.now();
+            let Some(healed_at) = self.healed_at else { continue };
+            if self.is_over() {
+                let since = *over_at.get_or_insert(now);
+                if self.is_quiet() {
                     break;
                 }
+                assert!(now < since + SWEEP, "{}", self.left());
+            } else {
+                assert!(now < healed_at + HEALED_MAX, "transfers go on: {}", self.left());
             }
-            self.now += TICK;
-            ticks += 1;
         }
         self.check_end();
-        (self.log, self.now.saturating_since(Instant::ZERO).as_secs_f64())
+        self.schedule.say("over");
+        self.schedule.ended()
     }
 
-    fn handle(&mut self, event: Event) {
-        match event {
-            Event::Start { who: CONTROLLER } if self.coordinator.is_none() => {
-                self.note("controller starts");
-                self.epoch += 1;
-                let snapshots = self.snapshots.values().cloned().collect();
-                let coordinator = Coordinator::restore(
-                    self.config.clone(),
-                    self.topology.clone(),
-                    DefaultPlanner,
-                    self.now,
-                    self.next_transfer,
-                    snapshots,
-                );
-                self.coordinator = Some(coordinator.expect("what it wrote fits"));
-                for site in 0..4 {
-                    if let Some(session) = self.sites[site].session {
-                        self.send((site, true), Event::Register { site, session });
-                    }
-                }
-                self.drain();
-            }
-            Event::Start { who } if who != CONTROLLER && self.sites[who].session.is_none() => {
-                self.note(&format!("site {who} starts"));
-                let session = self.random.next_u64();
-                let site = &mut self.sites[who];
-                (site.session, site.daemon) = (Some(session), Daemon::new("/srv", 1 << 30));
-                site.runs.clear();
-                self.send((who, true), Event::Register { site: who, session });
-            }
-            Event::Crash { who: CONTROLLER } => {
-                self.note("controller dies");
-                self.coordinator = None;
-                self.registered = vec![None; 4];
-            }
-            Event::Crash { who } if who < CONTROLLER => {
-                if let Some(session) = self.sites[who].session.take() {
-                    self.note(&format!("site {who} dies"));
-                    self.sites[who].runs.clear();
-                    // Nothing that verified nothing is left.
-                    self.sites[who].disk.partial.retain(|_, (_, pieces)| !pieces.is_empty());
-                    self.push(GRACE, Event::Missed { site: who, session });
-                }
-            }
-            Event::Start { .. } | Event::Crash { .. } => {}
-            Event::Submit { number } => {
-                let Some(coordinator) = &mut self.coordinator else {
-                    return self.push(Duration::from_ms(500), Event::Submit { number });
-                };
-                let id = coordinator.submit(self.now, self.requests[number].clone()).expect("a good request");
-                self.next_transfer = coordinator.next_transfer();
-                self.ids.insert(id, number);
-                self.drain();
-            }
-            Event::Register { site, session } => {
-                if self.sites[site].session != Some(session) {
-                    return;
-                }
-                let Some(coordinator) = &mut self.coordinator else {
-                    return self.push(Duration::from_ms(300), Event::Register { site, session });
-                };
-                self.registered[site] = Some(session);
-                let id = SiteId(site as u16);
-                let addresses = self.topology.links_in(id).map(|l| (l, "x:1".to_owned()));
-                coordinator.handle_site_up(self.now, id, session, addresses);
-                self.drain();
-            }
-            Event::Missed { site, session } => {
-                if self.registered[site] == Some(session)
-                    && let Some(coordinator) = &mut self.coordinator
-                {
-                    self.registered[site] = None;
-                    coordinator.handle_site_down(self.now, SiteId(site as u16));
-                    self.drain();
-                }
-            }
-            Event::Command { site, session, epoch, command } => {
-                if self.sites[site].session == Some(session)
-                    && self.epoch == epoch
-                    && self.coordinator.is_some()
-                {
-                    self.sites[site].daemon.handle_command(self.now, command);
-                    self.turn(site);
-                }
-            }
-            Event::Report { site, session, report } => {
-                if self.sites[site].session != Some(session) {
-                    return;
-                }
-                match &mut self.coordinator {
-                    Some(coordinator) if self.registered[site] == Some(session) => {
-                        coordinator.handle_report(self.now, SiteId(site as u16), report);
-                        self.drain();
-                    }
-                    // It is said again until somebody hears it.
-                    _ => self.send((site, true), Event::Report { site, session, report }),
-                }
-            }
-            Event::Done { site, session, job } => {
-                if self.sites[site].session == Some(session) {
-                    let (transfer, done) = (job.transfer(), self.carry_out(site, job));
-                    self.sites[site].daemon.handle_done(self.now, transfer, done);
-                    self.turn(site);
-                }
-            }
-        }
-    }
-
-    /// First what changed is durable, then commands leave.
-    fn drain(&mut self) {
-        let Some(coordinator) = &mut self.coordinator else { return };
-        while let Some(id) = coordinator.poll_changed() {
-            match coordinator.snapshot(id) {
-                Some(snapshot) => drop(self.snapshots.insert(id, snapshot)),
-                None => drop(self.snapshots.remove(&id)),
-            }
-        }
-        let commands: Vec<_> = std::iter::from_fn(|| coordinator.poll_command()).collect();
-        let events: Vec<_> = std::iter::from_fn(|| coordinator.poll_event()).collect();
-        for event in events {
-            let text = format!("{event:?}");
-            if !text.contains("Progress") {
-                self.note(&text);
-            }
-        }
-        for (site, command) in commands {
-            let site = site.index();
-            if let Some(session) = self.registered[site] {
-                self.send((site, false), Event::Command { site, session, epoch: self.epoch, command });
-            }
-        }
-    }
-
-    /// A daemon's jobs and reports.
-    fn turn(&mut self, site: usize) {
-        let Some(session) = self.sites[site].session else { return };
-        let reports: Vec<_> = std::iter::from_fn(|| self.sites[site].daemon.poll_report()).collect();
-        for report in reports {
-            if !matches!(report, Report::Progress { .. }) {
-                self.note(&format!("site {site} says {report:?}"));
-            }
-            self.send((site, true), Event::Report { site, session, report });
-        }
-        while let Some(job) = self.sites[site].daemon.poll_job() {
-            let takes = self.draw_ms(80);
-            self.push(takes, Event::Done { site, session, job });
-        }
-    }
-
-    fn path(name: &str) -> String {
-        normal(name).expect("names are good")
-    }
-
-    fn have(&self, site: usize, path: &str) -> Vec<ByteRange> {
-        let pieces = self.sites[site].disk.partial.get(path).map_or(&[][..], |(_, pieces)| pieces);
-        RangeSet::from_ranges(pieces.iter().map(|(range, _)| *range)).ranges().to_vec()
-    }
-
-    fn carry_out(&mut self, site: usize, job: Job) -> Done {
-        match job {
-            Job::Inquire { run, is_source: true, .. } => {
-                let length = Some(self.lengths[self.ids[&run.transfer]]);
-                Done::Answer(Report::Inventory { run, length, have: vec![], hash: None, attributes: None })
-            }
-            Job::Inquire { run, path, .. } => {
-                let path = Self::path(&path);
-                let finished = self.sites[site].disk.finished.get(&path);
-                let (hash, length) = finished.map(|(content, length)| (hash(*content), *length)).unzip();
-                let have = self.have(site, &path);
-                Done::Answer(Report::Inventory { run, length, have, hash, attributes: None })
-            }
-            Job::Install { program } => {
-                let file = program.sinks.first().map(|sink| {
-                    let (files, length) = (&mut self.files, program.length);
-                    let entry = self.sites[site].disk.partial.entry(Self::path(&sink.path));
-                    let (number, pieces) = entry.or_insert_with(|| {
-                        *files += 1;
-                        (*files, Vec::new())
-                    });
-                    pieces.retain(|(range, _)| range.end <= length);
-                    *number
-                });
-                let run = program.run;
-                let running = Running {
-                    program: *program,
-                    file,
-                    verified: 0,
-                    is_ready: false,
-                    is_source_done: false,
-                    is_sink_done: false,
-                    is_broken: false,
-                };
-                self.sites[site].runs.insert(run, running);
-                Done::Installed
-            }
-            Job::Remove { run } => {
-                self.sites[site].runs.remove(&run);
-                Done::Nothing
-            }
-            Job::Forget { transfer } => {
-                self.sites[site].runs.retain(|run, _| run.transfer != transfer);
-                Done::Nothing
-            }
-            Job::Hash { run, .. } => {
-                Done::Answer(Report::Hashed { run, hash: hash(self.ids[&run.transfer] as u8 + 1) })
-            }
-            Job::Audit { .. } => Done::Nothing,
-            Job::Finish(file) => self.finish(site, &file),
-        }
-    }
-
-    fn finish(&mut self, site: usize, file: &Finish) -> Done {
-        let (run, path) = (file.run, Self::path(&file.path));
-        let total: u64 = self.have(site, &path).iter().map(|r| r.len()).sum();
-        let writes = self.sites[site].runs.get(&run).is_some_and(|running| running.file.is_some());
-        if writes && total < file.length {
-            return Done::NotYet;
-        }
-        let disk = &mut self.sites[site].disk;
-        let there = disk.finished.get(&path).copied();
-        let Some((_, pieces)) = disk.partial.get_mut(&path) else {
-            let is_it = there.is_some_and(|(content, _)| hash(content) == file.hash);
-            return Done::Answer(match is_it {
-                true => Report::Completed { run },
-                false => Report::SinkDone { run, have: vec![] },
-            });
-        };
-        pieces.retain(|(range, _)| range.end <= file.length);
-        let whole = RangeSet::from_ranges(pieces.iter().map(|(range, _)| *range)).total() == file.length;
-        if !whole || pieces.iter().any(|(_, content)| hash(*content) != file.hash) {
-            if whole {
-                pieces.clear();
-            }
-            return Done::Answer(Report::SinkDone { run, have: self.have(site, &path) });
-        }
-        let content = file.hash.0[0];
-        if there.is_some_and(|(other, _)| other != content) && !file.replace {
-            let (kind, reason) = (FailureKind::Unwritable, "another file has this name".to_owned());
-            return Done::Answer(Report::Failed { run, kind, reason });
-        }
-        disk.finished.insert(path.clone(), (content, file.length));
-        disk.partial.remove(&path);
-        Done::Answer(Report::Completed { run })
-    }
-
-    /// Which of a run's hops stand, and what moves over them.
-    fn move_data(&mut self, ticks: u64) {
-        let runs: BTreeSet<Run> = self.sites.iter().flat_map(|s| s.runs.keys().copied()).collect();
-        for run in runs {
-            let there: BTreeSet<usize> = (0..4).filter(|i| self.sites[*i].runs.contains_key(&run)).collect();
-            for &i in &there {
-                let running = &self.sites[i].runs[&run];
-                let lost = running.program.outgoing.iter().map(|o| (o.flow, o.to));
-                let lost = lost.chain(running.program.incoming.iter().map(|o| (o.flow, o.from)));
-                let lost = lost.clone().find(|(_, peer)| !there.contains(&peer.index()));
-                let outgoing_stand = running.program.outgoing.iter().all(|o| there.contains(&o.to.index()));
-                let is_over = running.is_sink_done || running.is_source_done;
-                if let Some((flow, peer)) =
-                    lost.filter(|_| running.is_ready && !running.is_broken && !is_over)
-                {
-                    self.sites[i].runs.get_mut(&run).expect("it is there").is_broken = true;
-                    let (unconnected, reason) = (false, "it went away".to_owned());
-                    self.say(i, Report::HopFailed { run, flow, peer, unconnected, reason });
-                } else if !running.is_ready
-                    && outgoing_stand
-                    && running.program.incoming.iter().all(|o| there.contains(&o.from.index()))
-                {
-                    self.sites[i].runs.get_mut(&run).expect("it is there").is_ready = true;
-                    self.say(i, Report::Ready { run });
-                }
-            }
-            let Some(source) =
-                there.iter().copied().find(|i| self.sites[*i].runs[&run].program.source_path.is_some())
-            else {
-                continue;
-            };
-            let flows = |i: usize| self.sites[i].runs[&run].is_ready && !self.sites[i].runs[&run].is_broken;
-            let all_stand = there.iter().all(|i| flows(*i));
-            let content = self.ids[&run.transfer] as u8 + 1;
-            let mut is_all_sent = all_stand;
-            for &i in there.iter().filter(|_| all_stand) {
-                is_all_sent &= self.bring(i, run, content);
-            }
-            if is_all_sent && !self.sites[source].runs[&run].is_source_done {
-                let running = self.sites[source].runs.get_mut(&run).expect("it is there");
-                running.is_source_done = true;
-                let whole =
-                    running.program.groups[0].work == [ByteRange { start: 0, end: running.program.length }];
-                let hash = (whole && running.program.groups.len() == 1).then(|| hash(content));
-                self.say(source, Report::SourceDone { run, hash });
-            }
-            if ticks.is_multiple_of(PROGRESS_TICKS) {
-                for &i in &there {
-                    let verified_bytes = self.sites[i].runs[&run].verified;
-                    self.say(i, Report::Progress { run, verified_bytes, sink_stalled: 0.0, flows: vec![] });
-                }
-            }
-        }
-    }
-
-    /// Some more of a run's file arrives at a site. True if the source has sent all of it.
-    fn bring(&mut self, site: usize, run: Run, content: u8) -> bool {
-        let Site { disk, runs, .. } = &mut self.sites[site];
-        let running = runs.get_mut(&run).expect("it is there");
-        let Some(sink) = running.program.sinks.first() else { return true };
-        let path = Self::path(&sink.path);
-        let work = &running.program.groups[usize::from(sink.group)].work;
-        let mut skip = running.verified;
-        let mut left = STEP;
-        for range in work {
-            let start = range.start + skip.min(range.len());
-            skip -= skip.min(range.len());
-            let end = range.end.min(start + left);
-            if start < end {
-                let piece = ByteRange { start, end };
-                // What goes to a file that was finished or is another one goes nowhere.
-                if let Some((number, pieces)) = disk.partial.get_mut(&path)
-                    && Some(*number) == running.file
-                {
-                    write(pieces, (piece, content));
-                }
-                running.verified += piece.len();
-                left -= piece.len();
-            }
-        }
-        let total: u64 = work.iter().map(|r| r.len()).sum();
-        if running.verified < total {
-            return running.verified + ON_THE_WAY >= total;
-        }
-        if !std::mem::replace(&mut running.is_sink_done, true) {
-            let have = self.have(site, &path);
-            self.say(site, Report::SinkDone { run, have });
-        }
-        true
-    }
-
-    fn say(&mut self, site: usize, report: Report) {
-        self.sites[site].daemon.handle_report(self.now, report);
-        self.turn(site);
+    fn due(&self) -> Option<Instant> {
+        let sites = self.hosts.iter().filter_map(|host| host.process.as_ref());
+        let sites = sites.filter(|process| process.frozen.is_none()).filter_map(|process| process.due());
+        let controller = self.controller.as_ref().filter(|_| self.frozen.is_none()).and_then(Controller::due);
+        sites.chain(controller).min()
     }
 
     fn keep_time(&mut self) {
-        for site in 0..4 {
-            if self.sites[site].session.is_some()
-                && self.sites[site].daemon.poll_timeout().is_some_and(|t| t <= self.now)
-            {
-                self.sites[site].daemon.handle_timeout(self.now);
-                self.turn(site);
+        let now = self.schedule.now();
+        for site in 0..CONTROLLER {
+            let due = self.hosts[site].process.as_ref().and_then(|process| process.due());
+            if !self.is_frozen(site) && due.is_some_and(|t| t <= now) {
+                self.keep_site_time(site);
             }
         }
-        if let Some(coordinator) = &mut self.coordinator
-            && coordinator.poll_timeout().is_some_and(|t| t <= self.now)
-        {
-            coordinator.handle_timeout(self.now);
-            self.drain();
+        let due = self.controller.as_ref().and_then(Controller::due);
+        if self.frozen.is_none() && due.is_some_and(|t| t <= now) {
+            self.keep_controller_time();
         }
     }
 
-    fn is_over(&self) -> bool {
-        let is_done = |id| self.snapshots.get(id).is_some_and(|s| s.outcome.is_some());
-        self.ids.len() == self.requests.len() && self.ids.keys().all(is_done)
-    }
-
-    /// Contents that may stand under a name of a site.
-    fn allowed(&self, site: usize, path: &str) -> BTreeSet<u8> {
-        let wants = |r: &TransferRequest| {
-            r.destinations.iter().any(|d| d.site.index() == site && Self::path(&d.path) == path)
+    /// The process that has to do something about it.
+    fn concerns(&self, what: &What) -> Option<usize> {
+        let end = |id: &u64, side| {
+            let conn = self.conns.get(id)?;
+            Some(if side == Side::Sender { conn.from } else { conn.to })
         };
-        (0..self.requests.len()).filter(|n| wants(&self.requests[*n])).map(|n| n as u8 + 1).collect()
-    }
-
-    /// What holds after every step.
-    fn check(&self) {
-        for (site, s) in self.sites.iter().enumerate() {
-            for (path, (content, length)) in &s.disk.finished {
-                let seed = self.seed;
-                assert!(
-                    self.allowed(site, path).contains(content),
-                    "seed {seed}: {path} at {site} is nobody's"
-                );
-                let n = usize::from(*content) - 1;
-                assert_eq!(*length, self.lengths[n], "seed {seed}: {path} at {site} is not whole");
-            }
-            assert!(s.daemon.memory_bytes() <= 1 << 30);
+        match what {
+            What::Submit(_) | What::Cancel(_) | What::Ask { .. } | What::PollOver { .. } => Some(CONTROLLER),
+            What::Answer { site, .. }
+            | What::AskAgain { site, .. }
+            | What::Job { site, .. }
+            | What::Progress { site, .. }
+            | What::Written { site, .. }
+            | What::Errand { site, .. } => Some(*site),
+            What::Greet(id, ..) | What::Confirm(id) => end(id, Side::Receiver),
+            What::Greeted(id, ..)
+            | What::GreetAgain(id)
+            | What::Answerless(id, _)
+            | What::Unconnected(id)
+            | What::Acked(id)
+            | What::Taken(id)
+            | What::Confirmed(id) => end(id, Side::Sender),
+            What::Closed(id, side) => end(id, *side),
+            _ => None,
         }
     }
 
-    /// What holds in the end.
-    fn check_end(&self) {
-        let seed = self.seed;
-        assert!(self.is_over(), "seed {seed}: transfers go on after {HEALING}");
-        for (site, s) in self.sites.iter().enumerate() {
-            let left: Vec<Run> = s.daemon.attempts().collect();
-            assert!(s.daemon.is_idle() && left.is_empty(), "seed {seed}: site {site} still has {left:?}");
+    fn handle(&mut self, what: What) {
+        if let Some(who) = self.concerns(&what).filter(|who| self.is_frozen(*who)) {
+            let held = match self.hosts.get_mut(who) {
+                Some(host) => &mut host.process.as_mut().expect("it is frozen").held,
+                None => &mut self.held,
+            };
+            return held.push(what);
         }
-        for (id, number) in &self.ids {
-            let (request, snapshot) = (&self.requests[*number], &self.snapshots[id]);
-            for (d, state) in request.destinations.iter().zip(&snapshot.destinations) {
-                let (site, path) = (d.site.index(), Self::path(&d.path));
-                let is_alone = self.allowed(site, &path).len() == 1;
-                let is_done = state.verdict == Some(Verdict::Done);
-                assert!(is_done || !is_alone, "seed {seed}: {id} to {site}: {:?}", state.verdict);
-                assert!(
-                    !is_done || self.sites[site].disk.finished.contains_key(&path),
-                    "seed {seed}: {path} is gone"
-                );
+        match what {
+            What::Fault(fault) => self.go_wrong(fault),
+            What::Heal => self.heal(),
+            What::Start(CONTROLLER) if self.controller.is_none() => self.start_controller(),
+            What::Start(who) if who < CONTROLLER && self.hosts[who].process.is_none() => self.start_site(who),
+            What::Start(_) => {}
+            What::Thaw(who, freezing) if self.freezing(who) == Some(freezing) => self.thaw(who),
+            What::Thaw(..) => {}
+            What::Mend(a, b) => {
+                self.cuts.remove(&(a, b));
             }
+            What::DiskFast(site) => self.hosts[site].disk_ms = DISK_MS,
+            What::Submit(number) => self.submit(number),
+            What::Cancel(number) => self.cancel(number),
+            What::Ask { site, session, ask, what } => self.handle_ask(site, session, ask, what),
+            What::Answer { site, session, ask, answer } => self.handle_answer(site, session, ask, answer),
+            What::AskAgain { site, session, lane, ask } => self.handle_ask_again(site, session, lane, ask),
+            What::PollOver { site, ask } => self.handle_poll_over(site, ask),
+            What::Job { site, session, job } => self.handle_job(site, session, *job),
+            What::Progress { site, session } => self.handle_progress(site, session),
+            What::Written { site, session, run } => self.handle_written(site, session, run),
+            What::Errand { site, session, run } => self.handle_errand(site, session, run),
+            What::Greet(id, try_, since) => self.handle_greet(id, try_, since),
+            What::Greeted(id, try_, answer) => self.handle_greeted(id, try_, answer),
+            What::GreetAgain(id) => self.handle_greet_again(id),
+            What::Answerless(id, try_) => self.handle_answerless(id, try_),
+            What::Unconnected(id) => self.handle_unconnected(id),
+            What::Frame(id) => self.handle_frame(id),
+            What::Acked(id) => self.handle_acked(id),
+            What::Taken(id) => self.handle_taken(id),
+            What::Closed(id, side) => self.handle_closed(id, side),
+            What::Beat(id) => self.handle_beat(id),
+            What::Confirm(id) => self.handle_confirm(id),
+            What::Confirmed(id) => self.handle_confirmed(id),
         }
     }
-}
 
-/// Writes a piece over what was there.
-fn write(pieces: &mut Vec<Piece>, (new, content): Piece) {
-    let mut kept: Vec<Piece> = Vec::new();
-    for (old, whose) in pieces.drain(..) {
-        for part in [
-            ByteRange { start: old.start, end: old.end.min(new.start) },
-            ByteRange { start: old.start.max(new.end), end: old.end },
-        ] {
-            if part.start < part.end {
-                kept.push((part, whose));
-            }
+    fn submit(&mut self, number: usize) {
+        let request = self.requests[number].clone();
+        match self.coordinate(|c, now| c.submit(now, request)) {
+            Some(id) => drop(self.ids.insert(id.expect("a good request"), number)),
+            None => self.schedule.after(Duration::from_ms(500), What::Submit(number)),
         }
     }
-    kept.push((new, content));
-    *pieces = kept;
+
+    fn cancel(&mut self, number: usize) {
+        let id = self.ids.iter().find(|(_, n)| **n == number).map(|(id, _)| *id);
+        let Some(id) = id else { return };
+        if self.coordinate(|c, now| c.cancel(now, id)) == Some(true) {
+            self.schedule.say(format!("transfer {id} is cancelled"));
+            self.cancelled.insert(number);
+        }
+    }
+
+    fn go_wrong(&mut self, fault: Fault) {
+        if self.healed_at.is_some() {
+            return;
+        }
+        let who = self.draw_site();
+        let most = if self.random.below(3) == 0 { 15_000 } else { 1_500 };
+        let lasts = self.draw_ms(most);
+        match fault {
+            Fault::Crash | Fault::Power => {
+                self.crash_site(who, fault == Fault::Power);
+                self.schedule.after(lasts, What::Start(who));
+            }
+            Fault::ControllerCrash => self.crash_controller(lasts),
+            Fault::Frozen => {
+                let who = self.random.below(CONTROLLER as u64 + 1) as usize;
+                self.freeze(who, lasts);
+            }
+            Fault::Cut => {
+                let other = (who + 1 + self.random.below(CONTROLLER as u64) as usize) % (CONTROLLER + 1);
+                let (a, b) = (who.min(other), who.max(other));
+                self.schedule.say(format!("nothing passes between {a} and {b} for {lasts}"));
+                self.cuts.insert((a, b));
+                self.schedule.after(lasts, What::Mend(a, b));
+            }
+            Fault::Reset => self.lose_connection(),
+            Fault::ControlReset => self.lose_requests(who),
+            Fault::Lost => self.lost_ppm = self.random.below(300_000) as u32,
+            Fault::FullDisk => {
+                // One at most, so that there is always a way around it.
+                if self.filled.is_empty() || self.filled.contains(&who) {
+                    self.schedule.say(format!("site {who}'s disk is full"));
+                    self.filled.insert(who);
+                    self.hosts[who].disk.is_full = true;
+                }
+            }
+            Fault::FullStore => self.store.is_full = true,
+            Fault::SlowDisk => {
+                self.hosts[who].disk_ms = 100 + self.random.below(3_000);
+                self.schedule.after(lasts, What::DiskFast(who));
+            }
+            Fault::Flip => {
+                if self.hosts[who].disk.flip(&mut self.random) {
+                    self.schedule.say(format!("a bit flips on {who}'s disk"));
+                }
+            }
+            Fault::Spoil => {
+                let is_first = self.hosts.iter().all(|host| host.spoils_ppm == 0);
+                if is_first && who != 0 {
+                    self.hosts[who].spoils_ppm = [5_000, 100_000, 1_000_000][self.random.below(3) as usize];
+                    self.schedule.say(format!("site {who} spoils symbols"));
+                }
+            }
+            Fault::Jump => {
+                let who = self.random.below(CONTROLLER as u64 + 1) as usize;
+                self.schedule.say(format!("the clock of {who} runs ahead by {lasts}"));
+                let process = self.hosts.get_mut(who).and_then(|host| host.process.as_mut());
+                match (process, self.controller.as_mut().filter(|_| who == CONTROLLER)) {
+                    (Some(process), _) => process.ahead += lasts,
+                    (None, Some(controller)) => controller.ahead += lasts,
+                    (None, None) => {}
+                }
+            }
+            Fault::Renewal if self.frozen.is_none() => self.renew_clock(),
+            Fault::Renewal => {}
+        }
+    }
+
+    fn crash_controller(&mut self, back: Duration) {
+        let Some(controller) = self.controller.take() else { return };
+        self.schedule.say("controller dies");
+        self.frozen = None;
+        // Who asked for something and has no answer asks again.
+        for what in std::mem::take(&mut self.held) {
+            if let What::Submit(_) | What::Cancel(_) = what {
+                self.schedule.after(back, what);
+            }
+        }
+        // Who submitted what it had not saved learns that nobody knows of it, and submits again.
+        let lost: Vec<TransferId> =
+            self.ids.keys().filter(|id| !self.store.snapshots.contains_key(id)).copied().collect();
+        drop(controller);
+        for id in lost {
+            let number = self.ids.remove(&id).expect("listed above");
+            self.cancelled.remove(&number);
+            self.schedule.after(back, What::Submit(number));
+        }
+        self.schedule.after(back, What::Start(CONTROLLER));
+    }
+
+    fn freeze(&mut self, who: usize, lasts: Duration) {
+        if self.is_frozen(who) {
+            return;
+        }
+        self.freezings += 1;
+        let freezing = Some(self.freezings);
+        match self.hosts.get_mut(who) {
+            Some(host) => {
+                let Some(process) = &mut host.process else { return };
+                process.frozen = freezing;
+            }
+            None if self.controller.is_some() => self.frozen = freezing,
+            None => return,
+        }
+        self.schedule.say(format!("{who} stands still for {lasts}"));
+        self.schedule.after(lasts, What::Thaw(who, self.freezings));
+    }
+
+    fn thaw(&mut self, who: usize) {
+        self.schedule.say(format!("{who} goes on"));
+        let held = match self.hosts.get_mut(who).and_then(|host| host.process.as_mut()) {
+            Some(process) => {
+                process.frozen = None;
+                std::mem::take(&mut process.held)
+            }
+            None => {
+                self.frozen = None;
+                std::mem::take(&mut self.held)
+            }
+        };
+        held.into_iter().for_each(|what| self.schedule.after(Duration::ZERO, what));
+        let process = self.hosts.get(who).and_then(|host| host.process.as_ref());
+        let runs: Vec<Run> =
+            process.into_iter().flat_map(|process| process.runners.keys().copied()).collect();
+        runs.into_iter().for_each(|run| self.stir(who, run));
+    }
+
+    /// All that was wrong is right from here on.
+    fn heal(&mut self) {
+        self.schedule.say("all is well");
+        self.healed_at = Some(self.schedule.now());
+        self.cuts.clear();
+        self.lost_ppm = 0;
+        self.store.is_full = false;
+        for host in &mut self.hosts {
+            host.disk.is_full = false;
+            (host.disk_ms, host.spoils_ppm) = (DISK_MS, 0);
+        }
+        for who in 0..=CONTROLLER {
+            if self.is_frozen(who) {
+                self.thaw(who);
+            }
+            self.schedule.after(Duration::ZERO, What::Start(who));
+        }
+    }
 }

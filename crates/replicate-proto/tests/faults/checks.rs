@@ -1,0 +1,124 @@
+//! What holds after every event, and at the end.
+
+use super::site::path;
+use super::world::World;
+use anabranch_replicate_proto::control::Run;
+use anabranch_replicate_proto::coordinator::{TransferRequest, Verdict};
+use anabranch_units::SiteId;
+use std::collections::BTreeSet;
+
+/// The most commands that wait at the controller in these schedules: a few of each attempt that a site has not heard of.
+const QUEUED_MAX: usize = 2_000;
+
+impl World {
+    pub fn is_over(&self) -> bool {
+        let is_done = |id| self.store.snapshots.get(id).is_some_and(|s| s.outcome.is_some());
+        self.ids.len() == self.requests.len() && self.ids.keys().all(is_done)
+    }
+
+    /// Whether nobody has anything left of what is over.
+    pub fn is_quiet(&self) -> bool {
+        let is_quiet = |host: &super::site::Host| {
+            host.process.as_ref().is_some_and(|process| {
+                process.daemon.is_idle()
+                    && process.daemon.attempts().next().is_none()
+                    && process.runners.is_empty()
+                    && process.link.is_idle()
+            })
+        };
+        self.hosts.iter().all(is_quiet) && self.conns.is_empty()
+    }
+
+    /// Who may have a file of that name at a site, by number.
+    fn wanting(&self, site: usize, name: &str) -> BTreeSet<usize> {
+        let wants = |number: &usize| {
+            let destinations = &self.requests[*number].destinations;
+            destinations.iter().any(|d| d.site.index() == site && path(&d.path) == name)
+        };
+        (0..self.requests.len()).filter(wants).collect()
+    }
+
+    /// A file has just got its name: it is what somebody sent there.
+    pub fn check_named(&self, site: usize, name: &str) {
+        let bytes = self.hosts[site].disk.finished(name).expect("it has just got it");
+        let is_sent = |number: &usize| self.sources[&self.requests[*number].source_path].bytes == *bytes;
+        assert!(self.wanting(site, name).iter().any(is_sent), "{name} at {site} is nobody's");
+    }
+
+    /// What holds after every event.
+    pub fn check(&self) {
+        for (site, host) in self.hosts.iter().enumerate() {
+            let Some(process) = &host.process else { continue };
+            let bytes = process.daemon.memory_bytes();
+            assert!(bytes <= self.memory_max, "site {site} takes {bytes} bytes");
+        }
+        let Some(controller) = &self.controller else { return };
+        assert!(controller.queued() <= QUEUED_MAX, "{} commands wait", controller.queued());
+        let open = |id| controller.coordinator.status(id).is_some_and(|status| status.outcome.is_none());
+        if controller.coordinator.poll_timeout().is_none() {
+            let waits = controller.coordinator.transfer_ids().find(|id| open(*id));
+            assert_eq!(waits, None, "a transfer waits for nothing");
+        }
+    }
+
+    /// What goes on, for whoever reads why.
+    pub fn left(&self) -> String {
+        let statuses = self.controller.iter().flat_map(|controller| {
+            let open =
+                controller.coordinator.transfer_ids().filter_map(|id| controller.coordinator.status(id));
+            open.filter(|status| status.outcome.is_none()).map(|status| format!("{status:?}"))
+        });
+        let statuses: Vec<String> = statuses.collect();
+        let attempts = |host: &super::site::Host| {
+            let process = host.process.as_ref();
+            process.map(|p| (p.daemon.attempts().collect::<Vec<Run>>(), p.daemon.is_idle(), p.link.is_idle()))
+        };
+        let sites: Vec<_> = self.hosts.iter().map(attempts).collect();
+        format!("{statuses:#?}, sites {sites:?}, {} connections", self.conns.len())
+    }
+
+    /// Whether no way is left to a site around those that a transfer trusts no more.
+    fn is_cut_off(&self, request: &TransferRequest, suspects: &[SiteId], site: SiteId) -> bool {
+        let (mut reached, mut new) = (BTreeSet::from([request.source]), vec![request.source]);
+        while let Some(at) = new.pop() {
+            for link in self.topology.links_out(at).filter(|link| !request.avoid_links.contains(link)) {
+                let to = self.topology.link(link).to;
+                let passes = to == site || !request.avoid_sites.contains(&to) && !suspects.contains(&to);
+                if passes && reached.insert(to) {
+                    new.push(to);
+                }
+            }
+        }
+        !reached.contains(&site)
+    }
+
+    /// What holds at the end: what was told as done is there, and what could be served was.
+    pub fn check_end(&self) {
+        for (id, number) in &self.ids {
+            let (request, snapshot) = (&self.requests[*number], &self.store.snapshots[id]);
+            for (d, state) in request.destinations.iter().zip(&snapshot.destinations) {
+                let (site, name) = (d.site.index(), path(&d.path));
+                let wanting = self.wanting(site, &name);
+                let bytes = self.hosts[site].disk.finished(&name);
+                let verdict = state.verdict.as_ref().expect("the transfer is over");
+                match verdict {
+                    Verdict::Done => {
+                        let is_own = bytes == Some(&self.sources[&request.source_path].bytes);
+                        let is_replaced = wanting.len() > 1 && bytes.is_some();
+                        assert!(is_own || is_replaced, "{id}: {name} is gone at {site}");
+                    }
+                    Verdict::Integrity { .. } if self.spoiled.contains(id) => {}
+                    Verdict::Failed { .. } if self.cancelled.contains(number) => {}
+                    Verdict::Failed { reason } if reason.contains("no space") => {
+                        assert!(self.filled.contains(&site), "{id} to {site}: {reason}");
+                    }
+                    Verdict::Unreachable { .. } if self.is_cut_off(request, &snapshot.suspects, d.site) => {}
+                    other => {
+                        let is_alone = wanting.len() == 1;
+                        assert!(!is_alone, "{id} to {site}: {other:?}");
+                    }
+                }
+            }
+        }
+    }
+}

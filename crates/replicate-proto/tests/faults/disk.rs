@@ -1,0 +1,235 @@
+//! A site's disk: files that arrive, as `anabranch_disk::partial` keeps them, and files that have their name.
+//!
+//! What has a name is on the disk. Of what is still arriving nothing was synced: a loss of power may take, halve or leave any piece,
+//! with its entry in the journal or without. So a journal is believed only as far as the bytes hash to what it says.
+
+use anabranch_pieces::{ByteRange, FileHash, GenerationHash, PieceHasher, RangeSet};
+use anabranch_units::RandomStream;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The disk has no room.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// What finishing a file comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finished {
+    Named,
+    Missing(Vec<ByteRange>),
+    OtherFile,
+}
+
+/// A file that arrives.
+#[derive(Clone, Debug)]
+struct Partial {
+    /// What is begun anew under the same name is another one.
+    number: u64,
+    bytes: Vec<u8>,
+    journal: Vec<(ByteRange, GenerationHash)>,
+    have: RangeSet,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Disk {
+    partial: BTreeMap<String, Partial>,
+    /// Which of them the process has open.
+    open: BTreeSet<String>,
+    finished: BTreeMap<String, Arc<Vec<u8>>>,
+    begun: u64,
+    pub is_full: bool,
+}
+
+pub fn piece_hash(range: ByteRange, bytes: &[u8]) -> GenerationHash {
+    let mut hasher = PieceHasher::new(range);
+    hasher.update(bytes);
+    hasher.finish().expect("all of the piece").hash
+}
+
+pub fn file_hash(bytes: &[u8]) -> FileHash {
+    FileHash(*blake3::hash(bytes).as_bytes())
+}
+
+fn at(range: ByteRange) -> std::ops::Range<usize> {
+    range.start as usize..range.end as usize
+}
+
+impl Partial {
+    /// Reads the journal back, and keeps what is as it says.
+    fn verify(&mut self) {
+        let (bytes, mut have) = (&self.bytes, RangeSet::default());
+        self.journal.retain(|(range, hash)| {
+            let is_there = range.end <= bytes.len() as u64;
+            let is_right = is_there && piece_hash(*range, &bytes[at(*range)]) == *hash;
+            if is_right {
+                have.insert(*range);
+            }
+            is_right
+        });
+        self.have = have;
+    }
+
+    fn resize(&mut self, length: u64) {
+        if self.bytes.len() as u64 != length {
+            self.bytes.resize(length as usize, 0);
+            self.verify();
+        }
+    }
+}
+
+impl Disk {
+    /// What has a name.
+    pub fn finished(&self, path: &str) -> Option<&Arc<Vec<u8>>> {
+        self.finished.get(path)
+    }
+
+    /// The file that arrives under a name, opened; none if there is nothing of it.
+    fn existing(&mut self, path: &str) -> Result<Option<&mut Partial>, Full> {
+        let Some(partial) = self.partial.get_mut(path) else { return Ok(None) };
+        if self.open.insert(path.to_owned()) {
+            partial.verify();
+            let lacks = partial.bytes.len() as u64 - partial.have.total();
+            if self.is_full && lacks > 0 {
+                self.open.remove(path);
+                return Err(Full);
+            }
+            if partial.have.is_empty() {
+                self.open.remove(path);
+                self.partial.remove(path);
+                return Ok(None);
+            }
+        }
+        Ok(self.partial.get_mut(path))
+    }
+
+    /// Opens or begins the file that arrives under a name: its number.
+    pub fn begin(&mut self, path: &str, length: u64) -> Result<u64, Full> {
+        let is_full = self.is_full;
+        if self.existing(path)?.is_none() {
+            if is_full && length > 0 {
+                return Err(Full);
+            }
+            self.begun += 1;
+            let bytes = vec![0; length as usize];
+            let new = Partial { number: self.begun, bytes, journal: Vec::new(), have: RangeSet::default() };
+            self.open.insert(path.to_owned());
+            self.partial.insert(path.to_owned(), new);
+        }
+        let partial = self.partial.get_mut(path).expect("begun above");
+        partial.resize(length);
+        if is_full && partial.have.total() < length {
+            return Err(Full);
+        }
+        Ok(partial.number)
+    }
+
+    /// What is there of a file, verified.
+    pub fn have(&mut self, path: &str) -> Result<Vec<ByteRange>, Full> {
+        Ok(self.existing(path)?.map_or_else(Vec::new, |partial| partial.have.ranges().to_vec()))
+    }
+
+    /// What is there of a file that an attempt writes; none if that has its name already, or is another one.
+    pub fn have_of(&self, path: &str, number: u64) -> Option<Vec<ByteRange>> {
+        let partial = self.partial.get(path).filter(|partial| partial.number == number);
+        partial.map(|partial| partial.have.ranges().to_vec())
+    }
+
+    /// Writes a piece to the file of that number; nowhere, if that has its name already.
+    pub fn write(
+        &mut self,
+        (path, number): (&str, u64),
+        range: ByteRange,
+        bytes: &[u8],
+        hash: GenerationHash,
+    ) -> Result<(), Full> {
+        let Some(partial) = self.partial.get_mut(path).filter(|partial| partial.number == number) else {
+            return Ok(());
+        };
+        if self.is_full {
+            return Err(Full);
+        }
+        partial.bytes[at(range)].copy_from_slice(&bytes[..range.len() as usize]);
+        partial.journal.push((range, hash));
+        partial.have.insert(range);
+        Ok(())
+    }
+
+    /// Checks a file and gives it its name.
+    pub fn finish(
+        &mut self,
+        path: &str,
+        length: u64,
+        hash: FileHash,
+        replace: bool,
+    ) -> Result<Finished, Full> {
+        if length == 0 {
+            self.begin(path, 0)?;
+        }
+        let there = self.finished.get(path).map(|bytes| file_hash(bytes));
+        let Some(partial) = self.existing(path)? else {
+            return Ok(if there == Some(hash) { Finished::Named } else { Finished::Missing(vec![]) });
+        };
+        partial.resize(length);
+        if file_hash(&partial.bytes) != hash {
+            partial.verify();
+            if partial.have.total() == length {
+                partial.journal.clear();
+                partial.have = RangeSet::default();
+            }
+            return Ok(Finished::Missing(partial.have.ranges().to_vec()));
+        }
+        if there.is_some_and(|there| there != hash) && !replace {
+            return Ok(Finished::OtherFile);
+        }
+        let partial = self.partial.remove(path).expect("it is open");
+        self.open.remove(path);
+        self.finished.insert(path.to_owned(), Arc::new(partial.bytes));
+        Ok(Finished::Named)
+    }
+
+    /// Closes all files but those that are written.
+    pub fn close_but(&mut self, written: &BTreeSet<String>) {
+        self.open.retain(|path| written.contains(path));
+        self.drop_empty();
+    }
+
+    /// The process is gone, or the power is.
+    pub fn crash(&mut self, power: Option<&mut RandomStream>) {
+        self.open.clear();
+        let Some(random) = power else { return };
+        for partial in self.partial.values_mut() {
+            let (bytes, journal) = (&mut partial.bytes, &mut partial.journal);
+            journal.retain(|(range, _)| {
+                let half = at(*range).start + at(*range).len() / 2;
+                match random.below(8) {
+                    0 => bytes[at(*range)].fill(0),
+                    1 => bytes[half..at(*range).end].fill(0),
+                    2 => return false,
+                    _ => {}
+                }
+                true
+            });
+        }
+    }
+
+    /// Flips a bit of a file that arrives and that no process has open. False if there is none.
+    pub fn flip(&mut self, random: &mut RandomStream) -> bool {
+        let closed =
+            self.partial.iter_mut().filter(|(path, p)| !self.open.contains(*path) && !p.bytes.is_empty());
+        let mut closed: Vec<_> = closed.map(|(_, partial)| partial).collect();
+        if closed.is_empty() {
+            return false;
+        }
+        let which = random.below(closed.len() as u64) as usize;
+        let bytes = &mut closed[which].bytes;
+        let at = random.below(bytes.len() as u64) as usize;
+        bytes[at] ^= 1 << random.below(8);
+        true
+    }
+
+    /// Nothing is left of a file that is closed and of which nothing is there.
+    fn drop_empty(&mut self) {
+        let open = &self.open;
+        self.partial.retain(|path, partial| open.contains(path) || !partial.have.is_empty());
+    }
+}

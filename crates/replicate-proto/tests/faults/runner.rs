@@ -1,0 +1,279 @@
+//! One attempt at one site: the machine, and what the daemon's runner has around it but connections.
+
+use super::disk::piece_hash;
+use anabranch_endpoint::Bytes;
+use anabranch_pieces::{ByteRange, FileHash};
+use anabranch_replicate_proto::control::{
+    FlowDigest, FlowProgress, FlowSide, FlowVector, Report, Run, SiteProgram,
+};
+use anabranch_replicate_proto::daemon::room::DIGESTS_MAX;
+use anabranch_replicate_proto::pace::{Pace, cost};
+use anabranch_replicate_proto::plan::{FlowId, Mode};
+use anabranch_replicate_proto::site::{Event, Fetch, Packet, Site, Store, Write};
+use anabranch_replicate_proto::symbol::Symbol;
+use anabranch_units::{Instant, RandomStream};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// The most wrong generations that an attempt reports.
+const CORRUPT_REPORTS_MAX: u32 = 256;
+
+/// What a disk is to do for an attempt that stores before it passes on.
+pub enum Errand {
+    Store(Store<Bytes>),
+    Fetch(Fetch),
+}
+
+/// The source's file.
+#[derive(Clone)]
+pub struct Source {
+    pub bytes: Arc<Vec<u8>>,
+    pub hash: FileHash,
+}
+
+pub struct Runner {
+    pub program: SiteProgram,
+    pub machine: Site<Bytes>,
+    /// The file that it writes, and its number.
+    pub file: Option<(String, u64)>,
+    source: Option<Source>,
+    pace: Option<Pace>,
+    /// When the pace began.
+    begun: Instant,
+    /// Something broke: later troubles are its echo.
+    pub is_broken: bool,
+    /// Connections to stand before it is ready.
+    pub waiting: usize,
+    corrupt: u32,
+    digests: BTreeMap<(FlowId, FlowSide), VecDeque<(u64, u64)>>,
+    pub writes: VecDeque<Write<Bytes>>,
+    pub is_writing: bool,
+    pub errands: VecDeque<Errand>,
+    pub is_on_errand: bool,
+    pub shelves: BTreeMap<(FlowId, u64), Packet<Bytes>>,
+    sent_bytes: BTreeMap<FlowId, u64>,
+    /// Packets of flows whose end was taken from the machine.
+    pub ends: BTreeMap<FlowId, u64>,
+    is_source_done: bool,
+    /// Connections that arrived: each comes once.
+    pub attached: BTreeSet<(FlowId, u16)>,
+    /// When the source's pace lets it go on.
+    pub due: Option<Instant>,
+    /// What it has to say.
+    pub reports: VecDeque<Report>,
+}
+
+/// What both ends of a flow compare.
+fn digest(symbol: &[u8]) -> u64 {
+    u64::from_le_bytes(blake3::hash(symbol).as_bytes()[..8].try_into().expect("eight bytes"))
+}
+
+/// Cuts a piece into symbols of equal length, the last padded with zeros.
+fn cut(bytes: &[u8], streams: usize, length: usize) -> Vec<Bytes> {
+    let symbol = |i: usize| {
+        let (start, end) = ((i * length).min(bytes.len()), ((i + 1) * length).min(bytes.len()));
+        let mut symbol = bytes[start..end].to_vec();
+        symbol.resize(length, 0);
+        Bytes::from(symbol)
+    };
+    (0..streams).map(symbol).collect()
+}
+
+impl Runner {
+    pub fn new(
+        program: SiteProgram,
+        file: Option<(String, u64)>,
+        source: Option<Source>,
+        now: Instant,
+    ) -> Self {
+        let machine = Site::new(&program).expect("the controller's programs are good");
+        let counted =
+            program.outgoing.iter().filter(|o| program.groups[usize::from(o.group)].fills.is_none());
+        let waiting = counted.map(|o| usize::from(o.hop.stripes)).sum();
+        let mut new = Self {
+            machine,
+            file,
+            source: source.filter(|_| program.source_path.is_some()),
+            pace: Pace::of(&program),
+            begun: now,
+            is_broken: false,
+            waiting,
+            corrupt: 0,
+            digests: BTreeMap::new(),
+            writes: VecDeque::new(),
+            is_writing: false,
+            errands: VecDeque::new(),
+            is_on_errand: false,
+            shelves: BTreeMap::new(),
+            sent_bytes: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            is_source_done: false,
+            attached: BTreeSet::new(),
+            due: None,
+            reports: VecDeque::new(),
+            program,
+        };
+        if waiting == 0 {
+            new.reports.push_back(Report::Ready { run: new.program.run });
+        }
+        new
+    }
+
+    pub fn run(&self) -> Run {
+        self.program.run
+    }
+
+    pub fn fills(&self, group: u16) -> bool {
+        self.program.groups[usize::from(group)].fills.is_some()
+    }
+
+    /// Bytes of the attempt's symbols that it holds now.
+    pub fn live_bytes(&self) -> u64 {
+        self.machine.live_bytes()
+    }
+
+    /// One connection more stands.
+    pub fn connected(&mut self) {
+        self.waiting -= 1;
+        if self.waiting == 0 {
+            self.reports.push_back(self.progress());
+            self.reports.push_back(Report::Ready { run: self.run() });
+        }
+    }
+
+    pub fn progress(&self) -> Report {
+        let flow = |flow: FlowId| FlowProgress {
+            flow,
+            sent_bytes: self.sent_bytes.get(&flow).copied().unwrap_or(0),
+            blocked: 0.0,
+            congestion_control: None,
+        };
+        Report::Progress {
+            run: self.run(),
+            verified_bytes: self.machine.verified_bytes(),
+            sink_stalled: f64::from(self.machine.is_sink_stalled()),
+            flows: self.machine.outgoing().map(flow).collect(),
+        }
+    }
+
+    /// Does all that needs neither connection nor disk. True if there was something.
+    pub fn work(&mut self, now: Instant, random: &mut RandomStream) -> bool {
+        let mut moved = self.supply(now);
+        loop {
+            let mut jobs: Vec<_> = std::iter::from_fn(|| self.machine.poll_work()).collect();
+            if jobs.is_empty() {
+                break;
+            }
+            // On many cores, it ends in any order.
+            random.shuffle(&mut jobs);
+            jobs.into_iter().for_each(|job| self.machine.complete(job.run()));
+            moved = true;
+        }
+        self.writes.extend(std::iter::from_fn(|| self.machine.poll_write()));
+        self.errands.extend(std::iter::from_fn(|| self.machine.poll_store()).map(Errand::Store));
+        self.errands.extend(std::iter::from_fn(|| self.machine.poll_fetch()).map(Errand::Fetch));
+        let run = self.run();
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                Event::Corrupt { group, generation, .. } => {
+                    self.corrupt += 1;
+                    if self.corrupt <= CORRUPT_REPORTS_MAX {
+                        self.reports.push_back(Report::Corrupt { run, group, generation });
+                    }
+                }
+                Event::SinkDone { .. } if self.machine.are_sinks_done() => {
+                    self.reports.push_back(Report::SinkDone { run, have: Vec::new() });
+                }
+                _ => {}
+            }
+        }
+        self.say_if_sent();
+        moved
+    }
+
+    fn symbols(&self, group: u16, range: ByteRange) -> Option<Vec<Bytes>> {
+        let bytes = &self.source.as_ref()?.bytes[range.start as usize..range.end as usize];
+        let g = &self.program.groups[usize::from(group)];
+        let streams = if g.mode == Mode::Coded { usize::from(g.streams) } else { 1 };
+        let length =
+            if g.flush > 0 { self.program.symbol_bytes as usize } else { bytes.len().div_ceil(streams) };
+        Some(cut(bytes, streams, length))
+    }
+
+    /// Feeds what the source's groups want.
+    fn supply(&mut self, now: Instant) -> bool {
+        if self.source.is_none() {
+            return false;
+        }
+        let (mut moved, since) = (false, Instant::ZERO + now.saturating_since(self.begun));
+        self.due = None;
+        for group in 0..self.program.groups.len() as u16 {
+            let fills = self.fills(group);
+            while let Some(range) = self.machine.wanted(group) {
+                if let Some(pace) = self.pace.as_mut().filter(|_| !fills) {
+                    if pace.due() > since {
+                        self.due = Some(self.begun + pace.due().saturating_since(Instant::ZERO));
+                        break;
+                    }
+                    pace.spend(since, cost(&self.program, group, range.len()));
+                }
+                let source = self.source.as_ref().expect("asked above");
+                let hash = piece_hash(range, &source.bytes[range.start as usize..range.end as usize]);
+                let symbols = self.symbols(group, range).expect("asked above");
+                self.machine.supply(group, symbols, hash);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// One report, when the last group that counts is out.
+    fn say_if_sent(&mut self) {
+        let Some(source) = self.source.as_ref().filter(|_| !self.is_source_done) else { return };
+        let groups = self.program.groups.iter().enumerate();
+        let bulk: Vec<_> = groups.filter(|(_, g)| g.fills.is_none()).collect();
+        if bulk.is_empty() || bulk.iter().any(|(number, _)| self.machine.has_work(*number as u16)) {
+            return;
+        }
+        let whole = [ByteRange { start: 0, end: self.program.length }];
+        let hash = (bulk.len() == 1 && bulk[0].1.work == whole).then_some(source.hash);
+        self.is_source_done = true;
+        self.reports.push_back(Report::SourceDone { run: self.program.run, hash });
+    }
+
+    /// Notes what a flow carried.
+    pub fn note(&mut self, flow: FlowId, side: FlowSide, packet: &Packet<Bytes>) {
+        if side == FlowSide::Sent {
+            *self.sent_bytes.entry(flow).or_default() += packet.symbol.len() as u64;
+        }
+        let kept = self.digests.entry((flow, side)).or_default();
+        if kept.len() == DIGESTS_MAX {
+            kept.pop_front();
+        }
+        kept.push_back((packet.generation, digest(&packet.symbol)));
+    }
+
+    /// What this site knows of a generation.
+    pub fn audit(&self, group: u16, generation: u64, vectors: &[FlowVector]) -> Report {
+        let of_group = |flow: FlowId| {
+            self.program.incoming.iter().any(|i| i.flow == flow && i.group == group)
+                || self.program.outgoing.iter().any(|o| o.flow == flow && o.group == group)
+        };
+        let kept = self.digests.iter().filter(|((flow, _), _)| of_group(*flow));
+        let kept = kept.filter_map(|(&(flow, side), kept)| {
+            let (_, digest) = kept.iter().rev().find(|(g, _)| *g == generation)?;
+            Some(FlowDigest { flow, side, digest: *digest })
+        });
+        let mut digests: Vec<FlowDigest> = kept.collect();
+        let piece = self.machine.work_map(group).and_then(|map| map.piece(generation));
+        if let Some(symbols) = piece.and_then(|piece| self.symbols(group, piece)) {
+            let length = symbols.first().map_or(0, Bytes::len);
+            digests.extend(vectors.iter().filter(|v| v.coefficients.len() == symbols.len()).map(|v| {
+                let terms: Vec<(u8, &Bytes)> = v.coefficients.iter().copied().zip(&symbols).collect();
+                let expected = digest(&Bytes::combine(&terms, length));
+                FlowDigest { flow: v.flow, side: FlowSide::Expected, digest: expected }
+            }));
+        }
+        Report::Audit { run: self.run(), group, generation, digests }
+    }
+}

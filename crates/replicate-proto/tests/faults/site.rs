@@ -1,0 +1,390 @@
+//! A site's host and its daemon's process: what carries out the jobs, as `service.rs` of the service does.
+
+use super::controller::Link;
+use super::disk::{Disk, Finished, Full, file_hash};
+use super::network::spoil;
+use super::runner::{Errand, Runner, Source};
+use super::world::{What, World};
+use anabranch_pieces::name::normal;
+use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Report, Run, SiteProgram};
+use anabranch_replicate_proto::daemon::{Daemon, Done, Job, PROGRESS_EVERY};
+use anabranch_units::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A machine that stores, and may run a daemon.
+#[derive(Default)]
+pub struct Host {
+    pub disk: Disk,
+    pub process: Option<Process>,
+    /// It is off, so that nobody says that nobody listens.
+    pub is_dark: bool,
+    /// Symbols, in a million, that its memory spoils before they are sent.
+    pub spoils_ppm: u32,
+    /// Its disk's delay at most.
+    pub disk_ms: u64,
+}
+
+pub struct Process {
+    pub session: u64,
+    pub daemon: Daemon,
+    began: Instant,
+    /// How far its clock ran ahead since.
+    pub ahead: Duration,
+    pub runners: BTreeMap<Run, Runner>,
+    pub link: Link,
+    /// Source files of which it knows the hash.
+    hashed: BTreeSet<String>,
+    /// Which freezing has stopped it, and what it finds when it goes on.
+    pub frozen: Option<u64>,
+    pub held: Vec<What>,
+}
+
+impl Process {
+    fn local(&self, now: Instant) -> Instant {
+        Instant::ZERO + now.saturating_since(self.began) + self.ahead
+    }
+
+    /// When something is due, in the world's time.
+    pub fn due(&self) -> Option<Instant> {
+        let paces = self.runners.values().filter_map(|runner| runner.due).min();
+        let daemon = self.daemon.poll_timeout().into_iter().chain(paces).min();
+        daemon.map(|local| self.began + local.saturating_since(Instant::ZERO + self.ahead))
+    }
+}
+
+/// The one spelling of a name.
+pub fn path(name: &str) -> String {
+    normal(name).expect("names are good")
+}
+
+fn failed(run: Run, what: &str) -> Report {
+    let reason = format!("{what}: no space left on device");
+    Report::Failed { run, kind: FailureKind::Unwritable, reason }
+}
+
+impl World {
+    pub fn start_site(&mut self, site: usize) {
+        self.schedule.say(format!("site {site} starts"));
+        let session = self.random.next_u64();
+        let host = &mut self.hosts[site];
+        host.is_dark = false;
+        host.process = Some(Process {
+            session,
+            daemon: Daemon::new("/srv", self.memory_max),
+            began: self.schedule.now(),
+            ahead: Duration::ZERO,
+            runners: BTreeMap::new(),
+            link: Link::default(),
+            hashed: BTreeSet::new(),
+            frozen: None,
+            held: Vec::new(),
+        });
+        self.schedule.after(PROGRESS_EVERY, What::Progress { site, session });
+        self.converse(site, session);
+    }
+
+    /// The process dies; `is_dark` with its machine, so that nobody sees its connections close.
+    pub fn crash_site(&mut self, site: usize, is_dark: bool) {
+        let Some(process) = self.hosts[site].process.take() else { return };
+        self.schedule.say(format!("site {site} dies{}", if is_dark { " with its machine" } else { "" }));
+        self.hosts[site].is_dark = is_dark;
+        let power = is_dark.then_some(&mut self.random);
+        self.hosts[site].disk.crash(power);
+        self.hang_up(site, process.session);
+        self.close_others(site);
+    }
+
+    pub fn is_session(&self, site: usize, session: u64) -> bool {
+        self.hosts[site].process.as_ref().is_some_and(|process| process.session == session)
+    }
+
+    pub fn runner(&mut self, site: usize, run: Run) -> Option<&mut Runner> {
+        self.hosts[site].process.as_mut()?.runners.get_mut(&run)
+    }
+
+    pub fn command(&mut self, site: usize, command: Command) {
+        let now = self.schedule.now();
+        let Some(process) = &mut self.hosts[site].process else { return };
+        let local = process.local(now);
+        process.daemon.handle_command(local, command);
+        self.turn(site);
+    }
+
+    /// A daemon's jobs and reports.
+    fn turn(&mut self, site: usize) {
+        let Some(process) = &mut self.hosts[site].process else { return };
+        let session = process.session;
+        let reports: Vec<_> = std::iter::from_fn(|| process.daemon.poll_report()).collect();
+        let jobs: Vec<_> = std::iter::from_fn(|| process.daemon.poll_job()).collect();
+        reports.into_iter().for_each(|report| self.say(site, report));
+        for job in jobs {
+            let takes = self.disk_delay(site);
+            self.schedule.after(takes, What::Job { site, session, job: Box::new(job) });
+        }
+    }
+
+    pub fn handle_job(&mut self, site: usize, session: u64, job: Job) {
+        if !self.is_session(site, session) {
+            return;
+        }
+        let transfer = job.transfer();
+        let installed = match &job {
+            Job::Install { program } => Some(program.run),
+            _ => None,
+        };
+        let done = self.carry_out(site, job);
+        let stands = installed.filter(|_| done == Done::Installed);
+        let now = self.schedule.now();
+        let process = self.hosts[site].process.as_mut().expect("asked above");
+        let local = process.local(now);
+        process.daemon.handle_done(local, transfer, done);
+        if let Some(run) = stands {
+            self.connect(site, run);
+            self.stir(site, run);
+        }
+        self.close_others(site);
+        self.turn(site);
+    }
+
+    fn carry_out(&mut self, site: usize, job: Job) -> Done {
+        let Host { disk, process, .. } = &mut self.hosts[site];
+        let process = process.as_mut().expect("callers asked");
+        match job {
+            Job::Inquire { run, is_source: true, path, .. } => {
+                let source = &self.sources[&path];
+                let hash = process.hashed.contains(&path).then_some(source.hash);
+                let length = Some(source.bytes.len() as u64);
+                Done::Answer(Report::Inventory { run, length, have: vec![], hash, attributes: None })
+            }
+            Job::Inquire { run, path: name, .. } => {
+                let path = path(&name);
+                let there = disk.finished(&path).map(|bytes| (bytes.len() as u64, file_hash(bytes)));
+                let (length, hash) = there.unzip();
+                Done::Answer(match disk.have(&path) {
+                    Ok(have) => Report::Inventory { run, length, have, hash, attributes: None },
+                    Err(Full) => failed(run, &path),
+                })
+            }
+            Job::Install { program } => self.install(site, *program),
+            Job::Remove { run } => {
+                process.runners.remove(&run);
+                Done::Nothing
+            }
+            Job::Forget { transfer } => {
+                process.runners.retain(|run, _| run.transfer != transfer);
+                let written =
+                    process.runners.values().filter_map(|r| r.file.as_ref().map(|(path, _)| path.clone()));
+                disk.close_but(&written.collect());
+                Done::Nothing
+            }
+            Job::Hash { run, path } => {
+                let hash = self.sources[&path].hash;
+                process.hashed.insert(path);
+                Done::Answer(Report::Hashed { run, hash })
+            }
+            Job::Audit { run, group, generation, vectors } => {
+                let runner = process.runners.get(&run);
+                runner.map_or(Done::Nothing, |r| Done::Answer(r.audit(group, generation, &vectors)))
+            }
+            Job::Finish(file) => self.finish(site, &file),
+        }
+    }
+
+    fn install(&mut self, site: usize, program: SiteProgram) -> Done {
+        let now = self.schedule.now();
+        let Host { disk, process, .. } = &mut self.hosts[site];
+        let process = process.as_mut().expect("callers asked");
+        let run = program.run;
+        let file = program.sinks.first().map(|sink| {
+            let path = path(&sink.path);
+            disk.begin(&path, program.length).map(|number| (path, number))
+        });
+        let file = match file.transpose() {
+            Ok(file) => file,
+            Err(Full) => return Done::Answer(failed(run, "a file")),
+        };
+        let source = program.source_path.as_ref().map(|name| self.sources[name].clone());
+        let local = process.local(now);
+        process.runners.insert(run, Runner::new(program, file, source, local));
+        Done::Installed
+    }
+
+    fn finish(&mut self, site: usize, file: &Finish) -> Done {
+        let (run, path) = (file.run, path(&file.path));
+        let Host { disk, process, .. } = &mut self.hosts[site];
+        let process = process.as_mut().expect("callers asked");
+        let written = process.runners.get(&run).and_then(|runner| runner.file.as_ref());
+        let have = written.and_then(|(path, number)| disk.have_of(path, *number));
+        if have.is_some_and(|have| have.iter().map(|r| r.len()).sum::<u64>() < file.length) {
+            return Done::NotYet;
+        }
+        Done::Answer(match disk.finish(&path, file.length, file.hash, file.replace) {
+            Ok(Finished::Named) => {
+                self.check_named(site, &path);
+                Report::Completed { run }
+            }
+            Ok(Finished::Missing(have)) => Report::SinkDone { run, have },
+            Ok(Finished::OtherFile) => {
+                let (kind, reason) = (FailureKind::Unwritable, "another file has this name".to_owned());
+                Report::Failed { run, kind, reason }
+            }
+            Err(Full) => failed(run, &path),
+        })
+    }
+
+    /// Lets an attempt do all that it can do now.
+    pub fn stir(&mut self, site: usize, run: Run) {
+        let now = self.schedule.now();
+        if self.is_frozen(site) {
+            return;
+        }
+        let Some(process) = &mut self.hosts[site].process else { return };
+        let local = process.local(now);
+        let Some(mut runner) = process.runners.remove(&run) else { return };
+        loop {
+            let mut moved = self.take_in(site, &mut runner);
+            moved |= runner.work(local, &mut self.random);
+            moved |= self.send_on(site, &mut runner);
+            if !moved {
+                break;
+            }
+        }
+        let live = runner.live_bytes();
+        assert!(live <= runner.program.memory_bytes(), "{run:?} at {site}: {live} bytes are live");
+        let process = self.hosts[site].process.as_mut().expect("looked up above");
+        let session = process.session;
+        let (writes, errand) = (
+            !runner.writes.is_empty() && !runner.is_writing,
+            !runner.errands.is_empty() && !runner.is_on_errand,
+        );
+        runner.is_writing |= writes;
+        runner.is_on_errand |= errand;
+        process.runners.insert(run, runner);
+        if writes {
+            let takes = self.disk_delay(site);
+            self.schedule.after(takes, What::Written { site, session, run });
+        }
+        if errand {
+            let takes = self.disk_delay(site);
+            self.schedule.after(takes, What::Errand { site, session, run });
+        }
+        self.pass_on(site, run);
+    }
+
+    /// What an attempt has to say goes by the daemon, with what the runner cannot know.
+    pub fn pass_on(&mut self, site: usize, run: Run) {
+        let now = self.schedule.now();
+        let Host { disk, process, .. } = &mut self.hosts[site];
+        let Some(process) = process else { return };
+        let local = process.local(now);
+        let Some(runner) = process.runners.get_mut(&run) else { return };
+        let (reports, file) = (std::mem::take(&mut runner.reports), runner.file.clone());
+        if reports.is_empty() {
+            return;
+        }
+        for report in reports {
+            let report = match report {
+                Report::SinkDone { run, .. } => {
+                    let have = file.as_ref().and_then(|(path, number)| disk.have_of(path, *number));
+                    Report::SinkDone { run, have: have.unwrap_or_default() }
+                }
+                other => other,
+            };
+            process.daemon.handle_report(local, report);
+        }
+        self.turn(site);
+    }
+
+    /// The disk cannot do what an attempt needs.
+    fn break_down(&mut self, site: usize, run: Run) {
+        let Some(runner) = self.runner(site, run) else { return };
+        if !std::mem::replace(&mut runner.is_broken, true) {
+            runner.reports.push_back(failed(run, "a write"));
+        }
+        self.pass_on(site, run);
+    }
+
+    /// An attempt's first write is done.
+    pub fn handle_written(&mut self, site: usize, session: u64, run: Run) {
+        if !self.is_session(site, session) {
+            return;
+        }
+        let Host { disk, process, .. } = &mut self.hosts[site];
+        let process = process.as_mut().expect("asked above");
+        let Some(runner) = process.runners.get_mut(&run) else { return };
+        let write = runner.writes.pop_front().expect("it was begun");
+        let (path, number) = runner.file.as_ref().expect("a sink has a file");
+        let bytes: Vec<u8> = write.parts.iter().flat_map(|part| part.iter().copied()).collect();
+        // Its writer ends.
+        if disk.write((path, *number), write.range, &bytes, write.piece.hash) == Err(Full) {
+            return self.break_down(site, run);
+        }
+        runner.machine.handle_written(write.sink, write.range);
+        runner.is_writing = false;
+        self.stir(site, run);
+    }
+
+    /// A packet of an attempt was put by, or comes back.
+    pub fn handle_errand(&mut self, site: usize, session: u64, run: Run) {
+        if !self.is_session(site, session) {
+            return;
+        }
+        let (is_full, spoils_ppm) = (self.hosts[site].disk.is_full, self.hosts[site].spoils_ppm);
+        let process = self.hosts[site].process.as_mut().expect("asked above");
+        let Some(runner) = process.runners.get_mut(&run) else { return };
+        match runner.errands.pop_front().expect("it was begun") {
+            Errand::Store(_) if is_full => return self.break_down(site, run),
+            Errand::Store(store) => {
+                let mut packet = store.packet;
+                if self.random.chance_ppm(spoils_ppm) && spoil(&mut packet, &mut self.random) {
+                    self.spoilers.insert(site);
+                    self.spoiled.insert(run.transfer);
+                }
+                runner.shelves.insert((store.flow, store.index), packet);
+                runner.machine.handle_stored(store.flow);
+            }
+            Errand::Fetch(fetch) => {
+                let packet = runner.shelves[&(fetch.flow, fetch.index)].clone();
+                runner.machine.fetched(fetch, packet);
+            }
+        }
+        runner.is_on_errand = false;
+        self.stir(site, run);
+    }
+
+    pub fn handle_progress(&mut self, site: usize, session: u64) {
+        if !self.is_session(site, session) {
+            return;
+        }
+        let process = self.hosts[site].process.as_ref().expect("asked above");
+        let reports: Vec<Report> = process.runners.values().map(Runner::progress).collect();
+        reports.into_iter().for_each(|report| self.say(site, report));
+        self.schedule.after(PROGRESS_EVERY, What::Progress { site, session });
+    }
+
+    /// What is due at a site.
+    pub fn keep_site_time(&mut self, site: usize) {
+        let now = self.schedule.now();
+        let Some(process) = &mut self.hosts[site].process else { return };
+        let local = process.local(now);
+        if process.daemon.poll_timeout().is_some_and(|t| t <= local) {
+            process.daemon.handle_timeout(local);
+        }
+        let runners = process.runners.iter().filter(|(_, runner)| runner.due.is_some_and(|t| t <= local));
+        let due: Vec<Run> = runners.map(|(run, _)| *run).collect();
+        self.turn(site);
+        due.into_iter().for_each(|run| self.stir(site, run));
+    }
+
+    /// How long the disk takes for something.
+    fn disk_delay(&mut self, site: usize) -> Duration {
+        Duration::from_us(1 + self.random.below(1_000 * self.hosts[site].disk_ms))
+    }
+}
+
+/// A source's file.
+pub fn source(number: usize, length: u64) -> Source {
+    let mut random = anabranch_units::Seed::new(number as u64).stream("file", 0);
+    let bytes: Vec<u8> = std::iter::repeat_with(|| random.next_u64() as u8).take(length as usize).collect();
+    Source { hash: file_hash(&bytes), bytes: std::sync::Arc::new(bytes) }
+}
