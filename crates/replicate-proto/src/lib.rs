@@ -10,7 +10,7 @@
 //!
 //! Entry points: [`plan`] decides; [`program::programs`] makes of a [`plan::Plan`] what each site is to do;
 //! [`coordinator`] sees a transfer through, whatever breaks; a [`site::Site`] is one site's machine for one attempt, a
-//! [`daemon::Daemon`] the one in front of all its attempts;
+//! [`daemon::Daemon`] the one in front of all its attempts; [`sessions`] has what lies between the two sides;
 //! [`control`] is what controller and sites say to each other; [`msg`] is what travels on a flow; [`draw`] makes pictures.
 
 mod bps;
@@ -27,6 +27,7 @@ pub mod program;
 mod receiver;
 mod relay;
 mod sender;
+pub mod sessions;
 pub mod simulated;
 pub mod site;
 mod spool;

@@ -12,6 +12,7 @@ use anabranch_net::keys::{System, escaped};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::Submitted;
 use anabranch_replicate_proto::plan::Plan;
+use anabranch_replicate_proto::sessions::site::SiteSession;
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, StatusCode};
@@ -375,64 +376,32 @@ pub struct SiteLink {
     client: Client,
     site: String,
     registration: RegisterRequest,
-    registered: Mutex<Registered>,
-    outbox: Mutex<Outbox>,
-}
-
-#[derive(Default)]
-struct Registered {
-    /// Counts registrations, so that two callers who were both told to register do so once.
-    times: u64,
-    done: bool,
-    queue: Option<u64>,
-    after: u64,
-}
-
-#[derive(Default)]
-struct Outbox {
-    batch: u64,
+    session: Mutex<SiteSession>,
+    /// The number of the last batch of reports.
+    batch: Mutex<u64>,
 }
 
 impl SiteLink {
     /// A link for `site`; the registration's session must be chosen at random when the site's process starts. The place of
     /// another process is taken at most once.
     pub fn new(client: Client, site: impl Into<String>, registration: RegisterRequest) -> Self {
-        Self {
-            client,
-            site: site.into(),
-            registration,
-            registered: Mutex::default(),
-            outbox: Mutex::default(),
-        }
+        Self { client, site: site.into(), registration, session: Mutex::default(), batch: Mutex::default() }
     }
 
     async fn ensure_registered(&self) -> Result<(u64, u64), ClientError> {
-        let mut registered = self.registered.lock().await;
-        if !registered.done {
-            let take_over = self.registration.take_over && registered.times == 0;
+        let mut session = self.session.lock().await;
+        if session.must_register() {
+            let take_over = self.registration.take_over && session.times() == 0;
             let registration = RegisterRequest { take_over, ..self.registration.clone() };
             let reply = self.client.register(&self.site, &registration).await?;
-            if let Some(warning) = reply.warning.filter(|_| registered.times == 0) {
+            if let Some(warning) = reply.warning.filter(|_| session.times() == 0) {
                 tracing::warn!("{warning}");
             }
-            // The same queue goes on where we are, a new one counts anew.
-            let same = registered.queue == Some(reply.queue);
-            registered.after = if same { registered.after.max(reply.after) } else { reply.after };
-            registered.queue = Some(reply.queue);
-            registered.times += 1;
-            registered.done = true;
+            session.handle_registered(reply.queue, reply.after);
             // Reports travel while a request for commands waits.
             self.client.connection.warm();
         }
-        Ok((registered.times, registered.after))
-    }
-
-    /// The controller does not know us (any more): register at the next call.
-    async fn forget(&self, times: u64) {
-        let mut registered = self.registered.lock().await;
-        if registered.times == times {
-            registered.done = false;
-        }
+        Ok((session.times(), session.after()))
     }
 
     /// The next commands, in order; an empty list now and then. They count as carried out when this is called again.
@@ -445,21 +414,14 @@ impl SiteLink {
             let (times, after) = self.ensure_registered().await?;
             match self.client.commands(&self.site, self.registration.session, after).await {
                 Ok(reply) => {
-                    let mut registered = self.registered.lock().await;
-                    if registered.times != times {
-                        // Numbers of another registration: what they belong to comes again.
-                        continue;
+                    let commands = reply.commands.into_iter().map(|c| (c.number, c.command)).collect();
+                    if let Some(new) = self.session.lock().await.handle_commands(times, commands) {
+                        return Ok(new);
                     }
-                    let mut commands = Vec::with_capacity(reply.commands.len());
-                    for c in reply.commands {
-                        if c.number > registered.after {
-                            registered.after = c.number;
-                            commands.push(c.command);
-                        }
-                    }
-                    return Ok(commands);
                 }
-                Err(ClientError::Refused { status: 409, .. }) => self.forget(times).await,
+                Err(ClientError::Refused { status: 409, .. }) => {
+                    self.session.lock().await.handle_unknown(times)
+                }
                 Err(e) if e.is_passing() && Instant::now() + pause < end => {
                     sleep(pause).await;
                     pause = (pause * 2).min(BACKOFF_MAX);
@@ -473,18 +435,20 @@ impl SiteLink {
     ///
     /// Errors: see [`ClientError`], after the client's patience; the reports may then not have arrived.
     pub async fn report(&self, reports: &[Report]) -> Result<(), ClientError> {
-        let mut outbox = self.outbox.lock().await;
-        outbox.batch += 1;
+        let mut batch = self.batch.lock().await;
+        *batch += 1;
         let body = self.client.connection.write(&ReportsRequest {
             session: self.registration.session,
-            batch: outbox.batch,
+            batch: *batch,
             reports: reports.to_vec(),
         })?;
         let path = format!("/v1/sites/{}/reports", escaped(&self.site));
         loop {
             let (times, _) = self.ensure_registered().await?;
             match self.client.connection.send_again(Method::POST, &path, body.clone(), REPLY_TIME).await {
-                Err(ClientError::Refused { status: 409, .. }) => self.forget(times).await,
+                Err(ClientError::Refused { status: 409, .. }) => {
+                    self.session.lock().await.handle_unknown(times)
+                }
                 result => return result.map(|_| ()),
             }
         }

@@ -18,10 +18,11 @@ use anabranch_replicate_proto::coordinator::{
     Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate_proto::plan::Plan;
+use anabranch_replicate_proto::sessions::{Called, NotRegistered, Sessions, Taken};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant, LinkId, SiteId};
 use log::{EventLog, Logged, queue_id, unix_ms};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot, watch};
@@ -45,8 +46,6 @@ impl Planner for BoxedPlanner {
     }
 }
 
-/// Commands that may wait for one site; a site that lets more pile up counts as gone.
-const QUEUE_MAX: usize = 16_384;
 /// How long to wait before a failed write to the store is tried again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
@@ -116,7 +115,7 @@ struct State {
     unsaved: BTreeSet<TransferId>,
     store_error: Option<String>,
     store_retry_at: Option<Instant>,
-    sites: Vec<SiteQueue>,
+    sessions: Sessions,
     logs: BTreeMap<TransferId, EventLog>,
     times: BTreeMap<TransferId, Times>,
     counters: Counters,
@@ -124,51 +123,12 @@ struct State {
     asking: BTreeMap<TransferId, oneshot::Sender<Answer>>,
 }
 
-#[derive(Default)]
-struct SiteQueue {
-    session: Option<u64>,
-    queue: VecDeque<(u64, Command)>,
-    /// Tells one numbering from another, over restarts of the controller too.
-    id: u64,
-    last_number: u64,
-    acknowledged: u64,
-    last_batch: u64,
-    /// Where the site's process takes in data, for messages.
-    address: String,
-    /// Requests of the site's process so far.
-    requests: u64,
-    /// How often it was asked for a sign of life: a long poll is answered at once then.
-    calls: u64,
-    /// Long polls in flight: the site is surely there.
-    polls: usize,
-    heard_at: Option<Instant>,
-    up: bool,
-}
-
 /// Counts since the start, for metrics.
 #[derive(Default)]
 struct Counters {
     reports: u64,
-    commands: u64,
     store_errors: u64,
-    queue_overflows: u64,
 }
-
-/// The site must register (again).
-#[derive(Debug)]
-pub(crate) struct NotRegistered;
-
-/// Another process serves the site.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    pub(crate) session: u64,
-    pub(crate) address: String,
-}
-
-/// How long a site's process has for a sign of life when another one wants its place: if its long poll stood until then,
-/// and if its connection was just broken.
-const SIGN_OF_LIFE: [std::time::Duration; 2] =
-    [std::time::Duration::from_secs(3), std::time::Duration::from_secs(1)];
 
 impl Controller {
     /// Opens the store and goes on with what is in it. A [`anabranch_http::Server`] then drives it.
@@ -208,7 +168,7 @@ impl Controller {
             unsaved: BTreeSet::new(),
             store_error: None,
             store_retry_at: None,
-            sites: (0..sites).map(|_| SiteQueue::default()).collect(),
+            sessions: Sessions::new(sites, config.site_grace),
             logs: BTreeMap::new(),
             times: stored.times,
             counters: Counters::default(),
@@ -338,60 +298,32 @@ impl Controller {
         }
         let name = self.shared.topology.site(site).name.clone();
         Ok(self.change(|state, now| {
-            let queue = &mut state.sites[site.index()];
             let address = addresses.first().map_or_else(|| "-".to_owned(), |(_, a)| a.clone());
-            if queue.session != Some(session) {
-                if queue.up {
-                    tracing::warn!(
-                        site = name,
-                        "another relay takes the place of the one at {}",
-                        queue.address
-                    );
-                }
-                *queue = SiteQueue {
-                    session: Some(session),
-                    polls: queue.polls,
-                    id: queue_id(),
-                    ..SiteQueue::default()
-                };
+            let registered = state.sessions.register(now, site, session, address.clone(), queue_id());
+            if let Some(replaced) = &registered.replaced {
+                tracing::warn!(site = name, "another relay takes the place of the one at {replaced}");
             }
-            if !queue.up {
+            if registered.is_back {
                 tracing::info!(site = name, data_at = address, "site is up");
             }
-            queue.address = address;
-            queue.heard_at = Some(now);
-            queue.up = true;
-            let after = (queue.acknowledged, queue.id);
             state.coordinator.handle_site_up(now, site, session, addresses);
-            after
+            (registered.after, registered.queue)
         }))
     }
 
     /// The site's process of another session, if there is one that gives a sign of life.
     async fn answers_still(&self, site: SiteId, session: u64) -> Option<Taken> {
-        let (requests, mut left) = {
-            let mut state = self.lock();
-            let queue = &mut state.sites[site.index()];
-            if !queue.up || queue.session.is_none_or(|other| other == session) {
-                return None;
-            }
-            queue.calls += 1;
-            let wait = SIGN_OF_LIFE[usize::from(queue.polls == 0)];
-            (queue.requests, wait)
-        };
+        let call = self.lock().sessions.call(site, session)?;
         self.shared.commands[site.index()].notify_waiters();
         const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
+        let mut left = call.within.to_std();
         while !left.is_zero() {
             tokio::time::sleep(LOOK_EVERY).await;
             left = left.saturating_sub(LOOK_EVERY);
-            let state = self.lock();
-            let queue = &state.sites[site.index()];
-            if !queue.up || queue.session.is_none_or(|other| other == session) {
-                return None;
-            }
-            if queue.requests != requests {
-                let (session, address) = (queue.session.unwrap_or_default(), queue.address.clone());
-                return Some(Taken { session, address });
+            match self.lock().sessions.called(site, session, call) {
+                Called::Gone => return None,
+                Called::Answers(taken) => return Some(taken),
+                Called::Silent => {}
             }
         }
         None
@@ -405,12 +337,9 @@ impl Controller {
         reports: Vec<Report>,
     ) -> Result<(), NotRegistered> {
         self.change(|state, now| {
-            let queue = state.hear(now, site, session)?;
-            queue.requests += 1;
-            if batch <= queue.last_batch {
+            if !state.sessions.handle_batch(now, site, session, batch)? {
                 return Ok(());
             }
-            queue.last_batch = batch;
             for report in reports {
                 state.counters.reports += 1;
                 state.coordinator.handle_report(now, site, report);
@@ -435,19 +364,8 @@ impl Controller {
             {
                 let mut state = self.lock();
                 let now = state.now();
-                if calls.is_some_and(|calls| state.sites[site.index()].calls != calls) {
-                    // The next request is the sign of life.
-                    return Ok(Vec::new());
-                }
-                let queue = state.hear(now, site, session)?;
-                queue.requests += u64::from(calls.is_none());
-                calls = Some(queue.calls);
-                queue.acknowledged = queue.acknowledged.max(after.min(queue.last_number));
-                let acknowledged = queue.acknowledged;
-                queue.queue.retain(|(number, _)| *number > acknowledged);
-                if !queue.queue.is_empty() {
-                    // Enough for one reply; the rest follows.
-                    return Ok(queue.queue.iter().take(256).cloned().collect());
+                if let Some(commands) = state.sessions.poll_commands(now, site, session, after, &mut calls)? {
+                    return Ok(commands);
                 }
             }
             if tokio::time::timeout_at(end, notified).await.is_err() {
@@ -511,14 +429,19 @@ impl Controller {
             "Bytes verified at all destinations, of open transfers.",
             &verified,
         );
-        let queued: u64 = state.sites.iter().map(|s| s.queue.len() as u64).sum();
+        let queued = state.sessions.waiting() as u64;
         text.metric(
             "commands_queued",
             "gauge",
             "Commands that sites have not acknowledged.",
             &Metrics::plain(queued),
         );
-        text.metric("commands_total", "counter", "Commands given.", &Metrics::plain(state.counters.commands));
+        text.metric(
+            "commands_total",
+            "counter",
+            "Commands given.",
+            &Metrics::plain(state.sessions.commands()),
+        );
         text.metric("reports_total", "counter", "Reports taken.", &Metrics::plain(state.counters.reports));
         text.metric(
             "store_errors_total",
@@ -530,7 +453,7 @@ impl Controller {
             "queue_overflows_total",
             "counter",
             "Sites dropped for not taking commands.",
-            &Metrics::plain(state.counters.queue_overflows),
+            &Metrics::plain(state.sessions.overflows()),
         );
         text.metric(
             "events_dropped_total",
@@ -555,10 +478,8 @@ impl Controller {
         state.epoch = std::time::Instant::now();
         state.coordinator.restart(state.now());
         state.store_retry_at = state.store_retry_at.map(|_| Instant::ZERO);
-        for (queue, commands) in state.sites.iter_mut().zip(&self.shared.commands) {
-            *queue = SiteQueue { polls: queue.polls, ..SiteQueue::default() };
-            commands.notify_waiters();
-        }
+        state.sessions.restart();
+        self.shared.commands.iter().for_each(Notify::notify_waiters);
     }
 
     /// When the clock may begin anew, and when it must.
@@ -588,9 +509,7 @@ impl Controller {
     fn excuse(&self, state: &mut State, began: Instant) {
         let now = state.now();
         if now.saturating_since(began) > LONG_WORK {
-            for queue in state.sites.iter_mut().filter(|q| q.up) {
-                queue.heard_at = Some(now);
-            }
+            state.sessions.excuse(now);
         }
     }
 
@@ -628,18 +547,9 @@ impl Controller {
             state.store_retry_at = None;
         }
         while let Some((site, command)) = state.coordinator.poll_command() {
-            let queue = &mut state.sites[site.index()];
-            if queue.queue.len() >= QUEUE_MAX {
-                // Forces the site to register anew, with an empty queue.
-                state.counters.queue_overflows += 1;
-                *queue =
-                    SiteQueue { polls: queue.polls, heard_at: Some(now), up: true, ..SiteQueue::default() };
-                continue;
+            if state.sessions.push(now, site, command) {
+                self.shared.commands[site.index()].notify_waiters();
             }
-            queue.last_number += 1;
-            queue.queue.push_back((queue.last_number, command));
-            state.counters.commands += 1;
-            self.shared.commands[site.index()].notify_waiters();
         }
         while let Some((id, answer)) = state.coordinator.poll_answer() {
             // Whoever asked may have gone.
@@ -686,18 +596,11 @@ impl Controller {
     }
 
     fn handle_deadlines(&self, state: &mut State, now: Instant) {
-        for i in 0..state.sites.len() {
-            let queue = &mut state.sites[i];
-            if self.silent_at(queue).is_some_and(|t| now >= t) {
-                queue.up = false;
-                let site = &self.shared.topology.site(SiteId(i as u16)).name;
-                tracing::warn!(
-                    site,
-                    "site is away: nothing was heard of it for {}",
-                    self.shared.site_grace.in_words()
-                );
-                state.coordinator.handle_site_down(now, SiteId(i as u16));
-            }
+        for site in state.sessions.handle_timeout(now) {
+            let name = &self.shared.topology.site(site).name;
+            let grace = self.shared.site_grace.in_words();
+            tracing::warn!(site = name, "site is away: nothing was heard of it for {grace}");
+            state.coordinator.handle_site_down(now, site);
         }
         if state.coordinator.poll_timeout().is_some_and(|t| now >= t) {
             state.coordinator.handle_timeout(now);
@@ -706,18 +609,11 @@ impl Controller {
         self.excuse(state, now);
     }
 
-    /// When the site counts as gone unless it is heard of.
-    fn silent_at(&self, queue: &SiteQueue) -> Option<Instant> {
-        let heard_at = queue.heard_at.filter(|_| queue.up && queue.polls == 0)?;
-        Some(heard_at + self.shared.site_grace)
-    }
-
     fn next_deadline(&self, state: &State) -> Instant {
-        let silent = state.sites.iter().filter_map(|q| self.silent_at(q)).min();
         // Once it may, any change leads here, the end of the last transfer too.
         let (may, must) = self.clock_ends();
         let clock = if state.now() < may { may } else { must };
-        let others = [silent, state.coordinator.poll_timeout(), state.store_retry_at];
+        let others = [state.sessions.poll_timeout(), state.coordinator.poll_timeout(), state.store_retry_at];
         others.into_iter().flatten().fold(clock, Instant::min)
     }
 }
@@ -740,17 +636,6 @@ impl State {
                 times.ended_unix_ms = now;
             }
         }
-    }
-
-    /// Notes that the site's present process said something.
-    fn hear(&mut self, now: Instant, site: SiteId, session: u64) -> Result<&mut SiteQueue, NotRegistered> {
-        let queue = &mut self.sites[site.index()];
-        // A site that was given up as gone registers again, so that the coordinator learns that it is back.
-        if queue.session != Some(session) || !queue.up {
-            return Err(NotRegistered);
-        }
-        queue.heard_at = Some(now);
-        Ok(queue)
     }
 }
 
@@ -776,7 +661,7 @@ struct PollGuard<'a> {
 
 impl<'a> PollGuard<'a> {
     fn new(controller: &'a Controller, site: SiteId) -> Self {
-        controller.lock().sites[site.index()].polls += 1;
+        controller.lock().sessions.begin_poll(site);
         Self { controller, site }
     }
 }
@@ -785,11 +670,7 @@ impl Drop for PollGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.controller.lock();
         let now = state.now();
-        let queue = &mut state.sites[self.site.index()];
-        queue.polls -= 1;
-        if queue.polls == 0 && queue.heard_at.is_some() {
-            queue.heard_at = Some(now);
-        }
+        state.sessions.end_poll(now, self.site);
         drop(state);
         self.controller.shared.moved.notify_one();
     }

@@ -15,8 +15,9 @@ use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::{random, socket};
 use anabranch_replicate_proto::control::Report;
+use anabranch_replicate_proto::sessions::site::Outbox;
 use anabranch_units::{ByteCount, LinkId, SiteId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -30,13 +31,6 @@ use tokio::time::sleep;
 const LEFTOVERS_EVERY: Duration = Duration::from_secs(3_600);
 /// How long reports are gathered before they are sent together.
 const REPORT_GATHER: Duration = Duration::from_millis(5);
-/// The most reports that wait for a controller that is away.
-const REPORTS_MAX: usize = 4_096;
-/// The most reports in one request.
-const REPORTS_TOGETHER_MAX: usize = 256;
-/// The most ranges in one request, unless a single report has more: with the rest they stay below the 4 MiB that a
-/// controller takes.
-const RANGES_TOGETHER_MAX: usize = 32_768;
 /// How long to wait after the controller could not be reached.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a request to the controller is tried before its commands are asked for anew.
@@ -247,89 +241,32 @@ async fn converse(link: &SiteLink, service: &Arc<Service>) -> ClientError {
 }
 
 async fn send_reports(link: &SiteLink, mut reports: mpsc::UnboundedReceiver<Report>) -> Infallible {
+    let mut outbox = Outbox::default();
     loop {
         let Some(first) = reports.recv().await else { std::future::pending().await };
         sleep(REPORT_GATHER).await;
-        let mut batch = vec![first];
-        while let Ok(more) = reports.try_recv() {
-            batch.push(more);
-        }
-        keep_last_progress(&mut batch);
-        while !batch.is_empty() {
-            let count = fitting(&batch);
-            match link.report(&batch[..count]).await {
+        outbox.extend([first]);
+        outbox.extend(std::iter::from_fn(|| reports.try_recv().ok()));
+        outbox.thin();
+        while !outbox.next().is_empty() {
+            let count = outbox.next().len();
+            match link.report(outbox.next()).await {
                 Ok(()) => {
-                    batch.drain(..count);
+                    outbox.handle_sent(count);
                     continue;
                 }
                 // It would be refused for ever.
                 Err(error @ ClientError::Refused { status: 400 | 413, .. }) => {
                     tracing::warn!(%error, count, "reports refused");
-                    batch.drain(..count);
+                    outbox.handle_sent(count);
                     continue;
                 }
                 Err(error) => tracing::debug!(%error, "reports wait"),
             }
             sleep(RETRY).await;
-            // What came meanwhile joins them, so that a controller that stays away costs no memory: old progress is no
-            // news, and of the rest only the newest is worth keeping.
-            while let Ok(more) = reports.try_recv() {
-                batch.push(more);
-            }
-            keep_last_progress(&mut batch);
-            batch.drain(..batch.len().saturating_sub(REPORTS_MAX));
+            // What came meanwhile joins them.
+            outbox.extend(std::iter::from_fn(|| reports.try_recv().ok()));
+            outbox.handle_away();
         }
-    }
-}
-
-/// How many of the first reports go together: at least one, and no more than a request may be large.
-fn fitting(batch: &[Report]) -> usize {
-    let mut ranges = 0;
-    let fits = batch.iter().take(REPORTS_TOGETHER_MAX).take_while(|report| {
-        if let Report::Inventory { have, .. } | Report::SinkDone { have, .. } = report {
-            ranges += have.len();
-        }
-        ranges <= RANGES_TOGETHER_MAX
-    });
-    fits.count().max(1)
-}
-
-/// Of several progress reports of one attempt only the last is worth sending.
-fn keep_last_progress(batch: &mut Vec<Report>) {
-    let mut seen = BTreeSet::new();
-    let mut kept: Vec<Report> = Vec::with_capacity(batch.len());
-    for report in batch.drain(..).rev() {
-        match &report {
-            Report::Progress { run, .. } if !seen.insert(*run) => {}
-            _ => kept.push(report),
-        }
-    }
-    kept.reverse();
-    *batch = kept;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use anabranch_replicate_proto::control::{Attempt, Run, TransferId};
-
-    #[test]
-    fn reports_with_many_ranges_go_one_by_one() {
-        let run = Run { transfer: TransferId(1), attempt: Attempt(1) };
-        let range = anabranch_pieces::ByteRange { start: 0, end: 1 };
-        let done = |ranges| Report::SinkDone { run, have: vec![range; ranges] };
-        assert_eq!(fitting(&[done(RANGES_TOGETHER_MAX), Report::Ready { run }, done(1)]), 2);
-        assert_eq!(fitting(&[done(RANGES_TOGETHER_MAX + 1), Report::Ready { run }]), 1);
-        assert_eq!(fitting(&vec![Report::Ready { run }; 1000]), REPORTS_TOGETHER_MAX);
-    }
-
-    #[test]
-    fn of_old_progress_only_the_last_is_kept_and_the_rest_in_order() {
-        let run = Run { transfer: TransferId(1), attempt: Attempt(1) };
-        let progress =
-            |verified_bytes| Report::Progress { run, verified_bytes, sink_stalled: 0.0, flows: vec![] };
-        let mut batch = vec![progress(1), Report::Ready { run }, progress(2), Report::Completed { run }];
-        keep_last_progress(&mut batch);
-        assert_eq!(batch, [Report::Ready { run }, progress(2), Report::Completed { run }]);
     }
 }

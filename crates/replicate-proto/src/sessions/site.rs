@@ -1,0 +1,199 @@
+//! A site's side of its session as a machine: whether it is registered, which commands it has taken over, and which reports wait
+//! for the controller.
+//!
+//! Leaves out: how requests travel, and when they are tried again. Read [`SiteSession`] and [`Outbox`] first.
+
+use crate::control::{Command, Report, Run};
+use std::collections::BTreeSet;
+
+/// The most reports that wait for a controller that is away.
+pub const REPORTS_MAX: usize = 4_096;
+/// The most reports in one request.
+const REPORTS_TOGETHER_MAX: usize = 256;
+/// The most ranges in one request, unless a single report has more: with the rest they stay below the 4 MiB that a
+/// controller takes.
+const RANGES_TOGETHER_MAX: usize = 32_768;
+
+/// What a site's process knows of its registration.
+#[derive(Clone, Debug, Default)]
+pub struct SiteSession {
+    /// Counts registrations, so that two callers that were both told to register do so once.
+    times: u64,
+    is_registered: bool,
+    queue: Option<u64>,
+    after: u64,
+}
+
+impl SiteSession {
+    /// Whether the site has to register before anything else.
+    pub const fn must_register(&self) -> bool {
+        !self.is_registered
+    }
+
+    /// How often it has registered: which registration a request belongs to.
+    pub const fn times(&self) -> u64 {
+        self.times
+    }
+
+    /// The last command that was taken over.
+    pub const fn after(&self) -> u64 {
+        self.after
+    }
+
+    /// The controller has taken the registration, with the numbering of its commands and the last one that it knows to be taken
+    /// over.
+    pub fn handle_registered(&mut self, queue: u64, after: u64) {
+        // The same queue goes on where this site is, a new one counts anew.
+        self.after = if self.queue == Some(queue) { self.after.max(after) } else { after };
+        self.queue = Some(queue);
+        self.times += 1;
+        self.is_registered = true;
+    }
+
+    /// A request of the registration of this number was refused: the controller does not know the site (any more).
+    pub fn handle_unknown(&mut self, times: u64) {
+        if self.times == times {
+            self.is_registered = false;
+        }
+    }
+
+    /// Commands that answer a request of the registration of this number: those that are new, in order. `None` if the site has
+    /// registered since: they are of another numbering, and what matters of them comes again.
+    pub fn handle_commands(&mut self, times: u64, commands: Vec<(u64, Command)>) -> Option<Vec<Command>> {
+        if self.times != times {
+            return None;
+        }
+        let mut new = Vec::with_capacity(commands.len());
+        for (number, command) in commands {
+            if number > self.after {
+                self.after = number;
+                new.push(command);
+            }
+        }
+        Some(new)
+    }
+}
+
+/// Reports that wait for the controller, bounded however long it stays away.
+#[derive(Clone, Debug, Default)]
+pub struct Outbox {
+    waiting: Vec<Report>,
+}
+
+impl Outbox {
+    /// Adds what there is to report.
+    pub fn extend(&mut self, reports: impl IntoIterator<Item = Report>) {
+        self.waiting.extend(reports);
+    }
+
+    /// What goes into the next request; nothing if nothing waits. It stays until [`Outbox::handle_sent`].
+    pub fn next(&self) -> &[Report] {
+        let mut ranges = 0;
+        let fits = self.waiting.iter().take(REPORTS_TOGETHER_MAX).take_while(|report| {
+            if let Report::Inventory { have, .. } | Report::SinkDone { have, .. } = report {
+                ranges += have.len();
+            }
+            ranges <= RANGES_TOGETHER_MAX
+        });
+        // At least one: that is what the controller's limit leaves room for.
+        let count = fits.count().max(1).min(self.waiting.len());
+        &self.waiting[..count]
+    }
+
+    /// So many of the first reports have arrived, or will never be taken.
+    pub fn handle_sent(&mut self, count: usize) {
+        self.waiting.drain(..count);
+    }
+
+    /// Drops old progress, which is no news: of several progress reports of one attempt only the last stays.
+    pub fn thin(&mut self) {
+        let mut seen: BTreeSet<Run> = BTreeSet::new();
+        let mut kept: Vec<Report> = Vec::with_capacity(self.waiting.len());
+        for report in self.waiting.drain(..).rev() {
+            match &report {
+                Report::Progress { run, .. } if !seen.insert(*run) => {}
+                _ => kept.push(report),
+            }
+        }
+        kept.reverse();
+        self.waiting = kept;
+    }
+
+    /// The controller is away: beyond [`REPORTS_MAX`] only the newest reports are worth keeping.
+    pub fn handle_away(&mut self) {
+        self.thin();
+        self.waiting.drain(..self.waiting.len().saturating_sub(REPORTS_MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Attempt, TransferId};
+
+    const RUN: Run = Run { transfer: TransferId(1), attempt: Attempt(1) };
+
+    fn outbox(reports: impl IntoIterator<Item = Report>) -> Outbox {
+        let mut outbox = Outbox::default();
+        outbox.extend(reports);
+        outbox
+    }
+    fn progress(verified_bytes: u64) -> Report {
+        Report::Progress { run: RUN, verified_bytes, sink_stalled: 0.0, flows: vec![] }
+    }
+
+    #[test]
+    fn reports_with_many_ranges_go_one_by_one() {
+        let range = anabranch_pieces::ByteRange { start: 0, end: 1 };
+        let done = |ranges| Report::SinkDone { run: RUN, have: vec![range; ranges] };
+        let ready = || Report::Ready { run: RUN };
+        assert_eq!(outbox([done(RANGES_TOGETHER_MAX), ready(), done(1)]).next().len(), 2);
+        assert_eq!(outbox([done(RANGES_TOGETHER_MAX + 1), ready()]).next().len(), 1);
+        assert_eq!(outbox(vec![ready(); 1000]).next().len(), REPORTS_TOGETHER_MAX);
+        assert_eq!(outbox([]).next(), []);
+    }
+
+    #[test]
+    fn of_old_progress_only_the_last_is_kept_and_the_rest_in_order() {
+        let (ready, completed) = (Report::Ready { run: RUN }, Report::Completed { run: RUN });
+        let mut outbox = outbox([progress(1), ready.clone(), progress(2), completed.clone()]);
+        outbox.thin();
+        assert_eq!(outbox.next(), [ready, progress(2), completed]);
+    }
+
+    #[test]
+    fn a_controller_that_stays_away_costs_no_memory_and_the_newest_stay() {
+        let audit = |generation| Report::Audit { run: RUN, group: 0, generation, digests: vec![] };
+        let mut outbox = Outbox::default();
+        for generation in 0..10_000 {
+            outbox.extend([audit(generation), progress(generation)]);
+            outbox.handle_away();
+            assert!(outbox.waiting.len() <= REPORTS_MAX);
+        }
+        assert_eq!(outbox.waiting.last(), Some(&progress(9_999)));
+        assert_eq!(outbox.waiting[REPORTS_MAX - 2], audit(9_999));
+    }
+
+    #[test]
+    fn a_new_numbering_counts_anew_and_an_old_one_goes_on() {
+        let forget = |number| (number, Command::Forget { transfer: TransferId(number) });
+        let mut site = SiteSession::default();
+        assert!(site.must_register());
+        site.handle_registered(7, 0);
+        assert_eq!(site.handle_commands(1, vec![forget(1), forget(2)]).map(|new| new.len()), Some(2));
+        // What was not acknowledged comes again, and is not carried out again.
+        assert_eq!(site.handle_commands(1, vec![forget(2), forget(3)]).map(|new| new.len()), Some(1));
+        site.handle_unknown(1);
+        assert!(site.must_register());
+        site.handle_registered(7, 1);
+        assert_eq!((site.after(), site.times()), (3, 2));
+        // Two callers were told so; the second one comes late.
+        site.handle_unknown(1);
+        assert!(!site.must_register());
+        // The controller was started again.
+        site.handle_unknown(2);
+        site.handle_registered(8, 0);
+        assert_eq!(site.handle_commands(2, vec![forget(4)]), None, "an answer of before");
+        assert_eq!(site.handle_commands(3, vec![forget(1)]).map(|new| new.len()), Some(1));
+    }
+}
