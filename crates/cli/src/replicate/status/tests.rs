@@ -1,0 +1,73 @@
+//! How transfers stand, in the table that people see.
+
+use super::*;
+use anabranch_replicate::wire::{DestinationView, HopRequest};
+use anabranch_replicate_proto::coordinator::{Outcome, PhaseName, SchemeChoice};
+
+pub(in super::super) fn view(id: u64, path: &str) -> TransferView {
+    let to = |site: &str| DestinationView {
+        site: site.to_owned(),
+        path: path.to_owned(),
+        verified_bytes: 500_000,
+        rate_bps: 0,
+        postponed: false,
+        away: None,
+        verdict: None,
+    };
+    TransferView {
+        id,
+        phase: PhaseName::Running,
+        outcome: None,
+        exit_code: None,
+        source: "paris".to_owned(),
+        source_path: path.to_owned(),
+        scheme_asked: SchemeChoice::Auto,
+        scheme: None,
+        hop: HopRequest::default(),
+        attempts: 1,
+        length_bytes: Some(1_000_000),
+        hash: None,
+        planned_bps: None,
+        bound_bps: None,
+        planned_with: vec![],
+        corrupt: 0,
+        suspects: vec![],
+        congestion_controls: vec![],
+        last_trouble: None,
+        began_unix_ms: Some(1_795_438_443_000),
+        ended_unix_ms: None,
+        destinations: ["a", "b", "c", "d", "e", "f"].map(to).into(),
+    }
+}
+
+/// #17: all transfers of all time were listed, the oldest first and without a time; a long name made the table 400
+/// columns wide, a line break in one broke it.
+#[test]
+fn the_newest_come_first_and_names_do_not_break_the_table() {
+    let now = 1_795_438_443_000 + 90_000;
+    let listed = table((1..=25).map(|id| view(id, "file")).collect(), false, now);
+    let first_words: Vec<_> = listed.lines().map(|l| l.split_whitespace().next().unwrap_or("")).collect();
+    assert_eq!((first_words.len(), first_words[1], first_words[20]), (22, "25", "6"));
+    assert!(listed.ends_with("the newest 20 of 25: --all lists the others, too\n"), "{listed}");
+    assert_eq!(table((1..=25).map(|id| view(id, "file")).collect(), true, now).lines().count(), 26);
+    let hostile = table(vec![view(1, &format!("a\nb{}", "x".repeat(250))), view(2, "ok")], false, now);
+    assert_eq!(hostile.lines().count(), 3, "{hostile}");
+    assert!(hostile.lines().all(|l| l.chars().count() < 180), "{hostile}");
+    let row = listed.lines().nth(1).expect("a row");
+    for part in
+        ["1.00 MB", "running", "2026-11-23 12:54:03", "1 min 30 s so far", "a 50 %, b 50 %", " and 2 more"]
+    {
+        assert!(row.contains(part), "{part}: {row}");
+    }
+}
+
+#[test]
+fn a_single_one_says_what_went_wrong_and_how_long_it_took() {
+    let mut one = view(7, "file");
+    (one.outcome, one.ended_unix_ms) = (Some(Outcome::SomeFailed), Some(1_795_438_443_000 + 5_000));
+    one.destinations[0].verdict = Some(Verdict::Failed { reason: "no\nspace".to_owned() });
+    one.destinations[1].verdict = Some(Verdict::Done);
+    let said = table(vec![one], true, 0);
+    assert!(said.contains("some failed") && said.contains(" 5 s "), "{said}");
+    assert!(said.ends_with("a: failed: no\u{fffd}space\n"), "{said}");
+}
