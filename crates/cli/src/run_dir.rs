@@ -1,11 +1,11 @@
 //! Writes run directories: see `anabranch_record` for what is in them.
 
 use anabranch_codes::kernel_in_use;
-use anabranch_record::{Emulation, Facts, Machine, ROWS, RUN, Rows, Run};
+use anabranch_record::{Emulation, Facts, Machine, ROWS, RUN, Rows, Run, Table};
 use anabranch_units::Seed;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -92,6 +92,15 @@ impl RunDir {
             std::fs::rename(&partial, &path)
         };
         written().with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Writes `rows` as `NAME.parquet`, with a column for each field.
+    ///
+    /// Errors: a column without its unit, a text that is too long; as [`RunDir::write`].
+    pub fn table(&self, name: &str, rows: &[Map<String, Value>]) -> anyhow::Result<()> {
+        let mut bytes = Vec::new();
+        Table::of_objects(rows)?.write_parquet(&mut bytes)?;
+        self.write(&format!("{name}.parquet"), &bytes)
     }
 
     /// Writes the rows, and then what they depend on.

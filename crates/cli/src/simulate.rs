@@ -4,7 +4,6 @@
 //! 95 % confidence intervals; JSON lines and run directories hold every trial. Ctrl-C ends it, and what was whole is shown.
 
 mod capture;
-pub(crate) mod parquet;
 pub(crate) mod table;
 mod trials;
 
@@ -251,7 +250,7 @@ fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> 
         run_dir.row(&row)?;
         all.push(row);
     }
-    parquet::write(&run_dir, "rows", &all)?;
+    run_dir.table("rows", &all)?;
     let each = |of: fn(&Outcome) -> Vec<Value>| {
         let keyed = |trial: &Trial| -> Vec<_> {
             of(&trial.outcome)
@@ -261,13 +260,13 @@ fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> 
         };
         done.iter().flat_map(keyed).collect::<Vec<_>>()
     };
-    parquet::write(&run_dir, "flows", &each(|outcome| values(&outcome.flows)))?;
+    run_dir.table("flows", &each(|outcome| values(&outcome.flows)))?;
     if done.iter().any(|trial| !trial.outcome.transfers.is_empty()) {
-        parquet::write(&run_dir, "transfers", &each(|outcome| values(&outcome.transfers)))?;
+        run_dir.table("transfers", &each(|outcome| values(&outcome.transfers)))?;
     }
-    parquet::write(&run_dir, "links", &each(|outcome| values(&outcome.links)))?;
+    run_dir.table("links", &each(|outcome| values(&outcome.links)))?;
     if points.iter().any(|point| point.scenario.probe.is_some()) {
-        parquet::write(&run_dir, "series", &each(|outcome| values(&outcome.series)))?;
+        run_dir.table("series", &each(|outcome| values(&outcome.series)))?;
     }
     let scenarios: Vec<Value> =
         points.iter().map(|point| serde_json::to_value(&point.scenario)).collect::<Result<_, _>>()?;

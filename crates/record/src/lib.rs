@@ -10,6 +10,7 @@
 //! Pure: this room says what is in the files, a driver finds the facts and writes them. Leaves out: plots, and anything
 //! over several runs. Read [`Run`] first.
 
+mod objects;
 mod parquet;
 pub mod pcapng;
 mod table;

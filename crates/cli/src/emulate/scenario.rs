@@ -6,7 +6,7 @@ use super::Args;
 use crate::family;
 use crate::pipe::Pipe;
 use crate::run_dir::RunDir;
-use crate::simulate::{keyed, keyed_rows, parquet, table};
+use crate::simulate::{keyed, keyed_rows, table};
 use anabranch_emu::scenario::{Options, check};
 use anabranch_sim::scenario::{self, Point};
 use anabranch_sim::{Plan, PlanError};
@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     if let Some(record) = record {
         if !transfers.is_empty() {
-            parquet::write(&record, "transfers", &transfers)?;
+            record.table("transfers", &transfers)?;
         }
         let (command, config) = crate::arguments();
         record.finish(&command, config, points.first().map(|p| Seed::new(p.scenario.seed)))?;

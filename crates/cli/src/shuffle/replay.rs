@@ -2,7 +2,6 @@
 
 use super::allocator;
 use crate::run_dir::RunDir;
-use crate::simulate::parquet;
 use anabranch_fluid::bound::{self, Effort};
 use anabranch_fluid::{Network, Outcome, TransferId, benchmark, coflowsim, run as run_flows, run_in_epochs};
 use anabranch_shuffle_proto::Scheduler;
@@ -177,7 +176,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     if let Some(mut run_dir) = run_dir {
         rows.iter().try_for_each(|row| run_dir.row(row))?;
-        parquet::write(&run_dir, "transfers", &times)?;
+        run_dir.table("transfers", &times)?;
         let (command, config) = crate::arguments();
         run_dir.finish(&command, config, None)?;
     }
