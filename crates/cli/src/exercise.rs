@@ -3,7 +3,6 @@
 //! Leaves out: those of other rooms, which have functions of their own there.
 
 use crate::family::simulated;
-use crate::replicate::send::topology_of;
 use anabranch_graph::builtin::builtin;
 use anabranch_replicate::wire::TopologyView;
 use anabranch_sim::{Plan, Simulation, scenario};
@@ -51,7 +50,7 @@ pub fn wire(bytes: &[u8]) -> bool {
         [0, rest @ ..] => anabranch_replicate::exercise_confirmations(rest),
         [1, rest @ ..] => anabranch_emu::scenario::exercise_stamp(rest),
         [2, rest @ ..] => {
-            serde_json::from_slice::<TopologyView>(rest).is_ok_and(|view| topology_of(&view).is_ok())
+            serde_json::from_slice::<TopologyView>(rest).is_ok_and(|view| view.topology().is_ok())
         }
         _ => false,
     }

@@ -10,6 +10,7 @@
 mod check;
 mod code;
 mod describe;
+mod effort;
 mod field;
 mod fill;
 mod joint;
@@ -25,6 +26,7 @@ mod tests;
 
 pub use check::{CheckError, Checked};
 pub use describe::{Function, SiteWork, sum_text};
+pub use effort::{Effort, Sending};
 pub use joint::{JointRequest, fairer, fairer_by, share_links, together};
 pub use planner::{
     Choice, Comparison, Failure, Figures, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES, UnknownScheme,

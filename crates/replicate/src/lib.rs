@@ -66,6 +66,7 @@ mod runner;
 mod service;
 mod spool;
 mod store;
+mod view;
 pub mod wire;
 
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
@@ -80,3 +81,4 @@ pub use runner::exercise_confirmations;
 pub use runner::{Fault, UnknownFault};
 pub use service::{AcceptFrom, CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, RuleError};
 pub use store::Times;
+pub use view::ViewError;

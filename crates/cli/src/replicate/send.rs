@@ -1,21 +1,21 @@
 //! `anabranch replicate send`: asks the controller for a transfer and watches it to its end.
 
-use super::plan::Sending;
 use super::watch::{Output, broken_off, may_go_on, watch};
 use crate::network;
-use anabranch_graph::{DELAY_MAX, LinkProperties, Place, Topology};
+use anabranch_graph::Topology;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_pieces::name::normal;
 use anabranch_replicate::Client;
 use anabranch_replicate::wire::{
-    DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest, TopologyView,
+    DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest,
 };
 use anabranch_replicate_proto::control::{Priority, TransferId};
 use anabranch_replicate_proto::coordinator::{CorruptPolicy, SchemeChoice, Submitted};
+use anabranch_replicate_proto::plan::Sending;
 use anabranch_units::text::printable;
-use anabranch_units::{BitRate, ByteCount, Duration as Span};
+use anabranch_units::{BitRate, ByteCount};
 use anyhow::Context as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -186,7 +186,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             view = client.topology() => view?,
             () = &mut asked_to_end => return nothing_sent(),
         };
-        let topology = topology_of(&view)?;
+        let topology = view.topology()?;
         let request = request(args, &topology)?;
         if args.dry_run {
             let length = tokio::select! {
@@ -319,35 +319,6 @@ fn symbol_bytes(topology: &Topology) -> u32 {
     (ten_ms / 4096 * 4096).clamp(4 << 10, 64 << 10) as u32
 }
 
-/// The controller's network as the planner wants it.
-///
-/// Errors: a network that contradicts itself.
-pub(crate) fn topology_of(view: &TopologyView) -> anyhow::Result<Topology> {
-    let mut topology = Topology::new(&view.name);
-    for site in &view.sites {
-        let place = site
-            .latitude_deg
-            .zip(site.longitude_deg)
-            .map(|(latitude_deg, longitude_deg)| Place { latitude_deg, longitude_deg });
-        topology.add_site(&site.name, place)?;
-    }
-    for link in &view.links {
-        let (from, to) = (topology.find_site(&link.from)?, topology.find_site(&link.to)?);
-        anyhow::ensure!(
-            link.delay_us <= DELAY_MAX.as_us(),
-            "link {} to {}: delay {} us: must be at most {DELAY_MAX}",
-            link.from,
-            link.to,
-            link.delay_us
-        );
-        let mut properties =
-            LinkProperties::new(BitRate::bps(link.capacity_bps), Span::from_us(link.delay_us));
-        properties.cost = link.cost;
-        topology.add_link(from, to, properties)?;
-    }
-    Ok(topology)
-}
-
 fn dry_run(
     args: &Args,
     topology: &Topology,
@@ -414,35 +385,6 @@ mod tests {
         for bad in ["", "fast", "x MB/s", "-1 MB/s", "10 Mfurlong/s", "99999999999 TB/s"] {
             let said = bandwidth(bad).expect_err(bad);
             assert!(!said.contains('\n'), "{said}");
-        }
-    }
-
-    /// #17: a delay of more than 213 days overflowed.
-    #[test]
-    fn a_controllers_link_may_take_an_hour_and_no_longer() {
-        let site = |id, name: &str| anabranch_replicate::wire::SiteView {
-            id,
-            name: name.to_owned(),
-            up: true,
-            latitude_deg: None,
-            longitude_deg: None,
-        };
-        let link = |delay_us| anabranch_replicate::wire::LinkView {
-            id: 0,
-            from: "a".to_owned(),
-            to: "b".to_owned(),
-            capacity_bps: 1_000_000,
-            delay_us,
-            cost: 1.0,
-        };
-        let read = |delay_us| {
-            let sites = vec![site(0, "a"), site(1, "b")];
-            topology_of(&TopologyView { name: "two".to_owned(), sites, links: vec![link(delay_us)] })
-        };
-        assert!(read(3_600_000_000).is_ok());
-        for delay_us in [3_600_000_001, u64::MAX] {
-            let said = read(delay_us).expect_err("too long").to_string();
-            assert!(said.contains("link a to b: delay") && said.contains("must be at most 3600 s"), "{said}");
         }
     }
 }

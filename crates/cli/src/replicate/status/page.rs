@@ -3,7 +3,6 @@
 //! It only reads. How a page is served, and to whom: `crate::page`.
 //! Leaves out: changing anything. Read [`serve`] first.
 
-use super::super::send::topology_of;
 use crate::page::{self, Page, Unanswered};
 use anabranch_graph::Topology;
 use anabranch_http::ClientError;
@@ -62,7 +61,7 @@ async fn plan(
         Err(ClientError::Refused { status: 404, .. }) => None,
         Err(error) => return Err(Unanswered(error)),
     };
-    let Ok(topology) = topology_of(&view) else {
+    let Ok(topology) = view.topology() else {
         return Ok((StatusCode::BAD_GATEWAY, "the controller's network cannot be read").into_response());
     };
     let theme = if look.dark { Theme::Dark } else { Theme::Light };

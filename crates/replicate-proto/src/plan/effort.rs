@@ -1,0 +1,91 @@
+//! What sending a file by a plan takes: time, and bytes on links.
+//!
+//! Leaves out: headers, and flows that fill. Read [`Sending::by`].
+
+use super::Plan;
+use anabranch_graph::Topology;
+use anabranch_units::{BitRate, ByteCount, LinkId};
+use std::collections::BTreeMap;
+
+/// What is to be sent by a plan.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Sending {
+    /// Size of the file.
+    pub size: ByteCount,
+    /// The most that the source sends, all copies together.
+    pub limit: Option<BitRate>,
+}
+
+/// What sending it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// How long. Months at a low rate are possible: more than the runs' own type of time describes.
+    pub time: std::time::Duration,
+    /// The rate that follows, where the limit holds the plan back.
+    pub limited: Option<BitRate>,
+    /// What crosses each link.
+    pub links: BTreeMap<LinkId, ByteCount>,
+    /// What crosses all of them together.
+    pub traffic: ByteCount,
+}
+
+impl Sending {
+    /// What it takes by `plan` on `topology`.
+    pub fn by(self, plan: &Plan, topology: &Topology) -> Effort {
+        let links = plan.bytes_per_link(self.size);
+        let from_source = links.iter().filter(|(id, _)| topology.link(**id).from == plan.source);
+        let from_source: ByteCount = from_source.map(|(_, bytes)| *bytes).sum();
+        let alone = passes_in(self.size, plan.rate);
+        let held =
+            self.limit.map(|limit| (limit, passes_in(from_source, limit))).filter(|(_, held)| *held > alone);
+        let time = held.map_or(alone, |(_, held)| held);
+        let limited = held.map(|(limit, _)| {
+            // At most the limit: the source sends each byte once at least.
+            let bps = u128::from(limit.as_bps()) * u128::from(self.size.as_u64())
+                / u128::from(from_source.as_u64());
+            BitRate::bps(u64::try_from(bps).unwrap_or(limit.as_bps()))
+        });
+        Effort { time, limited, traffic: links.values().copied().sum(), links }
+    }
+}
+
+/// How long `size` takes at `rate`, to a nanosecond.
+fn passes_in(size: ByteCount, rate: BitRate) -> std::time::Duration {
+    const NS: u128 = 1_000_000_000;
+    let ns = u128::from(size.as_u64()) * 8 * NS / u128::from(rate.as_bps().max(1));
+    std::time::Duration::new(u64::try_from(ns / NS).unwrap_or(u64::MAX), (ns % NS) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Planner, Request, Scheme};
+    use anabranch_graph::LinkProperties;
+    use anabranch_units::{Duration, time_in_words};
+
+    /// #17: from 213 days on the time was cut without a word, and its words overflowed.
+    #[test]
+    fn a_transfer_of_more_than_a_year_is_said_to_take_so_long() {
+        let mut topology = Topology::new("two");
+        let (a, b) = (topology.add_site("a", None), topology.add_site("b", None));
+        let (a, b) = (a.expect("a new name"), b.expect("a new name"));
+        let properties = LinkProperties::new(BitRate::mbps(10), Duration::from_ms(1));
+        topology.add_link(a, b, properties).expect("a new link");
+        let planner = Planner::new(Request::new(&topology, a, vec![b])).expect("planned");
+        let plan = planner.plan(Scheme::SinglePath).expect("there is a path").plan;
+        let terabyte = 1_000_000_000_000;
+        let of = |size: u64, limit| Sending { size: ByteCount::new(size), limit }.by(&plan, &topology);
+        let unlimited = of(50 * terabyte, None);
+        assert_eq!((unlimited.time.as_secs(), unlimited.limited), (40_000_000, None));
+        assert_eq!(time_in_words(unlimited.time), "462 d 23 h");
+        let slow = of(terabyte / 20, Some(BitRate::bps(10_000)));
+        assert_eq!((slow.time.as_secs(), slow.limited), (40_000_000, Some(BitRate::bps(10_000))));
+        assert_eq!(
+            of(terabyte, Some(BitRate::mbps(20))).limited,
+            None,
+            "a limit above the plan's rate holds nothing"
+        );
+        // Nothing overflows at the ends of what can be asked.
+        let _ = time_in_words(of(u64::MAX, Some(BitRate::bps(1))).time);
+    }
+}
