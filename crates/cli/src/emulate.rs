@@ -9,7 +9,7 @@ mod scenario;
 pub(crate) mod script;
 
 use crate::run_dir::RunDir;
-use anabranch_emu::{EmuError, Emulation, EmulationOptions, Isolation};
+use anabranch_emu::{EmuError, Emulation, EmulationOptions, Isolation, Surroundings};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
@@ -312,71 +312,6 @@ fn addresses(text: &str, topology: &Topology, address: impl Fn(SiteId) -> String
     Ok(out)
 }
 
-/// What programs in the sites are told about the network.
-struct Surroundings {
-    variables: Vec<(String, String)>,
-    /// In a user namespace our own descriptors cannot be opened from inside: a process in each site is its name.
-    holders: Vec<Child>,
-}
-
-impl Drop for Surroundings {
-    fn drop(&mut self) {
-        for holder in &mut self.holders {
-            // It may have ended already; nothing depends on it now.
-            let _ = holder.kill();
-            let _ = holder.wait();
-        }
-    }
-}
-
-impl Surroundings {
-    fn new(topology: &Topology, emulation: &Emulation) -> anyhow::Result<Self> {
-        let mut holders = Vec::new();
-        let mut namespace = |site: SiteId| {
-            if emulation.isolation() == Isolation::Root {
-                return Ok(emulation.namespace_path(site).display().to_string());
-            }
-            let mut command = Command::new("sleep");
-            command.arg("infinity").process_group(0);
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            let holder = emulation.spawn(site, command)?;
-            let path = format!("/proc/{}/ns/net", holder.id());
-            holders.push(holder);
-            anyhow::Ok(path)
-        };
-        let mut variables = Vec::new();
-        let mut sites = Vec::new();
-        for id in topology.site_ids() {
-            let name = &topology.site(id).name;
-            let (address, path) = (emulation.site_address(id).to_string(), namespace(id)?);
-            let links = topology.links_out(id).map(|l| {
-                let to = &topology.site(topology.link(l).to).name;
-                serde_json::json!({ "id": l, "to": to, "address": emulation.link_address(l).to_string() })
-            });
-            sites.push(serde_json::json!({
-                "id": id, "name": name, "address": &address, "namespace": &path, "links": links.collect::<Vec<_>>(),
-            }));
-            let key: String = name
-                .chars()
-                .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
-                .collect();
-            for suffix in [key, id.index().to_string()] {
-                variables.push((format!("ANABRANCH_ADDRESS_{suffix}"), address.clone()));
-                variables.push((format!("ANABRANCH_NETNS_{suffix}"), path.clone()));
-            }
-        }
-        variables.push(("ANABRANCH_TOPOLOGY".into(), topology.name().to_owned()));
-        variables.push(("ANABRANCH_SITES".into(), serde_json::to_string(&sites)?));
-        Ok(Self { variables, holders })
-    }
-
-    fn give(&self, command: &mut Command, topology: &Topology, emulation: &Emulation, site: SiteId) {
-        command.envs(self.variables.iter().map(|(k, v)| (k, v)));
-        command.env("ANABRANCH_SITE", &topology.site(site).name);
-        command.env("ANABRANCH_ADDRESS", emulation.site_address(site).to_string());
-    }
-}
-
 /// How it ended.
 struct Ended {
     code: u8,
@@ -466,7 +401,7 @@ impl Stage<'_> {
             // A group of its own: a Ctrl-C on the terminal is for CMD, and the end of it all for everything below `sh`.
             command.arg("-c").arg(self.fill(line)?).process_group(0);
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            self.surroundings.give(&mut command, &self.job.topology, self.emulation, *site);
+            self.surroundings.give(&mut command, *site);
             let mut child = self.emulation.spawn(*site, command)?;
             let name = &self.job.topology.site(*site).name;
             if let Some(out) = child.stdout.take() {
@@ -502,7 +437,7 @@ impl Stage<'_> {
         } else {
             return Ok(None);
         };
-        self.surroundings.give(&mut command, &self.job.topology, self.emulation, self.job.site);
+        self.surroundings.give(&mut command, self.job.site);
         Ok(Some(command))
     }
 

@@ -52,6 +52,7 @@ mod forward;
 mod lateness;
 mod route;
 pub mod scenario;
+mod surroundings;
 mod sys;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -76,6 +77,7 @@ pub use lateness::{Histogram, Report, Scheduling};
 #[doc(hidden)]
 pub use route::exercise;
 pub use route::{LINKS_MAX, SITES_MAX};
+pub use surroundings::Surroundings;
 
 /// How a network is emulated. [`EmulationOptions::default`] suits most uses.
 #[derive(Clone, Debug)]

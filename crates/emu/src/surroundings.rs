@@ -1,0 +1,85 @@
+//! What programs in the sites are told about the network, in their environment.
+//!
+//! `ANABRANCH_SITE` and `ANABRANCH_ADDRESS` are the site that they run in; `ANABRANCH_ADDRESS_<SITE>` is every site's address and
+//! `ANABRANCH_NETNS_<SITE>` a path for `nsenter --net=PATH`, by name (in capitals, `_` for what is no letter or digit) and by
+//! number; `ANABRANCH_SITES` is all of it as JSON, with the address of each link's far end. Read [`Surroundings`].
+
+use crate::{EmuError, Emulation, Isolation};
+use anabranch_graph::Topology;
+use anabranch_units::SiteId;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+/// What programs in the sites are told about the network.
+pub struct Surroundings {
+    variables: Vec<(String, String)>,
+    /// By site: its name and its address.
+    sites: Vec<(String, String)>,
+    /// In a user namespace our own descriptors cannot be opened from inside: a process in each site is its name.
+    holders: Vec<Child>,
+}
+
+impl Drop for Surroundings {
+    fn drop(&mut self) {
+        for holder in &mut self.holders {
+            // It may have ended already; nothing depends on it now.
+            let _ = holder.kill();
+            let _ = holder.wait();
+        }
+    }
+}
+
+impl Surroundings {
+    /// What there is to be told of `topology`, which `emulation` emulates.
+    ///
+    /// Errors: in a user namespace, a program (`sleep`) that does not start in each site.
+    pub fn new(topology: &Topology, emulation: &Emulation) -> Result<Self, EmuError> {
+        let mut all = Self { variables: Vec::new(), sites: Vec::new(), holders: Vec::new() };
+        let mut sites = Vec::new();
+        for id in topology.site_ids() {
+            let name = &topology.site(id).name;
+            let (address, path) = (emulation.site_address(id).to_string(), all.namespace(emulation, id)?);
+            let links = topology.links_out(id).map(|l| {
+                let to = &topology.site(topology.link(l).to).name;
+                serde_json::json!({ "id": l, "to": to, "address": emulation.link_address(l).to_string() })
+            });
+            sites.push(serde_json::json!({
+                "id": id, "name": name, "address": &address, "namespace": &path, "links": links.collect::<Vec<_>>(),
+            }));
+            let key: String = name
+                .chars()
+                .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
+                .collect();
+            for suffix in [key, id.index().to_string()] {
+                all.variables.push((format!("ANABRANCH_ADDRESS_{suffix}"), address.clone()));
+                all.variables.push((format!("ANABRANCH_NETNS_{suffix}"), path.clone()));
+            }
+            all.sites.push((name.clone(), address));
+        }
+        all.variables.push(("ANABRANCH_TOPOLOGY".into(), topology.name().to_owned()));
+        all.variables.push(("ANABRANCH_SITES".into(), serde_json::Value::from(sites).to_string()));
+        Ok(all)
+    }
+
+    fn namespace(&mut self, emulation: &Emulation, site: SiteId) -> Result<String, EmuError> {
+        if emulation.isolation() == Isolation::Root {
+            return Ok(emulation.namespace_path(site).display().to_string());
+        }
+        let mut command = Command::new("sleep");
+        command.arg("infinity").process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let holder = emulation.spawn(site, command)?;
+        let path = format!("/proc/{}/ns/net", holder.id());
+        self.holders.push(holder);
+        Ok(path)
+    }
+
+    /// Tells it to `command`, which is to run in `site`.
+    ///
+    /// Panics: if the site is not of this topology.
+    pub fn give(&self, command: &mut Command, site: SiteId) {
+        command.envs(self.variables.iter().map(|(k, v)| (k, v)));
+        let (name, address) = &self.sites[site.index()];
+        command.env("ANABRANCH_SITE", name).env("ANABRANCH_ADDRESS", address);
+    }
+}
