@@ -6,16 +6,14 @@
 
 mod outcome;
 mod scenario;
-pub(crate) mod script;
 
 use crate::run_dir::RunDir;
-use anabranch_emu::{EmuError, Emulation, EmulationOptions, Isolation, Surroundings};
+use anabranch_emu::{Change, EmuError, Emulation, EmulationOptions, Isolation, Loss, Surroundings};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use script::{Change, Loss};
 use std::ffi::OsString;
 use std::io::{BufRead as _, IsTerminal as _, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -267,8 +265,8 @@ fn check(args: &Args) -> anyhow::Result<Job> {
             Ok((site, line.to_owned()))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let mut changes =
-        args.changes.iter().map(|text| Change::parse(text, &topology)).collect::<anyhow::Result<Vec<_>>>()?;
+    let change = |text: &String| Change::parse(text, &topology).with_context(|| format!("--at `{text}`"));
+    let mut changes = args.changes.iter().map(change).collect::<anyhow::Result<Vec<_>>>()?;
     changes.sort_by_key(|c| c.at);
     for text in args.command.iter().filter_map(|w| w.to_str()).chain(runs.iter().map(|r| r.1.as_str())) {
         addresses(text, &topology, |_| String::new())?;
@@ -479,7 +477,7 @@ impl Stage<'_> {
                 () = &mut limit => break Cut::Duration,
                 n = signals.next() => break Cut::Signal(n),
                 () = next_change => if let Some(change) = changes.next() {
-                    change.apply(self.emulation)?;
+                    change.apply(self.emulation).with_context(|| format!("--at `{change}`"))?;
                     tracing::info!("{change}");
                 },
             }

@@ -33,8 +33,8 @@ pub fn systems(bytes: &[u8]) -> bool {
 pub fn words(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let b4 = builtin("b4", BitRate::mbps(10)).expect("it is built in");
-    let change = crate::emulate::script::Change::parse(text, &b4).map(drop);
-    let loss = text.parse::<crate::emulate::script::Loss>().map(drop).map_err(anyhow::Error::msg);
+    let change = anabranch_emu::Change::parse(text, &b4).map(drop).map_err(anyhow::Error::from);
+    let loss = text.parse::<anabranch_emu::Loss>().map(drop).map_err(anyhow::Error::from);
     let target = anabranch_gather::Target::parse(text).map(drop).map_err(anyhow::Error::from);
     let hop =
         crate::replicate::send::hop(text, &anabranch_replicate::wire::HopRequest::default(), &b4).map(drop);

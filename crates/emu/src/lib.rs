@@ -52,6 +52,7 @@ mod forward;
 mod lateness;
 mod route;
 pub mod scenario;
+mod script;
 mod surroundings;
 mod sys;
 
@@ -77,6 +78,7 @@ pub use lateness::{Histogram, Report, Scheduling};
 #[doc(hidden)]
 pub use route::exercise;
 pub use route::{LINKS_MAX, SITES_MAX};
+pub use script::{Change, ChangeError, Loss};
 pub use surroundings::Surroundings;
 
 /// How a network is emulated. [`EmulationOptions::default`] suits most uses.

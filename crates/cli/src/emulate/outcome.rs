@@ -2,8 +2,7 @@
 //!
 //! Read [`Outcome`] first.
 
-use super::script::Change;
-use anabranch_emu::{EmulationOptions, LinkCounters, Report};
+use anabranch_emu::{Change, EmulationOptions, LinkCounters, Report};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, ByteCount, SiteId};
 use std::fmt::Write as _;

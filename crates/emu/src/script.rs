@@ -1,11 +1,10 @@
-//! Changes to a running network: `2s link 3-4 down`. The words of `--at` and `--loss`.
+//! Changes to a running network, as words: `2s link 3-4 down`.
 //!
-//! Read [`Change`] first.
+//! Leaves out: when they are made, which is for the program that emulates. Read [`Change`] first.
 
-use anabranch_emu::{Emulation, LinkState};
-use anabranch_graph::Topology;
-use anabranch_units::{BitRate, Duration, LinkId};
-use anyhow::Context as _;
+use crate::{EmuError, Emulation, LinkState};
+use anabranch_graph::{Topology, TopologyError};
+use anabranch_units::{BitRate, Duration, LinkId, ParseQuantityError};
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 
@@ -16,10 +15,49 @@ pub struct Loss {
     pub ppm: u32,
 }
 
+/// Why words name no change.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// They are not what a change looks like.
+    Shape,
+    /// A time or a rate that cannot be read.
+    Quantity(ParseQuantityError),
+    /// A share of packets that cannot be read, or is more than all.
+    Loss(String),
+    /// A link that would carry nothing.
+    NoRate(BitRate),
+    /// No link is called so.
+    Link(TopologyError),
+}
+
+impl Display for ChangeError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Shape => f.write_str("write it as `TIME link A-B up|down|rate R|delay T|loss P`"),
+            Self::Quantity(error) => error.fmt(f),
+            Self::Loss(text) => write!(f, "`{text}`: write it as `0.1%` or `1000ppm`, at most 100%"),
+            Self::NoRate(rate) => {
+                write!(f, "rate {rate}: must be at least 1 bit/s (a link that is `down` carries nothing)")
+            }
+            Self::Link(error) => {
+                write!(f, "{error} (A-B means both directions, A>B one, `all` every link)")
+            }
+        }
+    }
+}
+impl std::error::Error for ChangeError {}
+
+impl From<ParseQuantityError> for ChangeError {
+    fn from(error: ParseQuantityError) -> Self {
+        Self::Quantity(error)
+    }
+}
+
 impl FromStr for Loss {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}`: write it as `0.1%` or `1000ppm`, at most 100%");
+    type Err = ChangeError;
+    fn from_str(text: &str) -> Result<Self, ChangeError> {
+        let wrong = || ChangeError::Loss(text.to_owned());
         let (number, factor) = match (text.trim().strip_suffix('%'), text.trim().strip_suffix("ppm")) {
             (Some(number), _) => (number, 1e4),
             (None, Some(number)) => (number, 1.0),
@@ -59,30 +97,24 @@ impl Change {
     /// Reads `TIME link LINK CHANGE`.
     ///
     /// Errors: which of the words is wrong, and what would be right.
-    pub fn parse(text: &str, topology: &Topology) -> anyhow::Result<Self> {
-        Self::parse_words(text, topology).with_context(|| format!("--at `{text}`"))
-    }
-
-    fn parse_words(text: &str, topology: &Topology) -> anyhow::Result<Self> {
-        let shape = "write it as `TIME link A-B up|down|rate R|delay T|loss P`";
-        let (at, rest) = text.split_once(" link ").context(shape)?;
+    pub fn parse(text: &str, topology: &Topology) -> Result<Self, ChangeError> {
+        let (at, rest) = text.split_once(" link ").ok_or(ChangeError::Shape)?;
         let (name, to) = if let Some(name) = rest.strip_suffix(" up") {
             (name, To::Up(true))
         } else if let Some(name) = rest.strip_suffix(" down") {
             (name, To::Up(false))
         } else if let Some((name, rate)) = rest.rsplit_once(" rate ") {
             let rate: BitRate = rate.parse()?;
-            anyhow::ensure!(
-                rate.as_bps() > 0,
-                "rate {rate}: must be at least 1 bit/s (a link that is `down` carries nothing)"
-            );
+            if rate.as_bps() == 0 {
+                return Err(ChangeError::NoRate(rate));
+            }
             (name, To::Rate(rate))
         } else if let Some((name, delay)) = rest.rsplit_once(" delay ") {
             (name, To::Delay(delay.parse()?))
         } else if let Some((name, loss)) = rest.rsplit_once(" loss ") {
-            (name, To::Loss(loss.parse().map_err(anyhow::Error::msg)?))
+            (name, To::Loss(loss.parse()?))
         } else {
-            anyhow::bail!(shape);
+            return Err(ChangeError::Shape);
         };
         Ok(Self { at: at.parse()?, links: links(name.trim(), topology)?, to, text: text.to_owned() })
     }
@@ -90,7 +122,7 @@ impl Change {
     /// Makes the change now.
     ///
     /// Errors: a value that no link can have, an emulation that has ended.
-    pub fn apply(&self, emulation: &Emulation) -> anyhow::Result<()> {
+    pub fn apply(&self, emulation: &Emulation) -> Result<(), EmuError> {
         for link in &self.links {
             let was = emulation.link_state(*link)?;
             let state = match self.to {
@@ -99,19 +131,18 @@ impl Change {
                 To::Delay(delay) => LinkState { delay, ..was },
                 To::Loss(loss) => LinkState { loss_ppm: loss.ppm, ..was },
             };
-            emulation.set_link(*link, state).with_context(|| format!("--at `{self}`"))?;
+            emulation.set_link(*link, state)?;
         }
         Ok(())
     }
 }
 
 /// The links that `A-B` (both directions), `A>B` (one) or `all` names.
-fn links(name: &str, topology: &Topology) -> anyhow::Result<Vec<LinkId>> {
+fn links(name: &str, topology: &Topology) -> Result<Vec<LinkId>, ChangeError> {
     if name == "all" {
         return Ok(topology.link_ids().collect());
     }
-    let shape = "A-B means both directions, A>B one, `all` every link";
-    topology.find_links(name, true).map_err(|error| anyhow::anyhow!("{error} ({shape})"))
+    topology.find_links(name, true).map_err(ChangeError::Link)
 }
 
 #[cfg(test)]
@@ -163,8 +194,8 @@ mod tests {
             ("2s link 0-1 rate 0 bit/s", "at least 1 bit/s"),
             ("2s link 0-1 loss 7", "0.1%"),
         ] {
-            let error = format!("{:#}", Change::parse(text, &topology).expect_err("wrong"));
-            assert!(error.contains(text) && error.contains(expected), "{error}");
+            let error = Change::parse(text, &topology).expect_err("wrong").to_string();
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }
