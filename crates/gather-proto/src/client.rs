@@ -617,8 +617,8 @@ impl<S: Symbol> Client<S> {
         let heard = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_some());
         let is_accepted = matches!(pull.state, State::Receiving(_));
         let its = &mut self.servers[server.0 as usize];
-        if is_accepted && !heard && its.is_connected && its.block_bytes > self.config.block_bytes_safe {
-            // Perhaps its packets are too long for some link on the way.
+        if is_accepted && !heard && its.is_connected && pull.block_bytes > self.config.block_bytes_safe {
+            // Perhaps its packets are too long for some link on the way, as another pull's may have shown already.
             its.block_bytes = self.config.block_bytes_safe;
         } else {
             let failure = Failure { server, reason };
@@ -657,8 +657,8 @@ impl<S: Symbol> Client<S> {
             State::Asked { .. } => None,
             State::Receiving(receiver) => receiver.heard_at(),
         };
-        let may_be_too_long = matches!(pull.state, State::Receiving(_))
-            && self.servers[pull.server.0 as usize].block_bytes > self.config.block_bytes_safe;
+        let may_be_too_long =
+            matches!(pull.state, State::Receiving(_)) && pull.block_bytes > self.config.block_bytes_safe;
         match heard_at {
             None if may_be_too_long => pull.asked_at + self.config.give_up.min(FIRST_MAX),
             _ => heard_at.unwrap_or(pull.asked_at) + self.config.give_up,

@@ -181,6 +181,22 @@ fn a_way_that_takes_only_short_packets_is_found_out() {
     assert!(world.is_complete(0) && world.got(0) == object(1, 300_000), "{}", world.story());
 }
 
+/// Issue #18: of two pulls whose packets were all too long only the first was asked for anew; the second was held against its
+/// server.
+#[test]
+fn two_pulls_over_a_way_that_takes_only_short_packets_both_come() {
+    let wire = Wire { mtu: 1_300, ..Wire::default() };
+    let config = ClientConfig { block_bytes: 1_400, ..config(Mode::Counted) };
+    let mut world = World::new(1, wire, config, ServerConfig::default());
+    let server = world.add_server();
+    world.put(server, "a", object(1, 300_000));
+    let ranges = Some(vec![0..100_000, 200_000..300_000]);
+    world.client.add(Piece { object: "a".into(), ranges, holders: vec![server] });
+    world.run(SECOND * 10);
+    let is_complete = world.events.iter().any(|event| matches!(event, ClientEvent::Complete { .. }));
+    assert!(is_complete, "{}", world.story());
+}
+
 /// Issue #4: a server was told once a round trip how far its window had moved, short blocks made short generations, and a pull
 /// had but a 256th of its server's memory.
 #[test]
