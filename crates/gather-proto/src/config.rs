@@ -13,7 +13,7 @@ use std::fmt;
 pub struct ClientConfig {
     /// Of its pulls.
     pub mode: Mode,
-    /// Of its pulls.
+    /// Of its pulls. In [`Mode::Counted`] sums have half of all blocks, which peeling cannot use where several are lacking.
     pub decoder: DecoderKind,
     /// Bytes of a block; a datagram has [`crate::msg`]'s headers besides.
     pub block_bytes: u32,
@@ -131,6 +131,10 @@ impl ClientConfig {
     ///
     /// Errors: the first setting out of its range.
     pub fn check(&self) -> Result<(), ConfigError> {
+        if self.mode == Mode::Counted && self.decoder != DecoderKind::Inactivation {
+            let message = format!("{}: must be inactivation in mode counted", self.decoder.name());
+            return Err(ConfigError { setting: "decoder", message });
+        }
         within("symbol", " B", self.block_bytes.into(), 1, BLOCK_BYTES_MAX.into())?;
         within("generation", " blocks", self.blocks_max.into(), 1, BLOCKS_MAX as u64)?;
         within("window", " generations", self.window.into(), 1, WINDOW_MAX.into())?;

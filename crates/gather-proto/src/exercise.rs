@@ -5,9 +5,7 @@
 //! (`msg::exercise`).
 
 use crate::msg::{Accepted, Control, Datagram, Feedback, Packet, PullId, Request};
-use crate::{
-    Client, ClientConfig, DecoderKind, Mode, Offer, Piece, Server, ServerConfig, ServerEvent, ServerId,
-};
+use crate::{Client, ClientConfig, Mode, Offer, Piece, Server, ServerConfig, ServerEvent, ServerId};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_transport::tfrc::Report;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
@@ -67,9 +65,6 @@ fn carried_datagram(datagram: &Datagram<Bytes>) -> Datagram<Bytes> {
 pub fn exercise_client(bytes: &[u8]) {
     let mut draw = Draw { left: bytes };
     let config = ClientConfig {
-        mode: Mode::Counted,
-        decoder: [DecoderKind::Inactivation, DecoderKind::Improved, DecoderKind::Standard]
-            [draw.small(3) as usize],
         block_bytes: 1 + draw.small(40),
         block_bytes_safe: 8,
         blocks_max: 1 + draw.small(20),

@@ -30,6 +30,17 @@ pub enum DecoderKind {
     Inactivation,
 }
 
+impl DecoderKind {
+    /// As settings say it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Standard => "standard",
+            Self::Improved => "improved",
+            Self::Inactivation => "inactivation",
+        }
+    }
+}
+
 /// What TFRC's equation counts with instead of TCP's timeout: 4 round trips (RFC 5348 section 3.1).
 pub(crate) const TIMEOUT: TcpTimeout = TcpTimeout::FourRtt;
 /// Who is not granted a rate finds it as fast as TCP; a grant needs no finding.

@@ -149,6 +149,10 @@ fn what_is_wrong_is_said_with_its_setting() {
             "servers = 2\nmode = \"tcp\"",
             "workload[0].mode: unknown variant `tcp`, expected `lttp` or `counted`",
         ),
+        (
+            "servers = 2\ndecoder = \"improved\"",
+            "workload[0].decoder: improved: must be inactivation in mode counted",
+        ),
         ("servers = 2\nwindow = 65", "workload[0].window: 65 generations: must be 1 to 64 generations"),
     ] {
         let text =

@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
-use anabranch_codes::lt::Code;
+use anabranch_codes::lt::{Code, Params};
 use anabranch_endpoint::Bytes;
 use anabranch_gather_proto::exercise::{exercise_client, exercise_server};
 use anabranch_gather_proto::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
@@ -73,12 +73,15 @@ fn packet(sequence: u32, id: u32) -> Packet<Bytes> {
 /// Issue #4: sums that all lack one block were kept without end, as that block never follows from them.
 #[test]
 fn sums_that_lack_a_block_for_ever_are_not_kept_for_ever() {
-    for decoder in [DecoderKind::Inactivation, DecoderKind::Improved] {
-        let config = ClientConfig { pulls_max: 1, decoder, ..ClientConfig::default() };
+    let systematic = Code::systematic(20).expect("a good length");
+    let drawn = Code::new(20, &Params::LTTP).expect("a good length");
+    for (mode, decoder, code) in
+        [(Mode::Counted, DecoderKind::Inactivation, systematic), (Mode::Lttp, DecoderKind::Improved, drawn)]
+    {
+        let config = ClientConfig { pulls_max: 1, mode, decoder, ..ClientConfig::default() };
         let most = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..config.clone() };
         let most = most.memory().as_u64();
         let (mut client, server) = receiving(config);
-        let code = Code::systematic(20).expect("a good length");
         let mut blocks = Vec::new();
         let ids = (0..).filter(|id| {
             code.neighbours(*id, &mut blocks);
