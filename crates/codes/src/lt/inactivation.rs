@@ -27,6 +27,7 @@ pub struct Inactivation<S> {
 enum Stage<S> {
     /// Fewer packets than blocks.
     Gathering {
+        /// Of the packets that are kept and are no block by themselves.
         ids: IdSet,
         blocks: Vec<Block>,
         packets: Packets,
@@ -80,9 +81,6 @@ impl<S: Symbol> Decoder<S> for Inactivation<S> {
             Stage::Complete(_) => return true,
             Stage::Gathering { ids, blocks, packets } => {
                 let Packets { rows, symbols } = packets;
-                if !ids.insert(id) {
-                    return false;
-                }
                 self.code.visit(id, |block| rows.push(block));
                 if let [block] = *rows.open_row() {
                     rows.forget_open_row();
@@ -91,6 +89,9 @@ impl<S: Symbol> Decoder<S> for Inactivation<S> {
                         return false;
                     }
                     *block = Block::Given(number);
+                } else if !ids.insert(id) {
+                    rows.forget_open_row();
+                    return false;
                 } else {
                     rows.end_row();
                     symbols.push(number);

@@ -337,3 +337,21 @@ fn what_is_no_code_is_refused_in_one_line() {
     assert_eq!(error.to_string(), "0 blocks: must be 1 to 65536");
     assert!(Code::new(BLOCKS_MAX + 1, &Params::LTTP).is_err());
 }
+
+/// Issue #18: packets of a block that was known were remembered without being kept. Once they filled the table of ids, a decoder
+/// looked for a free place for ever.
+#[test]
+fn packets_of_a_block_that_is_known_are_not_remembered() {
+    let code = Code::systematic(2).expect("a good code");
+    let mut neighbours = Vec::new();
+    let second = (0..).filter(|id| {
+        code.neighbours(*id, &mut neighbours);
+        neighbours == [1]
+    });
+    let mut decoder = Inactivation::new(code.clone(), 1);
+    for id in second.take(100) {
+        assert!(!decoder.push(id, Len(1)));
+        assert_eq!(decoder.lacks(), 1);
+    }
+    assert!(decoder.push(0, Len(1)));
+}
