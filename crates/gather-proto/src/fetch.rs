@@ -77,6 +77,8 @@ pub struct Object {
     stage: Stage,
     /// The place of the holder of the first part that was asked last what it is.
     asked: Option<usize>,
+    /// The places of all that were asked so far: none is asked twice.
+    tried: BTreeSet<usize>,
     /// Whoever was asked cannot say it, and the next holder is not connected yet: it is asked once it is.
     is_waiting: bool,
     /// When, or when it was last heard that the answer takes longer.
@@ -245,6 +247,7 @@ impl<S: Symbol> Fetch<S> {
             wanted,
             stage: Stage::Describing,
             asked: None,
+            tried: BTreeSet::new(),
             is_waiting: false,
             asked_at: now,
             first_asked_at: None,
@@ -491,9 +494,7 @@ impl<S: Symbol> Fetch<S> {
                 let (object, _) = self.pieces[piece.0 as usize];
                 // Nor will it say the hash, perhaps; the next one may.
                 let it = &self.objects[object];
-                let holders = &it.wanted.parts[0].holders;
-                let was_asked =
-                    it.asked.is_some_and(|at| holders[at] == failure.server && at + 1 < holders.len());
+                let was_asked = it.asked_server() == Some(failure.server) && self.may_ask(it);
                 let lacks_hash = it.wanted.hash.is_none() && was_asked;
                 self.events.push_back(FetchEvent::Left { object: ObjectId(object as u32), failure });
                 if lacks_hash {

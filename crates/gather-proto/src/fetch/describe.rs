@@ -34,13 +34,23 @@ impl<S: Symbol> Fetch<S> {
         }
     }
 
-    /// Asks the next holder what an object is.
+    /// Whether some holder is there, or may come, that has not been asked what an object is.
+    pub(super) fn may_ask(&self, it: &Object) -> bool {
+        let is_left = |(at, holder): (usize, &ServerId)| {
+            !it.tried.contains(&at) && self.links[holder.0 as usize].lost.is_none()
+        };
+        it.wanted.parts[0].holders.iter().enumerate().any(is_left)
+    }
+
+    /// Asks the first holder what an object is that is connected and has not been asked.
     pub(super) fn describe(&mut self, now: Instant, object: usize) {
         let it = &mut self.objects[object];
-        let from = it.asked.map_or(0, |asked| asked + 1);
         let holders = &it.wanted.parts[0].holders;
         let mut waits = false;
-        for (at, holder) in holders.iter().enumerate().skip(from) {
+        for (at, holder) in holders.iter().enumerate() {
+            if it.tried.contains(&at) {
+                continue;
+            }
             let link = &self.links[holder.0 as usize];
             if link.is_connected {
                 let name = &it.wanted.parts[0].name;
@@ -52,6 +62,7 @@ impl<S: Symbol> Fetch<S> {
                     self.control.push_back(ask(true));
                 }
                 (it.asked, it.is_waiting, it.asked_at, it.is_told) = (Some(at), false, now, false);
+                it.tried.insert(at);
                 it.first_asked_at.get_or_insert(now);
                 return;
             }
@@ -81,9 +92,9 @@ impl<S: Symbol> Fetch<S> {
     /// Asks others what objects are of which one does not say that in the time that it may need.
     pub(super) fn ask_others(&mut self, now: Instant) {
         for object in 0..self.objects.len() {
+            let may_ask = self.may_ask(&self.objects[object]);
             let it = &mut self.objects[object];
             let is_late = now.saturating_since(it.asked_at) > self.give_up + hashing_time(it);
-            let others = it.asked.map_or(0, |asked| it.wanted.parts[0].holders.len() - asked - 1);
             match &mut it.stage {
                 // Who does not say what it has may yet bring it.
                 Stage::Comparing(waiting) if is_late => {
@@ -92,7 +103,7 @@ impl<S: Symbol> Fetch<S> {
                 }
                 _ if it.asked.is_none() || !is_late => {}
                 // Meanwhile the last one may yet say it.
-                Stage::Opening | Stage::Getting(_) if others == 0 => {}
+                Stage::Opening | Stage::Getting(_) if !may_ask => {}
                 Stage::Describing => self.describe(now, object),
                 Stage::Opening | Stage::Getting(_) | Stage::Finishing if it.wanted.hash.is_none() => {
                     self.describe(now, object);

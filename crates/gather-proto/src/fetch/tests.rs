@@ -121,6 +121,22 @@ fn an_object_fails_once_nobody_is_left_to_say_what_it_is() {
     assert!(fetch.is_done() && fetch.poll_timeout().is_none());
 }
 
+/// Issue #18: a holder that was passed over, as it was not connected yet, was never asked: the object failed where it alone had it.
+#[test]
+fn the_first_holder_is_asked_once_it_comes_though_it_was_passed_over() {
+    let mut fetch = of(unknown());
+    connect(&mut fetch, 0, &[B]);
+    pass(&mut fetch, 500);
+    assert_eq!(asked(&mut fetch), [(B, false), (B, true)]);
+    refuse(&mut fetch, 501, B);
+    fetch.handle_lost(at(502), C, "away");
+    assert!(!fetch.is_done(), "the first may still come");
+    connect(&mut fetch, 600, &[A]);
+    assert_eq!(asked(&mut fetch), [(A, false), (A, true)]);
+    fetch.handle_lost(at(601), A, "away");
+    assert!(fetch.is_done(), "none is asked twice");
+}
+
 /// A holder that came after another had refused was asked only once the other was late, five seconds later.
 #[test]
 fn who_comes_after_the_others_have_refused_is_asked_at_once() {
