@@ -1,16 +1,21 @@
 //! Whole fetches under faults, in virtual time: a client with its disk, servers with theirs, and a network that loses and delays.
 //!
-//! Each seed draws which faults there are and how many: lost, late, repeated and damaged datagrams, partitions, crashes and
-//! frozen processes of servers and of the client, bits that flip as a server reads, disks that are full, slow or stuck, servers
-//! that hold another version or nothing. After every event [`world::World`] checks what always holds; then all is healed, and every
-//! object has to come. `crates/faults.rs` says how to run one seed, or more.
+//! Each seed draws the protocol and its settings, and which faults there are and how many: lost, late, overtaken and repeated
+//! datagrams, ways that take only short ones, partitions of the control stream and of datagrams either way, crashes, frozen
+//! processes and jumping clocks of servers and of the client, bits that flip as a server reads or as the client writes, disks that
+//! are full, slow or stuck, objects that are replaced or taken away while they are fetched, servers that hold another version or
+//! nothing. After every event [`world::World`] checks what always holds; then all is healed, and every object has to come, at the
+//! latest with the first command that is begun after that. `crates/faults.rs` says how to run one seed, or more.
 //!
-//! Leaves out: TLS and sealing (a damaged datagram is one that is lost), clocks that jump (machines take a clock that only goes
+//! Leaves out: TLS and sealing (a damaged datagram is one that is lost), clocks that jump back (machines take a clock that only goes
 //! forward), and the file system below a client's disk, which the `disk` room tests.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
+mod disk;
 #[path = "../../../faults.rs"]
 mod faults;
+mod network;
+mod server;
 mod world;
 
 use faults::Ended;

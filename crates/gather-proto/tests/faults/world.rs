@@ -1,64 +1,28 @@
 //! One seed's client, servers, disks and network, and what must always hold of them.
 
+use super::disk::{Disk, File, Order, flip, hash};
 use super::faults::{Ended, Schedule, some_of};
+use super::network::{Lane, Way};
+use super::server::{Conn, Host, Supply};
 use anabranch_endpoint::{Bytes, Wire as _};
-use anabranch_gather_proto::fetch::{FetchConfig, FetchEvent, ObjectId, Part, Wanted};
-use anabranch_gather_proto::msg::{Control, Datagram, Found};
-use anabranch_gather_proto::{ClientConfig, Fetch, Offer, Server, ServerConfig, ServerEvent, ServerId};
-use anabranch_pieces::{Attributes, ByteRange, RangeSet};
+use anabranch_gather_proto::fetch::{FetchConfig, FetchEvent, Part, Wanted};
+use anabranch_gather_proto::msg::{Control, Datagram, Packet};
+use anabranch_gather_proto::{ClientConfig, DecoderKind, Fetch, Mode, ServerConfig, ServerId};
+use anabranch_pieces::Attributes;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long faults happen, and how long after that all objects have to be there.
 const CHAOS: Duration = Duration::from_secs(60);
-const HEALING: Duration = Duration::from_secs(300);
+const HEALING: Duration = Duration::from_secs(120);
 /// A connection is over once the network has been cut for so long.
 const CUT_MAX: Duration = Duration::from_secs(10);
 /// How long the user takes to start the command anew.
 const AGAIN: Duration = Duration::from_secs(2);
-
-/// The way between the client and a server.
-#[derive(Clone, Debug)]
-struct Way {
-    delay: Duration,
-    loss_ppm: u32,
-    repeat_ppm: u32,
-    late_ppm: u32,
-    cut_until: Instant,
-    /// When the last control message arrives, each way: they come in order.
-    last: [Instant; 2],
-}
-
-/// A server's process and disk.
-#[derive(Debug)]
-struct Host {
-    up_at: Instant,
-    frozen_until: Instant,
-    objects: BTreeMap<String, Vec<u8>>,
-    flip_ppm: u32,
-    hashing: Duration,
-    /// Until then nothing is hashed: what is asked for meanwhile is never answered.
-    stuck_until: Instant,
-}
-
-/// A connection, at its server.
-#[derive(Debug)]
-struct Conn {
-    server: usize,
-    machine: Server<Bytes>,
-    names: BTreeMap<u32, String>,
-    knows_where: bool,
-}
-
-/// An object's place on the client's disk.
-#[derive(Debug, Default)]
-struct File {
-    bytes: Vec<u8>,
-    have: RangeSet,
-    last: Option<ByteRange>,
-    named: Option<Vec<u8>>,
-}
+/// A server hears that a pull is over after a round trip, and within this time at the latest.
+const TOLD_WITHIN: Duration = Duration::from_ms(100);
+/// The longest object, in bytes.
+const OBJECT_MAX: u64 = 1_200_000;
 
 /// The client's process.
 #[derive(Debug)]
@@ -71,6 +35,29 @@ struct Getter {
     ended: BTreeSet<u32>,
     /// Whose places could not be written: what is ordered of them later is passed over.
     broken: BTreeSet<u32>,
+    /// Which servers were asked for an object's hash, by its name, the last one last.
+    asked: BTreeMap<String, Vec<usize>>,
+    /// Objects of which another server has to be asked now what they are.
+    unasked: Vec<String>,
+    /// Nothing has gone wrong since it was started that it does not have to bear.
+    is_calm: bool,
+}
+
+impl Getter {
+    /// Objects whose hash this server was asked for last and has not said, while another one is there that was not asked.
+    fn described_by(&self, wanted: &[Wanted], server: usize) -> Vec<String> {
+        let is_left = |(number, object): (usize, &usize)| {
+            let part = &wanted[*object].parts[0];
+            let asked = self.asked.get(&part.name)?;
+            let of = &self.fetch.objects()[number];
+            let is_open = of.hash().is_none() && !self.ended.contains(&(number as u32));
+            let mut others = part.holders.iter().map(|holder| holder.0 as usize);
+            let is_other = |other: usize| self.conns[other].is_some() && !asked.contains(&other);
+            let is_left = is_open && asked.last() == Some(&server) && others.any(is_other);
+            is_left.then(|| part.name.clone())
+        };
+        self.objects.iter().enumerate().filter_map(is_left).collect()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -81,6 +68,7 @@ enum Event {
     ToServer { conn: u32, message: Message },
     ToClient { run: u32, conn: u32, message: Message },
     Hashed { conn: u32, object: String },
+    Supplied { conn: u32, supply: Supply },
     Disk { run: u32 },
     Fault(Fault),
 }
@@ -91,26 +79,80 @@ enum Message {
     Datagram(Vec<u8>),
 }
 
-#[derive(Clone, Debug)]
-enum Reply {
-    Open(ObjectId, u64),
-    Write(ObjectId, Range<u64>, Vec<u8>),
-    Finish(ObjectId, [u8; 32]),
+/// What goes wrong.
+#[derive(Copy, Clone, Debug)]
+enum Kind {
+    CrashServer,
+    FreezeServer,
+    Cut,
+    CutLane,
+    CrashClient,
+    FreezeClient,
+    FullDisk,
+    SlowDisk,
+    Rot,
+    Weather,
+    Reorder,
+    StuckDisk,
+    SlowReads,
+    Flips,
+    Replace,
+    JumpServer,
+    JumpClient,
 }
 
-#[derive(Copy, Clone, Debug)]
+impl Kind {
+    const ALL: [Self; 17] = [
+        Self::CrashServer,
+        Self::FreezeServer,
+        Self::Cut,
+        Self::CutLane,
+        Self::CrashClient,
+        Self::FreezeClient,
+        Self::FullDisk,
+        Self::SlowDisk,
+        Self::Rot,
+        Self::Weather,
+        Self::Reorder,
+        Self::StuckDisk,
+        Self::SlowReads,
+        Self::Flips,
+        Self::Replace,
+        Self::JumpServer,
+        Self::JumpClient,
+    ];
+}
+
+#[derive(Clone, Debug)]
 enum Fault {
     CrashServer(usize, Duration),
     FreezeServer(usize, Duration),
-    Cut(usize, Duration),
+    Cut(usize, Vec<Lane>, Duration),
     CrashClient,
     FreezeClient(Duration),
     FullDisk(Duration),
     SlowDisk(Duration),
-    Weather(usize, [u32; 3]),
-    Flips(usize, u32),
+    Rot(u32),
+    Weather(usize, [u32; 2]),
+    Reorder(usize, u32, Duration),
     StuckDisk(usize, Duration),
+    SlowReads(usize, Duration),
+    Flips(usize, u32),
+    Replace(usize),
+    JumpServer(usize, Duration),
+    JumpClient(Duration),
     Heal,
+}
+
+impl Fault {
+    /// Whether no object may fail of it. LTTP's sender waits up to a minute where much is lost.
+    const fn is_gentle(&self, mode: Mode) -> bool {
+        match self {
+            Self::Weather(..) | Self::Reorder(..) => matches!(mode, Mode::Counted),
+            Self::SlowDisk(_) | Self::SlowReads(..) => true,
+            _ => false,
+        }
+    }
 }
 
 pub struct World {
@@ -121,60 +163,85 @@ pub struct World {
     conns: BTreeMap<u32, Conn>,
     next_conn: u32,
     wanted: Vec<Wanted>,
-    /// What may be delivered of each object.
+    /// What may be delivered of each object, and what it is made of.
     right: Vec<Vec<Vec<u8>>>,
-    disk: Vec<File>,
-    disk_full_until: Instant,
-    disk_delay: Duration,
-    /// What the disk is to do, in order.
-    disk_queue: VecDeque<Reply>,
+    disk: Disk,
     client_frozen_until: Instant,
+    /// How far the client's clock is ahead.
+    client_ahead: Duration,
     getter: Option<Getter>,
     run: u32,
     is_healed: bool,
+    /// Whether no fault has come so far that may make an object fail.
+    is_gentle: bool,
     config: ClientConfig,
+    server_config: ServerConfig,
+    /// Whether the client knows how long datagrams may be.
+    knows_ways: bool,
 }
 
-fn noise(random: &mut RandomStream, length: u64) -> Vec<u8> {
-    (0..length).map(|_| random.next_u64() as u8).collect()
-}
-
-fn hash(bytes: &[u8]) -> [u8; 32] {
-    *blake3::hash(bytes).as_bytes()
+/// What a client keeps of packets at the most: in LTTP's mode a generation is all that a pull asks for.
+fn memory_max(config: &ClientConfig) -> ByteCount {
+    match config.mode {
+        Mode::Counted => config.memory(),
+        Mode::Lttp => {
+            let blocks_max = OBJECT_MAX.div_ceil(config.block_bytes.into()) as u32;
+            ClientConfig { blocks_max, window: 1, ..config.clone() }.memory()
+        }
+    }
 }
 
 impl World {
     pub fn new(seed: u64) -> Self {
         let mut random = Seed::new(seed).stream("faults", 0);
         let servers = 1 + random.below(4) as usize;
-        let ms = Duration::from_ms;
-        let ways = (0..servers).map(|_| Way {
-            delay: Duration::from_us(100 + random.below(40_000)),
-            loss_ppm: 0,
-            repeat_ppm: 0,
-            late_ppm: 0,
-            cut_until: Instant::ZERO,
-            last: [Instant::ZERO; 2],
-        });
-        let ways = ways.collect();
-        let hosts = (0..servers).map(|_| Host {
-            up_at: Instant::ZERO,
-            frozen_until: Instant::ZERO,
-            objects: BTreeMap::new(),
-            flip_ppm: 0,
-            stuck_until: Instant::ZERO,
-            hashing: ms(random.below(3_000)),
-        });
-        let hosts = hosts.collect();
         let link = (random.below(2) == 0).then(|| BitRate::mbps(1 + random.below(50)));
+        let lttp = [DecoderKind::Standard, DecoderKind::Improved, DecoderKind::Inactivation];
+        let (mode, decoder) = match lttp.get(random.below(8) as usize) {
+            Some(decoder) => (Mode::Lttp, *decoder),
+            None => (Mode::Counted, DecoderKind::Inactivation),
+        };
         let config = ClientConfig {
+            mode,
+            decoder,
             block_bytes: 512 + random.below(600) as u32,
+            block_bytes_safe: 300 + random.below(300) as u32,
             blocks_max: 4 + random.below(28) as u32,
             window: 1 + random.below(8) as u32,
             pulls_max: 2 * servers,
             link,
+            feedback_every: Duration::from_ms([0, 0, 20][random.below(3) as usize]),
             ..ClientConfig::default()
         };
+        let safe = (Packet::<()>::HEADER_BYTES + config.block_bytes_safe) as usize;
+        let mut ways = Vec::new();
+        for _ in 0..servers {
+            let delay = Duration::from_us(100 + random.below(40_000));
+            let is_narrow = random.below(4) == 0;
+            let narrow = safe + random.below(400) as usize;
+            let mut way = Way::new(delay, if is_narrow { narrow } else { usize::MAX });
+            if random.below(4) == 0 {
+                way.connecting = Duration::from_ms(random.below(8_000));
+            }
+            ways.push(way);
+        }
+        let hosts = (0..servers).map(|_| Host::new(Duration::from_ms(random.below(3_000)))).collect();
+        // Room for a generation of each pull, with what each block takes beside its bytes, and some more.
+        let generation = match config.mode {
+            Mode::Lttp => OBJECT_MAX,
+            Mode::Counted => u64::from(config.block_bytes * config.blocks_max),
+        };
+        let generation = generation + 2 * 1_112 + generation / 300 * 32;
+        let memory = generation * config.pulls_max as u64 + random.below(generation);
+        let server_config = ServerConfig {
+            memory_max: ByteCount::new(memory),
+            rate_max: (random.below(4) == 0).then(|| BitRate::mbps(1 + random.below(20))),
+            quantum: Duration::from_ms([0, 0, 1, 4][random.below(4) as usize]),
+            give_up: Duration::from_secs(10),
+            block_bytes_min: 1,
+            ..ServerConfig::default()
+        };
+        let knows_ways = random.below(2) == 0;
         let mut world = Self {
             random,
             schedule: Schedule::new(),
@@ -184,16 +251,18 @@ impl World {
             next_conn: 0,
             wanted: Vec::new(),
             right: Vec::new(),
-            disk: Vec::new(),
-            disk_full_until: Instant::ZERO,
-            disk_delay: Duration::from_us(100),
-            disk_queue: VecDeque::new(),
+            disk: Disk::new(),
             client_frozen_until: Instant::ZERO,
+            client_ahead: Duration::ZERO,
             getter: None,
             run: 0,
             is_healed: false,
+            is_gentle: true,
             config,
+            server_config,
+            knows_ways,
         };
+        world.schedule.say(format!("{:?} {:?}", world.config, world.server_config));
         for object in 0..1 + world.random.below(4) {
             world.add_object(&format!("o{object}"));
         }
@@ -217,23 +286,20 @@ impl World {
             match self.random.below(8) {
                 0 => continue,
                 1 => version.push(7),
-                2 if !version.is_empty() => {
-                    let at = self.random.below(version.len() as u64) as usize;
-                    version[at] ^= 1;
-                }
+                2 => flip(&mut self.random, &mut version),
                 _ => {}
             }
-            self.hosts[*server].objects.insert(name.to_owned(), version.clone());
+            self.hosts[*server].put(name, &version);
             versions.push(version);
         }
-        self.hosts[servers[0]].objects.insert(name.to_owned(), bytes.to_vec());
+        self.hosts[servers[0]].put(name, bytes);
         (servers.into_iter().map(|server| ServerId(server as u32)).collect(), versions)
     }
 
     fn add_object(&mut self, name: &str) {
-        let length = [0, 1, 700, 20_000, 60_000][self.below(5)];
+        let length = [0, 1, 700, 20_000, 60_000, 60_000, OBJECT_MAX - 1][self.below(7)];
         let length = self.random.below(length + 1);
-        let bytes = noise(&mut self.random, length);
+        let bytes: Vec<u8> = (0..length).map(|_| self.random.next_u64() as u8).collect();
         let (attributes, whole) = (Some(Attributes { mode: 0o600, modified_ns: 0 }), hash(&bytes));
         let (wanted, right) = match self.random.below(3) {
             // Nothing is known: whoever describes it decides which version.
@@ -255,67 +321,77 @@ impl World {
                     let name = format!("{name}.{end}");
                     let (holders, _) = self.put(&name, of);
                     let hash = Some(hash(of)).filter(|_| self.random.below(2) == 0);
+                    // Without hashes of parts nobody can tell whose is wrong: all have the right version then.
+                    if hash.is_none() {
+                        holders.iter().for_each(|holder| self.hosts[holder.0 as usize].put(&name, of));
+                    }
                     Part { name, bytes: Some(of.len() as u64), hash, holders }
                 });
-                // Without hashes of parts nobody can tell whose is wrong: all have the right version then.
-                for part in parts.iter().filter(|part| part.hash.is_none()) {
-                    let right = if part.name.ends_with('a') { &bytes[..cut] } else { &bytes[cut..] };
-                    for holder in &part.holders {
-                        self.hosts[holder.0 as usize].objects.insert(part.name.clone(), right.to_vec());
-                    }
-                }
                 let parts = parts.into();
                 (Wanted { bytes: Some(length), hash: Some(whole), attributes, parts }, vec![bytes])
             }
         };
         self.wanted.push(wanted);
         self.right.push(right);
-        self.disk.push(File::default());
+        self.disk.files.push(File::default());
     }
 
-    /// Draws which kinds of faults there are, and when each happens.
+    /// Draws which kinds of faults there are, and when each happens. None at all is a schedule, too.
     fn plan_faults(&mut self) {
-        let kinds = some_of(&mut self.random, 0..10);
+        let kinds = some_of(&mut self.random, Kind::ALL);
         let count = if kinds.is_empty() { 0 } else { self.random.below(30) };
         for _ in 0..count {
             let kind = kinds[self.below(kinds.len())];
             let server = self.below(self.hosts.len());
             let time = Duration::from_ms(self.random.below(20_000));
+            let short = Duration::from_ms(self.random.below(2_000));
+            let ppm = self.random.below(1_000_000) as u32;
             let fault = match kind {
-                0 => Fault::CrashServer(server, time),
-                1 => Fault::FreezeServer(server, time),
-                2 => Fault::Cut(server, time),
-                3 => Fault::CrashClient,
-                4 => Fault::FreezeClient(time),
-                5 => Fault::FullDisk(time),
-                6 => Fault::SlowDisk(Duration::from_ms(self.random.below(2_000))),
-                7 => Fault::Weather(
-                    server,
-                    [300_000, 100_000, 200_000].map(|most| self.random.below(most) as u32),
-                ),
-                8 => Fault::StuckDisk(server, time),
-                _ => Fault::Flips(server, self.random.below(500_000) as u32),
+                Kind::CrashServer => Fault::CrashServer(server, time),
+                Kind::FreezeServer => Fault::FreezeServer(server, time),
+                Kind::Cut => Fault::Cut(server, Lane::ALL.to_vec(), time),
+                Kind::CutLane => Fault::Cut(server, some_of(&mut self.random, Lane::ALL), time),
+                Kind::CrashClient => Fault::CrashClient,
+                Kind::FreezeClient => Fault::FreezeClient(time),
+                Kind::FullDisk => Fault::FullDisk(time),
+                Kind::SlowDisk => Fault::SlowDisk(short),
+                Kind::Rot => Fault::Rot(ppm / 4),
+                Kind::Weather => Fault::Weather(server, [ppm / 3, self.random.below(100_000) as u32]),
+                Kind::Reorder => Fault::Reorder(server, ppm, short),
+                Kind::StuckDisk => Fault::StuckDisk(server, time),
+                Kind::SlowReads => Fault::SlowReads(server, short),
+                Kind::Flips => Fault::Flips(server, ppm / 2),
+                Kind::Replace => Fault::Replace(server),
+                Kind::JumpServer => Fault::JumpServer(server, self.jump()),
+                Kind::JumpClient => Fault::JumpClient(self.jump()),
             };
             // Most fetches are over soon: half of the faults come in the first second.
             let span = if self.random.below(2) == 0 { 1_000 } else { CHAOS.as_us() / 1_000 };
             let at = Instant::ZERO + Duration::from_ms(self.random.below(span));
             self.schedule.at(at, Event::Fault(fault));
         }
-        self.schedule.at(Instant::ZERO + CHAOS, Event::Fault(Fault::Heal));
+        let heals_at = Instant::ZERO + if count == 0 { Duration::ZERO } else { CHAOS };
+        self.schedule.at(heals_at, Event::Fault(Fault::Heal));
+    }
+
+    /// How far a clock jumps: a little, or by hours.
+    fn jump(&mut self) -> Duration {
+        let most = [1_000, 30_000, 10_000_000][self.below(3)];
+        Duration::from_ms(self.random.below(most))
     }
 
     /// Runs until all objects are there, as they must be some time after the faults have ended.
     pub fn run(mut self) -> Ended {
         let end = Instant::ZERO + CHAOS + HEALING;
-        while !self.is_healed || self.disk.iter().any(|file| file.named.is_none()) {
+        while !self.is_healed || !self.disk.has_all() {
             let now = self.schedule.now();
-            let missing = || self.disk.iter().filter(|file| file.named.is_none()).count();
+            let missing = || self.disk.files.iter().filter(|file| file.named.is_none()).count();
             assert!(now < end, "{} objects have not come", missing());
             let client = self.getter.as_ref().and_then(|getter| getter.fetch.poll_timeout());
-            let client = client.map(|at| at.max(self.client_frozen_until));
+            let client = client.map(|at| self.by_world(at, self.client_ahead).max(self.client_frozen_until));
             let servers = self.conns.values().filter_map(|conn| {
                 let host = &self.hosts[conn.server];
-                let at = conn.machine.poll_timeout()?.max(host.frozen_until);
+                let at = self.by_world(conn.machine.poll_timeout()?, host.ahead).max(host.frozen_until);
                 // What is due waits until the client has shown where it takes it.
                 Some(if conn.knows_where { at } else { at.max(now + Duration::from_ms(100)) })
             });
@@ -330,24 +406,28 @@ impl World {
         self.schedule.ended()
     }
 
-    fn check(&self) {
-        if let Some(getter) = &self.getter {
-            assert!(getter.fetch.held_bytes() <= self.config.memory().as_u64(), "the client's memory");
-        }
-        for conn in self.conns.values() {
-            assert!(
-                conn.machine.held_bytes() <= self.server_config().memory_max.as_u64(),
-                "a server's memory"
-            );
-        }
+    /// When a clock that is so far ahead says this.
+    fn by_world(&self, at: Instant, ahead: Duration) -> Instant {
+        let now = self.schedule.now();
+        now + at.saturating_since(now + ahead)
     }
 
-    fn server_config(&self) -> ServerConfig {
-        ServerConfig {
-            memory_max: ByteCount::kib(512),
-            give_up: Duration::from_secs(10),
-            block_bytes_min: 1,
-            ..ServerConfig::default()
+    /// What always holds.
+    fn check(&mut self) {
+        let Some(getter) = &self.getter else { return };
+        let most = memory_max(&self.config).as_u64();
+        assert!(getter.fetch.held_bytes() <= most, "the client's memory");
+        let now = self.schedule.now();
+        for (id, conn) in &mut self.conns {
+            let most = self.server_config.memory_max.as_u64();
+            assert!(conn.machine.held_bytes() <= most, "a server's memory");
+            let is_pulled = getter.fetch.pulls().any(|(server, _)| server.0 as usize == conn.server);
+            let is_its = getter.conns[conn.server] == Some(*id);
+            if is_pulled || !is_its || !getter.is_calm {
+                conn.unpulled_at = now;
+            }
+            let is_told = now > conn.unpulled_at + self.ways[conn.server].delay * 2 + TOLD_WITHIN;
+            assert!(!is_told || conn.machine.is_idle(), "a server sends what nobody waits for");
         }
     }
 
@@ -363,12 +443,15 @@ impl World {
                 if let Some(conn) = conn {
                     self.conns.remove(&conn);
                 }
+                let now = self.schedule.now() + self.client_ahead;
                 let Some(getter) = self.getter.as_mut().filter(|_| run == self.run) else { return };
                 if conn.is_some() && getter.conns[server] != conn {
                     return;
                 }
                 getter.conns[server] = None;
-                getter.fetch.handle_lost(self.schedule.now(), ServerId(server as u32), reason);
+                getter.is_calm = false;
+                getter.unasked = getter.described_by(&self.wanted, server);
+                getter.fetch.handle_lost(now, ServerId(server as u32), reason);
                 self.schedule.say(format!("lost {server}: {reason}"));
             }
             Event::ToServer { conn, message } => self.on_server(conn, message),
@@ -376,24 +459,27 @@ impl World {
                 if self.defer_client(&Event::ToClient { run, conn, message: message.clone() }) {
                     return;
                 }
+                let now = self.schedule.now() + self.client_ahead;
                 let Some(getter) = self.getter.as_mut().filter(|_| run == self.run) else { return };
                 let Some(server) = getter.conns.iter().position(|at| *at == Some(conn)) else { return };
                 let server = ServerId(server as u32);
                 match message {
-                    Message::Control(message) => {
-                        getter.fetch.handle_control(self.schedule.now(), server, message)
-                    }
+                    Message::Control(message) => getter.fetch.handle_control(now, server, message),
                     Message::Datagram(bytes) => match Datagram::decode(&bytes) {
-                        Ok(Datagram::Packet(packet)) => {
-                            getter.fetch.handle_packet(self.schedule.now(), server, packet)
-                        }
+                        Ok(Datagram::Packet(packet)) => getter.fetch.handle_packet(now, server, packet),
                         other => panic!("{other:?}"),
                     },
                 }
             }
             Event::Hashed { conn, object } => {
-                let Some(found) = self.found(conn, &object, true) else { return };
+                let Some(server) = self.conns.get(&conn).map(|conn| conn.server) else { return };
+                let found = self.hosts[server].found(&object, true);
                 self.tell_client(conn, Control::Described { object, found });
+            }
+            Event::Supplied { conn, supply } => {
+                if let Some(conn) = self.conns.get_mut(&conn) {
+                    conn.machine.supply(supply.pull, supply.generation, supply.blocks);
+                }
             }
             Event::Disk { run } if run == self.run => self.on_disk(),
             _ => {}
@@ -415,55 +501,69 @@ impl World {
         }
         self.schedule.say(format!("{fault:?}"));
         let now = self.schedule.now();
+        self.is_gentle &= fault.is_gentle(self.config.mode);
+        if let Some(getter) = &mut self.getter {
+            getter.is_calm &= self.is_gentle || matches!(fault, Fault::Heal);
+        }
         match fault {
             Fault::CrashServer(server, time) => {
                 self.hosts[server].up_at = now + time;
-                let run = self.run;
-                let its: Vec<u32> =
-                    self.conns.iter().filter(|(_, c)| c.server == server).map(|(id, _)| *id).collect();
-                for conn in its {
+                let way = &self.ways[server];
+                let at = (now + way.delay).max(way.cut_until(Lane::Control));
+                for conn in self.lose(server, at, "it went away") {
                     self.conns.remove(&conn);
-                    let at = (now + self.ways[server].delay).max(self.ways[server].cut_until);
-                    self.schedule
-                        .at(at, Event::Lost { run, server, conn: Some(conn), reason: "it went away" });
                 }
             }
             Fault::FreezeServer(server, time) => self.hosts[server].frozen_until = now + time,
-            Fault::Cut(server, time) => {
-                self.ways[server].cut_until = now + time;
-                if time > CUT_MAX {
-                    let run = self.run;
-                    let its: Vec<u32> =
-                        self.conns.iter().filter(|(_, c)| c.server == server).map(|(id, _)| *id).collect();
-                    for conn in its {
-                        let reason = "it does not answer any more";
-                        self.schedule
-                            .at(now + CUT_MAX, Event::Lost { run, server, conn: Some(conn), reason });
-                    }
+            Fault::Cut(server, lanes, time) => {
+                lanes.iter().for_each(|lane| self.ways[server].cut(*lane, now + time));
+                if lanes.contains(&Lane::Control) && time > CUT_MAX {
+                    self.lose(server, now + CUT_MAX, "it does not answer any more");
                 }
             }
             Fault::CrashClient => self.end_run(true),
             Fault::FreezeClient(time) => self.client_frozen_until = now + time,
-            Fault::FullDisk(time) => self.disk_full_until = now + time,
-            Fault::SlowDisk(delay) => self.disk_delay = delay,
-            Fault::Weather(server, [loss, repeat, late]) => {
-                let way = &mut self.ways[server];
-                (way.loss_ppm, way.repeat_ppm, way.late_ppm) = (loss, repeat, late);
+            Fault::FullDisk(time) => self.disk.full_until = now + time,
+            Fault::SlowDisk(delay) => self.disk.delay = delay,
+            Fault::Rot(ppm) => self.disk.rot_ppm = ppm,
+            Fault::Weather(server, [loss, repeat]) => {
+                (self.ways[server].loss_ppm, self.ways[server].repeat_ppm) = (loss, repeat);
             }
-            Fault::Flips(server, ppm) => self.hosts[server].flip_ppm = ppm,
+            Fault::Reorder(server, ppm, most) => {
+                (self.ways[server].late_ppm, self.ways[server].late_max) = (ppm, most);
+            }
             Fault::StuckDisk(server, time) => self.hosts[server].stuck_until = now + time,
+            Fault::SlowReads(server, time) => self.hosts[server].reading = time,
+            Fault::Flips(server, ppm) => self.hosts[server].flip_ppm = ppm,
+            Fault::Replace(server) => {
+                let Some((name, Some(bytes))) = self.hosts[server].replace(&mut self.random) else { return };
+                // Of what is known nothing else is right.
+                for (wanted, right) in self.wanted.iter().zip(&mut self.right) {
+                    if wanted.hash.is_none() && wanted.parts[0].name == name {
+                        right.push(bytes.clone());
+                    }
+                }
+            }
+            Fault::JumpServer(server, time) => self.hosts[server].ahead += time,
+            Fault::JumpClient(time) => self.client_ahead += time,
             Fault::Heal => {
                 self.is_healed = true;
-                for way in &mut self.ways {
-                    (way.loss_ppm, way.repeat_ppm, way.late_ppm, way.cut_until) = (0, 0, 0, now);
-                }
-                for host in &mut self.hosts {
-                    (host.up_at, host.frozen_until, host.stuck_until, host.flip_ppm) = (now, now, now, 0);
-                }
-                (self.disk_full_until, self.client_frozen_until) = (now, now);
-                self.disk_delay = Duration::from_us(100);
+                self.ways.iter_mut().for_each(Way::heal);
+                self.hosts.iter_mut().for_each(|host| host.heal(now));
+                self.disk.heal();
+                self.client_frozen_until = now;
             }
         }
+    }
+
+    /// The client will hear that its connections to a server are gone. Returns them.
+    fn lose(&mut self, server: usize, at: Instant, reason: &'static str) -> Vec<u32> {
+        let its = self.conns.iter().filter(|(_, conn)| conn.server == server);
+        let its: Vec<u32> = its.map(|(id, _)| *id).collect();
+        for conn in &its {
+            self.schedule.at(at, Event::Lost { run: self.run, server, conn: Some(*conn), reason });
+        }
+        its
     }
 
     /// The client's process ends; if it is killed, what it wrote last may not have lasted.
@@ -473,31 +573,14 @@ impl World {
         }
         self.run += 1;
         self.conns.clear();
-        self.disk_queue.clear();
-        if is_killed {
-            for file in &mut self.disk {
-                if let Some(last) = file.last.take().filter(|_| self.random.below(2) == 0) {
-                    let left: Vec<ByteRange> = file
-                        .have
-                        .ranges()
-                        .iter()
-                        .flat_map(|r| {
-                            let before = ByteRange { start: r.start, end: r.end.min(last.start) };
-                            let after = ByteRange { start: r.start.max(last.end), end: r.end };
-                            [before, after]
-                        })
-                        .filter(|r| r.start < r.end)
-                        .collect();
-                    file.have = RangeSet::from_ranges(left);
-                }
-            }
-        }
+        self.disk.end_run(&mut self.random, is_killed);
         self.schedule.after(AGAIN, Event::Start);
     }
 
     /// The user runs the command, for all objects that are not there.
     fn start(&mut self) {
-        let objects: Vec<usize> = (0..self.disk.len()).filter(|o| self.disk[*o].named.is_none()).collect();
+        let files = self.disk.files.iter().enumerate().filter(|(_, file)| file.named.is_none());
+        let objects: Vec<usize> = files.map(|(object, _)| object).collect();
         if objects.is_empty() || self.getter.is_some() {
             return;
         }
@@ -505,18 +588,22 @@ impl World {
         let wanted = objects.iter().map(|object| self.wanted[*object].clone()).collect();
         let config = FetchConfig { client: self.config.clone(), streams: false };
         let servers = self.hosts.len();
-        let fetch =
-            Fetch::new(self.schedule.now(), config, servers as u32, wanted).expect("a good configuration");
+        let now = self.schedule.now() + self.client_ahead;
+        let fetch = Fetch::new(now, config, servers as u32, wanted).expect("a good configuration");
         self.getter = Some(Getter {
             fetch,
             conns: vec![None; servers],
             objects,
             ended: BTreeSet::new(),
             broken: BTreeSet::new(),
+            asked: BTreeMap::new(),
+            unasked: Vec::new(),
+            is_calm: self.is_healed || self.is_gentle,
         });
         let run = self.run;
         for server in 0..servers {
-            self.schedule.after(self.ways[server].delay * 4, Event::Connected { run, server });
+            let way = &self.ways[server];
+            self.schedule.after(way.delay * 4 + way.connecting, Event::Connected { run, server });
         }
     }
 
@@ -525,95 +612,72 @@ impl World {
         if self.client_frozen_until > now {
             return self.schedule.at(self.client_frozen_until, Event::Connected { run, server });
         }
-        if self.ways[server].cut_until > now || self.hosts[server].frozen_until > now {
+        let (way, host) = (&self.ways[server], &self.hosts[server]);
+        if way.cut_until(Lane::Control) > now || host.frozen_until > now {
             let (conn, reason) = (None, "no answer in 10 s");
             return self.schedule.after(CUT_MAX, Event::Lost { run, server, conn, reason });
         }
-        if self.hosts[server].up_at > now {
+        if host.up_at > now {
             let (conn, reason) = (None, "it cannot be reached");
             return self.schedule.at(now, Event::Lost { run, server, conn, reason });
         }
+        self.ways[server].connect(now);
+        let way = &self.ways[server];
         let conn = self.next_conn;
         self.next_conn += 1;
-        let machine = Server::new(self.server_config());
-        self.conns.insert(conn, Conn { server, machine, names: BTreeMap::new(), knows_where: false });
-        let (rtt, block_bytes) = (self.ways[server].delay * 2, self.config.block_bytes);
+        self.conns.insert(conn, Conn::new(now, server, self.server_config.clone()));
+        let fits = (way.datagram_max - Packet::<()>::HEADER_BYTES as usize).min(65_000) as u32;
+        let block_bytes = if self.knows_ways { fits } else { self.config.block_bytes };
+        let rtt = way.delay * 2;
         let Some(getter) = &mut self.getter else { return };
         getter.conns[server] = Some(conn);
-        getter.fetch.handle_connected(now, ServerId(server as u32), Some(rtt), block_bytes);
-    }
-
-    /// Sends a message over a server's way: `to` is 0 for the server, 1 for the client.
-    fn carry(&mut self, server: usize, to: usize, message: Message, make: impl Fn(Message) -> Event) {
-        let way = &mut self.ways[server];
-        if let Message::Control(_) = message {
-            let at = (self.schedule.now().max(way.cut_until) + way.delay).max(way.last[to]);
-            way.last[to] = at;
-            return self.schedule.at(at, make(message));
-        }
-        let (delay, loss, late) = (way.delay, way.loss_ppm, way.late_ppm);
-        if way.cut_until > self.schedule.now() {
-            return;
-        }
-        let copies = 1 + u32::from(self.random.chance_ppm(self.ways[server].repeat_ppm));
-        for _ in 0..copies {
-            if !self.random.chance_ppm(loss) {
-                let late = u64::from(self.random.chance_ppm(late));
-                self.schedule.after(delay * (1 + late), make(message.clone()));
-            }
-        }
+        getter.fetch.handle_connected(
+            now + self.client_ahead,
+            ServerId(server as u32),
+            Some(rtt),
+            block_bytes,
+        );
     }
 
     fn tell_client(&mut self, conn: u32, message: Control) {
         let Some(server) = self.conns.get(&conn).map(|conn| conn.server) else { return };
-        let run = self.run;
-        self.carry(server, 1, Message::Control(message), |message| Event::ToClient { run, conn, message });
-    }
-
-    /// What a server has of an object.
-    fn found(&self, conn: u32, object: &str, with_hash: bool) -> Option<Result<Found, String>> {
-        let bytes = self.hosts[self.conns.get(&conn)?.server].objects.get(object);
-        Some(bytes.ok_or_else(|| format!("{object}: no such object")).map(|bytes| Found {
-            bytes: bytes.len() as u64,
-            mode: 0o600,
-            modified_ns: 0,
-            hash: with_hash.then(|| hash(bytes)),
-        }))
+        self.schedule.say(format!("{server} says {message:?}"));
+        let (run, at) = (self.run, self.ways[server].control(self.schedule.now(), false));
+        self.schedule.at(at, Event::ToClient { run, conn, message: Message::Control(message) });
     }
 
     fn on_server(&mut self, id: u32, message: Message) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let (server, now) = (conn.server, self.schedule.now());
-        let frozen_until = self.hosts[server].frozen_until;
-        if frozen_until > now {
-            return self.schedule.at(frozen_until, Event::ToServer { conn: id, message });
+        let host = &self.hosts[conn.server];
+        let now = self.schedule.now();
+        if host.frozen_until > now {
+            return self.schedule.at(host.frozen_until, Event::ToServer { conn: id, message });
         }
         match message {
             Message::Datagram(bytes) => {
                 conn.knows_where = true;
                 if let Ok(Datagram::<Bytes>::Feedback(feedback)) = Datagram::decode(&bytes) {
-                    conn.machine.handle_feedback(now, &feedback);
+                    conn.machine.handle_feedback(now + host.ahead, &feedback);
                 }
             }
             Message::Control(Control::Describe { object, with_hash: false }) => {
-                let Some(found) = self.found(id, &object, false) else { return };
+                let found = host.found(&object, false);
                 self.tell_client(id, Control::Described { object, found });
             }
             Message::Control(Control::Describe { object, with_hash: true }) => {
-                if self.hosts[server].stuck_until > now {
+                if host.stuck_until > now {
                     return;
                 }
-                let time = self.hosts[server].hashing;
-                self.tell_client(id, Control::Hashing { object: object.clone(), hashed_bytes: 0 });
-                self.schedule.after(time, Event::Hashed { conn: id, object });
+                self.schedule.after(host.hashing, Event::Hashed { conn: id, object: object.clone() });
+                self.tell_client(id, Control::Hashing { object, hashed_bytes: 0 });
             }
-            Message::Control(message) => conn.machine.handle_control(now, message),
+            Message::Control(message) => conn.machine.handle_control(now + host.ahead, message),
         }
     }
 
     /// Lets all servers do what they can do now.
     fn stir_servers(&mut self) {
-        let now = self.schedule.now();
+        let (now, run) = (self.schedule.now(), self.run);
         let ids: Vec<u32> = self.conns.keys().copied().collect();
         for id in ids {
             let Some(conn) = self.conns.get_mut(&id) else { continue };
@@ -621,46 +685,18 @@ impl World {
             if host.frozen_until > now {
                 continue;
             }
-            if conn.machine.poll_timeout().is_some_and(|at| at <= now) {
-                conn.machine.handle_timeout(now);
+            let (said, sent, late) = conn.work(now + host.ahead, host, &mut self.random);
+            for supply in late {
+                self.schedule.after(host.reading, Event::Supplied { conn: id, supply });
             }
-            while let Some(event) = conn.machine.poll_event() {
-                if let ServerEvent::Asked { pull, object } = event {
-                    match host.objects.get(&object) {
-                        None => conn.machine.refuse(pull, format!("{object}: no such object")),
-                        Some(bytes) => {
-                            conn.names.insert(pull.0, object);
-                            let offer = Offer { object_bytes: bytes.len() as u64, first_id: 0 };
-                            conn.machine.offer(now, pull, offer);
-                        }
-                    }
-                }
-            }
-            while let Some((pull, generation, range)) = conn.machine.poll_wanted() {
-                let Some(length) = conn.machine.block_bytes(pull) else { continue };
-                let stored = &host.objects[&conn.names[&pull.0]];
-                let mut bytes = stored[range.start as usize..range.end as usize].to_vec();
-                if !bytes.is_empty() && self.random.chance_ppm(host.flip_ppm) {
-                    let at = self.random.below(bytes.len() as u64) as usize;
-                    bytes[at] ^= 0x10;
-                }
-                let blocks = bytes.chunks(length as usize).map(Bytes::copy_from_slice).collect();
-                conn.machine.supply(pull, generation, blocks);
-            }
-            let control: Vec<Control> = std::iter::from_fn(|| conn.machine.poll_control()).collect();
-            let mut packets = Vec::new();
-            while conn.knows_where
-                && let Some(packet) = conn.machine.poll_transmit(now)
-            {
-                packets.push(packet);
-            }
-            control.into_iter().for_each(|message| self.tell_client(id, message));
-            let run = self.run;
-            for packet in packets {
+            said.into_iter().for_each(|message| self.tell_client(id, message));
+            for packet in sent {
                 let mut bytes = Vec::new();
                 Datagram::Packet(packet).encode(&mut bytes);
-                let datagram = Message::Datagram(bytes);
-                self.carry(server, 1, datagram, |message| Event::ToClient { run, conn: id, message });
+                for at in self.ways[server].datagram(now, &mut self.random, Lane::Down, bytes.len()) {
+                    let message = Message::Datagram(bytes.clone());
+                    self.schedule.at(at, Event::ToClient { run, conn: id, message });
+                }
             }
         }
     }
@@ -672,30 +708,34 @@ impl World {
             return;
         }
         let Some(getter) = &mut self.getter else { return };
-        if getter.fetch.poll_timeout().is_some_and(|at| at <= now) {
-            getter.fetch.handle_timeout(now);
+        let clock = now + self.client_ahead;
+        if getter.fetch.poll_timeout().is_some_and(|at| at <= clock) {
+            getter.fetch.handle_timeout(clock);
         }
-        let (mut out, mut replies, mut said) = (Vec::new(), Vec::new(), Vec::new());
-        while let Some((server, feedback)) = getter.fetch.poll_transmit(now) {
+        let (mut out, mut orders, mut said) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some((server, feedback)) = getter.fetch.poll_transmit(clock) {
             let mut bytes = Vec::new();
             Datagram::<Bytes>::Feedback(feedback).encode(&mut bytes);
             out.push((server, Message::Datagram(bytes)));
         }
-        out.extend(
-            std::iter::from_fn(|| getter.fetch.poll_show()).map(|s| (s, Message::Datagram(Vec::new()))),
-        );
+        let shows = std::iter::from_fn(|| getter.fetch.poll_show());
+        out.extend(shows.map(|server| (server, Message::Datagram(Vec::new()))));
         out.extend(std::iter::from_fn(|| getter.fetch.poll_control()).map(|(s, m)| (s, Message::Control(m))));
         while let Some(event) = getter.fetch.poll_event() {
             match event {
-                FetchEvent::Open { object, bytes } => replies.push(Reply::Open(object, bytes)),
+                FetchEvent::Open { object, bytes } => orders.push(Order::Open(object, bytes)),
                 FetchEvent::Write { object, range, blocks } => {
                     let mut bytes = blocks.concat();
                     bytes.truncate((range.end - range.start) as usize);
-                    replies.push(Reply::Write(object, range, bytes));
+                    orders.push(Order::Write(object, range, bytes));
                 }
-                FetchEvent::Finish { object, hash, .. } => replies.push(Reply::Finish(object, hash)),
+                FetchEvent::Finish { object, hash, .. } => orders.push(Order::Finish(object, hash)),
                 FetchEvent::Verified { object } | FetchEvent::Failed { object, .. } => {
                     assert!(getter.ended.insert(object.0), "an object ends once");
+                    let number = getter.objects[object.0 as usize];
+                    getter.unasked.retain(|name| *name != self.wanted[number].parts[0].name);
+                    let has_failed = matches!(event, FetchEvent::Failed { .. });
+                    assert!(!has_failed || !getter.is_calm, "nothing made it fail: {event:?}");
                     said.push(format!("{event:?}"));
                 }
                 other => said.push(format!("{other:?}")),
@@ -706,13 +746,31 @@ impl World {
         said.iter().for_each(|line| self.schedule.say(line));
         for (server, message) in out {
             let server = server.0 as usize;
-            if let Some(conn) = conns[server] {
-                self.carry(server, 0, message, |message| Event::ToServer { conn, message });
+            let Some(conn) = conns[server] else { continue };
+            let way = &mut self.ways[server];
+            let arrivals = match &message {
+                Message::Control(message) => {
+                    self.schedule.say(format!("{server} is told {message:?}"));
+                    if let (Control::Describe { object, with_hash: true }, Some(getter)) =
+                        (message, &mut self.getter)
+                    {
+                        getter.asked.entry(object.clone()).or_default().push(server);
+                        getter.unasked.retain(|name| name != object);
+                    }
+                    vec![way.control(now, true)]
+                }
+                Message::Datagram(bytes) => way.datagram(now, &mut self.random, Lane::Up, bytes.len()),
+            };
+            for at in arrivals {
+                self.schedule.at(at, Event::ToServer { conn, message: message.clone() });
             }
         }
-        for reply in replies {
-            self.disk_queue.push_back(reply);
-            self.schedule.after(self.disk_delay, Event::Disk { run });
+        for order in orders {
+            self.disk.orders.push_back(order);
+            self.schedule.after(self.disk.delay.max(Duration::from_us(100)), Event::Disk { run });
+        }
+        if let Some(getter) = &self.getter {
+            assert!(getter.unasked.is_empty(), "nobody is asked what these are: {:?}", getter.unasked);
         }
         if is_done {
             self.end_run(false);
@@ -724,49 +782,33 @@ impl World {
         if self.defer_client(&Event::Disk { run: self.run }) {
             return;
         }
-        let Some(reply) = self.disk_queue.pop_front() else { return };
-        let (now, is_full) = (self.schedule.now(), self.disk_full_until > self.schedule.now());
+        let Some(order) = self.disk.orders.pop_front() else { return };
+        let (now, object) = (self.schedule.now() + self.client_ahead, order.object());
         let Some(getter) = &mut self.getter else { return };
+        if getter.broken.contains(&object.0) {
+            return;
+        }
         let fetch = &mut getter.fetch;
-        let file = |object: ObjectId| getter.objects[object.0 as usize];
-        match reply {
-            Reply::Open(object, bytes) => {
-                let file = &mut self.disk[file(object)];
-                if file.bytes.len() as u64 != bytes {
-                    *file = File { bytes: vec![0; bytes as usize], ..File::default() };
+        if self.disk.full_until > self.schedule.now() {
+            getter.broken.insert(object.0);
+            return fetch.handle_unwritable(now, object, "no room on the disk".to_owned());
+        }
+        let number = getter.objects[object.0 as usize];
+        let file = &mut self.disk.files[number];
+        match order {
+            Order::Open(_, bytes) => fetch.handle_opened(now, object, &file.open(bytes)),
+            Order::Write(_, range, mut bytes) => {
+                if self.random.chance_ppm(self.disk.rot_ppm) {
+                    flip(&mut self.random, &mut bytes);
                 }
-                let missing: Vec<Range<u64>> =
-                    file.have.missing(bytes).into_iter().map(|r| r.start..r.end).collect();
-                fetch.handle_opened(now, object, &missing);
+                file.write(&range, &bytes);
             }
-            Reply::Write(object, ..) | Reply::Finish(object, _) if getter.broken.contains(&object.0) => {}
-            Reply::Write(object, ..) if is_full => {
-                getter.broken.insert(object.0);
-                fetch.handle_unwritable(now, object, "no room on the disk".to_owned());
+            Order::Finish(_, expected) if file.finish(expected) => {
+                let is_right = file.named.as_ref().is_some_and(|bytes| self.right[number].contains(bytes));
+                assert!(is_right, "object {number} is a version that nobody has");
+                fetch.handle_finished(now, object);
             }
-            Reply::Write(object, range, bytes) => {
-                let file = &mut self.disk[file(object)];
-                file.bytes[range.start as usize..range.end as usize].copy_from_slice(&bytes);
-                let range = ByteRange { start: range.start, end: range.end };
-                file.have.insert(range);
-                file.last = Some(range);
-            }
-            Reply::Finish(object, expected) => {
-                let number = file(object);
-                let file = &mut self.disk[number];
-                let length = file.bytes.len() as u64;
-                assert!(file.have.missing(length).is_empty(), "all of it was written before it is finished");
-                assert!(file.named.is_none(), "it is named once");
-                if hash(&file.bytes) == expected {
-                    let is_right = self.right[number].contains(&file.bytes);
-                    assert!(is_right, "object {number} is a version that nobody has");
-                    file.named = Some(file.bytes.clone());
-                    fetch.handle_finished(now, object);
-                } else {
-                    (file.have, file.last) = (RangeSet::default(), None);
-                    fetch.handle_mismatch(now, object);
-                }
-            }
+            Order::Finish(..) => fetch.handle_mismatch(now, object),
         }
     }
 }
