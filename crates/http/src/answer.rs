@@ -17,6 +17,8 @@ use utoipa::ToSchema;
 
 /// Bytes of a request: an inventory of the most ranges that a site may report (65 536, of at most 58 bytes) fits.
 pub const BODY_BYTES_MAX: usize = 4 << 20;
+/// The most that a request's values may take in memory, by [`parsed_bytes`]: more than the 65,536 ranges of a file that a site remembers.
+const PARSED_BYTES_MAX: usize = 32 << 20;
 
 /// Characters of a refusal's reason; what is longer is cut.
 const REASON_CHARS_MAX: usize = 500;
@@ -107,7 +109,24 @@ pub fn read<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>)
         }
         status => Refusal(status, e.body_text()),
     })?;
+    if parsed_bytes(&bytes) > PARSED_BYTES_MAX {
+        let most = PARSED_BYTES_MAX >> 20;
+        let reason =
+            format!("body: its values would take more than {most} MiB of memory: send fewer at once");
+        return Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, reason));
+    }
     serde_json::from_slice(&bytes).map_err(|e| Refusal(StatusCode::BAD_REQUEST, format!("body: {e}")))
+}
+
+/// About the most memory that the values of a JSON text take while they are read: where a field tells which of several types a value
+/// has, serde holds all of it as 32 bytes a value, in lists that double, and an object as at least four pairs.
+fn parsed_bytes(json: &[u8]) -> usize {
+    let bytes = |byte: &u8| match byte {
+        b',' => 64,
+        b'{' => 256,
+        _ => 0,
+    };
+    json.iter().map(bytes).sum()
 }
 
 /// That `peer` may speak for the site, or host (`what`), of this name.
@@ -126,6 +145,35 @@ mod tests {
     use super::*;
     use anabranch_net::keys::System;
     use anabranch_units::text::printable;
+
+    /// #18: a body's bytes were bounded, and what became of them in memory was not: a controller took 128 MiB at times.
+    #[test]
+    fn many_small_values_are_refused_before_they_take_memory() {
+        #[derive(serde::Deserialize)]
+        #[serde(tag = "kind", rename_all = "snake_case")]
+        enum Report {
+            Ranges { have: Vec<Range> },
+        }
+        #[derive(serde::Deserialize)]
+        #[expect(dead_code, reason = "it is only read")]
+        struct Range {
+            start: u64,
+            end: u64,
+        }
+        let body = |item: &str, count: usize| {
+            let items = vec![item; count].join(",");
+            Ok(Bytes::from(format!(r#"{{"kind":"ranges","have":[{items}]}}"#)))
+        };
+        let largest = r#"{"start":9223372036854775807,"end":9223372036854775807}"#;
+        let Report::Ranges { have } = read(body(largest, 65_536)).expect("what a site may have to say");
+        assert_eq!(have.len(), 65_536);
+        for (item, count) in
+            [("1", 2_000_000), ("[]", 1_300_000), ("{}", 1_300_000), (r#"{"start":1,"end":2}"#, 190_000)]
+        {
+            let refused = read::<Report>(body(item, count)).map(|_| ()).expect_err(item);
+            assert_eq!(refused.0, StatusCode::PAYLOAD_TOO_LARGE, "{item}: {}", refused.1);
+        }
+    }
 
     /// #17: a site's name with a line end, from a request's path, made two lines of what was told and logged.
     #[tokio::test]

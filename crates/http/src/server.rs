@@ -130,8 +130,8 @@ struct PeerLimits {
 /// What the requests of all peers share.
 #[derive(Clone)]
 struct Bodies {
-    /// Large bodies under way, from their first byte until they are carried out: one. In memory a body becomes up to ten
-    /// times as large.
+    /// Large bodies under way, from their first byte until they are carried out: one. In memory a body becomes up to ten times
+    /// as large, which [`crate::answer::read`] bounds.
     large: Arc<Semaphore>,
     patience: Duration,
 }

@@ -454,6 +454,8 @@ async fn bodies(world: &World, e: &Actor, long: Duration) {
     let first = r#"{"session":7,"batch":1000000,"reports":["#;
     let ranges = format!(r#"{first}{{"report":"inventory",{run},"length":1,"hash":null,"have":["#);
     let bodies = [
+        // The most ranges that are read, and more than are read.
+        list(ranges.clone(), r#"{"start":9223372036854775806,"end":9223372036854775807}"#, "]}]}"),
         list(ranges, r#"{"start":1,"end":2}"#, "]}]}"),
         list(first.to_owned(), &format!(r#"{{"report":"ready",{run}}}"#), "]}"),
         list(
@@ -464,7 +466,7 @@ async fn bodies(world: &World, e: &Actor, long: Duration) {
     ];
     let end = Instant::now() + long;
     let futures = (0..24).map(|number| {
-        let (identity, body) = (Arc::clone(&e.identity), Arc::clone(&bodies[number % 3]));
+        let (identity, body) = (Arc::clone(&e.identity), Arc::clone(&bodies[number % bodies.len()]));
         async move {
             let slow = number >= 16;
             let part = if slow { &body.as_bytes()[..body.len() - 1] } else { body.as_bytes() };
