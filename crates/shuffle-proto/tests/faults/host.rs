@@ -31,6 +31,8 @@ pub struct Flow {
     /// The limit that its program has given it.
     pub own: Option<BitRate>,
     pub limit: Option<BitRate>,
+    /// When an agent has set its limit last.
+    pub limited_at: Option<Instant>,
     /// The agent that has heard of it, and when.
     pub told: Option<(u64, Instant)>,
     /// Whether its program says that it has ended before it closes.
@@ -115,6 +117,7 @@ impl Machine for Hand {
 
     fn set(&mut self, changes: &[Change]) -> Vec<Outcome> {
         let kernel = &mut *self.0.borrow_mut();
+        let now = kernel.now;
         let set = |Change { flow, cookie, rate }: &Change| {
             if kernel.flows.get(flow).is_none_or(|flow| flow.cookie != *cookie) {
                 return Outcome::Gone;
@@ -123,7 +126,7 @@ impl Machine for Hand {
                 return Outcome::Failed("refused".to_owned());
             }
             let flow = kernel.flows.get_mut(flow).expect("it is there");
-            flow.limit = rate.or(flow.own);
+            (flow.limit, flow.limited_at) = (rate.or(flow.own), Some(now));
             Outcome::Done
         };
         changes.iter().map(set).collect()
@@ -153,6 +156,8 @@ pub struct Process {
     /// How far its clock is ahead.
     pub ahead: Duration,
     pub armed: Option<Instant>,
+    /// When its last session began.
+    pub joined_at: Option<Instant>,
     /// The last session that it has asked for.
     pub session: u64,
     /// When it last had an answer of the coordinator's that counts.
@@ -196,6 +201,7 @@ impl Host {
             thawed_at: None,
             ahead: Duration::ZERO,
             armed: None,
+            joined_at: None,
             session: 0,
             heard_at: now,
         });

@@ -1,12 +1,12 @@
 //! The coordinator's machine under its own clock, with decisions that take time.
 
 use super::host::{LINK, address};
-use anabranch_shuffle_proto::agent::{Answer, Ask, Failure, LIMITS_WAIT};
+use anabranch_shuffle_proto::agent::{Answer, Ask, Failure, LIMITS_WAIT, SILENCE_MAX};
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::coordinator::{Decision, Host, ReportError};
 use anabranch_shuffle_proto::sessions::SessionsConfig;
 use anabranch_shuffle_proto::{BoxedAllocator, Scheduler, Sessions};
-use anabranch_units::{Duration, Instant};
+use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who asks: a host, its agent's generation, and the number by which the agent waits.
@@ -21,9 +21,14 @@ pub struct Service {
     decision_takes: Duration,
     /// A decision that is made, and when it will be.
     deciding: Option<(Instant, Decision<BoxedAllocator>)>,
-    /// Who waits for limits, by the machine's numbers.
-    waiting: BTreeMap<u64, Asker>,
+    /// Who waits for limits, and until when, by the machine's numbers.
+    waiting: BTreeMap<u64, (Asker, Instant)>,
+    /// When each host's agent was last heard.
+    heard_at: BTreeMap<String, Instant>,
 }
+
+/// How much later than it is due the machine may see to something: it is called every so often.
+const TICK: Duration = Duration::from_ms(20);
 
 pub type Reply = (Asker, Result<Answer, Failure>);
 
@@ -46,7 +51,8 @@ impl Service {
         decision_takes: Duration,
     ) -> Self {
         let machine = Sessions::new(config, scheduler.make());
-        Self { machine, scheduler, began, decision_takes, deciding: None, waiting: BTreeMap::new() }
+        let (waiting, heard_at) = (BTreeMap::new(), BTreeMap::new());
+        Self { machine, scheduler, began, decision_takes, deciding: None, waiting, heard_at }
     }
 
     fn clock(&self, now: Instant) -> Instant {
@@ -77,9 +83,21 @@ impl Service {
         flows.filter(|flow| flow.host == name).map(|flow| flow.flow).collect()
     }
 
+    /// By host: how fast each flow may be that is no mouse.
+    pub fn rates(&mut self, now: Instant) -> BTreeMap<usize, BTreeMap<FlowKey, Option<BitRate>>> {
+        let mut rates = BTreeMap::<usize, BTreeMap<_, _>>::new();
+        let transfers = self.machine.transfers(self.clock(now));
+        for flow in transfers.into_iter().flat_map(|transfer| transfer.flows) {
+            let host = flow.host[1..].parse().expect("hosts are called by numbers");
+            rates.entry(host).or_default().insert(flow.flow, flow.rate);
+        }
+        rates
+    }
+
     /// Takes a request in, and says all that is answered because of it.
     pub fn handle(&mut self, now: Instant, asker: Asker, ask: Ask) -> Vec<Reply> {
         let (name, clock, machine) = (name(asker.0), self.clock(now), &mut self.machine);
+        self.heard_at.insert(name.clone(), now);
         let taken = match ask {
             Ask::Join(request) => {
                 let host = Host { addresses: vec![address(asker.0)], rate: LINK, uplinks: Vec::new() };
@@ -91,7 +109,7 @@ impl Service {
             Ask::Limits { session } => {
                 match machine.handle_limits(clock, &name, session, clock + LIMITS_WAIT) {
                     Ok(number) => {
-                        self.waiting.insert(number, asker);
+                        self.waiting.insert(number, (asker, now + LIMITS_WAIT));
                         None
                     }
                     Err(error) => Some(Err(error)),
@@ -118,7 +136,25 @@ impl Service {
         }
         self.machine.handle_timeout(self.clock(now));
         self.decide(now, &mut replies);
+        self.check(now);
         replies
+    }
+
+    /// What always holds: nobody who is silent is there, and no request waits for longer than it may.
+    fn check(&self, now: Instant) {
+        for host in self.machine.coordinator().hosts().filter(|host| host.is_up) {
+            let heard_at = self.heard_at[host.name];
+            assert!(now < heard_at + SILENCE_MAX + TICK, "{} is there, heard at {heard_at:?}", host.name);
+        }
+        for (asker, until) in self.waiting.values() {
+            assert!(now < *until + TICK, "{asker:?} waits since it was to be answered at {until:?}");
+            assert!(self.is_known(asker.0), "{asker:?} waits, and its agent is gone");
+        }
+    }
+
+    fn is_known(&self, host: usize) -> bool {
+        let name = name(host);
+        self.machine.coordinator().hosts().any(|host| host.is_up && host.name == name)
     }
 
     fn decide(&mut self, now: Instant, replies: &mut Vec<Reply>) {
@@ -132,7 +168,7 @@ impl Service {
         }
         while self.machine.poll_event().is_some() {}
         while let Some((number, answer)) = self.machine.poll_answer() {
-            let asker = self.waiting.remove(&number).expect("each request is answered once");
+            let (asker, _) = self.waiting.remove(&number).expect("each request is answered once");
             replies.push((asker, answer.map(Answer::Limits).map_err(failure)));
         }
     }

@@ -4,7 +4,9 @@ use super::faults::{Ended, Schedule, some_of};
 use super::host::{Flow, Host, LINK, Process, address};
 use super::service::{Asker, Reply, Service};
 use anabranch_shuffle_proto::Scheduler;
-use anabranch_shuffle_proto::agent::{Answer, Ask, Event, Failure, LIMITS_WAIT, REPLY_MAX, SILENCE_MAX};
+use anabranch_shuffle_proto::agent::{
+    Answer, Ask, Event, Failure, LIMITS_WAIT, Notice, OLD_LIMITS, REPLY_MAX, SILENCE_MAX,
+};
 use anabranch_shuffle_proto::announcement::Announcement;
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::sessions::SessionsConfig;
@@ -20,6 +22,11 @@ const TICK: Duration = Duration::from_ms(20);
 const TOLD_WITHIN: Duration = Duration::from_ms(1_300);
 /// Flows with less to move pass.
 const MICE_BELOW_BYTES: u64 = 50_000;
+/// Within so long after the last flows have begun, all limits are as the coordinator wants them.
+const AGREED_WITHIN: Duration = Duration::from_secs(5);
+/// What a long flow moves, and the port of one that begins at each host a while after all is healed.
+const LONG_BYTES: u64 = 40_000_000;
+const LAST_PORT: u16 = 20_000;
 /// The coordinator's clock goes on for so long at least.
 const CLOCK_MIN: Duration = Duration::from_secs(2);
 /// A lift that was refused is tried again by then.
@@ -83,6 +90,8 @@ enum What {
     /// A killed agent's guard does its work.
     Guard(usize),
     StartAgent(usize),
+    /// A long flow begins at each host.
+    LastFlows,
     StartCoordinator,
 }
 
@@ -95,6 +104,9 @@ pub struct World {
     /// None once all is healed.
     faults: BTreeMap<Fault, u32>,
     is_healed: bool,
+    /// When the last flows begin, and whether all limits have been as the coordinator wants them since then.
+    last_flows_at: Option<Instant>,
+    is_agreed: bool,
     network: RandomStream,
     programs: RandomStream,
     chaos: RandomStream,
@@ -119,6 +131,8 @@ impl World {
             scheduler,
             faults,
             is_healed: false,
+            last_flows_at: None,
+            is_agreed: false,
             network: seed.stream("network", 0),
             programs: seed.stream("programs", 0),
             chaos: seed.stream("chaos", 0),
@@ -172,6 +186,10 @@ impl World {
                     "h{number}: {limited:?} stands, {agent:?} heard nothing for more than a second"
                 );
             }
+            if agent.joined_at.is_some_and(|at| self.schedule.now() > at + OLD_LIMITS) && !is_tried {
+                let old = kernel.limited().find(|(_, flow)| flow.limited_at < agent.joined_at);
+                assert!(old.is_none(), "h{number}: {old:?} has a limit of before {:?}", agent.joined_at);
+            }
             assert!(agent.limits.limited().len() <= 200, "h{number}: limits of flows that are gone are kept");
         }
     }
@@ -211,7 +229,22 @@ impl World {
             kernel.flows.is_empty() && kernel.limited().next().is_none()
         };
         let is_service_idle = self.service.as_ref().is_some_and(|service| service.is_idle(self.hosts.len()));
-        is_service_idle && self.hosts.iter().all(is_idle)
+        self.is_agreed && is_service_idle && self.hosts.iter().all(is_idle)
+    }
+
+    /// Whether there are limits, and each flow of each host has the one that the coordinator wants.
+    fn agree(&mut self) -> bool {
+        let (now, mut limits) = (self.schedule.now(), 0);
+        let Some(service) = &mut self.service else { return false };
+        let mut rates = service.rates(now);
+        let mut is_as_wanted = |(number, host): (usize, &Host)| {
+            let rates = rates.remove(&number).unwrap_or_default();
+            let rate = |key: &FlowKey| rates.get(key).copied().flatten();
+            let kernel = host.kernel.borrow();
+            limits += kernel.flows.keys().filter(|key| rate(key).is_some()).count();
+            kernel.flows.iter().all(|(key, flow)| flow.limit == rate(key).or(flow.own))
+        };
+        self.hosts.iter().enumerate().all(&mut is_as_wanted) && limits > 0
     }
 
     fn handle(&mut self, what: What) {
@@ -280,6 +313,10 @@ impl World {
                     self.settle(host);
                 }
             }
+            What::LastFlows => {
+                self.last_flows_at = Some(self.schedule.now());
+                (0..self.hosts.len()).for_each(|host| self.begin_flow(host, LAST_PORT, 2 * LONG_BYTES));
+            }
             What::StartCoordinator => {
                 if self.service.is_none() {
                     self.service = Some(self.coordinator());
@@ -323,7 +360,12 @@ impl World {
             while let Some(event) = agent.machine.poll_event() {
                 match event {
                     Event::Order(order) => agent.limits.carry_out(order),
-                    Event::Notice(notice) => lines.push(format!("h{host}: {notice}")),
+                    Event::Notice(notice) => {
+                        if notice == Notice::Joined {
+                            agent.joined_at = Some(now);
+                        }
+                        lines.push(format!("h{host}: {notice}"));
+                    }
                     Event::GivenUp(line) => panic!("h{host}: gives up: {line}"),
                 }
             }
@@ -402,6 +444,11 @@ impl World {
             self.move_flows(host);
             self.announce(host);
         }
+        if let Some(begun_at) = self.last_flows_at {
+            self.is_agreed = self.is_agreed || self.agree();
+            let is_late = self.schedule.now() > begun_at + AGREED_WITHIN;
+            assert!(self.is_agreed || !is_late, "limits are not what is decided: {}", self.left());
+        }
         if let Some(service) = &mut self.service {
             let replies = service.handle_tick(self.schedule.now());
             self.reply(replies);
@@ -470,16 +517,24 @@ impl World {
             let mut kernel = self.hosts[host].kernel.borrow_mut();
             (kernel.refused_ppm, kernel.full_ppm) = (0, 0);
         }
+        // By then the coordinator or the agent knows of each request or answer that was lost.
+        self.schedule.after(LIMITS_WAIT + REPLY_MAX + TICK, What::LastFlows);
     }
 
     fn begin_flows(&mut self, host: usize) {
         if self.programs.below(20) > 0 {
             return;
         }
+        let port = 10_000 + self.programs.below(40) as u16;
+        let most_bytes = if self.programs.below(20) == 0 { LONG_BYTES } else { 4_000_000 };
+        let size_bytes = 1_000 + self.programs.below(most_bytes);
+        self.begin_flow(host, port, size_bytes);
+    }
+
+    fn begin_flow(&mut self, host: usize, port: u16, size_bytes: u64) {
         let others = self.hosts.len() as u64 - 1;
         let to = (host + 1 + self.programs.below(others) as usize) % self.hosts.len();
-        let (port, transfer) = (10_000 + self.programs.below(40) as u16, self.programs.below(6));
-        let size_bytes = 1_000 + self.programs.below(4_000_000);
+        let transfer = self.programs.below(6);
         let own = (self.programs.below(5) == 0).then(|| BitRate::mbps(20 + self.programs.below(50)));
         let says_end = self.programs.below(2) == 0;
         let key = FlowKey { local: (address(host), port).into(), remote: (address(to), 7_000).into() };
@@ -492,6 +547,7 @@ impl World {
             acked_bytes: 0,
             own,
             limit: own,
+            limited_at: None,
             told: None,
             says_end,
         };
