@@ -8,9 +8,9 @@
 //! ([`crate::enforcement`]). Read [`Agent`] and [`Ask`] first.
 
 use crate::announcement::Announcement;
-use crate::book::{Book, Seen};
+use crate::book::{AnnounceError, Book, Seen};
 use crate::control::{FlowKey, JoinRequest, Limit, ReportsRequest};
-use crate::coordinator::HOST_FLOWS_MAX;
+use crate::coordinator::{HOST_FLOWS_MAX, Settings};
 use crate::enforcement::Order;
 use crate::rules::Rules;
 use anabranch_units::{BitRate, Duration, Instant};
@@ -53,6 +53,8 @@ pub struct AgentConfig {
     pub link_rate: BitRate,
     /// Which flows are announced by themselves.
     pub rules: Rules,
+    /// How flows are told apart, as the coordinator does.
+    pub settings: Settings,
     /// Whether nothing goes wrong, and requests keep their order: then no request waits for the answer to the one before, nobody
     /// says that it is still there, and whoever runs the agent lists connections when it likes. For simulations.
     pub is_ideal: bool,
@@ -62,7 +64,8 @@ impl AgentConfig {
     /// A host with a link of this rate, no rules, and addresses that are for the coordinator to say.
     pub fn new(link_rate: BitRate) -> Self {
         let (addresses, addresses_here) = (Vec::new(), Vec::new());
-        Self { addresses, addresses_here, link_rate, rules: Rules::default(), is_ideal: false }
+        let (rules, settings) = (Rules::default(), Settings::default());
+        Self { addresses, addresses_here, link_rate, rules, settings, is_ideal: false }
     }
 }
 
@@ -244,8 +247,8 @@ impl Agent {
     /// An agent that is about to join.
     pub fn new(now: Instant, config: AgentConfig) -> Self {
         Self {
+            book: Book::new(config.settings),
             config,
-            book: Book::default(),
             coordinator: Vec::new(),
             now,
             phase: Phase::Pausing { until: now },
@@ -270,13 +273,13 @@ impl Agent {
 
     /// A program says something of its flow, which the kernel describes so.
     ///
-    /// Errors: one line for its author.
+    /// Errors: see [`AnnounceError`].
     pub fn handle_announcement(
         &mut self,
         now: Instant,
         said: &Announcement,
         seen: &Seen,
-    ) -> Result<(), String> {
+    ) -> Result<(), AnnounceError> {
         self.advance(now);
         match said {
             Announcement::Flow { transfer, size_bytes, .. } => {

@@ -7,6 +7,7 @@
 
 use crate::control::FlowKey;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The most bytes of a line, its end counted.
 pub const LINE_BYTES_MAX: usize = 1_024;
@@ -32,6 +33,30 @@ pub enum Announcement {
     },
 }
 
+/// Why a line says nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LineError {
+    /// More bytes than [`LINE_BYTES_MAX`].
+    TooLong,
+    /// No JSON, or other fields than a line has: what the parser says, in one line.
+    Json(String),
+    /// Fields that make neither an announcement nor an end.
+    Fields,
+}
+
+impl fmt::Display for LineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong => write!(f, "a line has at most {LINE_BYTES_MAX} bytes"),
+            Self::Json(reason) => f.write_str(reason),
+            Self::Fields => f.write_str("write flow, transfer and size_bytes, or ended and transfer"),
+        }
+    }
+}
+
+impl std::error::Error for LineError {}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -44,13 +69,14 @@ struct Line {
 impl Announcement {
     /// What this line says, with its end or without.
     ///
-    /// Errors: one line for its author.
-    pub fn read(line: &[u8]) -> Result<Self, String> {
+    /// Errors: see [`LineError`].
+    pub fn read(line: &[u8]) -> Result<Self, LineError> {
         if line.len() > LINE_BYTES_MAX {
-            return Err(too_long());
+            return Err(LineError::TooLong);
         }
         // What the reason quotes of the line may have line ends in it.
-        let reason = |error: serde_json::Error| error.to_string().replace(char::is_control, " ");
+        let reason =
+            |error: serde_json::Error| LineError::Json(error.to_string().replace(char::is_control, " "));
         match serde_json::from_slice(line).map_err(reason)? {
             Line {
                 flow: Some(flow),
@@ -61,14 +87,9 @@ impl Announcement {
             Line { flow: None, transfer, size_bytes: None, ended: Some(flow) } => {
                 Ok(Self::Ended { flow, transfer })
             }
-            _ => Err("write flow, transfer and size_bytes, or ended and transfer".to_owned()),
+            _ => Err(LineError::Fields),
         }
     }
-}
-
-/// What is said of a line of which more than [`LINE_BYTES_MAX`] have come.
-pub fn too_long() -> String {
-    format!("a line has at most {LINE_BYTES_MAX} bytes")
 }
 
 /// What is answered to a line.
@@ -115,7 +136,7 @@ mod tests {
             (r#"{"ended":{"lo\ncal":1}}"#.to_owned(), "unknown field `lo cal`"),
             (format!(r#"{{"ended":{FLOW}}}{{"ended":{FLOW}}}"#), "trailing"),
         ] {
-            let error = Announcement::read(line.as_bytes()).expect_err(&line);
+            let error = Announcement::read(line.as_bytes()).expect_err(&line).to_string();
             assert!(error.contains(says) && !error.contains('\n'), "{line}: {error}");
         }
     }
@@ -125,6 +146,6 @@ mod tests {
         let line = format!(r#"{{"ended":{FLOW}}}"#);
         let padded = |length: usize| format!("{line}{}", " ".repeat(length - line.len()));
         assert!(Announcement::read(padded(LINE_BYTES_MAX).as_bytes()).is_ok());
-        assert_eq!(Announcement::read(padded(LINE_BYTES_MAX + 1).as_bytes()), Err(too_long()));
+        assert_eq!(Announcement::read(padded(LINE_BYTES_MAX + 1).as_bytes()), Err(LineError::TooLong));
     }
 }

@@ -5,9 +5,10 @@
 //! sockets, who lists flows (drivers). Read [`Book`] first.
 
 use crate::control::{FlowKey, Report};
-use crate::coordinator::{HOST_FLOWS_MAX, HOST_TRANSFERS_MAX, Settings, check_name};
+use crate::coordinator::{HOST_FLOWS_MAX, HOST_TRANSFERS_MAX, ReportError, Settings, check_name};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 
 /// The most ends that wait to be said; then the first is dropped. A coordinator that is there hears of them long before, and one
 /// that comes back hears of all flows anew.
@@ -37,9 +38,43 @@ pub struct Seen {
     pub limit: Option<BitRate>,
 }
 
+/// Why a flow is not taken into the book.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AnnounceError {
+    /// A name that no transfer can have.
+    Name(ReportError),
+    /// As many flows are known as the host may have.
+    TooManyFlows,
+    /// As many flows of this user are known as a user may have.
+    TooManyUserFlows(u32),
+    /// Flows of as many transfers are known as the host may have.
+    TooManyTransfers,
+    /// Flows of as many transfers of this user are known as a user may have.
+    TooManyUserTransfers(u32),
+}
+
+impl fmt::Display for AnnounceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let no_room = "are known: no room for more";
+        match self {
+            Self::Name(error) => write!(f, "{error}"),
+            Self::TooManyFlows => write!(f, "{HOST_FLOWS_MAX} flows {no_room}"),
+            Self::TooManyUserFlows(user) => write!(f, "{USER_FLOWS_MAX} flows of user {user} {no_room}"),
+            Self::TooManyTransfers => write!(f, "{HOST_TRANSFERS_MAX} transfers {no_room}"),
+            Self::TooManyUserTransfers(user) => {
+                write!(f, "{USER_TRANSFERS_MAX} transfers of user {user} {no_room}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for AnnounceError {}
+
 /// The flows of this host that have been announced.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Book {
+    settings: Settings,
     flows: BTreeMap<FlowKey, Entry>,
     /// Those of which something is to be said.
     unsaid: BTreeSet<FlowKey>,
@@ -105,12 +140,31 @@ pub struct Socket {
     pub limit: Option<BitRate>,
 }
 
+impl Default for Book {
+    /// An empty one with default settings.
+    fn default() -> Self {
+        Self::new(Settings::default())
+    }
+}
+
 impl Book {
+    /// An empty one. Flows are told apart as the coordinator does.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            flows: BTreeMap::new(),
+            unsaid: BTreeSet::new(),
+            ended: VecDeque::new(),
+            shares: BTreeMap::new(),
+            is_full: false,
+        }
+    }
+
     /// A program says what waits for a flow, and how much it moves in all for that.
     ///
-    /// Errors: a name that cannot be one; no room. One line.
-    pub fn announce(&mut self, state: &Seen, transfer: &str, size_bytes: u64) -> Result<(), String> {
-        check_name(transfer).map_err(|error| error.to_string())?;
+    /// Errors: see [`AnnounceError`].
+    pub fn announce(&mut self, state: &Seen, transfer: &str, size_bytes: u64) -> Result<(), AnnounceError> {
+        check_name(transfer).map_err(AnnounceError::Name)?;
         let flow = state.flow;
         if self.flows.get(&flow).is_some_and(|entry| entry.socket.cookie != state.cookie) {
             self.forget(flow);
@@ -163,25 +217,25 @@ impl Book {
 
     /// Whether this flow may be of this transfer.
     ///
-    /// Errors: which limit there is; one line.
-    fn check_room(&self, state: &Seen, transfer: &str) -> Result<(), String> {
+    /// Errors: there is no room.
+    fn check_room(&self, state: &Seen, transfer: &str) -> Result<(), AnnounceError> {
         let (known, user) = (self.flows.get(&state.flow), state.user);
         let share = self.shares.get(&user);
         if known.is_none() && self.flows.len() >= HOST_FLOWS_MAX {
-            return Err(format!("{HOST_FLOWS_MAX} flows are known: no room for more"));
+            return Err(AnnounceError::TooManyFlows);
         }
         if known.is_none() && share.is_some_and(|share| share.flows >= USER_FLOWS_MAX) {
-            return Err(format!("{USER_FLOWS_MAX} flows of user {user} are known: no room for more"));
+            return Err(AnnounceError::TooManyUserFlows(user));
         }
         if share.is_some_and(|share| share.transfers.contains_key(transfer)) {
             return Ok(());
         }
         if share.is_some_and(|share| share.transfers.len() >= USER_TRANSFERS_MAX) {
-            return Err(format!("{USER_TRANSFERS_MAX} transfers of user {user} are known: no room for more"));
+            return Err(AnnounceError::TooManyUserTransfers(user));
         }
         let all: usize = self.shares.values().map(|share| share.transfers.len()).sum();
         if all >= HOST_TRANSFERS_MAX {
-            return Err(format!("{HOST_TRANSFERS_MAX} transfers are known: no room for more"));
+            return Err(AnnounceError::TooManyTransfers);
         }
         Ok(())
     }
@@ -294,9 +348,9 @@ impl Book {
         for flow in gone {
             self.forget(flow);
         }
-        let mice_below = Settings::default().mice_below.as_u64();
+        let mice_below = self.settings.mice_below.as_u64();
         for state in listing {
-            // Of mice nobody need hear.
+            // The coordinator need not hear of mice.
             let is_new =
                 state.may_send && state.written_bytes >= mice_below && !self.flows.contains_key(&state.flow);
             if !is_new {
@@ -467,6 +521,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_a_mouse_the_settings_say() {
+        let mut book = Book::new(Settings { mice_below: ByteCount::new(10) });
+        book.observe(&[seen(0, 9)], |_| Some("r".into()));
+        assert!(book.flows().is_empty());
+        book.observe(&[seen(0, 10)], |_| Some("r".into()));
+        assert_eq!(book.flows().len(), 1);
+    }
+
+    #[test]
     fn a_connections_next_transfer_ends_the_one_before_whether_that_is_said_or_not() {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
@@ -520,7 +583,7 @@ mod tests {
             book.announce(&of_user(1, number), "a", 60_000).expect("there is room");
         }
         let error = book.announce(&of_user(1, USER_FLOWS_MAX), "a", 60_000).expect_err("no more");
-        assert!(error.contains("flows of user 1"), "{error}");
+        assert_eq!(error, AnnounceError::TooManyUserFlows(1));
         // What is known may still grow, and others have theirs.
         book.announce(&of_user(1, 0), "a", 70_000).expect("it is known");
         book.announce(&of_user(2, USER_FLOWS_MAX), "a", 60_000).expect("another's");
@@ -535,7 +598,7 @@ mod tests {
             book.announce(&of_user(1, number), &number.to_string(), 60_000).expect("there is room");
         }
         let error = book.announce(&of_user(1, USER_TRANSFERS_MAX), "more", 60_000).expect_err("no more");
-        assert!(error.contains("transfers of user 1"), "{error}");
+        assert_eq!(error.to_string(), "512 transfers of user 1 are known: no room for more");
         assert!(book.take_full());
         book.end(of_user(1, 0).flow);
         book.announce(&of_user(1, USER_TRANSFERS_MAX), "more", 60_000).expect("one has ended");

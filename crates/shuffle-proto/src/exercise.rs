@@ -68,7 +68,8 @@ pub fn exercise_announcements(bytes: &[u8]) -> bool {
                 Report::Flow { flow, transfer, size_bytes, open_ended: false }
             }
             Ok(Announcement::Ended { flow, .. }) => Report::Ended { flow },
-            Err(reason) => {
+            Err(error) => {
+                let reason = error.to_string();
                 assert!(!reason.is_empty() && !reason.contains('\n'), "{reason:?}");
                 are_all_taken = false;
                 continue;

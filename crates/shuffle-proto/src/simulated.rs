@@ -143,6 +143,7 @@ impl SystemPlan for Shuffle {
 /// Transfers under way in one run.
 pub struct Shuffling {
     coordinator: Option<Coordinator<BoxedAllocator>>,
+    settings: Settings,
     coordinator_host: u16,
     /// When it decides though nobody has said anything.
     decides_at: Option<Instant>,
@@ -340,6 +341,7 @@ impl Shuffling {
         let hosts = plan.hosts.iter().filter(|_| plan.allocator.is_some());
         Self {
             coordinator: plan.allocator.map(|name| Coordinator::new(plan.settings, name.make())),
+            settings: plan.settings,
             coordinator_host: plan.coordinator,
             decides_at: None,
             look_every: plan.look_every,
@@ -575,13 +577,13 @@ fn us(time: Duration) -> f64 {
 
 impl App for Shuffling {
     fn start(&mut self, cx: &mut AppCx<'_, '_>) {
-        let (share, now) = (cx.data_share(), cx.now());
+        let (share, now, settings) = (cx.data_share(), cx.now(), self.settings);
         let hosts: Vec<u16> = self.agents.keys().copied().collect();
         for from in hosts {
             let agent = self.agent(from);
             let link_rate = BitRate::bps((agent.link.as_bps() as f64 * share) as u64);
             let addresses = vec![address(from)];
-            let config = AgentConfig { addresses, is_ideal: true, ..AgentConfig::new(link_rate) };
+            let config = AgentConfig { addresses, settings, is_ideal: true, ..AgentConfig::new(link_rate) };
             agent.machine = Agent::new(now, config);
             if from != self.coordinator_host {
                 let (to, priority) = (self.coordinator_host, self.control_priority);

@@ -7,8 +7,8 @@
 
 use super::{ListenError, flow, seen};
 use anabranch_pace::FlowReader;
-use anabranch_shuffle_proto::announcement::{Announcement, LINE_BYTES_MAX, Reply, too_long};
-use anabranch_shuffle_proto::book::Seen;
+use anabranch_shuffle_proto::announcement::{Announcement, LINE_BYTES_MAX, LineError, Reply};
+use anabranch_shuffle_proto::book::{AnnounceError, Seen};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{Permissions, read_to_string, remove_file, set_permissions, symlink_metadata};
 use std::io;
@@ -190,7 +190,7 @@ impl Drop for Guard {
 /// Answers programs until it is dropped, each for as long as it is not silent for `idle_max`; `take` takes in what they may say.
 pub async fn answer<F>(listener: UnixListener, reader: FlowReader, take: F, idle_max: Duration)
 where
-    F: Fn(&Announcement, &Seen) -> Result<(), String> + Send + Sync + 'static,
+    F: Fn(&Announcement, &Seen) -> Result<(), AnnounceError> + Send + Sync + 'static,
 {
     let take = Arc::new(take);
     let (reader, places) = (Arc::new(Mutex::new(reader)), Arc::<Mutex<Places>>::default());
@@ -233,7 +233,7 @@ async fn converse(
     uid: u32,
     place: &Guard,
     reader: &Mutex<FlowReader>,
-    take: &(impl Fn(&Announcement, &Seen) -> Result<(), String> + Sync),
+    take: &(impl Fn(&Announcement, &Seen) -> Result<(), AnnounceError> + Sync),
     refusals: &Mutex<Refusals>,
     idle_max: Duration,
 ) -> io::Result<()> {
@@ -251,7 +251,7 @@ async fn converse(
         let said = if is_whole || length < LINE_BYTES_MAX {
             carry_out(&line, uid, reader, take)
         } else {
-            Err(too_long())
+            Err(LineError::TooLong.to_string())
         };
         if let Err(reason) = &said {
             log(refusals, &format!("of user {uid}: {reason}"));
@@ -277,9 +277,9 @@ fn carry_out(
     line: &[u8],
     uid: u32,
     reader: &Mutex<FlowReader>,
-    take: &impl Fn(&Announcement, &Seen) -> Result<(), String>,
+    take: &impl Fn(&Announcement, &Seen) -> Result<(), AnnounceError>,
 ) -> Result<(), String> {
-    let said = Announcement::read(line)?;
+    let said = Announcement::read(line).map_err(|error| error.to_string())?;
     let (Announcement::Flow { flow: key, .. } | Announcement::Ended { flow: key, .. }) = &said;
     let flow = flow(*key);
     let found = lock(reader).find(flow);
@@ -289,7 +289,7 @@ fn carry_out(
     if uid != 0 && uid != state.uid {
         return Err(format!("flow {flow}: is another user's: only its owner or root may speak of it"));
     }
-    take(&said, &seen(&state))
+    take(&said, &seen(&state)).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
