@@ -116,8 +116,8 @@ pub trait Running: Send {
     ///
     /// Errors: programs that fail.
     fn work(&mut self, emulation: &Emulation, time: std::time::Duration) -> Result<(), ScenarioError>;
-    /// What speaks against the run.
-    fn distrust(&self) -> Option<String> {
+    /// What speaks against the run, while its programs still run.
+    fn distrust(&self, _: &Emulation) -> Option<String> {
         None
     }
     /// Fills `row` in, in which the flows `numbers` of [`Rehearsal::flows`] have been counted, by what hosts have `seen` of
@@ -226,7 +226,7 @@ pub fn run(plan: &Plan, trial: u64, options: &Options<'_>) -> Result<Run, Scenar
     let seen = watch(plan, &emulation, &mut hosts, running, (begin_ns, time), options.interrupted)?;
     let mut report = emulation.report()?;
     report.why.extend(distrust(&seen, options.lateness_p99_max));
-    report.why.extend(systems.iter().filter_map(|(_, running)| running.distrust()));
+    report.why.extend(systems.iter().filter_map(|(_, running)| running.distrust(&emulation)));
     report.trusted = report.why.is_empty();
     let counters = emulation.counters()?;
     let emulated = Emulated {

@@ -168,7 +168,7 @@ pub enum Notice {
 }
 
 /// What is said when limits are lifted as the coordinator says nothing.
-pub const SILENT: &str = "the coordinator is silent";
+const SILENT: &str = "the coordinator is silent";
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

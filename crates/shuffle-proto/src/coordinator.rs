@@ -105,6 +105,7 @@ struct Joined {
     session: u64,
     /// While its agent is there. What it was told before it left, it has forgotten.
     is_up: bool,
+    joins: u64,
     addresses: Vec<IpAddr>,
     link: Links,
     uplinks: Vec<String>,
@@ -256,11 +257,13 @@ impl<A: Allocator> Coordinator<A> {
                 }
             }
             (joined.session, joined.is_up, joined.link) = (session, true, link);
+            joined.joins += 1;
             (joined.addresses, joined.uplinks) = (addresses.clone(), uplinks);
         } else {
             let joined = Joined {
                 session,
                 is_up: true,
+                joins: 1,
                 addresses: addresses.clone(),
                 link,
                 uplinks,
@@ -877,6 +880,7 @@ impl<A: Allocator> Coordinator<A> {
         self.hosts.iter().map(|(name, host)| HostView {
             name,
             is_up: host.is_up,
+            joins: host.joins,
             rate: host.link.rate,
             uplinks: host.uplinks.iter().map(|uplink| (uplink.as_str(), self.uplinks[uplink].rate)).collect(),
         })

@@ -312,6 +312,7 @@ impl CoordinatorService {
         let view = |host: coordinator::HostView<'_>| HostView {
             name: host.name.to_owned(),
             up: host.is_up,
+            joins: host.joins,
             link_rate_bps: host.rate.as_bps(),
             uplinks: host.uplinks.into_iter().map(uplink).collect(),
         };

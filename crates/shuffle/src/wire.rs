@@ -72,6 +72,9 @@ pub struct HostView {
     pub name: String,
     /// Whether its agent is there.
     pub up: bool,
+    /// How often an agent of it has joined. One that has lifted its limits, as the coordinator was silent, joins again.
+    #[serde(default)]
+    pub joins: u64,
     /// What its link has for data, out and in.
     pub link_rate_bps: u64,
     /// What it shares with other hosts.

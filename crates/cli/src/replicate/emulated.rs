@@ -221,7 +221,7 @@ impl Running for Replicating {
         self.send(emulation).map_err(|error| ScenarioError::new(format!("{error:#}")))
     }
 
-    fn distrust(&self) -> Option<String> {
+    fn distrust(&self, _: &Emulation) -> Option<String> {
         let stops: Vec<&str> = self.heard.iter().flat_map(|heard| &heard.stops).map(String::as_str).collect();
         let is_strange = !self.has_changes && !stops.is_empty();
         is_strange.then(|| {

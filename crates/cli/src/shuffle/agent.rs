@@ -15,8 +15,6 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-pub(super) use anabranch_shuffle_proto::agent::SILENT;
-
 /// How to run it.
 #[derive(clap::Args)]
 pub struct Args {

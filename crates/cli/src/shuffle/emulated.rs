@@ -4,11 +4,11 @@
 //! `shuffle agent` in each host that sends or receives, and the programs that send announce their flows over the agents' sockets.
 //! Agents are told what a link carries of data, as limits count no headers. Leaves out: the flows (`emu::scenario`). Read [`Emulated`] and [`Coordination`] first.
 
-use super::agent::SILENT;
 use crate::process::ours;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::{end, start};
 use anabranch_emu::scenario::{Announce, Rehearsal, Running, ScenarioError, Seen, SeenFlow, System};
+use anabranch_shuffle::wire::HostView;
 use anabranch_shuffle_proto::simulated::{Shuffle, report_transfers};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::traffic::Start;
@@ -18,8 +18,6 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Where the coordinator listens.
@@ -98,8 +96,8 @@ impl Running for Shuffling {
         Ok(())
     }
 
-    fn distrust(&self) -> Option<String> {
-        self.control.as_ref().and_then(Coordination::distrust)
+    fn distrust(&self, emulation: &Emulation) -> Option<String> {
+        self.control.as_ref().and_then(|control| control.distrust(emulation))
     }
 
     fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<TransferRow> {
@@ -133,8 +131,8 @@ struct Coordination {
     folder: tempfile::TempDir,
     /// Agents first: each lifts what it has set, and takes its leave, before the coordinator goes.
     programs: Vec<Child>,
-    /// How often an agent lifted its limits, as the coordinator did not answer.
-    silences: Arc<AtomicU64>,
+    /// The coordinator's host, and where it listens.
+    coordinator: (SiteId, String),
 }
 
 impl Coordination {
@@ -154,7 +152,8 @@ impl Coordination {
         let coordinator_site = site(shuffle.coordinator_host());
         let address = format!("{}:{PORT}", emulation.site_address(coordinator_site));
         let allocator = shuffle.allocator().context("who has no coordinator needs no control")?;
-        let mut control = Self { programs: Vec::new(), folder, silences: Arc::default() };
+        let coordinator = (coordinator_site, address.clone());
+        let mut control = Self { programs: Vec::new(), folder, coordinator };
         let path = |name: &str| control.folder.path().join(name);
         let mut coordinator = ours();
         coordinator.args([
@@ -189,38 +188,44 @@ impl Coordination {
         }
         programs.reverse();
         control.programs = programs;
-        control.wait(emulation, coordinator_site, &address)?;
+        control.wait(emulation)?;
         Ok(control)
     }
 
     /// Starts a program in a site, and waits for its first line.
     fn spawn(&self, emulation: &Emulation, site: SiteId, command: Command) -> anyhow::Result<Child> {
-        let silences = self.silences.clone();
-        Ok(start(emulation, site, command, move |line| {
-            silences.fetch_add(line.contains(SILENT).into(), Ordering::Relaxed);
-        })?)
+        Ok(start(emulation, site, command, |_| {})?)
+    }
+
+    /// The hosts whose agents have joined, as `shuffle status` has them; none where the coordinator does not answer.
+    fn hosts(&self, emulation: &Emulation) -> anyhow::Result<Vec<HostView>> {
+        let (site, address) = &self.coordinator;
+        let mut status = ours();
+        status.args([
+            "shuffle",
+            "status",
+            "--json",
+            "--coordinator",
+            &format!("https://{address}"),
+            "--keys",
+        ]);
+        status.arg(self.folder.path().join("keys")).stdout(Stdio::piped()).stderr(Stdio::null());
+        let output = emulation.spawn(*site, status)?.wait_with_output()?;
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        Ok(serde_json::from_value(status["hosts"].clone()).unwrap_or_default())
+    }
+
+    /// How many agents there are: all but the coordinator are such.
+    fn agents(&self) -> usize {
+        self.programs.len().saturating_sub(1)
     }
 
     /// Waits until all agents have joined.
-    fn wait(&self, emulation: &Emulation, site: SiteId, address: &str) -> anyhow::Result<()> {
+    fn wait(&self, emulation: &Emulation) -> anyhow::Result<()> {
         let began = Instant::now();
         loop {
-            let mut status = ours();
-            status.args([
-                "shuffle",
-                "status",
-                "--json",
-                "--coordinator",
-                &format!("https://{address}"),
-                "--keys",
-            ]);
-            status.arg(self.folder.path().join("keys")).stdout(Stdio::piped()).stderr(Stdio::null());
-            let output = emulation.spawn(site, status)?.wait_with_output()?;
-            let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-            let hosts = status["hosts"].as_array().map_or(&[][..], Vec::as_slice);
-            let up = hosts.iter().filter(|host| host["up"] == true).count();
-            // All but the coordinator are agents.
-            let agents = self.programs.len() - 1;
+            let up = self.hosts(emulation)?.iter().filter(|host| host.up).count();
+            let agents = self.agents();
             if up == agents {
                 return Ok(());
             }
@@ -230,10 +235,17 @@ impl Coordination {
     }
 
     /// What speaks against the run: limits that were not there.
-    fn distrust(&self) -> Option<String> {
-        let silences = self.silences.load(Ordering::Relaxed);
-        let why = "agents were without their coordinator for a second, and no flow had a limit";
-        (silences > 0).then(|| format!("{silences} times {why}: free a processor"))
+    fn distrust(&self, emulation: &Emulation) -> Option<String> {
+        let hosts = match self.hosts(emulation) {
+            Ok(hosts) => hosts,
+            Err(error) => {
+                return Some(format!("the coordinator cannot be asked how its agents were: {error}"));
+            }
+        };
+        let is_steady = |host: &&HostView| host.up && host.joins == 1;
+        let away = self.agents() - hosts.iter().filter(is_steady).count().min(self.agents());
+        let why = "lost the coordinator for a while, and no flow of their hosts had a limit";
+        (away > 0).then(|| format!("{away} agents {why}: free a processor"))
     }
 
     /// Where the agent of a site listens.
@@ -245,7 +257,7 @@ impl Coordination {
 impl Drop for Coordination {
     fn drop(&mut self) {
         // Told to end, an agent waits for its guard, which writes to the folder; a killed one's would after that has gone.
-        let agents = self.programs.len().saturating_sub(1);
+        let agents = self.agents();
         let (agents, coordinator) = self.programs.split_at_mut(agents);
         end(agents);
         end(coordinator);

@@ -177,6 +177,8 @@ pub struct HostView<'a> {
     pub name: &'a str,
     /// Whether its agent is there.
     pub is_up: bool,
+    /// How often an agent of it has joined.
+    pub joins: u64,
     /// What its link carries, out and in.
     pub rate: BitRate,
     /// Its uplinks' names and rates.

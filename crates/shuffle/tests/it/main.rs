@@ -381,6 +381,8 @@ async fn who_falls_silent_has_left_though_it_waits_and_who_leaves_has_at_once() 
     assert_eq!(ups().await, Vec::<String>::new());
     silent.join(vec![]).await.expect("it joins again");
     assert_eq!(ups().await, ["h1"]);
+    let hosts = world.operator().hosts().await.expect("it is there");
+    assert_eq!(hosts.iter().map(|host| host.joins).collect::<Vec<_>>(), [1, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
