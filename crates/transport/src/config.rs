@@ -3,6 +3,9 @@
 use anabranch_units::{ByteCount, Duration};
 use serde::{Deserialize, Serialize};
 
+/// The largest window, in bytes.
+pub(crate) const WINDOW_BYTES_MAX: u64 = 1 << 40;
+
 /// Which congestion control.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -186,9 +189,9 @@ impl Config {
         between("initial window in segments", self.initial_window_segments.into(), 1, 1_000)?;
         between("segments that an acknowledgement counts for", self.abc_limit_segments.into(), 1, 1_000_000)?;
         let mss = u64::from(self.mss);
-        between("receive buffer in bytes", self.receive_buffer.as_u64(), mss, 1 << 40)?;
+        between("receive buffer in bytes", self.receive_buffer.as_u64(), mss, WINDOW_BYTES_MAX)?;
         if let Some(most) = self.cwnd_max {
-            between("largest congestion window in bytes", most.as_u64(), mss, 1 << 40)?;
+            between("largest congestion window in bytes", most.as_u64(), mss, WINDOW_BYTES_MAX)?;
         }
         between("least retransmission timeout in ns", ns(self.rto_min), 1_000, 60_000_000_000)?;
         between("first retransmission timeout in ns", ns(self.rto_initial), 1_000, 60_000_000_000)?;

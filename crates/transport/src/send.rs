@@ -6,7 +6,7 @@
 //!
 //! Leaves out: segments (`connection` makes them), how the window moves (`congestion`).
 
-use crate::config::Config;
+use crate::config::{Config, WINDOW_BYTES_MAX};
 use crate::congestion::{Ack, Congestion, Window};
 use crate::pacing::Pacing;
 use crate::rack::{Rack, View};
@@ -17,6 +17,8 @@ use anabranch_units::{BitRate, Duration, Instant};
 
 /// Duplicate acknowledgements that mean a loss (RFC 5681 section 3.2).
 const DUP_THRESHOLD: u32 = 3;
+/// Where slow start ends at first if nothing is set: above every window (RFC 5681 section 3.1, "arbitrarily high").
+const SSTHRESH_BYTES: u64 = 2 * WINDOW_BYTES_MAX;
 
 /// What one end sends.
 #[derive(Clone, Debug)]
@@ -115,8 +117,8 @@ impl SendHalf {
     pub(crate) fn new(config: &Config) -> Self {
         let mss = u64::from(config.mss);
         let initial_window = mss * u64::from(config.initial_window_segments);
-        let cwnd_max = config.cwnd_max.map_or(1 << 40, |c| c.as_u64());
-        let ssthresh = config.initial_ssthresh.map_or(u64::MAX >> 1, |s| s.as_u64());
+        let cwnd_max = config.cwnd_max.map_or(WINDOW_BYTES_MAX, |most| most.as_u64());
+        let ssthresh = config.initial_ssthresh.map_or(SSTHRESH_BYTES, |first| first.as_u64());
         Self {
             control: Congestion::new(config),
             window: Window {
