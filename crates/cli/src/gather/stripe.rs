@@ -1,6 +1,7 @@
 //! `anabranch gather stripe`: cuts a file into parts for many servers, and writes the manifest that puts them together again.
 
 use crate::exit::OrUsage as _;
+use crate::shown::size;
 use anabranch_gather::{Object, Part, Stripe, StripeError, stripe};
 use anabranch_units::ByteCount;
 use anyhow::anyhow;
@@ -79,7 +80,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         println!("{name}: {parts} parts, each for {} of {servers} servers", args.copies);
         for (server, folder) in args.servers.iter().zip(&done.folders) {
             let its: Vec<&Part> = object.part.iter().filter(|part| part.holders.contains(server)).collect();
-            let bytes = ByteCount::new(its.iter().filter_map(|part| part.bytes).sum());
+            let bytes = size(ByteCount::new(its.iter().filter_map(|part| part.bytes).sum()));
             let first =
                 its.iter().take(PARTS_SHOWN).map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");
             let more = its.len().saturating_sub(PARTS_SHOWN);

@@ -1,8 +1,8 @@
-//! What a `get` says at its end: a line for each object and one for all, for programs; a sentence for people; the exit code.
+//! The end of a `get`: a line for each object and one for all, for programs; a sentence for people; the exit code.
 
 use super::Args;
 use super::progress::print_line;
-use crate::shown::rate;
+use crate::shown::{rate, size};
 use anabranch_gather::{Counters, ObjectFailure, ObjectReport, Report, ServerReport, Verdict};
 use anabranch_units::{ByteCount, Duration};
 use serde::Serialize;
@@ -86,7 +86,7 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
         let word = if objects == 1 { "object" } else { "objects" };
         println!(
             "{verified} of {objects} {word} verified, {} fetched in {seconds:.2} s: {}",
-            ByteCount::new(fetched_bytes),
+            size(ByteCount::new(fetched_bytes)),
             rate(fetched_bytes as f64 / seconds.max(1e-9))
         );
     }

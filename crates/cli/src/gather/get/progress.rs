@@ -1,8 +1,8 @@
 //! What a user sees while objects come: bars on a terminal, now and then a line elsewhere, lines for programs.
 //!
-//! Sizes are in bytes (KiB, MiB, GiB), rates in bits a second (kbit/s, Mbit/s, Gbit/s), everywhere.
+//! Sizes are in bytes (kB, MB, GB), rates in bits a second (kbit/s, Mbit/s, Gbit/s), everywhere.
 
-use crate::shown::rate;
+use crate::shown::{rate, size};
 use anabranch_gather::{GetEvent, Note, ObjectFailure, ServerReport};
 use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
@@ -56,11 +56,12 @@ impl Progress {
             })
         };
         let total = all.add(ProgressBar::no_length());
-        total.set_style(style("{bar:30} {binary_bytes} of {binary_total_bytes}  {rate}  {eta} left  {msg}"));
+        total
+            .set_style(style("{bar:30} {decimal_bytes} of {decimal_total_bytes}  {rate}  {eta} left  {msg}"));
         let bars = if servers <= BARS_MAX { servers } else { 0 };
         let bars = (0..bars).map(|_| {
             let bar = all.add(ProgressBar::no_length());
-            bar.set_style(style("  {prefix:24} {binary_bytes:>12}  {rate:>14}  {msg}"));
+            bar.set_style(style("  {prefix:24} {decimal_bytes:>12}  {rate:>14}  {msg}"));
             bar
         });
         let bars = bars.collect();
@@ -103,9 +104,10 @@ impl Progress {
                 return;
             }
             if !self.quiet {
-                let done = ByteCount::new(done_bytes);
-                let of =
-                    total_bytes.map(|total| format!(" of {}", ByteCount::new(total))).unwrap_or_default();
+                let done = size(ByteCount::new(done_bytes));
+                let of = total_bytes
+                    .map(|total| format!(" of {}", size(ByteCount::new(total))))
+                    .unwrap_or_default();
                 let lost = servers.iter().filter(|row| row.lost.is_some()).count();
                 let without = if lost > 0 {
                     format!(", {lost} of {} servers lost", servers.len())
