@@ -8,7 +8,8 @@
 //! ([`crate::share`]; `hop` does it). The first packets of pulls that begin together are spread over the time that they take on
 //! the link, as one from each of many servers is enough to overflow its queue (LTTP section V-F).
 //!
-//! Leaves out: connections, files, hashes (drivers, `cli`). Read [`Piece`], [`ClientEvent`] and [`Client`] first.
+//! Leaves out: whole objects and their hashes (`fetch`), connections and files (the room `gather`). Read [`Piece`],
+//! [`ClientEvent`] and [`Client`] first.
 
 mod balance;
 mod hop;

@@ -1,4 +1,4 @@
-//! What a fuzzer and the tests do with a client and a server: anything that could come, at any time.
+//! A client and a server to which a fuzzer, or a test, says anything that could come, at any time.
 //!
 //! Bytes are read as a list of messages and waits. Each message goes over the wire's form, so that no more comes than could.
 //! After each step what is held must be within what the configuration says. Leaves out: what the bytes of messages may be

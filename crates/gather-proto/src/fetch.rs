@@ -6,8 +6,8 @@
 //! pulled once more from those that have the right version (`compare`). An object fails once no holder can help it further,
 //! or its place cannot be written; others go on.
 //!
-//! The driver carries messages and datagrams, and does with files what [`FetchEvent`] says. Whoever answers for an object is
-//! trusted for its length and hash where nothing else says them: the holder that is named first, if it answers soon.
+//! The driver carries messages and datagrams, and does with files what [`FetchEvent`] says. Where nothing else says the length and
+//! the hash of an object, the holder that describes it is trusted: the first one that is named, if it answers soon.
 //!
 //! Leaves out: sockets, sealing, files, hashing, and connecting again to a server that was lost. Read [`Wanted`],
 //! [`FetchEvent`] and [`Fetch`] first.
@@ -79,7 +79,7 @@ pub struct Object {
     asked: Option<usize>,
     /// The places of all that were asked so far: none is asked twice.
     tried: BTreeSet<usize>,
-    /// Whoever was asked cannot say it, and the next holder is not connected yet: it is asked once it is.
+    /// The holder that was asked cannot say it, and another one is not connected yet: that one is asked once it is.
     is_waiting: bool,
     /// When, or when it was last heard that the answer takes longer.
     asked_at: Instant,

@@ -1,4 +1,4 @@
-//! How a client divides its last hop among the servers that it asked.
+//! Max-min fair shares, by which a client divides its last hop among pulls.
 
 /// Max-min fair shares of `capacity` among pulls that each want what `demands` says, or all that they can get.
 ///

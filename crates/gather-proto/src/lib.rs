@@ -12,8 +12,9 @@
 //! many packets each generation lacks, sends no more than those, and begins at the rate that it is granted.
 //!
 //! Entry points: a [`Fetch`] brings whole objects, verified; in it a [`Client`] asks servers for pieces and puts them together;
-//! a [`Server`] answers one client; all are machines without sockets or files. [`Sender`] and [`Receiver`] are the two ends of one pull, [`msg`] is what travels,
-//! [`Layout`] how bytes become blocks, [`simulated`] runs them in scenarios. Leaves out: sockets, encryption, files (drivers, `cli`).
+//! a [`Server`] answers one client; all are machines without sockets or files. [`Sender`] and [`Receiver`] are the two ends of one
+//! pull, [`msg`] is what travels, [`Layout`] how bytes become blocks, [`simulated`] runs them in scenarios. Leaves out: sockets,
+//! encryption and files, which the room `gather` has.
 //!
 //! A client and a server in one process, wired by hand (`examples/in_memory.rs` has the bytes of an object, too):
 //!

@@ -1,7 +1,7 @@
-//! What client and servers say to each other: packets and feedback as datagrams, control messages on a stream.
+//! The messages between client and servers: packets and feedback as datagrams, control messages on a stream.
 //!
 //! All integers are big-endian. A control message travels behind its length in two bytes ([`Control::encode_framed`]).
-//! Encryption and its header are below this ([`SEAL_BYTES`] of each datagram). Leaves out: what the messages bring about
+//! Encryption and its header are below this ([`SEAL_BYTES`] of each datagram). Leaves out: the effects of messages
 //! (`client`, `server`). Read [`Packet`], [`Feedback`] and [`Control`] first.
 //!
 //! Source: LTTP section III-B and Figure 2. Differs: a packet names its blocks by a seed (its id), where the paper lists them.

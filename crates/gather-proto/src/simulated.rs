@@ -4,7 +4,12 @@
 //! as datagrams with the size that they have on a wire. Blocks are lengths. In LTTP's mode a packet names its blocks as the
 //! paper does, by a byte for its degree and one for each block (section V-D), and nothing is encrypted.
 //!
-//! Ideal, beside real programs: coding and hashing take no time, objects are at hand. Read [`Gather`] and [`Gathering`] first.
+//! Ideal, beside real programs: coding and hashing take no time, objects are at hand. What is compared with the paper is how packets
+//! leave and arrive, so the client is a [`Client`], and not the [`crate::Fetch`] around it, which real programs run: all pulls of a round
+//! begin together, their first packets spread over the link (a fetch asks for each object as its place is opened), one client keeps its
+//! numbers of pulls and the rates of its servers through all rounds (a fetch has all its objects from the beginning), and no timers of
+//! questions, of late answers and of unseen addresses are among the events. A fetch is run whole by `tests/faults`.
+//! Read [`Gather`] and [`Gathering`] first.
 
 mod settings;
 

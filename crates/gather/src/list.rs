@@ -1,4 +1,4 @@
-//! What a server offers.
+//! A client that asks a server for the list of its objects.
 
 use crate::connection::{ConnectError, Greeted, greet};
 use crate::control::farewell;

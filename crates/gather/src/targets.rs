@@ -1,4 +1,4 @@
-//! What a user wants, from whom: `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT`, or a manifest.
+//! Objects that a user names, each with the servers that hold it: `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT`, or a manifest.
 //!
 //! A manifest is a TOML file: for each object its `name`, `bytes` and `blake3`, and either `holders` that each have all of it,
 //! or `part`s in order, each with its own `name`, `bytes`, `blake3` (which may be missing) and `holders`; an object of parts

@@ -1,5 +1,5 @@
-//! Who brings how much of what several servers hold, so that all end together: how long a pull is, and what is taken from a
-//! server that others overtake.
+//! How much each of several servers brings of a piece that all of them hold, so that all end together: how long a pull is, and what
+//! is taken from a server that others overtake.
 //!
 //! Leaves out: which pieces there are and who holds them (`client`), rates on the last hop (`hop`).
 

@@ -1,4 +1,4 @@
-//! The client's last hop: what each pull is granted of it, and who lends what it does not use.
+//! The client's last hop: the share that each pull is granted, and what pulls that use less lend to others.
 //!
 //! Leaves out: how shares are reckoned ([`share`]), and who is asked for what (`client`, `balance`).
 

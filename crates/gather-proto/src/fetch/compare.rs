@@ -1,6 +1,6 @@
-//! The second try: an object is not what its hash says, so its servers say which of them have another version, and what is
-//! wrong is pulled again from the others. A server that was not connected then may have another version, too: further tries are
-//! made for as long as each comparison finds one.
+//! The second try: an object does not match its hash, so all its servers are asked for theirs, and the object is pulled again from
+//! those that have the right version. A server that was not connected then may have another version, too: further tries are made
+//! for as long as each comparison finds one.
 
 use super::{Fetch, FetchEvent, FetchFailure, ObjectId, Part, Stage, Version};
 use crate::client::ServerId;

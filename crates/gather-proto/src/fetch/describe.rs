@@ -1,5 +1,5 @@
-//! Who says what an object is: the holder that was named first, if it comes soon; then the next one, where one is lost, does
-//! not know, has another version, or takes too long.
+//! Which holder says what an object is: the first one that is named, if it is reached soon. Where a holder is lost, does not know,
+//! has another version or takes too long, another one is asked that has not been.
 
 use super::{Fetch, FetchEvent, FetchFailure, Object, ObjectId, Stage, Version};
 use crate::client::{Failure, ServerId};

@@ -1,4 +1,4 @@
-//! What a fetch is given, and what it says.
+//! The objects that a fetch is given, and its events.
 
 use crate::client::{Failure, ServerId};
 use anabranch_pieces::Attributes;

@@ -1,4 +1,4 @@
-//! What a scenario may say of a `gather` workload, and whether it makes sense on its network.
+//! The settings of a `gather` workload in a scenario, and whether they fit its network.
 
 use super::Gather;
 use crate::msg::SEAL_BYTES;

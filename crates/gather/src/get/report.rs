@@ -1,4 +1,4 @@
-//! What is said while objects come, and what became of them at the end.
+//! Progress while objects come, and the report of each at the end.
 
 use anabranch_units::Duration;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! What a server says.
+//! Events of a server.
 
 use std::net::SocketAddr;
 

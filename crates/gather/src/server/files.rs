@@ -1,4 +1,4 @@
-//! The folder that a server serves: files by name, never anything outside.
+//! The folder that a server serves: its files by name, and nothing outside of it.
 
 use anabranch_disk::folder::{Folder, Links, OpenError};
 use anabranch_disk::partial::attributes;

@@ -1,4 +1,4 @@
-//! Hashes of files: whose turn it is to have one read, and which are known.
+//! Hashes of files: which are known, and in what order clients have files read.
 //!
 //! A disk reads for one at a time. A turn is [`TURN_BYTES`] long: clients take turns, and so do the connections of one client, so
 //! that a small file waits for as many turns as there are others, however long theirs are. A file is open only from its first

@@ -1,4 +1,4 @@
-//! What there is in the folder that a server serves: names in order, a page at a time.
+//! The list of objects in the folder that a server serves: names in order, a page at a time.
 //!
 //! Names are ordered part by part, as paths are. Each page finds its place anew, so that nothing is kept for a client; what one
 //! page may look at is bounded, and so is what one folder may hold. Links are listed if a file stands behind them; folders

@@ -1,4 +1,4 @@
-//! One client at a server: its requests, and what leaves for it.
+//! One client's connection at a server: its requests, and the packets that leave for it.
 
 use super::hashes::Hashes;
 use super::listing;

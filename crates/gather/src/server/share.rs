@@ -1,4 +1,4 @@
-//! What one client has of a server, over all its connections: pulls, memory, turns at hashing.
+//! The share of a server that one client has over all its connections: pulls, memory, turns at hashing.
 
 use super::hashes::{Turns, turns};
 use anabranch_gather_proto::Usage;
