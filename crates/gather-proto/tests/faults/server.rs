@@ -96,14 +96,14 @@ pub struct Conn {
     names: BTreeMap<PullId, String>,
     /// Whether the client has shown where it takes packets.
     pub knows_where: bool,
-    /// When the client last had a pull from it, or had to bear more than it can.
-    pub unpulled_at: Instant,
+    /// Since when the client has had no pull from it, and nothing has gone wrong that it need not bear.
+    pub unpulled_at: Option<Instant>,
 }
 
 impl Conn {
-    pub const fn new(now: Instant, server: usize, config: ServerConfig) -> Self {
+    pub const fn new(server: usize, config: ServerConfig) -> Self {
         let machine = Server::new(config);
-        Self { server, machine, names: BTreeMap::new(), knows_where: false, unpulled_at: now }
+        Self { server, machine, names: BTreeMap::new(), knows_where: false, unpulled_at: None }
     }
 
     /// Does all that can be done now by the server's clock: what it says, what it sends, and what it has its disk read.
