@@ -1,10 +1,10 @@
 //! A switch: for every destination the ports that lead to it, and a policy that chooses among several.
 //!
 //! It has no queue (those are its output ports') and takes no time. A policy is one file: [`ecmp`] keeps a flow on one
-//! path, [`spray`] sends every packet its own way. Read [`Switch`] first.
+//! path, [`rps`] sends every packet its own way. Read [`Switch`] first.
 
 pub mod ecmp;
-pub mod spray;
+pub mod rps;
 
 use crate::EventQueue;
 use crate::element::{Cx, Element};
@@ -28,8 +28,8 @@ pub struct Switch {
 pub enum Policy {
     /// By flow: see [`ecmp::Ecmp`].
     Ecmp(ecmp::Ecmp),
-    /// By packet: see [`spray::Spray`].
-    Spray(spray::Spray),
+    /// By packet: see [`rps::Rps`].
+    Rps(rps::Rps),
 }
 
 impl Policy {
@@ -38,7 +38,7 @@ impl Policy {
     fn choose(&mut self, meta: &PacketMeta, count: u32) -> u32 {
         match self {
             Self::Ecmp(policy) => policy.choose(meta, count),
-            Self::Spray(policy) => policy.choose(count),
+            Self::Rps(policy) => policy.choose(count),
         }
     }
 }
@@ -122,8 +122,8 @@ mod tests {
     }
 
     #[test]
-    fn spray_uses_every_path_for_one_flow() {
-        let mut policy = Policy::Spray(spray::Spray::new(Seed::new(1).stream("spray", 0)));
+    fn rps_uses_every_path_for_one_flow() {
+        let mut policy = Policy::Rps(rps::Rps::new(Seed::new(1).stream("rps", 0)));
         let mut packets = [0u32; 4];
         for _ in 0..40_000 {
             packets[chosen(&mut policy, 9, 4) as usize] += 1;

@@ -5,7 +5,7 @@
 
 use crate::scenario::{NetworkSpec, Spread};
 use crate::topologies::GENERATED;
-use anabranch_fabric::switch::{ecmp::Ecmp, spray::Spray};
+use anabranch_fabric::switch::{ecmp::Ecmp, rps::Rps};
 use anabranch_fabric::{
     AnyElement, BufferId, FifoPort, Policy, Port, PortError, PortSettings, SharedBuffer, Switch, Target,
 };
@@ -179,7 +179,8 @@ impl Network {
             Spread::Ecmp | Spread::DModK | Spread::DHash => {
                 Policy::Ecmp(Ecmp::new(seed.stream("ecmp", site.0.into()).next_u64()))
             }
-            Spread::Spray => Policy::Spray(Spray::new(seed.stream("spray", site.0.into()))),
+            // The stream's name decides what is drawn: it is what it was before the policy's was changed.
+            Spread::Rps => Policy::Rps(Rps::new(seed.stream("spray", site.0.into()))),
         }
     }
 

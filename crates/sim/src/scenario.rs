@@ -165,8 +165,8 @@ pub enum Spread {
     /// Each flow keeps to one path, chosen by a hash.
     #[default]
     Ecmp,
-    /// Each packet takes a path of its own.
-    Spray,
+    /// Each packet takes a path of its own (random packet spraying).
+    Rps,
     /// By destination, evenly: host d of a fat tree is reached over core (d mod h) h + (d / h) mod h, with h = k / 2 (Zahavi,
     /// *D-Mod-K routing*, 2010).
     #[serde(rename = "d-mod-k")]
@@ -180,7 +180,7 @@ impl Spread {
     /// The core over which host `dst` of a fat tree with `half` times `half` cores is reached, where it depends on that alone.
     pub(crate) fn core(self, dst: u64, half: u64) -> Option<u64> {
         match self {
-            Self::Ecmp | Self::Spray => None,
+            Self::Ecmp | Self::Rps => None,
             Self::DModK => Some(dst % half * half + dst / half % half),
             Self::DHash => Some(splitmix64(dst) % (half * half)),
         }

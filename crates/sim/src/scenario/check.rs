@@ -96,7 +96,7 @@ impl Scenario {
             }
         }
         if n.spread.core(0, 1).is_some() && n.topology != "fat-tree" {
-            let message = format!("by destination: a {} has no cores; choose ecmp or spray", n.topology);
+            let message = format!("by destination: a {} has no cores; choose ecmp or rps", n.topology);
             return Err(Wrong::new("network.spread", message));
         }
         if let Some(alpha) = n.shared_factor

@@ -70,12 +70,12 @@ const SCENARIOS: [(&str, &str); 9] = [
         "#,
     ),
     (
-        "poisson arrivals, sprayed",
+        "poisson arrivals, packet by packet",
         r#"
         [network]
         topology = "fat-tree"
         k = 4
-        spread = "spray"
+        spread = "rps"
         [workload]
         kind = "poisson"
         load = 0.5

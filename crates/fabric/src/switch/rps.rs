@@ -1,4 +1,4 @@
-//! Random packet spraying: every packet takes a path of its own.
+//! Random packet spraying (RPS): every packet takes a path of its own.
 //!
 //! Source: Dixit and others, *On the impact of packet spraying in data center networks* (2013), section 3: uniform, without
 //! regard to queues.
@@ -7,11 +7,11 @@ use anabranch_units::RandomStream;
 
 /// The policy's state: what it draws from.
 #[derive(Clone, Debug)]
-pub struct Spray {
+pub struct Rps {
     random: RandomStream,
 }
 
-impl Spray {
+impl Rps {
     /// A policy that draws from `random`, which each switch of a network should have of its own.
     pub const fn new(random: RandomStream) -> Self {
         Self { random }
