@@ -5,9 +5,9 @@ mod need;
 use crate::family;
 use anabranch_codes::{Kernel, kernel_in_use};
 use anabranch_emu::doctor;
+use anabranch_units::Finding;
 use std::process::ExitCode;
 
-pub use anabranch_emu::Finding;
 pub use need::Need;
 
 /// How to say it.

@@ -10,9 +10,8 @@ pub mod replay;
 pub mod status;
 pub mod trace;
 
-use crate::doctor::{Finding, Need};
+use crate::doctor::Need;
 use crate::member::Member;
-use anabranch_pace as pace;
 use std::process::ExitCode;
 
 /// What to do.
@@ -61,8 +60,7 @@ impl Member for Shuffle {
         Some(&emulated::Emulated)
     }
     fn needs() -> Option<Need> {
-        let finding = |pace::Finding { name, ok, detail, fix }| Finding { name, ok, detail, fix };
-        let findings = pace::doctor().into_iter().map(finding).collect();
+        let findings = anabranch_pace::doctor();
         Some(Need { name: "flow rates", field: "rates", prefix: "rates by ", findings })
     }
 }

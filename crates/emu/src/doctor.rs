@@ -1,28 +1,10 @@
 //! What this machine can do for an emulation, and the fix for what it cannot.
 
+use anabranch_units::Finding;
 use std::io::ErrorKind;
 
 use crate::build::{self, BuildPlan, SitePlan};
 use crate::{EmulationOptions, Isolation, error, sys};
-
-/// One fact about the machine.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Finding {
-    /// What was looked at.
-    pub name: &'static str,
-    /// Whether it is as an emulation wants it.
-    pub ok: bool,
-    /// What was found.
-    pub detail: String,
-    /// What to do about it; `None` if nothing needs to be done.
-    pub fix: Option<String>,
-}
-
-impl Finding {
-    fn new(name: &'static str, ok: bool, detail: impl Into<String>, fix: &str) -> Self {
-        Self { name, ok, detail: detail.into(), fix: (!ok).then(|| fix.to_owned()) }
-    }
-}
 
 /// Looks at everything that an emulation stands on. Makes namespaces to see whether it can, and removes them.
 pub fn doctor() -> Vec<Finding> {

@@ -72,7 +72,7 @@ use crate::build::{BuildPlan, Built, SitePlan};
 use crate::forward::{Figures, Forwarder, Request, Setup};
 use crate::route::Routes;
 
-pub use doctor::{Finding, doctor};
+pub use doctor::doctor;
 pub use error::{BuildFailure, BuildStep, EmuError, Isolation};
 pub use lateness::{Histogram, Report, Scheduling};
 #[doc(hidden)]

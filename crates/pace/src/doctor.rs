@@ -4,22 +4,9 @@
 
 use std::net::{TcpListener, TcpStream};
 
-use anabranch_units::BitRate;
+use anabranch_units::{BitRate, Finding};
 
 use crate::{BpfPacer, Flow, FlowReader, HtbPacer, Limit, Mechanism, SocketPacer};
-
-/// One fact about the machine.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Finding {
-    /// What was looked at.
-    pub name: &'static str,
-    /// Whether it is as a pacer wants it.
-    pub ok: bool,
-    /// What was found.
-    pub detail: String,
-    /// What to do about it; `None` if nothing needs to be done.
-    pub fix: Option<String>,
-}
 
 /// Tries every mechanism, on a connection to itself over loopback and, for HTB, in a network namespace of its own. Leaves nothing behind.
 pub fn doctor() -> Vec<Finding> {
@@ -33,10 +20,8 @@ pub fn doctor() -> Vec<Finding> {
 }
 
 fn finding(name: &'static str, result: Result<String, String>, fix: &str) -> Finding {
-    match result {
-        Ok(detail) => Finding { name, ok: true, detail, fix: None },
-        Err(detail) => Finding { name, ok: false, detail, fix: Some(fix.to_owned()) },
-    }
+    let ok = result.is_ok();
+    Finding::new(name, ok, result.unwrap_or_else(|detail| detail), fix)
 }
 
 fn text(error: impl std::fmt::Display) -> String {

@@ -69,7 +69,7 @@ mod sys;
 pub use bpf::BpfPacer;
 pub use bursts::{set_tso_rtt_log, tso_rtt_log};
 pub use diag::{FlowReader, FlowState, Listing};
-pub use doctor::{Finding, doctor};
+pub use doctor::doctor;
 pub use error::{PaceError, StartError};
 pub use flow::{Connection, Flow};
 pub use host::{LinkError, addresses, link_rate};

@@ -3,16 +3,18 @@
 //! Holds points and lengths of time in integer picoseconds ([`Instant`], [`Duration`]), sizes in bytes
 //! ([`ByteCount`]), rates in bits per second ([`BitRate`]), ids ([`SiteId`], [`LinkId`], [`PeerId`]) and random
 //! streams that are named after what they drive ([`Seed`]). Prefixes are decimal; powers of two say `Ki`, `Mi`, `Gi`.
-//! Text from outside is shown by [`text::printable`] alone.
+//! Text from outside is shown by [`text::printable`] alone. What a room finds out about the machine is a [`Finding`].
 //!
 //! Leaves out: anything that reads a clock or the machine. Read [`Instant`] and [`BitRate`] first.
 
+mod finding;
 mod id;
 mod quantity;
 mod random;
 pub mod text;
 mod time;
 
+pub use finding::Finding;
 pub use id::{LinkId, PeerId, SiteId};
 pub use quantity::{BitRate, ByteCount, Serialiser};
 pub use random::{RandomStream, Seed};

@@ -2,7 +2,7 @@
 //!
 //! Read [`Need`].
 
-use anabranch_emu::Finding;
+use anabranch_units::Finding;
 
 /// What a system wants of a machine, of which one way is enough.
 #[derive(Debug)]

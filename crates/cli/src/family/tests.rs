@@ -9,13 +9,13 @@ use std::process::ExitCode;
 
 /// A system that does nothing but wait: all that this command needs of one.
 mod waiting {
-    use crate::doctor::{Finding, Need};
+    use crate::doctor::Need;
     use crate::member::Member;
     use anabranch_sim::scenario::SystemWorkload;
     use anabranch_sim::system::{System, SystemPlan};
     use anabranch_sim::traffic::{App, AppCx};
     use anabranch_sim::{Network, PlanError, WorkloadRow};
-    use anabranch_units::{Duration, Instant, Seed};
+    use anabranch_units::{Duration, Finding, Instant, Seed};
     use std::process::ExitCode;
 
     #[derive(clap::Subcommand)]
