@@ -5,9 +5,7 @@
 //! that it has definition levels of one bit and no repetition levels. A row group has one page of values a column
 //! (version 1), plain, and texts by a dictionary before it. Integers in the file are little-endian.
 //!
-//! Differs: this is written here rather than taken from the crate `parquet`, which without any feature adds 28 crates to the
-//! lock file and about triples the processor time of a clean build of this room; the part of the format that is needed here
-//! takes three hundred lines.
+//! Differs: this is written here rather than taken from a library; ARCHITECTURE.md, "By hand, and why", has what was weighed.
 //!
 //! Leaves out: compression, statistics, indexes, nesting, reading. Read [`write`] first.
 
