@@ -1,7 +1,7 @@
 //! What holds after every event, and at the end.
 
 use super::site::path;
-use super::world::World;
+use super::world::{MEMORY_ENOUGH, World};
 use anabranch_replicate_proto::control::Run;
 use anabranch_replicate_proto::coordinator::{TransferRequest, Verdict};
 use anabranch_units::SiteId;
@@ -111,6 +111,9 @@ impl World {
                     Verdict::Failed { .. } if self.cancelled.contains(number) => {}
                     Verdict::Failed { reason } if reason.contains("no space") => {
                         assert!(self.filled.contains(&site), "{id} to {site}: {reason}");
+                    }
+                    Verdict::Failed { reason } if reason.contains("bytes of memory: more than") => {
+                        assert!(self.memory_max < MEMORY_ENOUGH, "{id} to {site}: {reason}");
                     }
                     Verdict::Unreachable { .. } if self.is_cut_off(request, &snapshot.suspects, d.site) => {}
                     other => {

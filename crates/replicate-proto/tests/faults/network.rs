@@ -606,5 +606,5 @@ pub fn spoil(packet: &mut Packet<Bytes>, random: &mut anabranch_units::RandomStr
 
 /// How fast links are in a schedule.
 pub fn draw_rate(random: &mut anabranch_units::RandomStream) -> BitRate {
-    BitRate::bps([300_000, 1_000_000, 5_000_000, 50_000_000][random.below(4) as usize])
+    BitRate::bps([200_000, 500_000, 1_000_000, 5_000_000][random.below(4) as usize])
 }

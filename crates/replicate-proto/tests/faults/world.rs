@@ -20,6 +20,8 @@ const HEALED_MAX: Duration = Duration::from_secs(400);
 const SWEEP: Duration = Duration::from_secs(120);
 /// How long an absent site is waited for: longer than any is away.
 const SITE_WAIT: Duration = Duration::from_secs(120);
+/// What no attempt asks for more of.
+pub const MEMORY_ENOUGH: u64 = 1 << 30;
 /// The number of the controller, behind those of the sites.
 pub const CONTROLLER: usize = 4;
 /// Where all is well, a disk takes so many milliseconds at most.
@@ -152,7 +154,7 @@ impl World {
         let topology = draw_topology(&mut random);
         let joint = (random.below(2) == 0).then(JointConfig::default);
         let requests = draw_requests(&mut random, &topology);
-        let lengths = [0, 1, 1_000, 30_001, 200_000, 400_000];
+        let lengths = [0, 1, 1_000, 30_001, 200_000, 400_000, 400_000, 1_000_000];
         let sources = requests.iter().enumerate().map(|(number, request)| {
             let length = lengths[random.below(lengths.len() as u64) as usize];
             (request.source_path.clone(), source(number, length))
@@ -169,7 +171,7 @@ impl World {
             held: Vec::new(),
             freezings: 0,
             hosts: (0..CONTROLLER).map(|_| host()).collect(),
-            memory_max: if random.below(3) == 0 { 24 << 20 } else { 1 << 30 },
+            memory_max: [8 << 20, 12 << 20, MEMORY_ENOUGH, MEMORY_ENOUGH][random.below(4) as usize],
             conns: BTreeMap::new(),
             conns_so_far: 0,
             links: BTreeMap::new(),
@@ -195,7 +197,7 @@ impl World {
     fn plan(&mut self) {
         (0..=CONTROLLER).for_each(|who| self.schedule.after(Duration::ZERO, What::Start(who)));
         for number in 0..self.requests.len() {
-            let late = if self.random.below(3) == 0 { 15_000 } else { 4_000 };
+            let late = if self.random.below(2) == 0 { 20_000 } else { 4_000 };
             let at = self.draw_ms(late);
             self.schedule.after(at, What::Submit(number));
             if self.random.below(8) == 0 {
@@ -206,7 +208,7 @@ impl World {
         let kinds = some_of(&mut self.random, Fault::ALL);
         self.schedule.say(format!("{} transfers at {}, {kinds:?}", self.requests.len(), self.rate));
         for kind in kinds {
-            for _ in 0..self.random.below(4) {
+            for _ in 0..self.random.below(7) {
                 let at = match kind {
                     Fault::Lost | Fault::Spoil => self.draw_ms(2_000),
                     _ => self.draw_ms(CHAOS.as_us() / 1_000),
