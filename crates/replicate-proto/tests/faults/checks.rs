@@ -108,6 +108,7 @@ impl World {
                         assert!(is_own || is_replaced, "{id}: {name} is gone at {site}");
                     }
                     Verdict::Integrity { .. } if self.spoiled.contains(id) => {}
+                    Verdict::Integrity { .. } if self.flipped.contains(&site) => {}
                     Verdict::Failed { .. } if self.cancelled.contains(number) => {}
                     Verdict::Failed { reason } if reason.contains("no space") => {
                         assert!(self.filled.contains(&site), "{id} to {site}: {reason}");
@@ -121,6 +122,19 @@ impl World {
                         assert!(!is_alone, "{id} to {site}: {other:?}");
                     }
                 }
+            }
+        }
+    }
+
+    /// What was asked for at the end is where it belongs.
+    pub fn check_last(&self, first: usize) {
+        for (id, number) in self.ids.iter().filter(|(_, number)| **number >= first) {
+            let (request, snapshot) = (&self.requests[*number], &self.store.snapshots[id]);
+            let sent = &self.sources[&request.source_path].bytes;
+            for (d, state) in request.destinations.iter().zip(&snapshot.destinations) {
+                assert_eq!(state.verdict, Some(Verdict::Done), "{id} to {}, when all was over", d.site);
+                let found = self.hosts[d.site.index()].disk.finished(&path(&d.path));
+                assert!(found == Some(sent), "{id} to {}: another file is there", d.site);
             }
         }
     }

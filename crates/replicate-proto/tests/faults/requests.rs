@@ -72,3 +72,26 @@ fn draw_request(random: &mut RandomStream, topology: &Topology, number: u64) -> 
         replace: random.below(3) == 0,
     }
 }
+
+/// A small file to all under a name, over what has it: what is asked for when all else is over.
+pub fn last_request(topology: &Topology, name: &str) -> TransferRequest {
+    let others = topology.site_ids().filter(|site| *site != SiteId(0));
+    TransferRequest {
+        source: SiteId(0),
+        source_path: format!("last-{name}"),
+        destinations: others.map(|site| Destination { site, path: name.to_owned() }).collect(),
+        avoid_sites: vec![],
+        avoid_links: vec![],
+        scheme: SchemeChoice::Auto,
+        hop: HopSettings { stripes: 1, congestion_control: None, priority: Priority::Bulk },
+        hop_overrides: vec![],
+        bandwidth_limit: None,
+        symbol_bytes: 2_000,
+        buffer_packets: 2,
+        // What an earlier transfer left of another file is no reason to give up.
+        on_corrupt: CorruptPolicy::Repair,
+        fill: false,
+        submitter: Submitter::Operator,
+        replace: true,
+    }
+}

@@ -3,9 +3,9 @@
 use super::controller::{Answer, Ask, Controller, Store};
 use super::faults::{Ended, Schedule, some_of};
 use super::network::{Conn, Greeted, Side, draw_rate};
-use super::requests::{draw_requests, draw_topology};
+use super::requests::{draw_requests, draw_topology, last_request};
 use super::runner::Source;
-use super::site::{Host, source};
+use super::site::{Host, path, source};
 use anabranch_graph::Topology;
 use anabranch_replicate_proto::control::{Run, TransferId};
 use anabranch_replicate_proto::coordinator::{CoordinatorConfig, JointConfig, TransferRequest};
@@ -18,6 +18,9 @@ const CHAOS: Duration = Duration::from_secs(30);
 const HEALED_MAX: Duration = Duration::from_secs(400);
 /// How long sites have to be told that transfers are over.
 const SWEEP: Duration = Duration::from_secs(120);
+/// How long what is asked for at the end may take, and how large its files are.
+const LAST_MAX: Duration = Duration::from_secs(60);
+const LAST_BYTES: u64 = 3_000;
 /// How long an absent site is waited for: longer than any is away.
 const SITE_WAIT: Duration = Duration::from_secs(120);
 /// What no attempt asks for more of.
@@ -145,6 +148,10 @@ pub struct World {
     pub spoilers: BTreeSet<usize>,
     pub spoiled: BTreeSet<TransferId>,
     pub filled: BTreeSet<usize>,
+    /// Sites on whose disk a bit flipped.
+    pub flipped: BTreeSet<usize>,
+    /// What was asked for, before what is asked for at the end.
+    asked: usize,
     healed_at: Option<Instant>,
 }
 
@@ -179,6 +186,7 @@ impl World {
             cuts: BTreeSet::new(),
             asks: 0,
             lost_ppm: 0,
+            asked: requests.len(),
             requests,
             sources,
             ids: BTreeMap::new(),
@@ -186,6 +194,7 @@ impl World {
             spoilers: BTreeSet::new(),
             spoiled: BTreeSet::new(),
             filled: BTreeSet::new(),
+            flipped: BTreeSet::new(),
             healed_at: None,
             random,
         };
@@ -249,8 +258,27 @@ impl World {
         }
     }
 
-    /// Runs it to its end.
+    /// Runs it to its end, and then what is asked for once all is over: nothing of what was may be in its way.
     pub fn run(mut self) -> Ended {
+        self.run_until_over(HEALED_MAX);
+        self.check_end();
+        let (topology, names) = (&self.topology, self.requests.iter().flat_map(|r| &r.destinations));
+        let names: BTreeSet<String> = names.map(|d| path(&d.path)).collect();
+        let last = names.into_iter().map(|name| last_request(topology, &name));
+        self.requests.extend(last);
+        for number in self.asked..self.requests.len() {
+            let name = self.requests[number].source_path.clone();
+            self.sources.insert(name, source(number, LAST_BYTES));
+            self.schedule.after(Duration::ZERO, What::Submit(number));
+        }
+        self.healed_at = Some(self.schedule.now());
+        self.run_until_over(LAST_MAX);
+        self.check_last(self.asked);
+        self.schedule.say("over");
+        self.schedule.ended()
+    }
+
+    fn run_until_over(&mut self, most: Duration) {
         let mut over_at = None;
         loop {
             if let Some(what) = self.schedule.step(self.due()) {
@@ -260,19 +288,16 @@ impl World {
             self.check();
             let now = self.schedule.now();
             let Some(healed_at) = self.healed_at else { continue };
-            if self.is_over() {
-                let since = *over_at.get_or_insert(now);
-                if self.is_quiet() {
-                    break;
-                }
-                assert!(now < since + SWEEP, "{}", self.left());
-            } else {
-                assert!(now < healed_at + HEALED_MAX, "transfers go on: {}", self.left());
+            if !self.is_over() {
+                assert!(now < healed_at + most, "transfers go on: {}", self.left());
+                continue;
             }
+            let since = *over_at.get_or_insert(now);
+            if self.is_quiet() {
+                return;
+            }
+            assert!(now < since + SWEEP, "{}", self.left());
         }
-        self.check_end();
-        self.schedule.say("over");
-        self.schedule.ended()
     }
 
     fn due(&self) -> Option<Instant> {
@@ -428,6 +453,7 @@ impl World {
             Fault::Flip => {
                 if self.hosts[who].disk.flip(&mut self.random) {
                     self.schedule.say(format!("a bit flips on {who}'s disk"));
+                    self.flipped.insert(who);
                 }
             }
             Fault::Spoil => {
