@@ -122,6 +122,8 @@ struct PieceState {
     missing: Option<VecDeque<Range<u64>>>,
     pulls: u32,
     failures: Vec<Failure>,
+    /// Servers that failed only in that another one seemed faster: they are asked again where nobody else is left.
+    slow: Vec<ServerId>,
     is_over: bool,
 }
 
@@ -266,7 +268,15 @@ impl<S: Symbol> Client<S> {
             Some(Failure { server: *server, reason })
         };
         let failures = piece.holders.iter().filter_map(lost).collect();
-        self.pieces.push(PieceState { piece, object_bytes, missing, pulls: 0, failures, is_over });
+        self.pieces.push(PieceState {
+            piece,
+            object_bytes,
+            missing,
+            pulls: 0,
+            failures,
+            slow: Vec::new(),
+            is_over,
+        });
         if is_over {
             self.events.push_back(ClientEvent::Complete { piece: id });
         } else {
@@ -373,11 +383,11 @@ impl<S: Symbol> Client<S> {
             if state.is_over || state.missing.as_ref().is_some_and(VecDeque::is_empty) {
                 continue;
             }
-            let left = self.left(piece);
-            if left.is_empty() && state.pulls == 0 {
+            if self.left(piece).is_empty() && state.pulls == 0 && !self.recall(piece) {
                 self.fail(piece);
                 continue;
             }
+            let left = self.left(piece);
             // Who has least to do, and of those the fastest; one that has shown nothing yet may be.
             let load = |server: &&ServerId| {
                 let server = &self.servers[server.0 as usize];
@@ -411,6 +421,15 @@ impl<S: Symbol> Client<S> {
         for (number, id) in new.into_iter().enumerate() {
             self.ask(id, step * number as u64);
         }
+    }
+
+    /// Has servers asked again for a piece that were only slow. False where there is none.
+    fn recall(&mut self, piece: PieceId) -> bool {
+        let Self { servers, pieces, .. } = self;
+        let PieceState { failures, slow, .. } = &mut pieces[piece.0 as usize];
+        slow.retain(|server| servers[server.0 as usize].is_connected);
+        failures.retain(|failure| !slow.contains(&failure.server));
+        !std::mem::take(slow).is_empty()
     }
 
     fn fail(&mut self, piece: PieceId) {
@@ -623,11 +642,23 @@ impl<S: Symbol> Client<S> {
             its.block_bytes = self.config.block_bytes_safe;
         } else {
             let failure = Failure { server, reason };
-            self.pieces[piece.0 as usize].failures.push(failure.clone());
+            let state = &mut self.pieces[piece.0 as usize];
+            state.slow.retain(|slow| *slow != server);
+            state.failures.push(failure.clone());
             self.events.push_back(ClientEvent::Left { piece, failure });
         }
         self.regrant(false);
         Some(piece)
+    }
+
+    /// Gives a pull up, as another server holds the same and seems faster.
+    fn set_aside(&mut self, id: PullId, reason: String) {
+        let Some(server) = self.pulls.get(&id).map(|pull| pull.server) else { return };
+        let Some(piece) = self.abandon(id, reason) else { return };
+        let state = &mut self.pieces[piece.0 as usize];
+        if state.failures.iter().any(|failure| failure.server == server) {
+            state.slow.push(server);
+        }
     }
 
     /// Ends a pull; what it lacks is asked for again.

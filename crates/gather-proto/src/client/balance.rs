@@ -55,7 +55,8 @@ pub(super) fn portion(
 
 impl<S: Symbol> Client<S> {
     /// Takes pulls from servers that will not end soon, where an idle one holds the same: nothing else waits to be asked for
-    /// then. What is missing is portioned anew; one that crawls, or of whose pull nothing has come, gets none of it.
+    /// then. What is missing is portioned anew; one that crawls, or of whose pull nothing has come, gets none of it
+    /// while another one is left.
     pub(super) fn overtake(&mut self, now: Instant) {
         if self.look_at.is_none_or(|at| at > now) {
             self.look_at.get_or_insert(now + LOOK_EVERY);
@@ -100,11 +101,11 @@ impl<S: Symbol> Client<S> {
             let crawls_beside = rate_of(other).filter(|other| rate < CRAWL_SHARE * other);
             let mbps = |bytes_per_s: f64| bytes_per_s * 8.0 / 1e6;
             if is_silent {
-                self.abandon(id, format!("nothing came of it for {} s", LOOK_EVERY.as_secs_f64()));
+                self.set_aside(id, format!("nothing came of it for {} s", LOOK_EVERY.as_secs_f64()));
             } else if let Some(other) = crawls_beside {
                 let reason =
                     format!("it crawls: {:.1} Mbit/s where another brought {:.1}", mbps(rate), mbps(other));
-                self.abandon(id, reason);
+                self.set_aside(id, reason);
             } else {
                 self.servers[server.0 as usize].brought(rate);
                 self.take_back(id);

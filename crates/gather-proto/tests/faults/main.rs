@@ -21,13 +21,17 @@ mod world;
 use faults::Ended;
 use world::World;
 
+/// Schedules that failed once, and stay right: in these a server was left for a faster one that did not have the object, and was not
+/// asked again.
+const KEPT: [u64; 3] = [3279, 7704, 9163];
+
 fn schedule(seed: u64) -> Ended {
     World::new(seed).run()
 }
 
 #[test]
 fn whatever_fails_nothing_wrong_is_delivered_and_in_the_end_all_is() {
-    faults::run(&[], schedule);
+    faults::run(&KEPT, schedule);
 }
 
 #[test]

@@ -181,6 +181,19 @@ fn a_way_that_takes_only_short_packets_is_found_out() {
     assert!(world.is_complete(0) && world.got(0) == object(1, 300_000), "{}", world.story());
 }
 
+/// Issue #18: a server that another one overtook was never asked again, though the other one turned out not to have the object.
+#[test]
+fn a_server_that_was_only_slow_is_asked_again_where_nobody_else_is_left() {
+    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+    let (slow, fast) = (world.add_slow_server(BitRate::mbps(1)), world.add_server());
+    world.put(slow, "a", object(1, 1_000_000));
+    world.put(fast, "b", object(2, 500_000));
+    world.client.add(Piece { object: "a".into(), ranges: None, holders: vec![slow, fast] });
+    world.client.add(Piece { object: "b".into(), ranges: None, holders: vec![fast] });
+    world.run(SECOND * 30);
+    assert!(world.is_complete(0) && world.got(0) == object(1, 1_000_000), "{}", world.story());
+}
+
 /// Issue #18: of two pulls whose packets were all too long only the first was asked for anew; the second was held against its
 /// server.
 #[test]
