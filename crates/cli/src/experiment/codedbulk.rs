@@ -367,20 +367,7 @@ fn measure(
     let emulation = Emulation::start(topology, options)?;
     let daemons = stage.start_daemons(&emulation)?;
     let generators = start_interactive(&stage, &emulation, traffic, args)?;
-    let mut sends = Sends::default();
-    for (index, d) in drawn.iter().enumerate() {
-        if index > 0 {
-            std::thread::sleep(Duration::from_secs(args.stagger));
-        }
-        let (copy, log) = (format!("copy-{index}.bin"), format!("send-{index}.log"));
-        let names = ("file.bin", &copy[..], &log[..]);
-        let scheme = if row.scheme == JOINT { "auto" } else { &row.scheme[..] };
-        let mut command = stage.send(&emulation, d.source, &d.destinations, scheme, names)?;
-        command.args(["--congestion-control", &args.congestion_control]);
-        command.args(["--symbol", &format!("{} B", args.symbol.as_u64())]);
-        command.args(["--buffer-packets", &args.buffer_packets.to_string()]);
-        sends.begin(&emulation, d.source, command)?;
-    }
+    let sends = send_all(&stage, &emulation, drawn, &row.scheme, args)?;
     let window = watch(&emulation, &sends, args);
     let heard = sends.end();
     let window = window.with_context(|| format!("{} (logs in {})", row.scheme, stage.folder.display()))?;
@@ -404,27 +391,7 @@ fn measure(
     let offered = pairs * traffic.pair.as_bps() as f64 / 8.0 * totals.seconds;
     let received =
         if offered > 0.0 { totals.received_bytes as f64 / totals.sent_bytes.max(1) as f64 } else { 1.0 };
-    // The emulator knows how late itself was, not whether the programs in its sites got to run.
-    let mut why = report.why.clone();
-    if received < RECEIVED_SHARE_MIN {
-        why.push(format!(
-            "only {:.1} % of the interactive packets were taken in: free a processor or lower the load",
-            100.0 * received
-        ));
-    }
-    if totals.late_us_p99 > PROGRAMS_LATE_US_MAX {
-        why.push(format!(
-            "a site's program ran more than {} us late 1 % of the time (bound {PROGRAMS_LATE_US_MAX} us): free a processor",
-            totals.late_us_p99
-        ));
-    }
-    let gone = |t: &&TransferRow| t.stops.iter().any(|s| s.contains("is gone"));
-    if let Some(transfer) = row.transfers.iter().find(gone) {
-        why.push(format!(
-            "the controller lost sight of a site ({}): free a processor",
-            transfer.stops.join("; ")
-        ));
-    }
+    let why = distrust(&report, received, &totals, &row.transfers);
     row.measured = Some(Measured {
         warm_up_s: args.warm_up,
         window_s,
@@ -450,6 +417,57 @@ fn measure(
     });
     let _ = std::fs::remove_dir_all(&stage.folder);
     Ok(report)
+}
+
+/// Begins all transfers, one after the other.
+fn send_all(
+    stage: &Stage,
+    emulation: &Emulation,
+    drawn: &[Drawn],
+    scheme: &str,
+    args: &Args,
+) -> anyhow::Result<Sends> {
+    let mut sends = Sends::default();
+    for (index, d) in drawn.iter().enumerate() {
+        if index > 0 {
+            std::thread::sleep(Duration::from_secs(args.stagger));
+        }
+        let (copy, log) = (format!("copy-{index}.bin"), format!("send-{index}.log"));
+        let names = ("file.bin", &copy[..], &log[..]);
+        let scheme = if scheme == JOINT { "auto" } else { scheme };
+        let mut command = stage.send(emulation, d.source, &d.destinations, scheme, names)?;
+        command.args(["--congestion-control", &args.congestion_control]);
+        command.args(["--symbol", &format!("{} B", args.symbol.as_u64())]);
+        command.args(["--buffer-packets", &args.buffer_packets.to_string()]);
+        sends.begin(emulation, d.source, command)?;
+    }
+    Ok(sends)
+}
+
+/// What speaks against a run.
+fn distrust(report: &Report, received: f64, totals: &Totals, transfers: &[TransferRow]) -> Vec<String> {
+    // The emulator knows how late itself was, not whether the programs in its sites got to run.
+    let mut why = report.why.clone();
+    if received < RECEIVED_SHARE_MIN {
+        why.push(format!(
+            "only {:.1} % of the interactive packets were taken in: free a processor or lower the load",
+            100.0 * received
+        ));
+    }
+    if totals.late_us_p99 > PROGRAMS_LATE_US_MAX {
+        why.push(format!(
+            "a site's program ran more than {} us late 1 % of the time (bound {PROGRAMS_LATE_US_MAX} us): free a processor",
+            totals.late_us_p99
+        ));
+    }
+    let gone = |t: &&TransferRow| t.stops.iter().any(|s| s.contains("is gone"));
+    if let Some(transfer) = transfers.iter().find(gone) {
+        why.push(format!(
+            "the controller lost sight of a site ({}): free a processor",
+            transfer.stops.join("; ")
+        ));
+    }
+    why
 }
 
 /// The common window, and the links at its ends.
