@@ -315,7 +315,7 @@ impl World {
             }
             What::LastFlows => {
                 self.last_flows_at = Some(self.schedule.now());
-                (0..self.hosts.len()).for_each(|host| self.begin_flow(host, LAST_PORT, 2 * LONG_BYTES));
+                (0..self.hosts.len()).for_each(|host| self.begin_flow(host, LAST_PORT, LONG_BYTES));
             }
             What::StartCoordinator => {
                 if self.service.is_none() {
