@@ -2,22 +2,13 @@
 //!
 //! Writing one takes no memory but the caller's, so that it may be done anywhere. Leaves out: how lines travel. Read [`Line`].
 
+pub use anabranch_units::FlowKey;
 use serde::Serialize;
-use std::net::SocketAddr;
 
 /// The most bytes of a line that the agent takes, its end counted.
 pub const LINE_BYTES_MAX: usize = 1_024;
 /// The most bytes of a transfer's name that the agent takes.
 pub const NAME_BYTES_MAX: usize = 128;
-
-/// A TCP connection, as the end that sends sees it. The agent finds an IPv4 connection also by addresses mapped into IPv6.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FlowKey {
-    /// This end.
-    pub local: SocketAddr,
-    /// The other end.
-    pub remote: SocketAddr,
-}
 
 /// What is said.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

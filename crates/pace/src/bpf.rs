@@ -35,7 +35,8 @@ use std::path::{Path, PathBuf};
 use anabranch_units::BitRate;
 use rustix::fs::{Mode, OFlags};
 
-use crate::{Connection, FLOWS_MAX, Flow, Limit, Mechanism, PaceError, StartError};
+use crate::flow::canonical;
+use crate::{Connection, FLOWS_MAX, FlowKey, Limit, Mechanism, PaceError, StartError};
 use btf::Btf;
 use program::{KEY_BYTES, Maps, RATE_BYTES, WANTED_BYTES};
 
@@ -60,7 +61,7 @@ pub(crate) fn exercise_btf(bytes: &[u8]) -> bool {
 pub struct BpfPacer {
     wanted: sys::Map<KEY_BYTES, WANTED_BYTES>,
     before: sys::Map<KEY_BYTES, RATE_BYTES>,
-    limited: BTreeMap<Flow, Limited>,
+    limited: BTreeMap<FlowKey, Limited>,
     iterator: OwnedFd,
     /// The network namespace that this is for.
     namespace: OwnedFd,
@@ -116,8 +117,7 @@ impl BpfPacer {
     /// Errors: for each flow its own; one that fails leaves the others be.
     /// Cost: up to four system calls for each flow, and one pass over the network namespace's sockets for all together.
     pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
-        let changes: Vec<(Connection, Limit)> =
-            changes.iter().map(|(c, limit)| ((*c).into(), *limit)).collect();
+        let changes = canonical(changes);
         let held: Vec<_> = changes.iter().map(|(c, _)| self.limited.get(&c.flow).copied()).collect();
         let mut results: Vec<_> = changes.iter().map(|(c, limit)| self.write(*c, *limit)).collect();
         let applied = self.apply();
@@ -144,14 +144,14 @@ impl BpfPacer {
     }
 
     /// The flows that have limits, and which.
-    pub fn limits(&self) -> impl Iterator<Item = (Flow, BitRate)> {
+    pub fn limits(&self) -> impl Iterator<Item = (FlowKey, BitRate)> {
         self.limited.iter().map(|(flow, limited)| (*flow, limited.rate))
     }
 
     /// Has a flow get this back when its limit is lifted, whatever it has now.
     ///
     /// Units: bytes per second; what 32 bits cannot say is no limit.
-    pub(crate) fn note_before(&self, flow: Flow, before: u64) {
+    pub(crate) fn note_before(&self, flow: FlowKey, before: u64) {
         let before = u32::try_from(before).unwrap_or(UNLIMITED);
         // Without room for it there is none for the limit either, which the caller hears of.
         let _ = self.before.insert(&key(flow), &before.to_ne_bytes());
@@ -177,7 +177,7 @@ impl BpfPacer {
     }
 
     /// Takes back [`BpfPacer::note_before`].
-    pub(crate) fn forget_before(&self, flow: Flow) {
+    pub(crate) fn forget_before(&self, flow: FlowKey) {
         let _ = self.before.remove(&key(flow));
     }
 
@@ -242,7 +242,7 @@ impl Drop for BpfPacer {
     }
 }
 
-fn refused(flow: Flow, error: io::Error) -> PaceError {
+fn refused(flow: FlowKey, error: io::Error) -> PaceError {
     PaceError::Refused { flow, mechanism: Mechanism::Bpf, error }
 }
 
@@ -255,16 +255,16 @@ fn wanted(rate: [u8; RATE_BYTES], cookie: Option<u64>) -> [u8; WANTED_BYTES] {
 }
 
 /// As the programs build it.
-fn key(flow: Flow) -> [u8; KEY_BYTES] {
+fn key(flow: FlowKey) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     let address = |at: SocketAddr| match at.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),
     };
-    key[..16].copy_from_slice(&address(flow.local()));
-    key[16..32].copy_from_slice(&address(flow.remote()));
-    key[32..36].copy_from_slice(&u32::from(flow.local().port()).to_ne_bytes());
-    key[36..].copy_from_slice(&u32::from(flow.remote().port()).to_ne_bytes());
+    key[..16].copy_from_slice(&address(flow.local));
+    key[16..32].copy_from_slice(&address(flow.remote));
+    key[32..36].copy_from_slice(&u32::from(flow.local.port()).to_ne_bytes());
+    key[36..].copy_from_slice(&u32::from(flow.remote.port()).to_ne_bytes());
     key
 }
 
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_key_has_mapped_addresses_and_ports_as_numbers() {
-        let flow = Flow::new("10.0.0.1:258".parse().expect("good"), "[fd00::1]:3".parse().expect("good"));
+        let flow = FlowKey::new("10.0.0.1:258".parse().expect("good"), "[fd00::1]:3".parse().expect("good"));
         let key = key(flow);
         assert_eq!(key[10..16], [0xff, 0xff, 10, 0, 0, 1]);
         assert_eq!((key[16], key[31]), (0xfd, 1));

@@ -17,13 +17,13 @@ use netlink_packet_sock_diag::inet::nlas::Nla;
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags};
 
 use crate::netlink::Netlink;
-use crate::{Connection, Flow};
+use crate::{Connection, FlowKey};
 
 /// What the kernel knows of one flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowState {
     /// Which one.
-    pub flow: Flow,
+    pub flow: FlowKey,
     /// Whether its program may still send (the states ESTABLISHED and CLOSE-WAIT of RFC 9293, section 3.3.2); else it is
     /// closing.
     pub may_send: bool,
@@ -95,7 +95,7 @@ impl FlowReader {
     /// All TCP flows for which `always` says yes, and at most `max` others.
     ///
     /// Errors and cost: as [`FlowReader::list`].
-    pub fn list_with(&mut self, max: usize, always: impl Fn(Flow) -> bool) -> io::Result<Listing> {
+    pub fn list_with(&mut self, max: usize, always: impl Fn(FlowKey) -> bool) -> io::Result<Listing> {
         let mut room = max;
         let mut listing = Listing::default();
         for family in [libc::AF_INET, libc::AF_INET6] {
@@ -120,8 +120,9 @@ impl FlowReader {
     ///
     /// Errors: the system's.
     /// Cost: one look into the kernel's hash table.
-    pub fn find(&mut self, flow: Flow) -> io::Result<Option<FlowState>> {
-        let (local, remote) = (flow.local(), flow.remote());
+    pub fn find(&mut self, flow: FlowKey) -> io::Result<Option<FlowState>> {
+        let flow = flow.canonical();
+        let FlowKey { local, remote } = flow;
         let (family, mut id) = match local {
             SocketAddr::V4(_) => (libc::AF_INET, SocketId::new_v4()),
             SocketAddr::V6(v6) => {
@@ -175,7 +176,7 @@ fn state(answer: SockDiagMessage) -> Option<FlowState> {
         IpAddr::V4(_) => SocketAddr::new(ip, port),
         IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, id.interface_id).into(),
     };
-    let flow = Flow::new(
+    let flow = FlowKey::new(
         address(id.source_address, id.source_port),
         address(id.destination_address, id.destination_port),
     );

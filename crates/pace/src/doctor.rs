@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 
 use anabranch_units::{BitRate, Finding};
 
-use crate::{BpfPacer, Flow, FlowReader, HtbPacer, Limit, Mechanism, SocketPacer};
+use crate::{BpfPacer, FlowKey, FlowReader, HtbPacer, Limit, Mechanism, SocketPacer};
 
 /// Tries every mechanism, on a connection to itself over loopback and, for HTB, in a network namespace of its own. Leaves nothing behind.
 pub fn doctor() -> Vec<Finding> {
@@ -29,11 +29,11 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 /// A connection from this process to itself: both ends, and its name.
-fn connection() -> std::io::Result<(TcpStream, TcpStream, Flow)> {
+fn connection() -> std::io::Result<(TcpStream, TcpStream, FlowKey)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let near = TcpStream::connect(listener.local_addr()?)?;
     let (far, _) = listener.accept()?;
-    let flow = Flow::new(near.local_addr()?, near.peer_addr()?);
+    let flow = FlowKey::new(near.local_addr()?, near.peer_addr()?);
     Ok((near, far, flow))
 }
 

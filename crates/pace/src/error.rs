@@ -4,7 +4,7 @@ use std::io;
 
 use anabranch_units::BitRate;
 
-use crate::{Flow, Mechanism};
+use crate::{FlowKey, Mechanism};
 
 /// Why a flow has not the limit that was asked for.
 #[derive(Debug)]
@@ -13,12 +13,12 @@ pub enum PaceError {
     /// This host has no such connection (in the network namespace that the pacer was made in).
     NoSuchFlow {
         /// Which one.
-        flow: Flow,
+        flow: FlowKey,
     },
     /// The connection is there, but no process that we can see holds it.
     NoOwner {
         /// Which one.
-        flow: Flow,
+        flow: FlowKey,
         /// Whether there are processes that may not be looked at. Otherwise its program has ended or closed it, and the kernel sends
         /// what is left.
         is_any_hidden: bool,
@@ -40,7 +40,7 @@ pub enum PaceError {
     /// The kernel refused.
     Refused {
         /// For which flow.
-        flow: Flow,
+        flow: FlowKey,
         /// By which mechanism.
         mechanism: Mechanism,
         /// What it said.

@@ -31,10 +31,11 @@ use netlink_packet_route::tc::{
 };
 use rustix::net::{AddressFamily, SocketType};
 
+use crate::flow::canonical;
 use crate::helper::{Change, Helper, Place};
 use crate::netlink::Netlink;
 use crate::owner::Sockets;
-use crate::{Connection, Flow, Limit, Mechanism, PaceError, StartError};
+use crate::{Connection, FlowKey, Limit, Mechanism, PaceError, StartError};
 
 /// The major number of our qdisc.
 const MAJOR: u16 = 0xab0a;
@@ -82,7 +83,7 @@ pub struct HtbPacer {
     sockets: Sockets,
     helper: Helper,
     device: i32,
-    classes: BTreeMap<Flow, Class>,
+    classes: BTreeMap<FlowKey, Class>,
     /// Minor numbers that are free again; above `next` all are.
     free: Vec<u16>,
     next: u16,
@@ -119,7 +120,7 @@ impl HtbPacer {
             _only_one: only_one,
         };
         // A kernel without u32 should say so now.
-        let probe = Flow::new(SocketAddr::from(([0, 0, 0, 0], 0)), SocketAddr::from(([0, 0, 0, 0], 0)));
+        let probe = FlowKey::new(SocketAddr::from(([0, 0, 0, 0], 0)), SocketAddr::from(([0, 0, 0, 0], 0)));
         for request in [pacer.add_filter(probe, CLASSES_MAX), pacer.delete_filter(probe, CLASSES_MAX)] {
             change(&mut pacer.netlink, request.0, request.1).map_err(failed("make a u32 filter"))?;
         }
@@ -141,12 +142,11 @@ impl HtbPacer {
     /// Cost: one message of a shared datagram for each flow that is known; finding new ones costs one pass over `/proc` for all of
     /// them together.
     pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
-        let changes: Vec<(Connection, Limit)> =
-            changes.iter().map(|(c, limit)| ((*c).into(), *limit)).collect();
+        let changes = canonical(changes);
         let is_new = |(c, limit): &&(Connection, Limit)| *limit != Limit::None && !self.is_known(*c);
         let new: Vec<Connection> = changes.iter().filter(is_new).map(|(c, _)| *c).collect();
         let places = self.sockets.find(&new);
-        let mut places: BTreeMap<Flow, _> = new.iter().map(|c| c.flow).zip(places).collect();
+        let mut places: BTreeMap<FlowKey, _> = new.iter().map(|c| c.flow).zip(places).collect();
         let mut requests = Vec::new();
         let mut results = Vec::with_capacity(changes.len());
         for (i, (connection, limit)) in changes.iter().enumerate() {
@@ -184,7 +184,7 @@ impl HtbPacer {
     }
 
     /// The flows that have limits, and which.
-    pub fn limits(&self) -> impl Iterator<Item = (Flow, BitRate)> {
+    pub fn limits(&self) -> impl Iterator<Item = (FlowKey, BitRate)> {
         self.classes.iter().map(|(flow, class)| (*flow, class.rate))
     }
 
@@ -194,7 +194,7 @@ impl HtbPacer {
     }
 
     /// Takes a flow's class away: what the kernel is to be asked for.
-    fn lift(&mut self, flow: Flow) -> Vec<(RouteNetlinkMessage, u16)> {
+    fn lift(&mut self, flow: FlowKey) -> Vec<(RouteNetlinkMessage, u16)> {
         let Some(class) = self.classes.remove(&flow) else { return Vec::new() };
         let mut requests = Vec::new();
         match class.steering {
@@ -253,7 +253,7 @@ impl HtbPacer {
     }
 
     /// Gives a socket its priority back, wherever it is now; one that is gone needs none.
-    fn restore(&mut self, flow: Flow, place: Place, before: u32) {
+    fn restore(&mut self, flow: FlowKey, place: Place, before: u32) {
         if self.set_priority(place, before).is_none() {
             let connection = Connection { flow, cookie: Some(place.cookie) };
             let found = self.sockets.find(&[connection]).pop().and_then(Result::ok);
@@ -280,15 +280,15 @@ impl HtbPacer {
         (RouteNetlinkMessage::NewTrafficClass(class), flags)
     }
 
-    fn filter(&self, flow: Flow, minor: u16) -> TcMessage {
+    fn filter(&self, flow: FlowKey, minor: u16) -> TcMessage {
         let mut filter = TcMessage::with_index(self.device);
         filter.header.parent = TcHandle { major: MAJOR, minor: 0 };
-        let protocol = if flow.local().is_ipv4() { ETH_P_IP } else { ETH_P_IPV6 };
+        let protocol = if flow.local.is_ipv4() { ETH_P_IP } else { ETH_P_IPV6 };
         filter.header.info = u32::from(minor) << 16 | u32::from(protocol.to_be());
         filter
     }
 
-    fn add_filter(&self, flow: Flow, minor: u16) -> (RouteNetlinkMessage, u16) {
+    fn add_filter(&self, flow: FlowKey, minor: u16) -> (RouteNetlinkMessage, u16) {
         let mut filter = self.filter(flow, minor);
         filter.attributes = vec![
             TcAttribute::Kind("u32".into()),
@@ -300,7 +300,7 @@ impl HtbPacer {
         (RouteNetlinkMessage::NewTrafficFilter(filter), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    fn delete_filter(&self, flow: Flow, minor: u16) -> (RouteNetlinkMessage, u16) {
+    fn delete_filter(&self, flow: FlowKey, minor: u16) -> (RouteNetlinkMessage, u16) {
         (RouteNetlinkMessage::DelTrafficFilter(self.filter(flow, minor)), 0)
     }
 }
@@ -425,16 +425,16 @@ fn class_options(bytes_per_second: u64) -> Vec<(u16, Vec<u8>)> {
 }
 
 /// Matches the packets that the flow sends: TCP right after the IP header, without options or extension headers.
-fn selector(flow: Flow) -> TcU32Selector {
+fn selector(flow: FlowKey) -> TcU32Selector {
     let mut keys = Vec::new();
     let mut push = |off: usize, mask: u32, val: u32| {
         let mut key = TcU32Key::default();
         (key.off, key.mask, key.val) = (off as i32, mask, val);
         keys.push(key);
     };
-    let ports = u32::from(flow.local().port()) << 16 | u32::from(flow.remote().port());
+    let ports = u32::from(flow.local.port()) << 16 | u32::from(flow.remote.port());
     let tcp = libc::IPPROTO_TCP as u32;
-    match (flow.local().ip(), flow.remote().ip()) {
+    match (flow.local.ip(), flow.remote.ip()) {
         (IpAddr::V4(local), IpAddr::V4(remote)) => {
             push(0, 0xff00_0000, 0x4500_0000);
             push(8, 0x00ff_0000, tcp << 16);
@@ -463,7 +463,7 @@ fn selector(flow: Flow) -> TcU32Selector {
     selector
 }
 
-fn refused(flow: Flow, error: io::Error) -> PaceError {
+fn refused(flow: FlowKey, error: io::Error) -> PaceError {
     PaceError::Refused { flow, mechanism: Mechanism::Htb, error }
 }
 

@@ -3,7 +3,7 @@
 //! This is the host's part of a shuffle's enforcement (Flow Chasing, section 5.2): what an agent needs to do what a
 //! coordinator says. It knows of neither.
 //!
-//! - **Flows.** A [`Flow`] is a 5-tuple of the network namespace in which a reader or a pacer was made; the protocol is TCP.
+//! - **Flows.** A [`FlowKey`] is a 5-tuple of the network namespace in which a reader or a pacer was made; the protocol is TCP.
 //! - **Listing.** [`FlowReader`] says which flows there are and what each has sent.
 //! - **The host.** [`addresses`] are those that flows to it have, [`link_rate`] is what its link carries.
 //! - **Bursts.** [`set_tso_rtt_log`] keeps them small, so that a limit that is raised takes effect soon.
@@ -28,7 +28,7 @@
 //! Differs: Flow Chasing marks packets in a kernel module and shapes them by HTB; here TCP's own pacing holds the rate where it
 //! can, which needs no queue and no module.
 //!
-//! Linux only. Read [`Flow`], [`FlowReader`] and [`Pacer`] first.
+//! Linux only. Read [`FlowKey`], [`FlowReader`] and [`Pacer`] first.
 //!
 //! ```no_run
 //! use anabranch_pace::{FlowReader, Limit, Pacer, PacerOptions};
@@ -66,12 +66,13 @@ mod pacer;
 mod socket;
 mod sys;
 
+pub use anabranch_units::FlowKey;
 pub use bpf::BpfPacer;
 pub use bursts::{set_tso_rtt_log, tso_rtt_log};
 pub use diag::{FlowReader, FlowState, Listing};
 pub use doctor::doctor;
 pub use error::{PaceError, StartError};
-pub use flow::{Connection, Flow};
+pub use flow::Connection;
 pub use host::{LinkError, addresses, link_rate};
 pub use htb::HtbPacer;
 pub use limit::Limit;

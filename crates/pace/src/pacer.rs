@@ -12,8 +12,9 @@ use std::path::PathBuf;
 
 use anabranch_units::BitRate;
 
+use crate::flow::canonical;
 use crate::socket::UNLIMITED;
-use crate::{BpfPacer, Connection, Flow, HtbPacer, Limit, Mechanism, PaceError, SocketPacer, StartError};
+use crate::{BpfPacer, Connection, FlowKey, HtbPacer, Limit, Mechanism, PaceError, SocketPacer, StartError};
 
 /// What a pacer may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub struct Pacer {
     bpf: Option<BpfPacer>,
     htb: Option<HtbPacer>,
     missing: Vec<StartError>,
-    used: BTreeMap<Flow, Used>,
+    used: BTreeMap<FlowKey, Used>,
 }
 
 /// How a flow is held to its rate.
@@ -95,8 +96,7 @@ impl Pacer {
         &mut self,
         changes: &[(C, Limit)],
     ) -> Vec<Result<Option<Mechanism>, PaceError>> {
-        let changes: Vec<(Connection, Limit)> =
-            changes.iter().map(|(c, limit)| ((*c).into(), *limit)).collect();
+        let changes = canonical(changes);
         let mut results: Vec<Option<Result<Option<Mechanism>, PaceError>>> =
             changes.iter().map(|_| None).collect();
         let is_of_another = |(c, limit): &&(Connection, Limit)| *limit != Limit::None && self.is_anothers(*c);
@@ -154,8 +154,8 @@ impl Pacer {
         rate: BitRate,
         before: Option<BitRate>,
     ) -> Result<Option<Mechanism>, PaceError> {
-        let connection = connection.into();
-        let flow = connection.flow;
+        let connection: Connection = connection.into();
+        let flow = connection.flow.canonical();
         let before = before.map_or(UNLIMITED, |rate| rate.as_bps() / 8);
         if let Some(socket) = &mut self.socket {
             socket.note_before(Some((flow, before)));
@@ -174,8 +174,8 @@ impl Pacer {
     }
 
     /// How this flow is held to its rate; `None` if it has no limit of ours.
-    pub fn mechanism(&self, flow: Flow) -> Option<Mechanism> {
-        self.used.get(&flow).map(|used| used.mechanism)
+    pub fn mechanism(&self, flow: FlowKey) -> Option<Mechanism> {
+        self.used.get(&flow.canonical()).map(|used| used.mechanism)
     }
 
     /// How this connection is held to its rate.
@@ -189,12 +189,12 @@ impl Pacer {
     }
 
     /// The flows that have limits, which, and by which mechanism.
-    pub fn limits(&self) -> impl Iterator<Item = (Flow, BitRate, Mechanism)> {
+    pub fn limits(&self) -> impl Iterator<Item = (FlowKey, BitRate, Mechanism)> {
         self.used.iter().map(|(flow, used)| (*flow, used.rate, used.mechanism))
     }
 
     /// Lifts the limits of flows for which this says no: those that a listing no longer has, for one.
-    pub fn retain(&mut self, mut keep: impl FnMut(Flow) -> bool) {
+    pub fn retain(&mut self, mut keep: impl FnMut(FlowKey) -> bool) {
         let lifts: Vec<_> =
             self.used.keys().filter(|flow| !keep(**flow)).map(|flow| (*flow, Limit::None)).collect();
         self.set(&lifts);
@@ -223,7 +223,7 @@ impl Pacer {
     }
 
     /// Has another mechanism that holds a flow, and failed it, let go of it before this one takes over; whether it could.
-    fn hand_over(&mut self, flow: Flow, to: Mechanism) -> bool {
+    fn hand_over(&mut self, flow: FlowKey, to: Mechanism) -> bool {
         let Some(used) = self.used.get(&flow).copied().filter(|used| used.mechanism != to) else {
             return true;
         };

@@ -19,9 +19,10 @@ use std::os::fd::AsFd;
 
 use anabranch_units::BitRate;
 
+use crate::flow::canonical;
 use crate::helper::{Change, Helper, Place, Task};
 use crate::owner::Sockets;
-use crate::{Connection, FLOWS_MAX, Flow, Limit, Mechanism, PaceError, sys};
+use crate::{Connection, FLOWS_MAX, FlowKey, Limit, Mechanism, PaceError, sys};
 
 /// All ones: the kernel's way to write no limit.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
@@ -63,9 +64,9 @@ struct Limited {
 pub struct SocketPacer {
     sockets: Sockets,
     helper: Helper,
-    limited: BTreeMap<Flow, Limited>,
+    limited: BTreeMap<FlowKey, Limited>,
     /// What a flow gets back when its first limit of ours is lifted, where that is not what it has now.
-    noted: Option<(Flow, u64)>,
+    noted: Option<(FlowKey, u64)>,
 }
 
 impl SocketPacer {
@@ -88,8 +89,7 @@ impl SocketPacer {
     /// Cost: some ten system calls for each flow that is known, in another process; finding new ones costs one pass over
     /// `/proc` for all of them together.
     pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
-        let changes: Vec<(Connection, Limit)> =
-            changes.iter().map(|(c, limit)| ((*c).into(), *limit)).collect();
+        let changes = canonical(changes);
         let (mut results, mut rest) = (Vec::with_capacity(changes.len()), &changes[..]);
         while !rest.is_empty() {
             // A flow that is named again is set after all that comes before.
@@ -206,7 +206,7 @@ impl SocketPacer {
     }
 
     /// Keeps in mind that a limit stands, and where its socket is and what it had before if that is news.
-    fn note(&mut self, flow: Flow, limit: Limit, news: Option<(Place, u64)>) {
+    fn note(&mut self, flow: FlowKey, limit: Limit, news: Option<(Place, u64)>) {
         match (limit, news) {
             (Limit::None, _) => drop(self.limited.remove(&flow)),
             (Limit::Rate(rate), Some((place, before))) => {
@@ -221,26 +221,26 @@ impl SocketPacer {
     }
 
     /// The flows that have limits, and which.
-    pub fn limits(&self) -> impl Iterator<Item = (Flow, BitRate)> {
+    pub fn limits(&self) -> impl Iterator<Item = (FlowKey, BitRate)> {
         self.limited.iter().map(|(flow, limited)| (*flow, limited.rate))
     }
 
     /// What this flow gets back when its next limit is lifted; `None` takes that back.
     ///
     /// Units: bytes per second; all ones is no limit.
-    pub(crate) fn note_before(&mut self, noted: Option<(Flow, u64)>) {
+    pub(crate) fn note_before(&mut self, noted: Option<(FlowKey, u64)>) {
         self.noted = noted;
     }
 
     /// What a flow that has a limit had before.
     ///
     /// Units: bytes per second; all ones is no limit.
-    pub(crate) fn before(&self, flow: Flow) -> Option<u64> {
+    pub(crate) fn before(&self, flow: FlowKey) -> Option<u64> {
         self.limited.get(&flow).map(|limited| limited.before)
     }
 
     /// Forgets a flow without lifting its limit.
-    pub(crate) fn forget(&mut self, flow: Flow) {
+    pub(crate) fn forget(&mut self, flow: FlowKey) {
         self.limited.remove(&flow);
     }
 }
@@ -252,7 +252,7 @@ impl Drop for SocketPacer {
     }
 }
 
-fn refused(flow: Flow, error: io::Error) -> PaceError {
+fn refused(flow: FlowKey, error: io::Error) -> PaceError {
     PaceError::Refused { flow, mechanism: Mechanism::Socket, error }
 }
 

@@ -2,19 +2,10 @@
 //!
 //! Requests and replies are JSON in the bodies of HTTP. Leaves out: how messages travel, and what operators ask. Everything here comes from outside and is bounded by [`crate::Coordinator`].
 
+pub use anabranch_units::FlowKey;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use utoipa::ToSchema;
-
-/// A TCP connection, as the host that sends over it sees it.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FlowKey {
-    /// The sender's address.
-    pub local: SocketAddr,
-    /// The receiver's.
-    pub remote: SocketAddr,
-}
 
 /// From an agent: what has become of a flow that its host sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,15 +18,13 @@ use anabranch_http::ClientError;
 use anabranch_net::identity::Identity;
 use anabranch_net::random;
 use anabranch_pace::{
-    Flow, FlowReader, FlowState, Listing, Pacer, PacerOptions, addresses, link_rate, set_tso_rtt_log,
-    tso_rtt_log,
+    FlowReader, FlowState, Listing, Pacer, PacerOptions, addresses, link_rate, set_tso_rtt_log, tso_rtt_log,
 };
 use anabranch_shuffle_proto::agent::{
     self as machine, Answer, Ask, CONNECTIONS_MAX, Event, Failure, LIMITS_WAIT, Notice, REPLY_MAX,
 };
 use anabranch_shuffle_proto::announcement::Announcement;
 use anabranch_shuffle_proto::book::Seen;
-use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::coordinator::{ADDRESSES_MAX, check_name};
 use anabranch_shuffle_proto::rules::Rules;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
@@ -137,23 +135,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What it is called by the coordinator.
-fn key(flow: Flow) -> FlowKey {
-    FlowKey { local: flow.local(), remote: flow.remote() }
-}
-
-/// What the kernel calls it.
-fn flow(key: FlowKey) -> Flow {
-    Flow::new(key.local, key.remote)
-}
-
 /// What the agent's book takes in of a connection.
 fn seen(state: &FlowState) -> Seen {
     let bytes = |count: Option<ByteCount>| count.map_or(0, ByteCount::as_u64);
     let acked_bytes = bytes(state.bytes_acked);
     let sent = bytes(state.bytes_sent).saturating_sub(bytes(state.bytes_retransmitted));
     Seen {
-        flow: key(state.flow),
+        flow: state.flow,
         cookie: state.cookie(),
         user: state.uid,
         may_send: state.may_send,
@@ -486,7 +474,7 @@ fn list(reader: &Mutex<FlowReader>, shared: &Shared) -> std::io::Result<Listing>
         return Ok(listing);
     }
     let known = lock(&shared.clocked).machine.connections();
-    reader.list_with(CONNECTIONS_MAX, |flow| known.contains(&key(flow)))
+    reader.list_with(CONNECTIONS_MAX, |flow| known.contains(&flow))
 }
 
 impl Leavings {

@@ -8,6 +8,7 @@
 //! Leaves out: anything that reads a clock or the machine. Read [`Instant`] and [`BitRate`] first.
 
 mod finding;
+mod flow;
 mod id;
 mod quantity;
 mod random;
@@ -15,6 +16,7 @@ pub mod text;
 mod time;
 
 pub use finding::Finding;
+pub use flow::FlowKey;
 pub use id::{LinkId, PeerId, SiteId};
 pub use quantity::{BitRate, ByteCount, Serialiser};
 pub use random::{RandomStream, Seed};

@@ -3,7 +3,7 @@
 //! Wall time, the best of several turns, since cores are shared. Flows run over the loopback device of a network namespace made for it, idle,
 //! as a change costs the same whatever they send. Needs root. Read [`Row`] first.
 
-use anabranch_pace::{BpfPacer, Flow, FlowReader, HtbPacer, Limit, PaceError, SocketPacer};
+use anabranch_pace::{BpfPacer, FlowKey, FlowReader, HtbPacer, Limit, PaceError, SocketPacer};
 use anabranch_units::BitRate;
 use anyhow::{Context as _, ensure};
 use std::net::{TcpListener, TcpStream};
@@ -64,7 +64,7 @@ fn measure(args: &Args) -> anyhow::Result<Vec<Row>> {
     for _ in 0..args.flows {
         let near = TcpStream::connect(listener.local_addr()?)?;
         let (far, _) = listener.accept()?;
-        flows.push(Flow::new(near.local_addr()?, near.peer_addr()?));
+        flows.push(FlowKey::new(near.local_addr()?, near.peer_addr()?));
         streams.push((near, far));
     }
     let mut rows = Vec::new();
@@ -108,7 +108,7 @@ fn measure(args: &Args) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn changes(flows: &[Flow], rate: BitRate) -> Vec<(Flow, Limit)> {
+fn changes(flows: &[FlowKey], rate: BitRate) -> Vec<(FlowKey, Limit)> {
     flows.iter().map(|flow| (*flow, Limit::Rate(rate))).collect()
 }
 
@@ -118,8 +118,8 @@ fn check(results: Vec<Result<(), PaceError>>) -> Result<(), PaceError> {
 
 /// Microseconds for each flow of a first change, which finds it too.
 fn first(
-    flows: &[Flow],
-    set: impl FnOnce(&[(Flow, Limit)]) -> Vec<Result<(), PaceError>>,
+    flows: &[FlowKey],
+    set: impl FnOnce(&[(FlowKey, Limit)]) -> Vec<Result<(), PaceError>>,
 ) -> anyhow::Result<f64> {
     let changes = changes(flows, BitRate::mbps(10));
     let start = Instant::now();

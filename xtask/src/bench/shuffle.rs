@@ -6,7 +6,7 @@
 //! from the line that announces until the other flow's socket has another limit, looked at again and again. Needs root.
 //! Read [`measure`] first.
 
-use anabranch_pace::{Flow, FlowReader};
+use anabranch_pace::{FlowKey, FlowReader};
 use anyhow::{Context as _, ensure};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -135,7 +135,7 @@ fn measure(args: &Args, folder: &Path) -> anyhow::Result<Vec<f64>> {
         Ok(format!("{{\"flow\":{},\"transfer\":\"t{of}\",\"size_bytes\":1000000000}}\n", key(of)?))
     };
     let mut reader = FlowReader::new()?;
-    let other = Flow::new(flows[1].0.local_addr()?, flows[1].0.peer_addr()?);
+    let other = FlowKey::new(flows[1].0.local_addr()?, flows[1].0.peer_addr()?);
     let mut wait_for = |mbps: u64| -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {

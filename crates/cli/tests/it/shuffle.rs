@@ -10,7 +10,7 @@ mod namespace;
 use crate::net::PATIENCE;
 use crate::{anabranch, skip, text};
 use anabranch_announce::{AnnounceError, Announcer};
-use anabranch_pace::{Flow, FlowReader};
+use anabranch_pace::{FlowKey, FlowReader};
 use anabranch_units::{ByteCount, Seed};
 use namespace::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
@@ -157,7 +157,7 @@ impl Star {
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().expect("it is piped")).read_line(&mut line).expect("text");
         let port = line.trim().parse().expect("a port");
-        let flow = Flow::new((Ipv4Addr::new(10, 9, 7, 2), port).into(), remote);
+        let flow = FlowKey::new((Ipv4Addr::new(10, 9, 7, 2), port).into(), remote);
         let (stop, (go, _)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
         (Load { from: 1, flow, received, stop, go }, child)
     }
@@ -183,7 +183,7 @@ impl Star {
                 std::thread::sleep(due.saturating_sub(begun.elapsed()).min(Duration::from_millis(5)));
             }
         });
-        Load { from, flow: Flow::new(local, remote), received, stop, go }
+        Load { from, flow: FlowKey::new(local, remote), received, stop, go }
     }
 
     fn say(&self, host: usize, line: &str) -> Value {
@@ -195,7 +195,7 @@ impl Star {
     }
 
     fn announce(&self, load: &Load, transfer: &str, megabytes: u64) {
-        let (local, remote) = (load.flow.local(), load.flow.remote());
+        let (local, remote) = (load.flow.local, load.flow.remote);
         let size = 1_000_000 * megabytes;
         let line = format!(
             r#"{{"flow":{{"local":"{local}","remote":"{remote}"}},"transfer":"{transfer}","size_bytes":{size}}}"#
@@ -295,7 +295,7 @@ impl Drop for Star {
 /// A flow that sends all that it may.
 struct Load {
     from: usize,
-    flow: Flow,
+    flow: FlowKey,
     received: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     go: mpsc::Sender<()>,
@@ -603,7 +603,7 @@ fn rules_announce_flows_and_nobody_else_does_for_another() {
     let load = star.load(1, 2);
     load.go();
     let rules =
-        format!("[[rule]]\nremote_port = {}\ntransfer = 'to-{{remote_host}}'\n", load.flow.remote().port());
+        format!("[[rule]]\nremote_port = {}\ntransfer = 'to-{{remote_host}}'\n", load.flow.remote.port());
     std::fs::write(star.path("rules.toml"), rules).expect("the folder is ours");
     let path = star.path("rules.toml").display().to_string();
     star.start_agent(1, &["--rules", &path]);
@@ -611,7 +611,7 @@ fn rules_announce_flows_and_nobody_else_does_for_another() {
     star.wait_for(&[(&load, Some(24.0))]);
     assert_eq!(star.status()["transfers"][0]["name"], "to-10.9.7.3");
 
-    let known: SocketAddr = load.flow.local();
+    let known: SocketAddr = load.flow.local;
     for (line, says) in [
         ("{", "EOF"),
         (r#"{"flow":1}"#, "invalid type"),
@@ -621,7 +621,7 @@ fn rules_announce_flows_and_nobody_else_does_for_another() {
         (
             &format!(
                 r#"{{"flow":{{"local":"{known}","remote":"{}"}},"transfer":"a b","size_bytes":1}}"#,
-                load.flow.remote()
+                load.flow.remote
             ),
             "printable",
         ),
@@ -632,7 +632,7 @@ fn rules_announce_flows_and_nobody_else_does_for_another() {
         assert!(reply["ok"] == false && error.contains(says) && !error.contains('\n'), "{line}: {reply}");
     }
     // What its transfer waits for is moved, though the connection stays.
-    let (local, remote) = (load.flow.local(), load.flow.remote());
+    let (local, remote) = (load.flow.local, load.flow.remote);
     let reply = star.say(1, &format!(r#"{{"ended":{{"local":"{local}","remote":"{remote}"}}}}"#));
     assert_eq!(reply["ok"], true);
     star.wait_for(&[(&load, None)]);
@@ -654,7 +654,7 @@ fn programs_announce_by_the_libraries_in_rust_and_python() {
     let mut flow = announcer.announce(&stream, "rust", ByteCount::new(60_000_000)).expect("taken");
     assert_eq!((flow.remote(), flow.local().ip()), (remote, Ipv4Addr::new(10, 9, 7, 2).into()));
     let limit = || {
-        let flow = Flow::new(stream.local_addr().expect("bound"), remote);
+        let flow = FlowKey::new(stream.local_addr().expect("bound"), remote);
         let state = star.hosts[1].run(move || FlowReader::new().and_then(|mut r| r.find(flow)));
         state.expect("it can be asked").expect("it is there").pacing_limit
     };

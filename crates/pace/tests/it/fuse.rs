@@ -10,13 +10,13 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use anabranch_pace::Flow;
+use anabranch_pace::FlowKey;
 
 const CONNECT_TO: &str = "ANABRANCH_PACE_TEST_FUSE_CONNECT_TO";
 
 /// Such a program, with a connection. When this is dropped the program ends, and what waits for its file system goes on.
 pub struct Attacker {
-    pub flow: Flow,
+    pub flow: FlowKey,
     child: Child,
     said: BufReader<std::process::ChildStdout>,
 }
@@ -30,7 +30,7 @@ impl Attacker {
         let mut child = command.spawn().expect("this test again");
         let mut said = BufReader::new(child.stdout.take().expect("piped"));
         match next(&mut said, "connected from ") {
-            Ok(from) => Ok(Self { flow: Flow::new(from.parse().expect("an address"), to), child, said }),
+            Ok(from) => Ok(Self { flow: FlowKey::new(from.parse().expect("an address"), to), child, said }),
             Err(why) => {
                 let _ = child.wait();
                 Err(why)

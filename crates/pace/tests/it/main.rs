@@ -56,7 +56,7 @@ fn assert_are_faster_than(loads: &[Load], rate: BitRate) {
 }
 
 /// Sets one limit that must be set.
-fn set(pacer: &mut SocketPacer, flow: Flow, limit: Limit) {
+fn set(pacer: &mut SocketPacer, flow: FlowKey, limit: Limit) {
     for result in pacer.set(&[(flow, limit)]) {
         result.expect("the flow is there and ours");
     }
@@ -330,7 +330,7 @@ fn every_finding_that_is_not_ok_has_a_fix() {
 }
 
 /// A flow at 100 kbit/s whose program has closed it with most of its data unsent; what holds it, and its other end.
-fn closed_with_data(options: &PacerOptions) -> Option<(Pacer, TcpStream, Flow)> {
+fn closed_with_data(options: &PacerOptions) -> Option<(Pacer, TcpStream, FlowKey)> {
     let mut pacer = Pacer::new(options).expect("sockets at least");
     if !has_all(&pacer) {
         return None;
@@ -345,7 +345,7 @@ fn closed_with_data(options: &PacerOptions) -> Option<(Pacer, TcpStream, Flow)> 
     Some((pacer, far, flow))
 }
 
-fn limit_of(flow: Flow) -> Option<BitRate> {
+fn limit_of(flow: FlowKey) -> Option<BitRate> {
     let found = FlowReader::new().and_then(|mut reader| reader.find(flow));
     found.expect("asked").expect("there").pacing_limit
 }
@@ -396,11 +396,11 @@ fn a_limit_that_cannot_be_lifted_is_not_forgotten_nor_another_set_beside_it() {
     });
 }
 
-fn connected() -> (TcpStream, TcpStream, Flow) {
+fn connected() -> (TcpStream, TcpStream, FlowKey) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("listening");
     let (far, _) = listener.accept().expect("connected");
-    let flow = Flow::new(near.local_addr().expect("connected"), near.peer_addr().expect("connected"));
+    let flow = FlowKey::new(near.local_addr().expect("connected"), near.peer_addr().expect("connected"));
     (near, far, flow)
 }
 
@@ -412,7 +412,7 @@ fn connected_again(listener: &TcpListener, local: Option<SocketAddr>) -> (TcpStr
     bind(&near, &local.unwrap_or(([127, 0, 0, 1], 0).into())).expect("a free port");
     connect(&near, &listener.local_addr().expect("bound")).expect("listening");
     let (near, (far, _)) = (TcpStream::from(near), listener.accept().expect("connected"));
-    let flow = Flow::new(near.local_addr().expect("connected"), near.peer_addr().expect("connected"));
+    let flow = FlowKey::new(near.local_addr().expect("connected"), near.peer_addr().expect("connected"));
     let found = FlowReader::new().and_then(|mut reader| reader.find(flow));
     (near, far, found.expect("asked").expect("there").connection())
 }
@@ -499,7 +499,7 @@ fn a_socket_that_moved_to_another_descriptor_is_found_again_and_a_closed_one_is_
 #[test]
 fn a_flow_that_is_not_there_and_a_rate_out_of_range_are_refused_and_hinder_no_other() {
     let (near, _far, flow) = connected();
-    let nobody = Flow::new("127.0.0.1:1".parse().expect("good"), "127.0.0.1:1".parse().expect("good"));
+    let nobody = FlowKey::new("127.0.0.1:1".parse().expect("good"), "127.0.0.1:1".parse().expect("good"));
     let mut pacer = SocketPacer::new().expect("a pacer");
     let results = pacer.set(&[
         (nobody, Limit::Rate(BitRate::mbps(1))),
@@ -545,7 +545,7 @@ fn a_listing_says_what_was_sent_and_how_and_keeps_its_bound() {
         SocketAddr::V4(v4) => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),
         v6 => v6,
     };
-    let both = Flow::new(mapped(flow.local()), mapped(flow.remote()));
+    let both = FlowKey::new(mapped(flow.local), mapped(flow.remote));
     assert!(reader.find(both).expect("asked").is_some());
     // Who has been told that no more comes may still answer.
     far.shutdown(Shutdown::Write).expect("it is open");

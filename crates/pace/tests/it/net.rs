@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::namespace::Namespace;
 pub use crate::skip::{is_lacking, skip};
-use anabranch_pace::Flow;
+use anabranch_pace::FlowKey;
 use anabranch_units::BitRate;
 
 /// Two loads at once would slow each other.
@@ -76,7 +76,7 @@ impl Pair {
             skip(&format!("congestion control {congestion_control}: {error}"));
             return None;
         }
-        let flow = Flow::new(stream.local_addr().expect("connected"), to);
+        let flow = FlowKey::new(stream.local_addr().expect("connected"), to);
         let stop = sink.stop.clone();
         let sender = std::thread::spawn(move || pump(stream, &stop));
         Some(Load {
@@ -115,7 +115,7 @@ impl Pair {
             std::fs::write(cgroup.path().join("cgroup.procs"), child.id().to_string())
                 .expect("our own cgroup");
         }
-        WaitingLoad { flow: Flow::new(from, to), sink, child }
+        WaitingLoad { flow: FlowKey::new(from, to), sink, child }
     }
 }
 
@@ -125,7 +125,7 @@ static NEXT_PORT: AtomicU32 = AtomicU32::new(0);
 
 /// A program that will connect when it is told to.
 pub struct WaitingLoad {
-    pub flow: Flow,
+    pub flow: FlowKey,
     sink: Sink,
     child: Child,
 }
@@ -134,7 +134,7 @@ impl WaitingLoad {
     /// Tells it, and waits until it has.
     pub fn start(mut self) -> Load {
         self.child.stdin.take().expect("piped").write_all(b"\n").expect("it reads");
-        assert_eq!(self.sink.peer(), self.flow.local());
+        assert_eq!(self.sink.peer(), self.flow.local);
         let congestion_control =
             std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
         Load {
@@ -250,7 +250,7 @@ impl Sink {
 
 /// A flow that sends all that it may.
 pub struct Load {
-    pub flow: Flow,
+    pub flow: FlowKey,
     pub congestion_control: String,
     sink: Sink,
     sender: Option<JoinHandle<()>>,

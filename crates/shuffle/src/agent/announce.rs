@@ -5,7 +5,7 @@
 //! speak; the libraries make another when they have more to say. Where all places are taken, whoever comes gets that of the user who has
 //! most, of whose connections the longest silent one goes. Leaves out: what becomes of it. Read [`listen`] and [`answer`].
 
-use super::{ListenError, flow, seen};
+use super::{ListenError, seen};
 use anabranch_pace::FlowReader;
 use anabranch_shuffle_proto::announcement::{Announcement, LINE_BYTES_MAX, LineError, Reply};
 use anabranch_shuffle_proto::book::{AnnounceError, Seen};
@@ -281,7 +281,7 @@ fn carry_out(
 ) -> Result<(), String> {
     let said = Announcement::read(line).map_err(|error| error.to_string())?;
     let (Announcement::Flow { flow: key, .. } | Announcement::Ended { flow: key, .. }) = &said;
-    let flow = flow(*key);
+    let flow = key.canonical();
     let found = lock(reader).find(flow);
     let state = found
         .map_err(|error| format!("flow {flow}: {error}"))?

@@ -5,7 +5,7 @@
 //! what it finds (`Left`); lines of what it cannot lift stay for who comes next. Another line says what is to be set again for all
 //! sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
 
-use super::{AgentError, flow};
+use super::AgentError;
 use anabranch_net::private;
 use anabranch_pace::{Connection, FlowReader, Limit, Mechanism, PaceError, Pacer};
 use anabranch_shuffle_proto::book::Socket;
@@ -143,14 +143,14 @@ struct Kept<'a> {
 impl Remains for Kept<'_> {
     type Error = std::io::Error;
 
-    fn find(&mut self, key: FlowKey) -> std::io::Result<Option<Socket>> {
-        let found = self.reader.find(flow(key))?;
+    fn find(&mut self, flow: FlowKey) -> std::io::Result<Option<Socket>> {
+        let found = self.reader.find(flow)?;
         Ok(found.map(|found| Socket { cookie: found.cookie(), limit: found.pacing_limit }))
     }
 
     fn restore(&mut self, limited: &Limited, limit: BitRate) -> Outcome {
         let Limited { local, remote, cookie, .. } = *limited;
-        let connection = Connection { flow: flow(FlowKey { local, remote }), cookie: Some(cookie) };
+        let connection = Connection { flow: FlowKey { local, remote }, cookie: Some(cookie) };
         let adopted = self.pacer.adopt(connection, limit.max(Limit::RATE_MIN), limited.before());
         let lift = |_| self.pacer.set(&[(connection, Limit::None)]).pop().unwrap_or(Ok(None));
         outcome(adopted.and_then(lift))
@@ -255,8 +255,8 @@ impl Host for Kernel {
     }
 
     fn set(&mut self, changes: &[Change]) -> Vec<Outcome> {
-        let change = |Change { flow: key, cookie, rate }: &Change| {
-            let connection = Connection { flow: flow(*key), cookie: Some(*cookie) };
+        let change = |Change { flow, cookie, rate }: &Change| {
+            let connection = Connection { flow: *flow, cookie: Some(*cookie) };
             let limit = rate.map_or(Limit::None, |rate| Limit::Rate(rate.max(Limit::RATE_MIN)));
             (connection, limit)
         };
