@@ -248,6 +248,18 @@ fn a_killed_source_is_waited_for() {
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
 }
 
+/// #18: a destination had a file of that name, and the transfer stood still for ever.
+#[test]
+fn a_source_that_dies_before_it_has_said_the_length_is_asked_again() {
+    let mut w = World::new(internet2());
+    w.sites[5].finished = true;
+    let id = w.submit(request(0, &[5]));
+    w.kill(SiteId(0));
+    w.run_for(Duration::from_secs(5));
+    w.start(SiteId(0));
+    assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
+}
+
 #[test]
 fn a_source_that_stays_away_fails_the_transfer() {
     let mut w = World::new(internet2());
