@@ -110,9 +110,9 @@ fn off_a_terminal_progress_is_a_line_now_and_then() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let (said, result) = (text(&output.stderr), text(&output.stdout));
     let line = said.lines().next().unwrap_or_default();
-    assert!(line.contains(" of 2 MiB, ") && line.ends_with("Mbit/s"), "{said}");
+    assert!(line.contains(" of 2.10 MB, ") && line.ends_with("Mbit/s"), "{said}");
     assert!(
-        result.contains("1 of 1 object verified, 2 MiB fetched") && result.contains("Mbit/s"),
+        result.contains("1 of 1 object verified, 2.10 MB fetched") && result.contains("Mbit/s"),
         "{result}"
     );
 }
@@ -150,7 +150,7 @@ fn who_may_read_a_file_and_its_age_come_with_it() {
     let output =
         command.args(["--servers", &format!("server@{}", world.servers[0].at)]).output().expect("it ends");
     let said = text(&output.stdout);
-    assert!(said.contains("cut/0/: whole.0, whole.1, whole.2 (9.766 KiB)"), "{said}");
+    assert!(said.contains("cut/0/: whole.0, whole.1, whole.2 (10.00 kB)"), "{said}");
     for part in ["whole.0", "whole.1", "whole.2"] {
         let path = world.path("cut/0").join(part);
         assert_eq!(std::fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
