@@ -150,7 +150,9 @@ def _draw_points(table: pd.DataFrame, x: str, y: str, line: str | None, theme: s
             zorder=3,
         )
         axes.fill_between(own[x], own["low"], own["high"], color=colour, alpha=0.2, linewidth=0, zorder=2)
-    markers = dict(zip(dict.fromkeys(one.label for one in labels.published), MARKERS * len(labels.published), strict=False))
+    markers = dict(
+        zip(dict.fromkeys(one.label for one in labels.published), MARKERS * len(labels.published), strict=False)
+    )
     for one in labels.published:
         axes.plot(
             *zip(*one.points, strict=True),
