@@ -86,7 +86,12 @@ impl Outbox {
         self.waiting.extend(reports);
     }
 
-    /// What goes into the next request; nothing if nothing waits. It stays until [`Outbox::handle_sent`].
+    /// All that wait, the oldest first.
+    pub fn waiting(&self) -> &[Report] {
+        &self.waiting
+    }
+
+    /// What goes into the next request: the first of them; nothing if nothing waits. It stays until [`Outbox::handle_sent`].
     pub fn next(&self) -> &[Report] {
         let mut ranges = 0;
         let fits = self.waiting.iter().take(REPORTS_TOGETHER_MAX).take_while(|report| {

@@ -1,14 +1,16 @@
 //! The controller's process around the coordinator, and each site's conversation with it: commands by long polls, reports in
 //! batches, both tried until they are answered; which sites count as gone; what is durable before commands leave.
 //!
-//! As `controller.rs`, `client.rs` and `relay.rs` of the service. Leaves out: a site's process that is refused as another one is
-//! there.
+//! As `controller.rs`, `client.rs` and `relay.rs` of the service, around the same machines. Leaves out: a site's process that is
+//! refused as another one is there.
 
 use super::world::{CONTROLLER, What, World};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{Coordinator, DefaultPlanner, EventKind, TransferSnapshot};
+use anabranch_replicate_proto::sessions::site::{Outbox, SiteSession};
+use anabranch_replicate_proto::sessions::{NotRegistered, Sessions};
 use anabranch_units::{Duration, Instant, SiteId};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// After so long without a word a site counts as gone.
 const GRACE: Duration = Duration::from_secs(3);
@@ -17,7 +19,6 @@ const REPLY_TIME: Duration = Duration::from_secs(20);
 const STORE_RETRY: Duration = Duration::from_secs(1);
 /// How long one batch of reports is tried before it counts as another one.
 const PATIENCE: Duration = Duration::from_secs(30);
-const COMMANDS_TOGETHER_MAX: usize = 256;
 
 /// What is durable at the controller.
 #[derive(Default)]
@@ -27,20 +28,14 @@ pub struct Store {
     pub is_full: bool,
 }
 
-/// What the controller knows of a site's process.
-#[derive(Default)]
-struct Line {
-    session: Option<u64>,
-    is_up: bool,
-    heard_at: Option<Instant>,
-    /// The request for commands that waits, its site's process, and that one's registration.
-    poll: Option<(u64, u64, u64)>,
-    queue: VecDeque<(u64, Command)>,
-    /// Changes with the queue.
-    id: u64,
-    last_number: u64,
-    acknowledged: u64,
-    last_batch: u64,
+/// A request for commands that stands.
+struct Poll {
+    ask: u64,
+    session: u64,
+    /// Its site's registration.
+    times: u64,
+    after: u64,
+    calls: Option<u64>,
 }
 
 pub struct Controller {
@@ -48,7 +43,9 @@ pub struct Controller {
     /// When its clock began, and how far that ran ahead since.
     began: Instant,
     pub ahead: Duration,
-    lines: Vec<Line>,
+    sessions: Sessions,
+    /// Of each site.
+    polls: [Option<Poll>; CONTROLLER],
     unsaved: BTreeSet<TransferId>,
     store_retry_at: Option<Instant>,
 }
@@ -72,22 +69,24 @@ pub enum Answer {
 /// A site's end of its conversation.
 #[derive(Default)]
 pub struct Link {
-    times: u64,
-    is_registered: bool,
-    queue: Option<u64>,
-    after: u64,
+    session: SiteSession,
     /// Requests that are not answered: to register, for commands, with reports.
     waiting: [Option<u64>; 3],
+    /// The registrations in which those were sent.
+    sent_in: [u64; 3],
+    /// The present batch of reports, since when it is tried, and how many of the outbox's first it holds.
     batch: u64,
-    in_hand: Vec<Report>,
-    in_hand_since: Instant,
-    outbox: Vec<Report>,
+    since: Instant,
+    in_hand: usize,
+    outbox: Outbox,
+    /// Reports that came meanwhile.
+    new: Vec<Report>,
 }
 
 impl Link {
     pub fn is_idle(&self) -> bool {
         let is_progress = |report: &Report| matches!(report, Report::Progress { .. });
-        self.in_hand.iter().chain(&self.outbox).all(is_progress)
+        self.outbox.waiting().iter().chain(&self.new).all(is_progress)
     }
 }
 
@@ -104,20 +103,14 @@ impl Controller {
         self.began + local.saturating_since(Instant::ZERO + self.ahead)
     }
 
-    fn silent_at(line: &Line) -> Option<Instant> {
-        let heard_at = line.heard_at.filter(|_| line.is_up && line.poll.is_none())?;
-        Some(heard_at + GRACE)
-    }
-
     /// When something is due, in the world's time.
     pub fn due(&self) -> Option<Instant> {
-        let silent = self.lines.iter().filter_map(Self::silent_at).min();
-        let due = [silent, self.coordinator.poll_timeout(), self.store_retry_at].into_iter().flatten().min();
-        due.map(|local| self.world(local))
+        let due = [self.sessions.poll_timeout(), self.coordinator.poll_timeout(), self.store_retry_at];
+        due.into_iter().flatten().min().map(|local| self.world(local))
     }
 
     pub fn queued(&self) -> usize {
-        self.lines.iter().map(|line| line.queue.len()).sum()
+        self.sessions.waiting()
     }
 }
 
@@ -138,7 +131,8 @@ impl World {
             coordinator: coordinator.expect("what it wrote fits"),
             began: self.schedule.now(),
             ahead: Duration::ZERO,
-            lines: (0..CONTROLLER).map(|_| Line { id: self.random.next_u64(), ..Line::default() }).collect(),
+            sessions: Sessions::new(CONTROLLER, GRACE),
+            polls: Default::default(),
             unsaved: BTreeSet::new(),
             store_retry_at: None,
         });
@@ -153,9 +147,7 @@ impl World {
         (controller.began, controller.ahead) = (now, Duration::ZERO);
         controller.coordinator.restart(Instant::ZERO);
         controller.store_retry_at = controller.store_retry_at.map(|_| Instant::ZERO);
-        for line in &mut controller.lines {
-            *line = Line { poll: line.poll, id: self.random.next_u64(), ..Line::default() };
-        }
+        controller.sessions.restart();
         (0..CONTROLLER).for_each(|site| self.answer_poll(site, true));
         self.drain();
     }
@@ -166,9 +158,8 @@ impl World {
         let is_reached = self.is_reached(site, CONTROLLER);
         let Some(controller) = self.controller.as_mut().filter(|_| is_reached) else { return };
         let now = controller.local(now);
-        let line = &mut controller.lines[site];
-        if line.poll.take_if(|(_, whose, _)| *whose == session).is_some() && line.heard_at.is_some() {
-            line.heard_at = Some(now);
+        if controller.polls[site].take_if(|poll| poll.session == session).is_some() {
+            controller.sessions.end_poll(now, SiteId(site as u16));
         }
     }
 
@@ -217,9 +208,7 @@ impl World {
         }
         self.store.next_transfer = Some(controller.coordinator.next_transfer());
         while let Some((site, command)) = controller.coordinator.poll_command() {
-            let line = &mut controller.lines[site.index()];
-            line.last_number += 1;
-            line.queue.push_back((line.last_number, command));
+            assert!(controller.sessions.push(local, site, command), "too many commands wait for {site}");
         }
         for site in 0..CONTROLLER {
             self.answer_poll(site, false);
@@ -231,20 +220,19 @@ impl World {
         let now = self.schedule.now();
         let Some(controller) = &mut self.controller else { return };
         let local = controller.local(now);
-        let line = &mut controller.lines[site];
-        let Some((ask, session, times)) = line.poll else { return };
-        if line.queue.is_empty() && !is_over {
-            return;
-        }
-        line.poll = None;
-        let answer = if line.session == Some(session) && line.is_up {
-            line.heard_at = Some(local);
-            let commands = line.queue.iter().take(COMMANDS_TOGETHER_MAX).cloned().collect();
-            Answer::Commands { times, commands }
-        } else {
-            Answer::NotRegistered
+        let Some(mut poll) = controller.polls[site].take() else { return };
+        let id = SiteId(site as u16);
+        let found = controller.sessions.poll_commands(local, id, poll.session, poll.after, &mut poll.calls);
+        let answer = match found {
+            Ok(None) if !is_over => {
+                controller.polls[site] = Some(poll);
+                return;
+            }
+            Ok(commands) => Answer::Commands { times: poll.times, commands: commands.unwrap_or_default() },
+            Err(NotRegistered) => Answer::NotRegistered,
         };
-        self.answer(site, session, ask, answer);
+        controller.sessions.end_poll(local, id);
+        self.answer(site, poll.session, poll.ask, answer);
     }
 
     fn answer(&mut self, site: usize, session: u64, ask: u64, answer: Answer) {
@@ -264,49 +252,44 @@ impl World {
             return self.answer(site, session, ask, Answer::Broken);
         };
         let local = controller.local(now);
-        let line = &mut controller.lines[site];
-        if let Ask::Register = what {
-            if line.session != Some(session) {
-                let id = self.random.next_u64();
-                *line = Line { session: Some(session), poll: line.poll, id, ..Line::default() };
-            }
-            (line.heard_at, line.is_up) = (Some(local), true);
-            let answer = Answer::Registered { queue: line.id, after: line.acknowledged };
-            let id = SiteId(site as u16);
-            let addresses: Vec<_> = self.topology.links_in(id).map(|l| (l, "x:1".to_owned())).collect();
-            self.coordinate(|c, now| c.handle_site_up(now, id, session, addresses));
-            return self.answer(site, session, ask, answer);
-        }
-        // A site that was given up as gone registers again.
-        if line.session != Some(session) || !line.is_up {
-            return self.answer(site, session, ask, Answer::NotRegistered);
-        }
-        line.heard_at = Some(local);
+        let id = SiteId(site as u16);
         match what {
-            Ask::Register => unreachable!("answered above"),
+            Ask::Register => {
+                let queue = self.random.next_u64();
+                let registered = controller.sessions.register(local, id, session, "x:1".to_owned(), queue);
+                let addresses: Vec<_> = self.topology.links_in(id).map(|l| (l, "x:1".to_owned())).collect();
+                self.coordinate(|c, now| c.handle_site_up(now, id, session, addresses));
+                let answer = Answer::Registered { queue: registered.queue, after: registered.after };
+                self.answer(site, session, ask, answer);
+            }
             Ask::Poll { after, times } => {
-                line.acknowledged = line.acknowledged.max(after.min(line.last_number));
-                let acknowledged = line.acknowledged;
-                line.queue.retain(|(number, _)| *number > acknowledged);
-                line.poll = Some((ask, session, times));
+                // One request at a time stands for each site: an earlier one's connection has ended.
+                if controller.polls[site].replace(Poll { ask, session, times, after, calls: None }).is_some()
+                {
+                    controller.sessions.end_poll(local, id);
+                }
+                controller.sessions.begin_poll(id);
                 self.schedule.after(COMMANDS_WAIT, What::PollOver { site, ask });
                 self.answer_poll(site, false);
             }
             Ask::Reports { batch, reports } => {
-                if batch > line.last_batch {
-                    line.last_batch = batch;
-                    for report in reports {
-                        self.coordinate(|c, now| c.handle_report(now, SiteId(site as u16), report));
+                let answer = match controller.sessions.handle_batch(local, id, session, batch) {
+                    Ok(is_new) => {
+                        for report in reports.into_iter().filter(|_| is_new) {
+                            self.coordinate(|c, now| c.handle_report(now, id, report));
+                        }
+                        Answer::Taken
                     }
-                }
-                self.answer(site, session, ask, Answer::Taken);
+                    Err(NotRegistered) => Answer::NotRegistered,
+                };
+                self.answer(site, session, ask, answer);
             }
         }
     }
 
     pub fn handle_poll_over(&mut self, site: usize, ask: u64) {
-        let line = self.controller.as_ref().map(|controller| &controller.lines[site]);
-        if line.is_some_and(|line| line.poll.is_some_and(|(waiting, _, _)| waiting == ask)) {
+        let poll = self.controller.as_ref().and_then(|controller| controller.polls[site].as_ref());
+        if poll.is_some_and(|poll| poll.ask == ask) {
             self.answer_poll(site, true);
         }
     }
@@ -316,12 +299,9 @@ impl World {
         let now = self.schedule.now();
         let Some(controller) = &mut self.controller else { return };
         let local = controller.local(now);
-        for (site, line) in controller.lines.iter_mut().enumerate() {
-            if Controller::silent_at(line).is_some_and(|t| local >= t) {
-                line.is_up = false;
-                self.schedule.say(format!("site {site} is away"));
-                controller.coordinator.handle_site_down(local, SiteId(site as u16));
-            }
+        for site in controller.sessions.handle_timeout(local) {
+            self.schedule.say(format!("site {site} is away"));
+            controller.coordinator.handle_site_down(local, site);
         }
         if controller.coordinator.poll_timeout().is_some_and(|t| local >= t) {
             controller.coordinator.handle_timeout(local);
@@ -343,10 +323,7 @@ impl World {
             self.schedule.say(format!("site {site} says {report:?}"));
         }
         let link = self.link(site, session).expect("asked above");
-        if let Report::Progress { run, .. } = &report {
-            link.outbox.retain(|old| !matches!(old, Report::Progress { run: other, .. } if other == run));
-        }
-        link.outbox.push(report);
+        link.new.push(report);
         self.converse(site, session);
     }
 
@@ -354,24 +331,29 @@ impl World {
     pub fn converse(&mut self, site: usize, session: u64) {
         let now = self.schedule.now();
         let Some(link) = self.link(site, session) else { return };
-        if !link.is_registered {
+        if link.session.must_register() {
             if link.waiting[REGISTER].is_none() {
                 self.ask(site, session, REGISTER, Ask::Register);
             }
             return;
         }
-        let (after, times, polls) = (link.after, link.times, link.waiting[POLL].is_none());
+        let (after, times, polls) =
+            (link.session.after(), link.session.times(), link.waiting[POLL].is_none());
         if link.waiting[REPORTS].is_none() {
-            if link.in_hand.is_empty() && !link.outbox.is_empty() {
-                link.in_hand = std::mem::take(&mut link.outbox);
-                link.in_hand_since = now;
-                link.batch += 1;
-            } else if !link.in_hand.is_empty() && now >= link.in_hand_since + PATIENCE {
-                link.in_hand_since = now;
-                link.batch += 1;
+            let is_late = link.in_hand > 0 && now >= link.since + PATIENCE;
+            if link.in_hand == 0 || is_late {
+                link.outbox.extend(link.new.drain(..));
+                if is_late {
+                    link.outbox.handle_away();
+                } else {
+                    link.outbox.thin();
+                }
+                (link.in_hand, link.since) = (link.outbox.next().len(), now);
+                link.batch += u64::from(link.in_hand > 0);
             }
-            if !link.in_hand.is_empty() {
-                let what = Ask::Reports { batch: link.batch, reports: link.in_hand.clone() };
+            if link.in_hand > 0 {
+                let reports = link.outbox.waiting()[..link.in_hand].to_vec();
+                let what = Ask::Reports { batch: link.batch, reports };
                 self.ask(site, session, REPORTS, what);
             }
         }
@@ -383,7 +365,8 @@ impl World {
     fn ask(&mut self, site: usize, session: u64, lane: usize, what: Ask) {
         self.asks += 1;
         let ask = self.asks;
-        self.link(site, session).expect("callers looked it up").waiting[lane] = Some(ask);
+        let link = self.link(site, session).expect("callers looked it up");
+        (link.waiting[lane], link.sent_in[lane]) = (Some(ask), link.session.times());
         let patience = REPLY_TIME + if lane == POLL { COMMANDS_WAIT } else { Duration::ZERO };
         let delay = self.delay();
         if self.random.chance_ppm(self.lost_ppm) {
@@ -405,23 +388,13 @@ impl World {
         let Some(lane) = link.waiting.iter().position(|waiting| *waiting == Some(ask)) else { return };
         link.waiting[lane] = None;
         match answer {
-            Answer::Registered { queue, after } => {
-                link.after = if link.queue == Some(queue) { link.after.max(after) } else { after };
-                link.queue = Some(queue);
-                link.times += 1;
-                link.is_registered = true;
-            }
+            Answer::Registered { queue, after } => link.session.handle_registered(queue, after),
             Answer::Commands { times, commands } => {
-                if link.times == times {
-                    let after = link.after;
-                    link.after = commands.iter().map(|(number, _)| *number).max().unwrap_or(0).max(after);
-                    let new = commands.into_iter().filter(|(number, _)| *number > after);
-                    let new: Vec<Command> = new.map(|(_, command)| command).collect();
-                    new.into_iter().for_each(|command| self.command(site, command));
-                }
+                let new = link.session.handle_commands(times, commands);
+                new.into_iter().flatten().for_each(|command| self.command(site, command));
             }
-            Answer::Taken => link.in_hand.clear(),
-            Answer::NotRegistered => link.is_registered = false,
+            Answer::Taken => link.outbox.handle_sent(std::mem::take(&mut link.in_hand)),
+            Answer::NotRegistered => link.session.handle_unknown(link.sent_in[lane]),
             Answer::Broken => {
                 let pause = Duration::from_ms(100 + self.random.below(900));
                 // Until then the lane is taken.
