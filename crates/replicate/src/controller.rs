@@ -215,7 +215,8 @@ impl Controller {
         &self.shared.notes
     }
 
-    /// Takes a transfer on; it is durable when this returns.
+    /// Takes a transfer on. It begins once it is durable, which it is when this returns unless the store cannot be written
+    /// ([`Controller::trouble`]); a transfer that is not durable yet goes with the process.
     ///
     /// Errors: see [`SubmitError`].
     pub fn submit(&self, request: TransferRequest) -> Result<TransferId, SubmitError> {
