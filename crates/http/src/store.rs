@@ -1,19 +1,19 @@
 //! A store in one file (redb): opened for this user alone, refused where it is damaged or another's.
 //!
-//! redb verifies all checksums when it opens, and where it panics all the same, [`guarded`] makes an error of it. Leaves out:
-//! what is in a record, which is each system's. Read [`open_database`] first.
+//! redb verifies all checksums when it opens; where it panics all the same, an error is made of the panic. Leaves out: what is in a
+//! record, which is each system's. Read [`StoreFile`] first.
 
 use anabranch_net::private;
-use redb::backends::FileBackend;
+use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{Database, DatabaseError, ReadableTable as _, StorageError, TableDefinition};
 use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 
-/// Facts about a store; `format` is the version of its records, which [`open_database`] writes.
+/// Facts about a store; `format` is the version of its records, which [`StoreFile::open`] writes.
 pub const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 
 /// Why the store cannot be used.
@@ -57,7 +57,7 @@ pub fn unusable(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
 /// wrote into. Nothing is printed then, whatever hook for panics there is.
 ///
 /// Errors: those of `work`; a panic.
-pub fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     thread_local! {
         static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
     }
@@ -103,36 +103,104 @@ fn holder(locks: &str, inode: u64) -> Option<u32> {
     })
 }
 
-/// Opens or makes a database whose records have this format, for this user alone. For [`guarded`].
+/// What goes wrong in a store, whatever it is.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// An open store, which survives a full disk.
 ///
-/// Errors: a file that cannot be used ([`private::open`]), that is damaged, or with records of another format.
-pub fn open_database(path: &Path, format: &[u8]) -> Result<Database, StoreError> {
-    let unusable = |e: &dyn std::fmt::Display| unusable(path, e);
-    let file = private::open(path, File::options().read(true).write(true)).map_err(|e| unusable(&e))?;
-    let file = FileBackend::new(file).map_err(|e| unusable(&e))?;
-    // Reads the whole file: it has at most some MB.
-    let database = Database::builder().set_check_integrity_on_open(true).create_with_backend(file);
-    let database = database.map_err(|e| match e {
-        DatabaseError::Storage(StorageError::Corrupted(what)) => {
-            let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
-            damaged(path, what.trim_end_matches('.'))
-        }
-        DatabaseError::DatabaseAlreadyOpen => unusable(&in_use(path)),
-        other => unusable(&other),
-    })?;
-    let write = database.begin_write().map_err(|e| unusable(&e))?;
-    let found = {
-        let mut meta = write.open_table(META).map_err(|e| unusable(&e))?;
-        let found = meta.get("format").map_err(|e| unusable(&e))?.map(|v| v.value().to_vec());
-        if found.is_none() {
-            meta.insert("format", format).map_err(|e| unusable(&e))?;
-        }
-        found
-    };
-    if let Some(other) = found.as_deref().filter(|found| *found != format) {
-        let reason = format!("format {:?} is not known", String::from_utf8_lossy(other));
-        return Err(StoreError::BadRecord { path: path.to_owned(), reason });
+/// Once its file could not be read or written, redb refuses everything until the file is opened again. So the next call opens it
+/// again: the same file, whatever has its name by then.
+pub struct StoreFile {
+    path: PathBuf,
+    format: &'static [u8],
+    /// None in memory.
+    file: Option<File>,
+    /// None after an error.
+    database: Mutex<Option<Database>>,
+}
+
+impl StoreFile {
+    /// Opens or makes a store whose records have this format, for this user alone.
+    ///
+    /// Errors: a file that cannot be used ([`private::open`]), that is damaged, or with records of another format.
+    pub fn open(path: &Path, format: &'static [u8]) -> Result<Self, StoreError> {
+        let options = private::open(path, File::options().read(true).write(true));
+        let file = options.map_err(|e| unusable(path, &e))?;
+        let new = Self { path: path.to_owned(), format, file: Some(file), database: Mutex::new(None) };
+        new.run(|_| Ok(()))?;
+        Ok(new)
     }
-    write.commit().map_err(|e| unusable(&e))?;
-    Ok(database)
+
+    /// A store that ends with the process.
+    ///
+    /// Errors: none that are known.
+    pub fn in_memory(format: &'static [u8]) -> Result<Self, StoreError> {
+        let new = Self { path: "in memory".into(), format, file: None, database: Mutex::new(None) };
+        new.run(|_| Ok(()))?;
+        Ok(new)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads or writes. One call at a time is carried out.
+    ///
+    /// Errors: those of `work`, after which nothing of it is in the store; a file that cannot be opened again.
+    pub fn run<T>(&self, work: impl FnOnce(&Database) -> Result<T, Failure>) -> Result<T, StoreError> {
+        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        guarded(&self.path, || {
+            let open = match database.take() {
+                Some(open) => open,
+                None => self.open_again()?,
+            };
+            let result = work(&open).map_err(|error| unusable(&self.path, &error))?;
+            *database = Some(open);
+            Ok(result)
+        })
+    }
+
+    fn open_again(&self) -> Result<Database, StoreError> {
+        let unusable = |e: &dyn std::fmt::Display| unusable(&self.path, e);
+        let mut builder = Database::builder();
+        // Reads the whole file: it has at most some MB.
+        builder.set_check_integrity_on_open(true);
+        let database = match &self.file {
+            Some(file) => {
+                let file = file.try_clone().map_err(|e| unusable(&e))?;
+                builder.create_with_backend(FileBackend::new(file).map_err(|e| unusable(&e))?)
+            }
+            None => builder.create_with_backend(InMemoryBackend::new()),
+        };
+        let database = database.map_err(|e| match e {
+            DatabaseError::Storage(StorageError::Corrupted(what)) => {
+                let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
+                damaged(&self.path, what.trim_end_matches('.'))
+            }
+            DatabaseError::DatabaseAlreadyOpen => unusable(&in_use(&self.path)),
+            other => unusable(&other),
+        })?;
+        let found = self.format_of(&database).map_err(|e| unusable(&e))?;
+        if let Some(other) = found.filter(|found| found != self.format) {
+            let reason = format!("format {:?} is not known", String::from_utf8_lossy(&other));
+            return Err(StoreError::BadRecord { path: self.path.clone(), reason });
+        }
+        Ok(database)
+    }
+
+    /// The format that is noted, none in a new store, where it is noted now.
+    fn format_of(&self, database: &Database) -> Result<Option<Vec<u8>>, Failure> {
+        let write = database.begin_write()?;
+        let found = {
+            let mut meta = write.open_table(META)?;
+            let found = meta.get("format")?.map(|v| v.value().to_vec());
+            if found.is_none() {
+                meta.insert("format", self.format)?;
+            }
+            found
+        };
+        write.commit()?;
+        Ok(found)
+    }
 }

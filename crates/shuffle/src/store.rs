@@ -4,11 +4,9 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: its test makes files")]
 
 use crate::wire::EndedView;
-use anabranch_http::store::{StoreError, guarded, open_database, unusable};
-use redb::{
-    Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, TableDefinition,
-};
-use std::path::{Path, PathBuf};
+use anabranch_http::store::{StoreError, StoreFile};
+use redb::{ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, TableDefinition};
+use std::path::Path;
 
 const ENDED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("ended");
 const FORMAT: &[u8] = b"shuffle 1";
@@ -17,54 +15,45 @@ pub(crate) const HISTORY_MAX: u64 = 10_000;
 
 /// An open store.
 pub(crate) struct History {
-    database: Database,
-    path: PathBuf,
+    file: StoreFile,
 }
-
-type Failure = Box<dyn std::error::Error>;
 
 impl History {
     /// Opens or makes it.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        let database = guarded(path, || open_database(path, FORMAT))?;
-        let history = Self { database, path: path.to_owned() };
+        let history = Self { file: StoreFile::open(path, FORMAT)? };
         history.add(&[])?;
         Ok(history)
     }
 
     /// Adds transfers, oldest first, all or none.
     pub(crate) fn add(&self, ended: &[EndedView]) -> Result<(), StoreError> {
-        guarded(&self.path, || self.try_add(ended).map_err(|e| unusable(&self.path, &e)))
-    }
-
-    fn try_add(&self, ended: &[EndedView]) -> Result<(), Failure> {
-        let write = self.database.begin_write()?;
-        {
-            let mut table = write.open_table(ENDED)?;
-            let next = table.last()?.map_or(0, |(number, _)| number.value() + 1);
-            for (number, transfer) in (next..).zip(ended) {
-                table.insert(number, serde_json::to_vec(transfer)?.as_slice())?;
+        self.file.run(|database| {
+            let write = database.begin_write()?;
+            {
+                let mut table = write.open_table(ENDED)?;
+                let next = table.last()?.map_or(0, |(number, _)| number.value() + 1);
+                for (number, transfer) in (next..).zip(ended) {
+                    table.insert(number, serde_json::to_vec(transfer)?.as_slice())?;
+                }
+                while table.len()? > HISTORY_MAX {
+                    table.pop_first()?;
+                }
             }
-            while table.len()? > HISTORY_MAX {
-                table.pop_first()?;
-            }
-        }
-        write.commit()?;
-        Ok(())
+            Ok(write.commit()?)
+        })
     }
 
     /// The last ones, the last of all first.
     pub(crate) fn last(&self, count: usize) -> Result<Vec<EndedView>, StoreError> {
-        guarded(&self.path, || self.try_last(count).map_err(|e| unusable(&self.path, &e)))
-    }
-
-    fn try_last(&self, count: usize) -> Result<Vec<EndedView>, Failure> {
-        let table = self.database.begin_read()?.open_table(ENDED)?;
-        let mut ended = Vec::new();
-        for entry in table.iter()?.rev().take(count) {
-            ended.push(serde_json::from_slice(entry?.1.value())?);
-        }
-        Ok(ended)
+        self.file.run(|database| {
+            let table = database.begin_read()?.open_table(ENDED)?;
+            let mut ended = Vec::new();
+            for entry in table.iter()?.rev().take(count) {
+                ended.push(serde_json::from_slice(entry?.1.value())?);
+            }
+            Ok(ended)
+        })
     }
 }
 

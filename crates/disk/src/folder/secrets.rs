@@ -204,7 +204,7 @@ fn found(folder: &Folder, path: &Path, bytes: &mut u64) -> Option<String> {
 mod tests {
     use super::*;
     use crate::folder::Links;
-    use anabranch_http::store::open_database;
+    use anabranch_http::store::StoreFile;
     use anabranch_net::keys::{SetRequest, System, make_set, write_set};
 
     fn folder_of(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Folder) {
@@ -323,7 +323,7 @@ mod tests {
     fn a_store_is_found_by_what_it_holds() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = folder.path().join("any.redb");
-        drop(open_database(&store, b"1").expect("a new store"));
+        drop(StoreFile::open(&store, b"1").expect("a new store"));
         let bytes = std::fs::read(&store).expect("ours");
         let found = said(&[("a/b/any.redb", &bytes)]).expect("a store");
         assert_eq!(found, "a/b/any.redb, a store");
