@@ -10,7 +10,8 @@
 //!
 //! Entry points: [`plan`] decides; [`program::programs`] makes of a [`plan::Plan`] what each site is to do;
 //! [`coordinator`] sees a transfer through, whatever breaks; a [`site::Site`] is one site's machine for one attempt, a
-//! [`daemon::Daemon`] the one in front of all its attempts; [`sessions`] has what lies between the two sides;
+//! [`daemon::Daemon`] the one in front of all its attempts; [`sessions`] has what lies between the two sides,
+//! [`unsaved`] what a controller must make durable first;
 //! [`control`] is what controller and sites say to each other; [`msg`] is what travels on a flow; [`draw`] makes pictures.
 
 mod bps;
@@ -32,4 +33,5 @@ pub mod simulated;
 pub mod site;
 mod spool;
 pub mod symbol;
+pub mod unsaved;
 pub mod work;

@@ -19,10 +19,11 @@ use anabranch_replicate_proto::coordinator::{
 };
 use anabranch_replicate_proto::plan::Plan;
 use anabranch_replicate_proto::sessions::{Called, NotRegistered, Sessions, Taken};
+use anabranch_replicate_proto::unsaved::{Next, Unsaved};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant, LinkId, SiteId};
 use log::{EventLog, Logged, queue_id, unix_ms};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot, watch};
@@ -45,9 +46,6 @@ impl Planner for BoxedPlanner {
         self.0.plan_together(requests, others)
     }
 }
-
-/// How long to wait before a failed write to the store is tried again.
-const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// Work under the lock that takes longer than this excuses sites that were not heard of meanwhile.
 const LONG_WORK: Duration = Duration::from_ms(500);
@@ -87,6 +85,32 @@ impl ControllerConfig {
     }
 }
 
+/// Why a controller took a transfer not on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotTaken {
+    /// The request is refused.
+    Refused(SubmitError),
+    /// The store cannot be written, and why: the same request may be taken later.
+    NotDurable(String),
+}
+
+impl std::fmt::Display for NotTaken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(error) => error.fmt(f),
+            Self::NotDurable(trouble) => write!(f, "nothing was begun: {trouble}"),
+        }
+    }
+}
+impl std::error::Error for NotTaken {}
+
+impl From<SubmitError> for NotTaken {
+    fn from(error: SubmitError) -> Self {
+        Self::Refused(error)
+    }
+}
+
 /// A running controller; clones are the same one.
 #[derive(Clone)]
 pub struct Controller {
@@ -112,9 +136,7 @@ struct State {
     epoch: std::time::Instant,
     coordinator: Coordinator<BoxedPlanner>,
     store: Store,
-    unsaved: BTreeSet<TransferId>,
-    store_error: Option<String>,
-    store_retry_at: Option<Instant>,
+    unsaved: Unsaved,
     sessions: Sessions,
     logs: BTreeMap<TransferId, EventLog>,
     times: BTreeMap<TransferId, Times>,
@@ -165,9 +187,7 @@ impl Controller {
             epoch: std::time::Instant::now(),
             coordinator,
             store,
-            unsaved: BTreeSet::new(),
-            store_error: None,
-            store_retry_at: None,
+            unsaved: Unsaved::default(),
             sessions: Sessions::new(sites, config.site_grace),
             logs: BTreeMap::new(),
             times: stored.times,
@@ -215,30 +235,47 @@ impl Controller {
         &self.shared.notes
     }
 
-    /// Takes a transfer on. It begins once it is durable, which it is when this returns unless the store cannot be written
-    /// ([`Controller::trouble`]); a transfer that is not durable yet goes with the process.
+    /// Takes a transfer on: it is durable when this returns.
     ///
-    /// Errors: see [`SubmitError`].
-    pub fn submit(&self, request: TransferRequest) -> Result<TransferId, SubmitError> {
-        self.change(|state, now| state.coordinator.submit(now, request))
+    /// Errors: see [`NotTaken`].
+    pub fn submit(&self, request: TransferRequest) -> Result<TransferId, NotTaken> {
+        let taken = self.take_on(|coordinator, now| coordinator.submit(now, request).map(Submitted::New));
+        taken.map(|(Submitted::New(id) | Submitted::Attached(id))| id)
     }
 
     /// Takes a transfer on, unless one that is under way does the same already.
     ///
-    /// Errors: see [`SubmitError`].
-    pub fn submit_or_attach(&self, request: TransferRequest) -> Result<Submitted, SubmitError> {
-        self.change(|state, now| state.coordinator.submit_or_attach(now, request))
+    /// Errors: see [`NotTaken`].
+    pub fn submit_or_attach(&self, request: TransferRequest) -> Result<Submitted, NotTaken> {
+        self.take_on(|coordinator, now| coordinator.submit_or_attach(now, request))
+    }
+
+    fn take_on(
+        &self,
+        submit: impl FnOnce(&mut Coordinator<BoxedPlanner>, Instant) -> Result<Submitted, SubmitError>,
+    ) -> Result<Submitted, NotTaken> {
+        self.change(|state, now| {
+            state.is_writable()?;
+            let submitted = submit(&mut state.coordinator, now)?;
+            self.drain(state, now);
+            if let (Submitted::New(id), Err(error)) = (submitted, state.is_writable()) {
+                state.coordinator.cancel(now, id);
+                return Err(error);
+            }
+            Ok(submitted)
+        })
     }
 
     /// Asks the source of a request for its file, without beginning anything. Dropped, it asks no more.
     ///
-    /// Errors: see [`SubmitError`].
-    pub async fn ask_source(&self, request: TransferRequest) -> Result<Answer, SubmitError> {
+    /// Errors: see [`NotTaken`].
+    pub async fn ask_source(&self, request: TransferRequest) -> Result<Answer, NotTaken> {
         let (sender, answer) = oneshot::channel();
         let id = self.change(|state, now| {
+            state.is_writable()?;
             let id = state.coordinator.ask_source(now, request)?;
             state.asking.insert(id, sender);
-            Ok(id)
+            Ok::<_, NotTaken>(id)
         })?;
         let _asking = Asking { controller: self, id };
         Ok(answer.await.unwrap_or_else(|_| Err("the controller ends: ask again".to_owned())))
@@ -282,7 +319,7 @@ impl Controller {
 
     /// What is wrong with the controller, if anything: the store cannot be written.
     pub fn trouble(&self) -> Option<String> {
-        self.lock().store_error.clone()
+        self.lock().unsaved.trouble().map(str::to_owned)
     }
 
     /// Notes that a site's process is there, unless another one of the same site is and goes on answering: then that
@@ -478,7 +515,7 @@ impl Controller {
         tracing::info!("the clock begins anew: sites register again");
         state.epoch = std::time::Instant::now();
         state.coordinator.restart(state.now());
-        state.store_retry_at = state.store_retry_at.map(|_| Instant::ZERO);
+        state.unsaved.restart();
         state.sessions.restart();
         self.shared.commands.iter().for_each(Notify::notify_waiters);
     }
@@ -515,37 +552,12 @@ impl Controller {
     }
 
     fn drain(&self, state: &mut State, now: Instant) {
-        while let Some(id) = state.coordinator.poll_changed() {
-            state.unsaved.insert(id);
-        }
-        if !state.unsaved.is_empty() {
-            if state.store_retry_at.is_some_and(|t| now < t) {
-                return;
+        loop {
+            match state.unsaved.poll(now, &mut state.coordinator) {
+                Next::Save(transfers) => state.save(now, &transfers),
+                Next::LetOut => break,
+                Next::Wait => return,
             }
-            let changes: Vec<_> =
-                state.unsaved.iter().map(|&id| (id, state.coordinator.snapshot(id))).collect();
-            state.note_times(&changes);
-            let changes: Vec<_> = changes
-                .into_iter()
-                .map(|(id, snapshot)| {
-                    (id, snapshot.map(|s| (s, state.times.get(&id).copied().unwrap_or_default())))
-                })
-                .collect();
-            if let Err(error) = state.store.save(state.coordinator.next_transfer(), &changes) {
-                tracing::error!("{error}");
-                state.counters.store_errors += 1;
-                state.store_error = Some(error.to_string());
-                state.store_retry_at = Some(now + STORE_RETRY);
-                return;
-            }
-            for (id, snapshot) in &changes {
-                if snapshot.is_none() {
-                    state.logs.remove(id);
-                }
-            }
-            state.unsaved.clear();
-            state.store_error = None;
-            state.store_retry_at = None;
         }
         while let Some((site, command)) = state.coordinator.poll_command() {
             if state.sessions.push(now, site, command) {
@@ -614,7 +626,8 @@ impl Controller {
         // Once it may, any change leads here, the end of the last transfer too.
         let (may, must) = self.clock_ends();
         let clock = if state.now() < may { may } else { must };
-        let others = [state.sessions.poll_timeout(), state.coordinator.poll_timeout(), state.store_retry_at];
+        let others =
+            [state.sessions.poll_timeout(), state.coordinator.poll_timeout(), state.unsaved.poll_timeout()];
         others.into_iter().flatten().fold(clock, Instant::min)
     }
 }
@@ -622,6 +635,35 @@ impl Controller {
 impl State {
     fn now(&self) -> Instant {
         Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+    }
+
+    /// Errors: the store cannot be written.
+    fn is_writable(&self) -> Result<(), NotTaken> {
+        self.unsaved.trouble().map_or(Ok(()), |trouble| Err(NotTaken::NotDurable(trouble.to_owned())))
+    }
+
+    /// Makes transfers durable, or notes why not.
+    fn save(&mut self, now: Instant, transfers: &[TransferId]) {
+        let changes: Vec<_> = transfers.iter().map(|&id| (id, self.coordinator.snapshot(id))).collect();
+        self.note_times(&changes);
+        let times = |id| self.times.get(&id).copied().unwrap_or_default();
+        let changes: Vec<_> = changes.into_iter().map(|(id, s)| (id, s.map(|s| (s, times(id))))).collect();
+        if let Err(error) = self.store.save(self.coordinator.next_transfer(), &changes) {
+            let reason = error.to_string();
+            // It is tried every second.
+            if self.unsaved.trouble() != Some(&reason) {
+                tracing::error!("nothing is begun or changed until it can be written: {reason}");
+            }
+            self.counters.store_errors += 1;
+            return self.unsaved.handle_failed(now, reason);
+        }
+        if self.unsaved.trouble().is_some() {
+            tracing::info!("the store can be written again");
+        }
+        for (id, _) in changes.iter().filter(|(_, kept)| kept.is_none()) {
+            self.logs.remove(id);
+        }
+        self.unsaved.handle_saved();
     }
 
     /// Notes which transfers were accepted or ended just now.

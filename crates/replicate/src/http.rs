@@ -3,7 +3,7 @@
 //! Sites may only speak for themselves; operators submit, watch and cancel; a site may also submit and cancel transfers
 //! that it is the source of (CodedBulk section 2.4, step 1). Leaves out: TLS and connections. Read [`router`] first.
 
-use crate::controller::Controller;
+use crate::controller::{Controller, NotTaken};
 use crate::wire::{
     CommandsReply, DestinationRequest, DestinationView, EventView, HopOverrideRequest, HopRequest,
     LinkAddress, LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest, ReportsRequest,
@@ -329,7 +329,8 @@ fn may_manage(controller: &Controller, peer: &PeerIdentity, source: SiteId) -> R
 #[utoipa::path(post, path = "/v1/transfers", request_body = SubmitRequest,
     responses((status = 201, body = SubmitReply), (status = 200, body = SubmitReply, description = "one that is under way does this already"),
         (status = 400, body = ErrorBody), (status = 403, body = ErrorBody),
-        (status = 409, body = ErrorBody, description = "one that is under way does this by other settings"), (status = 429, body = ErrorBody)))]
+        (status = 409, body = ErrorBody, description = "one that is under way does this by other settings"), (status = 429, body = ErrorBody),
+        (status = 503, body = ErrorBody, description = "the store cannot be written: nothing was begun")))]
 async fn submit(
     State(controller): State<Controller>,
     Extension(peer): Extension<PeerIdentity>,
@@ -365,16 +366,14 @@ fn asked(
     if peer.role == Role::Site {
         request.submitter = Submitter::Site(request.source);
     }
-    if let Some(trouble) = controller.trouble() {
-        return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, trouble));
-    }
     Ok((request, attach))
 }
 
-fn refused(error: &SubmitError) -> Refusal {
+fn refused(error: &NotTaken) -> Refusal {
     let status = match error {
-        SubmitError::RunsOtherwise { .. } => StatusCode::CONFLICT,
-        error if error.is_passing() => StatusCode::TOO_MANY_REQUESTS,
+        NotTaken::NotDurable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        NotTaken::Refused(SubmitError::RunsOtherwise { .. }) => StatusCode::CONFLICT,
+        NotTaken::Refused(error) if error.is_passing() => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::BAD_REQUEST,
     };
     Refusal(status, error.to_string())
@@ -383,7 +382,8 @@ fn refused(error: &SubmitError) -> Refusal {
 #[utoipa::path(post, path = "/v1/source", request_body = SubmitRequest,
     responses((status = 200, body = SourceReply, description = "the source would send it; no transfer was begun"),
         (status = 400, body = ErrorBody), (status = 403, body = ErrorBody),
-        (status = 422, body = ErrorBody, description = "the source would not, and why"), (status = 429, body = ErrorBody)))]
+        (status = 422, body = ErrorBody, description = "the source would not, and why"), (status = 429, body = ErrorBody),
+        (status = 503, body = ErrorBody, description = "the store cannot be written")))]
 async fn source(
     State(controller): State<Controller>,
     Extension(peer): Extension<PeerIdentity>,

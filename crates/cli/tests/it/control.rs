@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 
-use super::net::{CONTROLLER, Local, PATIENCE, run};
+use super::net::{CONTROLLER, Local, PATIENCE, on_a_small_disk, run};
 use anabranch_graph::file::{Defaults, load};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
@@ -12,7 +12,7 @@ use anabranch_replicate::wire::{RegisterRequest, TopologyDigest};
 use anabranch_replicate_proto::control::TransferId;
 use anabranch_units::BitRate;
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -71,6 +71,45 @@ fn a_congestion_control_that_no_kernel_has_is_refused_in_one_line() {
         run(send(&local, &["--quiet", "file", "--to", "tokyo", "--congestion-control", "foo"]));
     assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
     assert!(said.contains("paris: congestion control `foo`: unknown to this machine's kernel"), "{said}");
+}
+
+/// #18: it answered that a transfer was taken on that its store had no room for, and after one full disk took nothing more on until
+/// it was started again.
+#[test]
+fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_room() {
+    let mut local = Local::without_daemons(TRIANGLE);
+    let (disk, store) = (local.path("small"), local.path("small/store"));
+    let command = local.controller(&["--store", store.to_str().expect("plain")]);
+    let Some(command) = on_a_small_disk(&command, &disk, 8) else { return };
+    local.start_controller(command);
+    for site in ["paris", "tokyo"] {
+        local.keep(site, local.relay(site, site));
+    }
+    local.wait_for(&["paris", "tokyo"]);
+    std::fs::write(local.path("paris/file"), vec![7; 1 << 20]).expect("the folder is ours");
+    let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+
+    // The disk as the controller sees it.
+    let filler = format!("/proc/{}/root{}/filler", local.controller_id(), disk.display());
+    let mut file = std::fs::File::create(&filler).expect("it is ours, too");
+    while file.write_all(&[1; 4096]).is_ok() {}
+    // More than what the store has of free pages.
+    let long = "n".repeat(200);
+    let many: Vec<_> = (0..9).map(|i| format!("{long}-{i}")).collect();
+    let sent = many.iter().map(|name| {
+        let mut send = send(&local, &["--detach", "file", "--as", name, "--to", "tokyo"]);
+        send.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    });
+    let sent: Vec<_> = sent.collect();
+    local.log_until("nothing is begun or changed until it can be written");
+    drop(file);
+    std::fs::remove_file(&filler).expect("ours");
+    for sent in sent {
+        let said = sent.wait_with_output().expect("it ends");
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    }
+    local.log_until("the store can be written again");
 }
 
 /// #17: a second relay of a site and the first took each other's place for ever, and no log had a line.

@@ -8,7 +8,7 @@ mod lost;
 mod way;
 mod words;
 
-use crate::net::{PATIENCE, journal_entries, noise, working_files};
+use crate::net::{PATIENCE, journal_entries, noise, on_a_small_disk, working_files};
 use crate::{anabranch, skip, text};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather_proto::Mode;
@@ -459,21 +459,11 @@ fn an_output_that_cannot_be_written_is_one_line() {
     assert_eq!(got.code, Some(1), "{got:?}");
     assert!(got.reason().contains("file") && !got.reason().contains('\n'), "{got:?}");
 
-    // A disk of 1 MiB.
     let full = world.path("full");
-    std::fs::create_dir(&full).expect("the folder is ours");
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
-    command.arg("mount -t tmpfs -o size=1m none \"$0\" && exec \"$@\"").arg(&full);
-    let tried = command.arg("true").output();
-    if !tried.is_ok_and(|tried| tried.status.success()) {
-        return skip("no folder of 1 MiB without a namespace of one's own");
-    }
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
-    command.arg("mount -t tmpfs -o size=1m none \"$0\" && exec \"$@\"").arg(&full);
-    command.arg(env!("CARGO_BIN_EXE_anabranch")).args(["gather", "get", "--json", &object]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
+    command.args(["gather", "get", "--json", &object]);
     command.arg("--keys").arg(world.path("keys")).arg("-o").arg(full.join("out"));
+    let Some(command) = on_a_small_disk(&command, &full, 1) else { return };
     let got = Getting::start(command).end();
     assert_eq!(got.code, Some(1), "{got:?}");
     assert!(got.reason().to_lowercase().contains("no space"), "{got:?}");

@@ -493,14 +493,8 @@ impl Local {
 
     /// As [`Local::start`], where the controller and the relays have more arguments.
     pub fn start_as(toml: &str, sites: &[&str], controller: &[&str], relays: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut local =
-            Self { folder, address: String::new(), daemons: BTreeMap::new(), log: Arc::default() };
-        std::fs::write(local.path("network.toml"), toml).expect("the folder is ours");
-        local.keys("keys/replicate");
-        let mut command =
-            local.command(&["controller", "--listen", "127.0.0.1:0", "--topology", "network.toml"]);
-        command.args(controller);
+        let mut local = Self::without_daemons(toml);
+        let command = local.controller(controller);
         local.start_controller(command);
         for site in sites {
             let mut command = local.relay(site, site);
@@ -508,6 +502,26 @@ impl Local {
             local.keep(site, command);
         }
         local
+    }
+
+    /// Nothing runs yet.
+    pub fn without_daemons(toml: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let local = Self { folder, address: String::new(), daemons: BTreeMap::new(), log: Arc::default() };
+        std::fs::write(local.path("network.toml"), toml).expect("the folder is ours");
+        local.keys("keys/replicate");
+        local
+    }
+
+    /// The controller, with more arguments.
+    pub fn controller(&self, more: &[&str]) -> Command {
+        let arguments = ["controller", "--listen", "127.0.0.1:0", "--topology", "network.toml"];
+        self.command(&[&arguments, more].concat())
+    }
+
+    /// Its process.
+    pub fn controller_id(&self) -> u32 {
+        self.daemons[CONTROLLER].id()
     }
 
     /// The controller's log, but for where it listens, to the first line with `last`, which must come in time.
@@ -561,7 +575,7 @@ impl Local {
     }
 
     /// Starts it, keeps its log, and learns its address.
-    fn start_controller(&mut self, mut command: Command) {
+    pub fn start_controller(&mut self, mut command: Command) {
         let mut controller = command.stderr(Stdio::piped()).spawn().expect("the controller starts");
         let stderr = controller.stderr.take().expect("it is piped");
         self.daemons.insert(CONTROLLER.to_owned(), controller);
@@ -630,6 +644,28 @@ impl Drop for Local {
             let _ = daemon.wait();
         }
     }
+}
+
+/// The command with a disk of so many MiB at a folder, which it alone sees; none without a namespace of its own.
+pub fn on_a_small_disk(command: &Command, folder: &std::path::Path, mib: u32) -> Option<Command> {
+    std::fs::create_dir_all(folder).expect("the folder is ours");
+    let small = || {
+        let mut small = Command::new("unshare");
+        small.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
+        small.arg(format!("mount -t tmpfs -o size={mib}m none \"$0\" && exec \"$@\"")).arg(folder);
+        small
+    };
+    let tried = small().arg("true").output();
+    if !tried.is_ok_and(|tried| tried.status.success()) {
+        skip("no small disk without a namespace of one's own");
+        return None;
+    }
+    let mut small = small();
+    small.arg(command.get_program()).args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        small.current_dir(folder);
+    }
+    Some(small)
 }
 
 /// A log up to its first line with `last`, which must come in time.
