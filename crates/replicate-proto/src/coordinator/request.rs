@@ -206,7 +206,7 @@ pub enum CorruptPolicy {
     /// Name the relay, avoid it, send the data again.
     #[default]
     Repair,
-    /// Give the destination up with the verdict `integrity`.
+    /// Give the destination up with the verdict `integrity`. What an earlier transfer left there of another file is no reason.
     Refuse,
 }
 

@@ -376,6 +376,9 @@ pub struct DestinationSnapshot {
     pub level: u8,
     /// Attempts that left it with wrong data.
     pub integrity: u32,
+    /// Whether some of it may be what an earlier transfer left, of another file perhaps; none before it first answered.
+    #[serde(default)]
+    pub leftover: Option<bool>,
     /// How it ended.
     pub verdict: Option<Verdict>,
 }

@@ -457,6 +457,19 @@ fn a_file_that_turns_out_wrong_is_sent_again_and_in_the_end_refused() {
     }
 }
 
+/// #18: what an earlier transfer had left there of another file was refused as if it had arrived wrong.
+#[test]
+fn what_was_there_of_another_file_is_no_reason_to_refuse() {
+    for (left, outcome) in [(LENGTH, Outcome::Done), (0, Outcome::Integrity)] {
+        let mut w = World::new(internet2());
+        w.sites[5].have =
+            vec![ByteRange { start: 0, end: left }].into_iter().filter(|r| !r.is_empty()).collect();
+        w.sites[5].finish_fails = 1;
+        let id = w.submit(TransferRequest { on_corrupt: CorruptPolicy::Refuse, ..request(0, &[5]) });
+        assert_eq!(w.run_to_end(id).outcome, Some(outcome), "{left} bytes were there");
+    }
+}
+
 #[test]
 fn the_source_is_asked_for_a_hash_that_no_attempt_told() {
     let mut w = World::new(internet2());

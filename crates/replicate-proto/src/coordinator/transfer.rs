@@ -158,6 +158,8 @@ struct Target {
     shown_bytes: u64,
     level: u8,
     integrity: u32,
+    /// Whether some of it may be what an earlier transfer left, of another file perhaps. Not known before it first answers.
+    leftover: Option<bool>,
     /// Questions in a row that it left unanswered.
     strikes: u8,
     /// Files that it did not finish in time.
@@ -306,6 +308,7 @@ impl Target {
             shown_bytes: 0,
             level: 0,
             integrity: 0,
+            leftover: None,
             strikes: 0,
             finish_strikes: 0,
             away: None,
@@ -401,6 +404,7 @@ impl Transfer {
             target.shown_bytes = old.verified_bytes;
             target.level = old.level;
             target.integrity = old.integrity;
+            target.leftover = old.leftover;
             target.verdict = old.verdict;
         }
         new.length = s.length;
@@ -441,6 +445,7 @@ impl Transfer {
                     verified_bytes: d.shown_bytes,
                     level: d.level,
                     integrity: d.integrity,
+                    leftover: d.leftover,
                     verdict: d.verdict.clone(),
                 })
                 .collect(),

@@ -284,6 +284,7 @@ impl Transfer {
                 self.learn_hash(cx, FileHash(*blake3::hash(b"").as_bytes()));
             }
         } else if let Some(d) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) {
+            d.leftover.get_or_insert(!have.is_empty());
             // The source's length may not be known yet; it cuts the ranges when it is.
             d.set_have(have, self.length.unwrap_or(u64::MAX), cx.config.ranges_max);
             let mode = attributes.map(|found| found.mode);
@@ -325,8 +326,11 @@ impl Transfer {
             d.told_ahead = None;
             d.integrity += 1;
             let (integrity, missing) = (d.integrity, length - d.shown_bytes);
+            // What was there before has not arrived wrong.
+            let refuses = self.request.on_corrupt == CorruptPolicy::Refuse && d.leftover != Some(true);
+            d.leftover = d.leftover.map(|leftover| leftover && !d.have.is_empty());
             let name = cx.name(site).to_owned();
-            if integrity >= cx.config.integrity_max || self.request.on_corrupt == CorruptPolicy::Refuse {
+            if integrity >= cx.config.integrity_max || refuses {
                 let reason = format!(
                     "{missing} bytes of the file at {name} did not match its hash, {integrity} times"
                 );
