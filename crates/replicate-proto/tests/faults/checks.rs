@@ -1,14 +1,18 @@
 //! What holds after every event, and at the end.
 
 use super::site::path;
-use super::world::{MEMORY_ENOUGH, World};
-use anabranch_replicate_proto::control::Run;
-use anabranch_replicate_proto::coordinator::{TransferRequest, Verdict};
-use anabranch_units::SiteId;
+use super::world::{Fault, MEMORY_ENOUGH, World};
+use anabranch_replicate_proto::control::{Report, Run, TransferId};
+use anabranch_replicate_proto::coordinator::{
+    CorruptPolicy, PhaseName, TransferRequest, TransferStatus, Verdict,
+};
+use anabranch_units::{Duration, SiteId};
 use std::collections::BTreeSet;
 
 /// The most commands that wait at the controller in these schedules: a few of each attempt that a site has not heard of.
 const QUEUED_MAX: usize = 2_000;
+/// How long sites may take to be rid of an attempt, where all is well.
+const STALE_MAX: Duration = Duration::from_secs(30);
 
 impl World {
     pub fn is_over(&self) -> bool {
@@ -61,6 +65,38 @@ impl World {
         }
     }
 
+    /// A report was taken: an attempt whose connection broke does not go on.
+    pub fn check_report(&self, report: &Report) {
+        let Report::HopFailed { run, unconnected: false, .. } = report else { return };
+        let status = self.controller.as_ref().and_then(|c| c.coordinator.status(run.transfer));
+        let goes_on = |s: &TransferStatus| {
+            s.attempts == run.attempt.0 && matches!(s.phase, PhaseName::Installing | PhaseName::Running)
+        };
+        assert!(!status.is_some_and(|s| goes_on(&s)), "{run:?} goes on without a connection");
+    }
+
+    /// Where all is well, nothing stays at a site of an attempt that another one follows.
+    pub fn check_stale(&mut self) {
+        if self.healed_at.is_none() {
+            return;
+        }
+        let now = self.schedule.now();
+        let Some(controller) = &self.controller else { return };
+        let is_over = |run: &Run| {
+            let status = controller.coordinator.status(run.transfer);
+            status.is_none_or(|s| s.outcome.is_some() || s.attempts > run.attempt.0)
+        };
+        let processes =
+            self.hosts.iter().enumerate().filter_map(|(site, h)| Some((site, h.process.as_ref()?)));
+        let runs = processes.flat_map(|(site, p)| p.daemon.attempts().map(move |run| (site, run)));
+        let stale: BTreeSet<_> = runs.filter(|(_, run)| is_over(run)).collect();
+        self.stale.retain(|key, _| stale.contains(key));
+        for key in stale {
+            let since = *self.stale.entry(key).or_insert(now);
+            assert!(now < since + STALE_MAX, "{:?} is over and still at {}", key.1, key.0);
+        }
+    }
+
     /// What goes on, for whoever reads why.
     pub fn left(&self) -> String {
         let statuses = self.controller.iter().flat_map(|controller| {
@@ -92,6 +128,12 @@ impl World {
         !reached.contains(&site)
     }
 
+    /// Whether data may have arrived wrong until the transfer gave up. Where nothing else goes wrong, a relay that spoils is found.
+    fn may_be_wrong(&self, id: TransferId, request: &TransferRequest) -> bool {
+        let is_found = self.only == Some(Fault::Spoil) && request.on_corrupt == CorruptPolicy::Repair;
+        self.spoiled.contains(&id) && !is_found
+    }
+
     /// What holds at the end: what was told as done is there, and what could be served was.
     pub fn check_end(&self) {
         for (id, number) in &self.ids {
@@ -107,8 +149,7 @@ impl World {
                         let is_replaced = wanting.len() > 1 && bytes.is_some();
                         assert!(is_own || is_replaced, "{id}: {name} is gone at {site}");
                     }
-                    Verdict::Integrity { .. } if self.spoiled.contains(id) => {}
-                    Verdict::Integrity { .. } if self.flipped.contains(&site) => {}
+                    Verdict::Integrity { .. } if self.may_be_wrong(*id, request) => {}
                     Verdict::Failed { .. } if self.cancelled.contains(number) => {}
                     Verdict::Failed { reason } if reason.contains("no space") => {
                         assert!(self.filled.contains(&site), "{id} to {site}: {reason}");

@@ -9,14 +9,14 @@ use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{Coordinator, DefaultPlanner, EventKind, TransferSnapshot};
 use anabranch_replicate_proto::sessions::site::{Outbox, SiteSession};
 use anabranch_replicate_proto::sessions::{NotRegistered, Sessions};
+use anabranch_replicate_proto::unsaved::{Next, Unsaved};
 use anabranch_units::{Duration, Instant, SiteId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// After so long without a word a site counts as gone.
 const GRACE: Duration = Duration::from_secs(3);
 const COMMANDS_WAIT: Duration = Duration::from_secs(5);
 const REPLY_TIME: Duration = Duration::from_secs(20);
-const STORE_RETRY: Duration = Duration::from_secs(1);
 /// How long one batch of reports is tried before it counts as another one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -46,8 +46,7 @@ pub struct Controller {
     sessions: Sessions,
     /// Of each site.
     polls: [Option<Poll>; CONTROLLER],
-    unsaved: BTreeSet<TransferId>,
-    store_retry_at: Option<Instant>,
+    unsaved: Unsaved,
 }
 
 #[derive(Clone, Debug)]
@@ -105,7 +104,8 @@ impl Controller {
 
     /// When something is due, in the world's time.
     pub fn due(&self) -> Option<Instant> {
-        let due = [self.sessions.poll_timeout(), self.coordinator.poll_timeout(), self.store_retry_at];
+        let due =
+            [self.sessions.poll_timeout(), self.coordinator.poll_timeout(), self.unsaved.poll_timeout()];
         due.into_iter().flatten().min().map(|local| self.world(local))
     }
 
@@ -133,8 +133,7 @@ impl World {
             ahead: Duration::ZERO,
             sessions: Sessions::new(CONTROLLER, GRACE),
             polls: Default::default(),
-            unsaved: BTreeSet::new(),
-            store_retry_at: None,
+            unsaved: Unsaved::default(),
         });
         self.drain();
     }
@@ -146,7 +145,7 @@ impl World {
         self.schedule.say("the controller's clock begins anew");
         (controller.began, controller.ahead) = (now, Duration::ZERO);
         controller.coordinator.restart(Instant::ZERO);
-        controller.store_retry_at = controller.store_retry_at.map(|_| Instant::ZERO);
+        controller.unsaved.restart();
         controller.sessions.restart();
         (0..CONTROLLER).for_each(|site| self.answer_poll(site, true));
         self.drain();
@@ -176,12 +175,35 @@ impl World {
         Some(result)
     }
 
+    /// Why the store cannot be written, if so.
+    pub fn trouble(&self) -> Option<&str> {
+        self.controller.as_ref()?.unsaved.trouble()
+    }
+
     /// First what changed is durable, then commands leave.
     fn drain(&mut self) {
         let now = self.schedule.now();
         let Some(controller) = &mut self.controller else { return };
         let local = controller.local(now);
-        controller.unsaved.extend(std::iter::from_fn(|| controller.coordinator.poll_changed()));
+        loop {
+            let transfers = match controller.unsaved.poll(local, &mut controller.coordinator) {
+                Next::Save(transfers) => transfers,
+                Next::LetOut => break,
+                Next::Wait => return,
+            };
+            if self.store.is_full {
+                controller.unsaved.handle_failed(local, "no space left on device".to_owned());
+                continue;
+            }
+            for id in transfers {
+                match controller.coordinator.snapshot(id) {
+                    Some(snapshot) => drop(self.store.snapshots.insert(id, snapshot)),
+                    None => drop(self.store.snapshots.remove(&id)),
+                }
+            }
+            self.store.next_transfer = Some(controller.coordinator.next_transfer());
+            controller.unsaved.handle_saved();
+        }
         while let Some(event) = controller.coordinator.poll_event() {
             if let EventKind::Suspected { site } = event.kind {
                 let is_true = self.spoilers.contains(&site.index());
@@ -191,23 +213,11 @@ impl World {
                 self.schedule.say(format!("{event:?}"));
             }
         }
-        let waits = !controller.unsaved.is_empty() && controller.store_retry_at.is_some_and(|t| local < t);
-        if waits {
-            return;
-        }
-        if !controller.unsaved.is_empty() && self.store.is_full {
-            controller.store_retry_at = Some(local + STORE_RETRY);
-            return;
-        }
-        controller.store_retry_at = None;
-        for id in std::mem::take(&mut controller.unsaved) {
-            match controller.coordinator.snapshot(id) {
-                Some(snapshot) => drop(self.store.snapshots.insert(id, snapshot)),
-                None => drop(self.store.snapshots.remove(&id)),
-            }
-        }
-        self.store.next_transfer = Some(controller.coordinator.next_transfer());
         while let Some((site, command)) = controller.coordinator.poll_command() {
+            if let Command::Install { program } = &command {
+                let known = self.programs.entry((site, program.run)).or_insert_with(|| program.clone());
+                assert_eq!(known, program, "{:?} is the number of two attempts", program.run);
+            }
             assert!(controller.sessions.push(local, site, command), "too many commands wait for {site}");
         }
         for site in 0..CONTROLLER {
@@ -276,7 +286,8 @@ impl World {
                 let answer = match controller.sessions.handle_batch(local, id, session, batch) {
                     Ok(is_new) => {
                         for report in reports.into_iter().filter(|_| is_new) {
-                            self.coordinate(|c, now| c.handle_report(now, id, report));
+                            self.coordinate(|c, now| c.handle_report(now, id, report.clone()));
+                            self.check_report(&report);
                         }
                         Answer::Taken
                     }

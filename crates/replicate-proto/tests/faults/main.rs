@@ -23,13 +23,16 @@ mod world;
 use faults::Ended;
 use world::World;
 
+/// Schedules that failed once. 3779: an attempt that ended before its audit was given up without it, and the next ones, too.
+const KEPT: [u64; 1] = [3779];
+
 fn schedule(seed: u64) -> Ended {
     World::new(seed).run()
 }
 
 #[test]
 fn whatever_dies_nothing_wrong_has_a_name_and_every_transfer_ends() {
-    faults::run(&[], schedule);
+    faults::run(&KEPT, schedule);
 }
 
 #[test]

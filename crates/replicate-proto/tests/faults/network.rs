@@ -27,8 +27,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_ms(300);
 /// How long an acknowledgement takes.
 const ACK: Duration = Duration::from_ms(1);
-/// Frames in the socket's buffers and on their way.
-const WINDOW: usize = 3;
 const HEADER_BYTES: u64 = 60;
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -532,7 +530,7 @@ impl World {
         for id in ids {
             let conn = self.conns.get_mut(&id).expect("listed above");
             let flow = conn.flow;
-            while conn.flying.len() + conn.arrived.len() < WINDOW && !conn.is_shut {
+            while conn.flying.len() + conn.arrived.len() < self.window && !conn.is_shut {
                 let frame = match runner.ends.get(&flow) {
                     Some(packets) => Some(Frame::End { packets: *packets }),
                     None => runner.machine.produce(flow),

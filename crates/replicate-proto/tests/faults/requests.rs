@@ -89,7 +89,7 @@ pub fn last_request(topology: &Topology, name: &str) -> TransferRequest {
         symbol_bytes: 2_000,
         buffer_packets: 2,
         // What an earlier transfer left of another file is no reason to give up.
-        on_corrupt: CorruptPolicy::Repair,
+        on_corrupt: CorruptPolicy::Refuse,
         fill: false,
         submitter: Submitter::Operator,
         replace: true,

@@ -7,10 +7,10 @@ use super::requests::{draw_requests, draw_topology, last_request};
 use super::runner::Source;
 use super::site::{Host, path, source};
 use anabranch_graph::Topology;
-use anabranch_replicate_proto::control::{Run, TransferId};
+use anabranch_replicate_proto::control::{Run, SiteProgram, TransferId};
 use anabranch_replicate_proto::coordinator::{CoordinatorConfig, JointConfig, TransferRequest};
 use anabranch_replicate_proto::daemon::Job;
-use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed};
+use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed, SiteId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long faults come, and how long everything has to end afterwards.
@@ -133,11 +133,17 @@ pub struct World {
     pub memory_max: u64,
     pub conns: BTreeMap<u64, Conn>,
     pub conns_so_far: u64,
+    /// Frames of a connection in sockets' buffers and on their way.
+    pub window: usize,
     /// When each link is free again, and how fast all are.
     pub links: BTreeMap<LinkId, Instant>,
     pub rate: BitRate,
     /// Between whom nothing passes.
     pub cuts: BTreeSet<(usize, usize)>,
+    /// What sites were told to run.
+    pub programs: BTreeMap<(SiteId, Run), Box<SiteProgram>>,
+    /// Attempts of which sites still have something though they are over, since when.
+    pub stale: BTreeMap<(usize, Run), Instant>,
     pub asks: u64,
     pub lost_ppm: u32,
     pub requests: Vec<TransferRequest>,
@@ -148,11 +154,11 @@ pub struct World {
     pub spoilers: BTreeSet<usize>,
     pub spoiled: BTreeSet<TransferId>,
     pub filled: BTreeSet<usize>,
-    /// Sites on whose disk a bit flipped.
-    pub flipped: BTreeSet<usize>,
+    /// The one kind of faults that comes, if it does alone.
+    pub only: Option<Fault>,
     /// What was asked for, before what is asked for at the end.
     asked: usize,
-    healed_at: Option<Instant>,
+    pub healed_at: Option<Instant>,
 }
 
 impl World {
@@ -181,9 +187,12 @@ impl World {
             memory_max: [8 << 20, 12 << 20, MEMORY_ENOUGH, MEMORY_ENOUGH][random.below(4) as usize],
             conns: BTreeMap::new(),
             conns_so_far: 0,
+            window: [1, 3, 16][random.below(3) as usize],
             links: BTreeMap::new(),
             rate: draw_rate(&mut random),
             cuts: BTreeSet::new(),
+            programs: BTreeMap::new(),
+            stale: BTreeMap::new(),
             asks: 0,
             lost_ppm: 0,
             asked: requests.len(),
@@ -194,7 +203,7 @@ impl World {
             spoilers: BTreeSet::new(),
             spoiled: BTreeSet::new(),
             filled: BTreeSet::new(),
-            flipped: BTreeSet::new(),
+            only: None,
             healed_at: None,
             random,
         };
@@ -214,7 +223,12 @@ impl World {
                 self.schedule.after(at + after, What::Cancel(number));
             }
         }
-        let kinds = some_of(&mut self.random, Fault::ALL);
+        // Where one kind comes alone, more is promised.
+        let kinds = match self.random.below(4) {
+            0 => vec![Fault::ALL[self.random.below(Fault::ALL.len() as u64) as usize]],
+            _ => some_of(&mut self.random, Fault::ALL),
+        };
+        self.only = (kinds.len() == 1).then(|| kinds[0]);
         self.schedule.say(format!("{} transfers at {}, {kinds:?}", self.requests.len(), self.rate));
         for kind in kinds {
             for _ in 0..self.random.below(7) {
@@ -286,6 +300,7 @@ impl World {
             }
             self.keep_time();
             self.check();
+            self.check_stale();
             let now = self.schedule.now();
             let Some(healed_at) = self.healed_at else { continue };
             if !self.is_over() {
@@ -393,12 +408,19 @@ impl World {
         }
     }
 
+    /// Who is refused, or gets no answer, asks again.
     fn submit(&mut self, number: usize) {
         let request = self.requests[number].clone();
-        match self.coordinate(|c, now| c.submit(now, request)) {
-            Some(id) => drop(self.ids.insert(id.expect("a good request"), number)),
-            None => self.schedule.after(Duration::from_ms(500), What::Submit(number)),
+        let is_writable = self.trouble().is_none();
+        let id = is_writable.then(|| self.coordinate(|c, now| c.submit(now, request))).flatten();
+        let Some(id) = id else { return self.schedule.after(Duration::from_ms(500), What::Submit(number)) };
+        let id = id.expect("a good request");
+        if self.trouble().is_some() {
+            self.coordinate(|c, now| c.cancel(now, id));
+            return self.schedule.after(Duration::from_ms(500), What::Submit(number));
         }
+        assert!(self.store.snapshots.contains_key(&id), "{id} is taken on, and not durable");
+        self.ids.insert(id, number);
     }
 
     fn cancel(&mut self, number: usize) {
@@ -453,7 +475,6 @@ impl World {
             Fault::Flip => {
                 if self.hosts[who].disk.flip(&mut self.random) {
                     self.schedule.say(format!("a bit flips on {who}'s disk"));
-                    self.flipped.insert(who);
                 }
             }
             Fault::Spoil => {
@@ -488,15 +509,7 @@ impl World {
                 self.schedule.after(back, what);
             }
         }
-        // Who submitted what it had not saved learns that nobody knows of it, and submits again.
-        let lost: Vec<TransferId> =
-            self.ids.keys().filter(|id| !self.store.snapshots.contains_key(id)).copied().collect();
         drop(controller);
-        for id in lost {
-            let number = self.ids.remove(&id).expect("listed above");
-            self.cancelled.remove(&number);
-            self.schedule.after(back, What::Submit(number));
-        }
         self.schedule.after(back, What::Start(CONTROLLER));
     }
 

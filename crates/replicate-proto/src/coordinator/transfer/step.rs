@@ -286,6 +286,9 @@ impl Transfer {
         if missing.is_empty() {
             self.remove_attempt(cx);
             self.phase = Phase::Idle;
+        } else if r.audit.is_some() {
+            // The next attempt goes around the relay that the audit names.
+            return false;
         } else {
             let what = if r.corrupt > 0 { "data arrived wrong" } else { "data is missing" };
             let reason = format!("{what} at {}", missing.join(", "));
