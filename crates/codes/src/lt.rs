@@ -1,9 +1,9 @@
-//! LT codes: any packets are sums of some of a file's blocks, and slightly more of them than there are blocks give it back.
+//! LT codes: each packet is a sum of some of a file's blocks, and any slightly more packets than blocks give back the file.
 //!
 //! Source: Luby, *LT codes* (FOCS 2002); Jiang, Li and Xu, *LTTP* (JSAC 2014), section III-C. A packet's *id* says which
 //! blocks it sums, by a generator that is part of the format; its *degree* is how many. Three decoders stand behind
-//! [`Decoder`]: LTTP's `standard` and `improved` (Algorithms 1 and 2), both by *peeling* (a packet all of whose blocks but
-//! one are known gives that one), and [`Inactivation`], which solves what peeling leaves.
+//! [`Decoder`]: LTTP's `standard` and `improved` (Algorithms 1 and 2), both by *peeling* (a packet with a single unknown
+//! block gives that block), and [`Inactivation`], which solves the rest.
 //!
 //! They work over any [`Symbol`]: bytes on a wire, lengths in the simulator. Leaves out: how packets travel and how a file
 //! becomes blocks (`gather`). Read [`Code`] and [`Decoder`] first.

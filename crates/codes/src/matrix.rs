@@ -1,4 +1,4 @@
-//! Small dense matrices over GF(2^8): what plans and decoders need, by Gauss and Jordan.
+//! Small dense matrices over GF(2^8), for plans and decoders, by Gauss and Jordan.
 //!
 //! Sized for network codes (tens of rows); each elimination is O(rows * columns * rank) field operations on bytes.
 //! Leaves out: sparse and block methods. Read [`Matrix`] first.

@@ -1,4 +1,4 @@
-//! Symbols: what a code mixes, as bytes on a wire or as lengths in the simulator.
+//! Symbols, the operands of a code: bytes on a wire or lengths in the simulator.
 //!
 //! Read [`Symbol`] first, then [`Sums`].
 

@@ -1,7 +1,7 @@
 //! The sans-IO contract between protocol machines and the drivers that run them.
 //!
 //! A machine never reads a clock, a socket or a file: time comes in as `now`, messages come in through `handle_*`, and
-//! what it wants goes out through `poll_*`. The same machine then runs in the simulator, in the emulator and on real
+//! messages, events and deadlines go out through `poll_*`. The same machine then runs in the simulator, in the emulator and on real
 //! sockets.
 //!
 //! Contract: one mutation, then drain [`Endpoint::poll_transmit`] and [`Endpoint::poll_event`] to `None`, then read

@@ -1,6 +1,6 @@
 //! Every kind of element in one type, so that the hot loop dispatches by `match`.
 //!
-//! Read [`AnyElement`]; what an element is says `element.rs`.
+//! Read [`AnyElement`]; `element.rs` has the trait.
 
 use crate::element::{Cx, Element};
 use crate::packet::PacketId;

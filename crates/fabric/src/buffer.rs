@@ -1,7 +1,7 @@
-//! A buffer that the ports of a switch share, with a threshold that moves with what is left of it.
+//! A buffer that the ports of a switch share, with a threshold that moves with its free space.
 //!
 //! Source: Choudhury and Hahne, *Dynamic queue length thresholds for shared-memory packet switches* (1998), equation 1: a
-//! queue may hold at most alpha times what is free. Leaves out: reserved shares. Read [`SharedBuffer`] first.
+//! queue may hold at most alpha times the free space. Leaves out: reserved shares. Read [`SharedBuffer`] first.
 
 use anabranch_units::ByteCount;
 

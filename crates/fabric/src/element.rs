@@ -1,6 +1,6 @@
-//! Elements: what moves packets between the edges of a fabric.
+//! Elements, which move packets between the edges of a fabric.
 //!
-//! The trait is [`Element`]; `any.rs` lists the kinds there are.
+//! The trait is [`Element`]; `any.rs` lists its kinds.
 
 use anabranch_units::Instant;
 

@@ -1,7 +1,7 @@
-//! The event queue: what is to happen, in order of time, and of arming where times are equal.
+//! The event queue: events in order of time, and of arming where times are equal.
 //!
-//! [`EventQueue`] is the contract, [`QuadHeap`] the one queue so far. Whatever the queue, the order is the same, hence
-//! so is the run.
+//! [`EventQueue`] is the contract, [`QuadHeap`] the one queue so far. Any queue gives the same order, and hence the same
+//! run.
 
 use anabranch_units::Instant;
 

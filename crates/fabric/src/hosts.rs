@@ -1,11 +1,11 @@
-//! Hosts: protocol machines at the edge of a fabric, and who uses them.
+//! Hosts: protocol machines at the edge of a fabric, and the user of these machines.
 //!
 //! A [`Hosts`] is a [`Node`] in which all hosts of a network stand: it carries messages between [`Endpoint`]s as packets,
-//! keeps their deadlines, and tells a [`User`] (a workload, a system) what they report. Machines know each other by
+//! keeps their deadlines, and hands their events to a [`User`] (a workload, a system). Machines know each other by
 //! [`PeerId`], which here is an index into one arena, so that an arriving packet finds its machine without a search.
 //!
 //! A deadline that only moves later pushes no event: the event that stands goes off, finds that nothing is due, and is set
-//! anew. Leaves out: what a message means. Read [`Hosts`] and [`User`] first.
+//! anew. Leaves out: the meaning of messages. Read [`Hosts`] and [`User`] first.
 
 use std::collections::VecDeque;
 

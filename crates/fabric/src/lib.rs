@@ -1,8 +1,8 @@
 //! Packets, an event queue and network elements, under any clock.
 //!
-//! The [`Fabric`] is a sans-IO machine: it never reads a clock. Who drives it brings packets in with
-//! [`Fabric::inject`], lets time pass with [`Fabric::advance`] and asks [`Fabric::next_deadline`] when it next wants to
-//! run. The simulator does so in virtual time, the emulator in real time, with the same elements in between.
+//! The [`Fabric`] is a sans-IO machine: it never reads a clock. The driver brings packets in with
+//! [`Fabric::inject`], lets time pass with [`Fabric::advance`] and asks [`Fabric::next_deadline`] when to advance
+//! next. The simulator does so in virtual time, the emulator in real time, with the same elements in between.
 //!
 //! Words: an *element* ([`Port`], [`FifoPort`], [`Switch`]) moves packets on and sees their [`PacketMeta`] only; a *node* ([`Node`])
 //! stands at the edge, takes packets whole and makes new ones; a *target* ([`Target`]) is either of them.

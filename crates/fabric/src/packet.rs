@@ -1,4 +1,4 @@
-//! Packets: what elements see of one, the arena that holds them, the queues threaded through it, and why one is lost.
+//! Packets: their metadata, which elements see, the arena that holds them, the queues threaded through it, and reasons of loss.
 //!
 //! Meta and body live apart, so that the hot loop touches 32 bytes a packet. Read [`PacketMeta`] first.
 

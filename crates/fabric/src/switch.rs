@@ -1,6 +1,6 @@
 //! A switch: for every destination the ports that lead to it, and a policy that chooses among several.
 //!
-//! It has no queue (those are its output ports') and takes no time. A policy is one file: [`ecmp`] keeps a flow on one
+//! A switch has no queue (its output ports have) and takes no time. A policy is one file: [`ecmp`] keeps a flow on one
 //! path, [`rps`] sends every packet its own way. Read [`Switch`] first.
 
 pub mod ecmp;

@@ -1,8 +1,8 @@
 //! The built-in topologies: `butterfly`, `internet2` and `b4`.
 //!
-//! Links are those of the networks that CodedBulk (section 4.1) is measured on; it says which cities only as "chosen to
-//! closely emulate" them, so the cities here are this project's, from what the networks' owners publish (each one's
-//! source stands with its table). Delays are light's in fibre over the cities' distance: see [`fibre_delay`].
+//! Links are those of the networks that CodedBulk (section 4.1) is measured on. The paper says of the cities only that they are
+//! "chosen to closely emulate" these networks, so the cities here are this project's, from publications of the networks' owners
+//! (each one's source stands with its table). Delays are light's in fibre over the cities' distance: see [`fibre_delay`].
 //!
 //! Leaves out: real capacities (all links get the one asked for) and topologies from files ([`crate::file`]). Read
 //! [`BUILTINS`] and [`builtin`] first.

@@ -1,10 +1,10 @@
 //! Topologies from text: TOML of our own, and GraphML as the Internet Topology Zoo writes it.
 //!
-//! Text comes in and a [`Topology`] goes out; reading files belongs to drivers, which hand [`load`] a way to do it.
+//! Text comes in and a [`Topology`] goes out; reading files belongs to drivers, which hand [`load`] a function for that.
 //! Every refusal is one line that says what, value, limit, place (`file:line`) and what to do. Input is bounded:
 //! [`TEXT_BYTES_MAX`], [`crate::SITES_MAX`], [`crate::LINKS_MAX`].
 //!
-//! Leaves out: what the formats mean, field by field; [`toml`] and [`graphml`] say it. Read [`load`] and [`parse`] first.
+//! Leaves out: the formats, field by field; [`toml`] and [`graphml`] describe them. Read [`load`] and [`parse`] first.
 
 pub mod graphml;
 pub mod toml;

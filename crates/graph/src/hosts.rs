@@ -1,6 +1,6 @@
 //! Where a site's addresses may be, if the topology says so.
 //!
-//! Leaves out: who looks names up. Read [`Hosts`] first.
+//! Leaves out: looking names up. Read [`Hosts`] first.
 
 use std::net::IpAddr;
 

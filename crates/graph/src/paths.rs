@@ -1,7 +1,7 @@
 //! Paths: the shortest one, several that share no unit of a link, and a flow taken apart into paths.
 //!
 //! Sources: Dijkstra 1959; Suurballe, *Disjoint paths in a network* (1974), here as a flow of least length. petgraph's
-//! own search names the sites of a path, not its links, which on a multigraph is not enough; it is the tests' oracle.
+//! own search names the sites of a path, not its links, which on a multigraph is not enough; the search is the tests' oracle.
 //!
 //! Leaves out: the k shortest paths that may overlap. Read [`shortest_path`] and [`disjoint_paths`] first.
 

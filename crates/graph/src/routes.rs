@@ -1,6 +1,6 @@
 //! Routes: for every site and destination all links on a shortest path, for equal-cost multipath.
 //!
-//! Source: RFC 2992, section 1, for what a router keeps: a set of next hops per destination, among which it chooses by
+//! Source: RFC 2992, section 1: a router keeps a set of next hops per destination, among which it chooses by
 //! flow. The search is Dijkstra's (1959), backwards from each destination.
 //!
 //! Leaves out: the choice among a set (a hash of the flow, a draw per packet), weights, and links that fail: compute

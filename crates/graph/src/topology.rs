@@ -1,8 +1,8 @@
 //! The network model: sites and directed links (CodedBulk section 2.1).
 //!
 //! Built through [`Topology::add_site`], [`Topology::add_switch`], [`Topology::add_link`] and [`Topology::add_cable`],
-//! which refuse what no network can be. A link is called `A-B`, after its ends ([`Topology::find_link`]). Leaves out: where a topology comes from (built-in ones, data centres and files
-//! have modules of their own).
+//! which refuse impossible networks. A link is called `A-B`, after its ends ([`Topology::find_link`]). Leaves out: sources of
+//! topologies (built-in ones, data centres and files have modules of their own).
 
 use anabranch_units::text::{known, printable};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};

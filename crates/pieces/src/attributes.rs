@@ -1,4 +1,4 @@
-//! What of a file, besides its bytes, travels with it.
+//! Attributes of a file that travel with its bytes.
 
 use serde::{Deserialize, Serialize};
 

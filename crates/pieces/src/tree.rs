@@ -3,9 +3,9 @@
 //! BLAKE3 hashes a tree whose leaves are chunks of 1 KiB, and whose shape follows from the length alone (BLAKE3
 //! specification, section 2.1). From its first whole chunk on, a piece is a run of whole subtrees of its file's tree. Their
 //! hashes (*chaining values*, section 2.2) tell whether the piece is right as surely as a hash of its own would, and put
-//! together they are the file's hash. So who reads or writes a file once, piece by piece, need not hash it twice.
+//! together they are the file's hash. So a program that reads or writes a file once, piece by piece, need not hash it twice.
 //!
-//! Leaves out: chunks that begin in one piece and end in another, of which neither's hash says anything for the file. Read
+//! Leaves out: chunks that begin in one piece and end in another; neither piece's hash says anything of them for the file. Read
 //! [`PieceHasher`] and [`FileHasher`] first.
 
 use crate::{ByteRange, FileHash, GenerationHash};

@@ -1,13 +1,13 @@
-//! Run directories: what a run was, and what it gave.
+//! Run directories: a run's description and its results.
 //!
 //! A run directory holds two files. `rows.jsonl` has one JSON object a line, whose column names carry their units.
 //! `run.json` says everything that the rows depend on: the command, its resolved configuration, seed, commit and machine,
-//! and for emulations how late they ran. It is written last: a directory without it is a run that did not end. Pictures
+//! and for emulations how late they ran. `run.json` is written last: a directory without it is a run that did not end. Pictures
 //! may lie beside them. Rows are JSON rather than Parquet: they are few, nested, and read by people too. Where rows are many
-//! and flat (flows, time series) a [`Table`] lies beside them as a Parquet file; what crossed simulated links is a
+//! and flat (flows, time series) a [`Table`] lies beside them as a Parquet file; packets of simulated links are a
 //! [`pcapng`] capture.
 //!
-//! Pure: this room says what is in the files, a driver finds the facts and writes them. Leaves out: plots, and anything
+//! Pure: this room makes the files' contents, a driver finds the facts and writes them. Leaves out: plots, and anything
 //! over several runs. Read [`Run`] first.
 
 mod objects;

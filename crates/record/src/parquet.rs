@@ -3,9 +3,9 @@
 //! Source: the Apache Parquet format 2.11 (`parquet.thrift`, `Encodings.md`, `LogicalTypes.md`) and Thrift's compact
 //! protocol (`thrift-compact-protocol.md`); sections are named where they are used. Every column is optional and flat, so
 //! that it has definition levels of one bit and no repetition levels. A row group has one page of values a column
-//! (version 1), plain, and texts by a dictionary before it. Integers in the file are little-endian.
+//! (version 1), plain; texts have a dictionary before that page. Integers in the file are little-endian.
 //!
-//! Differs: this is written here rather than taken from a library; ARCHITECTURE.md, "By hand, and why", has what was weighed.
+//! By hand and not by a library: ARCHITECTURE.md, "By hand, and why", gives the reasons.
 //!
 //! Leaves out: compression, statistics, indexes, nesting, reading. Read [`write`] first.
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Capture`] is a pcapng file of one section: an interface for each link, and a block for each packet that crossed it,
 //! with its time to the nanosecond. A packet is its headers only ([`PacketHead`]): there are no payload bytes in a
-//! simulation, and a capture says both how long a packet was and how much of it there is.
+//! simulation, and a capture states both the length of a packet and the length of its captured part.
 //!
 //! Source: the PCAP Next Generation Capture File Format (draft-ietf-opsawg-pcapng), sections 3 (blocks, options) and 4.1
 //! to 4.3 (section header, interface description, enhanced packet). Integers are little-endian on every machine, so that a

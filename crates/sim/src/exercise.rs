@@ -1,6 +1,6 @@
-//! What fuzz targets and their corpora's tests do with a scenario and what stands beside it: files that it names, and `--set`.
+//! One exercise for fuzz targets and their corpora's tests: a scenario with the files that it names, and `--set`.
 //!
-//! Leaves out: the settings of systems' workloads, which only who joins systems knows.
+//! Leaves out: the settings of systems' workloads, which this room does not know.
 
 use crate::Plan;
 use crate::scenario::{Workload, read};

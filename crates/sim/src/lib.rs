@@ -1,14 +1,14 @@
 //! The packet simulator: scenarios, workloads, runs in virtual time.
 //!
-//! A scenario file says what network, transport and workloads there are ([`scenario`]); a [`Plan`] has everything looked up;
+//! A scenario file describes network, transport and workloads ([`scenario`]); a [`Plan`] has everything looked up;
 //! a [`Simulation`] is one run of it over a [`Fabric`](anabranch_fabric::Fabric), the same elements that the emulator runs
-//! under the real clock; an [`Outcome`] is what it gave. The same plan and seed give the same run, event by event.
+//! under the real clock; an [`Outcome`] is its result. The same plan and seed give the same run, event by event.
 //!
-//! Words: a *workload* is what a scenario asks for, a *job* what a run does for it; a *flow* is bytes from one host to
+//! Words: a *workload* is traffic that a scenario asks for, a *job* a run's work for one workload; a *flow* is bytes from one host to
 //! another; a *trial* is one run among several that differ in their seed; a *point* is one combination of swept settings.
 //!
-//! Leaves out: real time (`emu`), flow-level models (`fluid`), systems ([`system`] joins them), many trials at once. Read [`scenario::Scenario`], [`Plan`] and
-//! [`Simulation`] first.
+//! Leaves out: real time (`emu`), flow-level models (`fluid`), systems ([`system`] joins them), many trials at once. Read
+//! [`scenario::Scenario`], [`Plan`] and [`Simulation`] first.
 
 mod end;
 mod error;

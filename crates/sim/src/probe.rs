@@ -1,5 +1,5 @@
-//! What is made of a run's samples besides a table of them: how evenly probed flows shared, interval by interval, and how long one
-//! got nothing.
+//! Figures from a run's samples, besides the table of them: how evenly probed flows shared, interval by interval, and how long a
+//! flow got nothing.
 //!
 //! Intervals count that lie behind the warm-up. Read [`Seen`] first.
 

@@ -1,6 +1,6 @@
-//! What a run gave: a row for each workload, and rows for links, flows and samples for who wants more.
+//! Counts a run's results: a row for each workload, and for more detail rows for links, flows and samples.
 //!
-//! Columns carry their units; what does not apply is left out. Read [`Outcome`] first.
+//! Columns carry their units; a column that does not apply is left out. Read [`Outcome`] first.
 
 use crate::end::End;
 use crate::network::Network;

@@ -1,6 +1,6 @@
-//! What a run gave, as rows of tables.
+//! A run's results as rows of tables.
 //!
-//! Leaves out: how they are counted (`report.rs`). Read [`Outcome`] first.
+//! Leaves out: how results are counted (`report.rs`). Read [`Outcome`] first.
 
 use crate::end::UdpSink;
 use crate::stats::{fairness, percentile};

@@ -1,8 +1,8 @@
-//! What is to be simulated: network, transport, workloads, probes, changes, and what to sweep over.
+//! Scenarios: network, transport, workloads, probes, changes, and sweeps of settings.
 //!
 //! A scenario is a TOML file (or the same as a [`toml::Table`]); `read` makes [`Point`]s of it, one for each combination of
-//! the swept values, each with its resolved [`Scenario`]. Everything has a default that is not asked for, and whatever a
-//! file says that is not known, not possible or not sensible is refused with its line.
+//! the swept values, each with its resolved [`Scenario`]. A setting that the file lacks has a default, and a setting that is
+//! unknown, impossible or senseless is refused with its line.
 //!
 //! ```toml
 //! [network]
@@ -18,7 +18,7 @@
 //! "workload.servers" = [1, 2, 4, 8, 16, 32]
 //! ```
 //!
-//! Leaves out: how any of it runs (`network`, `traffic`). Read [`Scenario`] and [`Workload`] first.
+//! Leaves out: how a scenario runs (`network`, `traffic`). Read [`Scenario`] and [`Workload`] first.
 
 mod check;
 mod read;

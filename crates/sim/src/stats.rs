@@ -1,7 +1,7 @@
 //! Means, percentiles and confidence intervals of small samples.
 //!
-//! Source: Student's t for the interval of a mean, as in Law, *Simulation Modeling and Analysis*, section 4.5. `f64`, as all
-//! of it goes into reports only.
+//! Source: Student's t for the interval of a mean, as in Law, *Simulation Modeling and Analysis*, section 4.5. `f64`, as
+//! results go into reports only.
 
 /// Two-sided 95 % quantiles of Student's t by degrees of freedom, 1 to 30; beyond, the normal's.
 const T_95: [f64; 30] = [

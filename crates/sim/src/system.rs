@@ -1,7 +1,7 @@
 //! Systems in scenarios: the traits by which a system's workload is planned and run.
 //!
 //! This room knows no system. A workload of a kind that this room does not have keeps its settings as they were read, and
-//! the [`System`] of that kind makes machines of them. Leaves out: what the machines may do ([`crate::traffic::App`]).
+//! the [`System`] of that kind makes machines of these settings. Leaves out: the machines' interface ([`crate::traffic::App`]).
 
 use crate::error::PlanError;
 use crate::network::Network;

@@ -1,8 +1,8 @@
-//! What hosts do: the user of all machines, which opens flows, answers requests, and keeps what is to be reported.
+//! Traffic of the hosts: the user of all machines, which opens flows, answers requests, and keeps figures for the report.
 //!
 //! Each workload of a scenario is a *job*; each flow belongs to one. [`Traffic`] holds both and is the only user that the
 //! fabric's hosts have, so that a job may span hosts (a barrier does). One file a kind of job; `app` is the one for systems.
-//! Leaves out: what is made of the figures (`report`). Read [`Traffic`], [`Flow`] and [`Job`] first.
+//! Leaves out: the report of the figures (`report`). Read [`Traffic`], [`Flow`] and [`Job`] first.
 
 mod app;
 mod incast;

@@ -1,7 +1,7 @@
-//! Congestion control: how the window grows and what loss and marks do to it.
+//! Congestion control: how the window grows, and how loss and marks shrink it.
 //!
-//! One file for each; [`Congestion`] dispatches by `match`. What is the same for all stands here: slow start (whose end
-//! `hystart` may see coming), and what a timeout does. When a loss counts, and what is sent again, is the sender's (`send`).
+//! One file for each; [`Congestion`] dispatches by `match`. Rules that all share stand here: slow start (whose end
+//! `hystart` may see coming), and the window after a timeout. Leaves out: which loss counts, and which data is sent again (`send`).
 
 mod cubic;
 mod dctcp;

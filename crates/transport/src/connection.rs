@@ -1,4 +1,4 @@
-//! A TCP connection's one end: both halves, the handshake, and the contract with who drives it.
+//! One end of a TCP connection: both halves, the handshake, and the contract with the driver.
 //!
 //! Differs from RFC 9293: no reset, no urgent data, no TIME-WAIT (a connection's number is never used again), and a
 //! connection that is closed on both sides is over.

@@ -1,9 +1,9 @@
 //! Transports as protocol machines: TCP with its congestion controls, TFRC, and UDP sources.
 //!
 //! Each is an [`anabranch_endpoint::Endpoint`]: time and segments come in, segments, events and a deadline go out. They
-//! carry lengths, not bytes: a stream is known by its positions, and who needs contents keeps them by position.
+//! carry lengths, not bytes: a stream is known by its positions, and a caller that needs contents keeps them by position.
 //!
-//! Words: a *position* counts the bytes of one direction of a connection from 0; *in flight* is what was sent and neither
+//! Words: a *position* counts the bytes of one direction of a connection from 0; *in flight* are bytes that were sent and neither
 //! acknowledged nor found lost; an *episode* is one recovery from loss.
 //!
 //! Sources: RFC 9293 (TCP), 5681 and 6582 (NewReno), 2018 and 6675 (SACK), 6298 (retransmission timer), 7323 (timestamps),
@@ -12,7 +12,7 @@
 //!
 //! Invariants: nothing is sent beyond the peer's window, probes apart, or beyond the congestion window, limited
 //! transmit, loss probes and the first segment of a repair apart; with a pacing limit nothing is sent faster than that;
-//! what is delivered is delivered once and in order; every loss is repaired or the connection is given up with an event.
+//! bytes are delivered once and in order; every loss is repaired or the connection is given up with an event.
 //!
 //! Leaves out: packets and links (`fabric`), and real sockets (`net`; there the kernel's TCP is used). Read [`Connection`],
 //! [`Config`] and [`Segment`] first.

@@ -1,12 +1,12 @@
-//! A limit to how fast one end sends, whatever its windows allow: what `SO_MAX_PACING_RATE` is to a socket.
+//! A limit to how fast one end sends, whatever its windows allow, as `SO_MAX_PACING_RATE` is for a socket.
 //!
-//! After each segment the next waits for as long as the first takes at the limit. So over any time a sender sends at most
-//! what the limit allows in it, and one segment more. What it was free to send and did not is not made up for.
+//! After each segment the next waits for as long as the first takes at the limit. So in any time a sender sends at most
+//! the limit times that time, and one segment more. Time in which it sent less is not made up for.
 //!
 //! Counts data, not headers, as Linux does where TCP itself paces (net/ipv4/tcp_output.c, `tcp_update_skb_after_send`).
 //! Differs: Linux sends about a millisecond's data at once, and at least two segments; here nothing is gained by that.
 //!
-//! Leaves out: which limit, and pacing by the window and the round trip (RFC 9002 section 7.7), which nobody here does.
+//! Leaves out: the choice of the limit, and pacing by the window and the round trip (RFC 9002 section 7.7), which is not done here.
 
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 

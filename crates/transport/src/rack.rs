@@ -1,4 +1,4 @@
-//! Loss detection by time (RFC 8985): RACK says what is lost, TLP asks where nothing else would tell.
+//! Loss detection by time (RFC 8985): RACK finds lost segments, TLP probes for the loss of a tail.
 //!
 //! RACK knows when each segment was sent. One that was sent before the segment that arrived last, and that had a round trip
 //! and the reordering window to be acknowledged since, is lost, whether it was sent once or again. TLP sends one segment more
@@ -12,7 +12,7 @@
 //! first segment to be due, where step 5 takes the last one's. That a segment which is found lost arrives before it is sent
 //! again is not taken for reordering (step 3).
 //!
-//! Leaves out: what a loss does to the window, and what is sent when (`send`). Read [`Rack`] first.
+//! Leaves out: how a loss changes the window, and which segment is sent when (`send`). Read [`Rack`] first.
 
 use crate::ranges::Ranges;
 use crate::segment::Segment;

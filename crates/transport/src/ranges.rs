@@ -1,4 +1,4 @@
-//! Sets of positions, for what was acknowledged selectively.
+//! Sets of positions, for selective acknowledgements.
 
 /// Disjoint ranges of positions, ascending.
 #[derive(Clone, Debug, Default)]

@@ -1,4 +1,4 @@
-//! What TCP endpoints send each other.
+//! Segments, the messages between TCP endpoints.
 //!
 //! Differs: positions are 64 bits from 0 and never wrap; the window is in bytes without a scale; timestamps are exact
 //! instants of the sender's clock; SYN takes no position (FIN takes one, as in RFC 9293).

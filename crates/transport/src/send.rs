@@ -1,8 +1,8 @@
-//! The sending half of a connection: what may be sent when, what is lost, and what is sent again.
+//! The sending half of a connection: which data may be sent when, which is lost, and which is sent again.
 //!
 //! Three ways to repair a loss: NewReno (RFC 6582) where acknowledgements are cumulative only, and where they are selective
 //! RFC 6675, or RFC 8985 by time (`rack`). After a timeout the first two begin again at the first byte that is not
-//! acknowledged, and pass over what is; the third sends again what it takes for lost.
+//! acknowledged, and skip acknowledged ranges; the third sends again the segments that it takes for lost.
 //!
 //! Leaves out: segments (`connection` makes them), how the window moves (`congestion`).
 

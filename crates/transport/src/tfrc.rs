@@ -1,7 +1,7 @@
 //! TFRC (RFC 5348): a rate for a stream of datagrams that is fair beside TCP, and smoother than TCP's.
 //!
 //! The receiver counts *loss events* (all losses within a round trip are one) and says how often they come and how fast data
-//! arrives; the sender puts the loss event rate into TCP's throughput equation. What is carried is the user's: these are the
+//! arrives; the sender puts the loss event rate into TCP's throughput equation. The data is the user's: these are the
 //! two halves of the control only, [`Sender`] and [`Receiver`], to be driven beside a data channel.
 //!
 //! Rates are in bytes a second, as the RFC's, in `f64`: sums, products, quotients and square roots only, which are the same on

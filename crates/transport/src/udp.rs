@@ -1,6 +1,6 @@
 //! UDP sources: datagrams at a constant rate, or in bursts with pauses.
 //!
-//! A source only sends; what arrives is counted by who receives it. Gaps are kept exactly: a late call sends what was due,
+//! A source only sends; arrivals are counted at the receiver. Gaps are kept exactly: a late call sends what was due,
 //! each datagram once.
 
 use anabranch_endpoint::{Endpoint, Message, PeerId, Transmit};

@@ -1,6 +1,6 @@
-//! What a room's `doctor` finds out about the machine.
+//! A finding of a room's `doctor` about the machine.
 //!
-//! Leaves out: how it is found out. Read [`Finding`].
+//! Leaves out: how a `doctor` comes to it. Read [`Finding`].
 
 /// One fact about the machine.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

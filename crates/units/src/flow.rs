@@ -1,4 +1,4 @@
-//! What a TCP connection is called.
+//! The name of a TCP connection: its addresses and ports.
 //!
 //! Read [`FlowKey`].
 

@@ -3,7 +3,7 @@
 //! Holds points and lengths of time in integer picoseconds ([`Instant`], [`Duration`]), sizes in bytes
 //! ([`ByteCount`]), rates in bits per second ([`BitRate`]), ids ([`SiteId`], [`LinkId`], [`PeerId`]) and random
 //! streams that are named after what they drive ([`Seed`]). Prefixes are decimal; powers of two say `Ki`, `Mi`, `Gi`.
-//! Text from outside is shown by [`text::printable`] alone. What a room finds out about the machine is a [`Finding`].
+//! Text from outside is shown by [`text::printable`] alone. A [`Finding`] is a fact that a room finds out about the machine.
 //!
 //! Leaves out: anything that reads a clock or the machine. Read [`Instant`] and [`BitRate`] first.
 

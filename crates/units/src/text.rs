@@ -1,8 +1,8 @@
 //! Text that came from outside, made fit to be shown: on a terminal, in a log, in a message of one line.
 //!
 //! Source: Unicode Standard, section 23.1 (control codes) and Annex 9, section 2 (directional formatting characters).
-//! Leaves out: markup (XML and HTML escape what is theirs), and width. There are [`printable`], [`brief`] and, for messages about a name
-//! that nothing has, [`known`].
+//! Leaves out: markup (the writers of XML and HTML escape theirs), and width. Read [`printable`], [`brief`] and, for messages about an
+//! unknown name, [`known`].
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Many sums in one piece of memory, each of what is given and of sums made before: what a decoder runs.
+//! Many sums in one piece of memory, each of given terms and of sums made before; a decoder runs on them.
 //!
 //! A call of [`xor`](super::xor) looks at the length of each input. Here that is done once for all sums, and a sum costs
 //! little more than its bytes, which are of the order of 1 KiB. Memory is not written before the sums are.

@@ -1,7 +1,7 @@
-//! The one loop behind every vector kernel, written over [`Lanes`]: what a vector unit must be able to do.
+//! The one loop behind every vector kernel, written over [`Lanes`], the operations that a vector unit must have.
 //!
 //! The instruction sets differ in a dozen short functions each; everything that decides *which bytes* are read and
-//! written is here, once. So the loop that runs on AVX-512 is tested on a machine without it, through the emulated
+//! written is here, once. So the loop of AVX-512 is tested on a machine without it, through the emulated
 //! lanes of the tests.
 
 #![expect(

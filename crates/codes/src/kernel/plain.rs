@@ -1,4 +1,4 @@
-//! The plain kernel: no vector instructions, one table row a coefficient. Runs anywhere, and defines what the others do.
+//! The plain kernel: no vector instructions, one table row a coefficient. Runs anywhere, and defines the others' results.
 
 use super::lanes::Pass;
 use crate::field::PRODUCTS;

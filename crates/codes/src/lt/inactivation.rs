@@ -1,10 +1,10 @@
-//! Decoding by peeling with inactivation: what peeling leaves is solved by elimination, so that hardly more packets are needed
-//! than there are blocks.
+//! Decoding by peeling with inactivation: blocks that peeling leaves are solved by elimination, so that hardly more packets than
+//! blocks are needed.
 //!
 //! Where no packet is left with a single unknown block, one block is set aside (*inactive*) as if it were known, and peeling
 //! goes on; every block then is a sum of packets and of inactive blocks. The packets that peeling did not use are equations
-//! of the inactive blocks alone: a small dense system. All of this is found out from ids alone (`plan.rs`), once there are as
-//! many packets as blocks; after that each packet is one more equation. Symbols are touched when it can be solved.
+//! of the inactive blocks alone: a small dense system. The system follows from ids alone (`plan.rs`), once there are as
+//! many packets as blocks; after that each packet is one more equation. Symbols are touched when the system can be solved.
 //!
 //! Source: inactivation decoding as in RFC 6330 section 5.4.2 (first phase), Shokrollahi and others (US 6,856,263).
 

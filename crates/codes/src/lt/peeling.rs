@@ -1,7 +1,7 @@
 //! Decoding by peeling: LTTP's Algorithms 1 (`standard`) and 2 (`improved`).
 //!
-//! Both find the same blocks in the same packets; they differ in when they look. `improved` takes each packet in as it comes.
-//! `standard` begins once as many packets have come as there are blocks, and again with each packet of degree one.
+//! Both find the same blocks in the same packets; they differ in when they look. `improved` takes each packet in on arrival.
+//! `standard` begins once packets are as many as blocks, and again with each packet of degree one.
 
 use super::{Code, Decoder};
 use crate::Symbol;

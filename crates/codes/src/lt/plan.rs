@@ -1,8 +1,8 @@
 //! Which sums of packets the blocks are: found from ids alone, before any symbol is touched.
 //!
-//! A [`Plan`] is made once, as soon as there may be a solution: blocks are peeled, those that must be are set aside, and the
-//! packets that peeling did not use become equations of the latter. Each packet that comes after that is one more equation,
-//! reduced by those there are: it brings the solution nearer or is of no use.
+//! A [`Plan`] is made once, as soon as a solution is possible: blocks are peeled, some are set aside where peeling stops, and the
+//! packets that peeling did not use become equations of the blocks set aside. Each later packet is one more equation, reduced by
+//! the earlier ones: it brings the solution nearer or is of no use.
 
 use crate::symbol::Sums;
 

@@ -1,4 +1,4 @@
-//! Laws of the codes: whatever packets come in whatever order, what decodes is what was encoded; and how many packets that takes.
+//! Laws of the codes: from any packets in any order, decoded blocks are the encoded ones; and how many packets decoding takes.
 
 use super::*;
 use crate::Sums;

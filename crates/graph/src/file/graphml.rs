@@ -1,18 +1,18 @@
 //! GraphML as the Internet Topology Zoo writes it.
 //!
 //! Source: Knight and others, *The Internet Topology Zoo* (2011), whose files declare their fields as `<key>` elements;
-//! they are found by `attr.name`, so the numbering of the keys does not matter. What is used:
+//! they are found by `attr.name`, so the numbering of the keys does not matter. These are used:
 //!
 //! | of | field | for |
 //! | --- | --- | --- |
 //! | graph | `Network`, else `label` | the topology's name |
-//! | node | `label` | the site's name, with ` (id)` behind it where several nodes share a label or it says nothing; `/` becomes `-` |
-//! | node | `Latitude`, `Longitude` | its place, if both are there |
+//! | node | `label` | the site's name, with ` (id)` behind it where several nodes share a label or the label is blank; `/` becomes `-` |
+//! | node | `Latitude`, `Longitude` | its place, if both are given |
 //! | edge | `LinkSpeedRaw` (bit/s), else `LinkSpeed` and `LinkSpeedUnits` (`K`, `M`, `G`, `T`) | capacity |
 //!
-//! An undirected edge is a full-duplex cable; edges that stand there twice are two cables. Capacity is the caller's
-//! where the file has none, or 0. Delay is fibre's between the places, the caller's where one is missing. Refused, as
-//! no topology can be it: hyperedges, graphs in nodes, edges from a node to itself, text with a DTD.
+//! An undirected edge is a full-duplex cable; an edge that the file has twice is two cables. Capacity is the caller's
+//! where the file has none, or 0. Delay is fibre's between the places, the caller's where a place is missing. Refused, as
+//! no topology has them: hyperedges, graphs in nodes, edges from a node to itself, text with a DTD.
 //!
 //! Leaves out: all other fields. Read [`super::parse`] first.
 

@@ -33,7 +33,7 @@
 //! loss_ppm = 1000
 //! ```
 //!
-//! Sites and links are numbered in file order; a cable or link that stands there twice is there twice. Leaves out:
+//! Sites and links are numbered in file order; a cable or link that the file has twice, the topology has twice. Leaves out:
 //! anything but the topology. [`write()`] is the inverse. Read its example and [`super::parse`] first.
 
 use super::{At, Defaults, Problem, quoted};

@@ -1,4 +1,4 @@
-//! Reads files back with a reader that shares nothing with the writer and refuses whatever it does not expect.
+//! Reads files back with a reader that shares nothing with the writer and refuses everything unexpected.
 
 use super::*;
 use crate::Cell;

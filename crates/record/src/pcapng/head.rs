@@ -4,8 +4,8 @@
 //! 2.2 and 3.2 and appendix A (window scale, timestamps, their layout), RFC 2018 sections 2 and 3 (SACK), RFC 3168
 //! sections 5 and 6.1 (ECN), RFC 1071 (checksum), RFC 6864 section 4 (no identification without fragments).
 //!
-//! Lengths are the simulation's: the IP packet is as long as the simulated one, and what of it is not payload is its
-//! headers. The TCP options have whatever room that leaves. Where not all of them fit,
+//! Lengths are the simulation's: the IP packet is as long as the simulated one, and all but its payload is its
+//! headers. The TCP options have the room that the fixed headers leave. Where not all of them fit,
 //! - those of a SYN come in the order maximum segment size, SACK permitted, window scale;
 //! - timestamps stay unless they take the room of the first SACK block, which says more;
 //! - SACK blocks that do not fit are left out, the last first.

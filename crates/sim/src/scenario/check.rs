@@ -1,4 +1,4 @@
-//! Whether settings make sense, alone and together; what the types alone cannot say.
+//! Checks whether settings make sense, alone and together, beyond the types' own checks.
 
 use super::read::Wrong;
 use super::{Incast, Scenario, Udp, Workload};

@@ -1,10 +1,11 @@
-//! A system on the hosts of a run: its machines keep what they say, this room carries it over streams and channels.
+//! A system on the hosts of a run: its machines keep their messages, this room carries lengths over streams and datagrams over
+//! channels.
 //!
-//! A stream is a TCP connection between two hosts, set up as the scenario's transport is, with what arrives left in the
-//! receive buffer until it is read: whoever reads late closes the window. Streams carry lengths; an [`App`] knows by order
-//! what they mean. A channel carries datagrams, which may be lost; an [`App`] knows by their numbers what they mean.
+//! A stream is a TCP connection between two hosts, set up as the scenario's transport is. Arrived bytes stay in the receive
+//! buffer until the machine reads them: a machine that reads late closes the window. Streams carry lengths, and an [`App`] knows by
+//! order which messages they are. A channel carries datagrams, which may be lost; an [`App`] knows them by their numbers.
 //!
-//! Leaves out: which systems there are (`system`). Read [`App`] and [`AppCx`] first.
+//! Leaves out: the systems themselves (`system`). Read [`App`] and [`AppCx`] first.
 
 use super::{Opening, World};
 use crate::end::{End, Port};

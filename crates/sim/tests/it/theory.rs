@@ -1,4 +1,4 @@
-//! Theory: what known formulas say of a run.
+//! Theory: runs compared with known formulas.
 
 use super::{plan, plan_with, run};
 

@@ -1,4 +1,4 @@
-//! The receiving half: what arrives, what is lost, and when to say so.
+//! The receiving half: arrivals, losses, and when to report them.
 //!
 //! Source: RFC 5348 sections 5 and 6.
 

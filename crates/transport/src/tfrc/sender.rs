@@ -1,4 +1,4 @@
-//! The sending half: how fast to send, by what the receiver reports.
+//! The sending half: how fast to send, by the receiver's reports.
 //!
 //! Source: RFC 5348 section 4.
 

@@ -1,4 +1,4 @@
-//! The GraphML reader on samples in the Zoo's style, and on what it refuses.
+//! The GraphML reader on samples in the Zoo's style, and its refusals.
 
 use crate::file::{Defaults, Format, parse};
 use crate::{Place, Topology};

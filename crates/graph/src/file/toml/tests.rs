@@ -1,4 +1,4 @@
-//! The TOML format: what is read, what is refused and how, and that writing is reading's inverse.
+//! The TOML format: reading, refusals and their messages, and writing as reading's inverse.
 
 use crate::file::{Defaults, Format, parse};
 use crate::{CAPACITY_MAX, DELAY_MAX, LinkProperties, Place, Site, Topology, check_site_name};

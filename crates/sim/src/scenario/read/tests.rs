@@ -1,4 +1,4 @@
-//! What a scenario file may say, and how it is told what it may not.
+//! Scenario files: settings that are taken, and the messages of refusals.
 
 use super::*;
 use crate::scenario::Spread;
