@@ -1,4 +1,4 @@
-//! How a test says that it cannot run here, which is not the same as that it passed. Part of the tests of every room that has such.
+//! How a test says that it cannot run here, which differs from having passed. Part of the tests of each room with tests that may skip.
 
 use std::io::Write as _;
 

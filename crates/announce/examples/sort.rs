@@ -1,7 +1,7 @@
-//! A distributed sort of random records, to try `anabranch shuffle` on: every worker sends every other what is theirs.
+//! A distributed sort of random records, to try `anabranch shuffle` on: every worker sends every other worker its records.
 //!
 //! As in `MapReduce` (Dean and Ghemawat, 2004) and its terasort: records of 100 bytes, of which 10 are the key. A worker reads
-//! its part in several map tasks; each sorts what it has read, and sends each reducer what lies in its range over a TCP
+//! its part in several map tasks; each sorts its records, and sends each reducer the records of its range over a TCP
 //! connection of its own, as soon as the task is through. A reducer waits for all tasks, merges and writes. A *transfer* is
 //! what one reducer waits for: each of its flows is announced to the host's agent with its length.
 //!

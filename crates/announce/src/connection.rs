@@ -1,6 +1,6 @@
-//! One connection to the agent, and how long it is waited for.
+//! One connection to the agent, with a limit on each wait.
 //!
-//! Leaves out: what is said. Read [`Connection`].
+//! Leaves out: the lines. Read [`Connection`].
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Deserialize;

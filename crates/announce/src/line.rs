@@ -1,6 +1,6 @@
 //! Lines as the agent reads them, one JSON object each.
 //!
-//! Writing one takes no memory but the caller's, so that it may be done anywhere. Leaves out: how lines travel. Read [`Line`].
+//! Writing a line takes no memory but the caller's, so that a signal handler may do it. Leaves out: how lines travel. Read [`Line`].
 
 pub use anabranch_units::FlowKey;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Against a socket that answers as it is told; `cli`'s tests speak with a real agent.
+//! Against a socket with prescribed answers; `cli`'s tests speak with a real agent.
 
 use super::*;
 use anabranch_shuffle_proto::announcement::{self, Announcement};

@@ -1,10 +1,11 @@
 //! Files by name below a folder, and nothing outside of it: every step is taken from the folder's descriptor.
 //!
 //! A name comes from somebody else (a controller, a client), and the folder may be written by users who are not to read or
-//! write with this process's rights. So a path is resolved in one step that cannot leave the folder (`openat2`), what is
-//! opened is looked at before it is used, and later steps go on from descriptors. Source: openat2(2), `RESOLVE_BENEATH`.
+//! write with this process's rights. So a path is resolved in one step that cannot leave the folder (`openat2`), an opened
+//! file is looked at before it is used, and later steps go on from descriptors. Source: openat2(2), `RESOLVE_BENEATH`.
 //!
-//! Leaves out: what is in a file that arrives ([`crate::partial`]); what nobody is given ([`secrets`]). Read [`Folder`] and [`Place`] first.
+//! Leaves out: the contents of an arriving file ([`crate::partial`]); files that are given to nobody ([`secrets`]). Read [`Folder`] and
+//! [`Place`] first.
 
 pub mod secrets;
 

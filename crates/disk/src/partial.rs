@@ -1,23 +1,23 @@
-//! A file on its way: what is there, kept so that a crash loses nothing that was verified.
+//! A file on its way: the ranges that arrived, kept so that a crash loses nothing that was verified.
 //!
-//! Beside where `NAME` will be stand two working files, whose own names follow from the hash of `NAME` and are such as no
-//! object can have ([`anabranch_pieces::name::RESERVED`]): `.anabranch-HASH.partial` (the bytes) and
-//! `.anabranch-HASH.journal`, which begins with what it is for ([`Header`]) and goes on with which ranges are there, each with
-//! its hash. The journal is append-only and never trusted: on opening, every range is read back and hashed, and what
+//! Beside the future place of `NAME` stand two working files, whose own names follow from the hash of `NAME` and are forbidden for
+//! objects ([`anabranch_pieces::name::RESERVED`]): `.anabranch-HASH.partial` (the bytes) and
+//! `.anabranch-HASH.journal`, which begins with a [`Header`] and goes on with the ranges that arrived, each with
+//! its hash. The journal is append-only and never trusted: on opening, every range is read back and hashed, and a range that
 //! does not match is forgotten. So neither a torn write nor a lost page can pass for data, and no write needs a sync
 //! before the last one.
 //!
 //! The journal is locked (flock(2)) for as long as it is open, so that one process, and in it one transfer, writes a file at a
 //! time. Working files are opened without following links, and only where they are plain, this user's, and have one name.
 //!
-//! A file gets its name once its hash is right. What gets the name is what was hashed: the descriptor, not whatever has the
-//! working file's name by then. What that hash is made of was hashed as it was written, or as it was read
-//! back on opening, and is not read once more at the end: that the system keeps what it took is not checked, errors in
-//! writing and syncing are. Read back are only bytes of which no such hash stands: the chunks (of BLAKE3) that two pieces
-//! share, what was written over, and a file that came as one piece. Others that change the file meanwhile are not noticed.
+//! A file gets its name once its hash is right. The hashed file gets the name: the open descriptor, and not another file that may
+//! have the working file's name by then. Bytes are hashed as they are written, or as they are read
+//! back on opening, and not read once more at the end: errors in writing and syncing are checked, later changes by the system or
+//! the disk are not. Read back are only bytes without such a hash: the chunks (of BLAKE3) that two pieces
+//! share, ranges that were written over, and a file that came as one piece. A process that changes the file meanwhile is not noticed.
 //!
-//! Disk is taken as bytes arrive, a little ahead of them and not by what a sender says; but where there is less room than it
-//! says, that is found on opening.
+//! Disk space is taken as bytes arrive, a little ahead of them and not by the length that a sender states; but where there is less
+//! space than this length, opening fails.
 
 pub mod leftovers;
 

@@ -1,9 +1,9 @@
 //! Namespaces: a forked helper makes them, hands their descriptors over, and stays as a watchdog.
 //!
 //! A process with several threads cannot enter a user namespace, and a library cannot ask its program to start anew.
-//! So [`build`] forks a helper, which has one thread: it enters a user namespace where that is the way, then for each
+//! So [`build`] forks a helper, which has one thread: it enters a user namespace where one is needed, then for each
 //! site a new network namespace, sets it up, and sends the descriptors back. No namespace has a name, so the kernel
-//! removes it with its last process and descriptor, whatever happens to us.
+//! removes it with its last process and descriptor, however this process ends.
 //!
 //! The helper then waits for its parent to close the socket or to die, kills whatever still runs in the namespaces
 //! (programs that put themselves in the background, too), and ends.

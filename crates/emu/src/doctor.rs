@@ -1,4 +1,4 @@
-//! What this machine can do for an emulation, and the fix for what it cannot.
+//! Checks whether this machine can emulate, with the fix for each thing that is missing.
 
 use anabranch_units::Finding;
 use std::io::ErrorKind;

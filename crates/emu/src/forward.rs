@@ -1,7 +1,7 @@
 //! The forwarder: one thread that carries packets between the sites' devices and the fabric, under the real clock.
 //!
-//! It sleeps until a device is readable or a packet may come off a wire, runs the fabric up to now, and writes what
-//! arrives. A packet that is late on one hop is not late on the next: the fabric goes by the times that were meant.
+//! The thread sleeps until a device is readable or a packet may come off a wire, runs the fabric up to now, and writes arrived
+//! packets. A packet that is late on one hop is not late on the next: the fabric goes by the times that were meant.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -1,4 +1,4 @@
-//! How late packets left against the time that the fabric meant, and what follows for the figures of a run.
+//! How late packets left against the time that the fabric meant, and whether a run's figures can be trusted.
 //!
 //! Read [`Report`] first.
 

@@ -1,9 +1,9 @@
 //! Real-time emulator: sites in network namespaces, joined by one fabric.
 //!
-//! [`Emulation::start`] gives every site of a topology a network namespace with one TUN device. What a program in a
+//! [`Emulation::start`] gives every site of a topology a network namespace with one TUN device. A packet that a program in a
 //! site sends is read from the device, passes the [`anabranch_fabric`] ports of the links on its way (rate, delay,
-//! loss, drop-tail queues, three strict priorities) under the real clock, and is written to the device of the site it is
-//! for. So any program runs on the emulated network, unchanged, with the kernel's own TCP.
+//! loss, drop-tail queues, three strict priorities) under the real clock, and is written to the device of its destination
+//! site. So any program runs on the emulated network, unchanged, with the kernel's own TCP.
 //!
 //! - **Addresses.** A site has a host address, `base + 1 + site`, reached hop by hop over the path of least delay (as
 //!   the topology was at the start: a link that goes down is not routed around). Where there are switches, flows spread over
@@ -15,12 +15,12 @@
 //! - **Priorities** go by DSCP: 40 and above (EF, CS6, CS7) first, 1 (LE) and 8 (CS1) last, the rest between. Each
 //!   priority has a queue of its own, of the link's queue size: that which the topology states, else what the link
 //!   sends in 100 ms, but at least 64 KiB ([`default_queue`]).
-//! - **Marks.** A port with a threshold ([`EmulationOptions::ports`]) marks packets that may be (ECN, RFC 3168), in their IP
+//! - **Marks.** A port with a threshold ([`EmulationOptions::ports`]) marks packets that allow marks (ECN, RFC 3168), in their IP
 //!   header.
-//! - **Cleaning up.** Namespaces have no names, so they vanish with their last process. A helper process kills what
-//!   runs in them when the emulation is dropped or its process dies, by whatever signal.
-//! - **Privileges.** Root, or a user namespace where the machine allows one; [`doctor`] and the errors say what is
-//!   missing.
+//! - **Cleaning up.** Namespaces have no names, so they vanish with their last process. A helper process kills all
+//!   programs in them when the emulation is dropped or its process dies, by any signal.
+//! - **Privileges.** Root, or a user namespace where the machine allows one; [`doctor`] and the errors name each missing
+//!   thing.
 //! - **Honesty.** [`Emulation::report`] says how late packets were, and whether figures can be trusted.
 //!
 //! Leaves out: TTL (it does not fall on the way), ICMP errors, routes that change, IPv6, and programs on other machines.

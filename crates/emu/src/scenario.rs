@@ -1,9 +1,9 @@
 //! Scenarios under real kernels: the files that the simulator takes, their hosts in network namespaces, their flows over the
 //! kernel's TCP and UDP, the same ports in between under the real clock.
 //!
-//! The plan lists the flows, so that both clocks start the same ones at the same times. What the kernel decides for itself is
-//! said beside the results, and what cannot be set is refused; a jitter of hosts is the simulator's alone, as these have their
-//! own. A system's workload is run by the [`System`] of its kind, with that system's own programs in the hosts.
+//! The plan lists the flows, so that both clocks start the same ones at the same times. Settings that the kernel decides for itself are
+//! listed beside the results, and settings that it cannot have are refused; a jitter of hosts is the simulator's alone, as real hosts
+//! have their own. A system's workload is run by the [`System`] of its kind, with that system's own programs in the hosts.
 //!
 //! Leaves out: shared buffers; many runs, tables and files of results. Read [`run`] and [`Rehearsal`] first.
 

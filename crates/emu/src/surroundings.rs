@@ -1,8 +1,8 @@
-//! What programs in the sites are told about the network, in their environment.
+//! The network's description in the environment of the sites' programs.
 //!
 //! `ANABRANCH_SITE` and `ANABRANCH_ADDRESS` are the site that they run in; `ANABRANCH_ADDRESS_<SITE>` is every site's address and
-//! `ANABRANCH_NETNS_<SITE>` a path for `nsenter --net=PATH`, by name (in capitals, `_` for what is no letter or digit) and by
-//! number; `ANABRANCH_SITES` is all of it as JSON, with the address of each link's far end. Read [`Surroundings`].
+//! `ANABRANCH_NETNS_<SITE>` a path for `nsenter --net=PATH`, by name (in capitals, `_` for characters that are no letter or digit) and by
+//! number; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's far end. Read [`Surroundings`].
 
 use crate::{EmuError, Emulation, Isolation};
 use anabranch_graph::Topology;

@@ -1,4 +1,4 @@
-//! What the routes of all services have in common: how requests are read, and refused in one line of JSON.
+//! Common parts of all services' routes: requests are read, and refused in one line of JSON.
 //!
 //! Leaves out: TLS and connections (the `server` module), the routes. Read [`Refusal`] and [`complete`] first.
 

@@ -1,6 +1,6 @@
 //! A client's connections to a service: HTTP/1.1 over mutual TLS, kept, so that a request costs one round trip.
 //!
-//! What is safe to repeat is repeated until the client's patience ends. Leaves out: what is asked. Read [`Connection`] first.
+//! Requests that are safe to repeat are repeated until the client's patience ends. Leaves out: the requests themselves. Read [`Connection`] first.
 
 use crate::answer::ErrorBody;
 use anabranch_net::identity::Identity;

@@ -1,4 +1,4 @@
-//! What fuzz targets and their corpora's tests do with requests to a service, and tests with its store.
+//! Exercises of requests to a service, for fuzz targets and their corpora's tests, and of its store, for tests.
 //!
 //! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 

@@ -1,10 +1,10 @@
-//! A system's controller behind HTTP/1.1 over mutual TLS: what all such services and their clients have in common.
+//! A system's controller behind HTTP/1.1 over mutual TLS: the common parts of all these services and their clients.
 //!
-//! A [`Service`] has routes; a [`Server`] serves them to peers that have shown their certificates, and limits what one of them
-//! may take up; [`answer`] reads requests and refuses them in one line of JSON; [`metrics`] are said in Prometheus' format;
-//! [`store`] keeps what must outlive a crash. A [`Connection`] is a client's.
+//! A [`Service`] has routes; a [`Server`] serves them to peers that have shown their certificates, and limits each peer's connections
+//! and requests; [`answer`] reads requests and refuses them in one line of JSON; [`metrics`] are written in Prometheus' format;
+//! [`store`] keeps records that must outlive a crash. A [`Connection`] is a client's.
 //!
-//! Leaves out: what is asked and answered, which is each system's. Read [`Server`] and [`Connection`] first.
+//! Leaves out: each system's requests and answers. Read [`Server`] and [`Connection`] first.
 
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock, opens stores")]
 

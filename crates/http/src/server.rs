@@ -1,6 +1,6 @@
-//! The listener: mutual TLS, who the peer is, and limits on what one peer may take up.
+//! The listener: mutual TLS, the peer's identity, and limits on each peer's connections and requests.
 //!
-//! HTTP/1.1 only. Leaves out: what is asked (the `http` module). Read [`Server`] first.
+//! HTTP/1.1 only. Leaves out: the requests themselves (each service's routes). Read [`Server`] first.
 
 use crate::answer::{BODY_BYTES_MAX, Refusal, Refused};
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};

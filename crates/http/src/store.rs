@@ -1,7 +1,7 @@
 //! A store in one file (redb): opened for this user alone, refused where it is damaged or another's.
 //!
-//! redb verifies all checksums when it opens; where it panics all the same, an error is made of the panic. Leaves out: what is in a
-//! record, which is each system's. Read [`StoreFile`] first.
+//! redb verifies all checksums when it opens; where it panics all the same, an error is made of the panic. Leaves out: the contents
+//! of records, which are each system's. Read [`StoreFile`] first.
 
 use anabranch_net::private;
 use redb::backends::{FileBackend, InMemoryBackend};

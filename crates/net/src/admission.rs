@@ -1,11 +1,11 @@
-//! Who is let in at a listener, so that those who say nothing keep nobody out.
+//! Admission at a listener, so that silent connections keep no peer out.
 //!
-//! Every connection is accepted at once. Until it has shown who it is it is *half-open*, and stands in one of two bounded
-//! tables: before its first message of TLS is whole (*silent*), and from there to the end of its handshake and greeting
-//! (*speaking*). When a table is full, the oldest of the address that has most in it is dropped ([`HalfOpenTable`]), and
-//! likewise when the process has no descriptor left; each table has its own time, too. So a newcomer always gets in, and
-//! somebody with few addresses drops nobody's connections but his own. A peer that has shown who it is takes one of
-//! [`Places`], which are counted apart, and of which each identity has so many.
+//! Every connection is accepted at once. Until its peer has shown an identity the connection is *half-open*, and stands in one of
+//! two bounded tables: before its first message of TLS is whole (*silent*), and from there to the end of its handshake and greeting
+//! (*speaking*). When a table is full, the oldest connection of the address with most of them is dropped ([`HalfOpenTable`]), and
+//! likewise when the process has no descriptor left; each table has its own time limit, too. So a newcomer always gets in, and
+//! an attacker with few addresses drops only his own connections. A peer that has shown its identity takes one of
+//! [`Places`], which are counted apart, and of which each identity has a limited number.
 //!
 //! Leaves out: what a peer may do once it is in. Read [`Admission`] first, then [`Arrival`] and [`Places`].
 

@@ -1,4 +1,4 @@
-//! Why a connection failed, in words for those who have to mend it rather than in a library's.
+//! Why a connection failed, in an operator's words rather than in a library's.
 //!
 //! Leaves out: certificates and keys ([`crate::tls::explain`]). Read [`cause`] first.
 

@@ -1,7 +1,7 @@
-//! What a certificate says that webpki does not tell: from when until when it is good, and its IP addresses.
+//! Facts of a certificate that webpki does not tell: from when until when it is good, and its IP addresses.
 //!
-//! Source: RFC 5280, sections 4.1 and 4.2.1.6; DER as in X.690. Only for certificates that webpki has taken apart: what is
-//! read here is not checked again. Leaves out: names ([`crate::tls::peer_identity`]). Read [`Facts`] first.
+//! Source: RFC 5280, sections 4.1 and 4.2.1.6; DER as in X.690. Only for certificates that webpki has taken apart: they are
+//! not checked here again. Leaves out: names ([`crate::tls::peer_identity`]). Read [`Facts`] first.
 
 use std::net::IpAddr;
 use time::{Date, Month, OffsetDateTime, Time};

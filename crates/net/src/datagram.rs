@@ -2,15 +2,15 @@
 //!
 //! [`DatagramSocket::try_send`] hands many datagrams of one size for one peer to the kernel in one call (segmentation
 //! offload, UDP GSO), one by one where the kernel or a device cannot; [`DatagramSocket::recv`] fills a [`Batch`] with up to
-//! 32 messages of up to 64 datagrams each (receive offload, UDP GRO) in one call. Fragmentation is forbidden: what does not
-//! fit the way is an error that says so ([`SendError::TooBig`]). Memory is what the two kernel buffers and the caller's
+//! 32 messages of up to 64 datagrams each (receive offload, UDP GRO) in one call. Fragmentation is forbidden: a datagram that is
+//! too big for the path is an error ([`SendError::TooBig`]). Memory is what the two kernel buffers and the caller's
 //! batches take. One socket serves any number of threads; each brings a batch of its own.
 //!
 //! The system calls are quinn-udp's, which QUIC's implementations share. When to use offload is decided here and not by
-//! it: before Linux 6.14 a segment above the device's MTU makes an offloaded send fail just as a device without offload
+//! quinn-udp: before Linux 6.14 a segment above the device's MTU makes an offloaded send fail just as a device without offload
 //! does, and then one datagram too big would end offload for the whole socket.
 //!
-//! Leaves out: what travels ([`crate::seal`]), pacing, and the search for a path's MTU. Read [`DatagramSocket`],
+//! Leaves out: the datagrams' contents ([`crate::seal`]), pacing, and the search for a path's MTU. Read [`DatagramSocket`],
 //! [`Segments`] and [`Batch`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets and /proc are its business")]
 

@@ -1,5 +1,5 @@
-//! Who a process is to its peers, ready to connect and to accept: [`Credentials`] as a driver uses them, and as they change
-//! while it runs. Read [`Identity`] first, then [`Guard`].
+//! A process's identity to its peers, ready to connect and to accept: [`Credentials`] as a driver uses them, also when they change
+//! while the process runs. Read [`Identity`] first, then [`Guard`].
 
 use crate::certificate::{self, Facts};
 use crate::keys::{Role, System};

@@ -1,10 +1,10 @@
-//! A working set of keys: one certificate authority, and a certificate for everyone it vouches for.
+//! A working set of keys: one certificate authority, and a certificate for each holder that it vouches for.
 //!
-//! ECDSA on P-256, by rcgen. Who a certificate stands for is written in its subject alternative names: a URI for the
+//! ECDSA on P-256, by rcgen. A certificate's holder is written in its subject alternative names: a URI for the
 //! system, the role and the name (`anabranch:replicate:site:seattle`), and a DNS name of the same meaning that TLS checks
 //! (`seattle.site.replicate.anabranch`), so a site called `controller` is still only a site, and a client of `gather` is
-//! nobody to `replicate`. A set is of one system, which its authority's name says. What is revoked is in a list beside them
-//! ([`crate::revoked`]). Read [`make_set`], [`add_to_set`] and [`write_set`] first, then [`renew`] and [`revoke`].
+//! nobody to `replicate`. A set is of one system, which its authority's name states. Revoked certificates are in a list beside the
+//! keys ([`crate::revoked`]). Read [`make_set`], [`add_to_set`] and [`write_set`] first, then [`renew`] and [`revoke`].
 #![allow(clippy::disallowed_methods, reason = "a driver: writes files, and certificates begin now")]
 
 use crate::certificate::Facts;

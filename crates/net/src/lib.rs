@@ -1,11 +1,11 @@
 //! Real sockets: TCP with per-hop settings, mutual TLS, and UDP at speed, with datagrams sealed by a TLS session's keys.
 //!
-//! [`keys`] makes a working set of certificates; [`tls`] turns them into mutually authenticated connections and tells who
-//! the other end is; [`socket`] is TCP as a hop needs it, [`cause`] says why one failed. [`datagram`] is UDP for many
+//! [`keys`] makes a working set of certificates; [`tls`] turns them into mutually authenticated connections and tells the
+//! other end's identity; [`socket`] is TCP as a hop needs it, [`cause`] says why a connection failed. [`datagram`] is UDP for many
 //! datagrams a second, and [`seal`] makes datagrams that only the two ends of a TLS session can write and read.
-//! [`admission`] is for listeners: who is let in, and who is dropped when there are too many; [`refusals`] is for their log.
-//! [`random`] makes numbers that nobody can guess, [`private`] opens files that are their owner's alone. A driver room: it may read clocks, open sockets and files. It knows no
-//! system.
+//! [`admission`] is for listeners: which connections are let in, and which are dropped when there are too many; [`refusals`] is for
+//! their log. [`random`] makes numbers that nobody can guess, [`private`] opens files that are their owner's alone. A driver room: it
+//! may read clocks, open sockets and files. It knows no system.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets, files and clocks are its business")]
 
 pub mod admission;

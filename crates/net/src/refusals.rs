@@ -1,7 +1,7 @@
-//! Refusals in a daemon's log: a line each, but not as many as somebody who is refused cares to cause.
+//! Refusals in a daemon's log: a line each, but a bounded number, however many a caller causes.
 //!
-//! Callers without a certificate have lines of their own, so that they cannot hide what certified peers are refused, and of
-//! those none has all. Leaves out: what is refused, and who is told. Read [`Refusals`].
+//! Callers without a certificate have lines of their own, so that they cannot hide the refusals of certified peers; nor can one
+//! certified peer take all lines. Leaves out: the refusals themselves, and the refused peer's answer. Read [`Refusals`].
 
 use crate::tls::PeerIdentity;
 use anabranch_units::text::brief;

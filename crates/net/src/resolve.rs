@@ -1,8 +1,8 @@
-//! Names of hosts looked up so that a slow one holds up nobody else.
+//! Names of hosts, looked up so that a slow name holds up no other.
 //!
 //! The system's look-up blocks a thread for as long as a name server is silent, which is many seconds, and cannot be
-//! stopped. So look-ups that run are counted, altogether and for each owner (whoever chose the name), and those who want
-//! the same name of the same owner share one. Leaves out: what is done with the address. Read [`Resolver`] first.
+//! stopped. So look-ups that run are counted, altogether and for each owner (the party that chose the name), and requests
+//! for the same name of the same owner share one. Leaves out: connecting to the address. Read [`Resolver`] first.
 
 use std::collections::BTreeMap;
 use std::io;

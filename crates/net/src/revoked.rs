@@ -1,9 +1,9 @@
-//! Whose certificates are good no more, though their time is not over: a file beside `ca.pem`.
+//! Revoked certificates, which are good no more though their time is not over: a file beside `ca.pem`.
 //!
 //! Lines of `anabranch:SYSTEM:ROLE:NAME MOMENT`: certificates of that holder which were made by then are refused, later
-//! ones are not; without a moment all are. Empty lines, and what follows a `#`, say nothing. It is such a list, and no CRL
-//! (RFC 5280, section 5), since whoever notices that a key is lost can write it without the authority's key, read it, and
-//! needs no second date that may lapse. Read [`Revoked`] first.
+//! ones are not; without a moment all are. Empty lines, and text behind a `#`, say nothing. The file is such a list, and no CRL
+//! (RFC 5280, section 5), since an operator who notices that a key is lost can read the list and write to it without the authority's
+//! key, and the list has no date of its own that may lapse. Read [`Revoked`] first.
 
 use crate::certificate::{read, written};
 use crate::party::{self, PeerIdentity};

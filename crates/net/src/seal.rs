@@ -6,8 +6,8 @@
 //!
 //! A datagram is a clear header of 16 bytes (channel id, packet number; both big-endian), which is authenticated, then
 //! the encrypted payload, then a tag of 16 bytes. The nonce is the packet number, padded on the left to 12 bytes, xor
-//! the direction's own random 12 bytes (as RFC 8446, section 5.3). The AEAD is the TLS session's: what the two ends
-//! agreed on there needs no agreement here.
+//! the direction's own random 12 bytes (as RFC 8446, section 5.3). The AEAD is the TLS session's, on which the two ends
+//! have agreed.
 //!
 //! Leaves out: key updates. Where a key wears out ([`Sealer::packets_left`], after half a terabyte with AES), the ends
 //! take another channel id, which has fresh keys. Read [`Channel`], [`Sealer::seal`] and [`Opener::open`] first.

@@ -1,7 +1,7 @@
-//! TCP sockets with what a hop needs: congestion control, priority by DSCP, and a bound on how long a dead peer is
+//! TCP sockets with the settings of a hop: congestion control, priority by DSCP, and a bound on how long a dead peer is
 //! waited for.
 //!
-//! Leaves out: TLS and what travels (the module `tls`, the systems).
+//! Leaves out: TLS (the module `tls`) and messages (the systems).
 
 use anabranch_units::Duration;
 use std::io;

@@ -1,8 +1,8 @@
-//! Mutually authenticated TLS 1.3 against one authority, and who the other end is.
+//! Mutually authenticated TLS 1.3 against one authority, and the other end's identity.
 //!
-//! Both ends show a certificate of the same authority and of the same system. A client says whom it expects
-//! ([`server_name`]): another role or another site does not pass the handshake. A server learns who called from
-//! [`peer_identity`] and must itself check that this peer may do what it asks. Leaves out: making keys ([`crate::keys`]). Read [`Credentials`] first.
+//! Both ends show a certificate of the same authority and of the same system. A client names the role and the site that it expects
+//! ([`server_name`]): another role or another site does not pass the handshake. A server learns the caller's identity from
+//! [`peer_identity`] and must itself check this caller's rights. Leaves out: making keys ([`crate::keys`]). Read [`Credentials`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads key files and checks dates")]
 
 mod verify;

@@ -2,12 +2,12 @@
 //!
 //! For programs whose descriptors cannot be had (another pid namespace, a security module, connections whose owner has
 //! closed them already), and for flows that are not there yet: a limit may be set before the connection is made.
-//! What the kernel then does is what the module `socket` says.
+//! How the kernel then holds the rate, the module `socket` describes.
 //!
 //! One program is attached to a cgroup (v2) and called for every connection in it that opens, and then at each
-//! round-trip sample: it gives the connection its rate before the first byte. Connections that were there
+//! round-trip sample: it gives the connection its rate before the first byte. Connections that were made
 //! before it was attached never call it. So a second program is an iterator over all TCP sockets of the network namespace,
-//! run once after every change: it sets rates at once on old and new connections alike, and takes them off again. It needs
+//! run once after every change: it sets rates at once on old and new connections alike, and takes them off again. The iterator needs
 //! `CONFIG_DEBUG_INFO_BTF` and a kernel of 5.16 or later; without it no rate could be taken off a connection that no longer
 //! has round trips, and so there is no pacer by BPF then.
 //!

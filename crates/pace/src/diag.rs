@@ -1,7 +1,7 @@
-//! The TCP flows of this host, and what the kernel knows of each.
+//! The TCP flows of this host, with the kernel's figures of each.
 //!
 //! Asks the kernel over netlink (sock_diag(7), `INET_DIAG`), in the network namespace in which the [`FlowReader`] was made. A
-//! snapshot: a flow that opens or closes meanwhile may be missing. What a flow has sent comes from `struct tcp_info`
+//! snapshot: a flow that opens or closes meanwhile may be missing. A flow's sent bytes come from `struct tcp_info`
 //! (tcp(7), `TCP_INFO`; fields in the kernel's include/uapi/linux/tcp.h), which has grown: fields that this kernel lacks are
 //! `None`.
 //!

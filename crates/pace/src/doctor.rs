@@ -1,4 +1,4 @@
-//! What this machine can do to hold flows to rates, and the fix for what it cannot.
+//! Checks whether this machine can hold flows to rates, with the fix for each thing that is missing.
 //!
 //! Read [`doctor`].
 

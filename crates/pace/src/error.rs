@@ -1,4 +1,4 @@
-//! What can go wrong, with what is missing and how to get it.
+//! Errors of limits, each with the thing that is missing and how to get it.
 
 use std::io;
 

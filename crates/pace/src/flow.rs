@@ -1,6 +1,6 @@
-//! What tells a connection from others with its addresses.
+//! A connection, told from others with the same addresses by its socket's cookie.
 //!
-//! Read [`Connection`]; what may be asked for it is `limit.rs`, what its flow is called is `units`'.
+//! Read [`Connection`]. Leaves out: limits (`limit.rs`), and the flow's name, which is `units`'.
 
 use anabranch_units::FlowKey;
 

@@ -1,12 +1,12 @@
 //! A process that touches other programs' descriptors, so that this one never waits for a program.
 //!
-//! To close(2) a duplicate takes as long as what it is of: a file of a user's own file system (FUSE) is closed when that file
+//! To close(2) a duplicate takes as long as to close its file: a file of a user's own file system (FUSE) is closed when that file
 //! system has answered, a socket with `SO_LINGER` when its data has arrived, and a thread that waits so cannot even be killed.
 //! Programs may put such a file where their socket was between a look and the duplication. So a forked process without
 //! any other descriptor looks, duplicates, sets and closes, one task after the other. One that does not answer in time is
-//! left behind, and another takes its place. The user of whose process it has touched a descriptor then is *barred*: his processes are
-//! left alone until it has ended, and a while longer. A task takes a descriptor only if `/proc/PID/fd` says that it is the
-//! socket that is meant, which makes all of this rare.
+//! left behind, and another takes its place. The user whose process's descriptor the forked process touched is then *barred*: his
+//! processes are left alone until the forked process has ended, and a while longer. A task takes a descriptor only if `/proc/PID/fd`
+//! says that it is the wanted socket, which makes all of this rare.
 //!
 //! Source: fuse(4); socket(7), `SO_LINGER`; signal-safety(7) for what a fork of a process with threads may call.
 //! Leaves out: which process holds a socket (the module `owner`). Read [`Helper`] and [`Task`].

@@ -1,4 +1,4 @@
-//! What this host is called by flows, and how fast its link is.
+//! This host's addresses, and the rate of its link.
 //!
 //! Leaves out: hosts with several links; the one of the default route is taken for the only one. Read [`addresses`] and
 //! [`link_rate`].

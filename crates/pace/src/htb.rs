@@ -2,19 +2,20 @@
 //!
 //! This is what Flow Chasing does (section 5.2), less its kernel module: a flow's packets find their class by the socket's
 //! `SO_PRIORITY`, which HTB reads first (tc-htb(8)), where a duplicate of its descriptor can be had, and else by a u32 filter on
-//! addresses and ports. It queues packets rather than keep TCP from sending them, so it is the last choice; it is the
-//! only one that counts all that goes to the wire, headers of the link included. A packet that finds no class goes on as if there were no HTB.
+//! addresses and ports. HTB queues packets rather than keep TCP from sending them, so it is the last choice; it is the
+//! only mechanism that counts all bytes on the wire, headers of the link included. A packet that finds no class goes on as if
+//! there were no HTB.
 //!
 //! Changes go to the kernel over rtnetlink(7), many in one datagram. Filters are read one after the other for every packet, so
 //! hundreds of flows without descriptors cost time.
 //!
-//! What is ours is known by its handle and a default class that no one else would choose: the next start on the device
-//! clears what a killed process has left. A root qdisc that somebody else has made is never touched, nor one that a
-//! living pacer holds: it holds the name of a socket as well, which the kernel frees when it dies. A killed process leaves priorities
+//! A qdisc of this room is known by its handle and a default class that no one else would choose: the next start on the device
+//! clears the qdisc that a killed process has left. A root qdisc that somebody else has made is never touched, nor one that a
+//! living pacer holds: the pacer holds the name of a socket as well, which the kernel frees when the process dies. A killed process leaves priorities
 //! on sockets too; without classes they do nothing much.
 //!
-//! Leaves out: other connections of the same addresses, which a filter cannot tell apart, until the limit is lifted; ingress, several devices, borrowing between flows, filters on `mark` (a kernel without `CONFIG_CLS_U32_MARK`
-//! takes them and matches everything). Read [`HtbPacer`].
+//! Leaves out: other connections of the same addresses, which a filter cannot tell apart, until the limit is lifted; ingress, several
+//! devices, borrowing between flows, filters on `mark` (a kernel without `CONFIG_CLS_U32_MARK` takes them and matches everything). Read [`HtbPacer`].
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,20 +1,20 @@
-//! Rates of this host's TCP flows: who sends how much, and limits that the kernel enforces on any program's flows.
+//! Rates of this host's TCP flows: how much each has sent, and limits that the kernel enforces on any program's flows.
 //!
-//! This is the host's part of a shuffle's enforcement (Flow Chasing, section 5.2): what an agent needs to do what a
-//! coordinator says. It knows of neither.
+//! This is the host's part of a shuffle's enforcement (Flow Chasing, section 5.2): an agent uses it to hold flows to a
+//! coordinator's rates. This room knows of neither.
 //!
 //! - **Flows.** A [`FlowKey`] is a 5-tuple of the network namespace in which a reader or a pacer was made; the protocol is TCP.
-//! - **Listing.** [`FlowReader`] says which flows there are and what each has sent.
-//! - **The host.** [`addresses`] are those that flows to it have, [`link_rate`] is what its link carries.
+//! - **Listing.** [`FlowReader`] lists the flows and how much each has sent.
+//! - **The host.** [`addresses`] are those that flows to it have, [`link_rate`] is the rate of its link.
 //! - **Bursts.** [`set_tso_rtt_log`] keeps them small, so that a limit that is raised takes effect soon.
 //! - **Limits.** A limit is for a flow or, where its socket's cookie is given, for that [`Connection`] alone, and for none that comes
-//!   after it with the same addresses. [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor, in a process of its own that no
-//!   program can hold up for long. [`BpfPacer`] has the
+//!   after it with the same addresses. [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor, in a process
+//!   of its own that no program can hold up for long. [`BpfPacer`] has the
 //!   kernel set the same option, also on flows whose programs cannot be touched and on those to come. [`HtbPacer`]
-//!   shapes what leaves by a device. Lifting a limit brings back what the flow had before, and so does dropping the pacer.
-//!   [`Pacer`] picks for each flow what works, and says what it picked; [`doctor`] says what works on this machine.
+//!   shapes packets that leave by a device. Lifting a limit brings back the flow's earlier rate, and so does dropping the pacer.
+//!   [`Pacer`] picks for each flow a mechanism that works, and names it; [`doctor`] says which mechanisms work on this machine.
 //!
-//! What a change of one flow's rate takes, among 400 idle flows (`cargo xtask bench pace` as built for development, on two
+//! Time of a change of one flow's rate, among 400 idle flows (`cargo xtask bench pace` as built for development, on two
 //! shared cores of a virtual machine with Linux 6.18; the best of 20 turns):
 //!
 //! | mechanism | first, of 400 together | again, of 400 together | again, alone |

@@ -1,4 +1,4 @@
-//! What may be asked for a flow.
+//! The limit of a flow: a rate, or none of ours.
 //!
 //! Read [`Limit`].
 

@@ -1,7 +1,7 @@
 //! Questions to the kernel over netlink(7), and its answers.
 //!
 //! Source: RFC 3549, section 2; the kernel's Documentation/userspace-api/netlink/intro.rst. Messages are the netlink-packet
-//! crates'; this is the socket under them, made in the network namespace of the calling thread and bound to it for good.
+//! crates'; here is the socket under them, made in the network namespace of the calling thread and bound to it for good.
 //! Leaves out: multicast groups, and everything that the kernel says unasked. Read [`Netlink`].
 
 use std::io;

@@ -1,11 +1,11 @@
 //! Which process holds a flow's socket, and a duplicate of it.
 //!
-//! sock_diag(7) says which inode a flow's socket has, and the links in `/proc/PID/fd` (proc_pid_fd(5)) which process has it
-//! open; pidfd_getfd(2) duplicates it, which needs the right to trace that process (ptrace(2): `PTRACE_MODE_ATTACH_REALCREDS`).
+//! sock_diag(7) says which inode a flow's socket has, and the links in `/proc/PID/fd` (proc_pid_fd(5)) which process has the socket
+//! open; pidfd_getfd(2) duplicates the descriptor, which needs the right to trace that process (ptrace(2): `PTRACE_MODE_ATTACH_REALCREDS`).
 //!
-//! A duplicate is never kept: while it is open, the owner's close(2) would not end the connection. What is kept is where
-//! the socket was ([`Place`]); a descriptor found there is taken for the flow's only if it has the same inode and cookie
-//! (`SO_COOKIE`), which no two sockets of one boot share. Who duplicates is the module `helper`.
+//! A duplicate is never kept: while it is open, the owner's close(2) would not end the connection. Only the socket's
+//! place is kept ([`Place`]); a descriptor found there is taken for the flow's only if it has the same inode and cookie
+//! (`SO_COOKIE`), which no two sockets of one boot share. The module `helper` duplicates.
 //!
 //! Leaves out: sockets that no process has open any more (the kernel still sends what they hold). Read [`Sockets`].
 

@@ -1,8 +1,8 @@
 //! One pacer for all flows, by whichever mechanism holds each.
 //!
 //! Order of choice: the flow's own socket (at once, nothing between TCP and the wire, nothing left in the kernel); BPF, where the
-//! socket cannot be had or is not there yet; HTB on a device that was named, as the last. A flow stays with its mechanism until
-//! that fails it: then the next takes over, and the first lets go. One that cannot let go keeps the flow. A limit on a socket that
+//! socket cannot be had or does not exist yet; HTB on a device that was named, as the last. A flow stays with its mechanism until
+//! that fails: then the next takes over, and the first lets go. A mechanism that cannot let go keeps the flow. A limit on a socket that
 //! its program has closed is changed and lifted by BPF, while the kernel sends what the socket holds.
 //!
 //! Read [`Pacer`] and [`PacerOptions`].

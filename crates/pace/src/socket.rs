@@ -8,10 +8,10 @@
 //!
 //! The socket is one's own ([`set_pacing_limit`]) or that of any process that we may trace, by a duplicate
 //! ([`SocketPacer`]; the module `owner` finds it, `helper` sets it). A socket that was paced once stays paced when its limit is lifted, at the rate that its
-//! congestion control computes: the kernel has no way back. That is some way above what it sends.
+//! congestion control computes: the kernel has no way back. This rate is some way above the rate at which the socket sends.
 //!
-//! Leaves out: what a pacer that is killed leaves behind. Its rates stay on the sockets until somebody sets others or
-//! they close; nothing tells them from those that a program has set itself. Read [`SocketPacer`].
+//! Leaves out: rates of a pacer that was killed. They stay on the sockets until somebody sets others or
+//! the sockets close; nothing tells them from rates that a program has set itself. Read [`SocketPacer`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

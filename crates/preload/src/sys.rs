@@ -1,7 +1,7 @@
 //! The C library's functions that a program calls first here, and the agent's socket.
 //!
-//! All of this room's `unsafe` is here. Each function looks at what it is asked, calls the library's own, counts what that has
-//! sent, and leaves `errno` as that has. Leaves out: what is said when (`table`). Read [`look`] and [`say`].
+//! All of this room's `unsafe` is here. Each function looks at its arguments, calls the library's own, counts the bytes that the
+//! library's has sent, and leaves `errno` as that has. Leaves out: what is announced when (`table`). Read [`look`] and [`say`].
 
 #![cfg_attr(
     test,

@@ -1,7 +1,7 @@
-//! What each descriptor has sent, and when that is to be said.
+//! How much each descriptor has sent, and when that is announced.
 //!
-//! Atomics alone, so that threads and signal handlers may come at any time; what they get wrong between each other is when
-//! something is said, not what is sent. Leaves out: system calls. Read [`Table`].
+//! Atomics alone, so that threads and signal handlers may come at any time; between each other they may mistake the moment of an
+//! announcement, but never change what is sent. Leaves out: system calls. Read [`Table`].
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 

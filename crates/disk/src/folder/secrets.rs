@@ -1,8 +1,8 @@
-//! What others get nothing of, though it lies in a folder that they read and write: keys of ours, and stores.
+//! Secrets, of which others get nothing though they lie in a folder that others read and write: keys of this system, and stores.
 //!
-//! What a process uses itself is known by its path, and lies elsewhere ([`keep_outside`]). Others' is known when it is asked
-//! for ([`super::Folder::file_at`], [`super::Folder::place`]): keys by the certificate beside them, stores by redb's first
-//! bytes. No file ends a daemon, as those who send there could lay one; what lies there is told when it starts
+//! A process's own secrets are known by their paths, and must lie elsewhere ([`keep_outside`]). Other processes' are recognised when
+//! they are asked for ([`super::Folder::file_at`], [`super::Folder::place`]): keys by the certificate beside them, stores by redb's
+//! first bytes. No file ends a daemon, as a peer that may send could lay one; a daemon warns of found secrets at its start
 //! ([`warn_of_any`]).
 
 use super::{Folder, OpenError, at, shown};

@@ -1,7 +1,7 @@
-//! What is left in a folder of files that did not arrive whole: found by their journals, listed, and removed.
+//! Leftovers in a folder, of files that did not arrive whole: found by their journals, listed, and removed.
 //!
-//! A working file that is open is locked, and so never taken for a leftover. How old one is, is counted from when it was
-//! last opened or written to. Read [`find`] first.
+//! A working file that is open is locked, and so never taken for a leftover. The age of a leftover counts from its
+//! last opening or write. Read [`find`] first.
 
 use super::{Header, open_at};
 use crate::folder::{Folder, shown};

@@ -1,6 +1,6 @@
-//! Which flows a run has, what each site has to do for them, and what became of them.
+//! The flows of a run, each site's task for them, and their results.
 //!
-//! Leaves out: the programs that do it (`host`). Read [`Flows`] first.
+//! Leaves out: the sites' programs (`host`). Read [`Flows`] first.
 
 use super::host::{self, Ask, Incoming, Outgoing, Seen, Serve, Source, Task};
 use super::{Rehearsal, Running, ScenarioError, System, congestion_control};

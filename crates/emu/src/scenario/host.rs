@@ -2,11 +2,11 @@
 //! and UDP.
 //!
 //! It reads its [`Task`] as a line of JSON, listens, says `ready`, reads when to begin (by the machine's monotonic clock, which
-//! all hosts share), does its part, says `done`, and prints what it has [`Seen`] when it is told that all are.
+//! all hosts share), does its part, says `done`, and prints what it has [`Seen`] when it is told that all hosts are done.
 //!
 //! One thread, the pacer, begins flows and sends datagrams at their times; one receives datagrams; flows are tasks of one
 //! more, so that thousands cost little. Requests of an incast have a thread each, as they wait for one another. A flow is known
-//! by the port that it comes from. Read [`run`] first.
+//! by its source port. Read [`run`] first.
 
 use super::ScenarioError;
 use crate::Histogram;

@@ -1,6 +1,6 @@
 //! Programs of a system in the hosts of an emulated scenario: started, awaited, asked and ended.
 //!
-//! Leaves out: what the programs do. Read [`start`] and [`end`] first.
+//! Leaves out: the programs themselves. Read [`start`] and [`end`] first.
 
 use super::ScenarioError;
 use crate::Emulation;

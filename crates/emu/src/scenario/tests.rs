@@ -1,4 +1,4 @@
-//! What hosts are told of a plan, and what speaks against a run.
+//! Hosts' tasks from a plan, and reasons to distrust a run.
 
 use super::host::Outgoing;
 use super::*;

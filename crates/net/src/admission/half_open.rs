@@ -1,4 +1,4 @@
-//! Which half-open connection goes when there are too many: arithmetic, no sockets.
+//! The choice of the half-open connection to drop when there are too many: arithmetic, no sockets.
 //!
 //! Read [`HalfOpenTable`] first.
 

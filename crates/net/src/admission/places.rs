@@ -1,4 +1,4 @@
-//! Places of peers that have shown who they are.
+//! Places of peers that have shown their identity.
 
 use crate::keys::Role;
 use crate::tls::PeerIdentity;

@@ -1,4 +1,4 @@
-//! Listeners on loopback, and those who call them from several of its addresses.
+//! Listeners on loopback, and callers from several of its addresses.
 
 use super::*;
 use crate::identity::Identity;

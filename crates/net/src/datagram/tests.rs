@@ -1,4 +1,4 @@
-//! What needs no socket: when offload is given up, and the kernel's table.
+//! Tests without a socket: when offload is given up, and the kernel's table.
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Which of the newest packet numbers have come: a bitmap that moves with the highest one.
 //!
-//! Source: RFC 4303, section 3.4.3 (what it decides); RFC 6479 (words in a ring, so that moving it clears words instead of
+//! Source: RFC 4303, section 3.4.3 (its decisions); RFC 6479 (words in a ring, so that moving it clears words instead of
 //! shifting them all). Read [`Window`] first.
 
 use super::OpenError;

@@ -1,4 +1,4 @@
-//! What sealing must hold to, over random datagrams, orders and damage.
+//! Laws of sealing, over random datagrams, orders and damage.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Who is let in: what an authority vouches for, and what is checked besides, in a handshake and while a connection is kept.
+//! Checks of a peer's certificate beyond the authority's signature, in a handshake and while a connection is kept.
 
 use super::{PeerIdentity, peer_identity, provider, server_name};
 use crate::certificate::{Facts, written};

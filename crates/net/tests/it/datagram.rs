@@ -1,5 +1,5 @@
-//! Datagrams over loopback. Nothing waits for longer than [`PATIENCE`], and what is under way fits the receive
-//! buffer that Linux grants to anybody (`net.core.rmem_max` of 212,992), if it is to arrive.
+//! Datagrams over loopback. Nothing waits for longer than [`PATIENCE`]. Datagrams that have to arrive fit, together, the receive
+//! buffer that Linux grants to anybody (`net.core.rmem_max` of 212,992).
 
 use anabranch_net::datagram::{
     Batch, DatagramOptions, DatagramSocket, Ecn, Segments, SendError, payload_max, route_mtu,

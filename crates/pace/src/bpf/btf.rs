@@ -1,4 +1,4 @@
-//! What the kernel says of its own types: where fields lie and what functions are numbered.
+//! The kernel's description of its own types: offsets of fields and numbers of functions.
 //!
 //! Source: the kernel's Documentation/bpf/btf.rst, section 2. Leaves out: everything but the two questions that
 //! [`super::program`] has. Read [`Btf`].

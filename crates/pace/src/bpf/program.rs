@@ -1,9 +1,9 @@
 //! The two BPF programs: one that the kernel calls when a connection opens and at each round-trip sample, and one that it
-//! calls for each socket that there is.
+//! calls for each existing socket.
 //!
-//! Both do the same for a socket whose tuple is in the map of wanted rates, unless the map says a cookie that is not the socket's:
-//! note what `SO_MAX_PACING_RATE` it had in the map of earlier rates, and set the wanted one. So one write to a map changes a rate, for sockets that are there as for those
-//! that will be.
+//! Both do the same for a socket whose tuple is in the map of wanted rates, unless the map has another cookie than the socket's:
+//! note the socket's `SO_MAX_PACING_RATE` in the map of earlier rates, and set the wanted one. So one write to a map changes a rate,
+//! for sockets of now as for those to come.
 //!
 //! Source: the kernel's include/uapi/linux/bpf.h, `struct bpf_sock_ops` and the helpers' notes. Read [`sock_ops`].
 

@@ -1,6 +1,6 @@
 //! The system call bpf(2): maps, programs, links, iterators.
 //!
-//! Source: bpf(2) and the kernel's include/uapi/linux/bpf.h, `union bpf_attr`, of which each command reads a part.
+//! Source: bpf(2) and the kernel's include/uapi/linux/bpf.h, `union bpf_attr`; each command reads a part of it.
 
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Tests of what other programs' descriptors may do to who touches them.
+//! Tests of how other programs' descriptors hold up a process that touches them.
 
 use super::*;
 use rustix::process::{Signal, kill_process};

@@ -1,4 +1,4 @@
-//! Network namespaces without names: they vanish with their threads and processes, and what is in them too.
+//! Network namespaces without names: they vanish with their threads and processes, and their devices too.
 
 use std::process::Command;
 use std::sync::mpsc;

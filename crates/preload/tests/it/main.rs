@@ -1,4 +1,4 @@
-//! Unchanged programs under the library, and a socket that hears what is announced of them.
+//! Unchanged programs under the library, and a socket that hears their announcements.
 //!
 //! The programs are Python's, whose sockets are the C library's. Where there is no Python, tests print why and count what they
 //! skip. `cli`'s tests have a real agent hear them. Read [`World`] first.
