@@ -1,10 +1,10 @@
-//! What the controller and the sites say to each other: commands down, reports up.
+//! The messages between the controller and the sites: commands down, reports up.
 //!
 //! Every message names its transfer and attempt, so that a late one from an attempt that was given up is recognised and
-//! ignored. A transfer runs in *attempts*: each attempt has a plan of its own and moves what is still missing; when
-//! something breaks, the next attempt is planned around it.
+//! ignored. A transfer runs in *attempts*: each attempt has a plan of its own and moves the data that is still missing; when
+//! a site or a link breaks, the next attempt is planned around it.
 //!
-//! Leaves out: how the messages travel (the `api` room) and the data itself (the `msg` module). Read [`Command`] and
+//! Leaves out: how the messages travel (the `replicate` room) and the data itself (the `msg` module). Read [`Command`] and
 //! [`Report`] first.
 
 use crate::plan::{Decode, FlowId, Mode, Term};

@@ -5,11 +5,11 @@
 //! time: the later one waits [`PATH_WAIT`] for the earlier one's end, and is refused if that does not come. An attempt begins
 //! only where there is room for it ([`room`]). A file whose hash is told ahead is finished when its sinks are done.
 //!
-//! Sans-IO: time comes in as `now`; what takes files, sockets or long is a [`Job`] for the driver, at most one of each transfer
+//! Sans-IO: time comes in as `now`; work that takes files, sockets or long is a [`Job`] for the driver, at most one of each transfer
 //! at a time, which ends with [`Daemon::handle_done`]. After any `handle_*`: drain [`Daemon::poll_report`] and
 //! [`Daemon::poll_job`], then read [`Daemon::poll_timeout`].
 //!
-//! Leaves out: what happens inside an attempt ([`crate::site`]), how commands and reports travel, and files. Read [`Daemon`] and
+//! Leaves out: the inside of an attempt ([`crate::site`]), how commands and reports travel, and files. Read [`Daemon`] and
 //! [`Job`] first.
 
 pub mod room;

@@ -1,5 +1,5 @@
-//! What the fuzz targets `replicate_site` and `replicate_control` and the replay of their corpora do: one site of an attempt, and
-//! peers that say anything; a controller that does.
+//! Exercises for the fuzz targets `replicate_site` and `replicate_control` and the replay of their corpora: one site of an attempt
+//! with peers that say anything, and the commands of a controller that does.
 //!
 //! Leaves out: messages' own syntax, which a target of `msg` has.
 

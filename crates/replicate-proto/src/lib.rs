@@ -8,11 +8,11 @@
 //! file that all flows of a coded group carry together; a *stream* is one of the symbols of a generation (coded) or
 //! one tree's share of the file (routed); a *sink* is where a destination puts a file together again.
 //!
-//! Entry points: [`plan`] decides; [`program::programs`] makes of a [`plan::Plan`] what each site is to do;
+//! Entry points: [`plan`] decides; [`program::programs`] makes each site's program from a [`plan::Plan`];
 //! [`coordinator`] sees a transfer through, whatever breaks; a [`site::Site`] is one site's machine for one attempt, a
-//! [`daemon::Daemon`] the one in front of all its attempts; [`sessions`] has what lies between the two sides,
-//! [`unsaved`] what a controller must make durable first;
-//! [`control`] is what controller and sites say to each other; [`msg`] is what travels on a flow; [`draw`] makes pictures.
+//! [`daemon::Daemon`] the one in front of all its attempts; [`sessions`] keep commands and reports between the two sides,
+//! [`unsaved`] keeps changes that a controller has yet to make durable;
+//! [`control`] has the messages of controller and sites, [`msg`] those of a flow; [`draw`] makes pictures.
 
 mod bps;
 pub mod control;

@@ -1,4 +1,4 @@
-//! What travels on a flow's TCP connections: one greeting each, then frames.
+//! The messages on a flow's TCP connections: one greeting each, then frames.
 //!
 //! All integers are big-endian. A connection begins with a [`Hello`] from the sending end and a one-byte
 //! [`HelloReply`]; then come frames, each a fixed [`FrameHeader`] and, for data, a symbol. Nothing here holds state.

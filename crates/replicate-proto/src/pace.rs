@@ -1,7 +1,7 @@
-//! How fast a source supplies what it is held to: one rule, for daemons and for the simulator.
+//! How fast a source with a ceiling supplies its file: one rule, for daemons and for the simulator.
 //!
-//! What counts is what leaves the site, so a piece of a coded group counts as often as its symbols are sent;
-//! [`crate::program::source_rate`] says what that is for a file's rate.
+//! Bytes that leave the site count, so a piece of a coded group counts as often as its symbols are sent;
+//! [`crate::program::source_rate`] reckons this rate from a file's rate.
 
 use crate::control::SiteProgram;
 use crate::plan::Mode;

@@ -1,10 +1,10 @@
-//! What a transfer does on the network: the deciding part, pure (CodedBulk sections 2.4 and 4.1).
+//! Plans of transfers on a network: the deciding part, pure (CodedBulk sections 2.4 and 4.1).
 //!
 //! Every scheme, coded or not, makes the same type: a [`Plan`] of equal-rate flows. A flow occupies one link at the
 //! plan's unit rate and is one of the paper's four functions (Figure 2): forward, mirror, code-and-forward,
 //! code-and-mirror. Two flows of one plan may share a link, up to the link's capacity in units.
 //!
-//! Leaves out: running a plan. Read [`Plan`], [`Flow`] and [`Sink`] for what a plan is, [`Request`] and [`Planner`] for
+//! Leaves out: running a plan. Read [`Plan`], [`Flow`] and [`Sink`] for a plan's parts, [`Request`] and [`Planner`] for
 //! how one is made.
 
 mod check;

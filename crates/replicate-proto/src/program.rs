@@ -1,6 +1,6 @@
-//! From a plan to what each of its sites does: the sites' programs of one attempt.
+//! The sites' programs of one attempt, made from a plan.
 //!
-//! Leaves out: whether the plan can be used here and now (`coordinator`), and what a program makes a site do (`site`).
+//! Leaves out: whether the plan can be used here and now (`coordinator`), and how a site carries out its program (`site`).
 
 use crate::control::{
     GroupProgram, HopSettings, Incoming, Outgoing, Priority, Run, SinkProgram, SiteProgram, Submitter,

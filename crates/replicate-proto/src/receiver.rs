@@ -1,4 +1,4 @@
-//! The sink: decodes what arrives, checks it, and hands it out to be written.
+//! The sink: decodes arriving packets, checks the data, and hands it out to be written.
 //!
 //! A coded sink applies the plan's [`Decode`]: with a lookahead it waits for later generations, with a state it decodes
 //! strictly one after the other. A routed sink takes chunks as they come. Both check each generation or chunk against

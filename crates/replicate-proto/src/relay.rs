@@ -2,7 +2,7 @@
 //!
 //! Each outgoing flow has one transmit buffer (vTx) and one receive buffer (vRx) per term. A packet is taken from every
 //! vRx at once, coded, and put in the vTx. Every buffer holds at least one packet and never more than its share, so a
-//! full one stops its reader, TCP's window closes, and the previous hop feels it: that is the whole of the hop-by-hop
+//! full one stops its reader, TCP's window closes, and the previous hop stops: that is the whole of the hop-by-hop
 //! flow control (section 3.2).
 //!
 //! No deadlock: a vRx always has room for the generation that its virtual link needs next, a packet of generation `g`

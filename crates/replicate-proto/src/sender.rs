@@ -4,9 +4,9 @@
 //! each on the stream that has most room, so that a slow tree carries less instead of holding the others up.
 //!
 //! A group that *fills* another (CodedBulk section 3.2, Figure 6) takes chunks from the end of the same work on. Its flows
-//! have the lowest priority and may stand still for ever, so what they carry counts only once every destination on
-//! the way has confirmed it; until then the filled group goes on as if it had not been sent. When the two meet, what is
-//! not confirmed goes again on streams that it was not sent on, the last chunk first: one tree that stands still holds
+//! have the lowest priority and may stand still for ever, so a chunk on them counts only once every destination on
+//! the way has confirmed it; until then the filled group goes on as if the chunk had not been sent. When the two meet, each chunk
+//! that is not confirmed goes again on a stream on which it was not sent, the last chunk first: one tree that stands still holds
 //! no others back.
 //!
 //! Leaves out: reading the file (the driver does, when [`crate::site::Site::wanted`] says so).

@@ -1,13 +1,13 @@
-//! The controller's side of its sites' sessions as a machine: which process serves each site, whether it is there, and which
+//! The controller's side of its sites' sessions as a machine: which process serves each site, whether the process lives, and which
 //! commands it has taken over.
 //!
-//! A site's process draws a session when it starts, and registers with it. Commands are numbered and wait for it until a later
-//! request says that it has taken them over, so that none is lost or carried out twice while the process lives; its reports come
-//! in numbered batches, so that none counts twice. A process that nothing is heard of for a while counts as gone; it registers
+//! A site's process draws a session when it starts, and registers with the session. Commands are numbered and kept until a later
+//! request of the process confirms them, so that none is lost or carried out twice while the process lives; its reports come
+//! in numbered batches, so that none counts twice. A process that is silent for a while counts as gone, and registers
 //! again when it is back. A second process of a site is refused for as long as the first one gives signs of life.
 //!
-//! Sans-IO: time comes in as `now`, requests as calls. Leaves out: what is commanded and reported
-//! ([`crate::coordinator`]), how requests travel, and what is durable. Read [`Sessions`] first.
+//! Sans-IO: time comes in as `now`, requests as calls. Leaves out: the commands and reports themselves
+//! ([`crate::coordinator`]), how requests travel, and durability. Read [`Sessions`] first.
 
 pub mod site;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `replicate` in the simulator: a scenario's workload in which the relays' own machines move files over simulated TCP.
 //!
 //! The same [`Site`] machines run the same programs as in the daemons; in place of `runner`'s sockets each hop is a stream of
-//! the simulator, pinned to its link, with a send buffer that bounds what is written and a receive buffer that fills while a
+//! the simulator, pinned to its link, with a send buffer that bounds unsent data and a receive buffer that fills while a
 //! machine has no room. Symbols are lengths. Frames have the size that they have on the wire, TLS records included.
 //!
 //! Ideal, beside the daemons: coding, hashing and disks take no time; controllers, greetings and heartbeats are left out, so

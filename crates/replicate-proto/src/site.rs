@@ -1,7 +1,7 @@
 //! One site's part in one attempt: source, relay and destination in a single sans-IO machine.
 //!
 //! The driver brings packets in with [`Site::accept`], takes frames out with [`Site::produce`], and in between runs the
-//! [`Work`] that the machine hands out, on as many cores as it likes: work is pure and may finish in any order. Bytes
+//! [`Work`] that the machine hands out, on any number of cores: work is pure and may finish in any order. Bytes
 //! of the file come in with [`Site::supply`] when [`Site::wanted`] asks, and go out as [`Write`]s. Where a plan wants sites to
 //! store all before they pass it on, packets go out as [`Store`]s and come back with [`Site::fetched`].
 //!

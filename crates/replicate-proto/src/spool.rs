@@ -1,10 +1,10 @@
-//! Store and forward: what a site puts by of an arriving flow until all of it is there, and then takes back out to pass on.
+//! Store and forward: packets of an arriving flow, which a site puts by until the flow has arrived whole, and then passes on.
 //!
 //! Only plans of [`crate::plan::Scheme::SteinerStoreAndForward`] do so (CodedBulk section 4.1, the baseline's model); all
 //! others pass data on as it comes. Packets lie where the driver puts them ([`crate::site::Site::poll_store`]) and come back
 //! one by one, as the virtual link that waits for them has room ([`crate::site::Site::poll_fetch`]).
 //!
-//! Leaves out: the disk (the driver's), and what is made of the packets (`relay`).
+//! Leaves out: the disk (the driver's), and how packets are combined (`relay`).
 
 use crate::plan::FlowId;
 use crate::relay::Packet;

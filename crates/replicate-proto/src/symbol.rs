@@ -1,4 +1,4 @@
-//! What one packet carries.
+//! Symbols, one in each packet.
 //!
 //! A symbol is real bytes on a network and a bare length in the simulator; the machines are the same over both.
 

@@ -1,6 +1,6 @@
 //! The typed client of the controller: for sites, and for the command line.
 //!
-//! Leaves out: connections (the `connection` module), what to do with commands. Read [`Client`] and [`SiteLink`] first.
+//! Leaves out: connections (the `http` room), carrying out commands. Read [`Client`] and [`SiteLink`] first.
 
 use crate::wire::{
     CommandsReply, EventView, RegisterReply, RegisterRequest, ReportsRequest, SourceReply, SubmitReply,

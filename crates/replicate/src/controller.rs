@@ -1,7 +1,7 @@
-//! The controller: the coordinator, its store, and what is queued for sites and watchers, behind one lock.
+//! The controller: the coordinator, its store, and the queues for sites and watchers, behind one lock.
 //!
-//! After every change the order is: make it durable, then let commands and events out. Where the store cannot be written,
-//! nothing goes out until it can. Leaves out: HTTP. Read [`Controller`] first.
+//! After every change the order is: make the change durable, then let commands and events out. While the store cannot be written,
+//! nothing goes out. Leaves out: HTTP. Read [`Controller`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 mod log;

@@ -1,4 +1,4 @@
-//! What fuzz targets and their corpora's tests do with requests to the controller, and with its replies to clients.
+//! Exercises of requests to the controller, and of its replies to clients, for fuzz targets and their corpora's tests.
 //!
 //! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 

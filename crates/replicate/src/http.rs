@@ -1,4 +1,4 @@
-//! The controller's routes: who may ask what, and how it is said in JSON.
+//! The controller's routes: each caller's rights, and requests and answers in JSON.
 //!
 //! Sites may only speak for themselves; operators submit, watch and cancel; a site may also submit and cancel transfers
 //! that it is the source of (CodedBulk section 2.4, step 1). Leaves out: TLS and connections. Read [`router`] first.

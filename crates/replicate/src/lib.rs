@@ -3,7 +3,7 @@
 //! A [`Controller`] is the system's coordinator behind HTTP/1.1 over mutual TLS, with its transfers in an embedded store: killed
 //! at any time, it goes on from the last state that anybody outside could have seen. A [`Relay`] is a site's daemon: it asks the
 //! controller for commands, carries them out with sockets and files, and reports. A site may only speak for itself. A [`Client`]
-//! asks for transfers and watches them; what happens comes as a [`WatchItem`].
+//! asks for transfers and watches them; events come as [`WatchItem`]s.
 //!
 //! ```
 //! use anabranch_disk::folder::{Folder, Links};

@@ -1,7 +1,7 @@
 //! A site's daemon, whole: a [`Service`] in conversation with the controller.
 //!
-//! Commands come by long polls, reports go in batches; both are tried on for as long as the controller is away, and what has
-//! arrived stays. Leaves out: keys that change on the disk, and who may read the folder, which are the program's.
+//! Commands come by long polls, reports go in batches; both are tried again for as long as the controller is away, and data that has
+//! arrived stays. Leaves out: keys that change on the disk, and rights to the folder, which are the program's.
 
 use crate::client::{Client, SiteLink};
 use crate::runner::Fault;

@@ -1,16 +1,16 @@
 //! Runs one site's machine for one attempt: connections, files and cores around a [`Site`].
 //!
 //! One task per connection, one thread that reads the file at the source, one that writes it at a destination, one that
-//! stores what may be passed on only whole. Work
+//! stores flows which may be passed on only whole. Work
 //! (coding, decoding, hashing) runs in whichever task finds it, outside the machine's lock, so it uses all of the
-//! runtime's cores. A hop that breaks ends the attempt: the controller plans the next one from what each site has.
+//! runtime's cores. A hop that breaks ends the attempt: the controller plans the next one from each site's data.
 //!
 //! Liveness: the receiving end of a connection sends a byte every [`HEARTBEAT`] the other way; the sending end gives a
 //! hop up after [`HOP_TIMEOUT`] without one, the receiving end when its byte stays unacknowledged for as long.
 //!
 //! Flows that fill (lowest priority) may starve, so nothing waits for them: they do not count for `Ready`, are not timed,
-//! and one that breaks is only logged. Their receiving end says, among the heartbeats, how many packets are where they
-//! belong; see [`Site::confirmed`].
+//! and one that breaks is only logged. Their receiving end says, among the heartbeats, how many packets have reached their
+//! destinations; see [`Site::confirmed`].
 
 mod connections;
 #[doc(hidden)]

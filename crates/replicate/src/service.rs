@@ -1,7 +1,7 @@
 //! A site: carries out the controller's commands and reports back, over any number of transfers.
 //!
-//! In which order, and what has to wait, a [`Daemon`] decides; here are its clock, its threads, the files that are arriving, and
-//! one [`Runner`] per installed attempt. Leaves out: how commands and reports travel (`relay`), and what happens inside an
+//! A [`Daemon`] decides the order of commands and which have to wait; here are its clock, its threads, the files that are arriving,
+//! and one [`Runner`] per installed attempt. Leaves out: how commands and reports travel (`relay`), and the inside of an
 //! attempt (`runner`).
 
 use crate::runner::{Fault, Runner, SharedFile, SourceFile, wait_for};

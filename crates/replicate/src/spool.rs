@@ -1,8 +1,8 @@
-//! Where a site puts by what it may pass on only when it has all of it: a nameless file for each such flow.
+//! Flows that a site may pass on only whole are put by: a nameless file for each.
 //!
-//! The files lie in the site's own folder, as large as what the flow carries, and are gone with their attempt or process,
-//! however it ends. Every packet has a place of its own, so a record is found by its number alone. What comes back wrong
-//! from a bad disk is found by the hash that each packet carries, as what comes wrong over a hop is.
+//! The files lie in the site's own folder, as large as the flow's packets together, and are gone with their attempt or process,
+//! however it ends. Every packet has a place of its own, so a record is found by its number alone. A packet that a bad disk has
+//! changed is found by the hash that each packet carries, as one that a hop has changed is.
 
 use anabranch_disk::folder::{Folder, shown};
 use anabranch_replicate_proto::msg::FrameHeader;

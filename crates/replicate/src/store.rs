@@ -1,6 +1,6 @@
 //! The controller's durable state: one record per transfer, in redb.
 //!
-//! Every change is one transaction, synced before anybody outside hears of it. Leaves out: what is in a record
+//! Every change is one transaction, synced before anybody outside hears of it. Leaves out: a record's contents
 //! (`replicate_proto::coordinator::TransferSnapshot`), and how a file is opened (`http::store`). Read [`Store`] first.
 
 use anabranch_graph::Topology;

@@ -1,4 +1,4 @@
-//! The controller's network, as it says it, made a topology again: what a client plans and draws with.
+//! The controller's network, from its description made a topology again, with which a client plans and draws.
 //!
 //! Leaves out: which sites are up. Read [`TopologyView::topology`].
 

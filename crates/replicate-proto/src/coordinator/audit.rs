@@ -1,9 +1,9 @@
-//! Who turned a generation bad: digests of the same symbols, taken at both ends of every flow, compared.
+//! The site that turned a generation bad: digests of the same symbols, taken at both ends of every flow, compared.
 //!
-//! The source knows what every flow ought to carry: of a routed group because it sent the chunk itself, of a coded one
+//! The source knows which symbol every flow ought to carry: of a routed group because it sent the chunk itself, of a coded one
 //! because it has the generation's data and is told every flow's global coding vector (Jaggi and others 2005, section
-//! II). A site all of whose inputs arrived right and that sent something wrong is named. TCP under TLS does not
-//! deliver flipped bits, so a difference between what a site says it sent and what arrived counts against the sender.
+//! II). A site whose inputs all arrived right and that sent a wrong symbol is named. TCP under TLS does not
+//! deliver flipped bits, so a difference between a sender's digest and its receiver's counts against the sender.
 //!
 //! Leaves out: codes with delayed terms, whose flows carry sums over many generations. Read [`vectors`] and [`suspects`]
 //! first.

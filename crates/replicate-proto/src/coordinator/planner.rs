@@ -1,4 +1,4 @@
-//! What decides what transfers do on the network, and the decision of the [`plan`](crate::plan) module.
+//! The interface by which a coordinator has transfers planned, and the planner of the [`plan`](crate::plan) module.
 //!
 //! Read [`Planner`] first.
 

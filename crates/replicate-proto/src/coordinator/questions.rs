@@ -1,7 +1,7 @@
-//! Questions about a source's file, without a transfer: what a dry run wants to know.
+//! Questions about a source's file, without a transfer, for dry runs.
 //!
-//! A question is an inquiry of the source under a number that no transfer has, so that nothing is left of it once it is
-//! answered: not in the store, not in the list, not at a site. Leaves out: what a request must be. Read [`Questions`] first.
+//! A question is an inquiry of the source under a number that no transfer has, so that nothing is left of it after the
+//! answer: not in the store, not in the list, not at a site. Leaves out: checks of requests. Read [`Questions`] first.
 
 use super::{
     Command, CoordinatorConfig, Full, Outbox, Places, Run, SiteId, SiteState, SubmitError, Submitter,

@@ -1,7 +1,7 @@
-//! What a coordinator is asked: transfers, with every choice that a user has; its own limits and patience; and why a request
-//! is refused.
+//! Requests to a coordinator: transfers, with every choice that a user has; its own limits and patience; and reasons of
+//! refusals.
 //!
-//! Leaves out: what it answers (`status`), and who checks a request (`coordinator`).
+//! Leaves out: answers (`status`), and the checks of a request (`coordinator`).
 
 use crate::control::{HopSettings, Submitter, TransferId};
 #[cfg(doc)]

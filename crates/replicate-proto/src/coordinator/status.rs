@@ -1,6 +1,6 @@
-//! What a coordinator says: verdicts, events, how a transfer stands, and what of it must survive.
+//! Output of a coordinator: verdicts, events, how a transfer stands, and its state that must survive.
 //!
-//! Leaves out: what it is asked (`request`), and what sites are told ([`crate::control`]).
+//! Leaves out: requests (`request`), and commands to sites ([`crate::control`]).
 
 use super::TransferRequest;
 use crate::control::{Run, TransferId};

@@ -1,13 +1,14 @@
-//! Transfers planned together: which, when, and when running ones are planned anew for it.
+//! Transfers planned together: which, when, and when running transfers are planned anew.
 //!
 //! A transfer that has an attempt to plan waits a little for others to be planned at once with it, hardly ever longer than
-//! its sites take to say what they have ([`JointConfig::gather`], [`JointConfig::gather_max`]). Running ones keep their plans, and count; unless the smallest rate, or without loss to it the sum, gains
-//! [`JointConfig::gain_min`] by planning them anew and each has [`JointConfig::left_min`] left to move: then they are stopped, and all are planned at once when they
-//! have said what they have. That is looked into when a transfer comes or goes, and again [`JointConfig::again_min`] after
-//! one was planned anew. A plan made together holds only
-//! if nobody takes more than its share, so its source sends no faster; TCP alone would share links by the flow.
+//! its sites take to report their data ([`JointConfig::gather`], [`JointConfig::gather_max`]). Running transfers keep their plans, and
+//! count. They are planned anew if the smallest rate, or without loss to it the sum, gains [`JointConfig::gain_min`] by that and each
+//! has [`JointConfig::left_min`] left to move: then they are stopped, and all are planned at once when their sites have reported their
+//! data. The gain is reckoned when a transfer comes or goes, and again [`JointConfig::again_min`] after
+//! a transfer was planned anew. A plan made together holds only
+//! if no transfer takes more than its share, so each source sends no faster; TCP alone would share links by the flow.
 //!
-//! Leaves out: what users' ceilings and priorities leave to others. Read [`JointConfig`] first.
+//! Leaves out: capacity that users' ceilings and priorities leave to others. Read [`JointConfig`] first.
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
-//! One transfer's state machine: phases, destinations, and what to do when something breaks.
+//! One transfer's state machine: phases, destinations, and reactions to failures.
 //!
-//! Every input changes what is known and then calls [`Transfer::step`], which alone decides what happens next; so no
-//! order of inputs can leave a transfer without a deadline. Leaves out: other transfers. Here is what a transfer is and what
-//! is said of it; inputs, steps, planning and programs have modules of their own. Read [`Phase`] and [`Transfer::step`] first.
+//! Every input changes the transfer's knowledge and then calls [`Transfer::step`], which alone decides what happens next; so no
+//! order of inputs can leave a transfer without a deadline. Leaves out: other transfers. This file has a transfer's state and its
+//! status; inputs, steps, planning and programs have modules of their own. Read [`Phase`] and [`Transfer::step`] first.
 
 mod inputs;
 mod planning;

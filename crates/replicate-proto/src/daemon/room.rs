@@ -1,4 +1,4 @@
-//! What an attempt takes of a site's memory, and whether there is room for it beside the others.
+//! An attempt's share of a site's memory, and whether there is room for it beside the others.
 
 use crate::control::{FailureKind, SiteProgram, Submitter};
 

@@ -1,8 +1,8 @@
 //! Where the sites of a topology go on a picture.
 //!
-//! Three ways, by what is known: a map where every site has a place, stretched where it is crowded; layers from left to
+//! Three ways, by the sites' data: a map where every site has a place, stretched where it is crowded; layers from left to
 //! right where the links have no cycle; otherwise distances that follow the number of hops (stress majorisation, Gansner
-//! and others 2004). All are deterministic. Leaves out: what is drawn there. Read [`positions`] first.
+//! and others 2004). All are deterministic. Leaves out: drawing. Read [`positions`] first.
 
 use anabranch_graph::{Place, Topology};
 use anabranch_units::SiteId;

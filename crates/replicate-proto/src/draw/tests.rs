@@ -1,4 +1,4 @@
-//! Pictures of hand-made plans: what must be on them, that they repeat, and that they are well-formed.
+//! Pictures of hand-made plans: their contents, that they repeat, and that they are well-formed.
 
 use super::*;
 use crate::plan::{Decode, FlowId, Group, Mode, Sink, Term};

@@ -1,4 +1,4 @@
-//! Checks a plan: its invariants, and that random data pushed through it arrives as it was sent.
+//! Checks a plan: its invariants, and that random data pushed through the plan arrives unchanged.
 //!
 //! Knows nothing of how plans are made. Read [`Plan::check`] first.
 

@@ -4,7 +4,7 @@
 //! (linear information flow, deterministic); Massey and Sain, *Inverses of linear sequential circuits* (1968), for
 //! codes with cycles; CodedBulk section 2.4.
 //!
-//! How it goes: capacities become unit links; every destination gets `streams` unit-disjoint paths that reuse each
+//! The steps: capacities become unit links; every destination gets `streams` unit-disjoint paths that reuse each
 //! other's links; where the flows then depend on each other without a cycle, linear information flow finds the
 //! coefficients in topological order, plain forwarding first. A cycle is cut by delaying some terms by a generation;
 //! coefficients come from a seeded stream until every sink passes Massey and Sain's rank condition.

@@ -1,4 +1,4 @@
-//! What a plan means: each site's work, rates, bytes.
+//! A plan's description: each site's work, rates, bytes.
 //!
 //! Source: CodedBulk Figure 2 for the four functions. Read [`SiteWork`] first.
 

@@ -1,4 +1,4 @@
-//! What sending a file by a plan takes: time, and bytes on links.
+//! The effort of sending a file by a plan: time, and bytes on links.
 //!
 //! Leaves out: headers, and flows that fill. Read [`Sending::by`].
 

@@ -1,7 +1,7 @@
 //! The little linear algebra that code construction needs, over the `codes` room's field.
 //!
-//! Coefficients are plain bytes here, as plans have them. Read [`solve_left`] first: it is what an inverse with delay is
-//! found by.
+//! Coefficients are plain bytes here, as plans have them. Read [`solve_left`] first, by which an inverse with delay is
+//! found.
 
 use anabranch_codes::Gf;
 

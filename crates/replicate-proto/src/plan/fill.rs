@@ -1,8 +1,8 @@
-//! Groups that fill what the flows of a plan leave unused (CodedBulk section 3.2, Figure 6).
+//! Groups that fill the capacity that the flows of a plan leave unused (CodedBulk section 3.2, Figure 6).
 //!
-//! A destination that can be reached over what the plan leaves of the links is filled over that, on its own. The others
-//! of its group are filled together, by trees over all links, the emptier first: planned, nothing is left for
-//! those, but flows of the lowest priority take what other transfers keep the plan's own from using. Rates are not
+//! A destination that can be reached over capacity that the plan leaves is filled over that capacity, on its own. The others
+//! of its group are filled together, by trees over all links, the emptier first: the plan leaves nothing for these trees, but
+//! their flows of the lowest priority take capacity that the plan's own flows cannot use beside other transfers. Rates are not
 //! planned: every chunk takes the tree that has room.
 //!
 //! Differs: the paper does not say how its uncoded paths are chosen. Read [`fill`].

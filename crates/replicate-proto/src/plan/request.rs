@@ -1,4 +1,4 @@
-//! What is asked of the planner, and what no plan can be made for.
+//! Requests to the planner, and errors of requests for which no plan can be made.
 
 use anabranch_graph::{Adjacency, Topology, max_flow};
 use anabranch_units::{BitRate, LinkId, Seed, SiteId};

@@ -1,6 +1,6 @@
-//! What plans that run at the same time get of the links when every TCP flow takes its fair share.
+//! The rates of plans that run at the same time when every TCP flow takes its fair share of links.
 //!
-//! Leaves out: what protocols lose. Read [`share_flows`].
+//! Leaves out: losses by protocols. Read [`share_flows`].
 
 use super::{Input, Mode, Plan};
 use anabranch_units::BitRate;

@@ -1,5 +1,5 @@
-//! A site's side of its session as a machine: whether it is registered, which commands it has taken over, and which reports wait
-//! for the controller.
+//! A site's side of its session as a machine: whether the site is registered, which commands it has taken over, and which reports
+//! wait for the controller.
 //!
 //! Leaves out: how requests travel, and when they are tried again. Read [`SiteSession`] and [`Outbox`] first.
 

@@ -1,4 +1,4 @@
-//! What a scenario may say of a `replicate` workload, and whether it makes sense on its network.
+//! The settings of a `replicate` workload in a scenario, and whether they fit its network.
 
 use super::{BULK, FILL, Replicate};
 use crate::msg::SYMBOL_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! Whole transfers in the simulator: rates against what is planned, and what the machines promise.
+//! Whole transfers in the simulator: rates against planned rates, and the machines' promises.
 
 use super::Simulated;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};

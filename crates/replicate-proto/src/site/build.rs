@@ -1,7 +1,7 @@
-//! What a site may be told to do, and the machine that is made of it: a program from a controller is outside input, and is
-//! checked whole before anything of it runs.
+//! Builds a site's machine from its program: a program from a controller is outside input, and is
+//! checked whole before any part of it runs.
 //!
-//! Leaves out: what the machine does then ([`crate::site`]). Read [`Parts`] first.
+//! Leaves out: the machine at work ([`crate::site`]). Read [`Parts`] first.
 
 use super::{Consumer, Group, Incoming, Site, Source};
 use crate::control::{Incoming as IncomingProgram, Outgoing, SinkProgram, SiteProgram};

@@ -1,4 +1,4 @@
-//! What holds after every event, and at the end.
+//! Checks after every event, and at the end.
 
 use super::site::path;
 use super::world::{Fault, MEMORY_ENOUGH, World};

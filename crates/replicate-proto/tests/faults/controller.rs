@@ -1,8 +1,8 @@
 //! The controller's process around the coordinator, and each site's conversation with it: commands by long polls, reports in
-//! batches, both tried until they are answered; which sites count as gone; what is durable before commands leave.
+//! batches, both tried until they are answered; which sites count as gone; which state is durable before commands leave.
 //!
 //! As `controller.rs`, `client.rs` and `relay.rs` of the service, around the same machines. Leaves out: a site's process that is
-//! refused as another one is there.
+//! refused as another one serves the site.
 
 use super::world::{CONTROLLER, What, World};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};

@@ -1,7 +1,7 @@
 //! A site's disk: files that arrive, as `anabranch_disk::partial` keeps them, and files that have their name.
 //!
-//! What has a name is on the disk. Of what is still arriving nothing was synced: a loss of power may take, halve or leave any piece,
-//! with its entry in the journal or without. So a journal is believed only as far as the bytes hash to what it says.
+//! A file that has its name is on the disk. Of an arriving file nothing was synced: a loss of power may take, halve or leave any
+//! piece, with its entry in the journal or without. So a journal is believed only as far as the bytes match its hashes.
 
 use anabranch_pieces::{ByteRange, FileHash, GenerationHash, PieceHasher, RangeSet};
 use anabranch_units::RandomStream;

@@ -1,11 +1,12 @@
 //! Whole systems under faults, in virtual time: the coordinator, daemons and the machines of their attempts, over a network that
-//! delays, loses and cuts, with disks that are slow or full or lose what was not synced.
+//! delays, loses and cuts, with disks that are slow or full or lose bytes that were not synced.
 //!
-//! A schedule is drawn from its number, and repeats exactly. First faults come at random; then all that was wrong is right again, and
-//! every transfer has to end. After every event no name holds what nobody sent there, and memory is within its bound; at the end what
-//! was told as done is there, who could be served was, and no attempt is left. `crates/faults.rs` says how to run one seed, or more.
+//! A schedule is drawn from its number, and repeats exactly. First faults come at random; then all of them are healed, and
+//! every transfer has to end. After every event no name holds a file that was not sent there, and memory is within its bound; at the
+//! end all files that were reported as delivered are there, every reachable destination was served, and no attempt is left.
+//! `crates/faults.rs` says how to run one seed, or more.
 //!
-//! Leaves out: what lies around the machines in the service (TLS, files, threads), of which `network`, `disk`, `site` and
+//! Leaves out: the service around the machines (TLS, files, threads), of which `network`, `disk`, `site` and
 //! `controller` are models.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 

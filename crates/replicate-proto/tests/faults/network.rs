@@ -1,6 +1,6 @@
 //! Connections between sites, as the daemon's runners make and lose them, over links that take their time.
 //!
-//! A frame that cannot pass is tried on, as TCP does. The receiving end says every [`BEAT`] that it lives; the sending end gives up
+//! A frame that cannot pass is sent again, as TCP does. The receiving end says every [`BEAT`] that it lives; the sending end gives up
 //! after [`HOP_TIMEOUT`] without, the receiving end when its word stays unacknowledged for as long. Flows that fill may starve.
 
 use super::runner::Runner;

@@ -1,4 +1,4 @@
-//! What is asked for in a schedule, and over which network.
+//! The transfers that a schedule asks for, and its network.
 
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_replicate_proto::control::{HopSettings, Priority, Submitter};

@@ -1,4 +1,4 @@
-//! One attempt at one site: the machine, and what the daemon's runner has around it but connections.
+//! One attempt at one site: the machine, with the daemon's runner around it, but for connections.
 
 use super::disk::piece_hash;
 use anabranch_endpoint::Bytes;

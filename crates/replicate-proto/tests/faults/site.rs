@@ -1,4 +1,4 @@
-//! A site's host and its daemon's process: what carries out the jobs, as `service.rs` of the service does.
+//! A site's host and its daemon's process, which carries out the jobs as `service.rs` of the service does.
 
 use super::controller::Link;
 use super::disk::{Disk, Finished, Full, file_hash};

@@ -1,4 +1,4 @@
-//! The world of a schedule: a controller, four sites, what is asked of them, and what goes wrong.
+//! The world of a schedule: a controller, four sites, their transfers, and the faults.
 
 use super::controller::{Answer, Ask, Controller, Store};
 use super::faults::{Ended, Schedule, some_of};

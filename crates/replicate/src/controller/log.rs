@@ -1,4 +1,4 @@
-//! What has happened to a transfer, for watchers that come later: a bounded log of its events.
+//! A bounded log of a transfer's events, for watchers that come later.
 //!
 //! Leaves out: how watchers wait for the next one ([`super::Controller`]). Read [`EventLog`] first.
 

@@ -1,6 +1,6 @@
 //! A runner's connections: each flow's way to the next site, and from the one before.
 //!
-//! Leaves out: who may connect (`service`), and what the frames say ([`anabranch_replicate_proto::msg`]).
+//! Leaves out: rights to connect (`service`), and the frames' contents ([`anabranch_replicate_proto::msg`]).
 
 use super::{
     ANSWER_TIMEOUT, CONNECT_TIMEOUT, FIRM_TIMEOUT, HEARTBEAT, HOP_TIMEOUT, Shared, digest, dscp, lock,

@@ -1,6 +1,6 @@
-//! A runner's files: the source's is read, a destination's written, and what may be passed on only whole is put by.
+//! A runner's files: the source's is read, a destination's written, and flows that may be passed on only whole are put by.
 //!
-//! Leaves out: what an arriving file looks like on the disk (`partial`), and what is put by (`spool`).
+//! Leaves out: an arriving file's form on the disk (`disk::partial`), and files for flows that are put by (`spool`).
 
 use super::{Shared, SharedFile, SourceFile, lock, wait_for};
 use crate::spool::{Errand, Spool};

@@ -1,4 +1,4 @@
-//! What is asked for twice is done once.
+//! A transfer that is asked for twice is done once.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Who is named where digests of flows do not agree.
+//! The site that is named where digests of flows do not agree.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What one submitter may have, and what waits for others to give it back.
+//! Limits of one submitter, and transfers that wait until others have given back their share.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a dry run asks, and that nothing is left of it.
+//! A dry run's question, of which nothing is left.
 
 use super::*;
 

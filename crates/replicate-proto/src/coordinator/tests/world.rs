@@ -1,6 +1,6 @@
 //! A network of made-up sites that obey a coordinator, break, and come back, under a clock of its own.
 //!
-//! Leaves out: what is asserted of it (`tests`).
+//! Leaves out: assertions (`tests`).
 
 use super::super::*;
 use crate::control::{Finish, FlowDigest, FlowSide, Priority, Submitter};

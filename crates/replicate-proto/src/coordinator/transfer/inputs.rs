@@ -1,6 +1,6 @@
-//! What a transfer learns: reports of sites, and that they come and go.
+//! Inputs of a transfer: reports of sites, and sites that come and go.
 //!
-//! Leaves out: what follows from it, which [`Transfer::step`] decides.
+//! Leaves out: consequences, which [`Transfer::step`] decides.
 
 use super::{
     Audit, Away, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt, Found,

@@ -1,4 +1,5 @@
-//! How an attempt comes about: who is asked what is there, who is served, around what is planned, and with whom.
+//! How an attempt comes about: which sites are asked for their data, which are served, which sites and links the plan avoids, and
+//! with which transfers it is made together.
 //!
 //! Leaves out: planning itself ([`crate::coordinator::Planner`]), and the programs that follow from a plan.
 

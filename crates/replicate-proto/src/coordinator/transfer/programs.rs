@@ -1,4 +1,4 @@
-//! Installs a plan: whether it can be used here and now, and who is told what.
+//! Installs a plan: checks whether it can be used here and now, and sends each site its program.
 //!
 //! Leaves out: how the plan was made, and the programs themselves ([`crate::program`]).
 

@@ -1,6 +1,6 @@
-//! What a transfer does next: the only place that moves its phase, and that gives up, waits and ends.
+//! A transfer's next step: the only place that moves its phase, and that gives up, waits and ends.
 //!
-//! Leaves out: how what it knows came about, which is the inputs' part. Read [`Transfer::step`] first.
+//! Leaves out: a transfer's knowledge, which the inputs change. Read [`Transfer::step`] first.
 
 use super::{Away, Context, Debt, Early, Pending, Phase, Running, STRIKES_MAX, Target, Transfer, doubled};
 use crate::control::{Attempt, Finish};
