@@ -1,4 +1,4 @@
-//! Tells the program which commit it is built from, so that run directories can say it.
+//! Tells the program its commit, for run directories.
 
 #![allow(clippy::disallowed_methods, reason = "a build script asks git and the environment")]
 

@@ -2,7 +2,7 @@
 //!
 //! Everything is real but the wires: a controller and a daemon at each site, as processes of their own in network
 //! namespaces, moving a file over TLS and the kernel's TCP. Each scheme gets a fresh network, so that its lateness is its
-//! own. Copies are compared with the source's file here, besides what the sites verified themselves.
+//! own. Copies are compared with the source's file here, besides the sites' own checks.
 
 use crate::network::{self, TopologyArgs};
 use crate::run_dir::RunDir;

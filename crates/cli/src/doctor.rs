@@ -1,4 +1,4 @@
-//! `anabranch doctor`: what this machine can do, and the fix for what it cannot.
+//! `anabranch doctor`: the abilities of this machine, with the fix for each that is missing.
 
 mod need;
 

@@ -1,8 +1,8 @@
 //! `anabranch emulate TOPOLOGY -- CMD`: any program on an emulated network, with a report of how far to trust it.
 //!
-//! Builds the network, starts what `--run` asks for, runs the command in a site and ends everything with it. The
-//! command's input and output are ours and its exit code becomes ours; what `--run` programs print goes to stderr, each
-//! line with its site. Leaves out: anything about the programs that run. Read [`Args`] first, then [`run`].
+//! Builds the network, starts the programs of `--run`, runs the command in a site and ends everything with the command. The
+//! command's input and output are ours and its exit code becomes ours; the output of `--run` programs goes to stderr, each
+//! line with its site. Leaves out: the programs themselves. Read [`Args`] first, then [`run`].
 
 mod outcome;
 mod scenario;

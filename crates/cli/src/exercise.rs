@@ -1,6 +1,6 @@
-//! What fuzz targets and the replay of their corpora do with this room's own parsers.
+//! Exercises of this room's own parsers, for fuzz targets and the replay of their corpora.
 //!
-//! Leaves out: those of other rooms, which have functions of their own there.
+//! Leaves out: parsers of other rooms, which have their own exercises.
 
 use crate::family::simulated;
 use anabranch_graph::builtin::builtin;

@@ -1,7 +1,8 @@
-//! Exit codes, all of them: what a command's end says to whoever runs it.
+//! Exit codes of all commands.
 //!
 //! 0 done; 1 failed; 2 wrong usage; 3 some destinations failed; 4 data arrived wrong and was refused; 5 cancelled; 124
-//! waited for long enough; 130 interrupted. What becomes of a transfer is 0, 1, 3, 4 or 5 ([`anabranch_replicate_proto::coordinator::Outcome::exit_code`]).
+//! waited for long enough; 130 interrupted. A transfer ends with 0, 1, 3, 4 or 5
+//! ([`anabranch_replicate_proto::coordinator::Outcome::exit_code`]).
 
 use anabranch_http::ClientError;
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
 //! The systems that this command has: the only list of them.
 //!
-//! Of each line of [`family!`] come a verb, a kind of workload for `simulate` and one for `emulate`, and what `doctor` looks at.
+//! Each line of [`family!`] makes a verb, a kind of workload for `simulate` and one for `emulate`, and checks for `doctor`.
 //! A line names a [`Member`], which a system's module of this room implements.
 //!
-//! Leaves out: what a system does, which its own rooms hold. CONTRIBUTING.md says how to add one, step by step.
+//! Leaves out: the systems themselves, which have their own rooms. CONTRIBUTING.md says how to add one, step by step.
 
 use crate::doctor::Need;
 use crate::member::Member;

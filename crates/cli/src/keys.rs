@@ -1,4 +1,4 @@
-//! Sets of keys: made anew or added to, renewed, revoked; and how daemons follow what happens to theirs.
+//! Sets of keys: made anew or added to, renewed, revoked; and how daemons follow changes of their keys.
 
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{

@@ -1,8 +1,8 @@
 //! The `anabranch` command: it joins systems to drivers and speaks to people. Holds no protocol.
 //!
 //! Conventions: results on stdout, everything else on stderr; `--json` for programs; exit codes are listed in `exit`.
-//! Each verb is a module with an `Args` type and a `run` function. It is a library so that fuzz targets reach its parsers; the program
-//! calls [`main`].
+//! Each verb is a module with an `Args` type and a `run` function. The command is a library so that fuzz targets reach its parsers;
+//! the program calls [`main`].
 #![allow(
     clippy::disallowed_methods,
     reason = "a driver: sockets, files, clocks and the environment are its business"

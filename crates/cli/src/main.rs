@@ -1,4 +1,4 @@
-//! The `anabranch` command: all of it is in the library beside it.
+//! The `anabranch` command, all of which is in the library beside this file.
 
 fn main() -> std::process::ExitCode {
     anabranch_cli::main()

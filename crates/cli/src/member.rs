@@ -1,6 +1,6 @@
-//! What this command asks of a system: the trait by which one joins the family.
+//! The trait by which a system joins the command's family.
 //!
-//! Leaves out: which systems there are (`family`). Read [`Member`].
+//! Leaves out: the list of systems (`family`). Read [`Member`].
 
 use crate::doctor::Need;
 use std::process::ExitCode;

@@ -1,10 +1,10 @@
-//! Pages for a browser on this machine, of what a service says.
+//! Pages about a service, for a browser on this machine.
 //!
-//! Services speak only to who has a certificate, which a browser seldom has; an operator's command serves a page on loopback
+//! Services speak only to peers with a certificate, which a browser seldom has; an operator's command serves a page on loopback
 //! and asks in the operator's name. So that nobody else looks with the operator's rights: loopback only; only for requests that
-//! name it as the host, so that no other site's script can read it through a name that it controls; and only below a path that
-//! nobody can guess, which the command prints, so that no other user of this machine can. Leaves out: what the pages show. Read
-//! [`serve`].
+//! name loopback as the host, so that no web site's script can read the page through a name that the web site controls; and only below
+//! a path that nobody can guess, which the command prints, so that no other user of this machine can read the page. Leaves out: the
+//! pages' contents. Read [`serve`].
 
 use anabranch_http::ClientError;
 use anyhow::Context as _;

@@ -1,4 +1,4 @@
-//! What daemons and clients have in common as processes: their runtime, and how they are told to end.
+//! Daemons and clients as processes: their runtime, and how they are told to end.
 
 use std::process::{Command, Stdio};
 

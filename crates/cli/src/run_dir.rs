@@ -1,4 +1,4 @@
-//! Writes run directories: see `anabranch_record` for what is in them.
+//! Writes run directories: see `anabranch_record` for their contents.
 
 use anabranch_codes::kernel_in_use;
 use anabranch_record::{Emulation, Facts, Machine, ROWS, RUN, Rows, Run, Table};

@@ -1,6 +1,6 @@
-//! Quantities and names as people are shown them, whichever command does.
+//! Quantities and names as all commands show them to people.
 //!
-//! Leaves out: what makes text from outside safe to print ([`anabranch_units::text`]).
+//! Leaves out: making text from outside safe to print ([`anabranch_units::text`]).
 
 use anabranch_units::{BitRate, ByteCount};
 

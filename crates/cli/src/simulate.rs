@@ -1,7 +1,7 @@
 //! `anabranch simulate`: a scenario file, run in the packet simulator; a table, JSON lines, or a run directory.
 //!
-//! Every combination of swept settings runs `--trials` times, over as many threads as there are. What is shown are means with
-//! 95 % confidence intervals; JSON lines and run directories hold every trial. Ctrl-C ends it, and what was whole is shown.
+//! Every combination of swept settings runs `--trials` times, over as many threads as there are. The table shows means with
+//! 95 % confidence intervals; JSON lines and run directories hold every trial. Ctrl-C ends the run, and whole trials are shown.
 
 mod capture;
 pub(crate) mod table;

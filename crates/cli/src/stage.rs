@@ -1,5 +1,5 @@
-//! A network of real daemons in an emulation: the controller at one site, a relay at each. What `demo`, `experiment` and
-//! emulated scenarios have in common.
+//! A network of real daemons in an emulation: the controller at one site, a relay at each. `demo`, `experiment` and
+//! emulated scenarios share it.
 //!
 //! Read [`Stage`] first, then [`Sends`].
 

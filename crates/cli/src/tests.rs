@@ -1,4 +1,4 @@
-//! What holds of all commands together, and of the documents that name their limits.
+//! Laws of all commands together, and of the documents that name their limits.
 
 mod limits;
 

@@ -1,4 +1,4 @@
-//! `anabranch topologies`: which networks there are, and what is in one: the names that other commands take.
+//! `anabranch topologies`: the list of networks, and the sites and links of one, by the names that other commands take.
 //!
 //! Leaves out: plans on a network (`replicate plan`), and networks that scenarios make from numbers, of which the names are
 //! listed only.

@@ -1,4 +1,4 @@
-//! What a system wants of a machine.
+//! The needs of systems: abilities of a machine.
 //!
 //! Read [`Need`].
 

@@ -1,4 +1,4 @@
-//! What an emulated run was like: for people on stderr, for programs as JSON.
+//! The results of an emulated run: for people on stderr, for programs as JSON.
 //!
 //! Read [`Outcome`] first.
 

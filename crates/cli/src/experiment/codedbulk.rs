@@ -3,14 +3,14 @@
 //!
 //! A cell's *draw* (sources, destinations) depends on topology, counts and seed only: every scheme gets the same one,
 //! and draws of one seed are nested: the sources of fewer transfers are the first of those of more. Throughput is
-//! what each destination has verified, over a common window that begins `warm_up` after the last transfer started; a
+//! each destination's verified bytes, over a common window that begins `warm_up` after the last transfer started; a
 //! transfer's rate is that of its slowest destination, and the cell's the sum.
 //!
-//! Two predictions go with it, neither with protocol overhead: whole plans share what interactive traffic leaves
+//! Two predictions go with it, neither with protocol overhead: capacity that interactive traffic leaves is shared by whole plans
 //! ([`share_links`]), or flow by flow ([`share_flows`]), as TCP does.
 //!
-//! With `--fill`, uncoded traffic of the lowest priority fills what coded flows leave (Figure 6). Read [`Args`] and [`Row`]
-//! first.
+//! With `--fill`, uncoded traffic of the lowest priority fills the capacity that coded flows leave (Figure 6). Read [`Args`] and
+//! [`Row`] first.
 
 use super::interactive::{Interactive, Totals};
 use crate::network::TopologyArgs;

@@ -1,7 +1,7 @@
 //! Interactive traffic as CodedBulk section 4.1 has it: between every pair of sites, with random arrivals, ahead of
 //! all other traffic.
 //!
-//! Every ordered pair of sites offers the same rate. That rate is such that the *mean over the links* of what they carry
+//! Every ordered pair of sites offers the same rate. At that rate the *mean over the links* of their load
 //! is the load asked for: `rate = load * capacity of all links / hops of all pairs`, over the paths of least delay, which
 //! are the emulator's routes. So busy links carry more than the mean and quiet ones less. Flows of [`FLOW_PACKETS`]
 //! packets of UDP arrive by a Poisson process at each site, each to a site drawn at random, and leave back to back.

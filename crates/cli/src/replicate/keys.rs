@@ -1,4 +1,4 @@
-//! `anabranch replicate keys`: a working set of certificates for mutual TLS, and more for those who come later.
+//! `anabranch replicate keys`: a working set of certificates for mutual TLS, and more for sites and operators that come later.
 
 use crate::keys::Change;
 use crate::network::TopologyArgs;

@@ -1,4 +1,4 @@
-//! `anabranch replicate leftovers`: what is left of files that did not arrive whole, listed and removed.
+//! `anabranch replicate leftovers`: remains of files that did not arrive whole, listed and removed.
 
 use anabranch_disk::folder::{Folder, Links, shown};
 use anabranch_disk::partial::leftovers::{Leftover, find};

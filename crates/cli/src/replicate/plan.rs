@@ -1,4 +1,4 @@
-//! `anabranch replicate plan`: what a transfer would do, as a table, JSON or a picture. Nothing is sent.
+//! `anabranch replicate plan`: the plan of a transfer, as a table, JSON or a picture. Nothing is sent.
 
 use crate::network::{self, TopologyArgs};
 use crate::shown::size;

@@ -1,4 +1,4 @@
-//! `anabranch replicate relay`: a site's daemon. It sends, relays and receives, as the controller says.
+//! `anabranch replicate relay`: a site's daemon. It sends, relays and receives by the controller's commands.
 
 use crate::network::{self, TopologyArgs};
 use anabranch_disk::folder::secrets::{keep_outside, warn_of_any};

@@ -1,4 +1,4 @@
-//! `anabranch replicate send`: asks the controller for a transfer and watches it to its end.
+//! `anabranch replicate send`: asks the controller for a transfer and watches the transfer to its end.
 
 use super::watch::{Output, broken_off, may_go_on, watch};
 use crate::network;

@@ -1,7 +1,7 @@
 //! A transfer is watched to its end: by `send`, which began it, by `status --follow` and by `wait`.
 //!
-//! What happens meanwhile is `shown`; at the end there is a table, or an object for programs, and the exit code. Times are
-//! the controller's, so that who comes late says the same. Read [`watch`] first.
+//! Events are printed by `shown`; at the end there is a table, or an object for programs, and the exit code. Times are
+//! the controller's, so that a watcher that comes late prints the same. Read [`watch`] first.
 
 mod shown;
 

@@ -1,4 +1,4 @@
-//! Packets of chosen links as a capture for Wireshark: what the link's far end gets, headers only.
+//! Packets of chosen links as a capture for Wireshark: those that the link's far end gets, headers only.
 
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::{Envelope, EventQueue, PacketMeta};

@@ -2,9 +2,9 @@
 //! stands under any name.
 //!
 //! Real processes on loopback, one set of daemons for many schedules. A schedule is drawn from its number: some transfers
-//! whose names are prefixes, suffixes, spellings, links and case variants of each other, what stood there before, and who is
-//! killed when. In the end every name holds, whole, one of the contents that were asked for under it, or what its owner had
-//! put there; what was reported as verified is there; and nothing outside the folder has changed. How processes interleave
+//! whose names are prefixes, suffixes, spellings, links and case variants of each other, the files that stood there before, and which
+//! process is killed when. In the end every name holds, whole, one of the contents that were asked for under it, or its owner's
+//! earlier file; every copy that was reported as verified is there; and nothing outside the folder has changed. How processes interleave
 //! is the machine's business, so a schedule that failed is drawn again by its number, but need not fail again.
 //!
 //! A sample runs with the suite; `make claims` runs a thousand.

@@ -1,4 +1,4 @@
-//! What operators meet when something is set up wrong: one line that names the cause, and nobody else held up.
+//! Wrong set-ups as operators meet them: one line that names the cause, and nobody else held up.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 

@@ -1,4 +1,4 @@
-//! `anabranch emulate`: programs in sites, and what is left of them.
+//! `anabranch emulate`: programs in sites, of which nothing is left.
 
 use crate::{anabranch, answer, has_program, skip, text};
 use std::io::{BufRead as _, BufReader};

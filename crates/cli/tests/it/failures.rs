@@ -1,7 +1,7 @@
-//! What happens when things break: processes die, links die, relays lie, disks fill, users err.
+//! Failures: processes die, links die, relays lie, disks fill, users err.
 //!
 //! Networks are small and slow, so that a file of a few MiB is on its way for seconds. No test asserts on the clock
-//! except that what it waits for comes within [`crate::net::PATIENCE`].
+//! except that each awaited event comes within [`crate::net::PATIENCE`].
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 

@@ -1,4 +1,4 @@
-//! What files may be sent and written, by whom and over what: `replicate` and `gather` on loopback, with traps in their folders.
+//! Files that may be sent, written and overwritten, and by which peer: `replicate` and `gather` on loopback, with traps in their folders.
 //!
 //! Read [`Local`] first, the controller and sites of most tests.
 

@@ -1,4 +1,4 @@
-//! Uncoded data of the lowest priority in what bulk flows leave of the links (CodedBulk section 3.2, Figure 6).
+//! Uncoded data of the lowest priority in the capacity that bulk flows leave (CodedBulk section 3.2, Figure 6).
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 

@@ -2,7 +2,7 @@
 //!
 //! A controller, a source, a relay and a destination run as processes on loopback. The test itself plays two more sites
 //! of the same network: `e`, which sends, and `z`, which receives. Both speak the control protocol well enough to be
-//! given a part in real transfers, and then do whatever costs the others memory. What each process needed at its worst
+//! given a part in real transfers, and then do all that costs the others memory. Each process's peak memory
 //! comes from `VmHWM`; afterwards an honest transfer must still work.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, sockets and clocks")]

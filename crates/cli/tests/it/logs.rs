@@ -1,4 +1,4 @@
-//! What daemons say: a line for whatever begins, waits, fails, ends, comes, goes and is refused, in words.
+//! Logs of daemons: a line for each transfer that begins, waits, fails or ends, and each peer that comes, goes or is refused.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 

@@ -1,4 +1,4 @@
-//! The `anabranch` command as its users meet it: arguments in, output and exit code out.
+//! The `anabranch` command as users meet it: arguments in, output and exit code out.
 //!
 //! Where the machine allows no namespaces or TUN devices, or lacks a program that a test runs in a site, the test prints
 //! why and counts what it skips.

@@ -2,10 +2,10 @@
 //!
 //! A block of shell commands that follows a line `<!-- run -->` is run. All such blocks of a document run in order, in one shell,
 //! in one folder that is new, with the command under test first in `PATH`. Daemons are started with `&` as their readers start them; before the
-//! next block begins, whatever the block says that it listens on (`--listen 127.0.0.1:PORT`) is waited for. Blocks that take
-//! minutes or need what a test has not (`make demo`, a build) have another mark that says why, or none.
+//! next block begins, each address on which the block listens (`--listen 127.0.0.1:PORT`) is waited for. Blocks that take
+//! minutes or need things that a test lacks (`make demo`, a build) have another mark that says why, or none.
 //!
-//! Leaves out: what is shown as output. Read [`blocks`] first.
+//! Leaves out: output shown in documents. Read [`blocks`] first.
 
 use super::{skip, text};
 use std::fmt::Write as _;

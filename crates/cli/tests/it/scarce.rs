@@ -1,4 +1,4 @@
-//! Daemons that have few descriptors: what does not fit is refused, and nothing else.
+//! Daemons that have few descriptors: connections beyond them are refused, and nothing else.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 

@@ -1,4 +1,4 @@
-//! Listeners under a thousand connections that say nothing, or a byte a second: whoever is honest is served all the same.
+//! Listeners under a thousand connections that say nothing, or a byte a second: honest peers are served all the same.
 //!
 //! Each test runs one daemon (the relay's, three) as a process on loopback, measures how long an honest client takes while
 //! all is quiet, and measures it again while silent connections come from four addresses, one of them the client's own, and

@@ -1,4 +1,4 @@
-//! What a user sees while objects come: bars on a terminal, now and then a line elsewhere, lines for programs.
+//! Progress while objects come: bars on a terminal, now and then a line elsewhere, lines for programs.
 //!
 //! Sizes are in bytes (kB, MB, GB), rates in bits a second (kbit/s, Mbit/s, Gbit/s), everywhere.
 

@@ -1,7 +1,6 @@
 //! `anabranch replicate status --web`: the controller's transfers as a page, for a browser on this machine.
 //!
-//! It only reads. How a page is served, and to whom: `crate::page`.
-//! Leaves out: changing anything. Read [`serve`] first.
+//! The page only reads. Leaves out: serving a page (`crate::page`). Read [`serve`] first.
 
 use crate::page::{self, Page, Unanswered};
 use anabranch_graph::Topology;

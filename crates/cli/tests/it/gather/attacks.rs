@@ -1,4 +1,4 @@
-//! What a client with a certificate, and a server with one, may do to others: their attacks on `gather serve` and `gather get`.
+//! Attacks on `gather serve` by a client with a certificate, and on `gather get` by a server with one.
 
 use super::*;
 

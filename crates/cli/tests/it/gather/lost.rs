@@ -1,4 +1,4 @@
-//! Keys that are lost while a session stands: both ends hear of it, and close what they have with the holder.
+//! Keys that are lost while a session stands: both ends hear of the revocation, and close their connections with the holder.
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! A way for datagrams between a server and its clients that loses, damages, doubles, delays and repeats them.
 //!
-//! Clients send to the way's port (`serve --advertise-port`); each has a socket of its own towards the server. What happens to
-//! which datagram comes from a seeded stream; when it happens does not, as both ends have clocks of their own.
+//! Clients send to the way's port (`serve --advertise-port`); each has a socket of its own towards the server. A
+//! seeded stream decides each datagram's fate; it does not decide the times, as both ends have clocks of their own.
 
 use anabranch_units::{RandomStream, Seed};
 use std::collections::VecDeque;

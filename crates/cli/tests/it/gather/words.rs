@@ -1,4 +1,4 @@
-//! What people read of `gather`: lists, logs, progress, and why something failed.
+//! Output of `gather` for people: lists, logs, progress, and reasons of failures.
 
 use super::*;
 

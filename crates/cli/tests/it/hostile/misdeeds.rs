@@ -1,4 +1,4 @@
-//! Single misdeeds: a key that is lost, a host name that nobody answers for, more submissions than anybody needs.
+//! Single misdeeds: a lost key, a host name that no name server answers for, more submissions than anybody needs.
 
 use super::*;
 
