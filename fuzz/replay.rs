@@ -1,4 +1,4 @@
-//! Replays a fuzz target's corpus, for the test of the room whose parser it is: `#[path = "../../../../fuzz/replay.rs"]`.
+//! Replays a fuzz target's corpus, for the test of the room that has the parser: `#[path = "../../../../fuzz/replay.rs"]`.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")] // tidy-allow: lifted-ban: only tests include it
 

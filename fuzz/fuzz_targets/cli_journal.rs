@@ -1,4 +1,4 @@
-//! Random bytes as the journal of a file that arrives: never a panic, and nothing is believed that is not there.
+//! Random bytes as the journal of a file that arrives: never a panic, and no range counts that is not in the file.
 
 #![no_main]
 

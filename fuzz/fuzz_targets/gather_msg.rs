@@ -1,4 +1,4 @@
-//! Random bytes as a datagram and as a control message: never a panic, and what is read writes back the same.
+//! Random bytes as a datagram and as a control message: never a panic, and a message that is read writes back the same.
 
 #![no_main]
 

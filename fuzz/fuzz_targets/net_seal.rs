@@ -1,4 +1,4 @@
-//! Random bytes as a sealed datagram: never a panic, refused without a trace, and what opens does not open twice.
+//! Random bytes as a sealed datagram: never a panic, refused without a trace, and a datagram that opens does not open twice.
 
 #![no_main]
 

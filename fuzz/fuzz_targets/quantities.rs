@@ -1,4 +1,4 @@
-//! Random text as a size, a rate, a time, and as a name that nothing has: never a panic, and what is shown reads back.
+//! Random text as a size, a rate, a time, and as an unknown name: never a panic, and a quantity as shown reads back.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Random bytes as a run's description: never a panic, and what is written reads back.
+//! Random bytes as a run's description: never a panic, and a written description reads back.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Random bytes as what a peer says on a data connection: never a panic, and what is read writes back the same.
+//! Random bytes as a peer's messages on a data connection: never a panic, and a message that is read writes back the same.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Random bytes as a scenario: never a panic, and what is resolved reads back as the same.
+//! Random bytes as a scenario: never a panic, and a resolved scenario reads back as the same.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Random bytes as a topology's GraphMl text: never a panic, and what is read survives being written.
+//! Random bytes as a topology's GraphML text: never a panic, and a topology that is read survives being written.
 
 #![no_main]
 

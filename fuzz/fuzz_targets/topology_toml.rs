@@ -1,4 +1,4 @@
-//! Random bytes as a topology's Toml text: never a panic, and what is read survives being written.
+//! Random bytes as a topology's TOML text: never a panic, and a topology that is read survives being written.
 
 #![no_main]
 

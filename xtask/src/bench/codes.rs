@@ -1,7 +1,7 @@
 //! `cargo xtask bench codes`: the GF(2^8) kernels, ISA-L's and `reed-solomon-simd`'s; then LT codes and `raptorq`'s.
 //!
-//! A cell is a job (`gf_dot`: k inputs to m outputs, no coefficient 0 or 1; `xor`: k inputs to one), a size, and who
-//! did it. Ours and ISA-L's use the same field, so their outputs are compared byte by byte before the clock starts.
+//! A cell is a job (`gf_dot`: k inputs to m outputs, no coefficient 0 or 1; `xor`: k inputs to one), a size, and a
+//! library. Ours and ISA-L's use the same field, so their outputs are compared byte by byte before the clock starts.
 //! `reed-solomon-simd` works in GF(2^16), so only its throughput compares: encoding k shards into m.
 //! ISA-L's tables are made before the clock starts, as its users do; ours are part of each call.
 //! Read [`Cell`] first.

@@ -1,6 +1,6 @@
-//! `bench coordinator`: what `shuffle coordinator` costs while many flows are under way.
+//! `bench coordinator`: the cost of `shuffle coordinator` while many flows are under way.
 //!
-//! A coordinator of a binary that is there, over loopback, and agents that are only their part of the conversation: each says
+//! A coordinator of an existing binary, over loopback, and agents that are only their part of the conversation: each says
 //! every 100 ms how far all its flows are, as real ones do, and takes the limits that come. All the while some flows end and
 //! others begin, each of which is a decision. CPU time and memory are the coordinator's. Read [`measure`] first.
 

@@ -1,12 +1,12 @@
-//! `bench datagrams`: what UDP over loopback costs on each side, and what sealing adds.
+//! `bench datagrams`: the cost of UDP over loopback on each side, and of sealing.
 //!
 //! One thread sends and another receives, each with a runtime of its own; CPU time is each thread's own, user and kernel.
 //! On loopback the sender's thread also does the kernel's part of receiving, up to the socket's buffer, which on a network
 //! falls to an interrupt. The sender never has more under way than the buffer holds, so nothing is dropped; a turn in which
 //! something was fails. The machine's cores are shared: the best of several turns counts.
 //!
-//! The AEADs alone are measured after that, all in turns; opening is what sealing and opening take less what sealing
-//! takes, as a datagram opens only once. Read [`transfer`] first.
+//! The AEADs alone are measured after that, all in turns; opening's time is that of sealing and opening less that of sealing,
+//! as a datagram opens only once. Read [`transfer`] first.
 
 use super::{best_seconds, thread_cpu_s};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Segments};

@@ -1,4 +1,4 @@
-//! `bench decide`: what a decision of Flow Chasing takes, as flows grow in number.
+//! `bench decide`: the time of a decision of Flow Chasing, as flows grow in number.
 //!
 //! CPU time of this thread. Transfers of a hundred flows each between random ports of one switch; then one more flow comes, and
 //! all rates are set anew; then one completes. Read [`Row`] first.

@@ -1,6 +1,6 @@
 //! `bench faults`: how many schedules of faults a second, and how much simulated time in CPU time, each system's fault tests run.
 //!
-//! A violation ends it, with the seed. Leaves out: what the schedules are (`tests/faults` of each `-proto` room). Read [`run`] first.
+//! A violation ends it, with the seed. Leaves out: the schedules (`tests/faults` of each `-proto` room). Read [`run`] first.
 
 use anyhow::{Context as _, bail};
 use std::process::{Command, Stdio};

@@ -1,7 +1,7 @@
 //! `bench pace`: how long a change of a flow's rate takes by each mechanism, beside forking `tc`.
 //!
-//! Wall time, the best of several turns, since cores are shared. Flows run over the loopback device of a network namespace made for it, idle,
-//! as a change costs the same whatever they send. Needs root. Read [`Row`] first.
+//! Wall time, the best of several turns, since cores are shared. Flows run over the loopback device of a network namespace of their
+//! own, idle, as a change costs the same for busy flows. Needs root. Read [`Row`] first.
 
 use anabranch_pace::{BpfPacer, FlowKey, FlowReader, HtbPacer, Limit, PaceError, SocketPacer};
 use anabranch_units::BitRate;

@@ -1,4 +1,4 @@
-//! How fast this machine does the parts of `replicate`'s work, each alone: what [`super::relay`] explains its CPU seconds by.
+//! How fast this machine does the parts of `replicate`'s work, each alone: [`super::relay`] explains its CPU seconds by them.
 //!
 //! Read [`Parts`].
 

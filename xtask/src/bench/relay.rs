@@ -1,11 +1,11 @@
-//! `bench relay`: what each role of `replicate` costs, over loopback sockets.
+//! `bench relay`: the cost of each role of `replicate`, over loopback sockets.
 //!
 //! A controller and seven daemons of the release binary run the butterfly's code on loopback: 0 sends A and B, 1 and 2
 //! mirror them, 3 adds them, 4 mirrors the sum, 5 and 6 decode. Each process's CPU time, from `/proc`, is set against
 //! the payload that passed it. All daemons share the machine's cores, so the wall time says little and is not reported as
-//! a rate; bytes per CPU second of one role are what a core of its own would carry.
+//! a rate; bytes per CPU second of one role are the rate of a core of its own.
 //!
-//! Where the time goes: the kernel's share is measured. What TLS, coding and hashing take follows from the bytes that each
+//! The parts of the time: the kernel's share is measured. The time of TLS, coding and hashing follows from the bytes that each
 //! role puts through them ([`ROLES`]) and from how fast this machine does each alone, measured in the same run
 //! ([`Parts`]); the rest is the remainder: copies, locks, allocation, the runtime. (A few hundredths below 0 are the
 //! clock's grain, and parts that run faster among each other than alone.) A sampling profiler was not taken: on a

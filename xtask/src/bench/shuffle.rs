@@ -1,8 +1,8 @@
 //! `bench shuffle`: how long it takes from a flow's announcement on one host until another host's flow has its new limit.
 //!
-//! A coordinator and agents of a binary that is there, over the loopback device of a network namespace made for it; flows
-//! are idle. Two hosts send to the third, so that each flow's announcement halves what the other may send; other hosts' agents
-//! say only that they are there. Wall time
+//! A coordinator and agents of an existing binary, over the loopback device of a network namespace of their own; flows
+//! are idle. Two hosts send to the third, so that each flow's announcement halves the other's limit; other hosts' agents
+//! say only that they live. Wall time
 //! from the line that announces until the other flow's socket has another limit, looked at again and again. Needs root.
 //! Read [`measure`] first.
 

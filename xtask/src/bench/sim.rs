@@ -6,7 +6,7 @@
 //! no cap, 10 ms, some dropped. Both on 16 to 1,024 hosts. `IDLE`: 20,480 connections that have moved a byte each and then do
 //! nothing, for the memory of a flow. Each scenario runs in a process of its own, whose peak memory counts.
 //!
-//! The work is checked: what is delivered on 128 hosts must be within 1 % of what htsim and ns-3 deliver.
+//! The work is checked: packets delivered on 128 hosts must be within 1 % of those that htsim and ns-3 deliver.
 
 use super::thread_cpu_s;
 use anabranch_fabric::{Envelope, PacketMeta};

@@ -3,12 +3,12 @@
 //! A file uses another where its code names an item that the other defines: by `crate::…`, `super::…`, `self::…`, or through a module of
 //! its own (`child::…`). Re-exports are followed to the file that defines the item. Two things do not count:
 //!
-//! - a file that uses what its own parents define, as `coordinator/progress.rs` does of `coordinator.rs`: they are one piece of code,
+//! - a file that uses items of its own parents, as `coordinator/progress.rs` does of `coordinator.rs`: they are one piece of code,
 //!   cut where a reader would; the parent's use of its parts does count;
 //! - code under `#[cfg(test)]`.
 //!
 //! A line that says `tidy-allow: circle` and why is left out: a trait and its argument are a reason. Leaves out: modules within a file,
-//! macros, and what methods do (a method is called without its file being named). Read [`check`] first.
+//! macros, and calls of methods (a method is called without its file being named). Read [`check`] first.
 
 use super::code::{code_only, without_tests};
 use super::{Finding, Rule};

@@ -1,4 +1,4 @@
-//! A Rust file's text without what is no code: comments, and the insides of literals.
+//! A Rust file's code alone, without comments and the insides of literals.
 //!
 //! Leaves out: any grammar beyond that. Read [`code_only`] first.
 

@@ -1,7 +1,8 @@
-//! What may come from outside: licences, sources and crates, as `deny.toml` at the root says.
+//! Crates from outside: allowed licences, sources and names, by `deny.toml` at the root.
 //!
-//! The file is one that cargo-deny reads, too. It is checked here because building cargo-deny takes a fresh machine 141 crates (95 s of CPU
-//! time without optimisation), and nobody needs them for licences, sources and names. Leaves out: advisories, and crates in two versions. Read [`check`] first.
+//! cargo-deny reads the same file. It is checked here because building cargo-deny takes a fresh machine 141 crates (95 s of CPU
+//! time without optimisation), which licences, sources and names do not need. Leaves out: advisories, and crates in two versions. Read
+//! [`check`] first.
 
 use super::{Finding, Rule};
 use cargo_metadata::Metadata;

@@ -1,4 +1,4 @@
-//! Documents: the README is one page, and what a document links to is there.
+//! Documents: the README is one page, and a document's links lead somewhere.
 //!
 //! Links are those of Markdown, `[text](target)`, and `src` and `srcset` of pictures, outside of code. A target within the repository has
 //! to exist; so has the heading that it names. Leaves out: other sites' pages. Read [`check`] first.

@@ -5,8 +5,8 @@
 //! 5 % of them, and those 5 % are lost. Our codes are made anew each time; raptorq's encoding plan is made before the clock
 //! starts. Packets are made one at a time, each forgotten before the next, as a sender does (raptorq makes those that are
 //! blocks at once). Decoders get them one at a time until they are done; they were copied just before, as if received. When
-//! the clock stops a decoder is gone, with the packets that it took; those that it did not take, and what comes out, are left:
-//! the latter is compared with what went in.
+//! the clock stops a decoder is gone, with the packets that it took; packets that it did not take, and its blocks, are left:
+//! the blocks are compared with the original ones.
 //! Read [`Row`] first.
 
 use crate::bench::{best_seconds, thread_cpu_s};
