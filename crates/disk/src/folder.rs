@@ -121,7 +121,11 @@ impl OpenError {
 
     /// With the name of the file in front.
     pub fn at(&self, path: &Path) -> io::Error {
-        io::Error::new(self.kind(), format!("{}: {self}", shown(path)))
+        let text = format!("{}: {self}", shown(path));
+        match self {
+            Self::Io(error) => reworded(error, text),
+            _ => io::Error::new(self.kind(), text),
+        }
     }
 }
 
@@ -134,8 +138,37 @@ pub fn shown(path: &Path) -> String {
 pub fn at<T>(path: &Path, result: Result<T, impl Into<io::Error>>) -> io::Result<T> {
     result.map_err(|e| {
         let e = e.into();
-        io::Error::new(e.kind(), format!("{}: {e}", shown(path)))
+        reworded(&e, format!("{}: {e}", shown(path)))
     })
+}
+
+/// Other words for an error of the system, and its number, which an `io::Error` with words of its own has no place for.
+#[derive(Debug)]
+struct Reworded {
+    text: String,
+    errno: Option<Errno>,
+}
+
+impl std::fmt::Display for Reworded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+impl std::error::Error for Reworded {}
+
+/// The same error in other words: its kind stays, and the system's number ([`lacks_descriptors`]).
+pub fn reworded(error: &io::Error, text: String) -> io::Error {
+    io::Error::new(error.kind(), Reworded { text, errno: errno(error) })
+}
+
+fn errno(error: &io::Error) -> Option<Errno> {
+    Errno::from_io_error(error).or_else(|| error.get_ref()?.downcast_ref::<Reworded>()?.errno)
+}
+
+/// Whether a file could not be opened only because too many are open, in this process or on this machine: once others are
+/// closed it can. `io::ErrorKind` has no name for it.
+pub fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(errno(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 impl Folder {

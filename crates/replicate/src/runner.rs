@@ -18,7 +18,7 @@ pub use connections::exercise_confirmations;
 mod files;
 
 use crate::spool::{Errand, Spool};
-use anabranch_disk::folder::Folder;
+use anabranch_disk::folder::{Folder, lacks_descriptors};
 use anabranch_disk::partial::PartialFile;
 use anabranch_net::admission::Place;
 use anabranch_net::identity::{Guard, Identity};
@@ -37,6 +37,7 @@ use anabranch_units::text::printable;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -209,6 +210,11 @@ impl Default for Share {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a site says that `kind` of thing failed: nothing is to blame where all descriptors are in use, as others give theirs back.
+pub(crate) fn failure(kind: FailureKind, error: &io::Error) -> (FailureKind, String) {
+    (if lacks_descriptors(error) { FailureKind::Busy } else { kind }, error.to_string())
 }
 
 /// Waits until `attempt` gives something, looking again whenever `notify` is woken.
@@ -466,8 +472,9 @@ impl Shared {
         Report::Progress { run: self.program.run, verified_bytes, sink_stalled, flows }
     }
 
-    fn fail(&self, kind: FailureKind, reason: String) {
+    fn fail(&self, kind: FailureKind, error: &io::Error) {
         if !self.broken.swap(true, Relaxed) {
+            let (kind, reason) = failure(kind, error);
             self.report(Report::Failed { run: self.program.run, kind, reason });
         }
     }

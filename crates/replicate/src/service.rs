@@ -4,7 +4,7 @@
 //! and one [`Runner`] per installed attempt. Leaves out: how commands and reports travel (`relay`), and the inside of an
 //! attempt (`runner`).
 
-use crate::runner::{Fault, Runner, SharedFile, SourceFile, wait_for};
+use crate::runner::{Fault, Runner, SharedFile, SourceFile, failure, wait_for};
 use anabranch_disk::folder::{Folder, Name, at};
 use anabranch_disk::partial::{FinishError, Naming, PartialFile, attributes, hash_file_at, narrow};
 use anabranch_graph::{Topology, TopologyError};
@@ -165,6 +165,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn failed(run: Run, kind: FailureKind, error: &io::Error) -> Report {
+    let (kind, reason) = failure(kind, error);
+    Report::Failed { run, kind, reason }
+}
+
 impl Service {
     /// A site that sends its reports to `reports`, accepting data connections from `listeners`.
     ///
@@ -222,13 +227,7 @@ impl Service {
         service
     }
 
-    fn report(&self, mut report: Report) {
-        // Others will give descriptors back: no file is to blame, whatever was being done with it.
-        if let Report::Failed { kind, reason, .. } = &mut report
-            && reason.contains("Too many open files")
-        {
-            *kind = FailureKind::Busy;
-        }
+    fn report(&self, report: Report) {
         if let Report::Failed { run, kind, reason } = &report {
             let (transfer, reason) = (run.transfer.0, printable(reason));
             if run.is_question() {
@@ -396,7 +395,7 @@ impl Service {
             Ok(Report::Inventory { run, length, have, hash, attributes })
         };
         let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
-        looked().unwrap_or_else(|error| Report::Failed { run, kind, reason: error.to_string() })
+        looked().unwrap_or_else(|error| failed(run, kind, &error))
     }
 
     /// Whether `submitter` may have a file put there: operators may, sites where this one's rules say so.
@@ -443,7 +442,7 @@ impl Service {
         };
         match read() {
             Ok(hash) => Report::Hashed { run, hash },
-            Err(error) => Report::Failed { run, kind: FailureKind::Unreadable, reason: error.to_string() },
+            Err(error) => failed(run, FailureKind::Unreadable, &error),
         }
     }
 
@@ -492,18 +491,18 @@ impl Service {
     }
 
     fn install(&self, program: SiteProgram) -> Result<(), (FailureKind, String)> {
-        let unwritable = |e: io::Error| (FailureKind::Unwritable, e.to_string());
-        let refused = |reason: String| (FailureKind::Refused, reason);
+        let unwritable = |e: io::Error| failure(FailureKind::Unwritable, &e);
         let run = program.run;
         let asked: BTreeSet<&String> =
             program.outgoing.iter().filter_map(|o| o.hop.congestion_control.as_ref()).collect();
         for name in asked {
-            anabranch_net::socket::check_congestion_control(name).map_err(|e| refused(e.to_string()))?;
+            anabranch_net::socket::check_congestion_control(name)
+                .map_err(|e| failure(FailureKind::Refused, &e))?;
         }
         let sink = program.sinks.first().map(|sink| self.config.folder.name(&sink.path));
         let sink = sink.transpose().map_err(unwritable)?;
         let source = program.source_path.as_ref().map(|name| self.source(name));
-        let source = source.transpose().map_err(|e| (FailureKind::Unreadable, e.to_string()))?;
+        let source = source.transpose().map_err(|e| failure(FailureKind::Unreadable, &e))?;
         let source = source.map(|(source, _)| source);
         let file = sink.map(|name| {
             let file = self.begun(&name, program.length)?;
@@ -523,7 +522,7 @@ impl Service {
             (&self.config.folder, self.config.fault),
             reports,
         )
-        .map_err(|e| refused(e.to_string()))?;
+        .map_err(|e| (FailureKind::Refused, e.to_string()))?;
         runners.insert(run, Arc::new(runner));
         drop(runners);
         self.installed.notify_waiters();
@@ -533,7 +532,6 @@ impl Service {
     fn finish(&self, file: &Finish) -> Report {
         let Finish { run, length, hash, .. } = *file;
         let naming = Naming { attributes: file.attributes, replace: file.replace };
-        let failed = |reason: String| Report::Failed { run, kind: FailureKind::Unwritable, reason };
         let finish = || -> io::Result<Report> {
             let name = self.config.folder.name(&file.path)?;
             // Of an empty file nothing arrives: it begins and ends here.
@@ -559,7 +557,7 @@ impl Service {
                 Err(FinishError::Io(error)) => Err(error),
             }
         };
-        finish().unwrap_or_else(|error| failed(error.to_string()))
+        finish().unwrap_or_else(|error| failed(run, FailureKind::Unwritable, &error))
     }
 
     async fn accept(weak: Weak<Self>, listener: TcpListener, admission: Admission, places: Places) {

@@ -4,7 +4,7 @@
 //! however it ends. Every packet has a place of its own, so a record is found by its number alone. A packet that a bad disk has
 //! changed is found by the hash that each packet carries, as one that a hop has changed is.
 
-use anabranch_disk::folder::{Folder, shown};
+use anabranch_disk::folder::{Folder, reworded, shown};
 use anabranch_replicate_proto::msg::FrameHeader;
 use anabranch_replicate_proto::plan::FlowId;
 use anabranch_replicate_proto::site::{Fetch, Packet, Store};
@@ -50,7 +50,7 @@ impl Spool {
         let at = self.offset(*index);
         let place = |e: io::Error| {
             let what = format!("storing flow {} in {} until it is whole", flow.0, shown(self.folder.path()));
-            io::Error::new(e.kind(), format!("{what}: {e}"))
+            reworded(&e, format!("{what}: {e}"))
         };
         let file = match self.files.entry(*flow) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),

@@ -117,3 +117,23 @@ fn a_file_without_a_name_leaves_none() {
     std::os::unix::fs::FileExt::write_all_at(&file, b"x", 0).expect("it can be written");
     assert_eq!(std::fs::read_dir(all.path().join("served")).expect("listed").count(), 1);
 }
+
+/// #18: the words "Too many open files" had to be looked for in the text, as an error that names its file had lost its number.
+#[test]
+fn an_error_in_other_words_still_says_that_descriptors_lack() {
+    let path = Path::new("a/b");
+    for errno in [Errno::MFILE, Errno::NFILE] {
+        let error = at(path, Err::<(), _>(errno)).expect_err("it was one");
+        assert!(error.to_string().starts_with("a/b: Too many open files"), "{error}");
+        let twice = reworded(&error, format!("{error}, again"));
+        for error in [io::Error::from(errno), OpenError::from(errno).at(path), error, twice] {
+            assert!(lacks_descriptors(&error), "{error}");
+        }
+    }
+    let words = io::Error::other("a/b: Too many open files (os error 24)");
+    for error in
+        [at(path, Err::<(), _>(Errno::NOSPC)).expect_err("it was one"), OpenError::Link.at(path), words]
+    {
+        assert!(!lacks_descriptors(&error), "{error}");
+    }
+}

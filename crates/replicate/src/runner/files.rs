@@ -47,7 +47,7 @@ impl Shared {
                 tokio::task::spawn_blocking(move || shared.source.as_ref().map(|s| read_piece(s, range)));
             let bytes = match read.await {
                 Ok(Some(Ok(bytes))) => bytes,
-                Ok(Some(Err(error))) => return self.fail(FailureKind::Unreadable, error.to_string()),
+                Ok(Some(Err(error))) => return self.fail(FailureKind::Unreadable, &error),
                 // Without a source there is nothing to feed; without an answer the runtime ends.
                 Ok(None) | Err(_) => return,
             };
@@ -95,8 +95,8 @@ impl Shared {
                     hash = Some(found);
                     continue;
                 }
-                Err(reason) => {
-                    self.fail(FailureKind::Unreadable, reason);
+                Err(error) => {
+                    self.fail(FailureKind::Unreadable, &error);
                     return Err(());
                 }
             };
@@ -146,7 +146,7 @@ pub(super) fn write_file(
     while let Some(write) = writes.blocking_recv() {
         let Some(shared) = shared.upgrade() else { return };
         if let Err(error) = lock(file).write(write.range, &write.parts, &write.piece) {
-            return shared.fail(FailureKind::Unwritable, error.to_string());
+            return shared.fail(FailureKind::Unwritable, &error);
         }
         shared.stir(|s| s.handle_written(write.sink, write.range));
     }
@@ -168,7 +168,7 @@ pub(super) fn run_errands(
             }
         };
         if let Err(error) = done {
-            return shared.fail(FailureKind::Unwritable, error.to_string());
+            return shared.fail(FailureKind::Unwritable, &error);
         }
     }
 }
@@ -207,20 +207,19 @@ fn read_pieces(
     length: u64,
     map: &anabranch_replicate_proto::work::WorkMap,
     whole: bool,
-    out: &mpsc::Sender<Result<Piece, String>>,
+    out: &mpsc::Sender<io::Result<Piece>>,
 ) {
-    let path = shown(&source.path);
+    let changed = |what: String| io::Error::other(format!("{}: {what}", shown(&source.path)));
     let read = || {
-        let place = |e: io::Error| format!("{path}: {e}");
-        let before = source.file.metadata().map_err(place)?;
+        let before = at(&source.path, source.file.metadata())?;
         if before.len() != length {
-            return Err(format!("{path}: is {} bytes long, was {length} when planned", before.len()));
+            return Err(changed(format!("is {} bytes long, was {length} when planned", before.len())));
         }
         // The pieces' hashes make up the file's, unless one begins within a chunk or it is a single one.
         let in_tree = map.pieces() > 1 && (0..map.pieces()).filter_map(|i| map.piece(i)).all(begins_a_chunk);
         let (mut tree, mut hasher) = (FileHasher::new(length), blake3::Hasher::new());
         for piece in (0..map.pieces()).filter_map(|i| map.piece(i)) {
-            let bytes = read_piece(source, piece).map_err(|e| e.to_string())?;
+            let bytes = read_piece(source, piece)?;
             let mut piece_hasher = PieceHasher::new(piece);
             piece_hasher.update(&bytes);
             let hashed = piece_hasher.finish().expect("the piece's length was read");
@@ -234,9 +233,9 @@ fn read_pieces(
                 return Ok(());
             }
         }
-        let after = source.file.metadata().map_err(place)?;
+        let after = at(&source.path, source.file.metadata())?;
         if after.len() != before.len() || after.modified().ok() != before.modified().ok() {
-            return Err(format!("{path}: changed while it was read: send it again when it rests"));
+            return Err(changed("changed while it was read: send it again when it rests".to_owned()));
         }
         if whole {
             let plain = || FileHash(*hasher.finalize().as_bytes());
@@ -244,8 +243,8 @@ fn read_pieces(
         }
         Ok(())
     };
-    if let Err(reason) = read() {
-        let _ = out.blocking_send(Err(reason));
+    if let Err(error) = read() {
+        let _ = out.blocking_send(Err(error));
     }
 }
 

@@ -410,3 +410,22 @@ async fn two_spellings_of_a_name_are_one_file() {
     let refusal = net.refusal(2, Command::Install { program: second }).await.expect("it is being written");
     assert!(refusal.contains("transfer 7 is writing this file"), "{refusal}");
 }
+
+/// #18: the words "Too many open files" were looked for in the text.
+#[test]
+fn nothing_is_to_blame_where_all_descriptors_are_in_use() {
+    use rustix::io::Errno;
+    let path = std::path::Path::new("in.bin");
+    let kind = |errno: Errno| {
+        let error = at(path, Err::<(), _>(errno)).expect_err("it was one");
+        failure(FailureKind::Unreadable, &error).0
+    };
+    assert_eq!([Errno::MFILE, Errno::NFILE].map(kind), [FailureKind::Busy; 2]);
+    assert_eq!([Errno::IO, Errno::NOSPC].map(kind), [FailureKind::Unreadable; 2]);
+    let named = io::Error::other("Too many open files.txt: changed while it was read");
+    assert_eq!(
+        failure(FailureKind::Unreadable, &named).0,
+        FailureKind::Unreadable,
+        "a file may be called so"
+    );
+}
