@@ -164,6 +164,8 @@ pub struct Heard {
     pub started: Option<Instant>,
     /// Why attempts were stopped, sites left for later, or nothing could be done.
     pub stops: Vec<String>,
+    /// Whether the controller lost sight of a site that an attempt needed.
+    pub has_lost_a_site: bool,
     /// By site: when its verified bytes were seen to grow, and to how many.
     pub grown: BTreeMap<String, Vec<(Instant, u64)>>,
     /// What its `send` said last; none where that broke off.
@@ -191,6 +193,7 @@ impl Heard {
                 }
             }
             Some(kind @ ("stopped" | "postponed" | "waiting")) => {
+                self.has_lost_a_site |= event["gone"].is_string();
                 self.stops.push(format!("{kind}: {}", event["reason"].as_str().unwrap_or("-")));
             }
             _ => {}

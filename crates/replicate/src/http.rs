@@ -411,7 +411,7 @@ fn readable_verdict(peer: &PeerIdentity, mut verdict: Verdict) -> Verdict {
 
 fn readable_event(peer: &PeerIdentity, view: &mut EventView) {
     match &mut view.event.kind {
-        EventKind::Stopped { reason }
+        EventKind::Stopped { reason, .. }
         | EventKind::Postponed { reason, .. }
         | EventKind::Waiting { reason } => {
             *reason = readable(peer, std::mem::take(reason));

@@ -375,6 +375,7 @@ fn measure(
     let report = emulation.report()?;
     drop(daemons);
     drop(emulation);
+    let lost = heard.iter().position(|heard| heard.has_lost_a_site);
     for ((transfer, heard), d) in row.transfers.iter_mut().zip(heard).zip(drawn) {
         let rate = |d: &SiteId| window.rate_mbps(&heard, &topology.site(*d).name);
         transfer.rates_mbps = d.destinations.iter().map(rate).collect();
@@ -391,7 +392,7 @@ fn measure(
     let offered = pairs * traffic.pair.as_bps() as f64 / 8.0 * totals.seconds;
     let received =
         if offered > 0.0 { totals.received_bytes as f64 / totals.sent_bytes.max(1) as f64 } else { 1.0 };
-    let why = distrust(&report, received, &totals, &row.transfers);
+    let why = distrust(&report, received, &totals, lost.map(|index| &row.transfers[index]));
     row.measured = Some(Measured {
         warm_up_s: args.warm_up,
         window_s,
@@ -444,8 +445,8 @@ fn send_all(
     Ok(sends)
 }
 
-/// What speaks against a run.
-fn distrust(report: &Report, received: f64, totals: &Totals, transfers: &[TransferRow]) -> Vec<String> {
+/// What speaks against a run; `lost` is a transfer of which the controller lost sight of a site.
+fn distrust(report: &Report, received: f64, totals: &Totals, lost: Option<&TransferRow>) -> Vec<String> {
     // The emulator knows how late itself was, not whether the programs in its sites got to run.
     let mut why = report.why.clone();
     if received < RECEIVED_SHARE_MIN {
@@ -460,8 +461,7 @@ fn distrust(report: &Report, received: f64, totals: &Totals, transfers: &[Transf
             totals.late_us_p99
         ));
     }
-    let gone = |t: &&TransferRow| t.stops.iter().any(|s| s.contains("is gone"));
-    if let Some(transfer) = transfers.iter().find(gone) {
+    if let Some(transfer) = lost {
         why.push(format!(
             "the controller lost sight of a site ({}): free a processor",
             transfer.stops.join("; ")

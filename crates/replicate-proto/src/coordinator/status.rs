@@ -117,6 +117,9 @@ pub enum EventKind<S = SiteId> {
     Stopped {
         /// One line.
         reason: String,
+        /// The site that is why, if the controller no longer hears of one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        gone: Option<S>,
     },
     /// A sink decoded a wrong generation.
     Corrupt {
@@ -178,7 +181,7 @@ impl<S> EventKind<S> {
                 });
                 EventKind::Progress { length_bytes, destinations: each.collect() }
             }
-            Self::Stopped { reason } => EventKind::Stopped { reason },
+            Self::Stopped { reason, gone } => EventKind::Stopped { reason, gone: gone.map(name) },
             Self::Corrupt { site, group, generation } => {
                 EventKind::Corrupt { site: name(site), group, generation }
             }
@@ -209,7 +212,7 @@ impl<S> EventKind<S> {
                 let each = destinations.iter().map(|d| format!("{} {}", name(&d.site), d.verified_bytes));
                 format!("of {length_bytes} bytes have arrived: {}", each.collect::<Vec<_>>().join(", "))
             }
-            Self::Stopped { reason } => format!("an attempt was stopped: {reason}"),
+            Self::Stopped { reason, .. } => format!("an attempt was stopped: {reason}"),
             Self::Corrupt { site, generation, .. } => {
                 format!("data arrived wrong at {} (generation {generation})", name(site))
             }

@@ -242,6 +242,7 @@ fn a_killed_source_is_waited_for() {
     w.kill(SiteId(0));
     w.run_for(Duration::from_secs(60));
     assert_eq!(w.outcome(id), None);
+    assert!(w.seen(|e| matches!(e, EventKind::Stopped { gone: Some(SiteId(0)), .. })), "{:?}", w.events);
     let before = ranges::bytes(&w.sites[5].have);
     assert!(before > 0);
     w.start(SiteId(0));
@@ -312,6 +313,8 @@ fn a_dead_link_is_avoided() {
     w.dead_links.insert(link);
     let status = w.run_to_end(id);
     assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 2));
+    assert!(w.seen(|e| matches!(e, EventKind::Stopped { gone: None, .. })), "{:?}", w.events);
+    assert!(!w.seen(|e| matches!(e, EventKind::Stopped { gone: Some(_), .. })), "no site is away");
 }
 
 #[test]

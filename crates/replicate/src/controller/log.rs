@@ -44,7 +44,7 @@ fn event_bytes(event: &Event) -> usize {
     let more = match &event.kind {
         EventKind::Planned { destinations, with, .. } => size_of_val(&**destinations) + size_of_val(&**with),
         EventKind::Progress { destinations, .. } => size_of_val(&**destinations),
-        EventKind::Stopped { reason }
+        EventKind::Stopped { reason, .. }
         | EventKind::Postponed { reason, .. }
         | EventKind::Waiting { reason } => reason.len(),
         EventKind::Verdict { verdict: Verdict::Done, .. } => 0,

@@ -104,7 +104,8 @@ impl Transfer {
         }
         if self.running().is_some_and(|r| r.needed.contains(&site)) {
             let reason = format!("site {} is gone", cx.name(site));
-            self.stop(cx, reason, Duration::ZERO);
+            self.remove_attempt(cx);
+            self.pause_without(cx, reason, Duration::ZERO, Some(site));
         }
     }
 

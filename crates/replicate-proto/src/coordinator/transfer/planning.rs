@@ -277,7 +277,7 @@ impl Transfer {
         self.moved_at = Some(cx.now);
         self.remove_attempt(cx);
         self.phase = Phase::Idle;
-        self.event(cx, EventKind::Stopped { reason });
+        self.event(cx, EventKind::Stopped { reason, gone: None });
         self.changed(cx);
     }
 

@@ -339,6 +339,17 @@ impl Transfer {
     }
 
     pub(super) fn pause(&mut self, cx: &mut Context<'_>, reason: String, settle: Duration) {
+        self.pause_without(cx, reason, settle, None);
+    }
+
+    /// As [`Self::pause`], where that is because the controller no longer hears of the site `gone`.
+    pub(super) fn pause_without(
+        &mut self,
+        cx: &mut Context<'_>,
+        reason: String,
+        settle: Duration,
+        gone: Option<SiteId>,
+    ) {
         self.idle_attempts += 1;
         let pause = match self.idle_attempts {
             0 | 1 => Duration::ZERO,
@@ -346,7 +357,7 @@ impl Transfer {
         };
         self.phase = Phase::Settling { until: cx.now + pause.max(settle), early: Early::Never };
         self.last_trouble = Some(reason.clone());
-        self.event(cx, EventKind::Stopped { reason });
+        self.event(cx, EventKind::Stopped { reason, gone });
         self.changed(cx);
     }
 
