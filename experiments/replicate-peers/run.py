@@ -330,14 +330,14 @@ def by_replicate(trial: Trial) -> Arrivals:
     for site in trial.destinations:
         trial.check(site)
     summary = events[-1][1]
-    trial.notes = {key: summary[key] for key in ["scheme", "seconds", "planned_mbps", "bound_mbps", "attempts"]}
+    trial.notes = {key: summary[key] for key in ["scheme", "took_s", "planned_bps", "bound_bps", "attempts"]}
     trial.notes["events"] = [
         [round(when, 3), event.get("event"), event.get("site")]
         for when, event in events
         if event.get("event") != "progress"
     ]
     # Its own clock starts with the first attempt; the last to finish is taken to be done when `send` has ended.
-    arrivals: Arrivals = {d["site"]: d["seconds"] for d in summary["destinations"]}
+    arrivals: Arrivals = {d["site"]: d["took_s"] for d in summary["destinations"]}
     arrivals[max(arrivals, key=lambda name: arrivals[name])] = seconds
     return arrivals
 
@@ -483,8 +483,8 @@ def run_trial(task: dict[str, Any]) -> dict[str, Any]:
         trial.stop()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
-        "seconds": max(arrivals.values()),
-        "seconds_by_destination": arrivals,
+        "took_s": max(arrivals.values()),
+        "took_s_by_destination": arrivals,
         "source_sent_bytes": sent[source.name],
         "sent_bytes_by_site": sent,
         "cpu_s": usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
@@ -494,7 +494,7 @@ def run_trial(task: dict[str, Any]) -> dict[str, Any]:
 
 
 COLUMNS = [
-    "topology", "loss", "method", "variant", "trial", "seconds", "source_sent_bytes", "links_sent_bytes",
+    "topology", "loss", "method", "variant", "trial", "took_s", "source_sent_bytes", "links_sent_bytes",
     "link_busiest_bytes", "links_used", "cpu_s", "emulator_cpu_s", "cpu_share_others", "verified", "congestion_control",
     "lateness_us_p50", "lateness_us_p99", "lateness_us_max", "dropped_queue_full", "dropped_loss",
 ]  # fmt: skip
@@ -558,7 +558,7 @@ def emulate_trial(
     late = network["report"]
     return {
         "topology": scenario["topology"], "loss": loss, "method": method["name"], "variant": method["variant"],
-        "trial": trial, "seconds": round(figures["seconds"], 3),
+        "trial": trial, "took_s": round(figures["took_s"], 3),
         "source_sent_bytes": figures["source_sent_bytes"], "links_sent_bytes": sum(links),
         "link_busiest_bytes": max(links), "links_used": sum(b > settings["file_mib"] << 20 >> 7 for b in links),
         "cpu_s": round(figures["cpu_s"], 2), "emulator_cpu_s": round(late["forwarder_cpu_s"], 2),
@@ -611,7 +611,7 @@ def run_all(args: argparse.Namespace) -> int:
                             writer.writeheader()
                         writer.writerow(row)
                     print(
-                        f"{' '.join(key)}: {row['seconds']} s, source sent {row['source_sent_bytes'] / 1e6:.1f} MB, "
+                        f"{' '.join(key)}: {row['took_s']} s, source sent {row['source_sent_bytes'] / 1e6:.1f} MB, "
                         f"links {row['links_sent_bytes'] / 1e6:.1f} MB, lateness p99 {row['lateness_us_p99']:.0f} us",
                         flush=True,
                     )
@@ -639,7 +639,7 @@ def write_expected(args: argparse.Namespace) -> int:
         for row in here:
             variants.setdefault((row["method"], row["variant"]), []).append(row)
         middle = {
-            key: sorted(trials, key=lambda r: float(r["seconds"]))[len(trials) // 2] for key, trials in variants.items()
+            key: sorted(trials, key=lambda r: float(r["took_s"]))[len(trials) // 2] for key, trials in variants.items()
         }
         for (method, variant), row in sorted(middle.items()):
             trials = variants[method, variant]
@@ -648,19 +648,19 @@ def write_expected(args: argparse.Namespace) -> int:
                 f"source sent {row['source_sent_bytes']} bytes; all links {row['links_sent_bytes']} bytes; "
                 f"busiest link {row['link_busiest_bytes']} bytes; cpu {row['cpu_s']} s; {row['congestion_control']}; "
                 f"lateness p99 {float(row['lateness_us_p99']):.0f} us; {len(trials)} trial(s): "
-                f"{' '.join(r['seconds'] for r in trials)} s; processors busy with other work: "
+                f"{' '.join(r['took_s'] for r in trials)} s; processors busy with other work: "
                 + (f"{min(busy):.0%} to {max(busy):.0%}" if busy else "not recorded")
             )
-            out.append([plan["claim"], f"{case}.{method}.{variant}.seconds", "", row["seconds"], "0.25", note])
+            out.append([plan["claim"], f"{case}.{method}.{variant}.took_s", "", row["took_s"], "0.25", note])
         peers = [row for (method, _), row in middle.items() if method != OURS]
         if not peers:
             continue
-        best = min(peers, key=lambda r: float(r["seconds"]))
+        best = min(peers, key=lambda r: float(r["took_s"]))
         name = f"{best['method']} {best['variant']}"
-        out.append([plan["claim"], f"{case}.best_peer.seconds", "", best["seconds"], "0.25", name])
+        out.append([plan["claim"], f"{case}.best_peer.took_s", "", best["took_s"], "0.25", name])
         ours = {variant: row for (method, variant), row in middle.items() if method == OURS}
         for variant in ["auto", "coded"]:
-            ratio = f"{float(ours[variant]['seconds']) / float(best['seconds']):.3f}" if variant in ours else ""
+            ratio = f"{float(ours[variant]['took_s']) / float(best['took_s']):.3f}" if variant in ours else ""
             note = f"seconds of replicate {variant} to those of {name}, at most; "
             note += "measured" if ratio else "not measured yet"
             out.append([plan["claim"], f"{case}.ratio_{variant}", str(ratio_max), ratio, "0", note])

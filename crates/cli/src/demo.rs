@@ -77,10 +77,10 @@ struct Row {
     planned_mbps: f64,
     share_of_bound: f64,
     verified: bool,
-    seconds: f64,
+    took_s: f64,
     congestion_control: String,
-    bytes_from_source: u64,
-    bytes_on_links: u64,
+    source_sent_bytes: u64,
+    links_sent_bytes: u64,
     lateness_us_p99: f64,
     trusted: bool,
     why: Vec<String>,
@@ -169,7 +169,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         let whole = row.verified.then(|| {
             let rate = BitRate::bps((row.rate_mbps * 1e6) as u64);
-            (rate, Span::from_std(Duration::from_secs_f64(row.seconds)))
+            (rate, Span::from_std(Duration::from_secs_f64(row.took_s)))
         });
         series.push(ThroughputSeries { name: scheme.clone(), points, whole });
         rows.push(row);
@@ -219,9 +219,9 @@ fn table(rows: &[Row]) -> String {
             format!("{:.2} Mbit/s", r.rate_mbps),
             format!("{:.0} %", 100.0 * r.share_of_bound),
             coded.map_or("-".into(), |c| format!("{:.2}", r.rate_mbps / c)),
-            format!("{:.1} s", r.seconds),
+            format!("{:.1} s", r.took_s),
             if r.verified { "verified".into() } else { "NOT VERIFIED".to_owned() },
-            ByteCount::new(r.bytes_from_source).to_string(),
+            ByteCount::new(r.source_sent_bytes).to_string(),
             r.congestion_control.clone(),
             format!("{:.0} us{}", r.lateness_us_p99, if r.trusted { "" } else { " (not to be trusted)" }),
         ]);
@@ -292,18 +292,18 @@ impl Show<'_> {
         let row = Row {
             scheme: scheme.to_owned(),
             ran: summary["scheme"].as_str().unwrap_or("-").to_owned(),
-            rate_mbps: number("rate_mbps"),
-            bound_mbps: number("bound_mbps"),
-            planned_mbps: number("planned_mbps"),
-            share_of_bound: number("rate_mbps") / number("bound_mbps"),
+            rate_mbps: number("rate_bps") / 1e6,
+            bound_mbps: number("bound_bps") / 1e6,
+            planned_mbps: number("planned_bps") / 1e6,
+            share_of_bound: number("rate_bps") / number("bound_bps"),
             verified,
-            seconds: number("seconds"),
+            took_s: number("took_s"),
             congestion_control: {
                 let names = summary["congestion_controls"].as_array().into_iter().flatten();
                 names.filter_map(|n| n.as_str()).collect::<Vec<_>>().join(" and ")
             },
-            bytes_from_source: counters.iter().filter(from_source).map(|c| c.sent_bytes).sum(),
-            bytes_on_links: counters.iter().map(|c| c.sent_bytes).sum(),
+            source_sent_bytes: counters.iter().filter(from_source).map(|c| c.sent_bytes).sum(),
+            links_sent_bytes: counters.iter().map(|c| c.sent_bytes).sum(),
             lateness_us_p99: report.lateness_us_p99,
             trusted: report.trusted,
             why: report.why.clone(),
@@ -313,7 +313,7 @@ impl Show<'_> {
                 "{scheme:>12}: {:.2} Mbit/s, {:.0} % of the bound, {:.1} s",
                 row.rate_mbps,
                 100.0 * row.share_of_bound,
-                row.seconds
+                row.took_s
             );
         }
         // The copies were compared and are as large as the file: one scheme's are not kept for the next.

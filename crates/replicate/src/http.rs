@@ -260,7 +260,7 @@ async fn topology(State(controller): State<Controller>) -> Json<TopologyView> {
             from: t.site(link.from).name.clone(),
             to: t.site(link.to).name.clone(),
             capacity_bps: link.properties.capacity.as_bps(),
-            delay_us: link.properties.delay.as_us(),
+            delay_s: link.properties.delay.as_secs_f64(),
             cost: link.properties.cost,
         }
     });

@@ -12,14 +12,14 @@ use anabranch_units::{BitRate, Duration};
 pub enum ViewError {
     /// It contradicts itself.
     Topology(TopologyError),
-    /// A link that takes longer than any may.
-    TooLong {
+    /// A link with a delay that none may have.
+    Delay {
         /// Where it begins.
         from: String,
         /// Where it ends.
         to: String,
         /// Its delay.
-        delay_us: u64,
+        delay_s: f64,
     },
 }
 
@@ -27,8 +27,8 @@ impl std::fmt::Display for ViewError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Topology(error) => error.fmt(f),
-            Self::TooLong { from, to, delay_us } => {
-                write!(f, "link {from} to {to}: delay {delay_us} us: must be at most {DELAY_MAX}")
+            Self::Delay { from, to, delay_s } => {
+                write!(f, "link {from} to {to}: delay {delay_s} s: must be 0 s to {DELAY_MAX}")
             }
         }
     }
@@ -44,7 +44,7 @@ impl From<TopologyError> for ViewError {
 impl TopologyView {
     /// The network as the planner takes it.
     ///
-    /// Errors: one that contradicts itself, a link that takes longer than any may.
+    /// Errors: one that contradicts itself, a link with a delay that none may have.
     pub fn topology(&self) -> Result<Topology, ViewError> {
         let mut topology = Topology::new(&self.name);
         for site in &self.sites {
@@ -56,12 +56,12 @@ impl TopologyView {
         }
         for link in &self.links {
             let (from, to) = (topology.find_site(&link.from)?, topology.find_site(&link.to)?);
-            if link.delay_us > DELAY_MAX.as_us() {
+            if !(0.0..=DELAY_MAX.as_secs_f64()).contains(&link.delay_s) {
                 let (from, to) = (link.from.clone(), link.to.clone());
-                return Err(ViewError::TooLong { from, to, delay_us: link.delay_us });
+                return Err(ViewError::Delay { from, to, delay_s: link.delay_s });
             }
-            let mut properties =
-                LinkProperties::new(BitRate::bps(link.capacity_bps), Duration::from_us(link.delay_us));
+            let delay = Duration::from_ps((link.delay_s * 1e12).round() as u64);
+            let mut properties = LinkProperties::new(BitRate::bps(link.capacity_bps), delay);
             properties.cost = link.cost;
             topology.add_link(from, to, properties)?;
         }
@@ -83,22 +83,25 @@ mod tests {
             latitude_deg: None,
             longitude_deg: None,
         };
-        let link = |delay_us| LinkView {
+        let link = |delay_s| LinkView {
             id: 0,
             from: "a".to_owned(),
             to: "b".to_owned(),
             capacity_bps: 1_000_000,
-            delay_us,
+            delay_s,
             cost: 1.0,
         };
-        let read = |delay_us| {
+        let read = |delay_s| {
             let sites = vec![site(0, "a"), site(1, "b")];
-            TopologyView { name: "two".to_owned(), sites, links: vec![link(delay_us)] }.topology()
+            TopologyView { name: "two".to_owned(), sites, links: vec![link(delay_s)] }.topology()
         };
-        assert!(read(3_600_000_000).is_ok());
-        for delay_us in [3_600_000_001, u64::MAX] {
-            let said = read(delay_us).expect_err("too long").to_string();
-            assert!(said.contains("link a to b: delay") && said.contains("must be at most 3600 s"), "{said}");
+        for delay_s in [0.0, 1e-12, 0.033_023_417_003, 3_600.0] {
+            let topology = read(delay_s).expect("a delay that a link may have");
+            assert_eq!(topology.links()[0].properties.delay.as_secs_f64(), delay_s, "to the picosecond");
+        }
+        for delay_s in [3_600.000_001, 1e300, -1e-12, f64::INFINITY, f64::NAN] {
+            let said = read(delay_s).expect_err("no link's").to_string();
+            assert!(said.contains("link a to b: delay") && said.contains("must be 0 s to 3600 s"), "{said}");
         }
     }
 }

@@ -407,8 +407,8 @@ pub struct LinkView {
     pub to: String,
     /// Capacity in bit/s.
     pub capacity_bps: u64,
-    /// One-way delay in microseconds, rounded down.
-    pub delay_us: u64,
+    /// One-way delay in seconds.
+    pub delay_s: f64,
     /// Price of a byte.
     pub cost: f64,
 }

@@ -200,7 +200,7 @@ impl Replicating {
     /// How long a transfer took, if it is whole.
     fn took(&self, index: usize) -> Option<Duration> {
         let summary = self.heard.get(index)?.summary.as_ref()?;
-        summary["seconds"].as_f64().map(Duration::from_secs_f64)
+        summary["took_s"].as_f64().map(Duration::from_secs_f64)
     }
 
     /// Bytes of a transfer that the slowest destination had verified at a time of the run.

@@ -274,7 +274,8 @@ fn json(
             .map(|(id, bytes)| {
                 let link = topology.link(id);
                 serde_json::json!({
-                    "from": topology.site(link.from).name, "to": topology.site(link.to).name, "bytes": bytes.as_u64(),
+                    "from": topology.site(link.from).name, "to": topology.site(link.to).name,
+                    "traffic_bytes": bytes.as_u64(),
                 })
             })
             .collect();
@@ -282,7 +283,7 @@ fn json(
         object.insert("links".into(), links.into());
         object.insert("traffic_bytes".into(), effort.traffic.as_u64().into());
         object.insert("limited_bps".into(), effort.limited.map(BitRate::as_bps).into());
-        object.insert("seconds".into(), effort.time.as_secs_f64().into());
+        object.insert("time_s".into(), effort.time.as_secs_f64().into());
     }
     if full {
         object.insert("plan".into(), serde_json::to_value(&shown.plan)?);

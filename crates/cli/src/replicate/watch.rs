@@ -41,11 +41,11 @@ struct Summary<'a> {
     length_bytes: Option<u64>,
     hash: Option<String>,
     /// From the first plan, which the sites are told at once, to the last destination's verdict.
-    seconds: f64,
+    took_s: f64,
     /// Rate at which the slowest destination that has the file got it.
-    rate_mbps: Option<f64>,
-    planned_mbps: Option<f64>,
-    bound_mbps: Option<f64>,
+    rate_bps: Option<u64>,
+    planned_bps: Option<u64>,
+    bound_bps: Option<u64>,
     verified: bool,
     /// Nothing had to be sent: every destination had the file.
     was_there: bool,
@@ -60,8 +60,8 @@ struct DestinationSummary<'a> {
     site: &'a str,
     path: &'a str,
     verdict: Option<&'a Verdict>,
-    seconds: Option<f64>,
-    rate_mbps: Option<f64>,
+    took_s: Option<f64>,
+    rate_bps: Option<u64>,
 }
 
 /// When things happened, by the controller's clock, in milliseconds since 1970.
@@ -152,28 +152,27 @@ fn summary<'a>(view: &'a TransferView, times: &Times) -> Summary<'a> {
     // The first plan of a log without its beginning may be a later attempt's.
     let began = times.planned.filter(|_| times.is_whole).or(view.began_unix_ms);
     let seconds_of = |ended: u64| began.map(|began| ended.saturating_sub(began) as f64 / 1e3);
-    let rate = |seconds: f64| view.length_bytes.map(|n| n as f64 * 8.0 / 1e6 / seconds.max(1e-3));
+    let rate = |seconds: f64| view.length_bytes.map(|n| (n as f64 * 8.0 / seconds.max(1e-3)).round() as u64);
     let destinations: Vec<_> = view
         .destinations
         .iter()
         .map(|d| {
             let ended = times.ended.get(&d.site).filter(|_| matches!(d.verdict, Some(Verdict::Done)));
-            let seconds = ended.and_then(|ended| seconds_of(*ended));
+            let took_s = ended.and_then(|ended| seconds_of(*ended));
             DestinationSummary {
                 site: &d.site,
                 path: &d.path,
                 verdict: d.verdict.as_ref(),
-                seconds,
-                rate_mbps: seconds.and_then(rate),
+                took_s,
+                rate_bps: took_s.and_then(rate),
             }
         })
         .collect();
     let slowest = destinations
         .iter()
-        .filter_map(|d| d.seconds)
+        .filter_map(|d| d.took_s)
         .fold(None, |m: Option<f64>, s| Some(m.map_or(s, |m| m.max(s))));
     let ended = times.ended.values().copied().max().or(view.ended_unix_ms);
-    let mbps = |bps: Option<u64>| bps.map(|b| b as f64 / 1e6);
     let is_done = view.outcome == Some(Outcome::Done);
     Summary {
         event: "summary",
@@ -183,10 +182,10 @@ fn summary<'a>(view: &'a TransferView, times: &Times) -> Summary<'a> {
         attempts: view.attempts,
         length_bytes: view.length_bytes,
         hash: view.hash.map(|h| h.to_string()),
-        seconds: ended.and_then(seconds_of).unwrap_or(0.0),
-        rate_mbps: slowest.and_then(rate),
-        planned_mbps: mbps(view.planned_bps),
-        bound_mbps: mbps(view.bound_bps),
+        took_s: ended.and_then(seconds_of).unwrap_or(0.0),
+        rate_bps: slowest.and_then(rate),
+        planned_bps: view.planned_bps,
+        bound_bps: view.bound_bps,
         verified: is_done,
         was_there: is_done && times.is_whole && times.planned.is_none(),
         corrupt: view.corrupt,
@@ -234,9 +233,9 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
             Some(Verdict::Integrity { .. }) => "refused",
             None => "-",
         };
-        let is_sent = |value: Option<f64>| value.filter(|_| !summary.was_there);
-        let time = is_sent(d.seconds).map_or("-".into(), |s| format!("{s:.1} s"));
-        let rate = is_sent(d.rate_mbps).map_or("-".into(), |mbps| rate(mbps * 1e6 / 8.0).to_string());
+        let (took_s, rate_bps) = if summary.was_there { (None, None) } else { (d.took_s, d.rate_bps) };
+        let time = took_s.map_or("-".into(), |s| format!("{s:.1} s"));
+        let rate = rate_bps.map_or("-".into(), |bps| rate(bps as f64 / 8.0).to_string());
         rows.add_row([d.site.to_owned(), result.to_owned(), time, rate]);
     }
     let mut out = format!("{}\n", rows.trim_fmt());
@@ -319,8 +318,8 @@ mod tests {
         (view.outcome, view.began_unix_ms) = (Some(Outcome::Done), Some(1_000));
         let seen =
             |is_whole| Times { is_whole, planned: Some(7_000), ended: [("a".to_owned(), 9_000)].into() };
-        assert_eq!(summary(&view, &seen(false)).seconds, 8.0);
-        assert_eq!(summary(&view, &seen(true)).seconds, 2.0);
+        assert_eq!(summary(&view, &seen(false)).took_s, 8.0);
+        assert_eq!(summary(&view, &seen(true)).took_s, 2.0);
     }
 
     /// #17: a transfer that was forgotten as it was watched was called wrong usage.
@@ -350,7 +349,7 @@ mod tests {
             (Some(Scheme::Packed), Some(2_000_000), Some(3_000_000));
         let sent = Times { planned: Some(1_000), ended: [("a".to_owned(), 3_000)].into(), ..seen };
         let summary = summary(&view, &sent);
-        assert_eq!((summary.seconds, summary.rate_mbps, summary.was_there), (2.0, Some(4.0), false));
+        assert_eq!((summary.took_s, summary.rate_bps, summary.was_there), (2.0, Some(4_000_000), false));
         assert_eq!(
             facts(&summary, &view),
             "1.00 MB by packed: planned 2 Mbit/s, bound 3 Mbit/s; 1 attempt; 1 stripe a hop"

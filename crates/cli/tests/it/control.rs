@@ -420,7 +420,7 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
     assert_eq!((code, said.as_str()), (0, ""));
     assert_eq!((&plan["length_bytes"], &plan["limited_bps"]), (&100_000.into(), &Value::Null), "{plan}");
     assert_eq!(plan["traffic_bytes"], 200_000, "to each of two, once: {plan}");
-    assert!(plan["seconds"].as_f64().is_some_and(|s| s > 0.0) && plan["rate_bps"].is_u64(), "{plan}");
+    assert!(plan["time_s"].as_f64().is_some_and(|s| s > 0.0) && plan["rate_bps"].is_u64(), "{plan}");
     let (code, held, said) = Followed::start(dry(&["file", "--json", "--bwlimit", "1 MB/s"])).end();
     assert_eq!((code, said.as_str()), (0, ""));
     assert!(held["limited_bps"].as_u64().is_some_and(|bps| bps <= 8_000_000), "{held}");

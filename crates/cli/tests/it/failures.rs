@@ -125,7 +125,7 @@ fn a_controller_that_comes_back_completes_the_transfer() {
     sent.expect_done();
     expect_copies(&net, &["d1", "d2"], &bytes);
     let all = sent.summary()["destinations"].as_array().expect("a list").clone();
-    assert!(all.iter().all(|d| d["seconds"].is_number()), "{}", sent.summary());
+    assert!(all.iter().all(|d| d["took_s"].is_number()), "{}", sent.summary());
     assert!(sent.events.iter().any(|e| e["event"] == "finished"), "the end is told over a restart, too");
 }
 
@@ -353,7 +353,7 @@ fn bbr_and_stripes_fill_a_lossy_long_link_where_one_cubic_stream_does_not() {
             net.send(&[&["file", "--from", "s", "--to", "d1", "--as", name], arguments].concat()).finish();
         sent.expect_done();
         assert!(net.has("d1", name, &bytes));
-        sent.summary()["rate_mbps"].as_f64().expect("a rate")
+        sent.summary()["rate_bps"].as_f64().expect("a rate")
     };
     let cubic = rate("cubic", &["--congestion-control", "cubic"]);
     // Only the long hop is run differently: the setting is one of each hop.
