@@ -29,7 +29,7 @@ COLUMNS = [
     "method",
     "congestion_control",
     "trial",
-    "seconds",
+    "took_s",
     "goodput_mbps",
     "of_link_share",
     "cpu_s",
@@ -83,7 +83,7 @@ def run_trial(task: dict[str, object]) -> dict[str, float]:
         ours, theirs = pathlib.Path(f"out/object-{server}"), pathlib.Path(f"{server}/object-{server}")
         if ours.read_bytes() != theirs.read_bytes():
             raise SystemExit(f"run.py: object {server} is not what its server holds")
-    return {"seconds": seconds, "cpu_s": used.ru_utime + used.ru_stime}
+    return {"took_s": seconds, "cpu_s": used.ru_utime + used.ru_stime}
 
 
 def emulate(args: argparse.Namespace, folder: pathlib.Path, servers: int, method: str, control: str) -> dict[str, object]:
@@ -127,13 +127,13 @@ def emulate(args: argparse.Namespace, folder: pathlib.Path, servers: int, method
         raise SystemExit(f"run.py: {servers} servers by {method}: the emulation was too late {TRIES} times")
     figures = json.loads(result.read_text())
     bits = 8.0 * servers * args.size
-    goodput = bits / figures["seconds"] / 1e6
+    goodput = bits / figures["took_s"] / 1e6
     link = float(args.rate.split()[0]) * {"Mbit/s": 1.0, "Gbit/s": 1e3}[args.rate.split()[1]]
     return {
         "servers": servers,
         "method": method,
         "congestion_control": control,
-        "seconds": round(figures["seconds"], 3),
+        "took_s": round(figures["took_s"], 3),
         "goodput_mbps": round(goodput, 2),
         "of_link_share": round(goodput / link, 4),
         "cpu_s": round(figures["cpu_s"], 3),

@@ -550,7 +550,11 @@ impl Service {
             match finished {
                 Ok(()) => {
                     lock(&self.files).remove(&name);
-                    tracing::info!(transfer = run.transfer.0, bytes = length, "{name} is here, verified");
+                    tracing::info!(
+                        transfer = run.transfer.0,
+                        length_bytes = length,
+                        "{name} is here, verified"
+                    );
                     Ok(Report::Completed { run })
                 }
                 Err(FinishError::Mismatch { have }) => Ok(Report::SinkDone { run, have }),

@@ -140,7 +140,7 @@ impl Rounds {
         let said = String::from_utf8_lossy(&output.stdout);
         let last: Value = serde_json::from_str(said.lines().last().unwrap_or_default())?;
         let number = |field: &str| last[field].as_f64().with_context(|| format!("gather get: no {field}"));
-        Ok((number("seconds")? - number("connected_s")?) * 1e6)
+        Ok((number("took_s")? - number("connected_s")?) * 1e6)
     }
 }
 

@@ -47,7 +47,7 @@ fn place(text: &str) -> Result<Place, String> {
 #[derive(Serialize)]
 struct Row<'a> {
     object: &'a str,
-    bytes: u64,
+    length_bytes: u64,
     modified_ns: i64,
 }
 
@@ -65,7 +65,7 @@ async fn show(args: &Args, identity: &Identity) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     let each = |Entry { object, bytes, modified_ns }| {
         if args.json {
-            let row = serde_json::to_string(&Row { object: &object, bytes, modified_ns })?;
+            let row = serde_json::to_string(&Row { object: &object, length_bytes: bytes, modified_ns })?;
             writeln!(out, "{row}")
         } else {
             writeln!(out, "{bytes:>16}  {}  {}", time(modified_ns), printable(&object))

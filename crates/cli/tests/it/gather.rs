@@ -804,8 +804,8 @@ fn a_gibibyte_comes_whole_through_whatever_happens() {
         assert!(world.has(&bytes), "{what}");
         let row = |name: &str| format!("{name} {}", got.end[name]);
         let rows = [
-            "goodput_mbps",
-            "seconds",
+            "goodput_bps",
+            "took_s",
             "fetched_bytes",
             "received_packets",
             "useless_packets",

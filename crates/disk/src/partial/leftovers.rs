@@ -115,8 +115,8 @@ pub fn remove_old(folder: &Folder, keep: Duration) {
     let result = find(folder, |left| {
         let is_old = !left.is_open && left.age >= keep;
         if is_old {
-            let (path, bytes) = (shown(&left.path), left.disk_bytes);
-            tracing::info!(path, bytes, "removed: what was left of a file that nobody went on with");
+            let (path, disk_bytes) = (shown(&left.path), left.disk_bytes);
+            tracing::info!(path, disk_bytes, "removed: what was left of a file that nobody went on with");
         }
         is_old
     });

@@ -21,8 +21,8 @@ pub enum ServeEvent {
         from: SocketAddr,
         /// Bytes of datagrams that were sent to it.
         sent_bytes: u64,
-        /// Seconds that it was there.
-        seconds: u64,
+        /// How long it was there, in seconds.
+        stayed_s: u64,
         /// Why, in one line.
         reason: String,
     },
@@ -34,8 +34,8 @@ pub enum ServeEvent {
         pull: u32,
         /// The object's name.
         object: String,
-        /// The object's length in bytes.
-        bytes: u64,
+        /// The object's length.
+        length_bytes: u64,
     },
     /// A pull is over: its client has all that it wants of it.
     PullEnded {
@@ -66,11 +66,11 @@ impl ServeEvent {
     pub(super) fn log(&self) {
         match self {
             Self::Came { client, from } => tracing::info!(client, %from, "client came"),
-            Self::Went { client, from, sent_bytes, seconds, reason } => {
-                tracing::info!(client, %from, sent_bytes, seconds, "client went: {reason}");
+            Self::Went { client, from, sent_bytes, stayed_s, reason } => {
+                tracing::info!(client, %from, sent_bytes, stayed_s, "client went: {reason}");
             }
-            Self::PullBegun { client, pull, object, bytes } => {
-                tracing::info!(client, pull, %object, bytes, "pull begun");
+            Self::PullBegun { client, pull, object, length_bytes } => {
+                tracing::info!(client, pull, %object, length_bytes, "pull begun");
             }
             Self::PullEnded { client, pull, object, packets } => {
                 tracing::info!(client, pull, object, packets, "pull ended");

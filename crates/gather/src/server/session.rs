@@ -231,9 +231,9 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
     let served = guard.during(session.serve(reader, datagrams_in, datagrams)).await;
     let ended = served.unwrap_or_else(|reason| Err(SessionError::Gone(reason)));
     let reason = ended.map_or_else(|error| error.to_string(), |()| "closed the connection".to_owned());
-    let (client, seconds) = (session.name.clone(), session.begun_at.elapsed().as_secs());
+    let (client, stayed_s) = (session.name.clone(), session.begun_at.elapsed().as_secs());
     let sent_bytes = session.sent_bytes;
-    shared.say(&ServeEvent::Went { client, from, sent_bytes, seconds, reason }, true);
+    shared.say(&ServeEvent::Went { client, from, sent_bytes, stayed_s, reason }, true);
     Ok(())
 }
 
@@ -536,7 +536,7 @@ impl Session<'_> {
             Err(reason) => self.server.refuse(pull, reason),
             Ok(Some(bytes)) => {
                 let (client, object) = (self.name.clone(), printable(&name).into_owned());
-                self.say(&ServeEvent::PullBegun { client, pull: pull.0, object, bytes });
+                self.say(&ServeEvent::PullBegun { client, pull: pull.0, object, length_bytes: bytes });
             }
             Ok(None) => {}
         }

@@ -14,14 +14,14 @@ struct ObjectLine<'a> {
     event: &'static str,
     object: &'a str,
     path: String,
-    bytes: Option<u64>,
+    length_bytes: Option<u64>,
     blake3: Option<String>,
     kept_bytes: u64,
     verdict: &'static str,
     error: Option<String>,
     /// What servers have that has another version.
     other_versions: &'a BTreeMap<String, String>,
-    seconds: Option<f64>,
+    took_s: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -30,13 +30,13 @@ struct EndLine<'a> {
     verified: usize,
     failed: usize,
     fetched_bytes: u64,
-    seconds: f64,
+    took_s: f64,
     /// Until the last server was connected, and until the first packet came.
     connected_s: Option<f64>,
     first_packet_s: Option<f64>,
     /// Until the last packet came.
     last_packet_s: Option<f64>,
-    goodput_mbps: f64,
+    goodput_bps: u64,
     #[serde(flatten)]
     counters: Counters,
     servers: &'a [ServerReport],
@@ -52,21 +52,22 @@ fn line(object: &ObjectReport) -> ObjectLine<'_> {
         event: "object",
         object: &object.name,
         path: object.path.display().to_string(),
-        bytes: object.bytes,
+        length_bytes: object.bytes,
         blake3: object.hash.map(|hash| blake3::Hash::from(hash).to_hex().to_string()),
         kept_bytes: object.kept_bytes,
         verdict,
         error,
         other_versions: &object.other_versions,
-        seconds: object.ended_after.map(Duration::as_secs_f64),
+        took_s: object.ended_after.map(Duration::as_secs_f64),
     }
 }
 
 /// Says what became of everything; `streams` if the object went to standard output.
 pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode {
-    let seconds = report.elapsed.as_secs_f64();
+    let took_s = report.elapsed.as_secs_f64();
     let (verified, objects) = (report.verified(), report.objects.len());
     let fetched_bytes = report.fetched_bytes();
+    let per_second = fetched_bytes as f64 / took_s.max(1e-9);
     if args.json {
         report.objects.iter().for_each(|object| print_line(&line(object)));
         print_line(&EndLine {
@@ -74,20 +75,20 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
             verified,
             failed: objects - verified,
             fetched_bytes,
-            seconds,
+            took_s,
             connected_s: report.connected_after.map(Duration::as_secs_f64),
             first_packet_s: report.first_packet_after.map(Duration::as_secs_f64),
             last_packet_s: report.last_packet_after.map(Duration::as_secs_f64),
-            goodput_mbps: fetched_bytes as f64 * 8.0 / 1e6 / seconds.max(1e-9),
+            goodput_bps: (per_second * 8.0).round() as u64,
             counters: report.counters,
             servers: &report.servers,
         });
     } else if !quiet && !streams {
         let word = if objects == 1 { "object" } else { "objects" };
         println!(
-            "{verified} of {objects} {word} verified, {} fetched in {seconds:.2} s: {}",
+            "{verified} of {objects} {word} verified, {} fetched in {took_s:.2} s: {}",
             size(ByteCount::new(fetched_bytes)),
-            rate(fetched_bytes as f64 / seconds.max(1e-9))
+            rate(per_second)
         );
     }
     if !args.json && !streams {

@@ -23,7 +23,7 @@ struct Line<'a> {
     event: &'static str,
     done_bytes: u64,
     total_bytes: Option<u64>,
-    rate_mbps: f64,
+    rate_bps: u64,
     servers: &'a [ServerReport],
 }
 
@@ -96,8 +96,8 @@ impl Progress {
         let seconds = (now - self.told_at).as_secs_f64().max(1e-9);
         let per_second = done_bytes.saturating_sub(self.told_bytes) as f64 / seconds;
         if self.json {
-            let rate_mbps = per_second * 8.0 / 1e6;
-            let line = Line { event: "progress", done_bytes, total_bytes, rate_mbps, servers };
+            let rate_bps = (per_second * 8.0).round() as u64;
+            let line = Line { event: "progress", done_bytes, total_bytes, rate_bps, servers };
             print_line(&line);
         } else if self.is_plain {
             if now - self.told_at < TELL_PLAINLY_EVERY {

@@ -37,7 +37,7 @@ fn what_a_server_has_is_listed() {
     );
     let one = ls(&format!("server@{at}/folder/"), &["--json"]);
     let row: Value = serde_json::from_slice(&one.stdout).expect("one line of JSON");
-    assert_eq!((&row["object"], &row["bytes"]), (&"folder/b".into(), &5.into()));
+    assert_eq!((&row["object"], &row["length_bytes"]), (&"folder/b".into(), &5.into()));
     let wrong = ls("nowhere", &[]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
     let nobody = ls("127.0.0.1:1", &[]);
