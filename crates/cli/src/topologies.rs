@@ -121,7 +121,7 @@ fn json(topology: &Topology) -> serde_json::Value {
         let p = &link.properties;
         serde_json::json!({
             "id": id, "name": topology.link_name(id), "from": topology.site(link.from).name,
-            "to": topology.site(link.to).name, "rate_bps": p.capacity.as_bps(), "delay_us": p.delay.as_ps() as f64 / 1e6,
+            "to": topology.site(link.to).name, "rate_bps": p.capacity.as_bps(), "delay_s": p.delay.as_secs_f64(),
             "cost": p.cost, "loss_ppm": p.loss_ppm, "queue_bytes": p.queue.map(|queue| queue.as_u64()),
         })
     });

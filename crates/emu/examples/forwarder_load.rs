@@ -126,7 +126,7 @@ fn internet2(options: EmulationOptions, mbps: u64) -> (Report, f64) {
         let after = bytes(emulation.counters().expect("running"));
         let mbps = ((after - before) * 8) as f64 / from.elapsed().as_secs_f64() / 1e6 / 26.0;
         let mut report = emulation.report().expect("running");
-        report.seconds = start.elapsed().as_secs_f64();
+        report.took_s = start.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
         (report, mbps)
     })

@@ -124,8 +124,8 @@ pub struct Report {
     pub device_drops: u64,
     /// Packets that a site's kernel did not take from the emulator.
     pub refused: u64,
-    /// Seconds since the start.
-    pub seconds: f64,
+    /// Time since the start.
+    pub took_s: f64,
     /// Processor time that the forwarder used.
     pub forwarder_cpu_s: f64,
     /// Share of one processor that it used in its busiest second.

@@ -638,7 +638,7 @@ impl EmulationHandle {
     ///
     /// Errors: an emulation that has ended.
     pub fn report(&self) -> Result<Report, EmuError> {
-        let Figures { lateness, drops, refused, seconds, cpu_s, cpu_share_max, wait_s, scheduling } =
+        let Figures { lateness, drops, refused, took_s, cpu_s, cpu_share_max, wait_s, scheduling } =
             self.ask(|reply| Request::Figures { reply })?;
         let report = Report {
             packets: lateness.total(),
@@ -650,7 +650,7 @@ impl EmulationHandle {
             drops: drops.iter().map(|(reason, count)| (reason.name(), count)).collect(),
             device_drops: self.shared.sites.iter().map(|s| device_drops(&s.device_counters)).sum(),
             refused,
-            seconds,
+            took_s,
             forwarder_cpu_s: cpu_s,
             forwarder_cpu_share_max: cpu_share_max,
             forwarder_wait_s: wait_s,

@@ -42,7 +42,7 @@ impl Outcome<'_> {
                 object.insert("from".into(), name(link.from).into());
                 object.insert("to".into(), name(link.to).into());
                 object.insert("rate_bps".into(), properties.capacity.as_bps().into());
-                object.insert("delay_us".into(), properties.delay.as_us().into());
+                object.insert("delay_s".into(), properties.delay.as_secs_f64().into());
                 object.insert("loss_ppm".into(), properties.loss_ppm.into());
             }
             anyhow::Ok(value)
@@ -56,7 +56,7 @@ impl Outcome<'_> {
             "mtu_bytes": self.options.mtu,
             "tcp_buffer_bytes_max": self.options.tcp_buffer_bytes_max.map(ByteCount::as_u64),
             "exit_code": self.code,
-            "seconds": self.seconds,
+            "took_s": self.seconds,
             "trusted": self.report.trusted,
             "report": self.report,
             "runs": runs.collect::<Vec<_>>(),
@@ -79,7 +79,7 @@ impl Outcome<'_> {
             out,
             "emulated {} for {:.1} s: {} packets, dropped {}; congestion control {}",
             self.topology.name(),
-            r.seconds,
+            r.took_s,
             r.packets,
             if drops.is_empty() { "none".to_owned() } else { drops.join(", ") },
             r.congestion_control,
@@ -109,7 +109,7 @@ impl Outcome<'_> {
             let link = self.topology.link(c.link);
             let sent = ByteCount::new(c.sent_bytes);
             let share =
-                sent.as_u64() as f64 * 8.0 / self.report.seconds / link.properties.capacity.as_bps() as f64;
+                sent.as_u64() as f64 * 8.0 / self.report.took_s / link.properties.capacity.as_bps() as f64;
             rows.add_row([
                 format!("{} - {}", self.topology.site(link.from).name, self.topology.site(link.to).name),
                 BitRate::to_string(&link.properties.capacity),

@@ -389,7 +389,7 @@ fn measure(
     let capacity: u64 = topology.links().iter().map(|l| l.properties.capacity.as_bps()).sum();
     let window_s = (window.end - window.begin).as_secs_f64();
     let pairs = topology.sites().len() as f64 * (topology.sites().len() - 1) as f64;
-    let offered = pairs * traffic.pair.as_bps() as f64 / 8.0 * totals.seconds;
+    let offered = pairs * traffic.pair.as_bps() as f64 / 8.0 * totals.took_s;
     let received =
         if offered > 0.0 { totals.received_bytes as f64 / totals.sent_bytes.max(1) as f64 } else { 1.0 };
     let why = distrust(&report, received, &totals, lost.map(|index| &row.transfers[index]));
@@ -564,7 +564,7 @@ fn end_interactive(generators: Vec<Child>) -> anyhow::Result<Totals> {
         let totals: Totals = serde_json::from_slice(&said.stdout).context("a traffic generator failed")?;
         sum.sent_bytes += totals.sent_bytes;
         sum.received_bytes += totals.received_bytes;
-        sum.seconds += totals.seconds / count;
+        sum.took_s += totals.took_s / count;
         sum.late_us_p99 = sum.late_us_p99.max(totals.late_us_p99);
     }
     Ok(sum)

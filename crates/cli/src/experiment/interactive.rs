@@ -83,7 +83,7 @@ pub struct Totals {
     /// Bytes of IP packets.
     pub received_bytes: u64,
     /// How long it sent.
-    pub seconds: f64,
+    pub took_s: f64,
     /// How late the program itself sent, for want of a processor: 99th percentile.
     pub late_us_p99: u64,
 }
@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let totals = Totals {
         sent_bytes,
         received_bytes: received.load(Relaxed),
-        seconds: began.elapsed().as_secs_f64(),
+        took_s: began.elapsed().as_secs_f64(),
         late_us_p99,
     };
     println!("{}", serde_json::to_string(&totals)?);

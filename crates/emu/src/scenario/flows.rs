@@ -267,12 +267,13 @@ pub(super) fn rows(
             }
             Workload::Udp(_) => {
                 let sinks = || flows.iter().filter_map(|(number, _)| seen.sinks.get(number));
-                row.goodput_mbps = mbps(sinks().map(|flow| flow.bytes - flow.warmup_bytes).sum());
+                row.goodput_mbps = mbps(sinks().map(|flow| flow.received_bytes - flow.warmup_bytes).sum());
                 let sent = flows.iter().filter_map(|(number, _)| seen.sent.get(number));
                 row.datagrams(sent.sum(), sinks().map(|flow| &flow.sink));
             }
             _ => {
-                let bytes = |number| seen.flows.get(number).map_or(0, |flow| flow.bytes - flow.warmup_bytes);
+                let bytes =
+                    |number| seen.flows.get(number).map_or(0, |flow| flow.received_bytes - flow.warmup_bytes);
                 if !flows.is_empty() {
                     row.goodput_mbps = mbps(flows.iter().map(|(number, _)| bytes(number)).sum());
                 }

@@ -156,7 +156,7 @@ pub struct Seen {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SeenFlow {
     /// Bytes that arrived.
-    pub bytes: u64,
+    pub received_bytes: u64,
     /// Of them, those before the end of the warm-up.
     pub warmup_bytes: u64,
     /// When it began.
@@ -171,7 +171,7 @@ pub struct SeenSink {
     /// How many, how late, in which order.
     pub sink: UdpSink,
     /// Bytes that arrived, headers included.
-    pub bytes: u64,
+    pub received_bytes: u64,
     /// Of them, those before the end of the warm-up.
     pub warmup_bytes: u64,
 }
@@ -193,7 +193,7 @@ impl Seen {
         self.over_ns = self.over_ns.max(other.over_ns);
         for (number, theirs) in other.flows {
             let flow = self.flows.entry(number).or_default();
-            flow.bytes += theirs.bytes;
+            flow.received_bytes += theirs.received_bytes;
             flow.warmup_bytes += theirs.warmup_bytes;
             flow.start_ns = flow.start_ns.or(theirs.start_ns);
             flow.whole_ns = flow.whole_ns.or(theirs.whole_ns);
@@ -560,7 +560,7 @@ fn receive_datagrams(host: &Host, socket: &UdpSocket) {
         let mut seen = host.seen();
         let flow = seen.sinks.entry(stamp.flow).or_default();
         flow.sink.handle(Instant::from_ns(now_ns), &datagram);
-        flow.bytes += u64::from(size_bytes);
+        flow.received_bytes += u64::from(size_bytes);
         if now_ns < host.clock.warmup_ns {
             flow.warmup_bytes += u64::from(size_bytes);
         }
@@ -608,11 +608,11 @@ async fn receive(host: Arc<Host>, stream: tokio::net::TcpStream, number: u32, si
             Ok(length @ 1..) => {
                 let mut seen = host.seen();
                 let flow = seen.flows.entry(number).or_default();
-                flow.bytes += length as u64;
+                flow.received_bytes += length as u64;
                 if now_ns < host.clock.warmup_ns {
                     flow.warmup_bytes += length as u64;
                 }
-                if size.is_some_and(|size| flow.bytes >= size) {
+                if size.is_some_and(|size| flow.received_bytes >= size) {
                     flow.whole_ns = Some(now_ns);
                     drop(seen);
                     return host.part_is_done();
@@ -781,11 +781,11 @@ mod tests {
         sender.flows.insert(3, SeenFlow { start_ns: Some(1), ..SeenFlow::default() });
         sender.fail("sent", &Error::from(ErrorKind::AddrInUse));
         let mut receiver = Seen { over_ns: 9, ..Seen::default() };
-        receiver.flows.insert(3, SeenFlow { bytes: 2, whole_ns: Some(8), ..SeenFlow::default() });
+        receiver.flows.insert(3, SeenFlow { received_bytes: 2, whole_ns: Some(8), ..SeenFlow::default() });
         receiver.fail("received", &Error::from(ErrorKind::AddrInUse));
         sender.merge(receiver);
         let flow = &sender.flows[&3];
-        assert_eq!((flow.bytes, flow.start_ns, flow.whole_ns), (2, Some(1), Some(8)));
+        assert_eq!((flow.received_bytes, flow.start_ns, flow.whole_ns), (2, Some(1), Some(8)));
         assert_eq!((sender.over_ns, sender.failed), (9, 2));
         assert!(sender.failure.is_some_and(|failure| failure.starts_with("sent")));
     }
