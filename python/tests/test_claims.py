@@ -212,11 +212,11 @@ def test_figures_are_drawn_again_from_the_points_beside_them(
     assert main(again) == 2
     assert "no column `mean`" in capsys.readouterr().err
     # Somebody's own data of that name are neither read as points nor replaced by them.
-    points.write_text("transfer,seconds\n1,2.5\n")
+    points.write_text("transfer,took_s\n1,2.5\n")
     for command in (again, [*arguments, "--full"]):
         assert main(command) == 2
         assert "no points of a figure" in capsys.readouterr().err
-    assert points.read_text() == "transfer,seconds\n1,2.5\n"
+    assert points.read_text() == "transfer,took_s\n1,2.5\n"
 
 
 def test_a_figure_may_have_curves_of_several_sweeps_over_time(tmp_path: Path) -> None:

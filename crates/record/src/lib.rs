@@ -130,9 +130,9 @@ impl std::error::Error for RowError {}
 
 /// What counts as a unit in a name, as a word between underscores. A share is of one; packets are counted, and need to be
 /// named only where there is a fraction of one, as in a mean.
-pub const UNITS: [&str; 19] = [
-    "s", "ms", "us", "ns", "ps", "seconds", "kbps", "mbps", "gbps", "bps", "bytes", "share", "load", "ppm",
-    "factor", "deg", "cost", "gbytes", "packets",
+pub const UNITS: [&str; 18] = [
+    "s", "ms", "us", "ns", "ps", "kbps", "mbps", "gbps", "bps", "bytes", "share", "load", "ppm", "factor",
+    "deg", "cost", "gbytes", "packets",
 ];
 
 /// Whether a word of the name is one of [`UNITS`].
