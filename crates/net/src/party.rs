@@ -7,7 +7,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use time::Duration;
 
-/// The system whose parties know each other by a set of keys. Another takes one name here and one line in `SYSTEMS`.
+/// The system whose parties know each other by a set of keys.
+///
+/// Another one takes a name here and a line in `SYSTEMS`. The list is in this room, not at the systems, as a certificate of a system
+/// that is not in it names nobody, and as keys of all systems are kept from being served.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum System {
     /// One file to many sites.

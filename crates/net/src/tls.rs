@@ -85,6 +85,8 @@ pub enum TlsError {
         path: PathBuf,
         /// The system's reason.
         error: std::io::Error,
+        /// Whose verb makes it; `None` where anybody's will do.
+        system: Option<System>,
     },
     /// A file without what it should hold.
     NotPem {
@@ -181,11 +183,12 @@ pub enum TlsError {
 impl std::fmt::Display for TlsError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unreadable { path, error } => {
+            Self::Unreadable { path, error, system } => {
+                let verb =
+                    system.map_or_else(|| "keys".to_owned(), |system| format!("anabranch {system} keys"));
                 write!(
                     f,
-                    "{}: cannot be read: {error}: make keys (`anabranch replicate keys init`, `gather keys`, `shuffle keys`), \
-                     or name the folder that has them with --keys",
+                    "{}: cannot be read: {error}: make keys (`{verb}`), or name the folder that has them with --keys",
                     path.display()
                 )
             }
@@ -252,8 +255,13 @@ pub const PEM_BYTES_MAX: u64 = 1 << 20;
 const CLOCK_TEXT: &str = "this machine's clock is set before 1970: set it";
 
 /// What is in `path`, which others than its owner must not have `denied` rights to.
-fn read_file(path: &Path, bytes_max: u64, denied: Denied) -> Result<Vec<u8>, TlsError> {
-    let unreadable = |error| TlsError::Unreadable { path: path.to_owned(), error };
+fn read_file(
+    path: &Path,
+    bytes_max: u64,
+    denied: Denied,
+    system: Option<System>,
+) -> Result<Vec<u8>, TlsError> {
+    let unreadable = |error| TlsError::Unreadable { path: path.to_owned(), error, system };
     let file = std::fs::File::open(path).map_err(unreadable)?;
     #[cfg(unix)]
     {
@@ -294,10 +302,11 @@ impl Credentials {
     ///
     /// Errors: see [`TlsError`]; each names its file.
     pub fn load(files: &CredentialFiles) -> Result<Self, TlsError> {
-        let pem = |path: &Path, denied| read_file(path, PEM_BYTES_MAX, denied);
+        let system = files.holder.as_ref().map(|holder| holder.system);
+        let pem = |path: &Path, denied| read_file(path, PEM_BYTES_MAX, denied, system);
         let (ca, certificate) = (pem(&files.ca, TRUSTED)?, pem(&files.certificate, TRUSTED)?);
         let list = files.revoked();
-        let revoked = match read_file(&list, revoked::FILE_BYTES_MAX, TRUSTED) {
+        let revoked = match read_file(&list, revoked::FILE_BYTES_MAX, TRUSTED, system) {
             Ok(bytes) => String::from_utf8_lossy(&bytes)
                 .parse()
                 .map_err(|error| TlsError::BadList { path: list, error })?,

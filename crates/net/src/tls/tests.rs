@@ -231,6 +231,11 @@ fn bad_files_are_named_with_what_is_wrong() {
     let missing = text(Credentials::load(&nowhere));
     assert!(missing.contains("/nowhere/ca.pem: cannot be read") && missing.contains("--keys"), "{missing}");
     assert_eq!(nowhere.key, Path::new("/nowhere/sites/a%20b.key"));
+    for system in System::all() {
+        let files = CredentialFiles::in_set(Path::new("/nowhere"), system, Role::Site, "a");
+        let said = text(Credentials::load(&files));
+        assert!(said.contains(&format!("make keys (`anabranch {} keys`)", system.word())), "{said}");
+    }
 }
 
 /// #17: a session that was resumed went on with a certificate that had expired meanwhile.
