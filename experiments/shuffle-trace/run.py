@@ -22,7 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MEASURED = HERE / "measured.csv"
 DECIDED = HERE / "decide.csv"
-#: How many times faster transfers arrive than in the recorded hour.
+#: How many times faster coflows arrive than in the recorded hour.
 LOADS = (1, 2, 4)
 ABLATION = ("chase+without-order", "chase+without-chase", "chase+without-due")
 SCHEDULERS = (
@@ -49,7 +49,7 @@ def violations(rows: list[Row]) -> list[str]:
         if row["mean_s"] < row["bound_mean_s"]:
             wrong.append(f"{row['allocator']}: {row['mean_s']} s is below the bound of {row['bound_mean_s']} s")
         if row["slowdown_max_share"] < 1 - 1e-9:
-            wrong.append(f"{row['allocator']}: a transfer is faster than alone")
+            wrong.append(f"{row['allocator']}: a coflow is faster than alone")
     for better, worse in (("chase+", "varys"), ("varys", "max-min")):
         if mean_s[better] > mean_s[worse] * (1 + 1e-3):
             wrong.append(f"{better}: {mean_s[better]} s, {worse}: {mean_s[worse]} s")
@@ -102,7 +102,7 @@ def draw(rows: list[Row]) -> None:
             axes.invert_yaxis()
             axes.set_xlabel("mean completion time above a proven lower bound (logarithmic)", color=look.ink)
             axes.set_title(
-                "526 transfers of 706,397 flows on 150 ports",
+                "526 coflows of 706,397 flows on 150 ports",
                 color=look.ink,
                 loc="left",
                 fontsize=11,
@@ -132,7 +132,7 @@ def draw_decide(rows: list[Row]) -> None:
             axes.plot(*zip(*line, strict=True), color=look.dim, linestyle=":", label="in proportion to flows")
             axes.set_xscale("log")
             axes.set_yscale("log")
-            axes.set_xlabel("flows, in transfers of 100 (logarithmic)", color=look.ink)
+            axes.set_xlabel("flows, in coflows of 100 (logarithmic)", color=look.ink)
             axes.set_ylabel("ms of one processor (logarithmic)", color=look.ink)
             axes.set_title("What a decision takes", color=look.ink, loc="left", fontsize=11, fontweight="bold")
             finish(canvas, look, "decide", theme)
@@ -160,7 +160,7 @@ def main() -> int:
     parser.add_argument("--draw", action="store_true", help="only the figures, from what was measured")
     parser.add_argument("--decide", metavar="XTASK", help="only what a decision takes, by this xtask")
     parser.add_argument("--smoke", action="store_true", help="a short made-up trace; nothing is written")
-    parser.add_argument("--loads", type=int, nargs="+", default=LOADS, help="how many times faster transfers arrive")
+    parser.add_argument("--loads", type=int, nargs="+", default=LOADS, help="how many times faster coflows arrive")
     args = parser.parse_args()
     if args.draw:
         draw(read(MEASURED))
@@ -174,9 +174,7 @@ def main() -> int:
     if args.smoke:
         with tempfile.TemporaryDirectory() as folder:
             trace = pathlib.Path(folder) / "trace.txt"
-            made = subprocess.run(
-                [args.binary, "shuffle", "trace", "--transfers", "60"], check=True, capture_output=True
-            )
+            made = subprocess.run([args.binary, "shuffle", "trace", "--coflows", "60"], check=True, capture_output=True)
             trace.write_bytes(made.stdout)
             rows = replay(args.binary, trace, 4, "quick", SCHEDULERS)
     elif args.trace is None:

@@ -1,19 +1,19 @@
 //! Aalo: who has sent less comes first, with nothing known of what is left.
 //!
 //! Source: Chowdhury and Stoica, *Efficient Coflow Scheduling Without Prior Knowledge* (SIGCOMM 2015), section 4: D-CLAS
-//! (discretised coflow-aware least-attained service). A transfer falls from queue to queue when what it has sent crosses
-//! thresholds that grow by a factor. Queues share each link by weight; in a queue transfers are in the order of their arrival,
-//! and a transfer's flows share what it gets max-min fairly. What that leaves goes to whoever is next, queue by queue.
+//! (discretised coflow-aware least-attained service). A coflow falls from queue to queue when what it has sent crosses
+//! thresholds that grow by a factor. Queues share each link by weight; in a queue coflows are in the order of their arrival,
+//! and a coflow's flows share what it gets max-min fairly. What that leaves goes to whoever is next, queue by queue.
 //! Differs: queue i of K, from 1, weighs K - i + 1, where the paper asks only that weights fall; a link is shared among queues
-//! that have flows there. The paper's coordinator looks every 10 ms; here a transfer falls when it crosses. What a flow leaves
-//! when it completes before its transfer goes to others on its links in order, shared max-min fairly within a transfer; shares
-//! are set anew when a flow arrives or grows, a transfer completes or one falls. What a transfer has sent counts as long
+//! that have flows there. The paper's coordinator looks every 10 ms; here a coflow falls when it crosses. What a flow leaves
+//! when it completes before its coflow goes to others on its links in order, shared max-min fairly within a coflow; shares
+//! are set anew when a flow arrives or grows, a coflow completes or one falls. What a coflow has sent counts as long
 //! as it has flows.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
 use crate::filling::Filling;
-use crate::network::{FlowId, LinkId, TransferId};
+use crate::network::{CoflowId, FlowId, LinkId};
 use crate::plan::Plan;
 use anabranch_units::{ByteCount, Instant};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use std::fmt;
 
 /// The most queues that there may be.
 const QUEUES_MAX: u32 = 64;
-/// The part of a threshold by which a transfer that is at it may be short of it, for rounding.
+/// The part of a threshold by which a coflow that is at it may be short of it, for rounding.
 const AT_THRESHOLD: f64 = 1e-9;
 
 /// Least sent first, in steps.
@@ -29,12 +29,12 @@ const AT_THRESHOLD: f64 = 1e-9;
 pub struct Aalo {
     /// Between queues.
     thresholds_bits: Vec<f64>,
-    transfers: BTreeMap<TransferId, Sent>,
-    /// By flow: its transfer's place in the order, and its rate.
+    coflows: BTreeMap<CoflowId, Sent>,
+    /// By flow: its coflow's place in the order, and its rate.
     flows: Vec<(u32, f64)>,
     plan: Plan,
     filling: Filling,
-    /// When the next transfer falls at the rates that are set.
+    /// When the next coflow falls at the rates that are set.
     falls: Option<Instant>,
 }
 
@@ -85,7 +85,7 @@ impl Sent {
 }
 
 impl Aalo {
-    /// So many queues; a transfer leaves the first when it has sent the first threshold, and each other at the threshold before
+    /// So many queues; a coflow leaves the first when it has sent the first threshold, and each other at the threshold before
     /// times the factor.
     ///
     /// Errors: see [`AaloError`].
@@ -102,7 +102,7 @@ impl Aalo {
         let threshold = |at: u32| 8.0 * first.as_u64() as f64 * f64::from(factor).powi(at as i32);
         Ok(Self {
             thresholds_bits: (0..queues - 1).map(threshold).collect(),
-            transfers: BTreeMap::new(),
+            coflows: BTreeMap::new(),
             flows: Vec::new(),
             plan: Plan::default(),
             filling: Filling::default(),
@@ -110,44 +110,44 @@ impl Aalo {
         })
     }
 
-    /// The queue that a transfer with active flows was in at the last decision, from 0.
-    pub fn queue(&self, transfer: TransferId) -> Option<usize> {
-        self.transfers.get(&transfer).map(|sent| sent.queue)
+    /// The queue that a coflow with active flows was in at the last decision, from 0.
+    pub fn queue(&self, coflow: CoflowId) -> Option<usize> {
+        self.coflows.get(&coflow).map(|sent| sent.queue)
     }
 
-    /// Notes what transfers have sent and which queue that puts them in, and says their order: queue by queue, then as they
+    /// Notes what coflows have sent and which queue that puts them in, and says their order: queue by queue, then as they
     /// came.
-    fn order(&mut self, active: &Active) -> Vec<(usize, TransferId)> {
-        let was = std::mem::take(&mut self.transfers);
-        let mut order: Vec<(usize, Instant, TransferId)> = Vec::new();
-        for transfer in active.transfers() {
-            let (arrived, all_bits) = active.transfer_so_far(transfer).expect("it has active flows");
-            let left_bits: f64 = active.flows_of(transfer).iter().map(|id| active.remaining_bits(*id)).sum();
+    fn order(&mut self, active: &Active) -> Vec<(usize, CoflowId)> {
+        let was = std::mem::take(&mut self.coflows);
+        let mut order: Vec<(usize, Instant, CoflowId)> = Vec::new();
+        for coflow in active.coflows() {
+            let (arrived, all_bits) = active.coflow_so_far(coflow).expect("it has active flows");
+            let left_bits: f64 = active.flows_of(coflow).iter().map(|id| active.remaining_bits(*id)).sum();
             let bits = all_bits - left_bits;
             let crossed = |threshold: &f64| bits >= threshold * (1.0 - AT_THRESHOLD);
-            // A name may be that of a new transfer, which has arrived since.
-            let was = was.get(&transfer).filter(|was| arrived <= was.since).map_or(0, |was| was.queue);
+            // A name may be that of a new coflow, which has arrived since.
+            let was = was.get(&coflow).filter(|was| arrived <= was.since).map_or(0, |was| was.queue);
             let queue = self.thresholds_bits.partition_point(crossed).max(was);
-            self.transfers.insert(transfer, Sent { bits, bps: 0.0, since: active.now(), queue });
-            order.push((queue, arrived, transfer));
+            self.coflows.insert(coflow, Sent { bits, bps: 0.0, since: active.now(), queue });
+            order.push((queue, arrived, coflow));
         }
         order.sort_unstable();
-        order.into_iter().map(|(queue, _, transfer)| (queue, transfer)).collect()
+        order.into_iter().map(|(queue, _, coflow)| (queue, coflow)).collect()
     }
 
     /// Sets all rates.
     fn share(&mut self, active: &mut Active) {
         let order = self.order(active);
-        let Self { transfers, flows, plan, filling, thresholds_bits, .. } = self;
+        let Self { coflows, flows, plan, filling, thresholds_bits, .. } = self;
         plan.begin(active);
-        let queues: Vec<&[(usize, TransferId)]> = order.chunk_by(|a, b| a.0 == b.0).collect();
+        let queues: Vec<&[(usize, CoflowId)]> = order.chunk_by(|a, b| a.0 == b.0).collect();
         let weight = |queue: usize| (thresholds_bits.len() + 1 - queue) as f64;
         let links = active.network().links();
         let mut weights = vec![0.0; links];
         // By queue: where it has flows.
         let mut is_on = vec![vec![false; links]; queues.len()];
         for (queue, is_on) in queues.iter().zip(&mut is_on) {
-            let there = queue.iter().flat_map(|(_, transfer)| active.flows_of(*transfer));
+            let there = queue.iter().flat_map(|(_, coflow)| active.flows_of(*coflow));
             there.flat_map(|id| active.route(*id)).for_each(|link| is_on[link.0 as usize] = true);
             let there = weights.iter_mut().zip(is_on).filter(|(_, is_on)| **is_on);
             there.for_each(|(all, _)| *all += weight(queue[0].0));
@@ -157,8 +157,8 @@ impl Aalo {
             let part =
                 |link: usize| active.rate_bps(LinkId(link as u32)) * weight(queue[0].0) / weights[link];
             let mut left_bps: Vec<f64> = (0..links).map(part).collect();
-            for (_, transfer) in *queue {
-                group.extend(active.flows_of(*transfer).iter().map(|id| (*id, 1.0)));
+            for (_, coflow) in *queue {
+                group.extend(active.flows_of(*coflow).iter().map(|id| (*id, 1.0)));
                 filling.fill(active, &mut group, |link| left_bps[link.0 as usize]);
                 for (id, bps) in group.drain(..) {
                     plan.give(active, id, bps);
@@ -166,24 +166,24 @@ impl Aalo {
                 }
             }
         }
-        for (_, transfer) in &order {
-            let hungry = active.flows_of(*transfer).iter().filter(|id| plan.most_bps(active, **id) > 0.0);
+        for (_, coflow) in &order {
+            let hungry = active.flows_of(*coflow).iter().filter(|id| plan.most_bps(active, **id) > 0.0);
             group.extend(hungry.map(|id| (*id, 1.0)));
             filling.fill(active, &mut group, |link| plan.left_bps(link));
             group.drain(..).for_each(|(id, bps)| plan.give(active, id, bps));
         }
         plan.set(active);
         flows.resize(active.ids_end(), (0, 0.0));
-        for ((_, transfer), rank) in order.iter().zip(0..) {
-            let sent = transfers.get_mut(transfer).expect("it is in the order");
-            for id in active.flows_of(*transfer) {
+        for ((_, coflow), rank) in order.iter().zip(0..) {
+            let sent = coflows.get_mut(coflow).expect("it is in the order");
+            for id in active.flows_of(*coflow) {
                 flows[id.0 as usize] = (rank, plan.bps(*id));
                 sent.bps += plan.bps(*id);
             }
         }
     }
 
-    /// When the first transfer is at a threshold.
+    /// When the first coflow is at a threshold.
     fn first_fall(&self) -> Option<Instant> {
         let falls = |sent: &Sent| {
             let threshold = self.thresholds_bits.get(sent.queue)?;
@@ -191,22 +191,22 @@ impl Aalo {
             // Also where nothing moves: that is no number or without end.
             (ps < 1e19).then(|| sent.since.as_ps().checked_add(ps as u64).map(Instant::from_ps))?
         };
-        self.transfers.values().filter_map(falls).min()
+        self.coflows.values().filter_map(falls).min()
     }
 }
 
 impl Allocator for Aalo {
     /// Cost: where shares are set anew, some walks along the routes of all active flows; else the flows on the links of those
-    /// that have completed, and the number of transfers.
+    /// that have completed, and the number of coflows.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         let now = active.now();
-        let has_gone = |id: &FlowId| active.flows_of(active.transfer(*id)).is_empty();
+        let has_gone = |id: &FlowId| active.flows_of(active.coflow(*id)).is_empty();
         let is_same =
             event.arrived.is_empty() && event.grown.is_empty() && !event.completed.iter().any(has_gone);
         if is_same && self.falls.is_none_or(|falls| falls > now) {
-            let Self { transfers, flows, filling, .. } = self;
+            let Self { coflows, flows, filling, .. } = self;
             let mut add = |active: &Active, id: FlowId, more_bps: f64| {
-                let sent = transfers.get_mut(&active.transfer(id)).expect("it has active flows");
+                let sent = coflows.get_mut(&active.coflow(id)).expect("it has active flows");
                 sent.settle(now);
                 // Rounding may leave it below nothing, and it would fall at once.
                 sent.bps = (sent.bps + more_bps).max(0.0);
@@ -244,11 +244,11 @@ mod tests {
     use anabranch_units::Duration;
     use proptest::prelude::*;
 
-    /// Sees to it that transfers fall when they are at a threshold, neither earlier nor later.
+    /// Sees to it that coflows fall when they are at a threshold, neither earlier nor later.
     struct Watched {
         inner: Aalo,
-        /// Transfer, queue and when, where it is another than before.
-        fell: Vec<(TransferId, usize, Instant)>,
+        /// Coflow, queue and when, where it is another than before.
+        fell: Vec<(CoflowId, usize, Instant)>,
     }
 
     impl Watched {
@@ -259,26 +259,26 @@ mod tests {
 
     impl Allocator for Watched {
         fn allocate(&mut self, event: &Event, active: &mut Active) {
-            let before: Vec<Option<usize>> = active.transfers().map(|id| self.inner.queue(id)).collect();
+            let before: Vec<Option<usize>> = active.coflows().map(|id| self.inner.queue(id)).collect();
             let wakes = self.inner.falls == Some(active.now());
             let mut is_at = false;
             self.inner.allocate(event, active);
-            for (transfer, was) in active.transfers().collect::<Vec<_>>().into_iter().zip(before) {
-                let (_, all_bits) = active.transfer_so_far(transfer).expect("it is there");
-                let flows = active.flows_of(transfer).iter();
+            for (coflow, was) in active.coflows().collect::<Vec<_>>().into_iter().zip(before) {
+                let (_, all_bits) = active.coflow_so_far(coflow).expect("it is there");
+                let flows = active.flows_of(coflow).iter();
                 let sent_bits = all_bits - flows.map(|id| active.remaining_bits(*id)).sum::<f64>();
-                let queue = self.inner.queue(transfer).expect("it is there");
+                let queue = self.inner.queue(coflow).expect("it is there");
                 let thresholds = &self.inner.thresholds_bits;
                 let is_beyond = |at: usize| sent_bits >= thresholds[at] * (1.0 - 2.0 * AT_THRESHOLD);
-                assert!(queue == 0 || is_beyond(queue - 1), "{transfer:?}: {sent_bits} bits, queue {queue}");
+                assert!(queue == 0 || is_beyond(queue - 1), "{coflow:?}: {sent_bits} bits, queue {queue}");
                 let most_bits =
                     thresholds.get(queue).map_or(f64::INFINITY, |most| most * (1.0 + 1e-6) + 1e-3);
-                assert!(sent_bits <= most_bits, "{transfer:?}: {sent_bits} bits, queue {queue}");
+                assert!(sent_bits <= most_bits, "{coflow:?}: {sent_bits} bits, queue {queue}");
                 // By rounding it may be short of its threshold when it wakes.
                 is_at |= thresholds.get(queue).is_some_and(|most| sent_bits >= most * (1.0 - 1e-6));
                 if was.is_some_and(|was| was != queue) {
                     is_at = true;
-                    self.fell.push((transfer, queue, active.now()));
+                    self.fell.push((coflow, queue, active.now()));
                 }
             }
             let nothing = event.arrived.is_empty() && event.grown.is_empty() && event.completed.is_empty();
@@ -295,7 +295,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn aalo_leaves_nothing_and_transfers_fall_when_they_are_at_a_threshold((network, flows) in networks()) {
+        fn aalo_leaves_nothing_and_coflows_fall_when_they_are_at_a_threshold((network, flows) in networks()) {
             keeps_the_laws(&network, &flows, Watched::new(small()), false);
         }
     }
@@ -309,8 +309,7 @@ mod tests {
         let at = |us: u64| Instant::ZERO + Duration::from_us(us);
         // The second falls after 8000 bits at 4/7 Mb/s, 14 ms; then the third has 4/7 and falls 14 ms later. The first has moved
         // 8000 + 12,000 bits by then and has all of the link, as it came first; each of the others has 32,000 bits left.
-        let fell: Vec<_> =
-            watched.fell.iter().map(|(transfer, queue, at)| (transfer.0, *queue, *at)).collect();
+        let fell: Vec<_> = watched.fell.iter().map(|(coflow, queue, at)| (coflow.0, *queue, *at)).collect();
         assert_eq!(fell, [(0, 1, at(8_000)), (1, 1, at(22_000)), (2, 1, at(36_000))]);
         let done: Vec<_> = outcome.flows.iter().map(|flow| flow.completed).collect();
         assert_eq!(done, [at(96_000), at(128_000), at(160_000)]);

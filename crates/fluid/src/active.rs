@@ -1,11 +1,11 @@
 //! The flows that are active: what each has still to move, how fast it does, and when the next one is through.
 //!
 //! What a decision costs is what it changes. A flow's volume is settled only when its rate changes, completions wait in a
-//! heap, and each link and each transfer knows its flows. [`crate::run`] drives this in virtual time; whoever sets rates of
+//! heap, and each link and each coflow knows its flows. [`crate::run`] drives this in virtual time; whoever sets rates of
 //! real flows drives it by a real clock.
 
 use crate::allocator::{Allocator, Event};
-use crate::network::{FlowId, LinkId, Network, NetworkError, TransferId};
+use crate::network::{CoflowId, FlowId, LinkId, Network, NetworkError};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
@@ -33,7 +33,7 @@ pub struct Active {
     /// When each of them is through at the rate that is set, in picoseconds; `u64::MAX` for what is beyond all time.
     completes_ps: Vec<u64>,
     links: Vec<Link>,
-    transfers: BTreeMap<TransferId, Group>,
+    coflows: BTreeMap<CoflowId, Group>,
     event: Event,
     changed: Changed,
     completions: Completions,
@@ -41,7 +41,7 @@ pub struct Active {
 
 #[derive(Clone, Debug)]
 struct Slot {
-    transfer: TransferId,
+    coflow: CoflowId,
     arrived: Instant,
     volume_bits: f64,
     /// At `since`; `bps` holds from then on.
@@ -49,9 +49,9 @@ struct Slot {
     bps: f64,
     since: Instant,
     hops: SmallVec<[Hop; 2]>,
-    /// Places in the list of all flows and in that of the transfer's.
+    /// Places in the list of all flows and in that of the coflow's.
     place: u32,
-    place_in_transfer: u32,
+    place_in_coflow: u32,
     /// Counts changes of the rate, so that a completion that is not to be is known.
     changes: u32,
 }
@@ -156,7 +156,7 @@ impl Active {
             free: Vec::new(),
             ids: Vec::new(),
             completes_ps: Vec::new(),
-            transfers: BTreeMap::new(),
+            coflows: BTreeMap::new(),
             event: Event::default(),
             changed: Changed::default(),
             completions: Completions::Scan,
@@ -197,20 +197,20 @@ impl Active {
     /// Adds a flow, which has no rate yet.
     ///
     /// Panics: for a route that crosses a link that is not there, one twice, or none.
-    pub fn insert(&mut self, transfer: TransferId, route: &[LinkId], volume: ByteCount) -> FlowId {
+    pub fn insert(&mut self, coflow: CoflowId, route: &[LinkId], volume: ByteCount) -> FlowId {
         let is_twice = route.iter().enumerate().any(|(at, link)| route[..at].contains(link));
         assert!(!route.is_empty() && !is_twice, "a route crosses at least one link, and each once");
         let volume_bits = 8.0 * volume.as_u64() as f64;
         let id = self.free.pop().unwrap_or(FlowId(self.slots.len() as u32));
         let now = self.now;
-        let group = self.transfers.entry(transfer).or_insert_with(|| Group {
+        let group = self.coflows.entry(coflow).or_insert_with(|| Group {
             arrived: now,
             volume_bits: 0.0,
             flows: Vec::new(),
         });
         group.volume_bits += volume_bits;
         let slot = Slot {
-            transfer,
+            coflow,
             arrived: now,
             volume_bits,
             remaining_bits: volume_bits,
@@ -221,7 +221,7 @@ impl Active {
                 .map(|link| Hop { link: *link, place: self.links[link.0 as usize].flows.len() as u32 })
                 .collect(),
             place: self.ids.len() as u32,
-            place_in_transfer: group.flows.len() as u32,
+            place_in_coflow: group.flows.len() as u32,
             changes: self.slots.get(id.0 as usize).map_or(0, |slot| slot.changes.wrapping_add(1)),
         };
         group.flows.push(id);
@@ -243,8 +243,7 @@ impl Active {
         let slot = &mut self.slots[id.0 as usize];
         slot.volume_bits += bits;
         slot.remaining_bits += bits;
-        self.transfers.get_mut(&slot.transfer).expect("an active flow's transfer is there").volume_bits +=
-            bits;
+        self.coflows.get_mut(&slot.coflow).expect("an active flow's coflow is there").volume_bits += bits;
         self.schedule(id);
         self.event.grown.push((id, bits));
     }
@@ -254,7 +253,7 @@ impl Active {
         self.write_bps(id, 0.0);
         let slot = &mut self.slots[id.0 as usize];
         slot.changes = slot.changes.wrapping_add(1);
-        let (place, place_in_transfer, transfer) = (slot.place, slot.place_in_transfer, slot.transfer);
+        let (place, place_in_coflow, coflow) = (slot.place, slot.place_in_coflow, slot.coflow);
         for at in 0..slot.hops.len() {
             let Hop { link, place } = self.slots[id.0 as usize].hops[at];
             let flows = &mut self.links[link.0 as usize].flows;
@@ -269,24 +268,23 @@ impl Active {
         if let Some(moved) = self.ids.get(place as usize) {
             self.slots[moved.0 as usize].place = place;
         }
-        let group = self.transfers.get_mut(&transfer).expect("an active flow's transfer is there");
-        group.flows.swap_remove(place_in_transfer as usize);
-        if let Some(moved) = group.flows.get(place_in_transfer as usize) {
-            self.slots[moved.0 as usize].place_in_transfer = place_in_transfer;
+        let group = self.coflows.get_mut(&coflow).expect("an active flow's coflow is there");
+        group.flows.swap_remove(place_in_coflow as usize);
+        if let Some(moved) = group.flows.get(place_in_coflow as usize) {
+            self.slots[moved.0 as usize].place_in_coflow = place_in_coflow;
         }
         if group.flows.is_empty() {
-            self.transfers.remove(&transfer);
+            self.coflows.remove(&coflow);
         }
         self.event.completed.push(id);
     }
 
-    /// Takes away a flow that is not to go on: what it has not moved is none of its transfer's. Otherwise as
+    /// Takes away a flow that is not to go on: what it has not moved is none of its coflow's. Otherwise as
     /// [`Active::remove`].
     pub fn withdraw(&mut self, id: FlowId) {
         let left_bits = self.remaining_bits(id);
-        let transfer = self.slots[id.0 as usize].transfer;
-        self.transfers.get_mut(&transfer).expect("an active flow's transfer is there").volume_bits -=
-            left_bits;
+        let coflow = self.slots[id.0 as usize].coflow;
+        self.coflows.get_mut(&coflow).expect("an active flow's coflow is there").volume_bits -= left_bits;
         self.remove(id);
     }
 
@@ -489,17 +487,17 @@ impl Active {
     pub const fn ids_end(&self) -> usize {
         self.slots.len()
     }
-    /// Transfers that have active flows, by their names.
-    pub fn transfers(&self) -> impl Iterator<Item = TransferId> {
-        self.transfers.keys().copied()
+    /// Coflows that have active flows, by their names.
+    pub fn coflows(&self) -> impl Iterator<Item = CoflowId> {
+        self.coflows.keys().copied()
     }
-    /// A transfer's active flows, in no order that means anything; none where it has none.
-    pub fn flows_of(&self, transfer: TransferId) -> &[FlowId] {
-        self.transfers.get(&transfer).map_or(&[], |group| &group.flows)
+    /// A coflow's active flows, in no order that means anything; none where it has none.
+    pub fn flows_of(&self, coflow: CoflowId) -> &[FlowId] {
+        self.coflows.get(&coflow).map_or(&[], |group| &group.flows)
     }
-    /// When a transfer that has active flows was there, and what all flows that it has had since moved and have to, in bits.
-    pub fn transfer_so_far(&self, transfer: TransferId) -> Option<(Instant, f64)> {
-        self.transfers.get(&transfer).map(|group| (group.arrived, group.volume_bits))
+    /// When a coflow that has active flows was there, and what all flows that it has had since moved and have to, in bits.
+    pub fn coflow_so_far(&self, coflow: CoflowId) -> Option<(Instant, f64)> {
+        self.coflows.get(&coflow).map(|group| (group.arrived, group.volume_bits))
     }
     /// The active flows that cross a link, in no order that means anything.
     pub fn flows_on(&self, link: LinkId) -> &[FlowId] {
@@ -514,8 +512,8 @@ impl Active {
         self.slots[id.0 as usize].hops.iter().map(|hop| hop.link)
     }
     /// What a flow is part of.
-    pub fn transfer(&self, id: FlowId) -> TransferId {
-        self.slots[id.0 as usize].transfer
+    pub fn coflow(&self, id: FlowId) -> CoflowId {
+        self.slots[id.0 as usize].coflow
     }
     /// When a flow was there.
     pub fn arrived(&self, id: FlowId) -> Instant {

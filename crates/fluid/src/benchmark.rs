@@ -1,10 +1,10 @@
-//! Recorded transfers in the format of the coflow benchmark (github.com/coflow/coflow-benchmark).
+//! Recorded coflows in the format of the coflow benchmark (github.com/coflow/coflow-benchmark).
 //!
-//! Text: ports and transfers in the first line; then a line for each transfer with its number, its arrival in milliseconds, how
+//! Text: ports and coflows in the first line; then a line for each coflow with its number, its arrival in milliseconds, how
 //! many mappers and each one's port, how many reducers and each one's `PORT:MEGABYTES`. Every reducer gets as much from each
 //! mapper. A megabyte is 2^20 bytes, as in the benchmark's own simulator.
 
-use crate::network::{Flow, Network, TransferId};
+use crate::network::{CoflowId, Flow, Network};
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ const MEGABYTE: f64 = 1_048_576.0;
 pub struct Trace {
     /// Ports of the switch.
     pub ports: u32,
-    /// The flows of all transfers, which have the trace's numbers.
+    /// The flows of all coflows, which have the trace's numbers.
     pub flows: Vec<Flow>,
 }
 
@@ -62,36 +62,36 @@ impl Words<'_> {
     }
 }
 
-/// Reads the first `transfers_max` transfers of a trace.
+/// Reads the first `coflows_max` coflows of a trace.
 ///
 /// Errors: the first line that is not as it must be.
-pub fn parse(text: &str, transfers_max: usize) -> Result<Trace, TraceError> {
+pub fn parse(text: &str, coflows_max: usize) -> Result<Trace, TraceError> {
     let mut lines = text.lines().enumerate();
     let at = |line: usize| move |reason: String| TraceError { line: line + 1, reason };
     let (_, head) = lines.next().ok_or_else(|| at(0)("the trace is empty".into()))?;
-    let (ports, transfers) = parse_head(head).map_err(at(0))?;
+    let (ports, coflows) = parse_head(head).map_err(at(0))?;
     let mut flows = Vec::new();
-    for number in 0..transfers.min(transfers_max) {
-        let missing = || at(number + 1)(format!("ends after {number} of {transfers} transfers"));
+    for number in 0..coflows.min(coflows_max) {
+        let missing = || at(number + 1)(format!("ends after {number} of {coflows} coflows"));
         let (line, text) = lines.next().ok_or_else(missing)?;
-        parse_transfer(text, ports, &mut flows).map_err(at(line))?;
+        parse_coflow(text, ports, &mut flows).map_err(at(line))?;
     }
     Ok(Trace { ports, flows })
 }
 
 fn parse_head(line: &str) -> Result<(u32, usize), String> {
     let mut words = Words { left: line.split_ascii_whitespace() };
-    let (ports, transfers) = (words.number("the number of ports")?, words.number("the number of transfers")?);
+    let (ports, coflows) = (words.number("the number of ports")?, words.number("the number of coflows")?);
     if !(1..=PORTS_MAX).contains(&ports) {
         return Err(format!("{ports} ports: must be 1 to {PORTS_MAX}"));
     }
     words.end()?;
-    Ok((ports, transfers))
+    Ok((ports, coflows))
 }
 
-fn parse_transfer(line: &str, ports: u32, flows: &mut Vec<Flow>) -> Result<(), String> {
+fn parse_coflow(line: &str, ports: u32, flows: &mut Vec<Flow>) -> Result<(), String> {
     let mut words = Words { left: line.split_ascii_whitespace() };
-    let transfer = TransferId(words.number("the transfer's number")?);
+    let coflow = CoflowId(words.number("the coflow's number")?);
     let arrives_ms: u32 = words.number("the arrival in milliseconds")?;
     let arrives = Instant::ZERO + Duration::from_ms(arrives_ms.into());
     let count: usize = words.number("the number of mappers")?;
@@ -118,7 +118,7 @@ fn parse_transfer(line: &str, ports: u32, flows: &mut Vec<Flow>) -> Result<(), S
         }
         let volume = ByteCount::new((megabytes * MEGABYTE / mappers.len() as f64).round() as u64);
         flows.extend(mappers.iter().map(|mapper| Flow {
-            transfer,
+            coflow,
             route: Box::new(Network::through_switch(ports, *mapper, port)),
             volume,
             arrives,
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!((trace.ports, trace.flows.len()), (3, 4));
         let flow = &trace.flows[1];
         assert_eq!(*flow.route, [LinkId(2), LinkId(3 + 1)]);
-        assert_eq!((flow.transfer, flow.volume.as_u64()), (TransferId(7), 3 << 19));
+        assert_eq!((flow.coflow, flow.volume.as_u64()), (CoflowId(7), 3 << 19));
         assert_eq!(flow.arrives, Instant::ZERO + Duration::from_ms(20));
         assert_eq!(trace.flows[2].volume.as_u64(), 3 << 19);
         assert_eq!(parse("3 2\n7 20 2 0 2 1 1:3.0\nnot read", 1).expect("well written").flows.len(), 2);
@@ -151,7 +151,7 @@ mod tests {
         for (text, said) in [
             ("", "line 1: the trace is empty"),
             ("0 1", "line 1: 0 ports: must be 1 to 65536"),
-            ("3 1", "line 2: ends after 0 of 1 transfers"),
+            ("3 1", "line 2: ends after 0 of 1 coflows"),
             ("3 1\n1 0 1 3 1 0:1", "line 2: a mapper's port is 3: must be below 3"),
             ("3 1\n1 0 1 2 1 3:1", "line 2: a reducer's port is 3: must be below 3"),
             ("3 1\n1 0 1 2 1 0:-1", "line 2: a reducer gets -1 megabytes: must be 0 to 10^9"),

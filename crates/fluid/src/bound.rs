@@ -1,17 +1,17 @@
-//! What no schedule is faster than: certified lower bounds on the sum of transfer completion times.
+//! What no schedule is faster than: certified lower bounds on the sum of coflow completion times.
 //!
 //! A schedule here may know all flows beforehand, give any rates that no link is overloaded by, and change them at any time.
 //! Five relaxations, each a theorem where it is written:
 //!
-//! 1. *Alone*: a transfer with all links to itself is not faster than its slowest link ([`Bound::alone_s`]).
-//! 2. *Links*: each transfer is counted on one link, where shortest remaining time first is best ([`Bound::links_s`]).
-//! 3. *Prices*: time on links has a price, each transfer chooses for itself when to complete and when to use its links, and what
+//! 1. *Alone*: a coflow with all links to itself is not faster than its slowest link ([`Bound::alone_s`]).
+//! 2. *Links*: each coflow is counted on one link, where shortest remaining time first is best ([`Bound::links_s`]).
+//! 3. *Prices*: time on links has a price, each coflow chooses for itself when to complete and when to use its links, and what
 //!    they pay in sum, less what all time is worth, is a bound whatever the prices ([`Bound::prices_s`]). The best prices are
 //!    those of a linear program that is indexed by time; they are approached by ascent, and every step is a bound.
 //!
-//! 4. *Cases*: a transfer completes by an instant or after it, each case has its own prices, and what holds in all of them holds
+//! 4. *Cases*: a coflow completes by an instant or after it, each case has its own prices, and what holds in all of them holds
 //!    ([`Bound::cases_s`]).
-//! 5. *Orders*: of few transfers, each waits for those that complete before it ([`Bound::orders_s`]). This is a linear program.
+//! 5. *Orders*: of few coflows, each waits for those that complete before it ([`Bound::orders_s`]). This is a linear program.
 //!
 //! Prices see all links at once, links see that a machine serves one after the other; on one link the second is exact. Flows
 //! count by what they put on links only: that a flow uses all links of its route at the same instant is not seen.
@@ -24,7 +24,7 @@ mod prices;
 mod search;
 mod work;
 
-use crate::network::{Flow, LinkId, Network, TransferId};
+use crate::network::{CoflowId, Flow, LinkId, Network};
 use crate::run::{RunError, check};
 use std::collections::BTreeMap;
 
@@ -53,23 +53,23 @@ impl Default for Effort {
     }
 }
 
-/// What no schedule is below, in seconds: sums over transfers, of the time from the first flow's arrival to the last flow's
+/// What no schedule is below, in seconds: sums over coflows, of the time from the first flow's arrival to the last flow's
 /// completion. What rounding may have added is taken off.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bound {
-    /// How many transfers there are.
-    pub transfers: usize,
+    /// How many coflows there are.
+    pub coflows: usize,
     /// As if each were alone.
     pub alone_s: f64,
     /// As if each used one link only, which it shares with those that do.
     pub links_s: f64,
-    /// Which one that is; none for a transfer that has nothing to move.
-    pub assignment: BTreeMap<TransferId, Option<LinkId>>,
+    /// Which one that is; none for a coflow that has nothing to move.
+    pub assignment: BTreeMap<CoflowId, Option<LinkId>>,
     /// As if each used links at the best prices that were found, rather than by turns.
     pub prices_s: f64,
-    /// The same, where some transfers complete by an instant or after it, whichever is less.
+    /// The same, where some coflows complete by an instant or after it, whichever is less.
     pub cases_s: f64,
-    /// As if transfers were only ordered, each link for itself; none where there are more than ten. As exact as a solver's
+    /// As if coflows were only ordered, each link for itself; none where there are more than ten. As exact as a solver's
     /// answer is, which is taken for right to a millionth.
     pub orders_s: Option<f64>,
 }
@@ -103,29 +103,29 @@ impl Bound {
             .reduce(|best, next| if next.0 > best.0 { next } else { best })
             .expect("there are five")
     }
-    /// The best bound on the mean; 0 where there are no transfers.
+    /// The best bound on the mean; 0 where there are no coflows.
     pub fn mean_s(&self) -> f64 {
-        self.total_s().0 / self.transfers.max(1) as f64
+        self.total_s().0 / self.coflows.max(1) as f64
     }
 }
 
-/// What each transfer takes with all links to itself at least, in seconds: see [`Bound::alone_s`].
+/// What each coflow takes with all links to itself at least, in seconds: see [`Bound::alone_s`].
 ///
 /// Errors: as of [`crate::run`], where flows and network do not fit.
-pub fn alone_s(network: &Network, flows: &[Flow]) -> Result<BTreeMap<TransferId, f64>, RunError> {
+pub fn alone_s(network: &Network, flows: &[Flow]) -> Result<BTreeMap<CoflowId, f64>, RunError> {
     check(network, flows)?;
-    let works = work::of_transfers(network, flows).into_iter();
-    Ok(works.map(|(transfer, work)| (transfer, work.alone_s - work.arrived_s)).collect())
+    let works = work::of_coflows(network, flows).into_iter();
+    Ok(works.map(|(coflow, work)| (coflow, work.alone_s - work.arrived_s)).collect())
 }
 
-/// Bounds what the transfers' completion times add up to, under any schedule.
+/// Bounds what the coflows' completion times add up to, under any schedule.
 ///
-/// Cost: for each step of each effort, what transfers do with their links, in all intervals in which they may wait.
+/// Cost: for each step of each effort, what coflows do with their links, in all intervals in which they may wait.
 /// Errors: as of [`crate::run`], where flows and network do not fit.
 pub fn total(network: &Network, flows: &[Flow], effort: Effort) -> Result<Bound, RunError> {
     check(network, flows)?;
-    let (names, works): (Vec<TransferId>, Vec<work::Work>) =
-        work::of_transfers(network, flows).into_iter().unzip();
+    let (names, works): (Vec<CoflowId>, Vec<work::Work>) =
+        work::of_coflows(network, flows).into_iter().unzip();
     let last_s = works.iter().map(|work| work.alone_s).fold(0.0, f64::max);
     // Instants are rounded by so little. Delaying a schedule by as much makes it one for the rounded arrivals, so that no
     // completion time is off by more than a few times that.
@@ -135,7 +135,7 @@ pub fn total(network: &Network, flows: &[Flow], effort: Effort) -> Result<Bound,
     let proof = search::prove(&works, network.links(), effort);
     let prices_s = proof.total_s;
     Ok(Bound {
-        transfers: works.len(),
+        coflows: works.len(),
         alone_s: certified_s(works.iter().map(|work| work.alone_s - work.arrived_s).sum()),
         links_s: certified_s(assignment.total_s),
         assignment: names.into_iter().zip(assignment.links).collect(),

@@ -3,36 +3,36 @@
 //! Source: github.com/coflow/coflowsim, at commit b61f209, with its defaults. What it does otherwise, and why ours is as it is
 //! by default:
 //!
-//! - *Arrivals.* Transfers are admitted at the beginning of epochs of [`EPOCH`], and those that arrive during one or at its end
+//! - *Arrivals.* Coflows are admitted at the beginning of epochs of [`EPOCH`], and those that arrive during one or at its end
 //!   with it: up to 10.24 s before they arrive. Their times count from then ([`Trace::as_coflowsim`]). Ours come when they come:
 //!   no scheduler knows what is to come.
 //! - *Volumes.* Each flow has whole megabytes, rounded up ([`Trace::as_coflowsim`]). Ours are the trace's, to a byte; those of
 //!   the benchmark's own trace are whole megabytes.
 //! - *Steps.* Time goes by in steps of [`STEP`], in which a port moves a megabyte: [`PORT`]. Its second has 1024 ms. What
 //!   completes within a step does so at its end: [`crate::run_in_epochs`] with [`STEP`]. Ours is exact.
-//! - *Decisions.* Rates are set when transfers are admitted or have gone; what a flow leaves that completes before its transfer
+//! - *Decisions.* Rates are set when coflows are admitted or have gone; what a flow leaves that completes before its coflow
 //!   stays unused until then. Ours goes to others at once, as work conservation is for.
-//! - *Order.* SEBF is by what a transfer had to move at first. Ours is by what it has still to move, as Varys has it.
-//! - *Backfilling.* A transfer that finds a link of its full gets nothing by MADD. Of what is left then the flows of all such
-//!   transfers have the least even share of their links; the rest goes to flows of all transfers by a deadline in whole
-//!   milliseconds, admission and a random 1 to 2 times the time that the transfer takes alone (for that a second has 1000 ms
+//! - *Order.* SEBF is by what a coflow had to move at first. Ours is by what it has still to move, as Varys has it.
+//! - *Backfilling.* A coflow that finds a link of its full gets nothing by MADD. Of what is left then the flows of all such
+//!   coflows have the least even share of their links; the rest goes to flows of all coflows by a deadline in whole
+//!   milliseconds, admission and a random 1 to 2 times the time that the coflow takes alone (for that a second has 1000 ms
 //!   and a port 2^30 bits), then by their last and first ports. Ours follows the order of service, which is what it is for.
 //!
-//! Over the first 170 transfers of the benchmark's trace all completions are CoflowSim's, to the millisecond.
+//! Over the first 170 coflows of the benchmark's trace all completions are CoflowSim's, to the millisecond.
 //! Differs: a link with less than a billionth of its rate left is full. CoflowSim's limit is 0.001 b/s, which what rounding
-//! leaves of its sums exceeds in long runs: such transfers get next to nothing by MADD and no even share either.
+//! leaves of its sums exceeds in long runs: such coflows get next to nothing by MADD and no even share either.
 
 use crate::active::Active;
 use crate::allocator::Event;
 use crate::benchmark::Trace;
-use crate::network::{FlowId, LinkId, TransferId};
+use crate::network::{CoflowId, FlowId, LinkId};
 use crate::order::{Ranks, by_arrival};
 use crate::plan::Plan;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// How often it admits transfers.
+/// How often it admits coflows.
 pub const EPOCH: Duration = Duration::from_ms(10 * 1024);
 /// Its steps.
 pub const STEP: Duration = Duration::from_ms(8);
@@ -41,7 +41,7 @@ pub const PORT: BitRate = BitRate::bps(1_048_576_000);
 const MEGABYTE: u64 = 1 << 20;
 
 impl Trace {
-    /// The transfers as CoflowSim has them: admitted at the beginning of the epoch during which or at whose end they arrive, and
+    /// The coflows as CoflowSim has them: admitted at the beginning of the epoch during which or at whose end they arrive, and
     /// with whole megabytes for each flow, at least one.
     ///
     /// Differs: mappers at one port, or reducers, are flows of their own; CoflowSim joins them.
@@ -55,7 +55,7 @@ impl Trace {
     }
 }
 
-/// In which order transfers get their rates.
+/// In which order coflows get their rates.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// The smallest effective bottleneck first.
@@ -69,11 +69,11 @@ pub(crate) enum Order {
 pub(crate) struct Rates {
     order: Order,
     plan: Plan,
-    came: BTreeMap<TransferId, Came>,
+    came: BTreeMap<CoflowId, Came>,
     factors: Factors,
 }
 
-/// What is kept of a transfer as it was when it came.
+/// What is kept of a coflow as it was when it came.
 #[derive(Copy, Clone, Debug)]
 struct Came {
     /// What it would have taken alone.
@@ -81,7 +81,7 @@ struct Came {
     deadline_ms: f64,
 }
 
-/// Random factors as `java.util.Random` draws them with CoflowSim's seed, one for each transfer in the order of their arrival.
+/// Random factors as `java.util.Random` draws them with CoflowSim's seed, one for each coflow in the order of their arrival.
 ///
 /// Source: the documentation of that class, which says its linear congruence (D. H. Lehmer's, in 48 bits).
 #[derive(Copy, Clone, Debug)]
@@ -109,30 +109,30 @@ impl Rates {
         Self { order, plan: Plan::default(), came: BTreeMap::new(), factors: Factors::new() }
     }
 
-    /// Sets rates anew where a transfer has come or gone, and does nothing else.
+    /// Sets rates anew where a coflow has come or gone, and does nothing else.
     pub fn allocate(&mut self, event: &Event, active: &mut Active) {
         if !Ranks::default().is_new_order(event, active) {
             return;
         }
         let Self { order, plan, came, factors } = self;
         plan.begin(active);
-        came.retain(|transfer, _| !active.flows_of(*transfer).is_empty());
-        let mut transfers = by_arrival(active);
-        for transfer in &transfers {
-            let (arrived, _) = active.transfer_so_far(*transfer).expect("it has active flows");
-            came.entry(*transfer).or_insert_with(|| {
-                let alone_s = plan.alone_s(active, active.flows_of(*transfer));
+        came.retain(|coflow, _| !active.flows_of(*coflow).is_empty());
+        let mut coflows = by_arrival(active);
+        for coflow in &coflows {
+            let (arrived, _) = active.coflow_so_far(*coflow).expect("it has active flows");
+            came.entry(*coflow).or_insert_with(|| {
+                let alone_s = plan.alone_s(active, active.flows_of(*coflow));
                 let deadline_ms = 1e3 * arrived.as_secs_f64() + 1e3 / 1.024 * alone_s * factors.draw();
                 Came { alone_s, deadline_ms: deadline_ms.trunc() }
             });
         }
-        let mut by_deadline = transfers.clone();
+        let mut by_deadline = coflows.clone();
         if *order == Order::Bottleneck {
-            transfers.sort_by(|a, b| came[a].alone_s.total_cmp(&came[b].alone_s));
+            coflows.sort_by(|a, b| came[a].alone_s.total_cmp(&came[b].alone_s));
         }
         let mut skipped: Vec<FlowId> = Vec::new();
-        for transfer in transfers {
-            let flows = active.flows_of(transfer);
+        for coflow in coflows {
+            let flows = active.flows_of(coflow);
             let time_s = plan.left_s(active, flows);
             if time_s.is_finite() {
                 flows.iter().for_each(|id| plan.give(active, *id, active.remaining_bits(*id) / time_s));
@@ -143,8 +143,8 @@ impl Rates {
         share(plan, active, skipped);
         by_deadline.sort_by(|a, b| came[a].deadline_ms.total_cmp(&came[b].deadline_ms));
         let mut flows: Vec<FlowId> = Vec::new();
-        for transfer in &by_deadline {
-            let hungry = active.flows_of(*transfer).iter().filter(|id| plan.most_bps(active, **id) > 0.0);
+        for coflow in &by_deadline {
+            let hungry = active.flows_of(*coflow).iter().filter(|id| plan.most_bps(active, **id) > 0.0);
             flows.extend(hungry);
             flows.sort_by_cached_key(|id| {
                 let mut ports: SmallVec<[LinkId; 2]> = active.route(*id).collect();

@@ -1,13 +1,13 @@
-//! FIFO: transfers in the order in which they came, each flow just in time for its transfer's bottleneck, and what is left to
+//! FIFO: coflows in the order in which they came, each flow just in time for its coflow's bottleneck, and what is left to
 //! whoever is next.
 //!
 //! Source: the order is the baseline of Chowdhury and Stoica's work on coflows (*Efficient Coflow Scheduling Without Prior
 //! Knowledge*, SIGCOMM 2015, section 2, and their simulator, github.com/coflow/coflowsim). Rates are MADD's, as in that
-//! simulator: the first transfer is as fast as the network lets it be, its flows end together, and what it does not need goes
+//! simulator: the first coflow is as fast as the network lets it be, its flows end together, and what it does not need goes
 //! to the second. So the order is all in which it is not [`crate::Varys`], and what is measured between them is what an order
-//! is worth. A transfer came with its first flow; of two that came at once the one with the lower name is first.
+//! is worth. A coflow came with its first flow; of two that came at once the one with the lower name is first.
 //! Differs: MADD needs to know the volumes of flows that have arrived; a FIFO that knows none would share what is left among
-//! a transfer's flows.
+//! a coflow's flows.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
@@ -15,7 +15,7 @@ use crate::coflowsim;
 use crate::madd::Madd;
 use crate::order::by_arrival;
 
-/// Transfers in the order of their arrival.
+/// Coflows in the order of their arrival.
 #[derive(Clone, Debug, Default)]
 pub struct Fifo {
     madd: Madd,
@@ -31,7 +31,7 @@ impl Fifo {
 }
 
 impl Allocator for Fifo {
-    /// Cost: a few walks along the routes of all active flows where a transfer arrives, grows or completes; else the flows on
+    /// Cost: a few walks along the routes of all active flows where a coflow arrives, grows or completes; else the flows on
     /// the links of those that have completed.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         if let Some(rates) = &mut self.like_coflowsim {
@@ -45,7 +45,7 @@ impl Allocator for Fifo {
 mod tests {
     use super::*;
     use crate::testing::{keeps_the_laws, networks, on_one_link};
-    use crate::{Completion, Outcome, TransferId, run};
+    use crate::{CoflowId, Completion, Outcome, run};
     use anabranch_units::Instant;
     use proptest::prelude::*;
 
@@ -56,7 +56,7 @@ mod tests {
         }
 
         #[test]
-        fn transfers_on_one_link_complete_in_the_order_of_their_arrival(
+        fn coflows_on_one_link_complete_in_the_order_of_their_arrival(
             rows in proptest::collection::vec((1u64..100_000, 0u64..1_000), 1..12)
         ) {
             let (network, flows) = on_one_link(&rows);
@@ -68,15 +68,15 @@ mod tests {
         }
 
         #[test]
-        fn the_first_transfer_is_as_fast_as_alone((network, mut flows) in networks()) {
+        fn the_first_coflow_is_as_fast_as_alone((network, mut flows) in networks()) {
             for flow in &mut flows {
                 flow.grows = Box::default();
-                if flow.transfer == TransferId(0) {
+                if flow.coflow == CoflowId(0) {
                     flow.arrives = Instant::ZERO;
                 }
             }
-            let alone: Vec<_> = flows.iter().filter(|flow| flow.transfer == TransferId(0)).cloned().collect();
-            let done = |outcome: Outcome| outcome.transfers.get(&TransferId(0)).map(|all| all.completed.as_ps());
+            let alone: Vec<_> = flows.iter().filter(|flow| flow.coflow == CoflowId(0)).cloned().collect();
+            let done = |outcome: Outcome| outcome.coflows.get(&CoflowId(0)).map(|all| all.completed.as_ps());
             let (beside, alone) = (
                 done(run(&network, &flows, &mut Fifo::default()).expect("it ends")),
                 done(run(&network, &alone, &mut Fifo::default()).expect("it ends")),

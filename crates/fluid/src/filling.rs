@@ -167,7 +167,7 @@ mod tests {
             (network, flows) in networks(), weights in proptest::collection::vec(1u64..1_000_000, 24)
         ) {
             let mut active = Active::new(network);
-            let insert = |flow: &crate::Flow| active.insert(flow.transfer, &flow.route, flow.volume);
+            let insert = |flow: &crate::Flow| active.insert(flow.coflow, &flow.route, flow.volume);
             let ids: Vec<FlowId> = flows.iter().map(insert).collect();
             let of = |id: &FlowId| weights[id.0 as usize] as f64;
             let mut rates: Vec<(FlowId, f64)> = ids.iter().map(|id| (*id, of(id))).collect();

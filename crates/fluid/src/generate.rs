@@ -1,7 +1,7 @@
-//! Transfers made up with the statistics of a recorded hour, in the coflow benchmark's format, for where that is not at hand.
+//! Coflows made up with the statistics of a recorded hour, in the coflow benchmark's format, for where that is not at hand.
 //!
-//! Source: measured from `FB2010-1Hr-150-0` of github.com/coflow/coflow-benchmark (526 transfers on 150 ports, one every 6.9 s).
-//! As Varys has them (Chowdhury, Zhong and Stoica, SIGCOMM 2014, table 3), transfers are of four kinds: no flow has 5 MB or
+//! Source: measured from `FB2010-1Hr-150-0` of github.com/coflow/coflow-benchmark (526 coflows on 150 ports, one every 6.9 s).
+//! As Varys has them (Chowdhury, Zhong and Stoica, SIGCOMM 2014, table 3), coflows are of four kinds: no flow has 5 MB or
 //! some have, and there are at most 50 flows or more. Of each kind, how many mappers and reducers there are and how much a
 //! mapper sends to a reducer are drawn from the kind's own quantiles.
 //! Differs: the three are drawn independently within a kind, arrivals are a Poisson process, and mappers and reducers are on any
@@ -54,11 +54,12 @@ const KINDS: [Kind; 4] = [
     },
 ];
 
-/// A trace of so many transfers on so many ports, that [`crate::benchmark::parse`] reads. The same seed gives the same one.
-pub fn text(transfers: u32, ports: u32, seed: Seed) -> String {
-    let mut text = format!("{ports} {transfers}\n");
+/// A trace of so many coflows on so many ports, that [`crate::benchmark::parse`] reads. The same seed gives the same one.
+pub fn text(coflows: u32, ports: u32, seed: Seed) -> String {
+    let mut text = format!("{ports} {coflows}\n");
     let mut arrives_ms = 0.0;
-    for number in 1..=transfers {
+    for number in 1..=coflows {
+        // A seed's trace depends on this name, which is older than the word coflow here.
         let mut random = seed.stream("transfer", number.into());
         arrives_ms -= INTERARRIVAL_MS * (1.0 - random.unit_f64()).ln();
         let mut at = random.below(KINDS.iter().map(|kind| kind.per_mille).sum());
@@ -79,7 +80,7 @@ pub fn text(transfers: u32, ports: u32, seed: Seed) -> String {
         }
         write!(text, " {reducers}").expect("text takes all");
         for port in some_ports(&mut random, ports, reducers) {
-            // Half of the recorded transfers have reducers of one size; others' largest has twice the mean.
+            // Half of the recorded coflows have reducers of one size; others' largest has twice the mean.
             let skew = if reducers == 1 { 1.0 } else { 0.5 - 0.5 * (1.0 - random.unit_f64()).ln() };
             write!(text, " {port}:{:.1}", (megabytes * skew).max(1.0)).expect("text takes all");
         }
@@ -110,20 +111,20 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn many_transfers_have_the_recorded_hours_statistics() {
+    fn many_coflows_have_the_recorded_hours_statistics() {
         let trace = parse(&text(2_000, 150, Seed::new(1)), usize::MAX).expect("as the format has it");
-        let mut transfers: BTreeMap<_, (u64, u64)> = BTreeMap::new();
+        let mut coflows: BTreeMap<_, (u64, u64)> = BTreeMap::new();
         for flow in &trace.flows {
-            let sums = transfers.entry(flow.transfer).or_default();
+            let sums = coflows.entry(flow.coflow).or_default();
             *sums = (sums.0 + 1, sums.1 + flow.volume.as_u64());
         }
-        assert_eq!(transfers.len(), 2_000);
+        assert_eq!(coflows.len(), 2_000);
         let last_s = trace.flows.iter().map(|flow| flow.arrives.as_secs_f64()).fold(0.0, f64::max);
         assert!((last_s / 2_000.0 / 6.913 - 1.0).abs() < 0.1, "one every {} s", last_s / 2_000.0);
         let share = |is: &dyn Fn(&(u64, u64)) -> bool| {
-            transfers.values().filter(|sums| is(sums)).count() as f64 / 2_000.0
+            coflows.values().filter(|sums| is(sums)).count() as f64 / 2_000.0
         };
-        // The recorded hour's: 0.76 have at most 50 flows, half have at most 25 MB and a tenth has more than 11 GB; a transfer
+        // The recorded hour's: 0.76 have at most 50 flows, half have at most 25 MB and a tenth has more than 11 GB; a coflow
         // has 1,343 flows in the mean.
         let narrow = share(&|(flows, _)| *flows <= 50);
         assert!((0.70..0.82).contains(&narrow), "{narrow} are narrow");

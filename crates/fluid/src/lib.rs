@@ -3,12 +3,12 @@
 //! Nothing happens between two events (a flow arrives, a flow completes), so a run is as long as it has events, whatever the
 //! volumes. Packets, queues and round trips are not modelled: what a transport would reach is the allocator's to say.
 //!
-//! Words used: a *transfer* is a group of flows of which only the last one's completion counts (a *coflow*; Chowdhury and
-//! Stoica, *Coflow*, HotNets 2012). Its completion time is from its first flow's arrival to its last flow's completion. A flow
+//! Words used: a *coflow* is a group of flows of which only the last one's completion counts (Chowdhury and Stoica, *Coflow*,
+//! HotNets 2012). Its completion time is from its first flow's arrival to its last flow's completion. A flow
 //! is *active* from its arrival to its completion.
 //!
 //! Entry points: [`Network`] and [`Flow`]s go into [`run`] with an allocator, [`Outcome`] comes out; [`benchmark`] reads
-//! recorded transfers. [`MaxMin`] is the fair baseline, [`Srf`] orders flows, [`Wss`] shares among transfers, and [`Fifo`],
+//! recorded coflows. [`MaxMin`] is the fair baseline, [`Srf`] orders flows, [`Wss`] shares among coflows, and [`Fifo`],
 //! [`Aalo`], [`Varys`] and [`Sincronia`] order them; [`coflowsim`] is how the reference simulator has it. Leaves out: how a
 //! program's rates are enforced (systems and drivers).
 
@@ -41,7 +41,7 @@ pub use active::{Active, DecisionError, ROUNDING};
 pub use allocator::{Allocator, Event};
 pub use fifo::Fifo;
 pub use max_min::MaxMin;
-pub use network::{Flow, FlowId, LinkId, Network, NetworkError, TransferId};
+pub use network::{CoflowId, Flow, FlowId, LinkId, Network, NetworkError};
 pub use order::Ranks;
 pub use plan::Plan;
 pub use run::{Completion, Outcome, RunError, run, run_in_epochs};

@@ -1,4 +1,4 @@
-//! MADD, minimum allocation for desired duration: transfers in an order, each as fast as what those before it leave lets it be
+//! MADD, minimum allocation for desired duration: coflows in an order, each as fast as what those before it leave lets it be
 //! and no flow of it faster than that takes; then what is left to whoever is next.
 //!
 //! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014), section 5. The order is
@@ -7,11 +7,11 @@
 
 use crate::active::Active;
 use crate::allocator::Event;
-use crate::network::TransferId;
+use crate::network::CoflowId;
 use crate::order::Ranks;
 use crate::plan::Plan;
 
-/// Rates for transfers that come in an order.
+/// Rates for coflows that come in an order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Madd {
     plan: Plan,
@@ -19,7 +19,7 @@ pub(crate) struct Madd {
 }
 
 impl Madd {
-    /// Sets rates anew where a transfer arrives, grows or completes; a flow that completes before its transfer leaves its
+    /// Sets rates anew where a coflow arrives, grows or completes; a flow that completes before its coflow leaves its
     /// links' rate to others.
     ///
     /// Cost: a few walks along the routes of all active flows in the one case; the flows on the links of those that have
@@ -28,7 +28,7 @@ impl Madd {
         &mut self,
         event: &Event,
         active: &mut Active,
-        order: impl FnOnce(&mut Plan, &Active) -> Vec<TransferId>,
+        order: impl FnOnce(&mut Plan, &Active) -> Vec<CoflowId>,
     ) {
         let Self { plan, ranks } = self;
         if !ranks.is_new_order(event, active) {
@@ -36,14 +36,14 @@ impl Madd {
         }
         plan.begin(active);
         let order = order(plan, active);
-        for transfer in &order {
-            let flows = active.flows_of(*transfer);
+        for coflow in &order {
+            let flows = active.flows_of(*coflow);
             let time_s = plan.left_s(active, flows);
             if time_s.is_finite() {
                 flows.iter().for_each(|id| plan.give(active, *id, active.remaining_bits(*id) / time_s));
             }
         }
-        order.iter().for_each(|transfer| plan.fill(active, active.flows_of(*transfer)));
+        order.iter().for_each(|coflow| plan.fill(active, active.flows_of(*coflow)));
         plan.set(active);
         ranks.set(order);
     }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Max-min fairness among flows, whatever transfer they are of.
+/// Max-min fairness among flows, whatever coflow they are of.
 #[derive(Clone, Debug, Default)]
 pub struct MaxMin {
     links: Vec<Filling>,

@@ -11,9 +11,9 @@ pub struct LinkId(pub u32);
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u32);
 
-/// Names a transfer of a run.
+/// Names a coflow of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TransferId(pub u32);
+pub struct CoflowId(pub u32);
 
 /// Directed links, each with its rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Network {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// What it is part of.
-    pub transfer: TransferId,
+    pub coflow: CoflowId,
     /// The links that it crosses, each once.
     pub route: Box<[LinkId]>,
     /// What it has to move.

@@ -120,7 +120,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::{Network, TransferId};
+    use crate::network::{CoflowId, Network};
     use anabranch_units::{BitRate, ByteCount};
     use proptest::prelude::*;
 
@@ -154,7 +154,7 @@ mod tests {
                 let mut route: Vec<LinkId> = route.iter().map(|at| LinkId((at % links) as u32)).collect();
                 route.sort_unstable();
                 route.dedup();
-                let id = active.insert(TransferId(0), &route, ByteCount::new(bytes));
+                let id = active.insert(CoflowId(0), &route, ByteCount::new(bytes));
                 all.push(id);
                 first.extend(is_first.then_some(id));
             }

@@ -2,7 +2,7 @@
 
 use crate::active::{Active, COMPLETE_WITHIN, DecisionError};
 use crate::allocator::Allocator;
-use crate::network::{Flow, FlowId, LinkId, Network, TransferId};
+use crate::network::{CoflowId, Flow, FlowId, LinkId, Network};
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use std::fmt;
 /// So often in a row may an allocator want to set rates anew without a flow getting through.
 const DECISIONS_IN_VAIN_MAX: u32 = 1 << 20;
 
-/// When a flow, or a transfer, was there and done.
+/// When a flow, or a coflow, was there and done.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The flow's arrival, or that of the transfer's first.
+    /// The flow's arrival, or that of the coflow's first.
     pub arrived: Instant,
-    /// The flow's completion, or that of the transfer's last.
+    /// The flow's completion, or that of the coflow's last.
     pub completed: Instant,
 }
 
@@ -31,8 +31,8 @@ impl Completion {
 pub struct Outcome {
     /// By flow.
     pub flows: Vec<Completion>,
-    /// By transfer.
-    pub transfers: BTreeMap<TransferId, Completion>,
+    /// By coflow.
+    pub coflows: BTreeMap<CoflowId, Completion>,
     /// How often rates were set.
     pub decisions: u64,
 }
@@ -184,13 +184,13 @@ fn run_flows(
             (names[flow.0 as usize], through[flow.0 as usize]) = (None, next);
         }
         while let Some((_, flow, volume)) = volumes.next_if(|(at, ..)| *at <= next) {
-            let (name, Flow { transfer, route, .. }) = (&mut names[flow.0 as usize], &flows[flow.0 as usize]);
+            let (name, Flow { coflow, route, .. }) = (&mut names[flow.0 as usize], &flows[flow.0 as usize]);
             match *name {
                 // What has nothing to move is complete as it arrives.
                 _ if volume == ByteCount::ZERO => through[flow.0 as usize] = next,
                 Some(id) => active.grow(id, volume),
                 None => {
-                    let id = active.insert(*transfer, route, volume);
+                    let id = active.insert(*coflow, route, volume);
                     *name = Some(id);
                     named.resize(active.ids_end(), flow);
                     named[id.0 as usize] = flow;
@@ -231,13 +231,13 @@ pub(crate) fn check(network: &Network, flows: &[Flow]) -> Result<(), RunError> {
 fn outcome(flows: &[Flow], completed: Vec<Instant>, decisions: u64) -> Outcome {
     let completion = |(flow, completed): (&Flow, Instant)| Completion { arrived: flow.arrives, completed };
     let done: Vec<Completion> = flows.iter().zip(completed).map(completion).collect();
-    let mut transfers: BTreeMap<TransferId, Completion> = BTreeMap::new();
+    let mut coflows: BTreeMap<CoflowId, Completion> = BTreeMap::new();
     for (flow, completion) in flows.iter().zip(&done) {
-        let all = transfers.entry(flow.transfer).or_insert(*completion);
+        let all = coflows.entry(flow.coflow).or_insert(*completion);
         all.arrived = all.arrived.min(completion.arrived);
         all.completed = all.completed.max(completion.completed);
     }
-    Outcome { flows: done, transfers, decisions }
+    Outcome { flows: done, coflows, decisions }
 }
 
 #[cfg(test)]

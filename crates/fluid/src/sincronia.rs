@@ -1,16 +1,16 @@
-//! Sincronia: an order of transfers from bottlenecks, last to first; rates are whatever the order allows.
+//! Sincronia: an order of coflows from bottlenecks, last to first; rates are whatever the order allows.
 //!
 //! Source: Agarwal et al., *Sincronia: Near-Optimal Network Design for Coflows* (SIGCOMM 2018), section 3: BSSI (bottleneck,
 //! select, scale, iterate) finds an order in which completion times are at most four times the best if rates are greedy in it.
-//! All transfers weigh the same. It knows the volumes of flows that have arrived, and of no others.
+//! All coflows weigh the same. It knows the volumes of flows that have arrived, and of no others.
 //! Differs: the order is of what flows have still to move when a flow arrives or grows, and is kept until the next one does;
-//! the paper's online version puts transfers off to epochs that double, for its proof's sake. A link's load is in seconds, as
-//! links differ in rate. Of a transfer's flows, whose order is free, those with more to move come first.
+//! the paper's online version puts coflows off to epochs that double, for its proof's sake. A link's load is in seconds, as
+//! links differ in rate. Of a coflow's flows, whose order is free, those with more to move come first.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
 use crate::greedy::Greedy;
-use crate::network::TransferId;
+use crate::network::CoflowId;
 
 /// Bottleneck, select, scale, iterate.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ pub struct Sincronia {
 }
 
 impl Allocator for Sincronia {
-    /// Cost: where a flow arrives or grows, a walk along all active flows, and for each transfer its and the others' links; else
+    /// Cost: where a flow arrives or grows, a walk along all active flows, and for each coflow its and the others' links; else
     /// for each flow that gets another rate, the routes of its links.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         let Self { greedy, keys } = self;
@@ -29,8 +29,8 @@ impl Allocator for Sincronia {
             return greedy.allocate(event, active, |_, id| keys[id.0 as usize]);
         }
         keys.resize(active.ids_end(), 0);
-        for (transfer, rank) in order(active).into_iter().zip(0u64..) {
-            for id in active.flows_of(transfer) {
+        for (coflow, rank) in order(active).into_iter().zip(0u64..) {
+            for id in active.flows_of(coflow) {
                 // Volumes are not negative, so that their bits are ordered as they are.
                 let volume = (active.volume_bits(*id) as f32).to_bits();
                 keys[id.0 as usize] = rank << 32 | u64::from(!volume);
@@ -42,24 +42,24 @@ impl Allocator for Sincronia {
 
 /// What is left to put in order: a weight, and seconds on each link.
 struct Unordered {
-    transfer: TransferId,
+    coflow: CoflowId,
     weight: f64,
     load_s: Vec<f64>,
 }
 
-/// BSSI's order, first to last. Of equal links the first is the bottleneck; of equal transfers the last name goes last.
-fn order(active: &Active) -> Vec<TransferId> {
+/// BSSI's order, first to last. Of equal links the first is the bottleneck; of equal coflows the last name goes last.
+fn order(active: &Active) -> Vec<CoflowId> {
     let links = active.network().links();
     let mut total_s = vec![0.0; links];
     let mut left: Vec<Unordered> = Vec::new();
-    for transfer in active.transfers() {
+    for coflow in active.coflows() {
         let mut load_s = vec![0.0; links];
-        for id in active.flows_of(transfer) {
+        for id in active.flows_of(coflow) {
             let bits = active.remaining_bits(*id);
             active.route(*id).for_each(|link| load_s[link.0 as usize] += bits / active.rate_bps(link));
         }
         total_s.iter_mut().zip(&load_s).for_each(|(total, load)| *total += load);
-        left.push(Unordered { transfer, weight: 1.0, load_s });
+        left.push(Unordered { coflow, weight: 1.0, load_s });
     }
     let mut backwards = Vec::with_capacity(left.len());
     while !left.is_empty() {
@@ -82,7 +82,7 @@ fn order(active: &Active) -> Vec<TransferId> {
                 other.weight = scaled.max(0.0);
             }
         }
-        backwards.push(last.transfer);
+        backwards.push(last.coflow);
     }
     backwards.reverse();
     backwards
@@ -108,17 +108,17 @@ mod tests {
         (above / a.max(1), below / a.max(1))
     }
 
-    /// Whether BSSI as the paper has it, without rounding, may find this order of transfers from first to last; it may choose
-    /// among equal ones. `loads` are by transfer and link.
+    /// Whether BSSI as the paper has it, without rounding, may find this order of coflows from first to last; it may choose
+    /// among equal ones. `loads` are by coflow and link.
     fn oracle_is_bssi(order: &[usize], loads: &[Vec<i128>], weights: &[Weight]) -> bool {
         let Some((last, before)) = order.split_last() else { return true };
-        let total = |link: usize| order.iter().map(|transfer| loads[*transfer][link]).sum::<i128>();
+        let total = |link: usize| order.iter().map(|coflow| loads[*coflow][link]).sum::<i128>();
         let longest = (0..loads[0].len()).map(total).max().expect("there are links");
         if longest == 0 {
             return true;
         }
         let is_found = |link: usize| {
-            let there = order.iter().filter(|transfer| loads[**transfer][link] > 0);
+            let there = order.iter().filter(|coflow| loads[**coflow][link] > 0);
             // Weight by load: w / d of the last is at most that of each other.
             let is_least = |other: &usize| {
                 let ((a, b), (c, d)) = (weights[*last], weights[*other]);
@@ -150,13 +150,13 @@ mod tests {
             let network = Network::big_switch(3, BitRate::mbps(1)).expect("it has a rate");
             let mut active = Active::new(network);
             let mut loads = vec![vec![0i128; 6]; 5];
-            for (transfer, from, to, bytes) in &rows {
+            for (coflow, from, to, bytes) in &rows {
                 let route = Network::through_switch(3, *from, *to);
-                active.insert(TransferId(*transfer), &route, ByteCount::new(*bytes));
-                route.iter().for_each(|LinkId(link)| loads[*transfer as usize][*link as usize] += i128::from(*bytes));
+                active.insert(CoflowId(*coflow), &route, ByteCount::new(*bytes));
+                route.iter().for_each(|LinkId(link)| loads[*coflow as usize][*link as usize] += i128::from(*bytes));
             }
             let order: Vec<usize> = order(&active).iter().map(|id| id.0 as usize).collect();
-            prop_assert_eq!(order.len(), active.transfers().count());
+            prop_assert_eq!(order.len(), active.coflows().count());
             prop_assert!(oracle_is_bssi(&order, &loads, &[(1, 1); 5]), "{order:?} for {loads:?}");
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Source: Alizadeh et al., *pFabric: Minimal Near-Optimal Datacenter Transport* (SIGCOMM 2013), section 3, the ideal
 //! algorithm: flows in the order of what they have still to move, each on links that no better one fills. Equal ones are in the
-//! order of their names. It knows nothing of transfers.
+//! order of their names. It knows nothing of coflows.
 //! Differs: pFabric's flows have a link or do not; where links differ in rate, a flow is given what better ones leave. The
 //! order is seen to at decisions: two that share a link may change places between them, and do so at the next.
 
@@ -30,16 +30,16 @@ mod tests {
     use crate::greedy::tests::Checked;
     use crate::plan::Plan;
     use crate::testing::{keeps_the_laws, networks, on_one_link};
-    use crate::{Completion, FlowId, TransferId, run};
+    use crate::{CoflowId, Completion, FlowId, run};
     use proptest::prelude::*;
 
-    /// One link's transfers in a fixed order.
+    /// One link's coflows in a fixed order.
     struct Fixed(Vec<u32>);
     impl Allocator for Fixed {
         fn allocate(&mut self, _: &Event, active: &mut Active) {
             let mut plan = Plan::default();
             plan.begin(active);
-            self.0.iter().for_each(|name| plan.fill(active, active.flows_of(TransferId(*name))));
+            self.0.iter().for_each(|name| plan.fill(active, active.flows_of(CoflowId(*name))));
             plan.set(active);
         }
     }

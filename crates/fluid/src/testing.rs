@@ -1,14 +1,14 @@
 //! Random networks and flows on them, for the laws that tests hold everything here to.
 
 use crate::allocator::Allocator;
-use crate::network::{Flow, LinkId, Network, TransferId};
+use crate::network::{CoflowId, Flow, LinkId, Network};
 use crate::run::run;
 use crate::watched::{Law, Watched};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Transfer, route, bytes, arrival, and what comes how much later.
+/// Coflow, route, bytes, arrival, and what comes how much later.
 type Row = (u32, BTreeSet<u32>, u64, u64, Vec<(u64, u64)>);
 
 /// Random links, and flows on them.
@@ -21,10 +21,10 @@ pub fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
         let rates = links.iter().map(|rate| BitRate::bps(rate * 1_000)).collect();
         let count = links.len() as u32;
         let at = |ms: u64| Instant::ZERO + Duration::from_ms(ms);
-        let flow = |(transfer, route, bytes, arrives_ms, grows): Row| {
+        let flow = |(coflow, route, bytes, arrives_ms, grows): Row| {
             let route: BTreeSet<LinkId> = route.into_iter().map(|link| LinkId(link % count)).collect();
             Flow {
-                transfer: TransferId(transfer),
+                coflow: CoflowId(coflow),
                 route: route.into_iter().collect(),
                 volume: ByteCount::new(bytes),
                 arrives: at(arrives_ms),
@@ -38,10 +38,10 @@ pub fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
     })
 }
 
-/// One link of a megabit a second, and on it transfers of one flow each: bytes, and when they come in milliseconds.
+/// One link of a megabit a second, and on it coflows of one flow each: bytes, and when they come in milliseconds.
 pub fn on_one_link(flows: &[(u64, u64)]) -> (Network, Vec<Flow>) {
-    let flow = |(transfer, (bytes, arrives_ms)): (u32, &(u64, u64))| Flow {
-        transfer: TransferId(transfer),
+    let flow = |(coflow, (bytes, arrives_ms)): (u32, &(u64, u64))| Flow {
+        coflow: CoflowId(coflow),
         route: Box::new([LinkId(0)]),
         volume: ByteCount::new(*bytes),
         arrives: Instant::ZERO + Duration::from_ms(*arrives_ms),
@@ -57,7 +57,7 @@ pub fn keeps_the_laws(network: &Network, flows: &[Flow], inner: impl Allocator, 
     let outcome = run(network, flows, &mut watched).expect("it ends");
     for (flow, done) in flows.iter().zip(&outcome.flows) {
         assert!(flow.grows.iter().all(|(at, _)| done.completed >= *at) && done.completed >= flow.arrives);
-        let all = outcome.transfers[&flow.transfer];
+        let all = outcome.coflows[&flow.coflow];
         assert!(all.arrived <= done.arrived && all.completed >= done.completed);
     }
 }

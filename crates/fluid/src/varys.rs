@@ -1,16 +1,16 @@
-//! Varys: the transfer with the shortest bottleneck first, each flow just in time for it, and what is left to whoever is next.
+//! Varys: the coflow with the shortest bottleneck first, each flow just in time for it, and what is left to whoever is next.
 //!
 //! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014), section 5: SEBF (smallest
 //! effective bottleneck first) orders, MADD (minimum allocation for desired duration) sets rates, backfilling gives away what
-//! that leaves. Order and rates are set anew when a transfer arrives, grows or completes; a flow that completes before its
-//! transfer leaves its links' rate to others. It knows the volumes of flows that have arrived, and of no others.
+//! that leaves. Order and rates are set anew when a coflow arrives, grows or completes; a flow that completes before its
+//! coflow leaves its links' rate to others. It knows the volumes of flows that have arrived, and of no others.
 //! Differs: backfilling is greedy in the same order, flow by flow; Varys's own divides it among flows of a port.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
 use crate::coflowsim;
 use crate::madd::Madd;
-use crate::network::TransferId;
+use crate::network::CoflowId;
 
 /// Smallest effective bottleneck first.
 #[derive(Clone, Debug, Default)]
@@ -28,15 +28,15 @@ impl Varys {
 }
 
 impl Allocator for Varys {
-    /// Cost: a few walks along the routes of all active flows where a transfer arrives, grows or completes; else the flows on
+    /// Cost: a few walks along the routes of all active flows where a coflow arrives, grows or completes; else the flows on
     /// the links of those that have completed.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         if let Some(rates) = &mut self.like_coflowsim {
             return rates.allocate(event, active);
         }
         self.madd.allocate(event, active, |plan, active| {
-            let mut order: Vec<(f64, TransferId)> =
-                active.transfers().map(|id| (plan.alone_s(active, active.flows_of(id)), id)).collect();
+            let mut order: Vec<(f64, CoflowId)> =
+                active.coflows().map(|id| (plan.alone_s(active, active.flows_of(id)), id)).collect();
             // Equal ones in the order of their names.
             order.sort_by(|a, b| a.0.total_cmp(&b.0));
             order.into_iter().map(|(_, id)| id).collect()

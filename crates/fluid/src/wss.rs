@@ -1,15 +1,15 @@
-//! Weighted shuffle scheduling: a transfer's flows have rates in proportion to what they have to move, so that they end
-//! together, and transfers share links fairly.
+//! Weighted shuffle scheduling: a coflow's flows have rates in proportion to what they have to move, so that they end
+//! together, and coflows share links fairly.
 //!
 //! Source: Chowdhury, Zaharia, Ma, Jordan and Stoica, *Managing Data Transfers in Computer Clusters with Orchestra* (SIGCOMM
 //! 2011), section 5: its shuffles' WSS, which weighs each flow by its volume; and section 3, its inter-transfer controller's
-//! weighted fair sharing, all transfers weighing the same. A flow's weight is the rate at which it would end together with its
-//! transfer's others were they alone; rates are weighted max-min. So on a link that is the bottleneck of several transfers each
+//! weighted fair sharing, all coflows weighing the same. A flow's weight is the rate at which it would end together with its
+//! coflow's others were they alone; rates are weighted max-min. So on a link that is the bottleneck of several coflows each
 //! has as much.
-//! Differs: Orchestra's controller divides every congested link evenly among transfers; a transfer whose bottleneck is elsewhere
+//! Differs: Orchestra's controller divides every congested link evenly among coflows; a coflow whose bottleneck is elsewhere
 //! weighs less here, by what it needs less, as a flow can have but one weight if rates are to be max-min. Weights follow what
-//! is still to be moved when a transfer arrives, grows or completes; Orchestra's follow what there was at first. What a flow
-//! that completes before its transfer leaves is shared by weight among others on its links.
+//! is still to be moved when a coflow arrives, grows or completes; Orchestra's follow what there was at first. What a flow
+//! that completes before its coflow leaves is shared by weight among others on its links.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
@@ -18,7 +18,7 @@ use crate::network::FlowId;
 use crate::order::Ranks;
 use crate::plan::Plan;
 
-/// Weighted fair sharing between transfers and within.
+/// Weighted fair sharing between coflows and within.
 #[derive(Clone, Debug, Default)]
 pub struct Wss {
     plan: Plan,
@@ -30,7 +30,7 @@ pub struct Wss {
 }
 
 impl Allocator for Wss {
-    /// Cost: where a transfer arrives, grows or completes, some walks along the routes of all active flows, and for each link
+    /// Cost: where a coflow arrives, grows or completes, some walks along the routes of all active flows, and for each link
     /// that is full a look at a heap; else the flows on the links of those that have completed.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         let Self { plan, filling, ranks, weights, rates } = self;
@@ -40,8 +40,8 @@ impl Allocator for Wss {
         plan.begin(active);
         weights.resize(active.ids_end(), 0.0);
         rates.clear();
-        for transfer in active.transfers() {
-            let flows = active.flows_of(transfer);
+        for coflow in active.coflows() {
+            let flows = active.flows_of(coflow);
             let time_s = plan.alone_s(active, flows);
             for id in flows {
                 // A flow that has nothing to move has a bit's weight: with none it would never end.
@@ -59,7 +59,7 @@ impl Allocator for Wss {
 mod tests {
     use super::*;
     use crate::testing::{keeps_the_laws, networks};
-    use crate::{Completion, Flow, LinkId, Network, TransferId, run};
+    use crate::{CoflowId, Completion, Flow, LinkId, Network, run};
     use anabranch_units::{BitRate, ByteCount, Duration, Instant};
     use proptest::prelude::*;
 
@@ -70,7 +70,7 @@ mod tests {
         }
 
         #[test]
-        fn flows_of_a_transfer_alone_that_share_a_link_complete_together(
+        fn flows_of_a_coflow_alone_that_share_a_link_complete_together(
             (network, flows) in networks(), bytes in proptest::collection::vec(1u64..1_000_000, 24)
         ) {
             let link = |flow: &Flow| flow.route[0];
@@ -80,7 +80,7 @@ mod tests {
             let rate = |at| if LinkId(at) == first { BitRate::bps(10_000) } else { BitRate::mbps(1) };
             let narrow = Network::new((0..network.links() as u32).map(rate).collect()).expect("links have rates");
             let at_once = |(flow, bytes): (&Flow, &u64)| Flow {
-                transfer: TransferId(0),
+                coflow: CoflowId(0),
                 volume: ByteCount::new(*bytes),
                 arrives: Instant::ZERO,
                 grows: Box::default(),
@@ -88,7 +88,7 @@ mod tests {
             };
             let flows: Vec<Flow> = together.map(at_once).collect();
             let outcome = run(&narrow, &flows, &mut Wss::default()).expect("it ends");
-            let last = outcome.transfers[&TransferId(0)].completed.as_ps();
+            let last = outcome.coflows[&CoflowId(0)].completed.as_ps();
             for done in &outcome.flows {
                 let early = last - done.completed.as_ps();
                 prop_assert!(early <= 100 + last / 1_000_000, "{early} ps before the last, at {last} ps");
@@ -97,11 +97,11 @@ mod tests {
     }
 
     #[test]
-    fn transfers_with_the_same_bottleneck_have_as_much_of_it_whatever_they_move() {
+    fn coflows_with_the_same_bottleneck_have_as_much_of_it_whatever_they_move() {
         // On one link: one flow of 30 Mbit; two, of 5 and 10 Mbit.
         let network = Network::new(vec![BitRate::mbps(10)]).expect("it has a rate");
-        let flow = |(transfer, mbit): (u32, u64)| Flow {
-            transfer: TransferId(transfer),
+        let flow = |(coflow, mbit): (u32, u64)| Flow {
+            coflow: CoflowId(coflow),
             route: Box::new([LinkId(0)]),
             volume: ByteCount::new(mbit * 125_000),
             arrives: Instant::ZERO,
@@ -111,7 +111,7 @@ mod tests {
         let outcome = run(&network, &flows, &mut Wss::default()).expect("it ends");
         let ms: Vec<u64> = outcome.flows.iter().map(|flow| flow.time().as_us().div_ceil(1000)).collect();
         assert_eq!(ms, [4_500, 3_000, 3_000]);
-        let times: Vec<Duration> = outcome.transfers.values().map(Completion::time).collect();
+        let times: Vec<Duration> = outcome.coflows.values().map(Completion::time).collect();
         assert!(times[0] > times[1]);
     }
 }

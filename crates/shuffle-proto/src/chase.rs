@@ -1,20 +1,20 @@
-//! Flow Chasing as published: each flow catches up with its transfer's last, and what that leaves is given away.
+//! Flow Chasing as published: each flow catches up with its coflow's last, and what that leaves is given away.
 //!
-//! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016): Algorithm 1 when
-//! a flow arrives, then equations 7 to 9 (a transfer that can be through earlier is, smallest first) and equation 10 (nothing
-//! is left unused); when one completes, only the latter two, for the transfers on its links (section 4.3). Data that comes
-//! later is a flow that arrives (section 4.4).
+//! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016), which calls a
+//! coflow a transfer. Algorithm 1 when a flow arrives, then equations 7 to 9 (a coflow that can be through earlier is, smallest
+//! first) and equation 10 (nothing is left unused); when one completes, only the latter two, for the coflows on its links
+//! (section 4.3). Data that comes later is a flow that arrives (section 4.4).
 //!
-//! In short, `bits[l]` being what a transfer has to move over link `l`: it is through in `max_l bits[l] / bps[l]`, if all of
+//! In short, `bits[l]` being what a coflow has to move over link `l`: it is through in `max_l bits[l] / bps[l]`, if all of
 //! its flows are through then.
 //!
-//! Differs: what remains of transfers is compared when one arrives or completes, not at each flow's completion. Equations 7 to 9
-//! then have all of a transfer's flows be through together: a flow that is faster than that is slowed down.
+//! Differs: what remains of coflows is compared when one arrives or completes, not at each flow's completion. Equations 7 to 9
+//! then have all of a coflow's flows be through together: a flow that is faster than that is slowed down.
 
-use anabranch_fluid::{Active, Allocator, Event, FlowId, LinkId, Plan, ROUNDING, Ranks, TransferId};
+use anabranch_fluid::{Active, Allocator, CoflowId, Event, FlowId, LinkId, Plan, ROUNDING, Ranks};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which transfers come first where there is something left.
+/// Which coflows come first where there is something left.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
     /// Those with the least to move in all (section 5.2, as what remains is not known exactly on real hosts).
@@ -31,9 +31,9 @@ pub struct Chase {
     is_work_conserving: bool,
     plan: Plan,
     ranks: Ranks,
-    /// Of a transfer that could not be sped up: the link that does not let it, for as long as that has nothing left.
-    held_by: BTreeMap<TransferId, LinkId>,
-    /// By link, for the transfer at hand: what it has to move, and what it is given.
+    /// Of a coflow that could not be sped up: the link that does not let it, for as long as that has nothing left.
+    held_by: BTreeMap<CoflowId, LinkId>,
+    /// By link, for the coflow at hand: what it has to move, and what it is given.
     bits: Vec<f64>,
     given_bps: Vec<f64>,
     /// By flow: whether it has just come.
@@ -61,39 +61,39 @@ impl Chase {
         }
     }
 
-    /// Algorithm 1, for each flow that has come. Returns by transfer the time in which it is through, in seconds.
-    fn intra_transfer(&mut self, event: &Event, active: &Active) -> BTreeMap<TransferId, f64> {
+    /// Algorithm 1, for each flow that has come. Returns by coflow the time in which it is through, in seconds.
+    fn intra_coflow(&mut self, event: &Event, active: &Active) -> BTreeMap<CoflowId, f64> {
         let mut through_s = BTreeMap::new();
-        // Lines 1 to 6: nobody is through before its transfer's last.
-        for transfer in active.transfers() {
-            let flows = active.flows_of(transfer);
+        // Lines 1 to 6: nobody is through before its coflow's last.
+        for coflow in active.coflows() {
+            let flows = active.flows_of(coflow);
             let old = flows.iter().filter(|id| !self.is_new[id.0 as usize]);
             let time_s = old.map(|id| active.remaining_bits(*id) / active.bps(*id)).fold(0.0, f64::max);
             for id in flows.iter().filter(|id| !self.is_new[id.0 as usize]) {
                 self.plan.give(active, *id, pace_bps(active.remaining_bits(*id), time_s));
             }
-            through_s.insert(transfer, time_s);
+            through_s.insert(coflow, time_s);
         }
-        // Lines 7 to 16, transfer by transfer: flows that come at the same time do so in no order that means anything.
-        let mut coming: BTreeMap<TransferId, Vec<FlowId>> = BTreeMap::new();
+        // Lines 7 to 16, coflow by coflow: flows that come at the same time do so in no order that means anything.
+        let mut coming: BTreeMap<CoflowId, Vec<FlowId>> = BTreeMap::new();
         for id in came(event).filter(|id| self.is_new[id.0 as usize]) {
-            coming.entry(active.transfer(id)).or_default().push(id);
+            coming.entry(active.coflow(id)).or_default().push(id);
         }
         for flows in coming.values_mut() {
             // One that has come and grown since is there once.
             flows.sort_unstable();
             flows.dedup();
         }
-        for (transfer, coming) in coming {
-            let time_s = through_s.entry(transfer).or_default();
-            self.arrive(active, transfer, &coming, time_s);
+        for (coflow, coming) in coming {
+            let time_s = through_s.entry(coflow).or_default();
+            self.arrive(active, coflow, &coming, time_s);
         }
         through_s
     }
 
-    /// Lines 7 to 16 for flows that have come to one transfer, which is through in `time_s` without them.
-    fn arrive(&mut self, active: &Active, transfer: TransferId, coming: &[FlowId], time_s: &mut f64) {
-        let flows = active.flows_of(transfer);
+    /// Lines 7 to 16 for flows that have come to one coflow, which is through in `time_s` without them.
+    fn arrive(&mut self, active: &Active, coflow: CoflowId, coming: &[FlowId], time_s: &mut f64) {
+        let flows = active.flows_of(coflow);
         for id in flows.iter().filter(|id| !self.is_new[id.0 as usize]) {
             active.route(*id).for_each(|link| self.bits[link.0 as usize] += active.remaining_bits(*id));
             self.plan.give(active, *id, -self.plan.bps(*id));
@@ -106,7 +106,7 @@ impl Chase {
                 if left_bps > active.rate_bps(link) * ROUNDING { left_bps } else { 0.0 }
             };
             let most_bps = active.route(*id).map(left).fold(f64::INFINITY, f64::min);
-            // Line 9: it is its transfer's last, and the others are not through before it.
+            // Line 9: it is its coflow's last, and the others are not through before it.
             *time_s = time_s.max(volume_bits / most_bps);
             active.route(*id).for_each(|link| self.bits[link.0 as usize] += volume_bits);
         }
@@ -116,36 +116,34 @@ impl Chase {
         }
     }
 
-    /// Transfers in the order in which they are given what is left.
-    fn order(&self, active: &Active) -> Vec<TransferId> {
-        let bits = |transfer| match self.priority {
-            Priority::Total => active.transfer_so_far(transfer).map_or(0.0, |(_, bits)| bits),
-            Priority::Remaining => {
-                active.flows_of(transfer).iter().map(|id| active.remaining_bits(*id)).sum()
-            }
+    /// Coflows in the order in which they are given what is left.
+    fn order(&self, active: &Active) -> Vec<CoflowId> {
+        let bits = |coflow| match self.priority {
+            Priority::Total => active.coflow_so_far(coflow).map_or(0.0, |(_, bits)| bits),
+            Priority::Remaining => active.flows_of(coflow).iter().map(|id| active.remaining_bits(*id)).sum(),
         };
-        let mut order: Vec<(f64, TransferId)> = active.transfers().map(|id| (bits(id), id)).collect();
+        let mut order: Vec<(f64, CoflowId)> = active.coflows().map(|id| (bits(id), id)).collect();
         order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        order.into_iter().map(|(_, transfer)| transfer).collect()
+        order.into_iter().map(|(_, coflow)| coflow).collect()
     }
 
-    /// Equations 7 to 10 for all transfers.
-    fn inter_transfer(&mut self, active: &mut Active, through_s: &BTreeMap<TransferId, f64>) {
+    /// Equations 7 to 10 for all coflows.
+    fn inter_coflow(&mut self, active: &mut Active, through_s: &BTreeMap<CoflowId, f64>) {
         let Self { plan, .. } = self;
         let order = self.ranks.order();
-        for transfer in order {
-            let flows = active.flows_of(*transfer);
+        for coflow in order {
+            let flows = active.flows_of(*coflow);
             flows.iter().for_each(|id| plan.give(active, *id, -plan.bps(*id)));
-            let time_s = plan.left_s(active, flows).min(through_s[transfer]);
+            let time_s = plan.left_s(active, flows).min(through_s[coflow]);
             for id in flows {
                 plan.give(active, *id, pace_bps(active.remaining_bits(*id), time_s));
             }
         }
         if self.is_work_conserving {
             let mut flows: Vec<(f64, FlowId)> = Vec::new();
-            for transfer in order {
+            for coflow in order {
                 flows.clear();
-                let all = active.flows_of(*transfer).iter();
+                let all = active.flows_of(*coflow).iter();
                 flows.extend(all.map(|id| (active.remaining_bits(*id), *id)));
                 flows.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
                 plan.fill(active, flows.iter().map(|(_, id)| id));
@@ -154,27 +152,27 @@ impl Chase {
         plan.set(active);
     }
 
-    /// Equations 7 to 9 for the transfers on links that a flow has left.
-    fn inter_transfer_on(&mut self, active: &mut Active, links: &[LinkId]) {
-        let there: BTreeSet<TransferId> = links
+    /// Equations 7 to 9 for the coflows on links that a flow has left.
+    fn inter_coflow_on(&mut self, active: &mut Active, links: &[LinkId]) {
+        let there: BTreeSet<CoflowId> = links
             .iter()
             .filter(|link| active.left_bps(**link) > 0.0)
             .flat_map(|link| active.flows_on(*link))
-            .map(|id| active.transfer(*id))
+            .map(|id| active.coflow(*id))
             .collect();
-        let mut there: Vec<(u32, TransferId)> = there.into_iter().map(|id| (self.ranks.of(id), id)).collect();
+        let mut there: Vec<(u32, CoflowId)> = there.into_iter().map(|id| (self.ranks.of(id), id)).collect();
         there.sort_unstable();
-        for (_, transfer) in there {
+        for (_, coflow) in there {
             let is_held = |link: &LinkId| active.left_bps(*link) == 0.0;
-            if !self.held_by.get(&transfer).is_some_and(is_held) {
-                self.speed_up(active, transfer);
+            if !self.held_by.get(&coflow).is_some_and(is_held) {
+                self.speed_up(active, coflow);
             }
         }
     }
 
-    /// Has a transfer be through as early as what its links have left allows, and notes which of them holds it.
-    fn speed_up(&mut self, active: &mut Active, transfer: TransferId) {
-        let flows = active.flows_of(transfer);
+    /// Has a coflow be through as early as what its links have left allows, and notes which of them holds it.
+    fn speed_up(&mut self, active: &mut Active, coflow: CoflowId) {
+        let flows = active.flows_of(coflow);
         let mut through_s = 0.0f64;
         for id in flows {
             let (bits, bps) = (active.remaining_bits(*id), active.bps(*id));
@@ -195,17 +193,17 @@ impl Chase {
             }
         }
         if time_s < through_s * (1.0 - SPEED_UP_MIN) {
-            for id in active.flows_of(transfer).to_vec() {
+            for id in active.flows_of(coflow).to_vec() {
                 active.set_bps(id, active.remaining_bits(id) / time_s);
             }
             // A flow that was faster than that leaves others more, on links that nobody is asked about.
             self.held_by.clear();
         }
-        self.held_by.extend(held_by.map(|link| (transfer, link)));
+        self.held_by.extend(held_by.map(|link| (coflow, link)));
     }
 }
 
-/// The part of its time that a transfer must gain for its rates to be changed: less is rounding.
+/// The part of its time that a coflow must gain for its rates to be changed: less is rounding.
 const SPEED_UP_MIN: f64 = 1e-9;
 
 /// Flows that are to be taken for new.
@@ -220,7 +218,7 @@ fn pace_bps(bits: f64, time_s: f64) -> f64 {
 
 impl Allocator for Chase {
     /// Cost: when a flow arrives, a few walks along the routes of all active flows, and a sort of them. When one completes,
-    /// the flows on its links, and those of the transfers there that can be sped up.
+    /// the flows on its links, and those of the coflows there that can be sped up.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         self.bits.resize(active.network().links(), 0.0);
         self.given_bps.resize(active.network().links(), 0.0);
@@ -229,7 +227,7 @@ impl Allocator for Chase {
         }
         if event.arrived.is_empty() && event.grown.is_empty() {
             let links: Vec<LinkId> = event.completed.iter().flat_map(|id| active.route(*id)).collect();
-            self.inter_transfer_on(active, &links);
+            self.inter_coflow_on(active, &links);
             if self.is_work_conserving {
                 self.ranks.fill_changed(active);
             }
@@ -242,8 +240,8 @@ impl Allocator for Chase {
         event.completed.iter().for_each(|id| self.is_new[id.0 as usize] = false);
         self.held_by.clear();
         self.plan.begin(active);
-        let through_s = self.intra_transfer(event, active);
-        self.inter_transfer(active, &through_s);
+        let through_s = self.intra_coflow(event, active);
+        self.inter_coflow(active, &through_s);
     }
 }
 

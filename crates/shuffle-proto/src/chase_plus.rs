@@ -1,57 +1,57 @@
 //! Flow Chasing, further: whoever could be through first goes first, and all of its flows chase its last.
 //!
-//! The paper keeps every transfer's pace when another comes, so a small one waits for large ones, and what is left over goes to
+//! The paper keeps every coflow's pace when another comes, so a small one waits for large ones, and what is left over goes to
 //! flows one after the other. Three things differ here.
 //!
-//! 1. *Order*: a transfer may take from those after it. The next in order is the one that would be through first behind those
-//!    before it, if each link served transfers in that order: `min over T of max over l of (behind[l] + bits[T][l]) / rate[l]`.
-//!    This is SEBF (Varys), but for a transfer counting at the links where it waits, not where it has most to move.
-//! 2. *Chase*: a transfer's flows move the same part of what they have to in the same time, as long as links let them; where
+//! 1. *Order*: a coflow may take from those after it. The next in order is the one that would be through first behind those
+//!    before it, if each link served coflows in that order: `min over k of max over l of (behind[l] + bits[k][l]) / rate[l]`.
+//!    This is SEBF (Varys), but for a coflow counting at the links where it waits, not where it has most to move.
+//! 2. *Chase*: a coflow's flows move the same part of what they have to in the same time, as long as links let them; where
 //!    a link is full, the others go on together. Its last flow is as early as it can be, then the one before. MADD followed by
-//!    backfilling instead leaves a transfer's other flows to whoever is first, in no proportion.
-//! 3. *Nobody starves*: a transfer that has been there for longer than [`SLOWDOWN_DUE`] times what it needs alone is due. Those
-//!    that are due are first, in the order in which they became so. From then on a transfer waits for no more than those that
-//!    were due before it have to move, whatever comes. (Who is due is looked at when a transfer comes or goes; those before
+//!    backfilling instead leaves a coflow's other flows to whoever is first, in no proportion.
+//! 3. *Nobody starves*: a coflow that has been there for longer than [`SLOWDOWN_DUE`] times what it needs alone is due. Those
+//!    that are due are first, in the order in which they became so. From then on a coflow waits for no more than those that
+//!    were due before it have to move, whatever comes. (Who is due is looked at when a coflow comes or goes; those before
 //!    it in the order go sooner than it would, so that is soon.)
 //!
 //! It knows the volumes of flows that have arrived, and nothing of what is to come.
 
-use anabranch_fluid::{Active, Allocator, Event, FlowId, LinkId, Plan, Ranks, TransferId};
+use anabranch_fluid::{Active, Allocator, CoflowId, Event, FlowId, LinkId, Plan, Ranks};
 use anabranch_units::Instant;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// A transfer that takes so many times what it would alone goes before all that came after it.
+/// A coflow that takes so many times what it would alone goes before all that came after it.
 pub const SLOWDOWN_DUE: f64 = 20.0;
 
 /// Which of the three is left out, to see what each one brings.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Without {
-    /// Transfers are ordered by what each needs alone (SEBF).
+    /// Coflows are ordered by what each needs alone (SEBF).
     Order,
-    /// A transfer's flows get what its last needs (MADD); what that leaves goes to one after the other.
+    /// A coflow's flows get what its last needs (MADD); what that leaves goes to one after the other.
     Chase,
-    /// No transfer is ever due.
+    /// No coflow is ever due.
     Due,
 }
 
-/// Earliest completion first, each transfer's flows together, and nobody starves.
+/// Earliest completion first, each coflow's flows together, and nobody starves.
 #[derive(Clone, Debug, Default)]
 pub struct ChasePlus {
     without: BTreeSet<Without>,
     plan: Plan,
     ranks: Ranks,
-    /// By link, in seconds: what the transfers that have their place have to move over it; and the one at hand.
+    /// By link, in seconds: what the coflows that have their place have to move over it; and the one at hand.
     behind_s: Vec<f64>,
     load_s: Vec<f64>,
-    /// When a transfer is due: so many times what it needs alone after it came. What comes later puts that off by so many
+    /// When a coflow is due: so many times what it needs alone after it came. What comes later puts that off by so many
     /// times what that needs alone.
-    due: BTreeMap<TransferId, Instant>,
+    due: BTreeMap<CoflowId, Instant>,
 }
 
-/// A transfer that is to have its place, and what it has to move over each of its links, in seconds.
+/// A coflow that is to have its place, and what it has to move over each of its links, in seconds.
 struct Waiting {
-    transfer: TransferId,
+    coflow: CoflowId,
     loads_s: Vec<(LinkId, f64)>,
 }
 
@@ -72,14 +72,14 @@ impl ChasePlus {
         Self { without: parts.into_iter().collect(), ..Self::default() }
     }
 
-    fn order(&mut self, active: &Active) -> Vec<TransferId> {
+    fn order(&mut self, active: &Active) -> Vec<CoflowId> {
         self.behind_s.clear();
         self.behind_s.resize(active.network().links(), 0.0);
         let (mut waiting, mut longest): (Vec<Waiting>, Vec<usize>) = (Vec::new(), Vec::new());
-        for transfer in active.transfers() {
-            let flows = active.flows_of(transfer).iter().map(|id| (*id, active.remaining_bits(*id)));
+        for coflow in active.coflows() {
+            let flows = active.flows_of(coflow).iter().map(|id| (*id, active.remaining_bits(*id)));
             let loads_s = loads_s(&mut self.load_s, active, flows);
-            waiting.push(Waiting { transfer, loads_s });
+            waiting.push(Waiting { coflow, loads_s });
         }
         let mut order = Vec::with_capacity(waiting.len());
         let mut due: Vec<(Instant, usize)> = Vec::new();
@@ -88,7 +88,7 @@ impl ChasePlus {
             let (through_s, link) = one.through_s(&self.behind_s);
             longest.push(link);
             let is_due = |at: &&Instant| **at <= active.now() && !self.without.contains(&Without::Due);
-            if let Some(since) = self.due.get(&one.transfer).filter(is_due) {
+            if let Some(since) = self.due.get(&one.coflow).filter(is_due) {
                 due.push((*since, at));
             } else {
                 // Not negative: ordered as their bits are.
@@ -96,9 +96,9 @@ impl ChasePlus {
             }
         }
         due.sort_unstable();
-        let place = |at: usize, behind_s: &mut [f64], order: &mut Vec<TransferId>| {
+        let place = |at: usize, behind_s: &mut [f64], order: &mut Vec<CoflowId>| {
             waiting[at].loads_s.iter().for_each(|(link, load_s)| behind_s[link.0 as usize] += load_s);
-            order.push(waiting[at].transfer);
+            order.push(waiting[at].coflow);
         };
         due.iter().for_each(|(_, at)| place(*at, &mut self.behind_s, &mut order));
         // Those with a place only put others off: what was put there earlier may be too early. The link that one waited for
@@ -119,18 +119,18 @@ impl ChasePlus {
         order
     }
 
-    /// Notes when transfers that have come, or have more to move, are due.
+    /// Notes when coflows that have come, or have more to move, are due.
     fn note_due(&mut self, event: &Event, active: &Active) {
-        self.due.retain(|transfer, _| !active.flows_of(*transfer).is_empty());
-        let mut came: BTreeMap<TransferId, Vec<(FlowId, f64)>> = BTreeMap::new();
+        self.due.retain(|coflow, _| !active.flows_of(*coflow).is_empty());
+        let mut came: BTreeMap<CoflowId, Vec<(FlowId, f64)>> = BTreeMap::new();
         let arrived = event.arrived.iter().map(|id| (*id, active.volume_bits(*id)));
         for (id, bits) in arrived.chain(event.grown.iter().copied()) {
-            came.entry(active.transfer(id)).or_default().push((id, bits));
+            came.entry(active.coflow(id)).or_default().push((id, bits));
         }
-        for (transfer, flows) in came {
+        for (coflow, flows) in came {
             let loads_s = loads_s(&mut self.load_s, active, flows.into_iter());
             let alone_s = loads_s.iter().map(|(_, load_s)| *load_s).fold(0.0, f64::max);
-            let due = self.due.entry(transfer).or_insert(active.now());
+            let due = self.due.entry(coflow).or_insert(active.now());
             let ps = due.as_ps().max(active.now().as_ps());
             // What is beyond all time is never due: a conversion of floats saturates.
             *due = Instant::from_ps(ps.saturating_add((SLOWDOWN_DUE * alone_s * 1e12) as u64));
@@ -160,7 +160,7 @@ fn loads_s(
 }
 
 impl Allocator for ChasePlus {
-    /// Cost: when a transfer arrives, grows or completes, a few walks along the routes of all active flows; else the flows on
+    /// Cost: when a coflow arrives, grows or completes, a few walks along the routes of all active flows; else the flows on
     /// the links of those that have completed.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         if !self.ranks.is_new_order(event, active) {
@@ -169,8 +169,8 @@ impl Allocator for ChasePlus {
         self.note_due(event, active);
         let order = self.order(active);
         self.plan.begin(active);
-        for transfer in &order {
-            let flows = active.flows_of(*transfer);
+        for coflow in &order {
+            let flows = active.flows_of(*coflow);
             if self.without.contains(&Without::Chase) {
                 let time_s = self.plan.left_s(active, flows);
                 if time_s.is_finite() {

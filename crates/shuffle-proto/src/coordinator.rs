@@ -24,7 +24,7 @@ mod messages;
 mod progress;
 
 use crate::control::{FlowKey, Limit, Report};
-use anabranch_fluid::{Active, Allocator, DecisionError, FlowId, LinkId, Network, TransferId};
+use anabranch_fluid::{Active, Allocator, CoflowId, DecisionError, FlowId, LinkId, Network};
 use anabranch_units::{BitRate, ByteCount, Instant};
 pub use messages::*;
 pub use progress::IDLE_AFTER;
@@ -80,7 +80,7 @@ pub struct Coordinator<A> {
 
 #[derive(Debug)]
 struct Transfer {
-    id: TransferId,
+    id: CoflowId,
     /// When its first flow was there.
     since: Instant,
     /// How many it has, idle ones among them.
@@ -519,7 +519,7 @@ impl<A: Allocator> Coordinator<A> {
         now: Instant,
         name: &str,
         key: FlowKey,
-        state: impl FnOnce(&mut Active, &Known, TransferId) -> State,
+        state: impl FnOnce(&mut Active, &Known, CoflowId) -> State,
     ) {
         let Self { active, links, keys, looks, transfers, .. } = self;
         let host = self.hosts.get_mut(name).expect("only hosts that have joined have flows");
@@ -542,7 +542,7 @@ impl<A: Allocator> Coordinator<A> {
         let is_new = !transfers.contains_key(&known.transfer);
         let transfer = transfers.entry(known.transfer.clone()).or_insert_with(|| {
             self.transfers_so_far = self.transfers_so_far.wrapping_add(1);
-            let id = TransferId(self.transfers_so_far);
+            let id = CoflowId(self.transfers_so_far);
             Transfer { id, since: now, flows: 0, flows_ended: 0, open_moved: 0, moved: ByteCount::ZERO }
         });
         known.state = state(active, known, transfer.id);

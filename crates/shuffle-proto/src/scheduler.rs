@@ -26,41 +26,41 @@ impl Scheduler {
         Self::new("max-min", "Max-min fair rates, as ideal transports reach them", || {
             Box::new(MaxMin::default())
         }),
-        Self::new("fifo", "Transfers in the order of their arrival", || Box::new(Fifo::default()))
+        Self::new("fifo", "Coflows in the order of their arrival", || Box::new(Fifo::default()))
             .like_coflowsim(|| Box::new(Fifo::like_coflowsim())),
         Self::new(
             "wss",
-            "Weighted shuffle scheduling (Orchestra): fair among transfers, a flow's weight is its volume",
+            "Weighted shuffle scheduling (Orchestra): fair among coflows, a flow's weight is its volume",
             || Box::new(Wss::default()),
         ),
         Self::new(
             "srf",
-            "The flow with the least to move first, whatever its transfer (pFabric, idealised)",
+            "The flow with the least to move first, whatever its coflow (pFabric, idealised)",
             || Box::new(Srf::default()),
         ),
-        Self::new("aalo", "Queues by what a transfer has sent, as volumes are not known (D-CLAS)", || {
+        Self::new("aalo", "Queues by what a coflow has sent, as volumes are not known (D-CLAS)", || {
             Box::new(Aalo::default())
         }),
         Self::new(
             "varys",
-            "The transfer with the shortest bottleneck first, its flows just in time (SEBF and MADD)",
+            "The coflow with the shortest bottleneck first, its flows just in time (SEBF and MADD)",
             || Box::new(Varys::default()),
         )
         .like_coflowsim(|| Box::new(Varys::like_coflowsim())),
-        Self::new("sincronia", "The bottleneck's largest transfer last, again and again (BSSI)", || {
+        Self::new("sincronia", "The bottleneck's largest coflow last, again and again (BSSI)", || {
             Box::new(Sincronia::default())
         }),
-        Self::new("chase", "Flow Chasing as published; what remains of transfers is their priority", || {
+        Self::new("chase", "Flow Chasing as published; what remains of coflows is their priority", || {
             Box::new(Chase::new(Priority::Remaining, true))
         }),
         Self::new(
             "chase-total",
-            "Flow Chasing as published; the total volume of transfers is their priority",
+            "Flow Chasing as published; the total volume of coflows is their priority",
             || Box::new(Chase::new(Priority::Total, true)),
         ),
         Self::new(
             "chase-without-conservation",
-            "Flow Chasing as published, but links that no transfer would end earlier by are left idle",
+            "Flow Chasing as published, but links that no coflow would end earlier by are left idle",
             || Box::new(Chase::new(Priority::Remaining, false)),
         )
         .part(),
@@ -69,7 +69,7 @@ impl Scheduler {
             "Flow Chasing, further: who could be through first, flows in proportion, and nobody starves",
             || Box::new(ChasePlus::default()),
         ),
-        Self::new("chase+without-order", "chase+ with transfers ordered by what each needs alone", || {
+        Self::new("chase+without-order", "chase+ with coflows ordered by what each needs alone", || {
             Box::new(ChasePlus::without([Without::Order]))
         })
         .part(),
@@ -79,7 +79,7 @@ impl Scheduler {
             || Box::new(ChasePlus::without([Without::Chase])),
         )
         .part(),
-        Self::new("chase+without-due", "chase+ with transfers that may starve", || {
+        Self::new("chase+without-due", "chase+ with coflows that may starve", || {
             Box::new(ChasePlus::without([Without::Due]))
         })
         .part(),
@@ -175,7 +175,7 @@ impl FromStr for Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_fluid::{Active, LinkId, Network, TransferId};
+    use anabranch_fluid::{Active, CoflowId, LinkId, Network};
     use anabranch_units::{BitRate, ByteCount};
 
     /// max-min set the rate of a flow that was no longer there: it panicked, or the link was overloaded (#18).
@@ -184,14 +184,14 @@ mod tests {
         for scheduler in Scheduler::ALL {
             let network = Network::new(vec![BitRate::mbps(80)]).expect("a link");
             let (mut active, mut allocator) = (Active::new(network), scheduler.make());
-            let insert = |active: &mut Active, transfer| {
-                active.insert(TransferId(transfer), &[LinkId(0)], ByteCount::new(1_000_000))
+            let insert = |active: &mut Active, coflow| {
+                active.insert(CoflowId(coflow), &[LinkId(0)], ByteCount::new(1_000_000))
             };
             let stays = insert(&mut active, 1);
             active.decide(&mut allocator).expect("the link carries it");
             let bps = active.bps(stays);
-            for transfer in 1..4 {
-                let goes = insert(&mut active, transfer);
+            for coflow in 1..4 {
+                let goes = insert(&mut active, coflow);
                 active.withdraw(goes);
                 active.decide(&mut allocator).expect("the link carries it");
                 assert_eq!(active.bps(stays), bps, "{scheduler}");

@@ -1,9 +1,9 @@
 //! `bench decide`: the time of a decision of Flow Chasing, as flows grow in number.
 //!
-//! CPU time of this thread. Transfers of a hundred flows each between random ports of one switch; then one more flow comes, and
+//! CPU time of this thread. Coflows of a hundred flows each between random ports of one switch; then one more flow comes, and
 //! all rates are set anew; then one completes. Read [`Row`] first.
 
-use anabranch_fluid::{Active, Allocator, FlowId, Network, TransferId};
+use anabranch_fluid::{Active, Allocator, CoflowId, FlowId, Network};
 use anabranch_shuffle_proto::{Chase, ChasePlus};
 use anabranch_units::{BitRate, ByteCount, Seed};
 use anyhow::ensure;
@@ -11,13 +11,13 @@ use anyhow::ensure;
 /// Arguments of `bench decide`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Transfers, up to which it goes in powers of ten.
+    /// Coflows, up to which it goes in powers of ten.
     #[arg(long, default_value_t = 1_000)]
-    transfers: u32,
+    coflows: u32,
     /// Decisions of each kind; the median counts.
     #[arg(long, default_value_t = 21)]
     turns: usize,
-    /// Fail where a decision for the most transfers takes longer, in milliseconds.
+    /// Fail where a decision for the most coflows takes longer, in milliseconds.
     #[arg(long)]
     assert_ms: Option<f64>,
     /// One JSON object for each row.
@@ -25,14 +25,14 @@ pub struct Args {
     json: bool,
 }
 
-/// How many flows a transfer has, and ports there are.
+/// How many flows a coflow has, and ports there are.
 const FLOWS: u32 = 100;
 const PORTS: u32 = 150;
 
 #[derive(serde::Serialize)]
 struct Row {
     rule: &'static str,
-    transfers: u32,
+    coflows: u32,
     flows: u32,
     arrival_ms: f64,
     completion_ms: f64,
@@ -43,11 +43,11 @@ struct Row {
 /// Errors: a decision takes longer than it may.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
-    let mut transfers = args.transfers;
-    while transfers > 0 {
-        rows.push(measure("chase", transfers, args.turns, Chase::default())?);
-        rows.push(measure("chase+", transfers, args.turns, ChasePlus::default())?);
-        transfers /= 10;
+    let mut coflows = args.coflows;
+    while coflows > 0 {
+        rows.push(measure("chase", coflows, args.turns, Chase::default())?);
+        rows.push(measure("chase+", coflows, args.turns, ChasePlus::default())?);
+        coflows /= 10;
     }
     rows.reverse();
     if args.json {
@@ -57,11 +57,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         let mut table = comfy_table::Table::new();
         table.load_preset(comfy_table::presets::NOTHING);
-        table.set_header(["rule", "transfers", "flows", "arrival ms", "completion ms"]);
+        table.set_header(["rule", "coflows", "flows", "arrival ms", "completion ms"]);
         for row in &rows {
             let ms = |ms: f64| format!("{ms:.3}");
-            let (transfers, flows) = (row.transfers.to_string(), row.flows.to_string());
-            table.add_row([row.rule.to_owned(), transfers, flows, ms(row.arrival_ms), ms(row.completion_ms)]);
+            let (coflows, flows) = (row.coflows.to_string(), row.flows.to_string());
+            table.add_row([row.rule.to_owned(), coflows, flows, ms(row.arrival_ms), ms(row.completion_ms)]);
         }
         println!("{table}");
     }
@@ -71,26 +71,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn measure(
-    rule: &'static str,
-    transfers: u32,
-    turns: usize,
-    mut rules: impl Allocator,
-) -> anyhow::Result<Row> {
+fn measure(rule: &'static str, coflows: u32, turns: usize, mut rules: impl Allocator) -> anyhow::Result<Row> {
     let mut random = Seed::new(1).stream("bench", 0);
     let mut active = Active::new(Network::big_switch(PORTS, BitRate::gbps(1))?);
-    let mut insert = |active: &mut Active, transfer: u32| {
+    let mut insert = |active: &mut Active, coflow: u32| {
         let (from, to) = (random.below(PORTS.into()) as u32, random.below(PORTS.into()) as u32);
         let volume = ByteCount::new(1_000_000 + random.below(100_000_000));
-        active.insert(TransferId(transfer), &Network::through_switch(PORTS, from, to), volume)
+        active.insert(CoflowId(coflow), &Network::through_switch(PORTS, from, to), volume)
     };
-    for flow in 0..transfers * FLOWS {
+    for flow in 0..coflows * FLOWS {
         insert(&mut active, flow / FLOWS);
     }
     active.decide(&mut rules)?;
     let (mut arrivals_ms, mut completions_ms) = (Vec::new(), Vec::new());
     for turn in 0..turns {
-        let came: FlowId = insert(&mut active, turn as u32 % transfers);
+        let came: FlowId = insert(&mut active, turn as u32 % coflows);
         arrivals_ms.push(decide_ms(&mut active, &mut rules)?);
         active.remove(came);
         completions_ms.push(decide_ms(&mut active, &mut rules)?);
@@ -100,7 +95,7 @@ fn measure(
         all[all.len() / 2]
     };
     let (arrival_ms, completion_ms) = (median(arrivals_ms), median(completions_ms));
-    Ok(Row { rule, transfers, flows: transfers * FLOWS, arrival_ms, completion_ms })
+    Ok(Row { rule, coflows, flows: coflows * FLOWS, arrival_ms, completion_ms })
 }
 
 fn decide_ms(active: &mut Active, rules: &mut impl Allocator) -> anyhow::Result<f64> {

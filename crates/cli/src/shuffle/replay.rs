@@ -1,9 +1,9 @@
-//! `anabranch shuffle replay`: recorded transfers on one switch, under one scheduler after the other.
+//! `anabranch shuffle replay`: recorded coflows on one switch, under one scheduler after the other.
 
 use super::allocator;
 use crate::run_dir::RunDir;
 use anabranch_fluid::bound::{self, Effort};
-use anabranch_fluid::{Network, Outcome, TransferId, benchmark, coflowsim, run as run_flows, run_in_epochs};
+use anabranch_fluid::{CoflowId, Network, Outcome, benchmark, coflowsim, run as run_flows, run_in_epochs};
 use anabranch_shuffle_proto::Scheduler;
 use anabranch_sim::stats::{mean, percentile};
 use anabranch_units::{BitRate, Instant};
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// What to replay, and how.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The recorded transfers, in the coflow benchmark's format (github.com/coflow/coflow-benchmark).
+    /// The recorded coflows, in the coflow benchmark's format (github.com/coflow/coflow-benchmark).
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
     /// The schedulers to run, one after the other. Without: all but chase-without-conservation and the variants of chase+.
@@ -28,19 +28,19 @@ pub struct Args {
     /// only.
     #[arg(long, conflicts_with_all = ["port_rate", "faster"])]
     like_coflowsim: bool,
-    /// Take only this many transfers, from the trace's beginning. Without: all.
+    /// Take only this many coflows, from the trace's beginning. Without: all.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
-    transfers: Option<u64>,
+    coflows: Option<u64>,
     /// The rate of each port, in and out. The benchmark's own simulator has 2^30 bit/s.
     #[arg(long, value_name = "RATE", default_value = "1073741824 bit/s")]
     port_rate: BitRate,
-    /// Let transfers arrive this many times faster than recorded, for a busier network.
+    /// Let coflows arrive this many times faster than recorded, for a busier network.
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     faster: u64,
     /// How long to look for a bound: a mean completion time that no scheduler can go below.
     #[arg(long, value_enum, default_value_t = Bounding::Usual)]
     bound: Bounding,
-    /// Make a run directory with every transfer's time. The folder may not be there yet.
+    /// Make a run directory with every coflow's time. The folder may not be there yet.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print one JSON object for each scheduler.
@@ -73,22 +73,22 @@ impl Bounding {
     }
 }
 
-/// How long transfers took under one scheduler.
+/// How long coflows took under one scheduler.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     allocator: String,
-    transfers: u64,
+    coflows: u64,
     flows: u64,
     mean_s: Option<f64>,
     p50_s: Option<f64>,
     p95_s: Option<f64>,
     p99_s: Option<f64>,
     max_s: Option<f64>,
-    /// What no scheduler's mean is below, though it knew all transfers beforehand.
+    /// What no scheduler's mean is below, though it knew all coflows beforehand.
     bound_mean_s: Option<f64>,
     /// By how much of that this one's is above it.
     above_bound_share: Option<f64>,
-    /// A transfer's time over what it takes with all links to itself.
+    /// A coflow's time over what it takes with all links to itself.
     slowdown_mean_share: Option<f64>,
     slowdown_p99_share: Option<f64>,
     slowdown_max_share: Option<f64>,
@@ -96,11 +96,11 @@ struct Row {
     cpu_s: f64,
 }
 
-/// One transfer under one scheduler.
+/// One coflow under one scheduler.
 #[derive(Clone, Debug, Serialize)]
-struct TransferRow<'a> {
+struct CoflowRow<'a> {
     allocator: &'a str,
-    transfer: u64,
+    coflow: u64,
     arrived_s: f64,
     time_s: f64,
     alone_s: f64,
@@ -113,8 +113,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let shown = args.trace.display();
     let text = std::fs::read_to_string(&args.trace)
         .with_context(|| format!("{shown}: cannot be read: name a trace of the coflow benchmark"))?;
-    let transfers = args.transfers.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
-    let mut trace = benchmark::parse(&text, transfers).with_context(|| shown.to_string())?;
+    let coflows = args.coflows.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
+    let mut trace = benchmark::parse(&text, coflows).with_context(|| shown.to_string())?;
     if args.like_coflowsim {
         trace = trace.as_coflowsim();
     }
@@ -156,10 +156,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if args.json {
             println!("{}", serde_json::to_string(&row)?);
         }
-        times.extend(outcome.transfers.iter().filter_map(|(id, done)| {
-            let row = TransferRow {
+        times.extend(outcome.coflows.iter().filter_map(|(id, done)| {
+            let row = CoflowRow {
                 allocator: &row.allocator,
-                transfer: id.0.into(),
+                coflow: id.0.into(),
                 arrived_s: done.arrived.as_secs_f64(),
                 time_s: done.time().as_secs_f64(),
                 alone_s: alone_s[id],
@@ -171,12 +171,12 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if !args.json {
         println!("{}", table(&rows));
         if let Some(bound_s) = bound_mean_s {
-            println!("no scheduler's mean is below {bound_s:.3} s, though it knew all transfers beforehand");
+            println!("no scheduler's mean is below {bound_s:.3} s, though it knew all coflows beforehand");
         }
     }
     if let Some(mut run_dir) = run_dir {
         rows.iter().try_for_each(|row| run_dir.row(row))?;
-        run_dir.table("transfers", &times)?;
+        run_dir.table("coflows", &times)?;
         let (command, config) = crate::arguments();
         run_dir.finish(&command, config, None)?;
     }
@@ -194,8 +194,8 @@ fn chosen(args: &Args) -> Vec<Scheduler> {
     Scheduler::ALL.into_iter().filter(|scheduler| scheduler.is_whole()).collect()
 }
 
-fn summary(allocator: String, outcome: &Outcome, alone_s: &BTreeMap<TransferId, f64>, cpu_s: f64) -> Row {
-    let done = || outcome.transfers.iter().map(|(id, done)| (done.time().as_secs_f64(), alone_s[id]));
+fn summary(allocator: String, outcome: &Outcome, alone_s: &BTreeMap<CoflowId, f64>, cpu_s: f64) -> Row {
+    let done = || outcome.coflows.iter().map(|(id, done)| (done.time().as_secs_f64(), alone_s[id]));
     let mut times: Vec<f64> = done().map(|(time_s, _)| time_s).collect();
     times.sort_by(f64::total_cmp);
     // What has nothing to move takes no time, however busy the network is.
@@ -204,7 +204,7 @@ fn summary(allocator: String, outcome: &Outcome, alone_s: &BTreeMap<TransferId, 
     slowdowns.sort_by(f64::total_cmp);
     Row {
         allocator,
-        transfers: times.len() as u64,
+        coflows: times.len() as u64,
         flows: outcome.flows.len() as u64,
         mean_s: mean(&times).map(|mean| mean.mean),
         p50_s: percentile(&times, 0.5),

@@ -1,4 +1,4 @@
-//! `anabranch shuffle trace`: transfers made up with the statistics of a recorded hour.
+//! `anabranch shuffle trace`: coflows made up with the statistics of a recorded hour.
 
 use anabranch_fluid::benchmark::PORTS_MAX;
 use anabranch_fluid::generate::text;
@@ -8,13 +8,13 @@ use std::process::ExitCode;
 /// How many, and where.
 #[derive(clap::Args)]
 pub struct Args {
-    /// How many transfers. One begins every 6.9 seconds in the mean.
+    /// How many coflows. One begins every 6.9 seconds in the mean.
     #[arg(long, value_name = "COUNT", default_value_t = 526, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    transfers: u32,
-    /// How many ports the switch has that the transfers cross.
+    coflows: u32,
+    /// How many ports the switch has that the coflows cross.
     #[arg(long, value_name = "COUNT", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..=i64::from(PORTS_MAX)))]
     ports: u32,
-    /// Seed: the same one gives the same transfers.
+    /// Seed: the same one gives the same coflows.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 }
@@ -25,7 +25,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
-    match out.write_all(text(args.transfers, args.ports, Seed::new(args.seed)).as_bytes()) {
+    match out.write_all(text(args.coflows, args.ports, Seed::new(args.seed)).as_bytes()) {
         // Who reads has enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         written => Ok(written.map(|()| ExitCode::SUCCESS)?),

@@ -3,9 +3,9 @@
 use crate::{answer, text};
 use serde_json::Value;
 
-/// A made-up trace of a few transfers, in a folder that lasts as long as it is held.
-fn trace(transfers: &str) -> (tempfile::TempDir, String) {
-    let made = answer(&["shuffle", "trace", "--transfers", transfers, "--seed", "7"]);
+/// A made-up trace of a few coflows, in a folder that lasts as long as it is held.
+fn trace(coflows: &str) -> (tempfile::TempDir, String) {
+    let made = answer(&["shuffle", "trace", "--coflows", coflows, "--seed", "7"]);
     assert!(made.status.success(), "{}", text(&made.stderr));
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("trace.txt");
@@ -37,7 +37,7 @@ fn a_replay_says_how_far_each_scheduler_is_from_the_best() {
     let table = answer(&["shuffle", "replay", &trace, "--bound", "none", "--allocator", "chase+", "--quiet"]);
     assert!(text(&table.stdout).contains("│ chase+ "), "{}", text(&table.stdout));
     assert!(text(&table.stderr).is_empty(), "{}", text(&table.stderr));
-    for name in ["run.json", "rows.jsonl", "transfers.parquet"] {
+    for name in ["run.json", "rows.jsonl", "coflows.parquet"] {
         assert!(folder.path().join("run").join(name).exists(), "{name}");
     }
 }

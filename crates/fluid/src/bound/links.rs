@@ -5,13 +5,13 @@ use crate::network::LinkId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// So often each transfer may look for a link that proves more.
+/// So often each coflow may look for a link that proves more.
 const PASSES_MAX: u32 = 8;
 
-/// Which link each transfer is counted on, and what that proves.
+/// Which link each coflow is counted on, and what that proves.
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    /// By transfer; none for one that has nothing to move.
+    /// By coflow; none for one that has nothing to move.
     pub links: Vec<Option<LinkId>>,
     pub total_s: f64,
 }
@@ -49,11 +49,11 @@ pub fn shortest_first_s(mut jobs: Vec<(f64, f64)>) -> f64 {
     }
 }
 
-/// Counts each transfer on one of its links, on which it is alone with others that are counted there.
+/// Counts each coflow on one of its links, on which it is alone with others that are counted there.
 ///
-/// A link carries a transfer's load no sooner than were all of it there as the transfer arrives, and other transfers that are
+/// A link carries a coflow's load no sooner than were all of it there as the coflow arrives, and other coflows that are
 /// not counted there none at all. So the sum over a set that is counted on one link is at least what shortest remaining time
-/// first makes of the loads there, and at least what each takes alone; disjoint sets add up. Transfers begin on the link on
+/// first makes of the loads there, and at least what each takes alone; disjoint sets add up. Coflows begin on the link on
 /// which they have most to move; then each goes where the sum grows most.
 pub fn assign(works: &[Work], links: usize) -> Assignment {
     let mut on: Vec<Vec<usize>> = vec![Vec::new(); links];

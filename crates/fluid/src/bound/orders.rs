@@ -1,10 +1,10 @@
-//! Few transfers: a linear program over the orders in which they complete.
+//! Few coflows: a linear program over the orders in which they complete.
 //!
-//! Any schedule's transfers complete in some order. Let `before[k][j]` be 1 where `k` completes no later than `j`, and 0 where
+//! Any schedule's coflows complete in some order. Let `before[k][j]` be 1 where `k` completes no later than `j`, and 0 where
 //! not; one of `before[k][j]` and `before[j][k]` is 1. By when `j` is complete, a link has carried all of `j` and all of those before
 //! it, and what arrived at `r` or later after `r`. So for every link and every arrival `r` no later than `j`'s,
 //! `complete[j] >= r + busy[j] + sum over k that arrived at r or later of busy[k] * before[k][j]`. The program lets `before` be any
-//! part of one, and keeps that of three transfers none is before the next all around.
+//! part of one, and keeps that of three coflows none is before the next all around.
 //!
 //! Source: the relaxation by linear ordering of Potts (*Mathematical Programming Study* 13, 1980), on every link (concurrent
 //! open shop: Mastrolilli and others, *Operations Research Letters* 38, 2010). microlp solves it.
@@ -12,13 +12,13 @@
 use super::work::{Load, Work};
 use microlp::{ComparisonOp, OptimizationDirection, Problem, Variable};
 
-/// The most transfers: rows grow with their third power.
-pub const TRANSFERS_MAX: usize = 10;
+/// The most coflows: rows grow with their third power.
+pub const COFLOWS_MAX: usize = 10;
 
-/// What completion times, each from its transfer's arrival on, add up to at least, in seconds; none where there are too many
-/// transfers, or the solver gives up.
+/// What completion times, each from its coflow's arrival on, add up to at least, in seconds; none where there are too many
+/// coflows, or the solver gives up.
 pub fn total_s(works: &[Work]) -> Option<f64> {
-    if works.len() > TRANSFERS_MAX {
+    if works.len() > COFLOWS_MAX {
         return None;
     }
     let mut problem = Problem::new(OptimizationDirection::Minimize);

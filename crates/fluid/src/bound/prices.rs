@@ -1,4 +1,4 @@
-//! Prices for time on links, and what transfers make of them.
+//! Prices for time on links, and what coflows make of them.
 
 use super::ROUNDING;
 use super::work::{Load, Work};
@@ -11,7 +11,7 @@ pub struct Prices {
     links: Vec<Vec<f64>>,
 }
 
-/// When a transfer may complete: from, to.
+/// When a coflow may complete: from, to.
 pub type Window = (f64, f64);
 
 /// What came of prices.
@@ -19,20 +19,20 @@ pub type Window = (f64, f64);
 pub struct Value {
     /// No schedule's sum of completion times is below that.
     pub total_s: f64,
-    /// By transfer: when it would complete.
+    /// By coflow: when it would complete.
     pub completes_s: Vec<f64>,
     /// By link and interval: for how long they would be busy.
     pub busy_s: Vec<Vec<f64>>,
 }
 
-/// Intervals in which one link is busy with one transfer: price, seconds, interval; from cheap to dear.
+/// Intervals in which one link is busy with one coflow: price, seconds, interval; from cheap to dear.
 #[derive(Debug, Default)]
 pub struct Pattern {
     chosen: Vec<(f64, f64, usize)>,
     free: Vec<(f64, f64, usize)>,
 }
 
-/// How what a transfer pays changes over one interval as its completion moves through it.
+/// How what a coflow pays changes over one interval as its completion moves through it.
 #[derive(Copy, Clone, Debug, Default)]
 struct Change {
     /// A second, at the interval's begin and at its end; convex between them.
@@ -44,7 +44,7 @@ struct Change {
 #[derive(Debug, Default)]
 pub struct Scratch {
     pattern: Pattern,
-    /// One transfer's patterns if it completes as soon as it may, link by link, and where each one ends.
+    /// One coflow's patterns if it completes as soon as it may, link by link, and where each one ends.
     soonest: Vec<(f64, f64, usize)>,
     ends: Vec<usize>,
     changes: Vec<Change>,
@@ -104,13 +104,13 @@ impl Prices {
         self.starts_s.get(interval + 1).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// What the prices prove: transfers complete, each in its window, no sooner in sum.
+    /// What the prices prove: coflows complete, each in its window, no sooner in sum.
     ///
-    /// In any schedule, let transfer T keep link l busy for the part x[T,l](t) of its rate at t. The sum over T is at most 1,
+    /// In any schedule, let coflow k keep link l busy for the part x[k,l](t) of its rate at t. The sum over k is at most 1,
     /// prices p are not negative, so the sum of completion times is at least
-    /// sum of (C[T] - r[T] + integral of p x) - integral of p. T's term is what it pays for a pattern of work on its links
-    /// that ends by C[T], is nowhere above a link's rate and does nothing before it is there: at least the cheapest such
-    /// pattern's price, and the minimum over C[T]. So the sum of these minima, less the links' worth, is a bound whatever the
+    /// sum of (C[k] - r[k] + integral of p x) - integral of p. k's term is what it pays for a pattern of work on its links
+    /// that ends by C[k], is nowhere above a link's rate and does nothing before it is there: at least the cheapest such
+    /// pattern's price, and the minimum over C[k]. So the sum of these minima, less the links' worth, is a bound whatever the
     /// prices. Source: Lagrangian relaxation (Fisher, *Management Science* 27, 1981, section 2) of a time-indexed program
     /// (Dyer and Wolsey, *Discrete Applied Mathematics* 26, 1990).
     pub fn evaluate(&self, works: &[Work], windows: &[Window], scratch: &mut Scratch, value: &mut Value) {
@@ -143,7 +143,7 @@ impl Prices {
         value.total_s = paid_s - worth_s - (paid_s + worth_s) * ROUNDING;
     }
 
-    /// The least that a transfer takes and pays, and when it completes then.
+    /// The least that a coflow takes and pays, and when it completes then.
     pub fn least(&self, work: &Work, (from_s, to_s): Window, scratch: &mut Scratch) -> (f64, f64) {
         let Scratch { pattern, soonest, ends, changes } = scratch;
         let at_first_s = from_s - work.arrived_s;
@@ -202,7 +202,7 @@ impl Prices {
 }
 
 impl Pattern {
-    /// Chooses the cheapest time on a link in which a transfer's load fits until `to_s`, and says what it costs.
+    /// Chooses the cheapest time on a link in which a coflow's load fits until `to_s`, and says what it costs.
     ///
     /// The latest part first, each in the cheapest time that is left: what comes from an instant on needs so much time after
     /// it, these needs are nested, and so the greedy choice is the best.

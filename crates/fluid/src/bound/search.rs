@@ -23,7 +23,7 @@ const SLOPE_LEAST: f64 = 1e-3;
 pub struct Proof {
     pub prices: Prices,
     pub total_s: f64,
-    /// By transfer: mean and variance of when it completes in the later half of the steps. What varies has no one good place.
+    /// By coflow: mean and variance of when it completes in the later half of the steps. What varies has no one good place.
     pub completes_s: Vec<(f64, f64)>,
 }
 
@@ -67,7 +67,7 @@ pub fn ascend(works: &[Work], windows: &[Window], mut prices: Prices, steps: u32
     best
 }
 
-/// Where intervals are split in two: those over which prices vary most, in the middle; and those in which a long transfer
+/// Where intervals are split in two: those over which prices vary most, in the middle; and those in which a long coflow
 /// arrives, or could complete at the soonest, there. A quarter each.
 fn splits(works: &[Work], prices: &Prices) -> Vec<f64> {
     let middle = |at: usize| prices.starts_s[at] + prices.length_s(at) / 2.0;
@@ -117,7 +117,7 @@ pub fn prove(works: &[Work], links: usize, effort: Effort) -> Proof {
     proof
 }
 
-/// What is assumed of when transfers complete, and what holds then.
+/// What is assumed of when coflows complete, and what holds then.
 struct Case {
     windows: Vec<Window>,
     proof: Proof,
@@ -125,7 +125,7 @@ struct Case {
 
 /// What holds whatever is the case, in seconds: so often, the case that proves least becomes two.
 ///
-/// A transfer completes by some instant or after it, so that what holds in both cases holds. It is the transfer whose completion
+/// A coflow completes by some instant or after it, so that what holds in both cases holds. It is the coflow whose completion
 /// varies most, and the instant about which it does: there, prices are between two schedules of which neither is half of one.
 /// Source: branch and bound (Land and Doig, *Econometrica* 28, 1960), on completion times rather than on variables.
 pub fn branch(works: &[Work], proof: Proof, effort: Effort) -> f64 {

@@ -15,13 +15,13 @@ const RUN_ROUNDING: f64 = 1e-7;
 const LITTLE: Effort = Effort { splits: 1, steps: 20, branches: 2 };
 
 fn sum_s(outcome: &Outcome) -> f64 {
-    outcome.transfers.values().map(Completion::time).map(|time| time.as_secs_f64()).sum()
+    outcome.coflows.values().map(Completion::time).map(|time| time.as_secs_f64()).sum()
 }
 
-/// Serves transfers in one order from begin to end: each as fast as its slowest link lets it, what that leaves in order; or each
+/// Serves coflows in one order from begin to end: each as fast as its slowest link lets it, what that leaves in order; or each
 /// flow as fast as it can be.
 struct InOrder {
-    order: Vec<TransferId>,
+    order: Vec<CoflowId>,
     is_even: bool,
     plan: Plan,
     ranks: Ranks,
@@ -34,36 +34,36 @@ impl Allocator for InOrder {
             return ranks.fill_changed(active);
         }
         plan.begin(active);
-        for transfer in order.iter().filter(|_| *is_even) {
-            let flows = active.flows_of(*transfer);
+        for coflow in order.iter().filter(|_| *is_even) {
+            let flows = active.flows_of(*coflow);
             let time_s = plan.left_s(active, flows);
             if time_s.is_finite() && time_s > 0.0 {
                 flows.iter().for_each(|id| plan.give(active, *id, active.remaining_bits(*id) / time_s));
             }
         }
-        order.iter().for_each(|transfer| plan.fill(active, active.flows_of(*transfer)));
+        order.iter().for_each(|coflow| plan.fill(active, active.flows_of(*coflow)));
         plan.set(active);
         ranks.set(order.to_vec());
     }
 }
 
 /// All orders of these.
-fn orders(of: &[TransferId]) -> Vec<Vec<TransferId>> {
+fn orders(of: &[CoflowId]) -> Vec<Vec<CoflowId>> {
     if of.is_empty() {
         return vec![Vec::new()];
     }
-    let begin = |first: &TransferId| {
-        let rest: Vec<TransferId> = of.iter().copied().filter(|other| other != first).collect();
+    let begin = |first: &CoflowId| {
+        let rest: Vec<CoflowId> = of.iter().copied().filter(|other| other != first).collect();
         orders(&rest).into_iter().map(move |rest| [vec![*first], rest].concat()).collect::<Vec<_>>()
     };
     of.iter().flat_map(begin).collect()
 }
 
-/// The least sum that any of these reaches: fair, Varys, and every order of transfers.
+/// The least sum that any of these reaches: fair, Varys, and every order of coflows.
 fn best_s(network: &Network, flows: &[Flow]) -> f64 {
     let fair = run(network, flows, &mut MaxMin::default()).expect("it ends");
     let mut best_s = sum_s(&fair).min(sum_s(&run(network, flows, &mut Varys::default()).expect("it ends")));
-    let names: Vec<TransferId> = fair.transfers.keys().copied().collect();
+    let names: Vec<CoflowId> = fair.coflows.keys().copied().collect();
     for order in orders(&names) {
         for is_even in [true, false] {
             let (plan, ranks) = Default::default();
@@ -74,9 +74,9 @@ fn best_s(network: &Network, flows: &[Flow]) -> f64 {
     best_s
 }
 
-fn flow(transfer: u32, links: &[u32], kbit: u64, arrives_s: u64) -> Flow {
+fn flow(coflow: u32, links: &[u32], kbit: u64, arrives_s: u64) -> Flow {
     Flow {
-        transfer: TransferId(transfer),
+        coflow: CoflowId(coflow),
         route: links.iter().copied().map(LinkId).collect(),
         volume: ByteCount::new(kbit * 1_000 / 8),
         arrives: Instant::ZERO + Duration::from_secs(arrives_s),
@@ -94,7 +94,7 @@ fn nothing_takes_no_time_and_what_is_wrong_is_said() {
     let bound = total(&network, &[], Effort::default()).expect("no flows");
     assert_eq!((bound.total_s(), bound.mean_s()), ((0.0, Relaxation::Alone), 0.0));
     let bound = total(&network, &[flow(0, &[0], 0, 3)], Effort::default()).expect("nothing to move");
-    assert_eq!((bound.total_s().0, &bound.assignment[&TransferId(0)]), (0.0, &None));
+    assert_eq!((bound.total_s().0, &bound.assignment[&CoflowId(0)]), (0.0, &None));
     let wrong = total(&network, &[flow(0, &[1], 1, 0)], Effort::default());
     assert_eq!(wrong, Err(RunError::NoSuchLink(crate::FlowId(0), LinkId(1))));
 }
@@ -120,14 +120,14 @@ fn alone_is_the_slowest_link_from_each_arrival_on() {
 
 #[test]
 fn prices_prove_of_all_links_what_none_proves_alone() {
-    // Three transfers, each on two of three links for a second: one after the other is the best, 6 s. Counted on one link each,
+    // Three coflows, each on two of three links for a second: one after the other is the best, 6 s. Counted on one link each,
     // two share a link at best: 1 + 2 + 1 s.
     let network = Network::new(vec![BitRate::bps(1_000); 3]).expect("they have rates");
     let flows = [flow(0, &[0, 1], 1, 0), flow(1, &[1, 2], 1, 0), flow(2, &[2, 0], 1, 0)];
     assert!(near(best_s(&network, &flows), 6.0));
     let bound = total(&network, &flows, Effort::default()).expect("it fits");
     assert!(near(bound.alone_s, 3.0) && near(bound.links_s, 4.0), "{bound:?}");
-    // On each link one second is behind another, 3 s in sum, and each transfer is on two: 9/2. That the three cannot all be
+    // On each link one second is behind another, 3 s in sum, and each coflow is on two: 9/2. That the three cannot all be
     // first is what prices do not tell.
     assert!((4.49..=4.5).contains(&bound.prices_s), "{bound:?}");
     // Cases tell some of that.
@@ -137,7 +137,7 @@ fn prices_prove_of_all_links_what_none_proves_alone() {
 
 #[test]
 fn orders_prove_of_two_links_what_neither_proves_alone() {
-    // Each of two transfers has 3 s on one link and 1 s on the other's: whichever waits completes after 4 s, the other after 3 s.
+    // Each of two coflows has 3 s on one link and 1 s on the other's: whichever waits completes after 4 s, the other after 3 s.
     let network = Network::new(vec![BitRate::bps(1_000); 2]).expect("they have rates");
     let flows = [flow(0, &[0], 3, 0), flow(0, &[1], 1, 0), flow(1, &[1], 3, 0), flow(1, &[0], 1, 0)];
     assert!(near(best_s(&network, &flows), 7.0));
@@ -148,7 +148,7 @@ fn orders_prove_of_two_links_what_neither_proves_alone() {
 }
 
 #[test]
-fn more_transfers_than_a_program_takes_are_bounded_by_the_others() {
+fn more_coflows_than_a_program_takes_are_bounded_by_the_others() {
     let network = Network::new(vec![BitRate::bps(1_000)]).expect("it has a rate");
     let flows: Vec<Flow> = (0..11).map(|id| flow(id, &[0], 1, 0)).collect();
     let of = |count| total(&network, &flows[..count], LITTLE).expect("it fits").orders_s;
@@ -226,16 +226,16 @@ proptest! {
 
     #[test]
     fn on_one_link_shortest_remaining_first_reaches_the_bound(
-        transfers in proptest::collection::vec((1u64..200, 0u64..60), 1..8),
+        coflows in proptest::collection::vec((1u64..200, 0u64..60), 1..8),
     ) {
         let network = Network::new(vec![BitRate::bps(10_000)]).expect("it has a rate");
-        let flows: Vec<Flow> = (0..).zip(&transfers).map(|(id, (kbit, at))| flow(id, &[0], *kbit, *at)).collect();
+        let flows: Vec<Flow> = (0..).zip(&coflows).map(|(id, (kbit, at))| flow(id, &[0], *kbit, *at)).collect();
         let bound = total(&network, &flows, LITTLE).expect("it fits");
         // One link, one flow each: Varys has the shortest bottleneck first, which is the shortest remaining time.
         let reached_s = sum_s(&run(&network, &flows, &mut Varys::default()).expect("it ends"));
         prop_assert!(near(bound.links_s, reached_s), "{bound:?}, {reached_s} s");
         // Of what is there from the beginning, an order is all there is to choose.
-        if transfers.iter().all(|(_, at)| *at == transfers[0].1) {
+        if coflows.iter().all(|(_, at)| *at == coflows[0].1) {
             let orders_s = bound.orders_s.expect("there are few");
             prop_assert!((orders_s / reached_s - 1.0).abs() < 1e-5, "{bound:?}, {reached_s} s");
         }
@@ -269,7 +269,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_transfer_pays_at_least_is_the_least_of_all_completions(
+    fn what_a_coflow_pays_at_least_is_the_least_of_all_completions(
         prices in prices(3), mut loads in proptest::collection::vec(loads(), 1..4),
     ) {
         (0..).map(LinkId).zip(&mut loads).for_each(|(link, load)| load.link = link);
@@ -288,10 +288,10 @@ proptest! {
 }
 
 #[test]
-fn a_transfer_is_counted_on_one_of_its_links() {
+fn a_coflow_is_counted_on_one_of_its_links() {
     let network = Network::new(vec![BitRate::bps(1_000); 3]).expect("they have rates");
     let flows = [flow(0, &[0, 1], 3, 0), flow(1, &[1], 2, 0), flow(2, &[0], 2, 1)];
-    let works: Vec<Work> = work::of_transfers(&network, &flows).into_iter().map(|(_, work)| work).collect();
+    let works: Vec<Work> = work::of_coflows(&network, &flows).into_iter().map(|(_, work)| work).collect();
     let assignment = assign(&works, 3);
     assert_eq!(assignment.links[1..], [Some(LinkId(1)), Some(LinkId(0))]);
     // On link 1, behind the other: 2 + 5 s; and 2 s.
@@ -303,7 +303,7 @@ fn a_transfer_is_counted_on_one_of_its_links() {
 fn split_prices_prove_no_less() {
     let network = Network::new(vec![BitRate::bps(1_000); 2]).expect("they have rates");
     let flows = [flow(0, &[0, 1], 3, 0), flow(1, &[1], 2, 1), flow(2, &[0], 2, 1)];
-    let works: Vec<Work> = work::of_transfers(&network, &flows).into_iter().map(|(_, work)| work).collect();
+    let works: Vec<Work> = work::of_coflows(&network, &flows).into_iter().map(|(_, work)| work).collect();
     let proof = search::prove(&works, 2, LITTLE);
     let windows = search::windows(&works);
     let mut value = Value::default();

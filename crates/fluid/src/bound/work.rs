@@ -1,11 +1,11 @@
-//! What transfers put on links.
+//! What coflows put on links.
 
-use crate::network::{Flow, LinkId, Network, TransferId};
+use crate::network::{CoflowId, Flow, LinkId, Network};
 use anabranch_units::Instant;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// A transfer, as far as bounds look. Seconds count from the first arrival of all.
+/// A coflow, as far as bounds look. Seconds count from the first arrival of all.
 #[derive(Clone, Debug)]
 pub struct Work {
     pub arrived_s: f64,
@@ -35,14 +35,14 @@ impl Load {
     }
 }
 
-/// All transfers, by their names.
-pub fn of_transfers(network: &Network, flows: &[Flow]) -> Vec<(TransferId, Work)> {
+/// All coflows, by their names.
+pub fn of_coflows(network: &Network, flows: &[Flow]) -> Vec<(CoflowId, Work)> {
     // Bytes are summed as whole numbers and rounded once.
     type Parts = BTreeMap<LinkId, BTreeMap<Instant, u128>>;
-    let mut transfers: BTreeMap<TransferId, (Instant, Instant, Parts)> = BTreeMap::new();
+    let mut coflows: BTreeMap<CoflowId, (Instant, Instant, Parts)> = BTreeMap::new();
     for flow in flows {
         let (first, last, parts) =
-            transfers.entry(flow.transfer).or_insert((flow.arrives, flow.arrives, Parts::new()));
+            coflows.entry(flow.coflow).or_insert((flow.arrives, flow.arrives, Parts::new()));
         *first = flow.arrives.min(*first);
         for (at, volume) in std::iter::once((flow.arrives, flow.volume)).chain(flow.grows.iter().copied()) {
             // What has nothing to move is there all the same, and complete then.
@@ -52,9 +52,9 @@ pub fn of_transfers(network: &Network, flows: &[Flow]) -> Vec<(TransferId, Work)
             }
         }
     }
-    let Some(zero) = transfers.values().map(|(first, ..)| *first).min() else { return Vec::new() };
+    let Some(zero) = coflows.values().map(|(first, ..)| *first).min() else { return Vec::new() };
     let since_s = |at: Instant| at.saturating_since(zero).as_secs_f64();
-    let work = |(id, (first, last, parts)): (TransferId, (Instant, Instant, Parts))| {
+    let work = |(id, (first, last, parts)): (CoflowId, (Instant, Instant, Parts))| {
         let load = |(link, parts): (LinkId, BTreeMap<Instant, u128>)| {
             let rate_bps = network.rate(link).as_bps() as f64;
             let busy_s = |bytes: u128| (8 * bytes) as f64 / rate_bps;
@@ -68,5 +68,5 @@ pub fn of_transfers(network: &Network, flows: &[Flow]) -> Vec<(TransferId, Work)
         let alone_s = loads.iter().map(Load::end_s).fold(since_s(last), f64::max);
         (id, Work { arrived_s: since_s(first), alone_s, loads })
     };
-    transfers.into_iter().map(work).collect()
+    coflows.into_iter().map(work).collect()
 }

@@ -7,12 +7,12 @@ use crate::{Aalo, MaxMin, Varys};
 use anabranch_units::BitRate;
 use proptest::prelude::*;
 
-/// Flow Chasing's Figure 5: transfers `a` and `b` of two flows each, 30 Mbit a flow. `links` are the rates of (s1, d1),
+/// Flow Chasing's Figure 5: coflows `a` and `b` of two flows each, 30 Mbit a flow. `links` are the rates of (s1, d1),
 /// (s2, d2) and (s3, d3), of which a2 and b2 share the last.
 fn figure_5(links: [u64; 3], b_arrives_s: u64) -> (Network, Vec<Flow>) {
     let network = Network::new(links.map(BitRate::mbps).to_vec()).expect("all links have a rate");
-    let flow = |transfer, link, arrives_s| Flow {
-        transfer: TransferId(transfer),
+    let flow = |coflow, link, arrives_s| Flow {
+        coflow: CoflowId(coflow),
         route: Box::new([LinkId(link)]),
         volume: ByteCount::new(30_000_000 / 8),
         arrives: Instant::ZERO + Duration::from_secs(arrives_s),
@@ -26,17 +26,17 @@ fn figure_5(links: [u64; 3], b_arrives_s: u64) -> (Network, Vec<Flow>) {
 fn fair_sharing_takes_6_and_4_seconds_in_figure_5() {
     let (network, flows) = figure_5([5, 10, 15], 0);
     let outcome = run(&network, &flows, &mut MaxMin::default()).expect("it ends");
-    let times: Vec<Duration> = outcome.transfers.values().map(Completion::time).collect();
+    let times: Vec<Duration> = outcome.coflows.values().map(Completion::time).collect();
     assert_eq!(times, [Duration::from_secs(6), Duration::from_secs(4)]);
     let at = |flow: usize| outcome.flows[flow].completed;
     assert_eq!([at(0), at(1), at(2), at(3)], [6, 4, 3, 4].map(|s| Instant::ZERO + Duration::from_secs(s)));
 }
 
 #[test]
-fn who_chases_its_bottleneck_leaves_the_other_transfer_3_seconds_in_figure_5() {
+fn who_chases_its_bottleneck_leaves_the_other_coflow_3_seconds_in_figure_5() {
     let (network, flows) = figure_5([5, 10, 15], 0);
     let outcome = run(&network, &flows, &mut Varys::default()).expect("it ends");
-    let times: Vec<Duration> = outcome.transfers.values().map(Completion::time).collect();
+    let times: Vec<Duration> = outcome.coflows.values().map(Completion::time).collect();
     assert_eq!(times, [Duration::from_secs(6), Duration::from_secs(3)]);
 }
 

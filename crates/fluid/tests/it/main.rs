@@ -6,7 +6,7 @@ mod skip;
 
 use anabranch_fluid::benchmark::Trace;
 use anabranch_fluid::{
-    Aalo, Allocator, Completion, Fifo, Flow, LinkId, MaxMin, Network, Outcome, Sincronia, Srf, TransferId,
+    Aalo, Allocator, CoflowId, Completion, Fifo, Flow, LinkId, MaxMin, Network, Outcome, Sincronia, Srf,
     Varys, Wss, benchmark, bound, coflowsim, run, run_in_epochs,
 };
 use anabranch_units::BitRate;
@@ -16,32 +16,32 @@ use std::collections::BTreeMap;
 /// As the benchmark's simulator has it: 2^30 bits a second.
 const PORT: BitRate = BitRate::bps(1 << 30);
 
-fn recorded(transfers: usize) -> Option<Trace> {
+fn recorded(coflows: usize) -> Option<Trace> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/FB2010-1Hr-150-0.txt");
     #[expect(clippy::disallowed_methods, reason = "a trace that is not part of the project")]
     let Ok(text) = std::fs::read_to_string(path) else {
         skip(&format!("no trace at {path}"));
         return None;
     };
-    Some(benchmark::parse(&text, transfers).expect("it is as published"))
+    Some(benchmark::parse(&text, coflows).expect("it is as published"))
 }
 
-fn trace(transfers: usize) -> Option<(Network, Vec<Flow>)> {
-    let trace = recorded(transfers)?;
+fn trace(coflows: usize) -> Option<(Network, Vec<Flow>)> {
+    let trace = recorded(coflows)?;
     Some((Network::big_switch(trace.ports, PORT).expect("ports have a rate"), trace.flows))
 }
 
-/// The time that each transfer takes with all links to itself, in seconds: nobody can be faster.
-fn alone_s(network: &Network, flows: &[Flow]) -> BTreeMap<TransferId, f64> {
-    let mut bits: BTreeMap<(TransferId, LinkId), f64> = BTreeMap::new();
+/// The time that each coflow takes with all links to itself, in seconds: nobody can be faster.
+fn alone_s(network: &Network, flows: &[Flow]) -> BTreeMap<CoflowId, f64> {
+    let mut bits: BTreeMap<(CoflowId, LinkId), f64> = BTreeMap::new();
     for flow in flows {
         for link in &flow.route {
-            *bits.entry((flow.transfer, *link)).or_default() += 8.0 * flow.volume.as_u64() as f64;
+            *bits.entry((flow.coflow, *link)).or_default() += 8.0 * flow.volume.as_u64() as f64;
         }
     }
     let mut longest = BTreeMap::new();
-    for ((transfer, link), bits) in bits {
-        let time: &mut f64 = longest.entry(transfer).or_default();
+    for ((coflow, link), bits) in bits {
+        let time: &mut f64 = longest.entry(coflow).or_default();
         *time = time.max(bits / network.rate(link).as_bps() as f64);
     }
     longest
@@ -49,9 +49,9 @@ fn alone_s(network: &Network, flows: &[Flow]) -> BTreeMap<TransferId, f64> {
 
 fn replay(network: &Network, flows: &[Flow], mut allocator: impl Allocator) -> Outcome {
     let outcome = run(network, flows, &mut allocator).expect("it ends");
-    for (transfer, alone_s) in alone_s(network, flows) {
-        let time_s = outcome.transfers[&transfer].time().as_secs_f64();
-        assert!(time_s >= alone_s * (1.0 - 1e-9), "transfer {}: {time_s} s, {alone_s} s alone", transfer.0);
+    for (coflow, alone_s) in alone_s(network, flows) {
+        let time_s = outcome.coflows[&coflow].time().as_secs_f64();
+        assert!(time_s >= alone_s * (1.0 - 1e-9), "coflow {}: {time_s} s, {alone_s} s alone", coflow.0);
     }
     outcome
 }
@@ -62,12 +62,12 @@ fn is_above(outcome: &Outcome, bound: &bound::Bound) -> bool {
 }
 
 fn mean_s(outcome: &Outcome) -> f64 {
-    let times = outcome.transfers.values().map(Completion::time);
-    times.map(|time| time.as_secs_f64()).sum::<f64>() / outcome.transfers.len() as f64
+    let times = outcome.coflows.values().map(Completion::time);
+    times.map(|time| time.as_secs_f64()).sum::<f64>() / outcome.coflows.len() as f64
 }
 
 #[test]
-fn no_transfer_is_faster_than_alone_and_varys_is_faster_than_fair() {
+fn no_coflow_is_faster_than_alone_and_varys_is_faster_than_fair() {
     let Some((network, flows)) = trace(170) else { return };
     let fair = mean_s(&replay(&network, &flows, MaxMin::default()));
     assert!((8.6..8.7).contains(&fair), "{fair} s");
@@ -105,20 +105,20 @@ fn nobody_is_faster_than_alone_and_the_means_are_what_they_were() {
     }
 }
 
-/// All transfers' times together, the median, and the 95th and 99th of a hundred, as CoflowSim has them: what completes in a
+/// All coflows' times together, the median, and the 95th and 99th of a hundred, as CoflowSim has them: what completes in a
 /// step does so at its end. In milliseconds.
 fn in_steps(network: &Network, flows: &[Flow], mut allocator: impl Allocator) -> (u64, [u64; 3]) {
     let outcome = run_in_epochs(network, flows, coflowsim::STEP, &mut allocator).expect("it ends");
     // What completes within rounding of a step's end is in it.
     let in_steps = |all: &Completion| (all.time().as_ps() - 10).div_ceil(coflowsim::STEP.as_ps());
     let mut times_ms: Vec<u64> =
-        outcome.transfers.values().map(|all| in_steps(all) * coflowsim::STEP.as_us() / 1000).collect();
+        outcome.coflows.values().map(|all| in_steps(all) * coflowsim::STEP.as_us() / 1000).collect();
     times_ms.sort_unstable();
     let at = |percent: usize| times_ms[(times_ms.len() * percent).div_ceil(100) - 1];
     (times_ms.iter().sum(), [at(50), at(95), at(99)])
 }
 
-/// CoflowSim's own figures for the first 170 transfers, from a run of it with its defaults (SEBF and FIFO): means of 7.793 and
+/// CoflowSim's own figures for the first 170 coflows, from a run of it with its defaults (SEBF and FIFO): means of 7.793 and
 /// 10.916 s.
 #[test]
 fn by_coflowsims_rules_varys_and_fifo_have_its_figures_to_the_millisecond() {

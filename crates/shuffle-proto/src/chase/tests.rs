@@ -6,12 +6,12 @@ use anabranch_fluid::{Completion, Flow, Law, Network, Watched, run};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 
-/// Figure 5: transfers `a` and `b` of two flows each, 30 Mbit a flow. `links` are the rates of (s1, d1), (s2, d2) and (s3, d3),
+/// Figure 5: coflows `a` and `b` of two flows each, 30 Mbit a flow. `links` are the rates of (s1, d1), (s2, d2) and (s3, d3),
 /// of which a2 and b2 share the last.
 fn figure_5(links: [u64; 3], b_arrives_s: u64, allocator: &mut impl Allocator) -> Vec<f64> {
     let network = Network::new(links.map(BitRate::mbps).to_vec()).expect("all links have a rate");
-    let flow = |transfer, link, arrives_s| Flow {
-        transfer: TransferId(transfer),
+    let flow = |coflow, link, arrives_s| Flow {
+        coflow: CoflowId(coflow),
         route: Box::new([LinkId(link)]),
         volume: ByteCount::new(30_000_000 / 8),
         arrives: Instant::ZERO + Duration::from_secs(arrives_s),
@@ -19,7 +19,7 @@ fn figure_5(links: [u64; 3], b_arrives_s: u64, allocator: &mut impl Allocator) -
     };
     let flows = [flow(0, 0, 0), flow(0, 2, 0), flow(1, 1, b_arrives_s), flow(1, 2, b_arrives_s)];
     let outcome = run(&network, &flows, allocator).expect("it ends");
-    outcome.transfers.values().map(Completion::time).map(Duration::as_secs_f64).collect()
+    outcome.coflows.values().map(Completion::time).map(Duration::as_secs_f64).collect()
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn who_comes_late_takes_2_seconds_where_work_was_conserved_and_3_otherwise() {
 /// Algorithm 1 and equations 7 to 10 flow by flow, with nothing kept between decisions but the order.
 struct Plain {
     priority: Priority,
-    order: Vec<TransferId>,
+    order: Vec<CoflowId>,
 }
 
 impl Plain {
@@ -55,7 +55,7 @@ impl Plain {
     fn most(active: &Active, rates: &BTreeMap<FlowId, f64>, id: FlowId) -> f64 {
         active.route(id).map(|link| Self::left(active, rates, link)).fold(f64::INFINITY, f64::min)
     }
-    /// Lines 1 to 6 for one transfer, but for the flow that comes.
+    /// Lines 1 to 6 for one coflow, but for the flow that comes.
     fn shrink(active: &Active, rates: &mut BTreeMap<FlowId, f64>, placed: &[FlowId]) -> f64 {
         let time = placed.iter().map(|id| active.remaining_bits(*id) / rates[id]).fold(0.0, f64::max);
         placed
@@ -63,12 +63,10 @@ impl Plain {
             .for_each(|id| *rates.get_mut(id).expect("it is there") = active.remaining_bits(*id) / time);
         time
     }
-    fn key(&self, active: &Active, transfer: TransferId) -> f64 {
+    fn key(&self, active: &Active, coflow: CoflowId) -> f64 {
         match self.priority {
-            Priority::Total => active.transfer_so_far(transfer).expect("it is there").1,
-            Priority::Remaining => {
-                active.flows_of(transfer).iter().map(|id| active.remaining_bits(*id)).sum()
-            }
+            Priority::Total => active.coflow_so_far(coflow).expect("it is there").1,
+            Priority::Remaining => active.flows_of(coflow).iter().map(|id| active.remaining_bits(*id)).sum(),
         }
     }
 }
@@ -76,20 +74,20 @@ impl Plain {
 impl Allocator for Plain {
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         let mut rates: BTreeMap<FlowId, f64> = active.ids().iter().map(|id| (*id, active.bps(*id))).collect();
-        let mut coming: Vec<(TransferId, FlowId)> =
-            came(event).filter(|id| rates.contains_key(id)).map(|id| (active.transfer(id), id)).collect();
+        let mut coming: Vec<(CoflowId, FlowId)> =
+            came(event).filter(|id| rates.contains_key(id)).map(|id| (active.coflow(id), id)).collect();
         coming.sort_unstable();
         coming.dedup();
         coming.iter().for_each(|(_, id)| *rates.get_mut(id).expect("it is there") = 0.0);
-        let mut placed: BTreeMap<TransferId, Vec<FlowId>> = BTreeMap::new();
+        let mut placed: BTreeMap<CoflowId, Vec<FlowId>> = BTreeMap::new();
         for id in active.ids().iter().filter(|id| !coming.iter().any(|(_, new)| new == *id)) {
-            placed.entry(active.transfer(*id)).or_default().push(*id);
+            placed.entry(active.coflow(*id)).or_default().push(*id);
         }
-        for (transfer, id) in &coming {
-            for (_, flows) in placed.iter().filter(|(other, _)| *other != transfer) {
+        for (coflow, id) in &coming {
+            for (_, flows) in placed.iter().filter(|(other, _)| *other != coflow) {
                 Self::shrink(active, &mut rates, flows);
             }
-            let flows = placed.entry(*transfer).or_default();
+            let flows = placed.entry(*coflow).or_default();
             let time = Self::shrink(active, &mut rates, flows);
             let (most, volume) = (Self::most(active, &rates, *id), active.remaining_bits(*id));
             if time < volume / most {
@@ -102,16 +100,16 @@ impl Allocator for Plain {
             }
             flows.push(*id);
         }
-        let has_gone = |id: &FlowId| active.flows_of(active.transfer(*id)).is_empty();
+        let has_gone = |id: &FlowId| active.flows_of(active.coflow(*id)).is_empty();
         if !coming.is_empty() || !event.grown.is_empty() || event.completed.iter().any(has_gone) {
-            let mut order: Vec<TransferId> = active.transfers().collect();
+            let mut order: Vec<CoflowId> = active.coflows().collect();
             order.sort_by(|a, b| self.key(active, *a).total_cmp(&self.key(active, *b)).then(a.cmp(b)));
             self.order = order;
         }
         let freed: BTreeSet<LinkId> = event.completed.iter().flat_map(|id| active.route(*id)).collect();
         let is_there = |id: &FlowId| active.route(*id).any(|link| freed.contains(&link));
-        for transfer in &self.order {
-            let flows = active.flows_of(*transfer);
+        for coflow in &self.order {
+            let flows = active.flows_of(*coflow);
             if coming.is_empty() && !flows.iter().any(is_there) {
                 continue;
             }
@@ -130,8 +128,8 @@ impl Allocator for Plain {
                 });
             }
         }
-        for transfer in &self.order {
-            let mut flows = active.flows_of(*transfer).to_vec();
+        for coflow in &self.order {
+            let mut flows = active.flows_of(*coflow).to_vec();
             flows.sort_by(|a, b| {
                 active.remaining_bits(*a).total_cmp(&active.remaining_bits(*b)).then(a.cmp(b))
             });
@@ -161,7 +159,7 @@ impl Allocator for Beside {
     }
 }
 
-/// Transfer, route, bytes, arrival, and what comes how much later.
+/// Coflow, route, bytes, arrival, and what comes how much later.
 type Row = (u32, BTreeSet<u32>, u64, u64, Vec<(u64, u64)>);
 
 /// Random links, and flows on them.
@@ -173,10 +171,10 @@ fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
     (links, flows).prop_map(|(links, flows)| {
         let count = links.len() as u32;
         let at = |ms: u64| Instant::ZERO + Duration::from_ms(ms);
-        let flow = |(transfer, route, bytes, arrives_ms, grows): Row| {
+        let flow = |(coflow, route, bytes, arrives_ms, grows): Row| {
             let route: BTreeSet<LinkId> = route.into_iter().map(|link| LinkId(link % count)).collect();
             Flow {
-                transfer: TransferId(transfer),
+                coflow: CoflowId(coflow),
                 route: route.into_iter().collect(),
                 volume: ByteCount::new(bytes),
                 arrives: at(arrives_ms),

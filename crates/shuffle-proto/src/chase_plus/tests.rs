@@ -1,13 +1,13 @@
-//! Order, fairness inside a transfer, and that nobody starves.
+//! Order, fairness inside a coflow, and that nobody starves.
 
 use super::*;
 use anabranch_fluid::{Flow, Network, run};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use proptest::prelude::*;
 
-fn flow(transfer: u32, route: &[u32], megabits: u64, arrives_ms: u64) -> Flow {
+fn flow(coflow: u32, route: &[u32], megabits: u64, arrives_ms: u64) -> Flow {
     Flow {
-        transfer: TransferId(transfer),
+        coflow: CoflowId(coflow),
         route: route.iter().copied().map(LinkId).collect(),
         volume: ByteCount::new(megabits * 125_000),
         arrives: Instant::ZERO + Duration::from_ms(arrives_ms),
@@ -18,7 +18,7 @@ fn flow(transfer: u32, route: &[u32], megabits: u64, arrives_ms: u64) -> Flow {
 fn times_s(links: usize, flows: &[Flow], allocator: &mut impl Allocator) -> Vec<f64> {
     let network = Network::new(vec![BitRate::mbps(100); links]).expect("all have a rate");
     let outcome = run(&network, flows, allocator).expect("it ends");
-    outcome.transfers.values().map(|done| done.time().as_secs_f64()).collect()
+    outcome.coflows.values().map(|done| done.time().as_secs_f64()).collect()
 }
 
 #[test]
@@ -36,8 +36,8 @@ fn who_came_first_is_through_though_smaller_ones_never_end() {
 fn what_comes_late_has_its_own_time() {
     let mut active = Active::new(Network::new(vec![BitRate::mbps(100)]).expect("it has a rate"));
     let mut ours = ChasePlus::default();
-    let id = active.insert(TransferId(0), &[LinkId(0)], ByteCount::new(12_500_000));
-    let due_s = |ours: &ChasePlus| ours.due[&TransferId(0)].as_secs_f64();
+    let id = active.insert(CoflowId(0), &[LinkId(0)], ByteCount::new(12_500_000));
+    let due_s = |ours: &ChasePlus| ours.due[&CoflowId(0)].as_secs_f64();
     active.decide(&mut ours).expect("it fits");
     assert_eq!(due_s(&ours), SLOWDOWN_DUE);
     active.grow(id, ByteCount::new(25_000_000));
@@ -50,7 +50,7 @@ fn what_comes_late_has_its_own_time() {
 }
 
 #[test]
-fn a_transfer_counts_where_it_waits() {
+fn a_coflow_counts_where_it_waits() {
     // b needs 3 s on link 1, where nobody is; c 2 s on link 0, behind a's 2. SEBF has c before b on link 2.
     let flows = [
         flow(0, &[0], 200, 0),
@@ -73,18 +73,18 @@ proptest! {
     ) {
         let network = Network::new(vec![BitRate::mbps(100); 4]).expect("all have a rate");
         let mut active = Active::new(network);
-        for (transfer, link, bytes) in flows {
-            active.insert(TransferId(transfer), &[LinkId(link)], ByteCount::new(bytes));
+        for (coflow, link, bytes) in flows {
+            active.insert(CoflowId(coflow), &[LinkId(link)], ByteCount::new(bytes));
         }
         let order = ChasePlus::default().order(&active);
-        let bits = |transfer: TransferId, link| {
-            let on = active.flows_of(transfer).iter().filter(|id| active.route(**id).any(|at| at == link));
+        let bits = |coflow: CoflowId, link| {
+            let on = active.flows_of(coflow).iter().filter(|id| active.route(**id).any(|at| at == link));
             on.map(|id| active.remaining_bits(*id)).sum::<f64>()
         };
         let mut behind = [0.0f64; 4];
         for at in 0..order.len() {
-            let through = |transfer: &TransferId| {
-                let loads = (0..4).map(|l| (l, bits(*transfer, LinkId(l))));
+            let through = |coflow: &CoflowId| {
+                let loads = (0..4).map(|l| (l, bits(*coflow, LinkId(l))));
                 loads.filter(|(_, b)| *b > 0.0).map(|(l, b)| behind[l as usize] + b).fold(0.0, f64::max)
             };
             let best = order[at..].iter().map(through).fold(f64::INFINITY, f64::min);
