@@ -1,7 +1,7 @@
 """Announce a program's flows to this host's ``anabranch shuffle agent``, so that what waits for them ends early.
 
-A program says of each TCP connection over which it sends what waits for it (its *transfer*, a name that all flows of a stage
-share, on whatever host) and how much it has to move. Announce when the data is there; say so when there is more, and when all of
+A program says of each TCP connection over which it sends which *coflow* it is of (the flows that something waits for together;
+all of them, on whatever host, have its name) and how much it has to move. Announce when the data is there; say so when there is more, and when all of
 it has been sent. Whoever only receives announces nothing::
 
     from anabranch_announce import AnnounceError, Announcer
@@ -16,7 +16,7 @@ it has been sent. Whoever only receives announces nothing::
 Data is hardly held up for it: a call takes at most ``timeout`` seconds and fails then, with :class:`AnnounceError` and nothing else,
 and for a second after it (``RETRY``) all others fail at once; threads do not wait for each other. Without an agent a call fails at
 once. The next call connects anew, also after the agent was started again or this process was forked. An agent that is started
-anew knows nothing of flows: ``grow``, with the same size, says a flow again. Of a connection's second or later transfer it then
+anew knows nothing of flows: ``grow``, with the same size, says a flow again. Of a connection's second or later coflow it then
 also counts what was sent for those before, so that it takes the flow for nearly through until it ends. In an event loop that must
 not wait at all, ``await asyncio.to_thread(agent.announce, writer, "job-7", size)``.
 
@@ -81,17 +81,17 @@ class Announcer:
         # A list's append and pop are whole under threads.
         self._idle = []  # type: List[Tuple[int, socket.socket]]
 
-    def announce(self, sock: Any, transfer: str, size_bytes: int) -> "Flow":
-        """Say that a connected TCP socket has so much to send for a transfer, in all.
+    def announce(self, sock: Any, coflow: str, size_bytes: int) -> "Flow":
+        """Say that a connected TCP socket has so much to send for a coflow, in all.
 
-        What the connection has moved before counts if this is its first transfer, and does not for later ones.
+        What the connection has moved before counts if this is its first coflow, and does not for later ones.
 
         Parameters
         ----------
         sock : socket.socket, asyncio transport or asyncio.StreamWriter
             The connection.
-        transfer : str
-            What waits for it: 1 to 128 printable ASCII characters without blanks.
+        coflow : str
+            The coflow's name: 1 to 128 printable ASCII characters without blanks.
         size_bytes : int
             All that it has to send for that.
 
@@ -105,11 +105,11 @@ class Announcer:
         AnnounceError
             The agent is away or refuses it. The flow may send all the same.
         """
-        flow = self.flow(sock, transfer)
+        flow = self.flow(sock, coflow)
         flow.grow(size_bytes)
         return flow
 
-    def flow(self, sock: Any, transfer: str) -> "Flow":
+    def flow(self, sock: Any, coflow: str) -> "Flow":
         """Make the flow of a connection, of which nothing is said until it grows.
 
         Raises
@@ -117,12 +117,12 @@ class Announcer:
         AnnounceError
             It is no connected TCP socket, or the name cannot be one.
         """
-        if not isinstance(transfer, str):
-            raise AnnounceError("a transfer's name is a str, not %s" % type(transfer).__name__)
-        name_bytes = len(transfer.encode("utf-8", "surrogatepass"))
+        if not isinstance(coflow, str):
+            raise AnnounceError("a coflow's name is a str, not %s" % type(coflow).__name__)
+        name_bytes = len(coflow.encode("utf-8", "surrogatepass"))
         if name_bytes > _NAME_BYTES_MAX:
             raise AnnounceError(
-                "a transfer's name of %d bytes: the agent takes at most %d" % (name_bytes, _NAME_BYTES_MAX)
+                "a coflow's name of %d bytes: the agent takes at most %d" % (name_bytes, _NAME_BYTES_MAX)
             )
         if hasattr(sock, "get_extra_info"):
             sock = sock.get_extra_info("socket")
@@ -132,7 +132,7 @@ class Announcer:
             key = {"local": _name(sock.getsockname()), "remote": _name(sock.getpeername())}
         except (OSError, AttributeError, TypeError) as error:
             raise AnnounceError("not a connected TCP socket: %s" % error) from error
-        return Flow(self, key, transfer)
+        return Flow(self, key, coflow)
 
     def close(self) -> None:
         """Close the connection to the agent, which changes nothing for flows. The next call makes one."""
@@ -198,19 +198,19 @@ class Announcer:
 class Flow:
     """A flow that has been announced. As a context manager, it says at the end that all has been sent.
 
-    One is enough for a transfer on a connection: of two with the same name, the first that ends ends both. Announced for another
-    transfer, the connection is that one's, and what an older flow says later does not end it.
+    One is enough for a coflow on a connection: of two with the same name, the first that ends ends both. Announced for another
+    coflow, the connection is that one's, and what an older flow says later does not end it.
     """
 
-    def __init__(self, announcer: Announcer, key: Any, transfer: str) -> None:
+    def __init__(self, announcer: Announcer, key: Any, coflow: str) -> None:
         self._announcer = announcer
         self._key = key
-        self._transfer = transfer
+        self._coflow = coflow
         # Whether the agent knows of it, or may: one that did not answer may have heard all the same.
         self._is_said = False
 
     def grow(self, to_bytes: int) -> None:
-        """Say that it has so much to send for its transfer, in all: not so much more.
+        """Say that it has so much to send for its coflow, in all: not so much more.
 
         Said again it changes nothing, unless the agent was started anew and has forgotten it; less than before changes nothing.
 
@@ -227,14 +227,14 @@ class Flow:
         if not 0 <= size_bytes < 2**64:
             raise AnnounceError("a size must be 0 to 2**64 - 1 bytes")
         try:
-            self._announcer._say({"flow": self._key, "transfer": self._transfer, "size_bytes": size_bytes})
+            self._announcer._say({"flow": self._key, "coflow": self._coflow, "size_bytes": size_bytes})
         except AnnounceError as error:
             self._is_said = self._is_said or error._may_be_heard
             raise
         self._is_said = True
 
     def ended(self) -> None:
-        """Say that all that its transfer waits for has been sent, though the connection may stay.
+        """Say that all that it has for its coflow has been sent, though the connection may stay.
 
         Needless before the connection is closed, as the agent sees that by itself.
 
@@ -245,7 +245,7 @@ class Flow:
         """
         if self._is_said:
             self._is_said = False
-            self._announcer._say({"ended": self._key, "transfer": self._transfer})
+            self._announcer._say({"ended": self._key, "coflow": self._coflow})
 
     def __enter__(self) -> "Flow":
         return self

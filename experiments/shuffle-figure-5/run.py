@@ -25,7 +25,7 @@ SCENARIO = ROOT / "scenarios" / "shuffle.toml"
 #: b comes 2 s after a. Emulated it comes 200 ms later: a2 is through after 2 s and some round trips, which its agent sees at its
 #: next look; b would meet it, and be told to stand back for an instant, after which Linux lets it wait for half a second.
 LATE = {"simulate": "3 s", "emulate": "3.2 s"}
-#: Case, scheduler, and the seconds that the paper has for transfers a and b.
+#: Case, scheduler, and the seconds that the paper has for coflows a and b.
 CASES = [
     *(("together", name, (6, 4)) for name in ("none", "max-min")),
     *(("together", name, (6, 3)) for name in ("varys", "chase", "chase-total", "chase+")),
@@ -48,17 +48,17 @@ def binary(given: str | None) -> str:
 
 
 def take(command: list[str], case: str, allocator: str) -> tuple[float, float] | None:
-    """Seconds that a and b take; None for a run that is not to be trusted. Of two transfers, a is always the later to end."""
+    """Seconds that a and b take; None for a run that is not to be trusted. Of two coflows, a is always the later to end."""
     sets = ["sweep={}", f"workload.allocator={allocator}"]
     if case == "late":
-        sets += [f"workload.transfers.b.start={LATE[command[1]]}", "network.topology=networks/figure-5-late.toml"]
+        sets += [f"workload.coflows.b.start={LATE[command[1]]}", "network.topology=networks/figure-5-late.toml"]
     words = [*command, str(SCENARIO), "-q", "--json", *(word for one in sets for word in ("--set", one))]
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, timeout=600)
     (row,) = (json.loads(line) for line in done.stdout.splitlines())
     if not row.get("trusted", True):
         print(f"{case}, {allocator}: {'; '.join(row['why'])}", file=sys.stderr)
         return None
-    return row["tct_us_p99"] / 1e6, row["tct_us_p50"] / 1e6
+    return row["cct_us_p99"] / 1e6, row["cct_us_p50"] / 1e6
 
 
 def main() -> int:
@@ -73,7 +73,7 @@ def main() -> int:
     partial = out.with_suffix(".partial")
     with partial.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(["case", "allocator", "transfer", "paper_s", "simulated_s", "emulated_s", "lowest_s", "highest_s", "trials"])
+        table.writerow(["case", "allocator", "coflow", "paper_s", "simulated_s", "emulated_s", "lowest_s", "highest_s", "trials"])
         for case, allocator, paper in CASES:
             simulated = take([anabranch, "simulate"], case, allocator)
             assert simulated is not None, "the simulator is never late"
@@ -86,10 +86,10 @@ def main() -> int:
             if len(emulated) < options.trials:
                 print(f"{case}, {allocator}: {len(emulated)} of {options.trials} emulated runs are trusted", file=sys.stderr)
                 wrong += 1
-            for index, transfer in enumerate("ab"):
+            for index, coflow in enumerate("ab"):
                 times = [seconds[index] for seconds in emulated]
                 shown = [f"{of(times):.3f}" if times else "" for of in (statistics.median, min, max)]
-                row = [case, allocator, transfer, paper[index], f"{simulated[index]:.3f}", *shown, len(times)]
+                row = [case, allocator, coflow, paper[index], f"{simulated[index]:.3f}", *shown, len(times)]
                 table.writerow(row)
                 file.flush()
                 print(*row, sep="\t", flush=True)

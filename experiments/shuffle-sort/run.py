@@ -2,7 +2,7 @@
 
 ``run.py all`` builds the network with ``anabranch emulate`` for each trial, has the sort of
 `crates/announce/examples/sort.rs` run on its hosts, checks what was sorted and adds rows to ``measured.csv``,
-``transfers.csv`` and, of the first trial without, ``flows.csv``; arms take turns. What the emulator distrusts is noted,
+``coflows.csv`` and, of the first trial without, ``flows.csv``; arms take turns. What the emulator distrusts is noted,
 and tried again. ``smoke``, which ``make test`` runs, is one small trial with and one without, of which nothing is
 written; it prints why it is left out where namespaces are missing. ``spark`` has Spark sort (`spark.py`), ``trial`` is
 what runs inside, ``draw`` draws the figures and prints the tables; it alone needs the lab's environment. Exit code 1 if
@@ -88,30 +88,28 @@ def run_trial(task: dict[str, Any]) -> list[Row]:
         ask = [task["binary"], "shuffle", "status", "--json", "--history", "1000", "--keys", str(folder / "keys")]
         ask += ["--coordinator", f"https://{os.environ['ANABRANCH_ADDRESS']}:7190"]
         status = subprocess.run(ask, check=True, stdout=subprocess.PIPE)
-        said.append({"kind": "history", "transfers": len({t["name"] for t in json.loads(status.stdout)["history"]})})
+        said.append({"kind": "history", "coflows": len({c["name"] for c in json.loads(status.stdout)["history"]})})
     return said
 
 
 def figures(said: list[Row]) -> tuple[Row, list[Row]]:
-    """What a trial comes to, and its transfers. A transfer is all flows to one reducer (section 5.3.1)."""
+    """What a trial comes to, and its coflows. A coflow is all flows to one reducer (section 5.3.1)."""
     flows = [s for s in said if s["kind"] == "flow"]
     begun_s = min(s["begun_s"] for s in said if s["kind"] == "map")
-    transfers = []
+    coflows = []
     for reducer in sorted({flow["reducer"] for flow in flows}):
         of_it = [flow for flow in flows if flow["reducer"] == reducer]
         first, last = min(f["begun_s"] for f in of_it), max(f["ended_s"] for f in of_it)
         size = sum(f["size_bytes"] for f in of_it)
-        transfers.append(
-            {"transfer": reducer, "flows": len(of_it), "size_bytes": size, "seconds": round(last - first, 4)}
-        )
+        coflows.append({"coflow": reducer, "flows": len(of_it), "size_bytes": size, "seconds": round(last - first, 4)})
     row = {
-        "transfer_mean_s": sum(t["seconds"] for t in transfers) / len(transfers),
+        "coflow_mean_s": sum(c["seconds"] for c in coflows) / len(coflows),
         "shuffle_s": max(f["ended_s"] for f in flows) - min(f["begun_s"] for f in flows),
         "job_s": max(s["ended_s"] for s in said if s["kind"] == "reduce") - begun_s,
-        "transfer_max_s": max(t["seconds"] for t in transfers),
+        "coflow_max_s": max(c["seconds"] for c in coflows),
         "map_s": max(s["ended_s"] for s in said if s["kind"] == "map") - begun_s,
     }
-    return {name: round(value, 4) for name, value in row.items()}, transfers
+    return {name: round(value, 4) for name, value in row.items()}, coflows
 
 
 def uplinks(hosts: int, mbps: float) -> str:
@@ -124,7 +122,7 @@ def uplinks(hosts: int, mbps: float) -> str:
 def emulate(
     args: argparse.Namespace, folder: pathlib.Path, fabric: str, arm: str, tries: int = TRIES
 ) -> tuple[Row, list[Row], list[Row]]:
-    """One trial in an emulation of its own: its row, its transfers, its flows. Without tries it need not be trusted.
+    """One trial in an emulation of its own: its row, its coflows, its flows. Without tries it need not be trusted.
 
     Raises
     ------
@@ -194,20 +192,20 @@ def emulate(
         [str(args.sort), "check", "--workers", str(args.hosts), *common], check=True, stdout=subprocess.DEVNULL
     )
     said = json.loads(result.read_text())
-    row, transfers = figures(said)
-    heard = sum(s["transfers"] for s in said if s["kind"] == "history")
-    if arm != "without" and heard != len(transfers):
-        raise SystemExit(f"run.py: {fabric}, {arm}: the coordinator heard of {heard} transfers of {len(transfers)}")
+    row, coflows = figures(said)
+    heard = sum(s["coflows"] for s in said if s["kind"] == "history")
+    if arm != "without" and heard != len(coflows):
+        raise SystemExit(f"run.py: {fabric}, {arm}: the coordinator heard of {heard} coflows of {len(coflows)}")
     row |= {
         "dropped_packets": emulated["drops"]["queue_full"],
         "lateness_us_p99": emulated["lateness_us_p99"],
         "distrusted_before": distrusted,
     }
-    return row, transfers, [s for s in said if s["kind"] == "flow"]
+    return row, coflows, [s for s in said if s["kind"] == "flow"]
 
 
 def smoke(args: argparse.Namespace) -> int:
-    """A small sort with and one without: what is sorted is right, and the coordinator hears of all transfers."""
+    """A small sort with and one without: what is sorted is right, and the coordinator hears of all coflows."""
     with tempfile.TemporaryDirectory(prefix="shuffle-sort-") as name:
         folder = pathlib.Path(name)
         make_keys(args, folder)
@@ -218,10 +216,8 @@ def smoke(args: argparse.Namespace) -> int:
             print(f"shuffle-sort: skipped: 1 ({' '.join(probed.stderr.split())})")
             return 0
         for arm in ("without", "chase+"):
-            row, transfers, flows = emulate(args, folder, "wide", arm, tries=0)
-            print(
-                f"shuffle-sort: {arm}: sorted, {len(flows)} flows of {len(transfers)} transfers in {row['shuffle_s']} s"
-            )
+            row, coflows, flows = emulate(args, folder, "wide", arm, tries=0)
+            print(f"shuffle-sort: {arm}: sorted, {len(flows)} flows of {len(coflows)} coflows in {row['shuffle_s']} s")
     return 0
 
 
@@ -310,7 +306,7 @@ def goes_on(args: argparse.Namespace, done: set[tuple[str, str, str]]) -> None:
         other = ", ".join(f"{name} {before.get(name)}" for name in names if before.get(name) != settings[name])
         raise SystemExit(f"run.py: {args.out / 'measured.csv'} is of {other}: take another --out, or move it away")
     path.write_text(json.dumps(settings, indent=2) + "\n")
-    for name in ("transfers.csv", "flows.csv"):
+    for name in ("coflows.csv", "flows.csv"):
         rows = read(args.out / name)
         whole = [row for row in rows if (row["fabric"], row["arm"], row["trial"]) in done]
         if len(whole) < len(rows):
@@ -334,9 +330,9 @@ def run_all(args: argparse.Namespace) -> int:
                     if (fabric, arm, str(trial)) in done:
                         continue
                     begun = time.monotonic()
-                    row, transfers, flows = emulate(args, folder, fabric, arm)
+                    row, coflows, flows = emulate(args, folder, fabric, arm)
                     which = {"fabric": fabric, "arm": arm, "trial": trial}
-                    append(args.out / "transfers.csv", [which | transfer for transfer in transfers])
+                    append(args.out / "coflows.csv", [which | coflow for coflow in coflows])
                     if trial == 0 and arm == "without":
                         append(args.out / "flows.csv", [which | flow for flow in flows])
                     append(measured, [which | row])
@@ -416,25 +412,25 @@ def intervals(flows: list[Row], end: str) -> list[float]:
 
 
 def draw(args: argparse.Namespace) -> int:
-    """The tables, and the figures: transfers' completion, and the trace that the paper's section 3.3 is about."""
+    """The tables, and the figures: coflows' completion, and the trace that the paper's section 3.3 is about."""
     import matplotlib as mpl
     from anabranch_lab.figures import THEMES
 
     print(
-        table(args.out / "measured.csv", ["transfer_mean_s", "shuffle_s", "job_s", "transfer_max_s"], ["fabric"]),
+        table(args.out / "measured.csv", ["coflow_mean_s", "shuffle_s", "job_s", "coflow_max_s"], ["fabric"]),
         end="\n\n",
     )
     if (args.out / "spark.csv").exists():
         print(table(args.out / "spark.csv", ["fetch_wait_mean_s", "shuffle_s", "job_s"], ["series"]), end="\n\n")
-    transfers, flows = read(args.out / "transfers.csv"), read(args.out / "flows.csv")
+    coflows, flows = read(args.out / "coflows.csv"), read(args.out / "flows.csv")
     flows = [flow for flow in flows if (flow["fabric"], flow["arm"]) == ("wide", "without")]
-    fabrics = list(dict.fromkeys(row["fabric"] for row in transfers))
-    arms = list(dict.fromkeys(row["arm"] for row in transfers))
+    fabrics = list(dict.fromkeys(row["fabric"] for row in coflows))
+    arms = list(dict.fromkeys(row["arm"] for row in coflows))
     volumes: dict[str, float] = {}
     for flow in flows:
         volumes[flow["reducer"]] = volumes.get(flow["reducer"], 0) + float(flow["size_bytes"]) / 1e6
     trace = {
-        "Between a transfer's flows": [
+        "Between a coflow's flows": [
             ("to a reducer", intervals(flows, "reducer")),
             ("from a mapper", intervals(flows, "from")),
         ],
@@ -452,10 +448,10 @@ def draw(args: argparse.Namespace) -> int:
             canvas, every = panels(look, fabrics)
             for axes, fabric in zip(every, fabrics, strict=True):
                 for arm, colour in zip(arms, look.lines, strict=False):
-                    of_arm = [float(r["seconds"]) for r in transfers if (r["fabric"], r["arm"]) == (fabric, arm)]
+                    of_arm = [float(r["seconds"]) for r in coflows if (r["fabric"], r["arm"]) == (fabric, arm)]
                     if of_arm:
                         axes.ecdf(of_arm, color=colour, label=arm)
-                axes.set_xlabel("transfer completion time, s", color=look.ink)
+                axes.set_xlabel("coflow completion time, s", color=look.ink)
             finish(canvas, look, args.out / "figure-9", theme)
             canvas, every = panels(look, list(trace))
             for axes, (curves, unit) in zip(every, zip(trace.values(), ("s", "s", "MB"), strict=True), strict=True):

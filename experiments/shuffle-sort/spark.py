@@ -19,7 +19,7 @@ from typing import Any
 
 #: Where executors serve shuffle data; the driver's is another, so that rules leave it alone.
 BLOCKS_PORT = 7337
-RULES = f"[[rule]]\nlocal_port = {BLOCKS_PORT}\ntransfer = 'spark-{{remote_host}}'\n"
+RULES = f"[[rule]]\nlocal_port = {BLOCKS_PORT}\ncoflow = 'spark-{{remote_host}}'\n"
 Row = dict[str, Any]
 
 
@@ -64,8 +64,8 @@ def start_shuffle(task: Row, folder: pathlib.Path, arm: str) -> list[subprocess.
     return processes
 
 
-def see_to(task: Row, folder: pathlib.Path, processes: list[subprocess.Popen[bytes]], transfers: int = 0) -> None:
-    """All of these run, all agents are there, and the coordinator has heard of so many transfers at least.
+def see_to(task: Row, folder: pathlib.Path, processes: list[subprocess.Popen[bytes]], coflows: int = 0) -> None:
+    """All of these run, all agents are there, and the coordinator has heard of so many coflows at least.
 
     Raises
     ------
@@ -79,9 +79,9 @@ def see_to(task: Row, folder: pathlib.Path, processes: list[subprocess.Popen[byt
     ask += ["--coordinator", f"https://{os.environ['ANABRANCH_ADDRESS_CONTROL']}:7190"]
     status = json.loads(subprocess.run(ask, check=True, stdout=subprocess.PIPE).stdout)
     away = [host["name"] for host in status["hosts"] if not host["up"]]
-    heard = {transfer["name"] for transfer in status["history"] + status["transfers"]}
-    if away or len(status["hosts"]) < task["hosts"] or len(heard) < transfers:
-        raise SystemExit(f"spark.py: {away or 'none'} away of {len(status['hosts'])} hosts, {len(heard)} transfers")
+    heard = {coflow["name"] for coflow in status["history"] + status["coflows"]}
+    if away or len(status["hosts"]) < task["hosts"] or len(heard) < coflows:
+        raise SystemExit(f"spark.py: {away or 'none'} away of {len(status['hosts'])} hosts, {len(heard)} coflows")
 
 
 def main(task: Row) -> None:
@@ -164,7 +164,7 @@ def main(task: Row) -> None:
                 shuffle = start_shuffle(task, folder, arm) if arm != "without" else []
                 sort(f"{arm} {trial}")
                 if shuffle:
-                    # One transfer to each host, by the rule.
+                    # One coflow to each host, by the rule.
                     see_to(task, folder, shuffle, task["hosts"])
                 end(shuffle)
                 shuffle = []

@@ -1,4 +1,4 @@
-//! Random bytes as an agent's file of rules: never a panic, and what rules call a transfer is a name.
+//! Random bytes as an agent's file of rules: never a panic, and what rules call a coflow is a name.
 
 #![no_main]
 

@@ -94,11 +94,11 @@ class Announcing(unittest.TestCase):
         with announcer.announce(self.stream, "b", 60_000):
             pass
         told = [
-            {"flow": self.key, "transfer": 'job-"7\\', "size_bytes": 1_000_000},
-            {"flow": self.key, "transfer": 'job-"7\\', "size_bytes": 2**64 - 1},
-            {"ended": self.key, "transfer": 'job-"7\\'},
-            {"flow": self.key, "transfer": "b", "size_bytes": 60_000},
-            {"ended": self.key, "transfer": "b"},
+            {"flow": self.key, "coflow": 'job-"7\\', "size_bytes": 1_000_000},
+            {"flow": self.key, "coflow": 'job-"7\\', "size_bytes": 2**64 - 1},
+            {"ended": self.key, "coflow": 'job-"7\\'},
+            {"flow": self.key, "coflow": "b", "size_bytes": 60_000},
+            {"ended": self.key, "coflow": "b"},
         ]
         self.assertEqual(agent.lines, [(0, line) for line in told])
 

@@ -2,7 +2,7 @@
 //!
 //! As in `MapReduce` (Dean and Ghemawat, 2004) and its terasort: records of 100 bytes, of which 10 are the key. A worker reads
 //! its part in several map tasks; each sorts its records, and sends each reducer the records of its range over a TCP
-//! connection of its own, as soon as the task is through. A reducer waits for all tasks, merges and writes. A *transfer* is
+//! connection of its own, as soon as the task is through. A reducer waits for all tasks, merges and writes. A *coflow* is
 //! what one reducer waits for: each of its flows is announced to the host's agent with its length.
 //!
 //! Input is made up from a seed, and read as fast as `--disk` says. Splitters come from a sample. Each step is a JSON line on
@@ -43,7 +43,7 @@ of work:
   --tasks COUNT           into which its part is cut (1)
   --disk BYTES            a second, read and written together (no limit)
   --agent PATH            where flows are announced (nowhere)
-  --job NAME              in front of transfers' names (sort)";
+  --job NAME              in front of coflows' names (sort)";
 
 const COMMON: &[&str] = &["workers", "out", "records", "seed", "reducers", "skew"];
 const WORKS: &[&str] = &["worker", "tasks", "disk", "agent", "job"];
@@ -316,10 +316,10 @@ impl Worker {
         let body = records.as_flattened();
         let head = [(reducer as u64).to_le_bytes(), (body.len() as u64).to_le_bytes()].concat();
         let begun_s = now_s();
-        let transfer = format!("{}/{reducer}", self.name);
+        let coflow = format!("{}/{reducer}", self.name);
         let size = ByteCount::new((head.len() + body.len()) as u64);
         let flow = self.agent.as_ref().and_then(|agent| {
-            let said = agent.announce(&stream, &transfer, size);
+            let said = agent.announce(&stream, &coflow, size);
             said.inspect_err(|error| eprintln!("sort: worker {}: goes unannounced: {error}", self.me)).ok()
         });
         stream.write_all(&head)?;

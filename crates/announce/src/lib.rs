@@ -1,7 +1,7 @@
 //! For programs: announce your flows to this host's `anabranch shuffle agent`, so that what waits for them ends early.
 //!
-//! A program says of each TCP connection over which it sends what waits for it (its *transfer*, a name that all flows of a
-//! stage share, on whatever host) and how much it has to move. Announce when the data is there; say so when there is more, and
+//! A program says of each TCP connection over which it sends which *coflow* it is of (the flows that something waits for
+//! together; all of them, on whatever host, have its name) and how much it has to move. Announce when the data is there; say so when there is more, and
 //! when all of it has been sent. Whoever only receives announces nothing.
 //!
 //! ```
@@ -27,7 +27,7 @@
 //! for [`RETRY`] after it all others fail at once; none panics; and threads do not wait for each other, as each that finds the
 //! connection in use makes one of its own. Without an agent a call fails at once. The next call connects anew, also after the
 //! agent was started again or this process was forked. An agent that is started anew knows nothing of flows: [`Flow::grow`], with
-//! the same size, says a flow again. Of a connection's second or later transfer it then also counts what was sent for those before,
+//! the same size, says a flow again. Of a connection's second or later coflow it then also counts what was sent for those before,
 //! so that it takes the flow for nearly through until it ends.
 //!
 //! Leaves out: receiving, and what the agent does with what it is told (docs/shuffle.md). Linux only. Read [`Announcer`] and
@@ -79,7 +79,7 @@ pub enum AnnounceError {
     },
     /// The agent does not take it, for this reason.
     Refused(String),
-    /// A transfer's name of more than [`line::NAME_BYTES_MAX`] bytes.
+    /// A coflow's name of more than [`line::NAME_BYTES_MAX`] bytes.
     TooLong {
         /// The name's bytes.
         bytes: usize,
@@ -96,7 +96,7 @@ impl fmt::Display for AnnounceError {
             Self::Away { path, error } => write!(f, "shuffle agent at {}: {error}", path.display()),
             Self::Refused(reason) => write!(f, "refused by the shuffle agent: {reason}"),
             Self::TooLong { bytes } => {
-                write!(f, "a transfer's name of {bytes} bytes: the agent takes at most {NAME_BYTES_MAX}")
+                write!(f, "a coflow's name of {bytes} bytes: the agent takes at most {NAME_BYTES_MAX}")
             }
         }
     }
@@ -164,19 +164,14 @@ impl Announcer {
         Self { shared: Arc::new(Shared { path, timeout, state: Mutex::default() }) }
     }
 
-    /// Says that this connected TCP socket has so much to send for this transfer, in all.
+    /// Says that this connected TCP socket has so much to send for this coflow, in all.
     ///
-    /// A transfer's name is 1 to 128 printable ASCII characters without blanks. What the connection has moved before counts if
-    /// this is its first transfer, and does not for later ones.
+    /// A coflow's name is 1 to 128 printable ASCII characters without blanks. What the connection has moved before counts if
+    /// this is its first coflow, and does not for later ones.
     ///
     /// Errors: see [`AnnounceError`]; the flow may send all the same.
-    pub fn announce(
-        &self,
-        socket: &impl AsFd,
-        transfer: &str,
-        size: ByteCount,
-    ) -> Result<Flow, AnnounceError> {
-        let mut flow = self.flow(socket, transfer)?;
+    pub fn announce(&self, socket: &impl AsFd, coflow: &str, size: ByteCount) -> Result<Flow, AnnounceError> {
+        let mut flow = self.flow(socket, coflow)?;
         if let Err(error) = flow.grow(size) {
             // Its end is nobody's to say, also where the agent has heard of it after all.
             flow.is_said = false;
@@ -189,7 +184,7 @@ impl Announcer {
     /// to be announced later where the agent is away now.
     ///
     /// Errors: it is none.
-    pub fn flow(&self, socket: &impl AsFd, transfer: &str) -> Result<Flow, AnnounceError> {
+    pub fn flow(&self, socket: &impl AsFd, coflow: &str) -> Result<Flow, AnnounceError> {
         let name = |end: rustix::io::Result<rustix::net::SocketAddrAny>| {
             let end =
                 end.and_then(|end| SocketAddr::try_from(end).map_err(|_| rustix::io::Errno::AFNOSUPPORT));
@@ -200,20 +195,20 @@ impl Announcer {
             local: name(rustix::net::getsockname(socket))?,
             remote: name(peer.and_then(|end| end.ok_or(rustix::io::Errno::NOTCONN)))?,
         };
-        Ok(Flow { shared: self.shared.clone(), key, transfer: transfer.to_owned(), is_said: false })
+        Ok(Flow { shared: self.shared.clone(), key, coflow: coflow.to_owned(), is_said: false })
     }
 }
 
-/// A flow that has been announced. Dropped, it says that all that its transfer waits for has been sent.
+/// A flow that has been announced. Dropped, it says that all that it has for its coflow has been sent.
 ///
-/// One is enough for a transfer on a connection: of two with the same name, the first that is dropped ends both. Announced for
-/// another transfer, the connection is that one's, and what an older flow says later does not end it.
+/// One is enough for a coflow on a connection: of two with the same name, the first that is dropped ends both. Announced for
+/// another coflow, the connection is that one's, and what an older flow says later does not end it.
 #[derive(Debug)]
 #[must_use = "dropped, it says that all has been sent"]
 pub struct Flow {
     shared: Arc<Shared>,
     key: FlowKey,
-    transfer: String,
+    coflow: String,
     /// Whether the agent knows of it, or may: one that did not answer may have heard all the same.
     is_said: bool,
 }
@@ -229,19 +224,19 @@ impl Flow {
         self.key.remote
     }
 
-    /// Says that it has so much to send for its transfer, in all: not so much more. Said again, it changes nothing, unless the
+    /// Says that it has so much to send for its coflow, in all: not so much more. Said again, it changes nothing, unless the
     /// agent was started anew and has forgotten it; less than before changes nothing.
     ///
     /// Errors: see [`AnnounceError`]; the flow may send all the same.
     pub fn grow(&mut self, to: ByteCount) -> Result<(), AnnounceError> {
-        let (key, transfer) = (self.key, self.transfer.as_str());
+        let (key, coflow) = (self.key, self.coflow.as_str());
         let mut is_heard = false;
-        let result = self.shared.say(&Line::announce(key, transfer, to.as_u64()), &mut is_heard);
+        let result = self.shared.say(&Line::announce(key, coflow, to.as_u64()), &mut is_heard);
         self.is_said |= is_heard;
         result
     }
 
-    /// Says that all that its transfer waits for has been sent, though the connection may stay for another one. Needless before
+    /// Says that all that it has for its coflow has been sent, though the connection may stay for another one. Needless before
     /// the connection is closed, as the agent sees that by itself.
     ///
     /// Errors: see [`AnnounceError`].
@@ -251,7 +246,7 @@ impl Flow {
 
     fn end(&mut self) -> Result<(), AnnounceError> {
         if std::mem::take(&mut self.is_said) {
-            self.shared.say(&Line::ended(self.key, &self.transfer), &mut false)
+            self.shared.say(&Line::ended(self.key, &self.coflow), &mut false)
         } else {
             Ok(())
         }
@@ -270,7 +265,7 @@ impl Shared {
     fn say(&self, line: &Line<'_>, is_heard: &mut bool) -> Result<(), AnnounceError> {
         let deadline = Deadline::after(self.timeout);
         let mut buffer = [0; line::LINE_BYTES_MAX];
-        let bytes = line.write(&mut buffer).ok_or(AnnounceError::TooLong { bytes: line.transfer_bytes() })?;
+        let bytes = line.write(&mut buffer).ok_or(AnnounceError::TooLong { bytes: line.coflow_bytes() })?;
         let (away_until, idle) =
             self.lock().map_or((None, None), |mut state| (state.away_until, state.idle.take()));
         if away_until.is_some_and(|until| Instant::now() < until) {

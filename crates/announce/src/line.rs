@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// The most bytes of a line that the agent takes, its end counted.
 pub const LINE_BYTES_MAX: usize = 1_024;
-/// The most bytes of a transfer's name that the agent takes.
+/// The most bytes of a coflow's name that the agent takes.
 pub const NAME_BYTES_MAX: usize = 128;
 
 /// What is said.
@@ -19,28 +19,28 @@ pub struct Line<'a> {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 enum Said<'a> {
-    Flow { flow: FlowKey, transfer: &'a str, size_bytes: u64 },
-    Ended { ended: FlowKey, transfer: &'a str },
+    Flow { flow: FlowKey, coflow: &'a str, size_bytes: u64 },
+    Ended { ended: FlowKey, coflow: &'a str },
 }
 
 impl<'a> Line<'a> {
     /// There is a flow, or it has more to move.
-    pub const fn announce(flow: FlowKey, transfer: &'a str, size_bytes: u64) -> Self {
-        Self { said: Said::Flow { flow, transfer, size_bytes } }
+    pub const fn announce(flow: FlowKey, coflow: &'a str, size_bytes: u64) -> Self {
+        Self { said: Said::Flow { flow, coflow, size_bytes } }
     }
 
-    /// All that this transfer waits for has been written. If the flow is another transfer's by then, nothing changes.
-    pub const fn ended(flow: FlowKey, transfer: &'a str) -> Self {
-        Self { said: Said::Ended { ended: flow, transfer } }
+    /// All that it has for this coflow has been written. If the flow is another coflow's by then, nothing changes.
+    pub const fn ended(flow: FlowKey, coflow: &'a str) -> Self {
+        Self { said: Said::Ended { ended: flow, coflow } }
     }
 
     /// The line with its end; `None` if it is longer than the agent takes.
     pub fn write<'b>(&self, buffer: &'b mut [u8; LINE_BYTES_MAX]) -> Option<&'b [u8]> {
         // The length is checked by hand: what the library makes of a full buffer is an error on the heap.
-        let transfer_bytes = self.transfer_bytes();
+        let coflow_bytes = self.coflow_bytes();
         // Two addresses with scopes, a number and the words are less than 256 bytes; a character may take six.
         const { assert!(6 * NAME_BYTES_MAX + 256 <= LINE_BYTES_MAX, "a line has room for any name") }
-        if transfer_bytes > NAME_BYTES_MAX {
+        if coflow_bytes > NAME_BYTES_MAX {
             return None;
         }
         let mut rest = &mut buffer[..];
@@ -50,8 +50,8 @@ impl<'a> Line<'a> {
         buffer.get(..=length)
     }
 
-    pub(crate) const fn transfer_bytes(&self) -> usize {
-        let (Said::Flow { transfer, .. } | Said::Ended { transfer, .. }) = self.said;
-        transfer.len()
+    pub(crate) const fn coflow_bytes(&self) -> usize {
+        let (Said::Flow { coflow, .. } | Said::Ended { coflow, .. }) = self.said;
+        coflow.len()
     }
 }

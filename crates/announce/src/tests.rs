@@ -86,11 +86,11 @@ fn a_flow_is_announced_grows_and_ends_over_one_connection() {
     drop(announcer.announce(&stream, "b", size(60_000)).expect("taken"));
     let key = serde_json::json!({ "local": local, "remote": remote });
     for wanted in [
-        serde_json::json!({ "flow": key, "transfer": "job-\"7\\", "size_bytes": 1_000_000 }),
-        serde_json::json!({ "flow": key, "transfer": "job-\"7\\", "size_bytes": u64::MAX }),
-        serde_json::json!({ "ended": key, "transfer": "job-\"7\\" }),
-        serde_json::json!({ "flow": key, "transfer": "b", "size_bytes": 60_000 }),
-        serde_json::json!({ "ended": key, "transfer": "b" }),
+        serde_json::json!({ "flow": key, "coflow": "job-\"7\\", "size_bytes": 1_000_000 }),
+        serde_json::json!({ "flow": key, "coflow": "job-\"7\\", "size_bytes": u64::MAX }),
+        serde_json::json!({ "ended": key, "coflow": "job-\"7\\" }),
+        serde_json::json!({ "flow": key, "coflow": "b", "size_bytes": 60_000 }),
+        serde_json::json!({ "ended": key, "coflow": "b" }),
     ] {
         let (number, line) = lines.recv_timeout(Duration::from_secs(20)).expect("a line");
         let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
@@ -349,8 +349,8 @@ fn lines_are_such_as_the_agent_reads_and_as_long_as_it_takes() {
         let mut buffer = [0; line::LINE_BYTES_MAX];
         Announcement::read(line.write(&mut buffer).expect("there is room"))
     };
-    let said = Announcement::Flow { flow: key, transfer: longest.clone(), size_bytes: u64::MAX };
+    let said = Announcement::Flow { flow: key, coflow: longest.clone(), size_bytes: u64::MAX };
     assert_eq!(read(Line::announce(flow, &longest, u64::MAX)), Ok(said));
-    let ended = Announcement::Ended { flow: key, transfer: Some(longest.clone()) };
+    let ended = Announcement::Ended { flow: key, coflow: Some(longest.clone()) };
     assert_eq!(read(Line::ended(flow, &longest)), Ok(ended));
 }

@@ -68,7 +68,7 @@ pub async fn serve(routes: Router, listen: SocketAddr, trouble: Option<ClientErr
         eprintln!("{trouble}; the page goes on asking");
     }
     let token = format!("{:016x}{:016x}", anabranch_net::random()?, anabranch_net::random()?);
-    eprintln!("http://{}/{token}/ shows the transfers; Ctrl-C ends it", listener.local_addr()?);
+    eprintln!("http://{}/{token}/ shows what is under way; Ctrl-C ends it", listener.local_addr()?);
     axum::serve(listener, guarded(routes, &token)).await?;
     Ok(())
 }

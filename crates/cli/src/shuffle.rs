@@ -23,14 +23,14 @@ pub enum Noun {
     Coordinator(coordinator::Args),
     /// Run a host's agent, which reports the host's flows and holds them to their rates: one at each host.
     Agent(agent::Args),
-    /// Show which transfers are under way, and the rate to which each flow is held.
+    /// Show which coflows are under way, and the rate to which each flow is held.
     Status(status::Args),
     /// Lift what a killed agent has left.
     #[command(hide = true)]
     Guard(guard::Args),
-    /// Compute how long recorded transfers take under one scheduler or several, beside a bound that none can beat.
+    /// Compute how long recorded coflows take under one scheduler or several, beside a bound that none can beat.
     Replay(replay::Args),
-    /// Make up transfers like those of a recorded hour, and print them in the format that `replay` reads.
+    /// Make up coflows like those of a recorded hour, and print them in the format that `replay` reads.
     Trace(trace::Args),
 }
 

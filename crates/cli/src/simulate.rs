@@ -151,7 +151,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let lines = done.iter().map(|trial| table::Line {
             point: trial.point,
             rows: trial.outcome.workloads.clone(),
-            transfers: trial.outcome.transfers.clone(),
+            coflows: trial.outcome.coflows.clone(),
             drops: trial.outcome.network.dropped_queue_full + trial.outcome.network.dropped_otherwise,
         });
         pipe.print(std::iter::once(table::of(&points, &lines.collect::<Vec<_>>()).to_string()));
@@ -261,8 +261,8 @@ fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> 
         done.iter().flat_map(keyed).collect::<Vec<_>>()
     };
     run_dir.table("flows", &each(|outcome| values(&outcome.flows)))?;
-    if done.iter().any(|trial| !trial.outcome.transfers.is_empty()) {
-        run_dir.table("transfers", &each(|outcome| values(&outcome.transfers)))?;
+    if done.iter().any(|trial| !trial.outcome.coflows.is_empty()) {
+        run_dir.table("coflows", &each(|outcome| values(&outcome.coflows)))?;
     }
     run_dir.table("links", &each(|outcome| values(&outcome.links)))?;
     if points.iter().any(|point| point.scenario.probe.is_some()) {

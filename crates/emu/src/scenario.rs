@@ -14,7 +14,7 @@ pub mod programs;
 use crate::{Emulation, EmulationOptions, Histogram, LinkState, Report, Switching};
 use anabranch_sim::scenario::{Scenario, SystemWorkload, Workload};
 use anabranch_sim::traffic::Start;
-use anabranch_sim::{Plan, TransferRow, WorkloadRow};
+use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_transport::Control;
 use anabranch_units::{ByteCount, Duration, Seed, SiteId};
 use flows::{Flows, rows};
@@ -121,8 +121,8 @@ pub trait Running: Send {
         None
     }
     /// Fills `row` in, in which the flows `numbers` of [`Rehearsal::flows`] have been counted, by what hosts have `seen` of
-    /// them; and what became of groups of flows.
-    fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<TransferRow>;
+    /// them; returns what became of coflows.
+    fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow>;
 }
 
 /// How scenarios are run.
@@ -170,8 +170,8 @@ pub struct Emulated {
 pub struct Run {
     /// By workload.
     pub workloads: Vec<WorkloadRow>,
-    /// Of groups of flows of which the last one counts.
-    pub transfers: Vec<TransferRow>,
+    /// By coflow.
+    pub coflows: Vec<CoflowRow>,
     /// How late the emulation was.
     pub report: Report,
     /// What stands beside the rows.
@@ -244,8 +244,8 @@ pub fn run(plan: &Plan, trial: u64, options: &Options<'_>) -> Result<Run, Scenar
         trusted: report.trusted,
         why: report.why.clone(),
     };
-    let (workloads, transfers) = rows(plan, &flows, &systems, &seen);
-    Ok(Run { workloads, transfers, report, emulated })
+    let (workloads, coflows) = rows(plan, &flows, &systems, &seen);
+    Ok(Run { workloads, coflows, report, emulated })
 }
 
 /// What the sites' TCP is set to.

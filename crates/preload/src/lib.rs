@@ -2,11 +2,12 @@
 //! `anabranch shuffle agent`.
 //!
 //! ```text
-//! ANABRANCH_SHUFFLE_SOCKET=/run/shuffle.sock ANABRANCH_TRANSFER=job-7 LD_PRELOAD=libanabranch_preload.so curl -T part.bin http://h2/
+//! ANABRANCH_SHUFFLE_SOCKET=/run/shuffle.sock ANABRANCH_COFLOW=job-7 LD_PRELOAD=libanabranch_preload.so curl -T part.bin http://h2/
 //! ```
 //!
-//! Each TCP connection over which the program sends 50 kB or more is announced as part of the one transfer that the
-//! environment names: with the call by which it passes 50 kB, and again whenever it has a quarter more to move.
+//! Each TCP connection over which the program sends 50 kB or more is announced as part of the one coflow (the flows
+//! that something waits for together) that the environment names: with the call by which it passes 50 kB, and again whenever it has
+//! a quarter more to move.
 //! `sendfile`, `write`, `send` and `sendto` say before they send how much they are about to, so large calls say more than has been
 //! sent; `writev` and `sendmsg` say it afterwards. That a connection has ended, the agent sees by itself, and only once all of it
 //! has been moved; so `close` says nothing. An agent that is started anew hears of a connection when that has a quarter more to
@@ -16,7 +17,7 @@
 //! kept open, locked, allocated or waited for: an announcement is a connection of its own to the agent, made and closed within
 //! the call, which sends one line and does not wait for the answer. So threads, `fork`, signal handlers and programs that close all
 //! descriptors need no care. Where there is no agent it is looked for once a second at most. Where one of the two variables is
-//! missing or cannot be (a transfer's name is 1 to 128 printable ASCII characters without blanks), nothing happens at all, and no message
+//! missing or cannot be (a coflow's name is 1 to 128 printable ASCII characters without blanks), nothing happens at all, and no message
 //! is written, as the program's standard error is its own.
 //!
 //! Processor time of a call of `write` with 100 bytes (`target/release/examples/cost`, run with the library preloaded and without;
@@ -37,7 +38,7 @@
 //! process has sent), the new one's count begins where the old one's ended. A program whose filter of system calls (seccomp) kills it for `socket` must not be run with this library.
 //!
 //! Leaves out: the agent (docs/shuffle.md). Programs that can be changed use the `announce` room, which can give each
-//! flow a transfer of its own. Linux only. Read [`Table`] for what is announced when, and the `sys` module for how.
+//! flow a coflow of its own. Linux only. Read [`Table`] for what is announced when, and the `sys` module for how.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -50,5 +51,5 @@ mod table;
 
 pub use table::{FDS_MAX, MICE_BELOW_BYTES, Table};
 
-/// The environment's word for what waits for all that the program sends.
-pub const TRANSFER_VARIABLE: &str = "ANABRANCH_TRANSFER";
+/// The environment's name of the coflow that all that the program sends is of.
+pub const COFLOW_VARIABLE: &str = "ANABRANCH_COFLOW";

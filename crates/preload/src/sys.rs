@@ -8,7 +8,7 @@
     allow(dead_code, reason = "tests call the library's functions under these names, but for a few")
 )]
 
-use crate::TRANSFER_VARIABLE;
+use crate::COFLOW_VARIABLE;
 use crate::table::{FDS_MAX, Table};
 use anabranch_announce::SOCKET_VARIABLE;
 use anabranch_announce::line::{FlowKey, LINE_BYTES_MAX, Line, NAME_BYTES_MAX};
@@ -32,17 +32,16 @@ static RETRY_AT_MS: AtomicU64 = AtomicU64::new(0);
 
 struct Settings {
     agent: SocketAddrUnix,
-    transfer: String,
+    coflow: String,
 }
 
 impl Settings {
     /// `None` if nothing is to be announced.
     fn from_env() -> Option<Self> {
         let agent = SocketAddrUnix::new(std::path::Path::new(&variable(SOCKET_VARIABLE)?)).ok()?;
-        let transfer = variable(TRANSFER_VARIABLE)?.into_string().ok()?;
-        let is_name =
-            transfer.len() <= NAME_BYTES_MAX && transfer.bytes().all(|byte| byte.is_ascii_graphic());
-        is_name.then_some(Self { agent, transfer })
+        let coflow = variable(COFLOW_VARIABLE)?.into_string().ok()?;
+        let is_name = coflow.len() <= NAME_BYTES_MAX && coflow.bytes().all(|byte| byte.is_ascii_graphic());
+        is_name.then_some(Self { agent, coflow })
     }
 }
 
@@ -129,7 +128,7 @@ fn say(settings: &Settings, fd: c_int, bytes: u64) -> bool {
         return false;
     };
     let mut buffer = [0; LINE_BYTES_MAX];
-    let line = Line::announce(FlowKey { local, remote }, &settings.transfer, bytes);
+    let line = Line::announce(FlowKey { local, remote }, &settings.coflow, bytes);
     let Some(line) = line.write(&mut buffer) else { return false };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let is_said = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).and_then(

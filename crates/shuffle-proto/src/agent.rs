@@ -282,8 +282,8 @@ impl Agent {
     ) -> Result<(), AnnounceError> {
         self.advance(now);
         match said {
-            Announcement::Flow { transfer, size_bytes, .. } => {
-                self.book.announce(seen, transfer, *size_bytes)?;
+            Announcement::Flow { coflow, size_bytes, .. } => {
+                self.book.announce(seen, coflow, *size_bytes)?;
                 let looks = match &self.phase {
                     Phase::Looking { .. } => true,
                     Phase::Joined(session) => session.look.is_some(),
@@ -294,8 +294,8 @@ impl Agent {
                 }
                 Ok(())
             }
-            Announcement::Ended { transfer, .. } => {
-                self.book.finish(seen, transfer.as_deref());
+            Announcement::Ended { coflow, .. } => {
+                self.book.finish(seen, coflow.as_deref());
                 Ok(())
             }
         }
@@ -311,7 +311,7 @@ impl Agent {
         let Self { book, config, coordinator, .. } = self;
         book.observe(flows, |key| {
             let is_control = is_control(key, coordinator, &config.addresses_here);
-            if is_control { None } else { config.rules.transfer(key) }
+            if is_control { None } else { config.rules.coflow(key) }
         });
         let (is_full, flows) = (book.take_full(), book.flows());
         if is_full {

@@ -1,8 +1,8 @@
 //! What a program of a host says of its flows to the host's agent: one JSON object a line, each answered by one.
 //!
-//! `{"flow":{"local":…,"remote":…},"transfer":"…","size_bytes":…}` announces a flow or that it has more to move,
-//! `{"ended":{"local":…,"remote":…},"transfer":"…"}` says that all of that has been written, though the connection stays; without
-//! the transfer it is of whichever the flow is then.
+//! `{"flow":{"local":…,"remote":…},"coflow":"…","size_bytes":…}` announces a flow or that it has more to move,
+//! `{"ended":{"local":…,"remote":…},"coflow":"…"}` says that all of that has been written, though the connection stays; without
+//! the coflow it is of whichever the flow is then.
 //! Leaves out: how lines travel, who may speak of a flow, and whether there is one. Read [`Announcement`].
 
 use crate::control::FlowKey;
@@ -19,17 +19,17 @@ pub enum Announcement {
     Flow {
         /// Which.
         flow: FlowKey,
-        /// What waits for it. Any text: what takes it checks whether it is a name.
-        transfer: String,
+        /// Its coflow's name. Any text: what takes it checks whether it is a name.
+        coflow: String,
         /// All that it has had to move so far for that.
         size_bytes: u64,
     },
-    /// All that its transfer waits for has been written.
+    /// All that it has for its coflow has been written.
     Ended {
         /// Which.
         flow: FlowKey,
-        /// Of which transfer; if the flow is another one's by now, nothing changes.
-        transfer: Option<String>,
+        /// Of which coflow; if the flow is another one's by now, nothing changes.
+        coflow: Option<String>,
     },
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for LineError {
         match self {
             Self::TooLong => write!(f, "a line has at most {LINE_BYTES_MAX} bytes"),
             Self::Json(reason) => f.write_str(reason),
-            Self::Fields => f.write_str("write flow, transfer and size_bytes, or ended and transfer"),
+            Self::Fields => f.write_str("write flow, coflow and size_bytes, or ended and coflow"),
         }
     }
 }
@@ -61,7 +61,9 @@ impl std::error::Error for LineError {}
 #[serde(deny_unknown_fields)]
 struct Line {
     flow: Option<FlowKey>,
-    transfer: Option<String>,
+    /// Programs with libraries of before say `transfer`.
+    #[serde(alias = "transfer")]
+    coflow: Option<String>,
     size_bytes: Option<u64>,
     ended: Option<FlowKey>,
 }
@@ -78,14 +80,11 @@ impl Announcement {
         let reason =
             |error: serde_json::Error| LineError::Json(error.to_string().replace(char::is_control, " "));
         match serde_json::from_slice(line).map_err(reason)? {
-            Line {
-                flow: Some(flow),
-                transfer: Some(transfer),
-                size_bytes: Some(size_bytes),
-                ended: None,
-            } => Ok(Self::Flow { flow, transfer, size_bytes }),
-            Line { flow: None, transfer, size_bytes: None, ended: Some(flow) } => {
-                Ok(Self::Ended { flow, transfer })
+            Line { flow: Some(flow), coflow: Some(coflow), size_bytes: Some(size_bytes), ended: None } => {
+                Ok(Self::Flow { flow, coflow, size_bytes })
+            }
+            Line { flow: None, coflow, size_bytes: None, ended: Some(flow) } => {
+                Ok(Self::Ended { flow, coflow })
             }
             _ => Err(LineError::Fields),
         }
@@ -117,21 +116,24 @@ mod tests {
 
     #[test]
     fn a_line_announces_or_ends_and_nothing_else() {
-        let line = format!(r#"{{"flow":{FLOW},"transfer":"t","size_bytes":7}}"#);
-        let flow = Announcement::Flow { flow: key(), transfer: "t".into(), size_bytes: 7 };
+        let line = format!(r#"{{"flow":{FLOW},"coflow":"t","size_bytes":7}}"#);
+        let flow = Announcement::Flow { flow: key(), coflow: "t".into(), size_bytes: 7 };
         assert_eq!(Announcement::read(line.as_bytes()), Ok(flow.clone()));
         assert_eq!(Announcement::read(format!("{line}\n").as_bytes()), Ok(flow));
         let line = format!(r#"{{"ended":{FLOW}}}"#);
-        let ended = |transfer| Ok(Announcement::Ended { flow: key(), transfer });
+        let ended = |coflow| Ok(Announcement::Ended { flow: key(), coflow });
         assert_eq!(Announcement::read(line.as_bytes()), ended(None));
-        let line = format!(r#"{{"ended":{FLOW},"transfer":"t"}}"#);
+        let line = format!(r#"{{"ended":{FLOW},"coflow":"t"}}"#);
         assert_eq!(Announcement::read(line.as_bytes()), ended(Some("t".into())));
+        let line = format!(r#"{{"ended":{FLOW},"transfer":"t"}}"#);
+        assert_eq!(Announcement::read(line.as_bytes()), ended(Some("t".into())), "a library of before");
         for (line, says) in [
             ("{}".to_owned(), "write flow"),
-            (format!(r#"{{"flow":{FLOW},"transfer":"t"}}"#), "write flow"),
-            (format!(r#"{{"flow":{FLOW},"transfer":"t","size_bytes":7,"ended":{FLOW}}}"#), "write flow"),
+            (format!(r#"{{"flow":{FLOW},"coflow":"t"}}"#), "write flow"),
+            (format!(r#"{{"flow":{FLOW},"coflow":"t","size_bytes":7,"ended":{FLOW}}}"#), "write flow"),
             (format!(r#"{{"ended":{FLOW},"size_bytes":7}}"#), "write flow"),
-            (format!(r#"{{"flow":{FLOW},"transfer":"t","size_bytes":-1}}"#), "invalid value"),
+            (format!(r#"{{"flow":{FLOW},"coflow":"t","size_bytes":-1}}"#), "invalid value"),
+            (format!(r#"{{"ended":{FLOW},"coflow":"t","transfer":"t"}}"#), "duplicate field `coflow`"),
             (format!(r#"{{"ended":{FLOW},"more":1}}"#), "unknown field"),
             (r#"{"ended":{"lo\ncal":1}}"#.to_owned(), "unknown field `lo cal`"),
             (format!(r#"{{"ended":{FLOW}}}{{"ended":{FLOW}}}"#), "trailing"),

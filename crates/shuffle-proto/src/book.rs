@@ -5,7 +5,7 @@
 //! sockets, who lists flows (drivers). Read [`Book`] first.
 
 use crate::control::{FlowKey, Report};
-use crate::coordinator::{HOST_FLOWS_MAX, HOST_TRANSFERS_MAX, ReportError, Settings, check_name};
+use crate::coordinator::{HOST_COFLOWS_MAX, HOST_FLOWS_MAX, ReportError, Settings, check_name};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -14,10 +14,10 @@ use std::fmt;
 /// that comes back hears of all flows anew.
 const ENDED_MAX: usize = HOST_FLOWS_MAX;
 
-/// The most connections of one user that are known, and the most transfers that they are of: a part of what the host may have.
+/// The most connections of one user that are known, and the most coflows that they are of: a part of what the host may have.
 pub const USER_FLOWS_MAX: usize = HOST_FLOWS_MAX / 4;
 /// See [`USER_FLOWS_MAX`].
-pub const USER_TRANSFERS_MAX: usize = HOST_TRANSFERS_MAX / 2;
+pub const USER_COFLOWS_MAX: usize = HOST_COFLOWS_MAX / 2;
 
 /// A TCP connection of this host as a listing has it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -42,16 +42,16 @@ pub struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnnounceError {
-    /// A name that no transfer can have.
+    /// A name that no coflow can have.
     Name(ReportError),
     /// As many flows are known as the host may have.
     TooManyFlows,
     /// As many flows of this user are known as a user may have.
     TooManyUserFlows(u32),
-    /// Flows of as many transfers are known as the host may have.
-    TooManyTransfers,
-    /// Flows of as many transfers of this user are known as a user may have.
-    TooManyUserTransfers(u32),
+    /// Flows of as many coflows are known as the host may have.
+    TooManyCoflows,
+    /// Flows of as many coflows of this user are known as a user may have.
+    TooManyUserCoflows(u32),
 }
 
 impl fmt::Display for AnnounceError {
@@ -61,9 +61,9 @@ impl fmt::Display for AnnounceError {
             Self::Name(error) => write!(f, "{error}"),
             Self::TooManyFlows => write!(f, "{HOST_FLOWS_MAX} flows {no_room}"),
             Self::TooManyUserFlows(user) => write!(f, "{USER_FLOWS_MAX} flows of user {user} {no_room}"),
-            Self::TooManyTransfers => write!(f, "{HOST_TRANSFERS_MAX} transfers {no_room}"),
-            Self::TooManyUserTransfers(user) => {
-                write!(f, "{USER_TRANSFERS_MAX} transfers of user {user} {no_room}")
+            Self::TooManyCoflows => write!(f, "{HOST_COFLOWS_MAX} coflows {no_room}"),
+            Self::TooManyUserCoflows(user) => {
+                write!(f, "{USER_COFLOWS_MAX} coflows of user {user} {no_room}")
             }
         }
     }
@@ -92,16 +92,16 @@ struct Share {
     /// Connections that are known.
     flows: usize,
     /// What they are of, and of which how many.
-    transfers: BTreeMap<String, usize>,
+    coflows: BTreeMap<String, usize>,
 }
 
 #[derive(Debug)]
 struct Entry {
     socket: Socket,
     user: u32,
-    /// What waits for it; `None` when that is over and the connection stays.
-    transfer: Option<String>,
-    /// What its connection had moved before this transfer.
+    /// Its coflow's name; `None` when that is over and the connection stays.
+    coflow: Option<String>,
+    /// What its connection had moved before this coflow.
     before_bytes: u64,
     size_bytes: u64,
     moved_bytes: u64,
@@ -160,32 +160,32 @@ impl Book {
         }
     }
 
-    /// A program says what waits for a flow, and how much it moves in all for that.
+    /// A program says which coflow a flow is of, and how much it moves in all for that.
     ///
     /// Errors: see [`AnnounceError`].
-    pub fn announce(&mut self, state: &Seen, transfer: &str, size_bytes: u64) -> Result<(), AnnounceError> {
-        check_name(transfer).map_err(AnnounceError::Name)?;
+    pub fn announce(&mut self, state: &Seen, coflow: &str, size_bytes: u64) -> Result<(), AnnounceError> {
+        check_name(coflow).map_err(AnnounceError::Name)?;
         let flow = state.flow;
         if self.flows.get(&flow).is_some_and(|entry| entry.socket.cookie != state.cookie) {
             self.forget(flow);
         }
-        self.check_room(state, transfer).inspect_err(|_| self.is_full = true)?;
+        self.check_room(state, coflow).inspect_err(|_| self.is_full = true)?;
         if let Some(entry) = self.flows.get_mut(&flow).filter(|entry| entry.is_open) {
             (entry.is_open, entry.is_size_said) = (false, false);
         }
         let is_same =
-            |entry: &&mut Entry| entry.transfer.as_deref() == Some(transfer) && entry.ends_at_bytes.is_none();
+            |entry: &&mut Entry| entry.coflow.as_deref() == Some(coflow) && entry.ends_at_bytes.is_none();
         if let Some(entry) = self.flows.get_mut(&flow).filter(is_same) {
             if size_bytes <= entry.size_bytes {
                 return Ok(());
             }
             (entry.size_bytes, entry.is_size_said) = (size_bytes, false);
         } else {
-            // The first transfer of a connection may have begun before it was announced; what comes after is another's. What
+            // The first coflow of a connection may have begun before it was announced; what comes after is another's. What
             // was written for the one before is not this one's either, though it may still have to arrive.
             let before_bytes = self.flows.get_mut(&flow).map_or(0, |before| {
                 before.moved_bytes = before.moved_by(state.acked_bytes);
-                match (&before.transfer, before.ends_at_bytes) {
+                match (&before.coflow, before.ends_at_bytes) {
                     (_, Some(end_bytes)) => end_bytes,
                     (Some(_), None) => state.written_bytes,
                     (None, None) => state.acked_bytes,
@@ -198,7 +198,7 @@ impl Book {
             let entry = Entry {
                 socket: Socket { cookie: state.cookie, limit },
                 user: state.user,
-                transfer: Some(transfer.to_owned()),
+                coflow: Some(coflow.to_owned()),
                 before_bytes,
                 size_bytes,
                 moved_bytes: 0,
@@ -208,17 +208,17 @@ impl Book {
                 rate: None,
             };
             let share = self.shares.entry(state.user).or_default();
-            *share.transfers.entry(transfer.to_owned()).or_default() += 1;
+            *share.coflows.entry(coflow.to_owned()).or_default() += 1;
             share.flows += usize::from(self.flows.insert(flow, entry).is_none());
         }
         self.unsaid.insert(flow);
         Ok(())
     }
 
-    /// Whether this flow may be of this transfer.
+    /// Whether this flow may be of this coflow.
     ///
     /// Errors: there is no room.
-    fn check_room(&self, state: &Seen, transfer: &str) -> Result<(), AnnounceError> {
+    fn check_room(&self, state: &Seen, coflow: &str) -> Result<(), AnnounceError> {
         let (known, user) = (self.flows.get(&state.flow), state.user);
         let share = self.shares.get(&user);
         if known.is_none() && self.flows.len() >= HOST_FLOWS_MAX {
@@ -227,15 +227,15 @@ impl Book {
         if known.is_none() && share.is_some_and(|share| share.flows >= USER_FLOWS_MAX) {
             return Err(AnnounceError::TooManyUserFlows(user));
         }
-        if share.is_some_and(|share| share.transfers.contains_key(transfer)) {
+        if share.is_some_and(|share| share.coflows.contains_key(coflow)) {
             return Ok(());
         }
-        if share.is_some_and(|share| share.transfers.len() >= USER_TRANSFERS_MAX) {
-            return Err(AnnounceError::TooManyUserTransfers(user));
+        if share.is_some_and(|share| share.coflows.len() >= USER_COFLOWS_MAX) {
+            return Err(AnnounceError::TooManyUserCoflows(user));
         }
-        let all: usize = self.shares.values().map(|share| share.transfers.len()).sum();
-        if all >= HOST_TRANSFERS_MAX {
-            return Err(AnnounceError::TooManyTransfers);
+        let all: usize = self.shares.values().map(|share| share.coflows.len()).sum();
+        if all >= HOST_COFLOWS_MAX {
+            return Err(AnnounceError::TooManyCoflows);
         }
         Ok(())
     }
@@ -252,20 +252,20 @@ impl Book {
         }
     }
 
-    /// A program says that it has written all that its flow's transfer waits for: that is over once it has arrived. The
-    /// connection may stay, for another one. If it says which transfer, and that is not the flow's any more, nothing changes.
-    pub fn finish(&mut self, state: &Seen, transfer: Option<&str>) {
+    /// A program says that it has written all that a flow has for its coflow: that is over once it has arrived. The
+    /// connection may stay, for another one. If it says which coflow, and that is not the flow's any more, nothing changes.
+    pub fn finish(&mut self, state: &Seen, coflow: Option<&str>) {
         let Some(entry) = self.flows.get_mut(&state.flow) else { return };
         if entry.socket.cookie != state.cookie {
             return self.end(state.flow);
         }
-        if transfer.is_some() && entry.transfer.as_deref() != transfer {
+        if coflow.is_some() && entry.coflow.as_deref() != coflow {
             return;
         }
         entry.moved_bytes = entry.moved_by(state.acked_bytes);
         if state.acked_bytes >= state.written_bytes {
             self.end(state.flow);
-        } else if entry.transfer.is_some() {
+        } else if entry.coflow.is_some() {
             entry.ends_at_bytes = Some(state.written_bytes);
         }
     }
@@ -279,7 +279,7 @@ impl Book {
 
     /// How long it takes after the last listing until a flow has moved all that is known of, at the rate that it may have.
     pub fn soonest_end(&self) -> Option<Duration> {
-        let entries = self.flows.values().filter(|entry| entry.transfer.is_some());
+        let entries = self.flows.values().filter(|entry| entry.coflow.is_some());
         let end = |entry: &Entry| {
             let left = ByteCount::new(entry.size_bytes.saturating_sub(entry.moved_bytes));
             let is_over = left == ByteCount::ZERO && entry.ends_at_bytes.is_none();
@@ -288,22 +288,22 @@ impl Book {
         entries.filter_map(end).min()
     }
 
-    /// What a flow's transfer waits for has arrived, or never will.
+    /// What a flow has for its coflow has arrived, or never will.
     pub fn end(&mut self, flow: FlowKey) {
         let Some(entry) = self.flows.get_mut(&flow) else { return };
-        let Some(transfer) = entry.transfer.take() else { return };
+        let Some(coflow) = entry.coflow.take() else { return };
         (entry.ends_at_bytes, entry.rate) = (None, None);
-        let transfers = self.shares.get_mut(&entry.user).map(|share| &mut share.transfers);
-        if let Some(transfers) = transfers
-            && let Some(flows) = transfers.get_mut(&transfer)
+        let coflows = self.shares.get_mut(&entry.user).map(|share| &mut share.coflows);
+        if let Some(coflows) = coflows
+            && let Some(flows) = coflows.get_mut(&coflow)
         {
             *flows -= 1;
             if *flows == 0 {
-                transfers.remove(&transfer);
+                coflows.remove(&coflow);
             }
         }
         self.unsaid.remove(&flow);
-        let unsaid = (!entry.is_size_said).then_some((transfer, entry.size_bytes));
+        let unsaid = (!entry.is_size_said).then_some((coflow, entry.size_bytes));
         if self.ended.len() >= ENDED_MAX {
             self.ended.pop_front();
         }
@@ -322,7 +322,7 @@ impl Book {
                 gone.push(*flow);
                 continue;
             };
-            if entry.transfer.is_none() {
+            if entry.coflow.is_none() {
                 continue;
             }
             let Seen { acked_bytes, written_bytes, .. } = *state;
@@ -356,9 +356,9 @@ impl Book {
             if !is_new {
                 continue;
             }
-            let Some(transfer) = rule(state.flow) else { continue };
+            let Some(coflow) = rule(state.flow) else { continue };
             // One for which there is no room is told of by `take_full`; a name that is none, by who made the rule.
-            if self.announce(state, &transfer, state.written_bytes).is_ok() {
+            if self.announce(state, &coflow, state.written_bytes).is_ok() {
                 self.flows.get_mut(&state.flow).expect("it has been announced").is_open = true;
             }
         }
@@ -366,7 +366,7 @@ impl Book {
 
     /// The connection of a flow that is announced.
     pub fn socket(&self, flow: FlowKey) -> Option<Socket> {
-        self.flows.get(&flow).filter(|entry| entry.transfer.is_some()).map(|entry| entry.socket)
+        self.flows.get(&flow).filter(|entry| entry.coflow.is_some()).map(|entry| entry.socket)
     }
 
     /// Connections that were announced and are there still, for all that is known.
@@ -376,7 +376,7 @@ impl Book {
 
     /// The flows that are announced.
     pub fn flows(&self) -> BTreeSet<FlowKey> {
-        self.flows.iter().filter(|(_, entry)| entry.transfer.is_some()).map(|(flow, _)| *flow).collect()
+        self.flows.iter().filter(|(_, entry)| entry.coflow.is_some()).map(|(flow, _)| *flow).collect()
     }
 
     /// From now on, everything is unsaid: a coordinator has to hear of all flows anew.
@@ -392,9 +392,9 @@ impl Book {
         for _ in 0..flows_max {
             // A flow that has ended and is announced again ends first.
             if let Some(Ended { flow, unsaid, moved_bytes }) = self.ended.pop_front() {
-                reports.extend(unsaid.map(|(transfer, size_bytes)| Report::Flow {
+                reports.extend(unsaid.map(|(coflow, size_bytes)| Report::Flow {
                     flow,
-                    transfer,
+                    coflow,
                     size_bytes,
                     open_ended: false,
                 }));
@@ -402,10 +402,10 @@ impl Book {
                 reports.push(Report::Ended { flow });
             } else if let Some(flow) = self.unsaid.pop_first() {
                 let entry = self.flows.get_mut(&flow).expect("what is unsaid is of known flows");
-                let transfer = entry.transfer.clone().expect("what is unsaid is of announced flows");
+                let coflow = entry.coflow.clone().expect("what is unsaid is of announced flows");
                 if !std::mem::replace(&mut entry.is_size_said, true) {
                     let (size_bytes, open_ended) = (entry.size_bytes, entry.is_open);
-                    reports.push(Report::Flow { flow, transfer, size_bytes, open_ended });
+                    reports.push(Report::Flow { flow, coflow, size_bytes, open_ended });
                 }
                 if entry.moved_bytes > 0 {
                     reports.push(Report::Moved { flow, moved_bytes: entry.moved_bytes });
@@ -442,8 +442,8 @@ mod tests {
     fn ended() -> Report {
         Report::Ended { flow: flow() }
     }
-    fn said(transfer: &str, size_bytes: u64) -> Report {
-        Report::Flow { flow: flow(), transfer: transfer.into(), size_bytes, open_ended: false }
+    fn said(coflow: &str, size_bytes: u64) -> Report {
+        Report::Flow { flow: flow(), coflow: coflow.into(), size_bytes, open_ended: false }
     }
 
     #[test]
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn of_transfers_that_end_between_two_reports_all_is_said() {
+    fn of_coflows_that_end_between_two_reports_all_is_said() {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000)]);
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_still_moves_of_one_transfer_is_none_of_the_next() {
+    fn what_a_connection_still_moves_of_one_coflow_is_none_of_the_next() {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         book.finish(&seen(300_000, 1_000_000), None);
@@ -508,7 +508,7 @@ mod tests {
     fn what_a_rule_announces_is_open_ended_until_its_program_says_more() {
         let mut book = Book::default();
         let open =
-            |size_bytes| Report::Flow { flow: flow(), transfer: "r".into(), size_bytes, open_ended: true };
+            |size_bytes| Report::Flow { flow: flow(), coflow: "r".into(), size_bytes, open_ended: true };
         book.observe(&[seen(0, 49_999)], |_| Some("r".into()));
         assert_eq!(book.take(9), []);
         book.observe(&[seen(0, 50_000)], |_| Some("r".into()));
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connections_next_transfer_ends_the_one_before_whether_that_is_said_or_not() {
+    fn a_connections_next_coflow_ends_the_one_before_whether_that_is_said_or_not() {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000_000)]);
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_another_transfer_is_not_the_flows() {
+    fn the_end_of_another_coflow_is_not_the_flows() {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000).expect("there is room");
         book.announce(&seen(1_000, 1_000), "b", 500).expect("there is room");
@@ -577,7 +577,7 @@ mod tests {
 
     /// One user could once have all of a host's flows, and nobody else any (#17).
     #[test]
-    fn a_user_has_a_part_of_a_hosts_flows_and_transfers_and_no_more() {
+    fn a_user_has_a_part_of_a_hosts_flows_and_coflows_and_no_more() {
         let mut book = Book::default();
         for number in 0..USER_FLOWS_MAX {
             book.announce(&of_user(1, number), "a", 60_000).expect("there is room");
@@ -594,14 +594,14 @@ mod tests {
         book.announce(&of_user(1, USER_FLOWS_MAX), "a", 60_000).expect("there is room");
 
         let mut book = Book::default();
-        for number in 0..USER_TRANSFERS_MAX {
+        for number in 0..USER_COFLOWS_MAX {
             book.announce(&of_user(1, number), &number.to_string(), 60_000).expect("there is room");
         }
-        let error = book.announce(&of_user(1, USER_TRANSFERS_MAX), "more", 60_000).expect_err("no more");
-        assert_eq!(error.to_string(), "512 transfers of user 1 are known: no room for more");
+        let error = book.announce(&of_user(1, USER_COFLOWS_MAX), "more", 60_000).expect_err("no more");
+        assert_eq!(error.to_string(), "512 coflows of user 1 are known: no room for more");
         assert!(book.take_full());
         book.end(of_user(1, 0).flow);
-        book.announce(&of_user(1, USER_TRANSFERS_MAX), "more", 60_000).expect("one has ended");
+        book.announce(&of_user(1, USER_COFLOWS_MAX), "more", 60_000).expect("one has ended");
         // All users together have what the coordinator takes of one host.
         let mut user = 2;
         while let Ok(()) =
@@ -609,6 +609,6 @@ mod tests {
         {
             user += 1;
         }
-        assert_eq!(user as usize - 2, HOST_TRANSFERS_MAX - USER_TRANSFERS_MAX);
+        assert_eq!(user as usize - 2, HOST_COFLOWS_MAX - USER_COFLOWS_MAX);
     }
 }

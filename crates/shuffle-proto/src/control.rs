@@ -16,8 +16,8 @@ pub enum Report {
     Flow {
         /// Which.
         flow: FlowKey,
-        /// What waits for it.
-        transfer: String,
+        /// Its coflow's name.
+        coflow: String,
         /// All that it has had to move so far.
         size_bytes: u64,
         /// Whether that is all that anybody knows of, and more is likely to come: what its program has written.

@@ -11,7 +11,7 @@
 //! One that moves slower than it may, because of its program, its receiver or a link that nobody has told of, is slow: it
 //! keeps its limit, but what is kept for it on its links is a little more than what it moves; others get the rest.
 //! Of an open-ended flow nobody knows what it has to move beyond what waits in its buffer, which says little: such flows are
-//! taken to have as much to move as those of their transfer have moved so far, on average. (The longer one has gone on, the
+//! taken to have as much to move as those of their coflow have moved so far, on average. (The longer one has gone on, the
 //! longer it will, where few flows move most of what there is.) With nothing in its buffer, one is idle at once.
 //! Nothing is kept that agents could not say again: a coordinator that starts anew hears of all flows when they join.
 //!
@@ -50,7 +50,7 @@ const MEASURED_CHANGE_MIN: f64 = 0.1;
 /// A limit is said anew when it is another by more than this part.
 const CHANGE_MIN: f64 = 0.01;
 
-/// The most transfers that have begun or ended and that nobody has asked for; of more, the oldest are forgotten.
+/// The most coflows that have begun or ended and that nobody has asked for; of more, the oldest are forgotten.
 pub const ENDED_MAX: usize = 4_096;
 
 /// Agents' flows, and the rates that an allocator gives them.
@@ -70,8 +70,8 @@ pub struct Coordinator<A> {
     /// When each active or slow flow is to be looked at; the first one first.
     looks: BTreeSet<(Instant, String, FlowKey)>,
     /// Those that have flows other than mice.
-    transfers: BTreeMap<String, Transfer>,
-    transfers_so_far: u32,
+    coflows: BTreeMap<String, Coflow>,
+    coflows_so_far: u32,
     /// Names of those that have begun and that nobody has asked for.
     begun: VecDeque<String>,
     ended: VecDeque<Ended>,
@@ -79,7 +79,7 @@ pub struct Coordinator<A> {
 }
 
 #[derive(Debug)]
-struct Transfer {
+struct Coflow {
     id: CoflowId,
     /// When its first flow was there.
     since: Instant,
@@ -111,14 +111,14 @@ struct Joined {
     uplinks: Vec<String>,
     flows: BTreeMap<FlowKey, Known>,
     /// What its flows are of, and of which how many.
-    transfers: BTreeMap<String, usize>,
+    coflows: BTreeMap<String, usize>,
     /// Limits to be said.
     changed: BTreeSet<FlowKey>,
 }
 
 #[derive(Debug)]
 struct Known {
-    transfer: String,
+    coflow: String,
     size: ByteCount,
     moved: ByteCount,
     is_open: bool,
@@ -172,7 +172,7 @@ impl Known {
         }
     }
 
-    /// Whether its transfer has ended only when it has.
+    /// Whether its coflow has ended only when it has.
     const fn is_waited_for(&self) -> bool {
         !matches!(self.state, State::Passes)
     }
@@ -207,8 +207,8 @@ impl<A: Allocator> Coordinator<A> {
             by_address: BTreeMap::new(),
             keys: BTreeMap::new(),
             looks: BTreeSet::new(),
-            transfers: BTreeMap::new(),
-            transfers_so_far: 0,
+            coflows: BTreeMap::new(),
+            coflows_so_far: 0,
             begun: VecDeque::new(),
             ended: VecDeque::new(),
             is_changed: false,
@@ -268,7 +268,7 @@ impl<A: Allocator> Coordinator<A> {
                 link,
                 uplinks,
                 flows: BTreeMap::new(),
-                transfers: BTreeMap::new(),
+                coflows: BTreeMap::new(),
                 changed: BTreeSet::new(),
             };
             self.hosts.insert(name.to_owned(), joined);
@@ -377,8 +377,8 @@ impl<A: Allocator> Coordinator<A> {
         let mut open = BTreeSet::new();
         let result = reports.iter().try_for_each(|report| {
             let flow = match report {
-                Report::Flow { flow, transfer, size_bytes, open_ended } => {
-                    self.on_flow(now, name, *flow, transfer, ByteCount::new(*size_bytes), *open_ended)?;
+                Report::Flow { flow, coflow, size_bytes, open_ended } => {
+                    self.on_flow(now, name, *flow, coflow, ByteCount::new(*size_bytes), *open_ended)?;
                     flow
                 }
                 Report::Moved { flow, moved_bytes } => {
@@ -411,8 +411,8 @@ impl<A: Allocator> Coordinator<A> {
             State::Passes if waits >= self.settings.mice_below.as_u64() => {
                 self.route(now, name, key);
                 let known = &self.hosts[name].flows[&key];
-                if let Some(transfer) = self.transfers.get_mut(&known.transfer) {
-                    transfer.open_moved = transfer.open_moved.saturating_add(moved.as_u64());
+                if let Some(coflow) = self.coflows.get_mut(&known.coflow) {
+                    coflow.open_moved = coflow.open_moved.saturating_add(moved.as_u64());
                 }
             }
             State::Idle { .. } if waits >= self.settings.mice_below.as_u64() => self.route(now, name, key),
@@ -425,13 +425,13 @@ impl<A: Allocator> Coordinator<A> {
         now: Instant,
         name: &str,
         key: FlowKey,
-        transfer: &str,
+        coflow: &str,
         size: ByteCount,
         is_open: bool,
     ) -> Result<(), ReportError> {
-        check_name(transfer)?;
-        let is_other = |known: &Known| known.transfer != transfer;
-        // The same addresses and ports for another transfer: the connection is another one.
+        check_name(coflow)?;
+        let is_other = |known: &Known| known.coflow != coflow;
+        // The same addresses and ports for another coflow: the connection is another one.
         if self.hosts[name].flows.get(&key).is_some_and(is_other) {
             self.forget_flow(now, name, key);
         }
@@ -441,16 +441,16 @@ impl<A: Allocator> Coordinator<A> {
             if host.flows.len() >= HOST_FLOWS_MAX {
                 return Err(ReportError::TooManyFlows);
             }
-            let is_full = host.transfers.len() >= HOST_TRANSFERS_MAX;
-            if is_full && !host.transfers.contains_key(transfer) {
-                return Err(ReportError::TooManyTransfers);
+            let is_full = host.coflows.len() >= HOST_COFLOWS_MAX;
+            if is_full && !host.coflows.contains_key(coflow) {
+                return Err(ReportError::TooManyCoflows);
             }
-            *host.transfers.entry(transfer.to_owned()).or_default() += 1;
+            *host.coflows.entry(coflow.to_owned()).or_default() += 1;
             // Its connection may have a limit still, of what it moved before.
             host.changed.insert(key);
         }
         let known = host.flows.entry(key).or_insert_with(|| Known {
-            transfer: transfer.to_owned(),
+            coflow: coflow.to_owned(),
             size: ByteCount::ZERO,
             moved: ByteCount::ZERO,
             is_open,
@@ -521,7 +521,7 @@ impl<A: Allocator> Coordinator<A> {
         key: FlowKey,
         state: impl FnOnce(&mut Active, &Known, CoflowId) -> State,
     ) {
-        let Self { active, links, keys, looks, transfers, .. } = self;
+        let Self { active, links, keys, looks, coflows, .. } = self;
         let host = self.hosts.get_mut(name).expect("only hosts that have joined have flows");
         let known = host.flows.get_mut(&key).expect("a flow is known before it has a state");
         let was_waited_for = known.is_waited_for();
@@ -539,13 +539,13 @@ impl<A: Allocator> Coordinator<A> {
             }
             State::Passes | State::Idle { .. } => {}
         }
-        let is_new = !transfers.contains_key(&known.transfer);
-        let transfer = transfers.entry(known.transfer.clone()).or_insert_with(|| {
-            self.transfers_so_far = self.transfers_so_far.wrapping_add(1);
-            let id = CoflowId(self.transfers_so_far);
-            Transfer { id, since: now, flows: 0, flows_ended: 0, open_moved: 0, moved: ByteCount::ZERO }
+        let is_new = !coflows.contains_key(&known.coflow);
+        let coflow = coflows.entry(known.coflow.clone()).or_insert_with(|| {
+            self.coflows_so_far = self.coflows_so_far.wrapping_add(1);
+            let id = CoflowId(self.coflows_so_far);
+            Coflow { id, since: now, flows: 0, flows_ended: 0, open_moved: 0, moved: ByteCount::ZERO }
         });
-        known.state = state(active, known, transfer.id);
+        known.state = state(active, known, coflow.id);
         if let Some(watch) = known.state.watch() {
             looks.insert((watch.look_at, name.to_owned(), key));
         }
@@ -560,14 +560,14 @@ impl<A: Allocator> Coordinator<A> {
         if known.state.watch().is_none() && known.rate_bps.take().is_some() {
             host.changed.insert(key);
         }
-        transfer.flows = transfer.flows + usize::from(known.is_waited_for()) - usize::from(was_waited_for);
-        if transfer.flows == 0 {
-            transfers.remove(&known.transfer);
+        coflow.flows = coflow.flows + usize::from(known.is_waited_for()) - usize::from(was_waited_for);
+        if coflow.flows == 0 {
+            coflows.remove(&known.coflow);
         } else if is_new {
             if self.begun.len() >= ENDED_MAX {
                 self.begun.pop_front();
             }
-            self.begun.push_back(known.transfer.clone());
+            self.begun.push_back(known.coflow.clone());
         }
         self.is_changed = true;
     }
@@ -596,26 +596,26 @@ impl<A: Allocator> Coordinator<A> {
             }
         }
         if known.is_open
-            && let Some(transfer) = self.transfers.get_mut(&known.transfer)
+            && let Some(coflow) = self.coflows.get_mut(&known.coflow)
         {
             let more = known.moved.as_u64() - before.as_u64();
-            transfer.open_moved = transfer.open_moved.saturating_add(more);
+            coflow.open_moved = coflow.open_moved.saturating_add(more);
         }
     }
 
     fn on_ended(&mut self, now: Instant, name: &str, key: FlowKey) {
         let Some(known) = self.hosts[name].flows.get(&key) else { return };
         if known.is_waited_for() {
-            let transfer = self.transfers.get_mut(&known.transfer).expect("what has a flow is there");
-            transfer.flows_ended += 1;
-            let bytes = transfer.moved.as_u64().saturating_add(known.moved.as_u64());
-            transfer.moved = ByteCount::new(bytes);
-            if transfer.flows == 1 {
+            let coflow = self.coflows.get_mut(&known.coflow).expect("what has a flow is there");
+            coflow.flows_ended += 1;
+            let bytes = coflow.moved.as_u64().saturating_add(known.moved.as_u64());
+            coflow.moved = ByteCount::new(bytes);
+            if coflow.flows == 1 {
                 if self.ended.len() >= ENDED_MAX {
                     self.ended.pop_front();
                 }
-                let Transfer { since, flows_ended: flows, moved: bytes, .. } = *transfer;
-                self.ended.push_back(Ended { name: known.transfer.clone(), since, at: now, flows, bytes });
+                let Coflow { since, flows_ended: flows, moved: bytes, .. } = *coflow;
+                self.ended.push_back(Ended { name: known.coflow.clone(), since, at: now, flows, bytes });
             }
         }
         self.forget_flow(now, name, key);
@@ -629,10 +629,10 @@ impl<A: Allocator> Coordinator<A> {
         let Some(host) = self.hosts.get_mut(name) else { return };
         host.changed.remove(&key);
         let Some(known) = host.flows.remove(&key) else { return };
-        if let Some(flows) = host.transfers.get_mut(&known.transfer) {
+        if let Some(flows) = host.coflows.get_mut(&known.coflow) {
             *flows -= 1;
             if *flows == 0 {
-                host.transfers.remove(&known.transfer);
+                host.coflows.remove(&known.coflow);
             }
         }
     }
@@ -760,12 +760,12 @@ impl<A: Allocator> Coordinator<A> {
 
     /// Has flows have something to move of which that is not known: who should be through and is not, and who is open-ended.
     fn estimate(&mut self) {
-        let Self { active, keys, hosts, transfers, .. } = self;
+        let Self { active, keys, hosts, coflows, .. } = self;
         for (id, (name, key)) in keys {
             let known = &hosts[name].flows[key];
             let least = if known.is_open {
-                let transfer = &transfers[&known.transfer];
-                let mean = transfer.open_moved / (transfer.flows as u64 + transfer.flows_ended).max(1);
+                let coflow = &coflows[&known.coflow];
+                let mean = coflow.open_moved / (coflow.flows as u64 + coflow.flows_ended).max(1);
                 remaining(known).max(ByteCount::new(mean))
             } else {
                 REMAINING_MIN
@@ -824,12 +824,12 @@ impl<A: Allocator> Coordinator<A> {
         changed.into_iter().map(|flow| Limit { flow, rate_bps: host.flows[&flow].rate_bps }).collect()
     }
 
-    /// The name of the next transfer that has begun.
+    /// The name of the next coflow that has begun.
     pub fn poll_begun(&mut self) -> Option<String> {
         self.begun.pop_front()
     }
 
-    /// The next transfer whose flows have all ended. One whose last flow went with its agent has not: it may be back.
+    /// The next coflow whose flows have all ended. One whose last flow went with its agent has not: it may be back.
     pub fn poll_ended(&mut self) -> Option<Ended> {
         self.ended.pop_front()
     }
@@ -843,10 +843,10 @@ impl<A: Allocator> Coordinator<A> {
             .map(|(name, host)| (name.as_str(), host.session))
     }
 
-    /// Transfers under way, by name, with their flows at this instant.
+    /// Coflows under way, by name, with their flows at this instant.
     ///
     /// Panics: for an instant before the last one that it was told of.
-    pub fn transfers(&mut self, now: Instant) -> Vec<TransferView> {
+    pub fn coflows(&mut self, now: Instant) -> Vec<CoflowView> {
         self.active.advance(now);
         let mut flows: BTreeMap<&str, Vec<FlowView>> = BTreeMap::new();
         for (host, joined) in &self.hosts {
@@ -858,21 +858,21 @@ impl<A: Allocator> Coordinator<A> {
                 let is_limited = matches!(known.state, State::Active { .. } | State::Slow { .. });
                 let rate = is_limited.then(|| BitRate::bps(known.rate_bps.unwrap_or_default()));
                 let view = FlowView { host: host.clone(), flow: *flow, remaining, rate };
-                flows.entry(&known.transfer).or_default().push(view);
+                flows.entry(&known.coflow).or_default().push(view);
             }
         }
-        let view = |(name, transfer): (&String, &Transfer)| TransferView {
+        let view = |(name, coflow): (&String, &Coflow)| CoflowView {
             name: name.clone(),
-            since: transfer.since,
+            since: coflow.since,
             flows: flows.remove(name.as_str()).unwrap_or_default(),
         };
-        self.transfers.iter().map(view).collect()
+        self.coflows.iter().map(view).collect()
     }
 
-    /// How many flows there are, but for mice; how many of them have rates; and how many transfers they make.
+    /// How many flows there are, but for mice; how many of them have rates; and how many coflows they make.
     pub fn count(&self) -> (usize, usize, usize) {
-        let flows = self.transfers.values().map(|transfer| transfer.flows).sum();
-        (flows, self.keys.len(), self.transfers.len())
+        let flows = self.coflows.values().map(|coflow| coflow.flows).sum();
+        (flows, self.keys.len(), self.coflows.len())
     }
 
     /// Hosts by name.

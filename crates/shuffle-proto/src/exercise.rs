@@ -48,7 +48,7 @@ pub fn exercise_reports(bytes: &[u8]) -> bool {
         }
         coordinator.decide(now).expect("links carry what is decided");
         coordinator.poll_limits(name, 1);
-        coordinator.transfers(now);
+        coordinator.coflows(now);
     }
     do_all_read
 }
@@ -64,8 +64,8 @@ pub fn exercise_announcements(bytes: &[u8]) -> bool {
     for line in bytes.split(|byte| *byte == b'\n') {
         now += Duration::from_ms(1);
         let report = match Announcement::read(line) {
-            Ok(Announcement::Flow { flow, transfer, size_bytes }) => {
-                Report::Flow { flow, transfer, size_bytes, open_ended: false }
+            Ok(Announcement::Flow { flow, coflow, size_bytes }) => {
+                Report::Flow { flow, coflow, size_bytes, open_ended: false }
             }
             Ok(Announcement::Ended { flow, .. }) => Report::Ended { flow },
             Err(error) => {
@@ -99,8 +99,8 @@ pub fn exercise_rules(bytes: &[u8]) -> bool {
         ("127.0.0.1:1", "[fe80::1%4]:1"),
     ] {
         let [local, remote] = [local, remote].map(|end| end.parse().expect("an address"));
-        if let Some(name) = rules.transfer(FlowKey { local, remote }) {
-            check_name(&name).expect("what rules call a transfer is a name");
+        if let Some(name) = rules.coflow(FlowKey { local, remote }) {
+            check_name(&name).expect("what rules call a coflow is a name");
         }
     }
     true

@@ -1,7 +1,8 @@
 //! Rates for the flows of a computing stage, so that the stage ends early.
 //!
-//! A stage waits for the last of the flows that feed it, its *transfer*. A flow that is through before that has gained nothing,
-//! and has kept others from their links. So each flow gets the rate at which it is through with its transfer's last.
+//! A stage waits for the last of the flows that feed it. Together they are a *coflow* (Chowdhury and Stoica, *Coflow*, HotNets
+//! 2012). A flow that is through before its coflow's last has gained nothing, and has kept others from their links. So each flow
+//! gets the rate at which it is through with that last one.
 //!
 //! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016).
 //!

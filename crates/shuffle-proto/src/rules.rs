@@ -14,7 +14,7 @@ use std::str::FromStr;
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// The most rules.
 pub const RULES_MAX: usize = 1_024;
-/// What may stand in a transfer's name for what a flow has.
+/// What may stand in a coflow's name for what a flow has.
 const PLACES: [&str; 3] = ["{remote_host}", "{remote_port}", "{local_host}"];
 /// What is kept free for them: two IPv6 addresses and a port.
 const FILLED_BYTES_MAX: usize = 83;
@@ -29,7 +29,7 @@ struct Rule {
     remote: Option<toml::Spanned<Net>>,
     remote_port: Option<u16>,
     local_port: Option<u16>,
-    transfer: toml::Spanned<String>,
+    coflow: toml::Spanned<String>,
 }
 
 #[derive(Deserialize)]
@@ -142,10 +142,10 @@ impl FromStr for Rules {
             return Err(RulesError::TooMany { rules: file.rule.len() });
         }
         for rule in &file.rule {
-            let text = rule.transfer.get_ref();
+            let text = rule.coflow.get_ref();
             let wrong = |reason: String| RulesError::Wrong {
-                line: line(rule.transfer.span().start),
-                reason: format!("transfer {text:?}: {reason}"),
+                line: line(rule.coflow.span().start),
+                reason: format!("coflow {text:?}: {reason}"),
             };
             let plain = PLACES.iter().fold(text.clone(), |text, place| text.replace(place, ""));
             if plain.contains(['{', '}']) {
@@ -168,8 +168,8 @@ impl FromStr for Rules {
 }
 
 impl Rules {
-    /// What waits for this flow by the first rule that fits it; `None` if none fits, or if its name gets too long.
-    pub fn transfer(&self, flow: FlowKey) -> Option<String> {
+    /// This flow's coflow by the first rule that fits it; `None` if none fits, or if the name gets too long.
+    pub fn coflow(&self, flow: FlowKey) -> Option<String> {
         let FlowKey { local, remote } = flow;
         let fits = |rule: &&Rule| {
             rule.remote.as_ref().is_none_or(|net| net.get_ref().has(remote.ip()))
@@ -179,7 +179,7 @@ impl Rules {
         let rule = self.0.iter().find(fits)?;
         let values = [remote.ip().to_string(), remote.port().to_string(), local.ip().to_string()];
         let fill = |text: String, (place, value): (&&str, &String)| text.replace(place, value);
-        let name = PLACES.iter().zip(&values).fold(rule.transfer.get_ref().clone(), fill);
+        let name = PLACES.iter().zip(&values).fold(rule.coflow.get_ref().clone(), fill);
         // A place that is there several times may make it too long.
         (name.len() <= NAME_MAX).then_some(name)
     }
@@ -195,37 +195,37 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_fits_names_the_transfer() {
+    fn the_first_rule_that_fits_names_the_coflow() {
         let rules: Rules =
-            "[[rule]]\nremote = '10.1.0.0/16'\nremote_port = 7000\ntransfer = 'shuffle-{remote_host}'\n\
-            [[rule]]\nremote = 'fd00::/8'\ntransfer = '{local_host}>{remote_host}:{remote_port}'\n\
-            [[rule]]\nlocal_port = 50\ntransfer = 'fifty'\n"
+            "[[rule]]\nremote = '10.1.0.0/16'\nremote_port = 7000\ncoflow = 'shuffle-{remote_host}'\n\
+            [[rule]]\nremote = 'fd00::/8'\ncoflow = '{local_host}>{remote_host}:{remote_port}'\n\
+            [[rule]]\nlocal_port = 50\ncoflow = 'fifty'\n"
                 .parse()
                 .expect("good rules");
-        let name = |local, remote| rules.transfer(flow(local, remote));
+        let name = |local, remote| rules.coflow(flow(local, remote));
         assert_eq!(name("10.0.0.1:5", "10.1.2.3:7000").as_deref(), Some("shuffle-10.1.2.3"));
         assert_eq!(name("10.0.0.1:5", "10.1.2.3:7001"), None);
         assert_eq!(name("10.0.0.1:50", "10.1.2.3:7001").as_deref(), Some("fifty"));
         assert_eq!(name("10.0.0.1:5", "10.2.2.3:7000"), None);
         assert_eq!(name("[fd01::1]:5", "[fd02::2]:9").as_deref(), Some("fd01::1>fd02::2:9"));
-        let all: Rules = "[[rule]]\nremote='0.0.0.0/0'\ntransfer='all'".parse().expect("good rules");
-        assert_eq!(all.transfer(flow("1.2.3.4:1", "5.6.7.8:1")).as_deref(), Some("all"));
-        assert_eq!(all.transfer(flow("[::2]:1", "[::3]:1")), None);
+        let all: Rules = "[[rule]]\nremote='0.0.0.0/0'\ncoflow='all'".parse().expect("good rules");
+        assert_eq!(all.coflow(flow("1.2.3.4:1", "5.6.7.8:1")).as_deref(), Some("all"));
+        assert_eq!(all.coflow(flow("[::2]:1", "[::3]:1")), None);
     }
 
     #[test]
     fn what_is_wrong_is_said_in_one_line_with_its_place() {
         for (text, line, says) in [
-            ("[[rule]]\ntransfer = 'a'\nport = 1", 3, "unknown field"),
-            ("\n[[rule]]\nremote = '10.0.0.0/33'\ntransfer = 'a'", 3, "at most 32 bits"),
-            ("[[rule]]\nremote = '10.1.2.3/8'\ntransfer = 'a'", 2, "write 10.0.0.0/8, or 10.1.2.3 alone"),
-            ("[[rule]]\nremote = '1.2.3.4/0'\ntransfer = 'a'", 2, "write 0.0.0.0/0"),
-            ("[[rule]]\nremote = 'fd00::1/8'\ntransfer = 'a'", 2, "write fd00::/8"),
-            ("[[rule]]\nremote = 'localhost'\ntransfer = 'a'", 2, "write an address"),
-            ("[[rule]]\nremote_port = 70000\ntransfer = 'a'", 2, "70000"),
-            ("[[rule]]\n\ntransfer = 'a b'", 3, "printable"),
-            ("[[rule]]\ntransfer = '{host}'", 2, "only {remote_host}"),
-            ("[[rule]]\nremote_port = 1", 1, "missing field `transfer`"),
+            ("[[rule]]\ncoflow = 'a'\nport = 1", 3, "unknown field"),
+            ("\n[[rule]]\nremote = '10.0.0.0/33'\ncoflow = 'a'", 3, "at most 32 bits"),
+            ("[[rule]]\nremote = '10.1.2.3/8'\ncoflow = 'a'", 2, "write 10.0.0.0/8, or 10.1.2.3 alone"),
+            ("[[rule]]\nremote = '1.2.3.4/0'\ncoflow = 'a'", 2, "write 0.0.0.0/0"),
+            ("[[rule]]\nremote = 'fd00::1/8'\ncoflow = 'a'", 2, "write fd00::/8"),
+            ("[[rule]]\nremote = 'localhost'\ncoflow = 'a'", 2, "write an address"),
+            ("[[rule]]\nremote_port = 70000\ncoflow = 'a'", 2, "70000"),
+            ("[[rule]]\n\ncoflow = 'a b'", 3, "printable"),
+            ("[[rule]]\ncoflow = '{host}'", 2, "only {remote_host}"),
+            ("[[rule]]\nremote_port = 1", 1, "missing field `coflow`"),
             ("rule = 1", 1, "invalid type"),
             ("[[rule]", 1, ""),
         ] {
@@ -235,12 +235,12 @@ mod tests {
         }
         for (place, most) in [("", 128), ("{remote_port}", 45)] {
             let rule =
-                |length| format!("[[rule]]\ntransfer = '{place}{}'", "a".repeat(length)).parse::<Rules>();
+                |length| format!("[[rule]]\ncoflow = '{place}{}'", "a".repeat(length)).parse::<Rules>();
             assert!(rule(most).is_ok());
             let error = rule(most + 1).expect_err("too long").to_string();
             assert!(error.contains(&format!("1 to {most} printable")), "{error}");
         }
-        let rule = "[[rule]]\ntransfer = 'a'\n";
+        let rule = "[[rule]]\ncoflow = 'a'\n";
         assert!(rule.repeat(RULES_MAX).parse::<Rules>().is_ok());
         let error = rule.repeat(RULES_MAX + 1).parse::<Rules>();
         assert_eq!(error, Err(RulesError::TooMany { rules: RULES_MAX + 1 }));
@@ -249,9 +249,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic_and_every_name_is_one(text in "(\\[\\[rule\\]\\]\n|transfer = '[a-z{}_]{0,12}'\n|remote = '[0-9./]{1,9}'\n|.){0,6}") {
+        fn no_text_makes_it_panic_and_every_name_is_one(text in "(\\[\\[rule\\]\\]\n|coflow = '[a-z{}_]{0,12}'\n|remote = '[0-9./]{1,9}'\n|.){0,6}") {
             let rules: Rules = text.parse().unwrap_or_default();
-            if let Some(name) = rules.transfer(flow("10.0.0.1:5", "10.1.2.3:7000")) {
+            if let Some(name) = rules.coflow(flow("10.0.0.1:5", "10.1.2.3:7000")) {
                 prop_assert!(crate::coordinator::check_name(&name).is_ok());
             }
         }

@@ -10,7 +10,7 @@
 
 use crate::Coordinator;
 use crate::control::{Limit, Report};
-use crate::coordinator::{Decision, Ended, Host, ReportError, Settings, TransferView};
+use crate::coordinator::{CoflowView, Decision, Ended, Host, ReportError, Settings};
 use anabranch_fluid::{Allocator, DecisionError};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,7 +25,7 @@ pub struct SessionsConfig {
     pub settings: Settings,
     /// How long an agent may be silent before it counts as gone.
     pub silence_max: Duration,
-    /// After how long the clock is to begin anew, as [`Instant`] ends after 213 days: as soon as no transfer is under way then,
+    /// After how long the clock is to begin anew, as [`Instant`] ends after 213 days: as soon as no coflow is under way then,
     /// after twice as long in any case.
     pub clock_max: Duration,
 }
@@ -45,9 +45,9 @@ pub enum Event {
     Left(String),
     /// The agent of this host has fallen silent, and counts as gone.
     Silent(String),
-    /// The transfer of this name has begun.
+    /// The coflow of this name has begun.
     Begun(String),
-    /// A transfer has ended.
+    /// A coflow has ended.
     Ended(Ended),
 }
 
@@ -269,11 +269,11 @@ impl<A: Allocator> Sessions<A> {
         self.agents.get(name).is_some_and(|agent| agent.session == session)
     }
 
-    /// Transfers under way, by name, with their flows at this instant.
+    /// Coflows under way, by name, with their flows at this instant.
     ///
     /// Panics: for an instant before the last one that it was told of.
-    pub fn transfers(&mut self, now: Instant) -> Vec<TransferView> {
-        self.coordinator.transfers(now)
+    pub fn coflows(&mut self, now: Instant) -> Vec<CoflowView> {
+        self.coordinator.coflows(now)
     }
 
     /// What is known of hosts and flows.

@@ -23,7 +23,7 @@ use crate::{Coordinator, Scheduler};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::stats::{mean, percentile};
 use anabranch_sim::system::{System, SystemPlan};
-use anabranch_sim::traffic::{App, AppCx, Side, Start, StreamEvent, StreamSpec, TLS_RECORD_BYTES, Transfer};
+use anabranch_sim::traffic::{App, AppCx, Coflow, Side, Start, StreamEvent, StreamSpec, TLS_RECORD_BYTES};
 use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use serde::Serialize;
@@ -75,7 +75,7 @@ pub struct Shuffle {
     /// Priorities of data and of what is said about it.
     priorities: Vec<u8>,
     /// By name.
-    transfers: Vec<(String, Vec<FlowSpec>)>,
+    coflows: Vec<(String, Vec<FlowSpec>)>,
     /// Those with an agent, with the bits in a second that their links carry.
     hosts: BTreeMap<u16, BitRate>,
 }
@@ -94,11 +94,11 @@ impl Shuffle {
     pub const fn has_coordinator(&self) -> bool {
         self.allocator.is_some()
     }
-    /// Transfers by name, with their flows.
-    pub fn transfers(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = Start>)> {
+    /// Coflows by name, with their flows.
+    pub fn coflows(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = Start>)> {
         let start =
             |flow: &FlowSpec| Start { at: flow.start, src: flow.from, dst: flow.to, size: Some(flow.size) };
-        self.transfers.iter().map(move |(name, flows)| (name.as_str(), flows.iter().map(start)))
+        self.coflows.iter().map(move |(name, flows)| (name.as_str(), flows.iter().map(start)))
     }
     /// Strict priority of data.
     pub fn priority(&self) -> u8 {
@@ -118,14 +118,14 @@ impl Shuffle {
     }
 }
 
-/// Fills in transfers' completion times, in microseconds: of all transfers, those that ended.
-pub fn report_transfers(mut times: Vec<f64>, all: usize, row: &mut WorkloadRow) {
+/// Fills in coflows' completion times, in microseconds: of all coflows, those that ended.
+pub fn report_coflows(mut times: Vec<f64>, all: usize, row: &mut WorkloadRow) {
     times.sort_by(f64::total_cmp);
-    row.more.insert("finished_transfers_share", times.len() as f64 / all.max(1) as f64);
+    row.more.insert("finished_coflows_share", times.len() as f64 / all.max(1) as f64);
     let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
-    more("tct_us_mean", mean(&times).map(|mean| mean.mean));
-    more("tct_us_p50", percentile(&times, 0.5));
-    more("tct_us_p99", percentile(&times, 0.99));
+    more("cct_us_mean", mean(&times).map(|mean| mean.mean));
+    more("cct_us_p50", percentile(&times, 0.5));
+    more("cct_us_p99", percentile(&times, 0.99));
 }
 
 impl SystemPlan for Shuffle {
@@ -140,7 +140,7 @@ impl SystemPlan for Shuffle {
     }
 }
 
-/// Transfers under way in one run.
+/// Coflows under way in one run.
 pub struct Shuffling {
     coordinator: Option<Coordinator<BoxedAllocator>>,
     settings: Settings,
@@ -151,7 +151,7 @@ pub struct Shuffling {
     priority: u8,
     control_priority: u8,
     agents: BTreeMap<u16, HostAgent>,
-    transfers: Vec<String>,
+    coflows: Vec<String>,
     /// In the order in which they begin.
     flows: Vec<Flow>,
     begun: usize,
@@ -268,7 +268,7 @@ impl<M> Way<M> {
 #[derive(Debug)]
 struct Flow {
     spec: FlowSpec,
-    transfer: usize,
+    coflow: usize,
     key: FlowKey,
     stream: u32,
     /// When it was announced, until it has its first limit.
@@ -302,12 +302,12 @@ fn json_bytes(body: &impl Serialize) -> u64 {
 
 impl Shuffling {
     fn new(plan: &Shuffle) -> Self {
-        let named = plan.transfers.iter().enumerate();
+        let named = plan.coflows.iter().enumerate();
         let mut flows: Vec<Flow> = named
-            .flat_map(|(transfer, (_, flows))| flows.iter().map(move |spec| (transfer, *spec)))
-            .map(|(transfer, spec)| Flow {
+            .flat_map(|(coflow, (_, flows))| flows.iter().map(move |spec| (coflow, *spec)))
+            .map(|(coflow, spec)| Flow {
                 spec,
-                transfer,
+                coflow,
                 key: FlowKey {
                     local: SocketAddr::new(address(spec.from), 0),
                     remote: SocketAddr::new(address(spec.to), 0),
@@ -348,7 +348,7 @@ impl Shuffling {
             priority: plan.priorities[0],
             control_priority: plan.priorities[1],
             agents: hosts.map(|(host, link)| (*host, agent(link))).collect(),
-            transfers: plan.transfers.iter().map(|(name, _)| name.clone()).collect(),
+            coflows: plan.coflows.iter().map(|(name, _)| name.clone()).collect(),
             flows,
             begun: 0,
             finished: 0,
@@ -392,15 +392,15 @@ impl Shuffling {
         }
     }
 
-    /// A flow's program says what waits for it, and sends.
+    /// A flow's program says which coflow it is of, and sends.
     fn announce(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
         let flow = &mut self.flows[number];
         let (host, stream, size_bytes) = (flow.spec.from, flow.stream, flow.spec.size.as_u64());
-        let (seen, transfer) = (flow.seen(cx, number), self.transfers[flow.transfer].clone());
+        let (seen, coflow) = (flow.seen(cx, number), self.coflows[flow.coflow].clone());
         if let Some(agent) = self.agents.get_mut(&host) {
             flow.unlimited_since = Some(cx.now());
             agent.flows.push(number);
-            let said = Announcement::Flow { flow: flow.key, transfer, size_bytes };
+            let said = Announcement::Flow { flow: flow.key, coflow, size_bytes };
             let taken = agent.machine.handle_announcement(cx.now(), &said, &seen);
             taken.expect("names are checked, and flows are few");
             self.say(cx, host);
@@ -674,12 +674,12 @@ impl App for Shuffling {
         Some(shares.sum::<f64>() / self.flows.len() as f64)
     }
 
-    fn transfers(&self) -> Vec<Transfer> {
-        let names = self.transfers.iter().enumerate();
-        let transfer = |(number, name): (usize, &String)| {
-            let flows = || self.flows.iter().filter(move |flow| flow.transfer == number);
+    fn coflows(&self) -> Vec<Coflow> {
+        let names = self.coflows.iter().enumerate();
+        let coflow = |(number, name): (usize, &String)| {
+            let flows = || self.flows.iter().filter(move |flow| flow.coflow == number);
             let ends: Option<Vec<Instant>> = flows().map(|flow| flow.finished_at).collect();
-            Transfer {
+            Coflow {
                 name: name.clone(),
                 flows: flows().count() as u64,
                 size: ByteCount::new(flows().map(|flow| flow.spec.size.as_u64()).sum()),
@@ -687,7 +687,7 @@ impl App for Shuffling {
                 finished_at: ends.and_then(|ends| ends.into_iter().max()),
             }
         };
-        names.map(transfer).collect()
+        names.map(coflow).collect()
     }
 
     fn report(&self, _: Duration, row: &mut WorkloadRow) {
@@ -697,9 +697,9 @@ impl App for Shuffling {
             Some((flow.spec.size.as_u64(), us(took)))
         });
         row.complete(&Times(whole.collect()));
-        let ended = self.transfers();
-        let took = |t: &Transfer| Some(us(t.finished_at?.saturating_since(t.started_at)));
-        report_transfers(ended.iter().filter_map(took).collect(), ended.len(), row);
+        let ended = self.coflows();
+        let took = |coflow: &Coflow| Some(us(coflow.finished_at?.saturating_since(coflow.started_at)));
+        report_coflows(ended.iter().filter_map(took).collect(), ended.len(), row);
         if self.coordinator.is_some() {
             let mut unlimited_us = self.unlimited_us.clone();
             unlimited_us.sort_by(f64::total_cmp);

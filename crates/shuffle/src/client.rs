@@ -4,8 +4,8 @@
 //! out: what to do with limits. Read [`Client`] first.
 
 use crate::wire::{
-    EndedView, HistoryView, HostView, HostsView, JoinRequest, LeaveRequest, LimitsReply, ReportsRequest,
-    TransfersView,
+    CoflowsView, EndedView, HistoryView, HostView, HostsView, JoinRequest, LeaveRequest, LimitsReply,
+    ReportsRequest,
 };
 use anabranch_http::{ClientError, Connection};
 use anabranch_net::identity::Identity;
@@ -112,19 +112,19 @@ impl Client {
         })
     }
 
-    /// The transfers that are under way.
+    /// The coflows that are under way.
     ///
     /// Errors: see [`ClientError`].
-    pub async fn transfers(&self) -> Result<TransfersView, ClientError> {
-        self.connection.get("/v1/transfers").await
+    pub async fn coflows(&self) -> Result<CoflowsView, ClientError> {
+        self.connection.get("/v1/coflows").await
     }
 
-    /// The last `count` transfers that have ended, the last of all first.
+    /// The last `count` coflows that have ended, the last of all first.
     ///
     /// Errors: see [`ClientError`].
     pub async fn history(&self, count: u64) -> Result<Vec<EndedView>, ClientError> {
         let path = format!("/v1/history?count={count}");
-        self.connection.get::<HistoryView>(&path).await.map(|view| view.transfers)
+        self.connection.get::<HistoryView>(&path).await.map(|view| view.coflows)
     }
 
     /// The hosts, by name.

@@ -4,8 +4,8 @@
 
 use crate::service::{CoordinatorService, JoinError};
 use crate::wire::{
-    EndedView, FlowView, HistoryView, HostView, HostsView, JoinRequest, LeaveRequest, LimitsReply,
-    ReportsRequest, TransferView, TransfersView,
+    CoflowView, CoflowsView, EndedView, FlowView, HistoryView, HostView, HostsView, JoinRequest,
+    LeaveRequest, LimitsReply, ReportsRequest,
 };
 use anabranch_http::answer::{ErrorBody, HealthView, Refusal, Reply, complete, read, speaks_for};
 use anabranch_http::{PeerAddress, Service};
@@ -27,7 +27,7 @@ const LIMITS_WAIT_MAX_MS: u64 = 10_000;
 /// Flows in one reply unless another number is asked for, and the most that may be.
 const FLOWS_DEFAULT: usize = 4_096;
 const FLOWS_MAX: usize = 65_536;
-/// Ended transfers in one reply unless another number is asked for, and the most that may be.
+/// Ended coflows in one reply unless another number is asked for, and the most that may be.
 const COUNT_DEFAULT: usize = 100;
 const COUNT_MAX: usize = 10_000;
 
@@ -37,7 +37,7 @@ const COUNT_MAX: usize = 10_000;
         title = "Anabranch shuffle coordinator",
         description = "Rates for the flows of a computing stage, so that the stage ends early. Mutual TLS: the role and name in the caller's certificate decide what it may do.",
     ),
-    paths(join, reports, leave, limits, transfers, history, hosts, healthz, metrics),
+    paths(join, reports, leave, limits, coflows, history, hosts, healthz, metrics),
     components(schemas(
         ErrorBody,
         HealthView,
@@ -45,8 +45,8 @@ const COUNT_MAX: usize = 10_000;
         ReportsRequest,
         LeaveRequest,
         LimitsReply,
-        TransfersView,
-        TransferView,
+        CoflowsView,
+        CoflowView,
         FlowView,
         HostsView,
         HostView,
@@ -80,7 +80,7 @@ pub(crate) fn router(service: CoordinatorService) -> Router {
         .route("/v1/hosts/{host}/leave", post(leave))
         .route("/v1/hosts/{host}/limits", get(limits))
         .route("/v1/hosts", get(hosts))
-        .route("/v1/transfers", get(transfers))
+        .route("/v1/coflows", get(coflows))
         .route("/v1/history", get(history))
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics))
@@ -94,7 +94,7 @@ fn refused(error: &ReportError) -> Refusal {
         ReportError::TooManyHosts
         | ReportError::TooManyUplinks
         | ReportError::TooManyFlows
-        | ReportError::TooManyTransfers => StatusCode::TOO_MANY_REQUESTS,
+        | ReportError::TooManyCoflows => StatusCode::TOO_MANY_REQUESTS,
         // Once the other one has gone it may.
         ReportError::AddressTaken { .. } | ReportError::UplinkRate { .. } => StatusCode::LOCKED,
         _ => StatusCode::BAD_REQUEST,
@@ -199,20 +199,20 @@ async fn limits(
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TransfersQuery {
+struct CoflowsQuery {
     flows_max: Option<usize>,
 }
 
-#[utoipa::path(get, path = "/v1/transfers",
+#[utoipa::path(get, path = "/v1/coflows",
     params(("flows_max" = Option<usize>, Query, description = "flows in the reply, 4096 unless told otherwise and 65536 at most")),
-    responses((status = 200, body = TransfersView), (status = 403, body = ErrorBody)))]
-async fn transfers(
+    responses((status = 200, body = CoflowsView), (status = 403, body = ErrorBody)))]
+async fn coflows(
     State(service): State<CoordinatorService>,
     Extension(peer): Extension<PeerIdentity>,
-    Query(query): Query<TransfersQuery>,
-) -> Reply<TransfersView> {
+    Query(query): Query<CoflowsQuery>,
+) -> Reply<CoflowsView> {
     may_look(&peer)?;
-    Ok(Json(service.transfers(at_most("flows_max", query.flows_max, FLOWS_DEFAULT, FLOWS_MAX)?)))
+    Ok(Json(service.coflows(at_most("flows_max", query.flows_max, FLOWS_DEFAULT, FLOWS_MAX)?)))
 }
 
 #[derive(serde::Deserialize)]
@@ -231,9 +231,9 @@ async fn history(
 ) -> Reply<HistoryView> {
     may_look(&peer)?;
     let count = at_most("count", query.count, COUNT_DEFAULT, COUNT_MAX)?;
-    let transfers =
+    let coflows =
         service.history(count).await.map_err(|e| Refusal(StatusCode::SERVICE_UNAVAILABLE, e.to_string()))?;
-    Ok(Json(HistoryView { transfers }))
+    Ok(Json(HistoryView { coflows }))
 }
 
 #[utoipa::path(get, path = "/v1/hosts", responses((status = 200, body = HostsView), (status = 403, body = ErrorBody)))]

@@ -2,7 +2,7 @@
 //!
 //! Agents join, report what has become of their hosts' flows, and hold them to the limits that come back; operators look. One
 //! decision follows what has been reported, at once: reports that come while one is made are in the next. Rates need no store, as
-//! agents say all anew; transfers that have ended are kept in one.
+//! agents say all anew; coflows (flows of which only the last one's end counts) that have ended are kept in one.
 //!
 //! A coordinator, two hosts' agents on one machine, and a flow between the two that is announced and gets a limit:
 //!

@@ -8,7 +8,7 @@
 
 use crate::store::History;
 use crate::wire::{
-    self, EndedView, FlowView, HostView, JoinRequest, ReportsRequest, TransferView, TransfersView,
+    self, CoflowView, CoflowsView, EndedView, FlowView, HostView, JoinRequest, ReportsRequest,
 };
 use anabranch_http::metrics::Metrics;
 use anabranch_http::store::StoreError;
@@ -31,7 +31,7 @@ const STORE_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// After a decision that takes longer than this, the next waits for as long as it took: half of a processor is for others.
 const COSTLY_DECISION: Duration = Duration::from_ms(20);
-/// The most ended transfers that wait for the store; of more, the oldest are dropped.
+/// The most ended coflows that wait for the store; of more, the oldest are dropped.
 const UNSAVED_MAX: usize = 4_096;
 
 /// How a coordinator is set up.
@@ -42,7 +42,7 @@ pub struct CoordinatorServiceConfig {
     pub allocator_name: String,
     /// How flows are told apart, and how long agents may be silent.
     pub sessions: SessionsConfig,
-    /// The file in which transfers that have ended are kept; made if it is not there.
+    /// The file in which coflows that have ended are kept; made if it is not there.
     pub store: PathBuf,
     /// Which hosts there are and where. Without, a host has the address from which its agent speaks, and no uplinks.
     pub hosts: Option<Hosts>,
@@ -280,17 +280,17 @@ impl CoordinatorService {
         answer
     }
 
-    pub(crate) fn transfers(&self, flows_max: usize) -> TransfersView {
+    pub(crate) fn coflows(&self, flows_max: usize) -> CoflowsView {
         let mut state = self.lock();
         let (now, now_unix_ms) = (state.now(), unix_ms());
-        let under_way = state.machine.transfers(now);
+        let under_way = state.machine.coflows(now);
         drop(state);
         let (mut room, mut flows_left_out) = (flows_max, 0);
-        let transfers = under_way.into_iter().map(|transfer| {
-            let shown = transfer.flows.len().min(room);
+        let coflows = under_way.into_iter().map(|coflow| {
+            let shown = coflow.flows.len().min(room);
             room -= shown;
-            flows_left_out += (transfer.flows.len() - shown) as u64;
-            let flows = transfer.flows.into_iter().take(shown).map(|flow| FlowView {
+            flows_left_out += (coflow.flows.len() - shown) as u64;
+            let flows = coflow.flows.into_iter().take(shown).map(|flow| FlowView {
                 host: flow.host,
                 local: flow.flow.local,
                 remote: flow.flow.remote,
@@ -298,11 +298,11 @@ impl CoordinatorService {
                 rate_bps: flow.rate.map(BitRate::as_bps),
             });
             let since_unix_ms =
-                now_unix_ms.saturating_sub(now.saturating_since(transfer.since).as_us() / 1_000);
-            TransferView { name: transfer.name, since_unix_ms, flows: flows.collect() }
+                now_unix_ms.saturating_sub(now.saturating_since(coflow.since).as_us() / 1_000);
+            CoflowView { name: coflow.name, since_unix_ms, flows: flows.collect() }
         });
-        let transfers = transfers.collect();
-        TransfersView { transfers, flows_left_out, allocator: self.shared.config.allocator_name.clone() }
+        let coflows = coflows.collect();
+        CoflowsView { coflows, flows_left_out, allocator: self.shared.config.allocator_name.clone() }
     }
 
     pub(crate) fn hosts(&self) -> Vec<HostView> {
@@ -335,13 +335,13 @@ impl CoordinatorService {
         let mut text = Metrics::default();
         let (coordinator, counts) = (state.machine.coordinator(), state.machine.counts());
         let ups = coordinator.hosts().filter(|host| host.is_up).count() as u64;
-        let (flows, active, transfers) = coordinator.count();
+        let (flows, active, coflows) = coordinator.count();
         let counters = &state.counters;
         let all: [(&str, &str, &str, u64); 12] = [
             ("hosts_up", "gauge", "Hosts whose agents are there.", ups),
             ("flows", "gauge", "Flows that are under way, but for mice.", flows as u64),
             ("flows_lending", "gauge", "Of them, those that are idle or slow.", (flows - active) as u64),
-            ("transfers", "gauge", "Transfers that are under way.", transfers as u64),
+            ("coflows", "gauge", "Coflows that are under way.", coflows as u64),
             ("joins_total", "counter", "Times that agents have joined.", counts.joins),
             ("joins_refused_total", "counter", "Agents that were refused.", counters.joins_refused),
             ("silent_total", "counter", "Agents that left without a word.", counts.silent),
@@ -455,7 +455,7 @@ impl CoordinatorService {
                 Event::Silent(name) => {
                     tracing::warn!("host {name}: its agent has fallen silent, and counts as gone");
                 }
-                Event::Begun(name) => tracing::info!("transfer {name} has begun"),
+                Event::Begun(name) => tracing::info!("coflow {name} has begun"),
                 Event::Ended(ended) => {
                     is_ended = true;
                     state.keep(ended, now, now_unix_ms);
@@ -525,12 +525,12 @@ impl State {
         }
     }
 
-    /// Keeps a transfer that has ended, for the store.
+    /// Keeps a coflow that has ended, for the store.
     fn keep(&mut self, ended: Ended, now: Instant, now_unix_ms: u64) {
         let Ended { name, since, at, flows, bytes } = ended;
         let ago = |then: Instant| now_unix_ms.saturating_sub(now.saturating_since(then).as_us() / 1_000);
         let took_s = at.saturating_since(since).as_secs_f64();
-        tracing::info!("transfer {name} has ended: {flows} flows moved {bytes} in {took_s:.1} s");
+        tracing::info!("coflow {name} has ended: {flows} flows moved {bytes} in {took_s:.1} s");
         if self.unsaved.len() >= UNSAVED_MAX {
             self.unsaved.pop_front();
         }

@@ -1,4 +1,4 @@
-//! Transfers that have ended, in redb: the last [`HISTORY_MAX`].
+//! Coflows that have ended, in redb: the last [`HISTORY_MAX`].
 //!
 //! Leaves out: all that agents say anew. Read [`History`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: its test makes files")]
@@ -10,7 +10,7 @@ use std::path::Path;
 
 const ENDED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("ended");
 const FORMAT: &[u8] = b"shuffle 1";
-/// The most transfers that are kept; of more, the oldest are dropped.
+/// The most coflows that are kept; of more, the oldest are dropped.
 pub(crate) const HISTORY_MAX: u64 = 10_000;
 
 /// An open store.
@@ -26,15 +26,15 @@ impl History {
         Ok(history)
     }
 
-    /// Adds transfers, oldest first, all or none.
+    /// Adds coflows, oldest first, all or none.
     pub(crate) fn add(&self, ended: &[EndedView]) -> Result<(), StoreError> {
         self.file.run(|database| {
             let write = database.begin_write()?;
             {
                 let mut table = write.open_table(ENDED)?;
                 let next = table.last()?.map_or(0, |(number, _)| number.value() + 1);
-                for (number, transfer) in (next..).zip(ended) {
-                    table.insert(number, serde_json::to_vec(transfer)?.as_slice())?;
+                for (number, coflow) in (next..).zip(ended) {
+                    table.insert(number, serde_json::to_vec(coflow)?.as_slice())?;
                 }
                 while table.len()? > HISTORY_MAX {
                     table.pop_first()?;
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_transfers_outlive_the_process_and_the_oldest_are_dropped() {
+    fn the_last_coflows_outlive_the_process_and_the_oldest_are_dropped() {
         let path = std::env::temp_dir().join(format!("anabranch-shuffle-store-{}.redb", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let many: Vec<_> = (0..HISTORY_MAX + 3).map(ended).collect();

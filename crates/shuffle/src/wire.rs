@@ -1,6 +1,6 @@
 //! The JSON that crosses the HTTP interface of `shuffle`'s coordinator.
 //!
-//! Leaves out: what agents say and are told, which is `shuffle_proto::control`'s own. Read [`TransferView`] first.
+//! Leaves out: what agents say and are told, which is `shuffle_proto::control`'s own. Read [`CoflowView`] first.
 
 pub use anabranch_http::answer::{ErrorBody, HealthView};
 pub use anabranch_shuffle_proto::control::{JoinRequest, LeaveRequest, LimitsReply, ReportsRequest};
@@ -20,9 +20,9 @@ pub struct Uplink {
 
 /// What is under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct TransfersView {
+pub struct CoflowsView {
     /// By name.
-    pub transfers: Vec<TransferView>,
+    pub coflows: Vec<CoflowView>,
     /// Flows beyond the most that was asked for.
     pub flows_left_out: u64,
     /// The allocator that decides, as the coordinator's command line names it.
@@ -30,9 +30,9 @@ pub struct TransfersView {
     pub allocator: String,
 }
 
-/// A transfer that is under way.
+/// A coflow that is under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct TransferView {
+pub struct CoflowView {
     /// Its name.
     pub name: String,
     /// When its first flow was there, in milliseconds since 1970.
@@ -82,14 +82,14 @@ pub struct HostView {
     pub uplinks: Vec<Uplink>,
 }
 
-/// Transfers that have ended.
+/// Coflows that have ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryView {
     /// The last one first.
-    pub transfers: Vec<EndedView>,
+    pub coflows: Vec<EndedView>,
 }
 
-/// A transfer that has ended: all its flows are through, or their programs have gone.
+/// A coflow that has ended: all its flows are through, or their programs have gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndedView {
     /// Its name.

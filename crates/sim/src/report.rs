@@ -4,7 +4,7 @@
 
 use crate::end::End;
 use crate::network::Network;
-use crate::rows::{FlowRow, LinkRow, NetworkRow, Outcome, Times, TransferRow, WorkloadRow};
+use crate::rows::{CoflowRow, FlowRow, LinkRow, NetworkRow, Outcome, Times, WorkloadRow};
 use crate::run::Simulation;
 use crate::traffic::{Flow, Job};
 use anabranch_fabric::{Drop, EventQueue};
@@ -62,21 +62,21 @@ impl Outcome {
             timeouts: sent.timeouts,
         });
         let flows = flows.collect();
-        let mut transfers = Vec::new();
+        let mut coflows = Vec::new();
         for (number, job) in s.traffic().jobs().iter().enumerate() {
             let Job::App(app) = job else { continue };
-            transfers.extend(app.transfers().into_iter().map(|transfer| TransferRow {
+            coflows.extend(app.coflows().into_iter().map(|coflow| CoflowRow {
                 workload_index: number as u16,
-                transfer: transfer.name,
-                flows: transfer.flows,
-                size_bytes: transfer.size.as_u64(),
-                started_s: transfer.started_at.as_secs_f64(),
-                tct_us: transfer.finished_at.map(|at| us(at - transfer.started_at)),
+                coflow: coflow.name,
+                flows: coflow.flows,
+                size_bytes: coflow.size.as_u64(),
+                started_s: coflow.started_at.as_secs_f64(),
+                cct_us: coflow.finished_at.map(|at| us(at - coflow.started_at)),
             }));
         }
         let network = network(s);
         debug_assert!(network.is_conserved(), "{network:?}");
-        Self { workloads, network, links: links(s), flows, transfers, series }
+        Self { workloads, network, links: links(s), flows, coflows, series }
     }
 }
 

@@ -18,8 +18,8 @@ pub struct Outcome {
     pub links: Vec<LinkRow>,
     /// One for each flow.
     pub flows: Vec<FlowRow>,
-    /// One for each group of flows of which the last one counts, of workloads that have such.
-    pub transfers: Vec<TransferRow>,
+    /// One for each coflow, of workloads that have coflows.
+    pub coflows: Vec<CoflowRow>,
     /// What was probed, by time.
     pub series: Vec<Sample>,
 }
@@ -260,13 +260,13 @@ pub struct FlowRow {
     pub timeouts: u64,
 }
 
-/// What became of a group of flows of which the last one counts.
+/// What became of a coflow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TransferRow {
+pub struct CoflowRow {
     /// Which workload, from 0.
     pub workload_index: u16,
     /// What it is called.
-    pub transfer: String,
+    pub coflow: String,
     /// How many flows it has.
     pub flows: u64,
     /// What they move, all together.
@@ -274,7 +274,7 @@ pub struct TransferRow {
     /// When the first of them was to begin.
     pub started_s: f64,
     /// How long it took until the last was whole, if it was.
-    pub tct_us: Option<f64>,
+    pub cct_us: Option<f64>,
 }
 
 /// What was seen of a link or flow at a time; what does not apply is left out.

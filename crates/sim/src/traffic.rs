@@ -9,7 +9,7 @@ mod incast;
 mod transfers;
 mod udp;
 
-pub use app::{App, AppCx, Side, StreamEvent, StreamSpec, Transfer};
+pub use app::{App, AppCx, Coflow, Side, StreamEvent, StreamSpec};
 pub use incast::{Incast, Round, Settings as IncastSettings};
 pub use transfers::{Arrivals, Start, Transfers};
 pub use udp::{Sending, Udp, UdpFlow};

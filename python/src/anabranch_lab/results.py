@@ -23,7 +23,7 @@ from anabranch_lab.batches import ROWS, RUN
 #: What a directory that `Result.save` wrote says of itself, beside its tables.
 SWEEP = "sweep.json"
 #: Tables beside the rows, in files that end in ``.parquet``.
-TABLES = ("flows", "transfers", "links", "series")
+TABLES = ("flows", "coflows", "links", "series")
 
 
 class NoTableError(LookupError):
@@ -68,15 +68,15 @@ class Result:
         return self._table("flows")
 
     @functools.cached_property
-    def transfers(self) -> pd.DataFrame:
-        """A row for each transfer: of workloads whose flows make such.
+    def coflows(self) -> pd.DataFrame:
+        """A row for each coflow, of workloads that have coflows.
 
         Raises
         ------
         NoTableError
             The run kept none.
         """
-        return self._table("transfers")
+        return self._table("coflows")
 
     @functools.cached_property
     def links(self) -> pd.DataFrame:

@@ -33,9 +33,9 @@ pub struct Args {
     /// Flows under way.
     #[arg(long, default_value_t = 10_000)]
     flows: u32,
-    /// Flows of one transfer.
+    /// Flows of one coflow.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    transfer_flows: u32,
+    coflow_flows: u32,
     /// Flows that end each second, and as many begin.
     #[arg(long, default_value_t = 20)]
     churn: u32,
@@ -110,13 +110,13 @@ impl Agent {
     fn begin(&mut self, args: &Args) -> Report {
         let (host, number) = (u32::from(self.host), self.begun);
         self.begun += 1;
-        // Transfers span hosts; flows go around.
-        let transfer = format!("t{}", (number * u32::from(args.hosts) + host) / args.transfer_flows);
+        // Coflows span hosts; flows go around.
+        let coflow = format!("t{}", (number * u32::from(args.hosts) + host) / args.coflow_flows);
         let to = (host + 1 + number % (u32::from(args.hosts) - 1)) % u32::from(args.hosts);
         let end = |host: u32, port: u32| SocketAddr::from(([10, 9, 0, host as u8 + 1], port as u16));
         let flow = FlowKey { local: end(host, 1_024 + number % 60_000), remote: end(to, 7_000) };
-        self.flows.push((flow, transfer.clone()));
-        Report::Flow { flow, transfer, size_bytes: SIZE_BYTES, open_ended: false }
+        self.flows.push((flow, coflow.clone()));
+        Report::Flow { flow, coflow, size_bytes: SIZE_BYTES, open_ended: false }
     }
 }
 

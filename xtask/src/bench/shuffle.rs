@@ -132,7 +132,7 @@ fn measure(args: &Args, folder: &Path) -> anyhow::Result<Vec<f64>> {
         Ok(format!(r#"{{"local":"{}","remote":"{}"}}"#, near.local_addr()?, near.peer_addr()?))
     };
     let announce = |of: usize| -> anyhow::Result<String> {
-        Ok(format!("{{\"flow\":{},\"transfer\":\"t{of}\",\"size_bytes\":1000000000}}\n", key(of)?))
+        Ok(format!("{{\"flow\":{},\"coflow\":\"t{of}\",\"size_bytes\":1000000000}}\n", key(of)?))
     };
     let mut reader = FlowReader::new()?;
     let other = FlowKey::new(flows[1].0.local_addr()?, flows[1].0.peer_addr()?);

@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone())?;
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let (mut done, mut pipe): (Vec<table::Line>, _) = (Vec::new(), Pipe::default());
-    let (mut trusted, mut transfers) = (true, Vec::new());
+    let (mut trusted, mut coflows) = (true, Vec::new());
     for (index, point) in points.iter().enumerate() {
         for trial in 0..args.trials {
             if !quiet {
@@ -75,12 +75,12 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 }
             }
             let keyed = |row| keyed(point, trial, plan.seed(trial), row);
-            transfers.extend(run.transfers.iter().map(keyed));
+            coflows.extend(run.coflows.iter().map(keyed));
             if let Some(record) = &mut record {
                 record.emulation(&format!("point {index}, trial {trial}"), &run.report)?;
             }
             let drops = emulated.dropped_queue_full + emulated.dropped_otherwise;
-            done.push(table::Line { point: index, rows: run.workloads, transfers: run.transfers, drops });
+            done.push(table::Line { point: index, rows: run.workloads, coflows: run.coflows, drops });
             if pipe.is_closed {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -90,8 +90,8 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         pipe.print(std::iter::once(table::of(&points, &done).to_string()));
     }
     if let Some(record) = record {
-        if !transfers.is_empty() {
-            record.table("transfers", &transfers)?;
+        if !coflows.is_empty() {
+            record.table("coflows", &coflows)?;
         }
         let (command, config) = crate::arguments();
         record.finish(&command, config, points.first().map(|p| Seed::new(p.scenario.seed)))?;

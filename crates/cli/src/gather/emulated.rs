@@ -14,7 +14,7 @@ use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
 use anabranch_gather_proto::simulated::Gather;
 use anabranch_net::keys::{self, SetRequest, VALID_DAYS, make_set, write_set};
 use anabranch_sim::scenario::SystemWorkload;
-use anabranch_sim::{Plan, TransferRow, WorkloadRow};
+use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_units::{Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -160,7 +160,7 @@ impl Running for Rounds {
         Ok(())
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<TransferRow> {
+    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         if !self.took_us.is_empty() {
             row.rounds(self.took_us.clone(), self.round_bytes);
         }

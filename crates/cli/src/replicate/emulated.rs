@@ -13,7 +13,7 @@ use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System, c
 use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT};
 use anabranch_replicate_proto::simulated::{Replicate, Settings, plan, report_transfers};
 use anabranch_sim::scenario::SystemWorkload;
-use anabranch_sim::{Plan, Times, TransferRow, WorkloadRow};
+use anabranch_sim::{CoflowRow, Plan, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration as Span, Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -229,7 +229,7 @@ impl Running for Replicating {
         })
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<TransferRow> {
+    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         let all = 0..self.transfers.len();
         let ends: Option<Vec<Duration>> =
             all.clone().map(|index| Some(self.start_of(index) + self.took(index)?)).collect();

@@ -36,10 +36,10 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<IpAddr>,
     /// The Unix socket over which programs announce their flows, one JSON object a line:
-    /// {"flow":{"local":"10.0.0.1:40000","remote":"10.0.0.2:7000"},"transfer":"job-7","size_bytes":1000000}.
+    /// {"flow":{"local":"10.0.0.1:40000","remote":"10.0.0.2:7000"},"coflow":"job-7","size_bytes":1000000}.
     ///
     /// Each line is answered by one; who is silent for 5 s has to connect again.
-    /// {"ended":{"local":…,"remote":…},"transfer":"job-7"} says that all is written though the connection stays; it is over
+    /// {"ended":{"local":…,"remote":…},"coflow":"job-7"} says that all is written though the connection stays; it is over
     /// once that has arrived. Only the user who made the flow's socket, or root, may speak of it.
     #[arg(long, value_name = "PATH")]
     listen: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "GROUP", requires = "listen")]
     group: Option<String>,
     /// Announce flows by rules, for programs that do not. A TOML file of [[rule]] tables with `remote = "10.0.0.0/8"`,
-    /// `remote_port`, `local_port` (all optional) and `transfer = "job-{remote_host}"`.
+    /// `remote_port`, `local_port` (all optional) and `coflow = "job-{remote_host}"`.
     ///
     /// {remote_host}, {remote_port} and {local_host} are filled in. The first rule that fits a flow counts. What such a flow
     /// has to move is what its program has written so far.

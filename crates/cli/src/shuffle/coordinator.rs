@@ -25,7 +25,7 @@ pub struct Args {
     /// The folder that `shuffle keys` made, or a copy with ca.pem, controller.pem and controller.key.
     #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
     keys: PathBuf,
-    /// The file in which the last 10,000 ended transfers are remembered. Made if it is not there.
+    /// The file in which the last 10,000 ended coflows are remembered. Made if it is not there.
     #[arg(long, value_name = "FILE", default_value = "coordinator.redb")]
     store: PathBuf,
     /// Which hosts there are: a TOML file with [[host]] tables (`name`; `addresses` that flows to it have; `link` rate; names

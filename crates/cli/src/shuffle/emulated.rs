@@ -9,10 +9,10 @@ use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::{end, start};
 use anabranch_emu::scenario::{Announce, Rehearsal, Running, ScenarioError, Seen, SeenFlow, System};
 use anabranch_shuffle::wire::HostView;
-use anabranch_shuffle_proto::simulated::{Shuffle, report_transfers};
+use anabranch_shuffle_proto::simulated::{Shuffle, report_coflows};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::traffic::Start;
-use anabranch_sim::{Plan, TransferRow, WorkloadRow};
+use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -47,13 +47,13 @@ impl System for Emulated {
 /// A workload, looked up.
 struct Workload(Shuffle);
 
-/// A flow's transfer, by its place in [`Shuffling::transfers`], and the flow's size.
+/// A flow's coflow, by its place in [`Shuffling::coflows`], and the flow's size.
 type Flow = (usize, ByteCount);
 
 impl Workload {
     fn starts(&self) -> impl Iterator<Item = (usize, Start)> {
-        let transfers = self.0.transfers().enumerate();
-        transfers.flat_map(|(number, (_, starts))| starts.map(move |start| (number, start)))
+        let coflows = self.0.coflows().enumerate();
+        coflows.flat_map(|(number, (_, starts))| starts.map(move |start| (number, start)))
     }
 }
 
@@ -67,16 +67,16 @@ impl Rehearsal for Workload {
     fn start(&self, emulation: &Emulation, plan: &Plan, _: Seed) -> Result<Box<dyn Running>, ScenarioError> {
         let control = self.0.has_coordinator().then(|| Coordination::start(emulation, plan, &self.0));
         let control = control.transpose().map_err(|error| ScenarioError::new(format!("{error:#}")))?;
-        let transfers = self.0.transfers().map(|(name, _)| name.to_owned()).collect();
+        let coflows = self.0.coflows().map(|(name, _)| name.to_owned()).collect();
         let size = |start: Start| start.size.unwrap_or_default();
-        let flows = self.starts().map(|(transfer, start)| (transfer, size(start))).collect();
-        Ok(Box::new(Shuffling { transfers, flows, control }))
+        let flows = self.starts().map(|(coflow, start)| (coflow, size(start))).collect();
+        Ok(Box::new(Shuffling { coflows, flows, control }))
     }
 }
 
 /// A workload under way.
 struct Shuffling {
-    transfers: Vec<String>,
+    coflows: Vec<String>,
     /// In the order of [`Rehearsal::flows`].
     flows: Vec<Flow>,
     control: Option<Coordination>,
@@ -85,9 +85,9 @@ struct Shuffling {
 impl Running for Shuffling {
     fn announce(&self, site: SiteId, flow: usize) -> Option<Announce> {
         let socket = self.control.as_ref()?.socket(site);
-        let (transfer, size) = self.flows[flow];
+        let (coflow, size) = self.flows[flow];
         let line: [(&str, Value); 2] =
-            [("transfer", self.transfers[transfer].as_str().into()), ("size_bytes", size.as_u64().into())];
+            [("coflow", self.coflows[coflow].as_str().into()), ("size_bytes", size.as_u64().into())];
         let line = line.map(|(field, value)| (field.to_owned(), value)).into_iter().collect();
         Some(Announce { socket, line })
     }
@@ -100,29 +100,29 @@ impl Running for Shuffling {
         self.control.as_ref().and_then(|control| control.distrust(emulation))
     }
 
-    fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<TransferRow> {
-        let mut of = vec![Vec::new(); self.transfers.len()];
-        for ((transfer, size), number) in self.flows.iter().zip(numbers) {
-            of[*transfer].push((seen.flows.get(number), size.as_u64()));
+    fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+        let mut of = vec![Vec::new(); self.coflows.len()];
+        for ((coflow, size), number) in self.flows.iter().zip(numbers) {
+            of[*coflow].push((seen.flows.get(number), size.as_u64()));
         }
         let row_of = |(name, flows): (&String, Vec<(Option<&SeenFlow>, u64)>)| {
             let ends: Option<Vec<u64>> = flows.iter().map(|(flow, _)| (*flow)?.whole_ns).collect();
             let started_ns = flows.iter().filter_map(|(flow, _)| (*flow)?.start_ns).min().unwrap_or(0);
             let took_ns =
                 ends.and_then(|ends| ends.into_iter().max()).map(|end| end.saturating_sub(started_ns));
-            TransferRow {
+            CoflowRow {
                 workload_index: 0,
-                transfer: name.clone(),
+                coflow: name.clone(),
                 flows: flows.len() as u64,
                 size_bytes: flows.iter().map(|(_, size)| size).sum(),
                 started_s: started_ns as f64 / 1e9,
-                tct_us: took_ns.map(|ns| ns as f64 / 1e3),
+                cct_us: took_ns.map(|ns| ns as f64 / 1e3),
             }
         };
-        let transfers: Vec<TransferRow> = self.transfers.iter().zip(of).map(row_of).collect();
-        let times = transfers.iter().filter_map(|transfer| transfer.tct_us).collect();
-        report_transfers(times, transfers.len(), row);
-        transfers
+        let coflows: Vec<CoflowRow> = self.coflows.iter().zip(of).map(row_of).collect();
+        let times = coflows.iter().filter_map(|coflow| coflow.cct_us).collect();
+        report_coflows(times, coflows.len(), row);
+        coflows
     }
 }
 
@@ -276,7 +276,7 @@ mod tests {
     use anabranch_sim::scenario::{self, Workload as Asked};
 
     #[test]
-    fn a_transfer_ends_when_the_last_of_its_flows_does() {
+    fn a_coflow_ends_when_the_last_of_its_flows_does() {
         let text = r#"
             [network]
             topology = "star"
@@ -284,8 +284,8 @@ mod tests {
             rate = "10 Mbit/s"
             [workload]
             kind = "shuffle"
-            transfers.t.start = "1 s"
-            transfers.t.flows = [
+            coflows.t.start = "1 s"
+            coflows.t.flows = [
                 { from = "h0", to = "h2", size = "10 kB" },
                 { from = "h1", to = "h2", size = "20 kB", start = "5 ms" },
             ]
@@ -300,16 +300,16 @@ mod tests {
         assert_eq!(flows.len(), 2);
         assert_eq!((flows[1].at.as_ns(), flows[1].size), (1_005_000_000, Some(ByteCount::new(20_000))));
         let flows = workload.starts().map(|(of, start)| (of, start.size.unwrap_or_default())).collect();
-        let running = Shuffling { transfers: vec!["t".to_owned()], flows, control: None };
+        let running = Shuffling { coflows: vec!["t".to_owned()], flows, control: None };
         assert!(running.announce(SiteId(0), 0).is_none(), "nobody hears of flows without a coordinator");
         let mut seen = Seen::default();
         let flow =
             |start_ns, whole_ns| SeenFlow { start_ns: Some(start_ns), whole_ns, ..SeenFlow::default() };
         seen.flows.insert(4, flow(1_000_000_000, Some(1_500_000_000)));
         seen.flows.insert(7, flow(1_005_000_000, None));
-        let tct_us = |seen: &Seen| running.report(seen, &[4, 7], &mut WorkloadRow::default())[0].tct_us;
-        assert_eq!(tct_us(&seen), None, "its last flow is not whole");
+        let cct_us = |seen: &Seen| running.report(seen, &[4, 7], &mut WorkloadRow::default())[0].cct_us;
+        assert_eq!(cct_us(&seen), None, "its last flow is not whole");
         seen.flows.insert(7, flow(1_005_000_000, Some(2_250_000_000)));
-        assert_eq!(tct_us(&seen), Some(1_250_000.0));
+        assert_eq!(cct_us(&seen), Some(1_250_000.0));
     }
 }

@@ -19,7 +19,7 @@ pub struct Args {
     /// Names of the hosts.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     hosts: Vec<String>,
-    /// Names of operators, who may look at transfers, flows and rates and change nothing.
+    /// Names of operators, who may look at coflows, flows and rates and change nothing.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     operators: Vec<String>,
     /// Host names or addresses of the coordinator, for curl.

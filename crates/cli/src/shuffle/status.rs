@@ -6,7 +6,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_shuffle::Client;
-use anabranch_shuffle::wire::{EndedView, HostView, TransfersView, Uplink};
+use anabranch_shuffle::wire::{CoflowsView, EndedView, HostView, Uplink};
 use anabranch_units::{BitRate, ByteCount};
 use comfy_table::{Table, presets::NOTHING};
 use std::path::PathBuf;
@@ -25,10 +25,10 @@ pub struct Args {
     /// The operator's name, as `shuffle keys --operators` was given it.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     operator: String,
-    /// Also show this many of the transfers that have ended, the last first.
+    /// Also show this many of the coflows that have ended, the last first.
     #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000))]
     history: u64,
-    /// Print one JSON object with hosts, transfers and history, as the API has them.
+    /// Print one JSON object with hosts, coflows and history, as the API has them.
     #[arg(long)]
     json: bool,
     /// Show all of it on a page, for a browser on this machine, until Ctrl-C. The page is served at IP:PORT (127.0.0.1:7191
@@ -57,17 +57,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 () = crate::process::asked_to_end() => Ok(ExitCode::SUCCESS),
             };
         }
-        let (hosts, transfers) = (client.hosts().await?, client.transfers().await?);
+        let (hosts, coflows) = (client.hosts().await?, client.coflows().await?);
         let history = if args.history > 0 { client.history(args.history).await? } else { Vec::new() };
         if args.json {
-            let TransfersView { transfers, flows_left_out, allocator } = transfers;
+            let CoflowsView { coflows, flows_left_out, allocator } = coflows;
             let all = serde_json::json!({
-                "hosts": hosts, "transfers": transfers, "flows_left_out": flows_left_out,
+                "hosts": hosts, "coflows": coflows, "flows_left_out": flows_left_out,
                 "allocator": allocator, "history": history
             });
             println!("{all}");
         } else {
-            show(&hosts, &transfers, &history);
+            show(&hosts, &coflows, &history);
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -79,7 +79,7 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-fn show(hosts: &[HostView], view: &TransfersView, history: &[EndedView]) {
+fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
     let mut rows = table(&["host", "agent", "link", "behind"]);
     for host in hosts {
         let up = if host.up { "up" } else { "away" };
@@ -89,11 +89,11 @@ fn show(hosts: &[HostView], view: &TransfersView, history: &[EndedView]) {
         rows.add_row([host.name.clone(), up.to_owned(), link, behind.join(", ")]);
     }
     println!("{rows}\n");
-    let mut rows = table(&["transfer", "host", "flow", "remaining", "rate"]);
-    for transfer in &view.transfers {
-        for flow in &transfer.flows {
+    let mut rows = table(&["coflow", "host", "flow", "remaining", "rate"]);
+    for coflow in &view.coflows {
+        for flow in &coflow.flows {
             rows.add_row([
-                transfer.name.clone(),
+                coflow.name.clone(),
                 flow.host.clone(),
                 format!("{} -> {}", flow.local, flow.remote),
                 ByteCount::new(flow.remaining_bytes).to_string(),

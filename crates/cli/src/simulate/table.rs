@@ -2,19 +2,19 @@
 
 use anabranch_sim::scenario::Point;
 use anabranch_sim::stats::mean;
-use anabranch_sim::{TransferRow, WorkloadRow};
+use anabranch_sim::{CoflowRow, WorkloadRow};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
 /// A column: its head, and its value in a trial.
 type Column = (&'static str, fn(&WorkloadRow) -> Option<f64>);
-/// The same, of the times that a workload's transfers took, in microseconds.
-type TransferColumn = (&'static str, fn(&[f64]) -> Option<f64>);
+/// The same, of the times that a workload's coflows took, in microseconds.
+type CoflowColumn = (&'static str, fn(&[f64]) -> Option<f64>);
 
-/// What a workload of transfers is about, so it stands first.
-const TRANSFER_COLUMNS: [TransferColumn; 3] = [
-    ("transfers", |times| (!times.is_empty()).then_some(times.len() as f64)),
-    ("tct mean us", |times| (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)),
-    ("tct max us", |times| times.iter().copied().reduce(f64::max)),
+/// What a workload of coflows is about, so it stands first.
+const COFLOW_COLUMNS: [CoflowColumn; 3] = [
+    ("coflows", |times| (!times.is_empty()).then_some(times.len() as f64)),
+    ("cct mean us", |times| (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)),
+    ("cct max us", |times| times.iter().copied().reduce(f64::max)),
 ];
 
 const COLUMNS: [Column; 17] = [
@@ -43,17 +43,17 @@ pub(crate) struct Line {
     pub(crate) point: usize,
     /// What its workloads got.
     pub(crate) rows: Vec<WorkloadRow>,
-    /// What became of their transfers.
-    pub(crate) transfers: Vec<TransferRow>,
+    /// What became of their coflows.
+    pub(crate) coflows: Vec<CoflowRow>,
     /// Packets dropped in the network.
     pub(crate) drops: u64,
 }
 
 impl Line {
-    /// What the transfers took that a workload has finished.
+    /// What the coflows took that a workload has finished.
     fn times_us(&self, workload: usize) -> Vec<f64> {
-        let its = self.transfers.iter().filter(|row| usize::from(row.workload_index) == workload);
-        its.filter_map(|row| row.tct_us).collect()
+        let its = self.coflows.iter().filter(|row| usize::from(row.workload_index) == workload);
+        its.filter_map(|row| row.cct_us).collect()
     }
 }
 
@@ -64,8 +64,8 @@ pub(crate) fn of(points: &[Point], done: &[Line]) -> Table {
         .iter()
         .filter(|(_, value)| done.iter().any(|t| t.rows.iter().any(|w| value(w).is_some())))
         .collect();
-    let has_transfers = done.iter().any(|trial| !trial.transfers.is_empty());
-    let used_of_transfers = if has_transfers { &TRANSFER_COLUMNS[..] } else { &[] };
+    let has_coflows = done.iter().any(|trial| !trial.coflows.is_empty());
+    let used_of_coflows = if has_coflows { &COFLOW_COLUMNS[..] } else { &[] };
     let swept: Vec<&str> =
         points.first().map(|p| p.swept.iter().map(|(key, _)| key.as_str()).collect()).unwrap_or_default();
     let mut table = Table::new();
@@ -73,7 +73,7 @@ pub(crate) fn of(points: &[Point], done: &[Line]) -> Table {
     let mut head: Vec<String> =
         swept.iter().map(|key| key.rsplit('.').next().unwrap_or(key).to_owned()).collect();
     head.push("workload".into());
-    head.extend(used_of_transfers.iter().map(|(name, _)| (*name).to_owned()));
+    head.extend(used_of_coflows.iter().map(|(name, _)| (*name).to_owned()));
     head.extend(used.iter().map(|(name, _)| (*name).to_owned()));
     head.push("drops".into());
     table.set_header(head);
@@ -83,7 +83,7 @@ pub(crate) fn of(points: &[Point], done: &[Line]) -> Table {
             let rows: Vec<&WorkloadRow> = trials.iter().filter_map(|t| t.rows.get(number)).collect();
             let mut line: Vec<String> = point.swept.iter().map(|(_, value)| plain(value)).collect();
             line.push(rows[0].workload.to_owned());
-            line.extend(used_of_transfers.iter().map(|(_, value)| {
+            line.extend(used_of_coflows.iter().map(|(_, value)| {
                 cell(&trials.iter().filter_map(|trial| value(&trial.times_us(number))).collect::<Vec<_>>())
             }));
             line.extend(
@@ -126,9 +126,9 @@ mod tests {
     use anabranch_sim::{Plan, Simulation, scenario};
     use std::path::Path;
 
-    /// The table of the scenario that is about transfers once had flows only (#17).
+    /// The table of the scenario that is about coflows once had flows only (#17).
     #[test]
-    fn what_transfers_take_is_in_the_table() {
+    fn what_coflows_take_is_in_the_table() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
         let read = |name: &str| std::fs::read_to_string(folder.join(name));
         let text = read("shuffle.toml").expect("it is part of the repository");
@@ -142,13 +142,13 @@ mod tests {
             Plan::with_systems(points[0].scenario.clone(), &read, &simulated()).expect("it can be planned");
         let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
         let outcome = simulation.run();
-        let line = Line { point: 0, rows: outcome.workloads, transfers: outcome.transfers, drops: 0 };
+        let line = Line { point: 0, rows: outcome.workloads, coflows: outcome.coflows, drops: 0 };
         let times = line.times_us(0);
         assert_eq!(times.len(), 2);
         let table = of(&points, &[line]).to_string();
         let mean = cell(&[times.iter().sum::<f64>() / 2.0]);
         assert!(
-            table.contains("transfers") && table.contains("tct mean us") && table.contains(&mean),
+            table.contains("coflows") && table.contains("cct mean us") && table.contains(&mean),
             "{table}"
         );
     }

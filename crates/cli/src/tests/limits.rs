@@ -140,11 +140,11 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         ),
         ("a least block there", bytes(anabranch_gather_proto::BLOCK_BYTES_MIN), "gather::layout"),
         (
-            "flows, transfers that one host reports",
+            "flows, coflows that one host reports",
             format!(
                 "{}, {}",
                 n(anabranch_shuffle_proto::coordinator::HOST_FLOWS_MAX),
-                n(anabranch_shuffle_proto::coordinator::HOST_TRANSFERS_MAX)
+                n(anabranch_shuffle_proto::coordinator::HOST_COFLOWS_MAX)
             ),
             "shuffle::coordinator",
         ),

@@ -148,7 +148,7 @@ fn a_page_says_where_it_is_and_that_its_controller_does_not_answer() {
     let (trouble, place) = (lines.next(), lines.next());
     let (trouble, place) = (trouble.expect("it says what is wrong"), place.expect("and where it is"));
     assert!(trouble.contains(local.address()) && trouble.ends_with("; the page goes on asking"), "{trouble}");
-    assert!(place.starts_with("http://127.0.0.1:") && place.contains("/ shows the transfers"), "{place}");
+    assert!(place.starts_with("http://127.0.0.1:") && place.contains("/ shows what is under way"), "{place}");
 }
 
 /// #17: nothing said that a controller which was started again goes on with what was under way.

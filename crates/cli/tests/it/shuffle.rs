@@ -194,11 +194,11 @@ impl Star {
         serde_json::from_str(&reply).expect("JSON")
     }
 
-    fn announce(&self, load: &Load, transfer: &str, megabytes: u64) {
+    fn announce(&self, load: &Load, coflow: &str, megabytes: u64) {
         let (local, remote) = (load.flow.local, load.flow.remote);
         let size = 1_000_000 * megabytes;
         let line = format!(
-            r#"{{"flow":{{"local":"{local}","remote":"{remote}"}},"transfer":"{transfer}","size_bytes":{size}}}"#
+            r#"{{"flow":{{"local":"{local}","remote":"{remote}"}},"coflow":"{coflow}","size_bytes":{size}}}"#
         );
         assert_eq!(self.say(load.from, &line), serde_json::json!({ "ok": true }));
     }
@@ -258,7 +258,7 @@ impl Star {
         }
     }
 
-    /// Two transfers as in the paper's figure 5: a's first flow has the narrow link to itself, its second shares one with b.
+    /// Two coflows as in the paper's figure 5: a's first flow has the narrow link to itself, its second shares one with b.
     fn figure_5(&self, a: &str, b: &str) -> [Load; 3] {
         let loads = [self.load(0, 2), self.load(1, 2), self.load(1, 2)];
         loads.iter().for_each(Load::go);
@@ -337,7 +337,7 @@ impl Drop for Load {
 }
 
 #[test]
-fn flows_of_two_transfers_run_at_their_rates_until_they_end() {
+fn flows_of_two_coflows_run_at_their_rates_until_they_end() {
     let Some(mut star) = Star::start() else { return };
     // Linux before 5.18 has none.
     let bursts = |star: &Star| star.hosts[1].run(|| anabranch_pace::tso_rtt_log().ok());
@@ -355,11 +355,11 @@ fn flows_of_two_transfers_run_at_their_rates_until_they_end() {
         assert!((0.6..1.1).contains(&share), "{rates:?}");
     }
     let status = star.status();
-    let transfers = status["transfers"].as_array().expect("an array");
-    let names: Vec<_> = transfers.iter().map(|t| t["name"].as_str().expect("a name")).collect();
+    let coflows = status["coflows"].as_array().expect("an array");
+    let names: Vec<_> = coflows.iter().map(|coflow| coflow["name"].as_str().expect("a name")).collect();
     assert_eq!(names, ["a", "b"]);
-    assert_eq!(transfers[0]["flows"].as_array().map(Vec::len), Some(2));
-    let remaining = transfers[0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
+    assert_eq!(coflows[0]["flows"].as_array().map(Vec::len), Some(2));
+    let remaining = coflows[0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
     assert!((1_000_000..59_900_000).contains(&remaining), "{status}");
 
     // b has h1's link to itself once a is through.
@@ -394,8 +394,8 @@ fn a_flow_that_sends_nothing_lends_its_rate_until_it_does() {
     // a is the smaller one, and comes first.
     star.wait_for(&[(&idle, Some(23.76)), (&other, Some(0.24))]);
     star.wait_for(&[(&idle, None), (&other, Some(24.0))]);
-    let transfers = &star.status()["transfers"];
-    assert_eq!(transfers[0]["flows"][0]["rate_bps"], Value::Null, "{transfers}");
+    let coflows = &star.status()["coflows"];
+    assert_eq!(coflows[0]["flows"][0]["rate_bps"], Value::Null, "{coflows}");
     idle.go();
     star.wait_for(&[(&idle, Some(23.76)), (&other, Some(0.24))]);
 }
@@ -603,24 +603,24 @@ fn rules_announce_flows_and_nobody_else_does_for_another() {
     let load = star.load(1, 2);
     load.go();
     let rules =
-        format!("[[rule]]\nremote_port = {}\ntransfer = 'to-{{remote_host}}'\n", load.flow.remote.port());
+        format!("[[rule]]\nremote_port = {}\ncoflow = 'to-{{remote_host}}'\n", load.flow.remote.port());
     std::fs::write(star.path("rules.toml"), rules).expect("the folder is ours");
     let path = star.path("rules.toml").display().to_string();
     star.start_agent(1, &["--rules", &path]);
     // Its receiver has no agent: its sender's link is the narrow one.
     star.wait_for(&[(&load, Some(24.0))]);
-    assert_eq!(star.status()["transfers"][0]["name"], "to-10.9.7.3");
+    assert_eq!(star.status()["coflows"][0]["name"], "to-10.9.7.3");
 
     let known: SocketAddr = load.flow.local;
     for (line, says) in [
         ("{", "EOF"),
         (r#"{"flow":1}"#, "invalid type"),
         (r#"{"more":1}"#, "unknown field"),
-        ("{}", "write flow, transfer and size_bytes"),
+        ("{}", "write flow, coflow and size_bytes"),
         (r#"{"ended":{"local":"10.9.7.2:1","remote":"10.9.7.3:1"}}"#, "no such connection"),
         (
             &format!(
-                r#"{{"flow":{{"local":"{known}","remote":"{}"}},"transfer":"a b","size_bytes":1}}"#,
+                r#"{{"flow":{{"local":"{known}","remote":"{}"}},"coflow":"a b","size_bytes":1}}"#,
                 load.flow.remote
             ),
             "printable",
@@ -631,7 +631,7 @@ fn rules_announce_flows_and_nobody_else_does_for_another() {
         let error = reply["error"].as_str().unwrap_or_default();
         assert!(reply["ok"] == false && error.contains(says) && !error.contains('\n'), "{line}: {reply}");
     }
-    // What its transfer waits for is moved, though the connection stays.
+    // What it has for its coflow is moved, though the connection stays.
     let (local, remote) = (load.flow.local, load.flow.remote);
     let reply = star.say(1, &format!(r#"{{"ended":{{"local":"{local}","remote":"{remote}"}}}}"#));
     assert_eq!(reply["ok"], true);
@@ -664,8 +664,8 @@ fn programs_announce_by_the_libraries_in_rust_and_python() {
     }
     flow.grow(ByteCount::new(90_000_000)).expect("taken");
     let view = star.status();
-    assert_eq!(view["transfers"][0]["name"], "rust");
-    let remaining = view["transfers"][0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
+    assert_eq!(view["coflows"][0]["name"], "rust");
+    let remaining = view["coflows"][0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
     assert!((60_000_001..=90_000_000).contains(&remaining), "{view}");
     flow.ended().expect("taken");
     while limit().is_some() {
@@ -689,7 +689,7 @@ fn programs_announce_by_the_libraries_in_rust_and_python() {
         command.env("PYTHONPATH", clients);
     });
     star.wait_for(&[(&load, Some(24.0))]);
-    assert_eq!(star.status()["transfers"][0]["name"], "python");
+    assert_eq!(star.status()["coflows"][0]["name"], "python");
     go_on(&mut child);
     star.wait_for(&[(&load, None)]);
     go_on(&mut child);
@@ -713,25 +713,25 @@ fn an_unchanged_program_is_announced_held_to_its_limit_and_forgotten() {
             try: at += os.sendfile(s.fileno(), f, at, 100_000_000 - at)\n    except BlockingIOError: pass\n    \
             time.sleep(0.01)";
     let (load, mut child) = star.python(script, |command| {
-        command.env("LD_PRELOAD", library).env("ANABRANCH_TRANSFER", "unchanged");
+        command.env("LD_PRELOAD", library).env("ANABRANCH_COFLOW", "unchanged");
     });
     while load.received.load(Ordering::Relaxed) < 40_000 {
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(star.status()["transfers"], serde_json::json!([]), "a mouse");
+    assert_eq!(star.status()["coflows"], serde_json::json!([]), "a mouse");
     go_on(&mut child);
     star.wait_for(&[(&load, Some(24.0))]);
     let status = star.status();
-    assert_eq!(status["transfers"][0]["name"], "unchanged");
+    assert_eq!(status["coflows"][0]["name"], "unchanged");
     // All that sendfile is about to send, not what has been sent.
-    let remaining = status["transfers"][0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
+    let remaining = status["coflows"][0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
     assert!((50_000_000..=100_040_000).contains(&remaining), "{status}");
     let rates = Load::rates(std::slice::from_ref(&load), Duration::from_secs(1));
     assert!((0.6..1.1).contains(&(rates[0] / 24.0)), "{rates:?}");
     std::fs::write(star.path("stop"), "").expect("the folder is ours");
     assert!(child.wait().expect("ours to reap").success());
     let begun = Instant::now();
-    while star.status()["transfers"] != serde_json::json!([]) {
+    while star.status()["coflows"] != serde_json::json!([]) {
         assert!(begun.elapsed() < PATIENCE, "it is forgotten");
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -306,7 +306,7 @@ fn coordinator_serves(bound: Bound) {
     let identity = world.operator(System::Shuffle);
     block_on(served_all_the_same(at, bound, async || {
         let client = anabranch_shuffle::Client::new(&at.to_string(), &identity, PATIENCE);
-        client.expect("good credentials").transfers().await.expect("it answers");
+        client.expect("good credentials").coflows().await.expect("it answers");
     }));
 }
 

@@ -128,8 +128,8 @@ fn the_documentation_names_every_setting_of_every_system() {
         ("replicate", "what = 1"),
         ("gather", "what = 1"),
         ("shuffle", "what = 1"),
-        ("shuffle", "transfers.t = { flows = [], what = 1 }"),
-        ("shuffle", "transfers.t.flows = [{ what = 1 }]"),
+        ("shuffle", "coflows.t = { flows = [], what = 1 }"),
+        ("shuffle", "coflows.t.flows = [{ what = 1 }]"),
     ] {
         let network = "network = { topology = \"star\", hosts = 4 }";
         let text_of = format!("{network}\n[workload]\nkind = \"{kind}\"\n{unknown}\n");
@@ -291,7 +291,7 @@ fn an_incast_is_emulated_with_its_barrier() {
     assert!(goodput > 5.0 && goodput < 50.0, "{goodput}");
 }
 
-/// Seconds that the transfers of Figure 5 take: the first to end, and the last. `None`, with why, on a machine too busy for it.
+/// Seconds that the coflows of Figure 5 take: the first to end, and the last. `None`, with why, on a machine too busy for it.
 fn figure_5(command: &str, allocator: &str, more: &[&str]) -> Option<[f64; 2]> {
     let allocator = format!("workload.allocator={allocator}");
     let sets = ["--json", "-q", "--set", "sweep={}", "--set", &allocator];
@@ -301,20 +301,16 @@ fn figure_5(command: &str, allocator: &str, more: &[&str]) -> Option<[f64; 2]> {
         println!("not to be trusted: {}", row["why"]);
         return None;
     }
-    // Of two transfers the lower half is the one, and the upper the other.
-    Some(["tct_us_p50", "tct_us_p99"].map(|time| row[time].as_f64().expect("both end") / 1e6))
+    // Of two coflows the lower half is the one, and the upper the other.
+    Some(["cct_us_p50", "cct_us_p99"].map(|time| row[time].as_f64().expect("both end") / 1e6))
 }
 
 #[test]
 fn figure_5_takes_the_papers_times_by_real_agents_and_sockets() {
     let Some(_alone) = crate::emulate::stage(&[]) else { return };
     // b comes 2 s after a, and 200 ms: at 2 s sharp it may meet the end of a2, of which agents hear at their next look.
-    let late = [
-        "--set",
-        "workload.transfers.b.start=3.2 s",
-        "--set",
-        "network.topology=networks/figure-5-late.toml",
-    ];
+    let late =
+        ["--set", "workload.coflows.b.start=3.2 s", "--set", "network.topology=networks/figure-5-late.toml"];
     for (allocator, more, paper) in [
         ("max-min", &[][..], [4.0, 6.0]),
         ("chase", &[], [3.0, 6.0]),

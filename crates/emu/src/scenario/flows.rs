@@ -7,7 +7,7 @@ use super::{Rehearsal, Running, ScenarioError, System, congestion_control};
 use crate::Emulation;
 use anabranch_sim::scenario::{Incast, Udp, Workload};
 use anabranch_sim::traffic::{Start, UdpFlow};
-use anabranch_sim::{Plan, Times, TransferRow, WorkloadRow};
+use anabranch_sim::{CoflowRow, Plan, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed, SiteId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -244,12 +244,12 @@ pub(super) fn rows(
     all: &Flows,
     systems: &Systems,
     seen: &Seen,
-) -> (Vec<WorkloadRow>, Vec<TransferRow>) {
+) -> (Vec<WorkloadRow>, Vec<CoflowRow>) {
     let scenario = plan.scenario();
     let us = |ns: u64| ns as f64 / 1e3;
     let measured = Duration::from_ns(seen.over_ns.saturating_sub(scenario.warmup.as_ns()));
     let mbps = |bytes| BitRate::average(ByteCount::new(bytes), measured).map(BitRate::as_mbps_f64);
-    let mut transfers = Vec::new();
+    let mut coflows = Vec::new();
     let mut one = |(index, workload): (usize, &Workload)| {
         let flows = &all.of_workload[index];
         let mut row = WorkloadRow {
@@ -291,12 +291,12 @@ pub(super) fn rows(
                 if let Some((_, running)) = systems.iter().find(|(number, _)| *number == index) {
                     let numbers: Vec<u32> = flows.iter().map(|(number, _)| *number).collect();
                     let ended = running.report(seen, &numbers, &mut row).into_iter();
-                    transfers.extend(ended.map(|row| TransferRow { workload_index: index as u16, ..row }));
+                    coflows.extend(ended.map(|row| CoflowRow { workload_index: index as u16, ..row }));
                 }
             }
         }
         row
     };
     let workloads = scenario.workload.iter().enumerate().map(&mut one).collect();
-    (workloads, transfers)
+    (workloads, coflows)
 }

@@ -118,7 +118,7 @@ impl World {
         assert!(library.exists(), "{} is built with the tests", library.display());
         let mut command = Command::new("python3");
         command.args(["-c", &format!("{PROLOGUE}{script}"), &self.receiver.port().to_string()]);
-        command.env("LD_PRELOAD", library).env("ANABRANCH_TRANSFER", "job-7");
+        command.env("LD_PRELOAD", library).env("ANABRANCH_COFLOW", "job-7");
         command.env("ANABRANCH_SHUFFLE_SOCKET", self.folder.join("agent.sock")).current_dir(&self.folder);
         command
     }
@@ -180,7 +180,7 @@ fn a_program_is_announced_before_it_is_no_mouse_any_more_and_as_it_grows() {
     let flow = serde_json::json!({
         "local": format!("127.0.0.1:{port}"), "remote": world.receiver.to_string(),
     });
-    assert!(lines.iter().all(|line| line["flow"] == flow && line["transfer"] == "job-7"), "{lines:?}");
+    assert!(lines.iter().all(|line| line["flow"] == flow && line["coflow"] == "job-7"), "{lines:?}");
     world.receives(462_500);
 }
 
@@ -313,7 +313,7 @@ fn without_an_agent_or_a_variable_a_program_runs_as_without_the_library() {
     let script = "s = connect()\nfor _ in range(100): s.sendall(bytes(10_000))\nprint(sorted(os.listdir('/proc/self/fd')))";
     let plain = finished(world.program(script).env_remove("LD_PRELOAD"));
     assert_eq!(world.run(script), plain);
-    for name in ["ANABRANCH_TRANSFER", "ANABRANCH_SHUFFLE_SOCKET"] {
+    for name in ["ANABRANCH_COFLOW", "ANABRANCH_SHUFFLE_SOCKET"] {
         assert_eq!(finished(world.program(script).env_remove(name)), plain);
         assert_eq!(finished(world.program(script).env(name, "x".repeat(5_000))), plain);
     }
@@ -325,9 +325,9 @@ fn what_cannot_be_a_name_is_never_announced() {
     let Some(world) = World::new("name", true) else { return };
     let script = "s = connect(); s.sendall(bytes(int(os.environ['SIZE'])))";
     for name in ["a b", "\u{e9}", &"x".repeat(129)] {
-        finished(world.program(script).env("ANABRANCH_TRANSFER", name).env("SIZE", "60000"));
+        finished(world.program(script).env("ANABRANCH_COFLOW", name).env("SIZE", "60000"));
     }
-    finished(world.program(script).env("ANABRANCH_TRANSFER", "x".repeat(128)).env("SIZE", "70000"));
+    finished(world.program(script).env("ANABRANCH_COFLOW", "x".repeat(128)).env("SIZE", "70000"));
     assert_eq!(world.sizes(1), [70_000]);
 }
 

@@ -63,7 +63,7 @@ fn join(agent: &mut Agent, now: Instant, session: u64, flows: &[Seen]) -> u64 {
     limits
 }
 fn announce(agent: &mut Agent, now: Instant, port: u16) {
-    let said = Announcement::Flow { flow: flow(port), transfer: "t".into(), size_bytes: 1_000_000 };
+    let said = Announcement::Flow { flow: flow(port), coflow: "t".into(), size_bytes: 1_000_000 };
     agent.handle_announcement(now, &said, &seen(port, 0)).expect("there is room");
 }
 fn report(agent: &mut Agent) -> (u64, Vec<Report>) {

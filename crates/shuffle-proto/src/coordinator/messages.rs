@@ -9,7 +9,7 @@ use anabranch_units::{BitRate, ByteCount, Instant};
 use std::fmt;
 use std::net::IpAddr;
 
-/// The most characters that a host's or a transfer's name has.
+/// The most characters that a host's or a coflow's name has.
 pub const NAME_MAX: usize = 128;
 /// The most hosts. Of more, one whose agent has gone is forgotten.
 pub const HOSTS_MAX: usize = 4_096;
@@ -21,8 +21,8 @@ pub const HOST_UPLINKS_MAX: usize = 8;
 pub const ADDRESSES_MAX: usize = 64;
 /// The most flows of a host.
 pub const HOST_FLOWS_MAX: usize = 65_536;
-/// The most transfers that flows of a host are of: what a decision takes grows with the square of their number.
-pub const HOST_TRANSFERS_MAX: usize = 1_024;
+/// The most coflows that flows of a host are of: what a decision takes grows with the square of their number.
+pub const HOST_COFLOWS_MAX: usize = 1_024;
 
 /// How flows are told apart.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -71,8 +71,8 @@ pub enum ReportError {
     TooManyAddresses(usize),
     /// More flows of a host than [`HOST_FLOWS_MAX`].
     TooManyFlows,
-    /// More transfers of a host's flows than [`HOST_TRANSFERS_MAX`].
-    TooManyTransfers,
+    /// More coflows of a host's flows than [`HOST_COFLOWS_MAX`].
+    TooManyCoflows,
     /// A link slower than [`RATE_MIN`].
     SlowLink(BitRate),
     /// An address that no one host has.
@@ -118,8 +118,8 @@ impl fmt::Display for ReportError {
                 write!(f, "{count} addresses: a host has at most {ADDRESSES_MAX}")
             }
             Self::TooManyFlows => write!(f, "more flows than {HOST_FLOWS_MAX} on one host: the others pass"),
-            Self::TooManyTransfers => {
-                write!(f, "flows of more than {HOST_TRANSFERS_MAX} transfers on one host: the others pass")
+            Self::TooManyCoflows => {
+                write!(f, "flows of more than {HOST_COFLOWS_MAX} coflows on one host: the others pass")
             }
             Self::SlowLink(rate) => write!(f, "a link of {rate}: must have at least {RATE_MIN}"),
             Self::Address(address) => {
@@ -144,7 +144,7 @@ impl fmt::Display for ReportError {
 }
 impl std::error::Error for ReportError {}
 
-/// A transfer whose last flow has ended.
+/// A coflow whose last flow has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Its name.
@@ -159,9 +159,9 @@ pub struct Ended {
     pub bytes: ByteCount,
 }
 
-/// A transfer that is under way.
+/// A coflow that is under way.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TransferView {
+pub struct CoflowView {
     /// Its name.
     pub name: String,
     /// When its first flow was there.
@@ -198,7 +198,7 @@ pub struct FlowView {
     pub rate: Option<BitRate>,
 }
 
-/// Whether a host or a transfer may be called so.
+/// Whether a host or a coflow may be called so.
 ///
 /// Errors: [`ReportError::Name`].
 pub fn check_name(name: &str) -> Result<(), ReportError> {

@@ -14,10 +14,10 @@ fn address(host: u8, port: u16) -> std::net::SocketAddr {
 fn key(from: u8, to: u8, port: u16) -> FlowKey {
     FlowKey { local: address(from, port), remote: address(to, 7_000) }
 }
-fn flow(key: FlowKey, transfer: &str, megabytes: u64) -> Report {
+fn flow(key: FlowKey, coflow: &str, megabytes: u64) -> Report {
     Report::Flow {
         flow: key,
-        transfer: transfer.to_owned(),
+        coflow: coflow.to_owned(),
         size_bytes: megabytes * 1_000_000,
         open_ended: false,
     }
@@ -66,7 +66,7 @@ impl Site {
 }
 
 #[test]
-fn a_transfer_has_ended_with_its_last_flow_but_not_if_that_went_with_its_agent() {
+fn a_coflow_has_ended_with_its_last_flow_but_not_if_that_went_with_its_agent() {
     let mut site = Site::new(4);
     let keys = [key(0, 2, 1), key(1, 3, 2)];
     for (host, key) in [(0, keys[0]), (1, keys[1])] {
@@ -84,7 +84,7 @@ fn a_transfer_has_ended_with_its_last_flow_but_not_if_that_went_with_its_agent()
 }
 
 #[test]
-fn a_transfers_flows_are_through_together_and_the_rest_is_for_others() {
+fn a_coflows_flows_are_through_together_and_the_rest_is_for_others() {
     let mut site = Site::new(4);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 10), flow(key(0, 3, 2), "a", 30)]);
     assert_eq!(site.limits(0, 0), [(1, 25_000), (2, 75_000)]);
@@ -100,12 +100,8 @@ fn a_transfers_flows_are_through_together_and_the_rest_is_for_others() {
 #[test]
 fn mice_pass_until_they_have_grown() {
     let mut site = Site::new(2);
-    let mouse = |bytes| Report::Flow {
-        flow: key(0, 1, 1),
-        transfer: "a".into(),
-        size_bytes: bytes,
-        open_ended: false,
-    };
+    let mouse =
+        |bytes| Report::Flow { flow: key(0, 1, 1), coflow: "a".into(), size_bytes: bytes, open_ended: false };
     site.report(0, 0, &[mouse(49_999)]);
     // Whatever its connection had as its limit before.
     assert_eq!(site.lifted(0, 0), [1]);
@@ -233,7 +229,7 @@ fn who_should_be_through_and_is_not_still_has_a_rate() {
     site.report(400, 1, &[flow(key(1, 2, 2), "b", 100)]);
     assert_eq!(site.limits(400, 1), [(2, 1_000)]);
     assert_eq!(site.limits(400, 0), []);
-    let remaining = |site: &mut Site| site.0.transfers(at(400))[0].flows[0].remaining;
+    let remaining = |site: &mut Site| site.0.coflows(at(400))[0].flows[0].remaining;
     assert_eq!(remaining(&mut site), REMAINING_MIN);
     site.report(400, 0, &[Report::Moved { flow: key(0, 2, 1), moved_bytes: 400_000 }]);
     assert_eq!(remaining(&mut site).as_u64(), 600_000);
@@ -256,7 +252,7 @@ fn an_idle_flow_lends_its_rate_until_it_moves_again() {
     assert_eq!(site.lifted(550, 0), [1]);
     assert_eq!(site.limits(550, 1), [(2, 100_000)]);
     assert_eq!(site.0.count(), (2, 1, 2));
-    let views = site.0.transfers(at(550));
+    let views = site.0.coflows(at(550));
     assert_eq!((views[0].flows[0].rate, views[0].flows[0].remaining.as_u64()), (None, 30_000_000));
     // What is small wakes nobody.
     site.report(600, 1, &moved(other, 1_000_000));
@@ -277,7 +273,7 @@ fn an_idle_flow_lends_its_rate_until_it_moves_again() {
     site.report(2_400, 0, &[flow(idle, "a", 31)]);
     assert_eq!((site.limits(2_400, 0), site.limits(2_400, 1)), (vec![(1, 99_000)], vec![(2, 1_000)]));
     assert_eq!(site.lifted(2_950, 0), [1]);
-    // A transfer has ended with its last flow, though that is idle.
+    // A coflow has ended with its last flow, though that is idle.
     site.report(3_100, 0, &[Report::Ended { flow: idle }]);
     let bytes = ByteCount::new(13_662_500);
     let ended = Ended { name: "a".into(), since: at(0), at: at(3_100), flows: 1, bytes };
@@ -309,7 +305,7 @@ fn a_slow_flow_keeps_little_more_than_it_moves() {
     go(&mut site, 0, 1_100, 0, 1_000, 125);
     assert_eq!((site.limits(1_100, 0), site.limits(1_100, 1)), (vec![], vec![(2, 90_000)]));
     assert_eq!(site.0.count(), (2, 1, 2));
-    assert_eq!(site.0.transfers(at(1_100))[0].flows[0].rate, Some(BitRate::mbps(99)));
+    assert_eq!(site.0.coflows(at(1_100))[0].flows[0].rate, Some(BitRate::mbps(99)));
     // A little more is the same, much less or much more is not.
     go(&mut site, 1_100, 1_650, 1_100_000, 1_050, 11_250);
     assert_eq!((site.limits(1_650, 0), site.limits(1_650, 1)), (vec![], vec![]));
@@ -327,12 +323,12 @@ fn a_slow_flow_keeps_little_more_than_it_moves() {
 }
 
 #[test]
-fn open_ended_flows_of_a_transfer_have_as_much_to_move_as_they_have_moved() {
+fn open_ended_flows_of_a_coflow_have_as_much_to_move_as_they_have_moved() {
     let mut site = Site::new(4);
     let said = |flow, kilobytes: u64, moved_kilobytes: u64| {
         let size_bytes = 1_000 * kilobytes;
         [
-            Report::Flow { flow, transfer: "a".into(), size_bytes, open_ended: true },
+            Report::Flow { flow, coflow: "a".into(), size_bytes, open_ended: true },
             Report::Moved { flow, moved_bytes: 1_000 * moved_kilobytes },
         ]
     };
@@ -340,7 +336,7 @@ fn open_ended_flows_of_a_transfer_have_as_much_to_move_as_they_have_moved() {
         // As if another had come.
         site.0.is_changed = true;
         site.0.decide(at(ms)).expect("it decides");
-        site.0.transfers(at(ms))[0].flows.iter().map(|flow| flow.remaining.as_u64() / 1_000).collect()
+        site.0.coflows(at(ms))[0].flows.iter().map(|flow| flow.remaining.as_u64() / 1_000).collect()
     };
     let (one, two) = (key(0, 2, 1), key(1, 2, 2));
     site.report(0, 0, &said(one, 2_100, 2_000));
@@ -414,7 +410,7 @@ fn what_is_out_of_bounds_is_refused_in_one_line() {
     site.0.handle_join(at(0), "0", 1, Host { addresses: Vec::new(), ..host(0) }).expect("it joins");
     let flows: Vec<Report> = (0..HOST_FLOWS_MAX as u32 + 1)
         .map(|n| FlowKey { local: address(0, n as u16), remote: address(1, 1 + (n >> 16) as u16) })
-        .map(|flow| Report::Flow { flow, transfer: "a".into(), size_bytes: 1, open_ended: false })
+        .map(|flow| Report::Flow { flow, coflow: "a".into(), size_bytes: 1, open_ended: false })
         .collect();
     assert_eq!(site.0.handle_reports(at(0), "0", 1, &flows), Err(ReportError::TooManyFlows));
 }
@@ -452,8 +448,8 @@ proptest! {
                 2 | 3 => site.0.handle_reports(now, &name, 1, &[Report::Ended { flow: key }]),
                 4 => site.0.handle_reports(now, &name, 1, &[Report::Moved { flow: key, moved_bytes: megabytes * 1_000_000 }]),
                 5 => {
-                    let (transfer, size_bytes) = (["a", "b"][usize::from(port % 2)].into(), megabytes * 1_000_000);
-                    let open = Report::Flow { flow: key, transfer, size_bytes, open_ended: true };
+                    let (coflow, size_bytes) = (["a", "b"][usize::from(port % 2)].into(), megabytes * 1_000_000);
+                    let open = Report::Flow { flow: key, coflow, size_bytes, open_ended: true };
                     site.0.handle_reports(now, &name, 1, &[open])
                 }
                 _ => site.0.handle_reports(now, &name, 1, &[flow(key, ["a", "b"][usize::from(port % 2)], megabytes)]),
@@ -481,7 +477,7 @@ proptest! {
                 let kept = slow.iter().filter(|(_, route)| route.contains(&LinkId(at as u32)));
                 prop_assert_eq!(*kept_bps, kept.map(|(keeps_bps, _)| keeps_bps).sum::<u64>());
             }
-            prop_assert_eq!(site.0.count(), (all, told, site.0.transfers.len()));
+            prop_assert_eq!(site.0.count(), (all, told, site.0.coflows.len()));
             for link in (0..site.0.active.network().links() as u32).map(LinkId) {
                 let on = site.0.active.flows_on(link);
                 let limits = site.0.limits_bps();
@@ -490,29 +486,29 @@ proptest! {
                 prop_assert!(sum_bps <= (1.0 + PART_MIN) * most_bps, "{sum_bps} b/s of {most_bps}");
             }
             prop_assert!(site.0.poll_timeout().is_none_or(|at| at > now), "who is idle has been found");
-            prop_assert_eq!(site.0.transfers(now).iter().map(|t| t.flows.len()).sum::<usize>(), all);
-            prop_assert!(site.0.transfers(now).iter().all(|t| !t.flows.is_empty()));
+            prop_assert_eq!(site.0.coflows(now).iter().map(|coflow| coflow.flows.len()).sum::<usize>(), all);
+            prop_assert!(site.0.coflows(now).iter().all(|coflow| !coflow.flows.is_empty()));
         }
     }
 }
 
-/// One host's flows of as many transfers once took all of the coordinator's time (#17).
+/// One host's flows of as many coflows once took all of the coordinator's time (#17).
 #[test]
-fn a_host_has_flows_of_so_many_transfers_and_no_more() {
+fn a_host_has_flows_of_so_many_coflows_and_no_more() {
     let mut site = Site::new(3);
     let of = |number: usize| flow(key(0, 1, number as u16), &format!("t{number}"), 1);
-    let all: Vec<Report> = (0..HOST_TRANSFERS_MAX).map(of).collect();
+    let all: Vec<Report> = (0..HOST_COFLOWS_MAX).map(of).collect();
     site.report(0, 0, &all);
-    let more = site.0.handle_reports(at(0), "0", 1, &[of(HOST_TRANSFERS_MAX)]);
-    assert_eq!(more, Err(ReportError::TooManyTransfers));
-    // Another flow of one that is there, and other hosts' transfers.
+    let more = site.0.handle_reports(at(0), "0", 1, &[of(HOST_COFLOWS_MAX)]);
+    assert_eq!(more, Err(ReportError::TooManyCoflows));
+    // Another flow of one that is there, and other hosts' coflows.
     site.report(0, 0, &[flow(key(0, 2, 60_000), "t0", 1)]);
     site.report(0, 2, &[flow(key(2, 1, 1), "mine", 1)]);
     // The last flow of one makes room for another.
-    site.report(1, 0, &[Report::Ended { flow: key(0, 1, 1) }, of(HOST_TRANSFERS_MAX)]);
-    let next = of(HOST_TRANSFERS_MAX + 1);
+    site.report(1, 0, &[Report::Ended { flow: key(0, 1, 1) }, of(HOST_COFLOWS_MAX)]);
+    let next = of(HOST_COFLOWS_MAX + 1);
     let still = [Report::Ended { flow: key(0, 1, 0) }, next.clone()];
-    assert_eq!(site.0.handle_reports(at(1), "0", 1, &still), Err(ReportError::TooManyTransfers));
+    assert_eq!(site.0.handle_reports(at(1), "0", 1, &still), Err(ReportError::TooManyCoflows));
     site.report(1, 0, &[Report::Ended { flow: key(0, 2, 60_000) }, next]);
     site.0.handle_leave(at(2), "0", 1);
     site.0.handle_join(at(2), "0", 2, host(0)).expect("it joins");
@@ -536,7 +532,7 @@ fn a_host_has_a_link_and_addresses_that_one_host_can_have() {
 }
 
 #[test]
-fn a_transfer_begins_with_its_first_flow_that_is_no_mouse() {
+fn a_coflow_begins_with_its_first_flow_that_is_no_mouse() {
     let mut site = Site::new(3);
     site.report(0, 0, &[flow(key(0, 1, 1), "a", 0)]);
     assert_eq!(site.0.poll_begun(), None);

@@ -20,7 +20,7 @@ fn key(port: u16) -> FlowKey {
 }
 
 fn flow(port: u16) -> Report {
-    Report::Flow { flow: key(port), transfer: "a".into(), size_bytes: 1_000_000, open_ended: false }
+    Report::Flow { flow: key(port), coflow: "a".into(), size_bytes: 1_000_000, open_ended: false }
 }
 
 fn sessions() -> Sessions<ChasePlus> {

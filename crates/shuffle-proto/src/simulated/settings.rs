@@ -8,7 +8,7 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The latest that a transfer may begin, and the most that a flow of it may come after that: the longest that a run may take.
+/// The latest that a coflow may begin, and the most that a flow of it may come after that: the longest that a run may take.
 const START_MAX: Duration = Duration::from_secs(100_000);
 /// The most flows of a workload.
 const FLOWS_MAX: usize = 100_000;
@@ -24,7 +24,7 @@ struct Settings {
     /// The host where the coordinator is; host 0 without.
     coordinator: Option<String>,
     /// By name.
-    transfers: BTreeMap<String, TransferSettings>,
+    coflows: BTreeMap<String, CoflowSettings>,
     /// How often agents look at what has become of their flows.
     look_every: Duration,
     /// Flows with less to move have no limit.
@@ -35,17 +35,17 @@ struct Settings {
     control_priority: u8,
 }
 
-/// A transfer.
+/// A coflow.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TransferSettings {
+struct CoflowSettings {
     /// When it begins.
     #[serde(default)]
     start: Duration,
     flows: Vec<FlowSettings>,
 }
 
-/// A flow of a transfer.
+/// A flow of a coflow.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FlowSettings {
@@ -53,7 +53,7 @@ struct FlowSettings {
     to: String,
     /// All that it moves.
     size: ByteCount,
-    /// So much after its transfer begins.
+    /// So much after its coflow begins.
     #[serde(default)]
     start: Duration,
 }
@@ -63,7 +63,7 @@ impl Default for Settings {
         Self {
             allocator: Scheduler::default().to_string(),
             coordinator: None,
-            transfers: BTreeMap::new(),
+            coflows: BTreeMap::new(),
             look_every: Duration::from_ms(100),
             mice_below: coordinator::Settings::default().mice_below,
             priority: 1,
@@ -96,25 +96,25 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
     if !(Duration::from_us(1)..=Duration::from_secs(10)).contains(&settings.look_every) {
         return Err(wrong("look_every", format!("{}: must be 1 us to 10 s", settings.look_every)));
     }
-    let count: usize = settings.transfers.values().map(|transfer| transfer.flows.len()).sum();
+    let count: usize = settings.coflows.values().map(|coflow| coflow.flows.len()).sum();
     if !(1..=FLOWS_MAX).contains(&count) {
-        return Err(wrong("transfers", format!("{count} flows: must be 1 to {FLOWS_MAX}")));
+        return Err(wrong("coflows", format!("{count} flows: must be 1 to {FLOWS_MAX}")));
     }
-    let mut transfers = Vec::new();
+    let mut coflows = Vec::new();
     let mut hosts = BTreeMap::new();
-    for (name, transfer) in settings.transfers {
-        let at = format!("transfers.{name}");
-        coordinator::check_name(&name).map_err(|error| wrong("transfers", error.to_string()))?;
-        if transfer.flows.is_empty() {
-            return Err(wrong(&at, "has no flows: a transfer has at least one".to_owned()));
+    for (name, coflow) in settings.coflows {
+        let at = format!("coflows.{name}");
+        coordinator::check_name(&name).map_err(|error| wrong("coflows", error.to_string()))?;
+        if coflow.flows.is_empty() {
+            return Err(wrong(&at, "has no flows: a coflow has at least one".to_owned()));
         }
         let check_start = |start: Duration, at: String| match start <= START_MAX {
             true => Ok(start),
             false => Err(wrong(&at, format!("{start}: must be at most {START_MAX}"))),
         };
-        let transfer_start = check_start(transfer.start, format!("{at}.start"))?;
+        let coflow_start = check_start(coflow.start, format!("{at}.start"))?;
         let mut flows = Vec::new();
-        for (number, flow) in transfer.flows.iter().enumerate() {
+        for (number, flow) in coflow.flows.iter().enumerate() {
             let at = |setting: &str| format!("{at}.flows[{number}].{setting}");
             let (from, to) = (find(&flow.from, &at("from"))?, find(&flow.to, &at("to"))?);
             if from == to {
@@ -137,10 +137,10 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
                 }
                 hosts.insert(host, link_rate(network, host));
             }
-            let start = Instant::ZERO + transfer_start + check_start(flow.start, at("start"))?;
+            let start = Instant::ZERO + coflow_start + check_start(flow.start, at("start"))?;
             flows.push(FlowSpec { from, to, size: flow.size, start });
         }
-        transfers.push((name, flows));
+        coflows.push((name, flows));
     }
     Ok(Shuffle {
         allocator,
@@ -148,7 +148,7 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
         coordinator,
         look_every: settings.look_every,
         priorities: vec![settings.priority, settings.control_priority],
-        transfers,
+        coflows,
         hosts,
     })
 }

@@ -25,7 +25,7 @@ pub fn address(host: usize) -> IpAddr {
 #[derive(Debug)]
 pub struct Flow {
     pub cookie: u64,
-    pub transfer: String,
+    pub coflow: String,
     pub size_bytes: u64,
     pub acked_bytes: u64,
     /// The limit that its program has given it.

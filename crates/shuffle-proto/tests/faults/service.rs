@@ -69,7 +69,7 @@ impl Service {
         coordinator.hosts().filter(|host| host.is_up).count() == hosts && coordinator.count() == (0, 0, 0)
     }
 
-    /// How many flows are known and have rates, how many transfers they are of, and which agents are there.
+    /// How many flows are known and have rates, how many coflows they are of, and which agents are there.
     pub fn left(&self) -> String {
         let coordinator = self.machine.coordinator();
         let hosts: Vec<_> = coordinator.hosts().map(|host| (host.name.to_owned(), host.is_up)).collect();
@@ -79,15 +79,15 @@ impl Service {
     /// The flows that are known of a host and are no mice.
     pub fn flows_of(&mut self, now: Instant, host: usize) -> BTreeSet<FlowKey> {
         let (clock, name) = (self.clock(now), name(host));
-        let flows = self.machine.transfers(clock).into_iter().flat_map(|transfer| transfer.flows);
+        let flows = self.machine.coflows(clock).into_iter().flat_map(|coflow| coflow.flows);
         flows.filter(|flow| flow.host == name).map(|flow| flow.flow).collect()
     }
 
     /// By host: how fast each flow may be that is no mouse.
     pub fn rates(&mut self, now: Instant) -> BTreeMap<usize, BTreeMap<FlowKey, Option<BitRate>>> {
         let mut rates = BTreeMap::<usize, BTreeMap<_, _>>::new();
-        let transfers = self.machine.transfers(self.clock(now));
-        for flow in transfers.into_iter().flat_map(|transfer| transfer.flows) {
+        let coflows = self.machine.coflows(self.clock(now));
+        for flow in coflows.into_iter().flat_map(|coflow| coflow.flows) {
             let host = flow.host[1..].parse().expect("hosts are called by numbers");
             rates.entry(host).or_default().insert(flow.flow, flow.rate);
         }

@@ -534,7 +534,7 @@ impl World {
     fn begin_flow(&mut self, host: usize, port: u16, size_bytes: u64) {
         let others = self.hosts.len() as u64 - 1;
         let to = (host + 1 + self.programs.below(others) as usize) % self.hosts.len();
-        let transfer = self.programs.below(6);
+        let coflow = self.programs.below(6);
         let own = (self.programs.below(5) == 0).then(|| BitRate::mbps(20 + self.programs.below(50)));
         let says_end = self.programs.below(2) == 0;
         let key = FlowKey { local: (address(host), port).into(), remote: (address(to), 7_000).into() };
@@ -542,7 +542,7 @@ impl World {
         let cookie = self.hosts[host].flows_so_far;
         let flow = Flow {
             cookie,
-            transfer: format!("t{transfer}"),
+            coflow: format!("t{coflow}"),
             size_bytes,
             acked_bytes: 0,
             own,
@@ -573,7 +573,7 @@ impl World {
             if says_end {
                 self.tell(host, key, |flow| Announcement::Ended {
                     flow: key,
-                    transfer: Some(flow.transfer.clone()),
+                    coflow: Some(flow.coflow.clone()),
                 });
             }
             kernel.borrow_mut().flows.remove(&key);
@@ -601,7 +601,7 @@ impl World {
             }
             self.tell(host, key, |flow| Announcement::Flow {
                 flow: key,
-                transfer: flow.transfer.clone(),
+                coflow: flow.coflow.clone(),
                 size_bytes: flow.size_bytes,
             });
         }

@@ -23,24 +23,24 @@ fn run(plan: &Plan) -> Outcome {
     simulation.run()
 }
 
-/// Seconds that the transfers of `scenarios/shuffle.toml` take, a and b.
+/// Seconds that the coflows of `scenarios/shuffle.toml` take, a and b.
 fn figure_5(allocator: &str, more: &[&str]) -> [f64; 2] {
     let text =
         std::fs::read_to_string(repository().join("scenarios/shuffle.toml")).expect("it is part of it");
     let sets = [format!("workload.allocator={allocator}"), "sweep={}".to_owned()];
     let more = more.iter().map(|set| (*set).to_owned());
     let plan = plan(&text, &sets.into_iter().chain(more).collect::<Vec<_>>()).expect("it is good");
-    let transfers = run(&plan).transfers;
+    let coflows = run(&plan).coflows;
     let seconds = |name: &str| {
-        let transfer = transfers.iter().find(|t| t.transfer == name).expect("there are a and b");
-        transfer.tct_us.expect("it ends") / 1e6
+        let coflow = coflows.iter().find(|row| row.coflow == name).expect("there are a and b");
+        coflow.cct_us.expect("it ends") / 1e6
     };
     [seconds("a"), seconds("b")]
 }
 
 /// The second example: b comes 2 s after a, and its own link is wider.
 const LATE: [&str; 3] =
-    ["workload.transfers.b.start=3 s", "network.topology=networks/figure-5-late.toml", "name=late"];
+    ["workload.coflows.b.start=3 s", "network.topology=networks/figure-5-late.toml", "name=late"];
 
 fn assert_near(allocator: &str, seconds: [f64; 2], paper: [f64; 2]) {
     println!("{allocator}: {seconds:.3?} s, in the paper {paper:?}");
@@ -76,7 +76,7 @@ const STAR: &str = r#"
 #[test]
 fn nobody_hears_of_mice_and_without_a_coordinator_nothing_is_said() {
     let of = |more: &str| {
-        let flows = "transfers.t.flows = [{ from = \"h1\", to = \"h2\", size = \"40 kB\" }]";
+        let flows = "coflows.t.flows = [{ from = \"h1\", to = \"h2\", size = \"40 kB\" }]";
         run(&plan(&format!("{STAR}{more}\n{flows}"), &[]).expect("it is good"))
     };
     let mouse = of("");
@@ -111,7 +111,7 @@ fn flows_that_begin_before_their_agent_can_join_are_in_what_it_joins_with() {
         [workload]
         kind = "shuffle"
         coordinator = "c"
-        transfers.t.flows = [{ from = "a", to = "b", size = "1 MB" }]
+        coflows.t.flows = [{ from = "a", to = "b", size = "1 MB" }]
     "#;
     let outcome = run(&plan(text, &[]).expect("it is good"));
     let row = &outcome.workloads[0];
@@ -121,10 +121,10 @@ fn flows_that_begin_before_their_agent_can_join_are_in_what_it_joins_with() {
 }
 
 #[test]
-fn a_transfer_ends_with_its_last_flow_and_counts_from_its_first() {
+fn a_coflow_ends_with_its_last_flow_and_counts_from_its_first() {
     let text = format!(
         r#"{STAR}
-        [workload.transfers.t]
+        [workload.coflows.t]
         start = "1 s"
         flows = [
             {{ from = "h1", to = "h2", size = "250 kB", start = "500 ms" }},
@@ -133,10 +133,10 @@ fn a_transfer_ends_with_its_last_flow_and_counts_from_its_first() {
         "#
     );
     let outcome = run(&plan(&text, &[]).expect("it is good"));
-    let [transfer] = &outcome.transfers[..] else { panic!("one") };
-    assert_eq!((transfer.flows, transfer.size_bytes, transfer.started_s), (2, 500_000, 1.5));
+    let [coflow] = &outcome.coflows[..] else { panic!("one") };
+    assert_eq!((coflow.flows, coflow.size_bytes, coflow.started_s), (2, 500_000, 1.5));
     // 1.5 s between the two, then 250 kB at 20 Mbit/s.
-    let seconds = transfer.tct_us.expect("it ends") / 1e6;
+    let seconds = coflow.cct_us.expect("it ends") / 1e6;
     assert!((1.60..1.62).contains(&seconds), "{seconds}");
     let data: Vec<_> = outcome.flows.iter().filter(|flow| flow.size_bytes.is_some()).collect();
     assert_eq!(data.len(), 2);
@@ -144,11 +144,11 @@ fn a_transfer_ends_with_its_last_flow_and_counts_from_its_first() {
 }
 
 #[test]
-fn every_scheduler_brings_all_flows_of_random_transfers_to_their_end() {
+fn every_scheduler_brings_all_flows_of_random_coflows_to_their_end() {
     for (trial, scheduler) in Scheduler::ALL.into_iter().enumerate() {
         let mut random = anabranch_units::Seed::new(trial as u64).stream("flows", 0);
         let mut text = format!("{STAR}\nallocator = \"{scheduler}\"\n");
-        for transfer in 0..8 {
+        for coflow in 0..8 {
             let flow = |random: &mut anabranch_units::RandomStream| {
                 let (from, step) = (random.below(4), 1 + random.below(3));
                 // Mice and others, from a byte on.
@@ -159,41 +159,41 @@ fn every_scheduler_brings_all_flows_of_random_transfers_to_their_end() {
                 )
             };
             let flows: Vec<String> = (0..=random.below(4)).map(|_| flow(&mut random)).collect();
-            text += &format!("transfers.t{transfer}.flows = [{}]\n", flows.join(", "));
+            text += &format!("coflows.t{coflow}.flows = [{}]\n", flows.join(", "));
         }
         let outcome = run(&plan(&text, &[]).expect("it is good"));
-        assert!(outcome.transfers.iter().all(|transfer| transfer.tct_us.is_some()), "{scheduler}");
-        assert_eq!(outcome.transfers.len(), 8);
+        assert!(outcome.coflows.iter().all(|coflow| coflow.cct_us.is_some()), "{scheduler}");
+        assert_eq!(outcome.coflows.len(), 8);
     }
 }
 
 #[test]
 fn what_is_wrong_is_said_with_its_setting() {
     let flow = "{ from = \"h1\", to = \"h2\", size = \"1 MB\" }";
-    let good = format!("transfers.t.flows = [{flow}]");
+    let good = format!("coflows.t.flows = [{flow}]");
     assert!(plan(&format!("{STAR}{good}"), &[]).is_ok());
     let late = good.replace("{ from", "{ start = \"100000 s\", from");
-    assert!(plan(&format!("{STAR}{late}\ntransfers.t.start = \"100000 s\""), &[]).is_ok());
+    assert!(plan(&format!("{STAR}{late}\ncoflows.t.start = \"100000 s\""), &[]).is_ok());
     for (settings, says) in [
-        ("".to_owned(), "workload[0].transfers: 0 flows: must be 1 to 100000"),
-        ("transfers.t.flows = []\n".to_owned(), "workload[0].transfers: 0 flows"),
-        (format!("{good}\ntransfers.u.flows = []"), "workload[0].transfers.u: has no flows"),
+        ("".to_owned(), "workload[0].coflows: 0 flows: must be 1 to 100000"),
+        ("coflows.t.flows = []\n".to_owned(), "workload[0].coflows: 0 flows"),
+        (format!("{good}\ncoflows.u.flows = []"), "workload[0].coflows.u: has no flows"),
         (format!("{good}\nallocator = \"fast\""), "workload[0].allocator: `fast`: must be none, max-min, "),
         (format!("{good}\ncoordinator = \"h9\""), "workload[0].coordinator: "),
         (format!("{good}\npriority = 3"), "workload[0].priority: 3: must be 0 to 2"),
         (format!("{good}\nlook_every = \"1 ns\""), "workload[0].look_every: "),
-        (good.replace("h2", "h1"), "workload[0].transfers.t.flows[0].to: h1: a flow goes to another host"),
-        (good.replace("1 MB", "0 B"), "workload[0].transfers.t.flows[0].size: 0 B: must be at least 1 B"),
-        (good.replace("h2", "switch"), "workload[0].transfers.t.flows[0].to: "),
-        (good.replace("transfers.t", "transfers.\"a b\""), "workload[0].transfers: name \"a b\""),
+        (good.replace("h2", "h1"), "workload[0].coflows.t.flows[0].to: h1: a flow goes to another host"),
+        (good.replace("1 MB", "0 B"), "workload[0].coflows.t.flows[0].size: 0 B: must be at least 1 B"),
+        (good.replace("h2", "switch"), "workload[0].coflows.t.flows[0].to: "),
+        (good.replace("coflows.t", "coflows.\"a b\""), "workload[0].coflows: name \"a b\""),
         // Both, and their sum, were taken once, and overflowed (#17).
-        (format!("{good}\ntransfers.t.start = \"5000 h\""), "workload[0].transfers.t.start: "),
+        (format!("{good}\ncoflows.t.start = \"5000 h\""), "workload[0].coflows.t.start: "),
         (
             format!(
-                "transfers.t.start = \"100000 s\"\n{}",
+                "coflows.t.start = \"100000 s\"\n{}",
                 good.replace("{ from", "{ start = \"100001 s\", from")
             ),
-            "workload[0].transfers.t.flows[0].start: ",
+            "workload[0].coflows.t.flows[0].start: ",
         ),
         (format!("{good}\nwhat = 1"), "what"),
     ] {

@@ -380,7 +380,7 @@ mod tests {
         let silent: Vec<_> =
             (0..=CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).expect("it listens")).collect();
         let said = say(&path, "{}\n");
-        assert!(said.contains("write flow, transfer and size_bytes"), "{said}");
+        assert!(said.contains("write flow, coflow and size_bytes"), "{said}");
         // The longest silent one has lost its place.
         let mut rest = Vec::new();
         std::io::Read::read_to_end(&mut &silent[0], &mut rest).expect("it is closed");

@@ -223,8 +223,8 @@ fn key(from: u8, to: u8, port: u16) -> FlowKey {
     FlowKey { local: ([10, 0, 0, from], port).into(), remote: ([10, 0, 0, to], 7_000).into() }
 }
 
-fn flow(flow: FlowKey, transfer: &str, megabytes: u64) -> Report {
-    Report::Flow { flow, transfer: transfer.into(), size_bytes: 1_000_000 * megabytes, open_ended: false }
+fn flow(flow: FlowKey, coflow: &str, megabytes: u64) -> Report {
+    Report::Flow { flow, coflow: coflow.into(), size_bytes: 1_000_000 * megabytes, open_ended: false }
 }
 
 fn status(result: Result<impl std::fmt::Debug, ClientError>) -> u16 {
@@ -244,7 +244,7 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
     agents[0].report(vec![flow(key(0, 2, 1), "a", 30)]).await.expect("it is taken");
     let all = LINK_BPS;
     agents[0].limited(key(0, 2, 1), all).await;
-    // The larger transfer at the same link waits, but for the least that any flow has.
+    // The larger coflow at the same link waits, but for the least that any flow has.
     let (waiting, reported) =
         tokio::join!(agents[1].limits(), agents[1].report(vec![flow(key(1, 2, 2), "b", 90)]));
     reported.expect("it is taken");
@@ -262,15 +262,15 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
     }
 
     let operator = world.operator();
-    let view = operator.transfers().await.expect("it is there");
-    assert_eq!((view.transfers.len(), view.flows_left_out), (1, 0));
-    let b = &view.transfers[0];
+    let view = operator.coflows().await.expect("it is there");
+    assert_eq!((view.coflows.len(), view.flows_left_out), (1, 0));
+    let b = &view.coflows[0];
     assert_eq!((b.name.as_str(), b.flows[0].host.as_str(), b.flows[0].rate_bps), ("b", "h1", Some(all)));
     assert_eq!(b.flows[0].remote, key(1, 2, 2).remote);
     let hosts = operator.hosts().await.expect("it is there");
     assert!(hosts.iter().all(|host| host.up && host.link_rate_bps == all) && hosts.len() == 3);
     let metrics = operator.text("/metrics").await.expect("text");
-    for line in ["hosts_up 3", "flows 1", "transfers 1", "reports_total 4"] {
+    for line in ["hosts_up 3", "flows 1", "coflows 1", "reports_total 4"] {
         assert!(metrics.contains(&format!("\nanabranch_shuffle_{line}\n")), "{line}: {metrics}");
     }
     assert!(metrics.contains("anabranch_shuffle_decision_seconds_count "), "{metrics}");
@@ -308,7 +308,7 @@ async fn nobody_speaks_for_another_and_garbage_is_refused_in_a_line() {
         assert_eq!(status(other.limits().await), 403);
         assert_eq!(status(other.client.leave("h0", 1, PATIENCE).await), 403);
     }
-    assert_eq!(status(agent.client.transfers().await), 403);
+    assert_eq!(status(agent.client.coflows().await), 403);
     let stranger = Agent { client: world.client(Role::Site, "h0"), host: 0, session: 9 };
     assert_eq!(status(stranger.report(vec![]).await), 409);
     assert_eq!(status(stranger.limits().await), 409);
@@ -462,7 +462,7 @@ async fn agents_and_operators_are_heard_while_a_decision_is_made() {
     let third = world.agent(2).await;
     third.report(vec![flow(key(2, 0, 3), "c", 100)]).await.expect("it is heard");
     third.report(vec![Report::Ended { flow: key(2, 0, 3) }]).await.expect("it is heard");
-    assert_eq!(world.operator().transfers().await.expect("an answer").transfers.len(), 2);
+    assert_eq!(world.operator().coflows().await.expect("an answer").coflows.len(), 2);
     assert!(world.gate.is_waited_at(), "nothing was decided yet");
     world.gate.set_shut(false);
     first.limited(key(0, 1, 1), LINK_BPS).await;

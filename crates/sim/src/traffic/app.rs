@@ -40,15 +40,15 @@ pub trait App: std::fmt::Debug + Send {
     }
     /// What it got in the `measured` time since the warm-up. Sums over its streams are filled in already.
     fn report(&self, measured: Duration, row: &mut WorkloadRow);
-    /// Its transfers, where it has any: groups of flows of which the last one counts.
-    fn transfers(&self) -> Vec<Transfer> {
+    /// Its coflows, where it has any.
+    fn coflows(&self) -> Vec<Coflow> {
         Vec::new()
     }
 }
 
-/// A group of flows of which the last one counts.
+/// A group of flows of which the last one counts (Chowdhury and Stoica, *Coflow*, HotNets 2012).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct Coflow {
     /// What it is called.
     pub name: String,
     /// How many flows it has.

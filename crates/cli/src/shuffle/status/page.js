@@ -24,10 +24,10 @@ function show({ hosts, under_way, history }) {
     return element("li", `${host.name} (${rate(host.link_rate_bps)}${behind.join("")})`, host.up ? "up" : "down");
   }));
   const now = Date.now() / 1000, next = new Map();
-  const flows = under_way.transfers.flatMap((transfer) => transfer.flows.map((flow) => {
+  const flows = under_way.coflows.flatMap((coflow) => coflow.flows.map((flow) => {
     const moved = moves(`${flow.host} ${flow.local} ${flow.remote}`, flow.remaining_bytes, now, next);
     return row([
-      transfer.name, clock(transfer.since_unix_ms), flow.host, `${flow.local} \u2192 ${flow.remote}`,
+      coflow.name, clock(coflow.since_unix_ms), flow.host, `${flow.local} \u2192 ${flow.remote}`,
     ], [
       size(flow.remaining_bytes), flow.rate_bps === null ? "none: idle" : rate(flow.rate_bps), moved === null ? "" : rate(moved),
     ]);
@@ -36,7 +36,7 @@ function show({ hosts, under_way, history }) {
   at("flows").replaceChildren(...flows);
   at("none").hidden = flows.length > 0;
   at("never").hidden = history.length > 0;
-  const said = [count(under_way.transfers.length, "transfer"), count(flows.length, "flow")];
+  const said = [count(under_way.coflows.length, "coflow"), count(flows.length, "flow")];
   if (under_way.flows_left_out) said.push(`${count(under_way.flows_left_out, "more flow")} not shown`);
   if (under_way.allocator) said.push(`scheduler ${under_way.allocator}`);
   at("summary").textContent = said.join(", ");

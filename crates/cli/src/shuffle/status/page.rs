@@ -1,4 +1,4 @@
-//! `anabranch shuffle status --web`: the coordinator's transfers, flows and rates as a page.
+//! `anabranch shuffle status --web`: the coordinator's coflows, flows and rates as a page.
 //!
 //! It only reads. How a page is served, and to whom: `crate::page`. Read [`serve`].
 
@@ -10,7 +10,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use std::net::SocketAddr;
 
-/// Ended transfers that the page shows.
+/// Ended coflows that the page shows.
 const HISTORY: u64 = 20;
 
 /// Serves the page until the future is dropped.
@@ -31,7 +31,7 @@ fn router(client: Client) -> Router {
 /// All that the page shows, in one.
 async fn state(State(client): State<Client>) -> Result<Response, Unanswered> {
     let hosts = client.hosts().await.map_err(Unanswered)?;
-    let under_way = client.transfers().await.map_err(Unanswered)?;
+    let under_way = client.coflows().await.map_err(Unanswered)?;
     let history = client.history(HISTORY).await.map_err(Unanswered)?;
     let all = serde_json::json!({ "hosts": hosts, "under_way": under_way, "history": history });
     Ok(Json(all).into_response())
