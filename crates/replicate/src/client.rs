@@ -18,7 +18,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Method, StatusCode};
 use std::collections::VecDeque;
 use std::time::Duration;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long one call waits for commands: short, so that a controller that vanished is noticed.
@@ -379,13 +379,22 @@ pub struct SiteLink {
     session: Mutex<SiteSession>,
     /// The number of the last batch of reports.
     batch: Mutex<u64>,
+    /// How often it has registered.
+    registered: watch::Sender<u64>,
 }
 
 impl SiteLink {
     /// A link for `site`; the registration's session must be chosen at random when the site's process starts. The place of
     /// another process is taken at most once.
     pub fn new(client: Client, site: impl Into<String>, registration: RegisterRequest) -> Self {
-        Self { client, site: site.into(), registration, session: Mutex::default(), batch: Mutex::default() }
+        Self {
+            client,
+            site: site.into(),
+            registration,
+            session: Mutex::default(),
+            batch: Mutex::default(),
+            registered: watch::Sender::default(),
+        }
     }
 
     async fn ensure_registered(&self) -> Result<(u64, u64), ClientError> {
@@ -398,10 +407,21 @@ impl SiteLink {
                 tracing::warn!("{warning}");
             }
             session.handle_registered(reply.queue, reply.after);
+            self.registered.send_replace(session.times());
             // Reports travel while a request for commands waits.
             self.client.connection.warm();
         }
         Ok((session.times(), session.after()))
+    }
+
+    /// The answer to a request of the registration `times`, none once there is a newer one: a controller whose machine lost its
+    /// power closes no connection, and its successor answers nothing that was asked on one.
+    async fn answered<T>(&self, times: u64, request: impl Future<Output = T>) -> Option<T> {
+        let mut registered = self.registered.subscribe();
+        tokio::select! {
+            answer = request => Some(answer),
+            _ = registered.wait_for(|now| *now > times) => None,
+        }
     }
 
     /// The next commands, in order; an empty list now and then. They count as carried out when this is called again.
@@ -412,7 +432,9 @@ impl SiteLink {
         let mut pause = BACKOFF_MIN;
         loop {
             let (times, after) = self.ensure_registered().await?;
-            match self.client.commands(&self.site, self.registration.session, after).await {
+            let request = self.client.commands(&self.site, self.registration.session, after);
+            let Some(answer) = self.answered(times, request).await else { continue };
+            match answer {
                 Ok(reply) => {
                     let commands = reply.commands.into_iter().map(|c| (c.number, c.command)).collect();
                     if let Some(new) = self.session.lock().await.handle_commands(times, commands) {
@@ -445,11 +467,13 @@ impl SiteLink {
         let path = format!("/v1/sites/{}/reports", escaped(&self.site));
         loop {
             let (times, _) = self.ensure_registered().await?;
-            match self.client.connection.send_again(Method::POST, &path, body.clone(), REPLY_TIME).await {
-                Err(ClientError::Refused { status: 409, .. }) => {
+            let request = self.client.connection.send_again(Method::POST, &path, body.clone(), REPLY_TIME);
+            match self.answered(times, request).await {
+                None => {}
+                Some(Err(ClientError::Refused { status: 409, .. })) => {
                     self.session.lock().await.handle_unknown(times)
                 }
-                result => return result.map(|_| ()),
+                Some(result) => return result.map(|_| ()),
             }
         }
     }

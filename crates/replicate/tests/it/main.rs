@@ -236,6 +236,69 @@ async fn wait_for_phase(client: &Client, id: TransferId, phase: PhaseName) {
     panic!("never {phase:?}: {:?}", client.status(id).await);
 }
 
+/// Leads connections to `target`. What was connected before the flag was last set leads nowhere: nothing is said of its end, but who
+/// sends on it is told, as by a machine that has lost its power and runs again.
+async fn forgetful_way(target: SocketAddr) -> (SocketAddr, tokio::sync::watch::Sender<u64>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let (losses, lost) = tokio::sync::watch::channel(0);
+    tokio::spawn(async move {
+        loop {
+            let (mut near, _) = listener.accept().await.expect("it listens");
+            let mut lost = lost.clone();
+            lost.mark_unchanged();
+            tokio::spawn(async move {
+                let Ok(mut far) = TcpStream::connect(target).await else { return };
+                tokio::select! {
+                    biased;
+                    _ = lost.changed() => {}
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => return,
+                }
+                drop(far);
+                let _ = near.read(&mut [0; 1]).await;
+            });
+        }
+    });
+    (address, losses)
+}
+
+/// #18: a site's request for commands waited for 25 s on a connection that nobody had at the other end, though the site had
+/// registered anew meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_site_that_registers_anew_asks_for_commands_at_once() {
+    let mut world = World::new("anew").await;
+    let (address, losses) = forgetful_way(world.address).await;
+    let client = Client::new(address.to_string(), &world.credentials(Role::Site, "seattle"), PATIENCE);
+    let registration = RegisterRequest::new(1, vec![]);
+    let link = Arc::new(SiteLink::new(client.expect("good settings"), "seattle", registration));
+    let (sender, mut commands) = tokio::sync::mpsc::unbounded_channel();
+    let asking = link.clone();
+    tokio::spawn(async move {
+        while let Ok(new) = asking.next_commands().await {
+            new.into_iter().for_each(|command| sender.send(command).expect("it is waited for"));
+        }
+    });
+    // A transfer waits for both.
+    let _other = site(world.link("New York", 2), Arc::default(), Arc::default());
+    let operator = world.client(Role::Operator, "operator");
+    let are_up = async |operator: &Client| {
+        while operator.topology().await.expect("it answers").sites.iter().any(|site| !site.up) {
+            tokio::time::sleep(StdDuration::from_millis(20)).await;
+        }
+    };
+    are_up(&operator).await;
+    // Its request for commands waits.
+    tokio::time::sleep(StdDuration::from_millis(300)).await;
+    losses.send_modify(|losses| *losses += 1);
+    world.kill().await;
+    world.start().await;
+    link.report(&[]).await.expect("the controller is there again");
+    are_up(&operator).await;
+    operator.submit(&submit_request()).await.expect("a good request");
+    let command = tokio::time::timeout(StdDuration::from_secs(10), commands.recv()).await;
+    assert!(matches!(command, Ok(Some(Command::Inquire { .. }))), "{command:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_transfer_is_talked_through() {
     let world = World::new("whole").await;
@@ -377,6 +440,8 @@ async fn a_site_that_falls_silent_counts_as_gone() {
     let world = World::new("silent").await;
     let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
     let link = site(world.link("seattle", 1), hold.clone(), starts.clone());
+    // A transfer waits for both.
+    let _other = site(world.link("New York", 2), Arc::default(), Arc::default());
     let operator = world.client(Role::Operator, "operator");
     let is_up = async |want: bool| {
         for _ in 0..200 {
