@@ -1,7 +1,7 @@
 //! Checks after every event, and at the end.
 
 use super::site::path;
-use super::world::{Fault, MEMORY_ENOUGH, World};
+use super::world::{CONTROLLER, DISK_MS, Fault, MEMORY_ENOUGH, World};
 use anabranch_replicate_proto::control::{Report, Run, TransferId};
 use anabranch_replicate_proto::coordinator::{
     CorruptPolicy, PhaseName, TransferRequest, TransferStatus, Verdict,
@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 
 /// The most commands that wait at the controller in these schedules: a few of each attempt that a site has not heard of.
 const QUEUED_MAX: usize = 2_000;
-/// How long sites may take to be rid of an attempt, where all is well.
-const STALE_MAX: Duration = Duration::from_secs(30);
+/// How long a site that can be told may take to be rid of an attempt.
+const STALE_MAX: Duration = Duration::from_secs(10);
 
 impl World {
     pub fn is_over(&self) -> bool {
@@ -75,19 +75,22 @@ impl World {
         assert!(!status.is_some_and(|s| goes_on(&s)), "{run:?} goes on without a connection");
     }
 
-    /// Where all is well, nothing stays at a site of an attempt that another one follows.
+    /// Whether the controller may be kept from telling a site something, or the site from doing it.
+    fn is_disturbed(&self, site: usize) -> bool {
+        let is_slow = self.hosts[site].disk_ms > DISK_MS || self.lost_ppm > 0;
+        let is_cut = self.is_frozen(site) || self.is_frozen(CONTROLLER) || !self.is_reached(site, CONTROLLER);
+        is_slow || is_cut || self.controller.is_none() || self.trouble().is_some()
+    }
+
+    /// Nothing stays at a site of an attempt that another one follows, where the site can be told.
     pub fn check_stale(&mut self) {
-        if self.healed_at.is_none() {
-            return;
-        }
         let now = self.schedule.now();
-        let Some(controller) = &self.controller else { return };
         let is_over = |run: &Run| {
-            let status = controller.coordinator.status(run.transfer);
+            let status = self.controller.as_ref().and_then(|c| c.coordinator.status(run.transfer));
             status.is_none_or(|s| s.outcome.is_some() || s.attempts > run.attempt.0)
         };
-        let processes =
-            self.hosts.iter().enumerate().filter_map(|(site, h)| Some((site, h.process.as_ref()?)));
+        let told = self.hosts.iter().enumerate().filter(|(site, _)| !self.is_disturbed(*site));
+        let processes = told.filter_map(|(site, host)| Some((site, host.process.as_ref()?)));
         let runs = processes.flat_map(|(site, p)| p.daemon.attempts().map(move |run| (site, run)));
         let stale: BTreeSet<_> = runs.filter(|(_, run)| is_over(run)).collect();
         self.stale.retain(|key, _| stale.contains(key));

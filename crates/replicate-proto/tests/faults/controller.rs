@@ -4,6 +4,7 @@
 //! As `controller.rs`, `client.rs` and `relay.rs` of the service, around the same machines. Leaves out: a site's process that is
 //! refused as another one serves the site.
 
+use super::network::AGAIN;
 use super::world::{CONTROLLER, What, World};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{Coordinator, DefaultPlanner, EventKind, TransferSnapshot};
@@ -214,6 +215,9 @@ impl World {
             }
         }
         while let Some((site, command)) = controller.coordinator.poll_command() {
+            if !matches!(command, Command::Install { .. }) {
+                self.schedule.say(format!("to {site}: {command:?}"));
+            }
             if let Command::Install { program } = &command {
                 let known = self.programs.entry((site, program.run)).or_insert_with(|| program.clone());
                 assert_eq!(known, program, "{:?} is the number of two attempts", program.run);
@@ -254,8 +258,11 @@ impl World {
 
     /// A request comes to the controller's host.
     pub fn handle_ask(&mut self, site: usize, session: u64, ask: u64, what: Ask) {
-        if !self.is_reached(site, CONTROLLER) {
+        if !self.is_session(site, session) {
             return;
+        }
+        if !self.is_reached(site, CONTROLLER) {
+            return self.schedule.after(AGAIN, What::Ask { site, session, ask, what });
         }
         let now = self.schedule.now();
         let Some(controller) = &mut self.controller else {
@@ -393,13 +400,17 @@ impl World {
     pub fn handle_answer(&mut self, site: usize, session: u64, ask: u64, answer: Answer) {
         let is_broken = matches!(answer, Answer::Broken);
         if !is_broken && !self.is_reached(site, CONTROLLER) {
-            return;
+            return self.schedule.after(AGAIN, What::Answer { site, session, ask, answer });
         }
         let Some(link) = self.link(site, session) else { return };
         let Some(lane) = link.waiting.iter().position(|waiting| *waiting == Some(ask)) else { return };
         link.waiting[lane] = None;
         match answer {
-            Answer::Registered { queue, after } => link.session.handle_registered(queue, after),
+            Answer::Registered { queue, after } => {
+                link.session.handle_registered(queue, after);
+                // What asked an earlier controller waits for nothing.
+                link.waiting = [None; 3];
+            }
             Answer::Commands { times, commands } => {
                 let new = link.session.handle_commands(times, commands);
                 new.into_iter().flatten().for_each(|command| self.command(site, command));

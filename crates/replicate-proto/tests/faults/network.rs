@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_ms(100);
 const PAUSE_MIN: Duration = Duration::from_ms(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often TCP tries again what did not arrive.
-const AGAIN: Duration = Duration::from_ms(300);
+pub const AGAIN: Duration = Duration::from_ms(300);
 /// How long an acknowledgement takes.
 const ACK: Duration = Duration::from_ms(1);
 const HEADER_BYTES: u64 = 60;

@@ -28,7 +28,7 @@ pub const MEMORY_ENOUGH: u64 = 1 << 30;
 /// The number of the controller, behind those of the sites.
 pub const CONTROLLER: usize = 4;
 /// Where all is well, a disk takes so many milliseconds at most.
-const DISK_MS: u64 = 3;
+pub const DISK_MS: u64 = 3;
 
 /// What may go wrong.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ pub struct World {
     pub only: Option<Fault>,
     /// What was asked for, before what is asked for at the end.
     asked: usize,
-    pub healed_at: Option<Instant>,
+    healed_at: Option<Instant>,
 }
 
 impl World {
