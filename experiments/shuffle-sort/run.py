@@ -101,12 +101,12 @@ def figures(said: list[Row]) -> tuple[Row, list[Row]]:
         of_it = [flow for flow in flows if flow["reducer"] == reducer]
         first, last = min(f["begun_s"] for f in of_it), max(f["ended_s"] for f in of_it)
         size = sum(f["size_bytes"] for f in of_it)
-        coflows.append({"coflow": reducer, "flows": len(of_it), "size_bytes": size, "seconds": round(last - first, 4)})
+        coflows.append({"coflow": reducer, "flows": len(of_it), "size_bytes": size, "took_s": round(last - first, 4)})
     row = {
-        "coflow_mean_s": sum(c["seconds"] for c in coflows) / len(coflows),
+        "coflow_mean_s": sum(c["took_s"] for c in coflows) / len(coflows),
         "shuffle_s": max(f["ended_s"] for f in flows) - min(f["begun_s"] for f in flows),
         "job_s": max(s["ended_s"] for s in said if s["kind"] == "reduce") - begun_s,
-        "coflow_max_s": max(c["seconds"] for c in coflows),
+        "coflow_max_s": max(c["took_s"] for c in coflows),
         "map_s": max(s["ended_s"] for s in said if s["kind"] == "map") - begun_s,
     }
     return {name: round(value, 4) for name, value in row.items()}, coflows
@@ -448,7 +448,7 @@ def draw(args: argparse.Namespace) -> int:
             canvas, every = panels(look, fabrics)
             for axes, fabric in zip(every, fabrics, strict=True):
                 for arm, colour in zip(arms, look.lines, strict=False):
-                    of_arm = [float(r["seconds"]) for r in coflows if (r["fabric"], r["arm"]) == (fabric, arm)]
+                    of_arm = [float(r["took_s"]) for r in coflows if (r["fabric"], r["arm"]) == (fabric, arm)]
                     if of_arm:
                         axes.ecdf(of_arm, color=colour, label=arm)
                 axes.set_xlabel("coflow completion time, s", color=look.ink)

@@ -534,8 +534,8 @@ impl State {
         if self.unsaved.len() >= UNSAVED_MAX {
             self.unsaved.pop_front();
         }
-        let (began_unix_ms, ended_unix_ms, bytes) = (ago(since), ago(at), bytes.as_u64());
-        self.unsaved.push_back(EndedView { name, began_unix_ms, ended_unix_ms, flows, bytes });
+        let (began_unix_ms, ended_unix_ms, moved_bytes) = (ago(since), ago(at), bytes.as_u64());
+        self.unsaved.push_back(EndedView { name, began_unix_ms, ended_unix_ms, flows, moved_bytes });
     }
 }
 

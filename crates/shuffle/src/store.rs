@@ -67,8 +67,14 @@ mod tests {
             began_unix_ms: number,
             ended_unix_ms: number,
             flows: 1,
-            bytes: 9,
+            moved_bytes: 9,
         }
+    }
+
+    #[test]
+    fn what_an_earlier_version_stored_reads() {
+        let stored = r#"{"name":"7","began_unix_ms":7,"ended_unix_ms":7,"flows":1,"bytes":9}"#;
+        assert_eq!(serde_json::from_str::<EndedView>(stored).expect("as it was written"), ended(7));
     }
 
     #[test]

@@ -100,6 +100,7 @@ pub struct EndedView {
     pub ended_unix_ms: u64,
     /// How many flows it had that were no mice.
     pub flows: u64,
-    /// What they had moved when they were last looked at.
-    pub bytes: u64,
+    /// What they had moved when they were last looked at. Stores of earlier versions have it as `bytes`.
+    #[serde(alias = "bytes")]
+    pub moved_bytes: u64,
 }

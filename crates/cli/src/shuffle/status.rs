@@ -112,7 +112,7 @@ fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
             rows.add_row([
                 ended.name.clone(),
                 ended.flows.to_string(),
-                ByteCount::new(ended.bytes).to_string(),
+                ByteCount::new(ended.moved_bytes).to_string(),
                 format!("{:.1} s", took.as_secs_f64()),
             ]);
         }

@@ -284,7 +284,7 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
         }
         tokio::time::sleep(StdDuration::from_millis(5)).await;
     };
-    assert_eq!((ended[0].name.as_str(), ended[0].flows, ended[0].bytes), ("a", 1, 30_000_000));
+    assert_eq!((ended[0].name.as_str(), ended[0].flows, ended[0].moved_bytes), ("a", 1, 30_000_000));
     world.restart().await;
     assert_eq!(world.operator().history(9).await.expect("it is there"), ended);
 

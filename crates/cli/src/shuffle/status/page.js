@@ -43,7 +43,7 @@ function show({ hosts, under_way, history }) {
   at("ended").replaceChildren(...history.map((ended) => {
     const seconds = Math.max((ended.ended_unix_ms - ended.began_unix_ms) / 1000, 0.001);
     return row([ended.name, clock(ended.began_unix_ms)], [
-      ended.flows, size(ended.bytes), time(seconds), rate((ended.bytes * 8) / seconds),
+      ended.flows, size(ended.moved_bytes), time(seconds), rate((ended.moved_bytes * 8) / seconds),
     ]);
   }));
 }
