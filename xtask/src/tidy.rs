@@ -11,6 +11,7 @@ mod code;
 mod deny;
 mod dependencies;
 mod documents;
+mod quantities;
 mod rooms;
 mod walls;
 
@@ -57,6 +58,8 @@ enum Rule {
     IgnoredExample,
     /// A room below the drivers that lifts the ban on clocks, files, sockets or unordered tables.
     LiftedBan,
+    /// A quantity in JSON or in a table whose name has not the house's unit.
+    Quantity,
     /// Unfinished code.
     Unfinished,
     /// A test that is skipped without a reason, or that passes on any panic.
@@ -86,6 +89,7 @@ impl Rule {
             Self::ModuleDoc => "module-doc",
             Self::IgnoredExample => "ignored-example",
             Self::LiftedBan => "lifted-ban",
+            Self::Quantity => "quantity",
             Self::Unfinished => "unfinished",
             Self::LooseTest => "loose-test",
             Self::MachinePath => "machine-path",
@@ -222,6 +226,7 @@ fn check_file(table: &Table, path: &str, text: &str) -> Vec<Finding> {
         findings.extend(check_module_doc(path, text));
         findings.extend(check_examples(path, text));
         findings.extend(check_code(path, &code));
+        findings.extend(quantities::check(path, text, &code));
         if !may_lift_bans(table, path) {
             findings.extend(check_bans(path, &code));
         }
@@ -230,6 +235,8 @@ fn check_file(table: &Table, path: &str, text: &str) -> Vec<Finding> {
             let message = format!("{lines} lines, more than {FILE_LINES_MAX}: cut it where a reader would");
             findings.push(Finding::new(path, lines, Rule::LongFile, message));
         }
+    } else if path.ends_with(".csv") {
+        findings.extend(quantities::check_columns(path, text));
     }
     let lines: Vec<&str> = text.lines().collect();
     findings.retain(|f| {
