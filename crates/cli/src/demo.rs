@@ -32,7 +32,7 @@ pub struct Args {
     /// The site that holds the file. Without: the first, or in a built-in network one from which the schemes differ.
     #[arg(long, value_name = "SITE")]
     from: Option<String>,
-    /// The sites that are to have it. Without: as for --from.
+    /// The destinations. Without: as for --from.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',')]
     to: Vec<String>,
     /// Size of the file.
@@ -53,7 +53,7 @@ pub struct Args {
     /// TCP connections for each flow and hop.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     stripes: u16,
-    /// Bytes of a packet between sites. Without: what a link sends in 10 ms.
+    /// Bytes of a packet between sites. Without: those that a link sends in 10 ms.
     #[arg(long, value_name = "SIZE")]
     symbol: Option<ByteCount>,
     /// The folder to make for the pictures and figures. Without: the first of runs/demo-1, runs/demo-2 and so on that is not

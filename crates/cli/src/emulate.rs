@@ -25,9 +25,9 @@ use tokio::signal::unix::{SignalKind, signal};
 /// What stands below the options in `--help`.
 const HELP: &str = "In CMD and --run, {@SITE} stands for a site's address. Programs also find in their environment:
   ANABRANCH_SITE, ANABRANCH_ADDRESS   the site they run in
-  ANABRANCH_ADDRESS_<SITE>            every site's address; names in capitals, _ for what is no letter or digit
+  ANABRANCH_ADDRESS_<SITE>            every site's address; names in capitals, _ for all but letters and digits
   ANABRANCH_NETNS_<SITE>              for `nsenter --net=PATH CMD`, to run something in another site
-  ANABRANCH_SITES                     all of it as JSON, and the address of each link's far end
+  ANABRANCH_SITES                     all of this as JSON, and the address of each link's far end
 
 Exit code: that of CMD; 128 and the signal's number if one ended it; 124 if --duration did; 126 or 127 if it could not
 be started; 130 after Ctrl-C; 1 if the network could not be built; 2 for wrong usage.
@@ -77,10 +77,10 @@ pub struct Args {
     /// `loss P`). A-B means both directions, A>B one, `all` every link. Repeatable.
     #[arg(long = "at", value_name = "TIME link LINK CHANGE")]
     changes: Vec<String>,
-    /// Random loss on every link, as `0.1%` or `1000ppm`, in place of what the topology says.
+    /// Random loss on every link, as `0.1%` or `1000ppm`, in place of the topology's.
     #[arg(long, value_name = "SHARE")]
     loss: Option<Loss>,
-    /// The most that waits before each link, for each priority, as "64 KiB", in place of what the topology says.
+    /// The longest queue before each link, for each priority, as "64 KiB", in place of the topology's.
     #[arg(long, value_name = "SIZE")]
     queue: Option<ByteCount>,
     /// The largest IP packet, in bytes. A larger one carries more data for the same work.

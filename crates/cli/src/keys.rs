@@ -24,7 +24,7 @@ pub enum Change {
 /// For whom.
 #[derive(clap::Args)]
 pub struct RenewArgs {
-    /// Whose, as NAME, or as ROLE:NAME where two have one name. Everybody's who is in the set, if nobody is named.
+    /// Holders, as NAME, or as ROLE:NAME where two have one name. Without: all holders in the set.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// The folder of the set, with ca.pem and ca.key. [default: that of this system below keys/]
@@ -38,7 +38,7 @@ pub struct RenewArgs {
 /// Whose.
 #[derive(clap::Args)]
 pub struct RevokeArgs {
-    /// Whose, as NAME, or as ROLE:NAME where two have one name, or where the set has no certificate of theirs any more.
+    /// Holders, as NAME, or as ROLE:NAME where two have one name, or where the set has no certificate of a holder any more.
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
     /// The folder of the set, with ca.pem. [default: that of this system below keys/]
@@ -126,7 +126,7 @@ fn list(peers: &[PeerIdentity]) -> String {
 /// Errors: nobody to make them for; one line for the user.
 pub fn make_or_add(out: &Path, request: &SetRequest, quiet: bool) -> anyhow::Result<()> {
     let names: Vec<_> = request.sites.iter().chain(&request.operators).map(String::as_str).collect();
-    anyhow::ensure!(!names.is_empty(), "keys for nobody: name somebody");
+    anyhow::ensure!(!names.is_empty(), "no names: give at least one");
     let is_there = out.join("ca.key").exists();
     let set = if is_there { add_to_set(out, request)? } else { make_set(request)? };
     write_set(out, &set)?;

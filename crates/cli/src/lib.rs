@@ -77,7 +77,7 @@ enum Verb {
     EmulateAgent,
     /// List the built-in networks, or one network's sites and links by the names that other commands take.
     Topologies(topologies::Args),
-    /// Say what this machine can do, and how to mend what it cannot.
+    /// Check what this machine can do, and say how to mend the rest.
     Doctor(doctor::Args),
     /// Bring a file to several sites of an emulated network, by one scheme after the other, and compare them.
     Demo(demo::Args),

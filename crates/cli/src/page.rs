@@ -61,7 +61,7 @@ impl Page {
 pub async fn serve(routes: Router, listen: SocketAddr, trouble: Option<ClientError>) -> anyhow::Result<()> {
     anyhow::ensure!(
         listen.ip().is_loopback(),
-        "--web {listen}: only a loopback address, as the page asks nobody who they are: reach it through ssh -L"
+        "--web {listen}: only a loopback address, as the page asks for no certificate: reach it through ssh -L"
     );
     let listener = anabranch_net::socket::listen(listen).context("--web")?;
     if let Some(trouble) = trouble {

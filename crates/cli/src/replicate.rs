@@ -23,9 +23,9 @@ pub enum Noun {
     Relay(relay::Args),
     /// Send a file from one site to others.
     ///
-    /// Ctrl-C and SIGTERM stop the transfer; what has arrived is kept, and the same command goes on from there. A terminal that
+    /// Ctrl-C and SIGTERM stop the transfer; arrived data is kept, and the same command goes on from there. A terminal that
     /// is closed, or kill -9, ends the command alone: the same command then follows the transfer, and so does
-    /// `status --follow`. Where the command follows what was under way already, Ctrl-C and SIGTERM end the command alone, too.
+    /// `status --follow`. Where the command follows a transfer that was under way already, Ctrl-C and SIGTERM end the command alone, too.
     Send(send::Args),
     /// Show how a file would travel, and how fast. Needs the network's file only: no controller, no keys.
     Plan(plan::Args),
@@ -33,7 +33,7 @@ pub enum Noun {
     Status(status::Args),
     /// Wait for transfers to end, without a word; the exit code is that of the worst outcome.
     Wait(wait::Args),
-    /// List what has come of files that did not arrive whole, or remove it.
+    /// List leftovers of files that did not arrive whole, or remove them.
     Leftovers(leftovers::Args),
     /// Make, renew and revoke the keys with which controller, sites and operators know each other.
     #[command(subcommand)]

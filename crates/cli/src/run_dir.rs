@@ -34,7 +34,7 @@ impl RunDir {
         match std::fs::create_dir(path) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                bail!("{shown}: there is something already: name another run directory, or remove it")
+                bail!("{shown}: exists already: name another run directory, or remove it")
             }
             Err(e) => {
                 bail!("{shown}: the run directory cannot be made: {e}: name a place that can be written")
@@ -212,7 +212,7 @@ mod tests {
             format!("{error:#}")
         };
         let taken = refused(&path);
-        assert!(taken.contains("run: there is something already") && taken.contains("another"), "{taken}");
+        assert!(taken.contains("run: exists already") && taken.contains("another"), "{taken}");
         std::fs::write(folder.path().join("file"), "").expect("writable");
         let below = refused(&folder.path().join("file/run"));
         assert!(below.contains("file/run") && below.contains("cannot be made"), "{below}");

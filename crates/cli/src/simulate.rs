@@ -42,7 +42,7 @@ pub struct Args {
     /// Make a run directory with every flow, link and sample, as Parquet. The folder may not be there yet.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write what this link delivers to packets.pcapng of the run directory (--out), for Wireshark: headers only, an
+    /// Write the packets that this link delivers to packets.pcapng of the run directory (--out), for Wireshark: headers only, an
     /// interface for each link. Repeatable. For a single run: no sweep, one trial.
     #[arg(long = "pcap", value_name = "FROM-TO", requires = "out")]
     captured: Vec<String>,
@@ -197,7 +197,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     let runs = points.len() as u64 * args.trials;
     ensure!(
         args.captured.is_empty() || runs == 1,
-        "--pcap: {runs} runs: it captures one; leave out --trials, and --set what is swept"
+        "--pcap: {runs} runs: only one is captured; leave out --trials, and --set each swept setting"
     );
     Ok(points)
 }

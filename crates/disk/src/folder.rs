@@ -81,7 +81,7 @@ impl std::fmt::Display for OpenError {
         match self {
             Self::NotFound => f.write_str("No such file or directory"),
             Self::Outside => f.write_str("outside the folder that is served"),
-            Self::Link => f.write_str("a symbolic link is on the way to it, and links are not followed"),
+            Self::Link => f.write_str("its path has a symbolic link, and links are not followed"),
             Self::Denied => f.write_str("Permission denied"),
             Self::Folder => f.write_str("a folder, not a file: send files one by one"),
             Self::Special => f.write_str("a pipe, a socket or a device, not a plain file"),

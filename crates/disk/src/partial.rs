@@ -632,12 +632,12 @@ pub fn narrow(file: &File, path: &Path, attributes: Option<Attributes>) {
         return;
     }
     let path = shown(path);
-    let what = format!("{path}: it was there with the same content, for others to use (mode {is:04o})");
+    let what = format!(
+        "{path}: was there with the same content, for more users than its source allows (mode {is:04o})"
+    );
     match rustix::fs::fchmod(file, Mode::from_raw_mode(less)) {
-        Ok(()) => tracing::warn!("{what}: they may no more than at its source (now {less:04o})"),
-        Err(errno) => {
-            tracing::warn!("{what}, as they may not at its source, and that cannot be changed: {errno}")
-        }
+        Ok(()) => tracing::warn!("{what}: now {less:04o}"),
+        Err(errno) => tracing::warn!("{what}: cannot be changed to {less:04o}: {errno}"),
     }
 }
 

@@ -709,7 +709,7 @@ impl<S: Symbol> Client<S> {
             .collect();
         for (id, server) in &dead {
             self.control.push_back((*server, Control::Stop { pull: *id }));
-            self.abandon(*id, format!("nothing came of it for {} s", give_up.as_secs_f64()));
+            self.abandon(*id, format!("it sent nothing for {} s", give_up.as_secs_f64()));
         }
         for (id, pull) in &self.pulls {
             if let State::Receiving(receiver) = &pull.state

@@ -50,7 +50,7 @@ impl fmt::Display for LayoutError {
             Self::BlockBytes(n) => write!(f, "blocks of {n} B: must be 1 to {BLOCK_BYTES_MAX} B"),
             Self::Blocks(n) => write!(f, "generations of {n} blocks: must be 1 to {BLOCKS_MAX}"),
             Self::TooLong { bytes, limit } => {
-                write!(f, "{bytes} B in one pull: at most {limit} B with such blocks")
+                write!(f, "{bytes} B in one pull: at most {limit} B with these blocks")
             }
         }
     }
@@ -170,6 +170,6 @@ mod tests {
         assert_eq!(Layout::new(1, 1, BLOCKS_MAX as u32 + 1), Err(LayoutError::Blocks(65_537)));
         assert!(Layout::new(u64::from(u32::MAX), 1, 1).is_ok());
         let error = Layout::new(1 << 32, 1, 1).expect_err("too many generations");
-        assert_eq!(error.to_string(), "4294967296 B in one pull: at most 4294967295 B with such blocks");
+        assert_eq!(error.to_string(), "4294967296 B in one pull: at most 4294967295 B with these blocks");
     }
 }

@@ -68,7 +68,7 @@ pub fn farewell(error: &io::Error) -> String {
         (_, Some(DecodeError::UnknownVersion(version))) => {
             format!("speaks version {version} of the protocol, another one: use one release at both ends")
         }
-        (_, Some(_)) => "sent what is no message of this version".to_owned(),
+        (_, Some(_)) => "sent a message that this version does not know".to_owned(),
         (
             Kind::UnexpectedEof
             | Kind::ConnectionReset
@@ -79,7 +79,7 @@ pub fn farewell(error: &io::Error) -> String {
         ) => "went away".to_owned(),
         (Kind::TimedOut, _) => "does not answer any more".to_owned(),
         // TLS's, of bytes that were changed on the way.
-        (Kind::InvalidData, _) => "sent what its keys do not fit".to_owned(),
+        (Kind::InvalidData, _) => "sent bytes that do not fit the session's keys".to_owned(),
         _ => printable(&error.to_string()).into_owned(),
     }
 }

@@ -49,7 +49,7 @@ pub enum StripeError {
     #[error("servers: {0}")]
     Server(TargetError),
     /// A server that is there twice.
-    #[error("servers: {0} is there twice")]
+    #[error("servers: {0} is named twice")]
     Twice(String),
     /// More copies than servers, or none.
     #[error("copies {copies}: must be 1 to {servers} servers")]

@@ -100,7 +100,7 @@ pub enum ObjectError {
     #[error("give either holders or parts")]
     HoldersOrParts,
     /// A part without holders.
-    #[error("part `{0}`: nobody holds it")]
+    #[error("part `{0}`: has no holders")]
     NotHeld(String),
     /// A part's hash.
     #[error("part `{0}`: blake3: 64 hexadecimal digits")]

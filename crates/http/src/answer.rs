@@ -77,7 +77,7 @@ pub type Reply<T> = Result<Json<T>, Refusal>;
 pub fn complete<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     routes
         .fallback(|| async {
-            Refusal(StatusCode::NOT_FOUND, "no such address: /openapi.json lists them".into())
+            Refusal(StatusCode::NOT_FOUND, "no such path: /openapi.json lists all paths".into())
         })
         .method_not_allowed_fallback(|| async {
             Refusal(StatusCode::METHOD_NOT_ALLOWED, "not with this method: /openapi.json lists them".into())

@@ -126,16 +126,14 @@ impl Tables {
         let now = Instant::now();
         if self.told_at.is_none_or(|t| now - t >= TELL_EVERY) {
             let count = std::mem::take(&mut self.untold);
-            tracing::warn!(
-                "{why}: {count} connections that did not show who they are were dropped for others"
-            );
+            tracing::warn!("{why}: {count} connections that had shown no identity were dropped for others");
             self.told_at = Some(now);
         }
     }
 
     fn enter(&mut self, stage: Stage, from: SocketAddr, bell: &Arc<Notify>) -> Number {
         let (number, dropped) = self.stages[stage as usize].arrive(from.ip(), Arc::clone(bell));
-        self.note_dropped(dropped, "as many are half-open as there may be");
+        self.note_dropped(dropped, "too many are half-open");
         number
     }
 }
@@ -232,7 +230,7 @@ impl Arrival {
         let stream = TlsStream::from(half_open.within(handshake).await?);
         let peer = stream.get_ref().1.peer_certificates().and_then(peer_identity);
         let peer = peer.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, "the verified certificate names nobody")
+            io::Error::new(io::ErrorKind::InvalidData, "the verified certificate names no holder")
         })?;
         Ok((stream, peer, half_open))
     }

@@ -167,7 +167,7 @@ impl Identity {
         let unnamed = tls::server_name(self.system(), Role::Site, "any").map_err(io::Error::other)?;
         let stream = TlsStream::from(self.current().connector_to_sites.connect(unnamed, tcp).await?);
         let peer = stream.get_ref().1.peer_certificates().and_then(tls::peer_identity);
-        Ok((stream, peer.ok_or_else(|| io::Error::other("the verified certificate names nobody"))?))
+        Ok((stream, peer.ok_or_else(|| io::Error::other("the verified certificate names no holder"))?))
     }
 
     /// Accepts a secure connection and says who called.
@@ -177,7 +177,7 @@ impl Identity {
     pub async fn accept(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, PeerIdentity)> {
         let stream = TlsStream::from(self.current().acceptor.accept(tcp).await?);
         let peer = stream.get_ref().1.peer_certificates().and_then(tls::peer_identity);
-        Ok((stream, peer.ok_or_else(|| io::Error::other("the verified certificate names nobody"))?))
+        Ok((stream, peer.ok_or_else(|| io::Error::other("the verified certificate names no holder"))?))
     }
 
     /// Watches over a connection that was made with it.

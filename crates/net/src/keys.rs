@@ -139,7 +139,7 @@ impl std::fmt::Display for KeysError {
             Self::Exists { path } => {
                 write!(
                     f,
-                    "{} is there already: choose another folder, or move the old keys away",
+                    "{} exists already: choose another folder, or move the old keys away",
                     path.display()
                 )
             }
@@ -253,7 +253,7 @@ fn checked(folder: &Path, certificate: &str, files: Vec<KeyFile>) -> Result<KeyS
         let list = Revoked::default();
         Credentials::from_pem(certificate.as_bytes(), leaf, key, &named, list).map_err(|error| {
             let reason = match error {
-                TlsError::WrongCa { .. } => "is not what belongs to ca.key".to_owned(),
+                TlsError::WrongCa { .. } => "does not belong to ca.key".to_owned(),
                 other => other.to_string(),
             };
             KeysError::BadAuthority { path: certificate_path.clone(), reason }
@@ -778,7 +778,7 @@ mod tests {
         let other = make_set(&first).expect("a good request");
         std::fs::write(folder.join("ca.pem"), &other.files[0].certificate_pem).expect("a folder");
         let error = add_to_set(&folder, &more).err().expect("another's certificate").to_string();
-        assert!(error.contains("ca.pem: is not what belongs to ca.key"), "{error}");
+        assert!(error.contains("ca.pem: does not belong to ca.key"), "{error}");
         std::fs::remove_file(folder.join("ca.key")).expect("it was there");
         let error = add_to_set(&folder, &more).err().expect("no key").to_string();
         assert!(error.contains("ca.key: ") && error.contains("keys init"), "{error}");
@@ -803,8 +803,8 @@ mod tests {
         let mode = |p: &str| folder.join(p).metadata().expect("written").permissions().mode() & 0o777;
         assert_eq!((mode("ca.key"), mode("sites/a%20b.key")), (0o600, 0o600));
         assert_eq!(mode("ca.pem") & 0o400, 0o400);
-        let error = write_set(&folder, &set).expect_err("it is there already").to_string();
-        assert!(error.contains("ca.pem is there already"), "{error}");
+        let error = write_set(&folder, &set).expect_err("ca.pem exists").to_string();
+        assert!(error.contains("ca.pem exists already"), "{error}");
         std::fs::remove_dir_all(&folder).expect("ours");
     }
 }

@@ -234,7 +234,7 @@ impl std::fmt::Display for TlsError {
             Self::NoIdentity { whose } => {
                 write!(
                     f,
-                    "{whose}: the certificate does not say which system's it is and who holds it: make a new set with `keys`"
+                    "{whose}: the certificate names no system and no holder: make a new set with `keys`"
                 )
             }
             Self::WrongHolder { path, expected, found } => write!(
@@ -492,7 +492,7 @@ pub fn refusal(error: &std::io::Error) -> Option<String> {
                     "it is of another authority: use keys of one set at both ends".to_owned()
                 }
                 AlertDescription::CertificateUnknown => {
-                    "it is of another system, or of nobody: use keys of one set at both ends".to_owned()
+                    "it is of another system, or names no holder: use keys of one set at both ends".to_owned()
                 }
                 // 256 numbers would be as many lines of a log.
                 AlertDescription::Unknown(_) => {

@@ -55,8 +55,8 @@ fn list() -> Result<String, String> {
     let found = FlowReader::new().and_then(|mut reader| reader.find(connection.2)).map_err(text)?;
     let state = found.ok_or("a connection of our own is not listed")?;
     match state.bytes_sent {
-        Some(_) => Ok("tells what each flow has sent".into()),
-        None => Err("does not tell what flows have sent: needs Linux 4.19".into()),
+        Some(_) => Ok("tells how much each flow has sent".into()),
+        None => Err("does not tell how much flows have sent: needs Linux 4.19".into()),
     }
 }
 

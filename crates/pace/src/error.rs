@@ -98,7 +98,7 @@ impl std::fmt::Display for PaceError {
             Self::NoOwner { flow, is_any_hidden: false } => {
                 write!(
                     f,
-                    "flow {flow}: no process of this pid namespace holds it: its program has closed it or ended, and what is left goes at the rate that it had"
+                    "flow {flow}: no process of this pid namespace holds it: its program has closed it or ended, and the rest goes at its last rate"
                 )
             }
             Self::Rate { rate, min, max } => write!(f, "rate {rate}: must be {min} to {max}"),

@@ -205,11 +205,11 @@ impl Drop for Helper {
 fn late(user: u32, is_barred: bool) -> io::Error {
     let text = if is_barred {
         format!(
-            "a program of user {user} holds up who touches its descriptors: that user's sockets are left alone"
+            "a program of user {user} holds up processes that touch its descriptors: that user's sockets are left alone"
         )
     } else {
         format!(
-            "programs of {LEFT_BEHIND_MAX} users hold up who touches their descriptors: no socket is touched until one ends"
+            "programs of {LEFT_BEHIND_MAX} users hold up processes that touch their descriptors: no socket is touched until one ends"
         )
     };
     io::Error::new(io::ErrorKind::TimedOut, text)

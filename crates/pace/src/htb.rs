@@ -106,7 +106,7 @@ impl HtbPacer {
         let add = RouteNetlinkMessage::NewQueueDiscipline(qdisc);
         change(&mut netlink, add, NLM_F_CREATE | NLM_F_EXCL).map_err(|error| match error.raw_os_error() {
             Some(libc::EEXIST) => {
-                failed("make a root qdisc: the device has one that is not ours, which stays")(error)
+                failed("make a root qdisc: the device has another program's, which stays")(error)
             }
             _ => failed("make a root qdisc")(error),
         })?;
@@ -337,7 +337,7 @@ fn clear_leftover(netlink: &mut Netlink, device: i32) -> Result<bool, StartError
     let is_there = leftover(netlink, device).map_err(failed("list qdiscs"))?;
     if is_there {
         let delete = RouteNetlinkMessage::DelQueueDiscipline(root(device));
-        change(netlink, delete, 0).map_err(failed("clear what a killed pacer has left"))?;
+        change(netlink, delete, 0).map_err(failed("clear a killed pacer's qdisc"))?;
     }
     Ok(is_there)
 }

@@ -165,7 +165,7 @@ impl std::fmt::Display for TableError {
                 write!(f, "column `{column}`: a cell of {got:?}: must be {need:?} or null")
             }
             Self::NotFinite { column } => {
-                write!(f, "column `{column}`: a number must be finite; what has no value is null")
+                write!(f, "column `{column}`: a number must be finite; a missing value is null")
             }
             Self::TextTooLong { column, got_bytes } => {
                 write!(f, "column `{column}`: a text of {got_bytes} B: must be at most {TEXT_BYTES_MAX} B")

@@ -197,7 +197,7 @@ impl Daemon {
         if self.commands >= COMMANDS_MAX {
             self.dropped += 1;
             if let Some(run) = asks(&command) {
-                let reason = format!("{COMMANDS_MAX} commands wait here, the most there may be");
+                let reason = format!("{COMMANDS_MAX} commands wait here, which is the limit");
                 self.reports.push_back(Report::Failed { run, kind: FailureKind::Busy, reason });
             }
             return;
@@ -392,7 +392,7 @@ impl Daemon {
 
     fn find_room(&self, part: &Part) -> Result<(), (FailureKind, String)> {
         if self.parts.len() >= ATTEMPTS_MAX {
-            let reason = format!("{ATTEMPTS_MAX} attempts are installed here, the most there may be");
+            let reason = format!("{ATTEMPTS_MAX} attempts are installed here, which is the limit");
             return Err((FailureKind::Busy, reason));
         }
         let others = self.parts.values().map(|other| (other.submitter, other.memory_bytes));

@@ -162,7 +162,7 @@ impl<S> std::fmt::Display for AcceptError<S> {
                 write!(f, "generation {generation}: seen before, or not below {limit}")
             }
             Self::Length { want, got } => write!(f, "symbol of {got} bytes where {want} belong"),
-            Self::AfterEnd => write!(f, "packet count differs from what the end of the flow says"),
+            Self::AfterEnd => write!(f, "packet count differs from that in the end of the flow"),
             Self::Confirmed { packets } => {
                 write!(f, "{packets} packets confirmed: more than were sent, or fewer than before")
             }

@@ -612,7 +612,7 @@ impl Controller {
         for site in state.sessions.handle_timeout(now) {
             let name = &self.shared.topology.site(site).name;
             let grace = self.shared.site_grace.in_words();
-            tracing::warn!(site = name, "site is away: nothing was heard of it for {grace}");
+            tracing::warn!(site = name, "site is away: silent for {grace}");
             state.coordinator.handle_site_down(now, site);
         }
         if state.coordinator.poll_timeout().is_some_and(|t| now >= t) {

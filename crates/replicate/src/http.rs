@@ -130,9 +130,9 @@ fn unregistered() -> Refusal {
 
 fn no_transfer(peer: &PeerIdentity, id: u64) -> Refusal {
     let why = match peer.role {
-        Role::Operator => "it never was, or is forgotten".to_owned(),
+        Role::Operator => "it never existed, or is forgotten".to_owned(),
         // Which of the three is not for it to know.
-        role => format!("it never was, is forgotten, or is none of {} `{}`", role.word(), peer.name),
+        role => format!("it never existed, is forgotten, or is none of {} `{}`", role.word(), peer.name),
     };
     Refusal(StatusCode::NOT_FOUND, format!("no transfer {id}: {why}"))
 }

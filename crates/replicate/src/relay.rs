@@ -57,7 +57,7 @@ pub struct RelayConfig {
     pub accept: Vec<AcceptFrom>,
     /// The most memory that all transfers together may take.
     pub memory: ByteCount,
-    /// How long what has come of a file is kept when no transfer goes on with it.
+    /// How long the leftover of a file is kept when no transfer goes on with it.
     pub keep_partial: Duration,
     /// Whether to take the place of another process of this site that is running.
     pub take_over: bool,

@@ -268,12 +268,12 @@ impl Service {
     pub fn handle(self: &Arc<Self>, command: Command) {
         let told = match &command {
             Command::Install { .. } => "to install its part of an attempt",
-            Command::Forget { .. } => "to forget it",
-            Command::Inquire { .. } => "to say what it has",
+            Command::Forget { .. } => "to forget the transfer",
+            Command::Inquire { .. } => "to send its inventory",
             Command::Uninstall { .. } => "to remove its part of an attempt",
             Command::Finish(_) => "to check and name the file",
             Command::Hash { .. } => "to hash the file",
-            Command::Audit { .. } => "to say what it sent",
+            Command::Audit { .. } => "to send digests of its flows",
             _ => return tracing::warn!("the controller's command is none that this version knows"),
         };
         let is_question = matches!(&command, Command::Inquire { run, .. } if run.is_question());
@@ -380,7 +380,7 @@ impl Service {
                 return Ok(Report::Inventory { run, length, have: vec![], hash: known, attributes });
             }
             let name = self.config.folder.name(name).map_err(|e| {
-                io::Error::new(e.kind(), format!("{e}; --as says what a file is called at its destinations"))
+                io::Error::new(e.kind(), format!("{e}; --as gives the file's name at its destinations"))
             })?;
             self.allow(&name, submitter)?;
             self.config.folder.check(&name)?;

@@ -127,7 +127,7 @@ class Result:
         """
         folder = Path(folder)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise FileExistsError(f"{folder}: is there already: name a folder that is not")
+            raise FileExistsError(f"{folder}: exists already: name a new folder")
         folder.mkdir(parents=True, exist_ok=True)
         self.rows.to_parquet(folder / "rows.parquet", index=False)
         for name, table in self._tables.items():

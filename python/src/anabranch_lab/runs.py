@@ -79,7 +79,7 @@ def run(
     if trials < 1:
         raise ValueError(f"trials {trials}: must be at least 1")
     if out is not None and Path(out).exists():
-        raise FileExistsError(f"{out}: is there already: name a folder that is not")
+        raise FileExistsError(f"{out}: exists already: name a new folder")
     batch = Batch(
         name=scenario.name,
         text=scenario.text,
@@ -166,7 +166,7 @@ def sweep(
     if trials < 1:
         raise ValueError(f"trials {trials}: must be at least 1")
     if out is not None and Path(out).exists():
-        raise FileExistsError(f"{out}: is there already: name a folder that is not")
+        raise FileExistsError(f"{out}: exists already: name a new folder")
     swept = scenario.swept | scenario.set({"sweep": dict(over or {})}).swept
     points = _points(swept)
     files = tuple(scenario.files().items())

@@ -90,10 +90,10 @@ pub struct Args {
     /// The folder for the run's files, which are removed unless it fails.
     #[arg(long, value_name = "DIR", default_value = "runs/experiment")]
     out: PathBuf,
-    /// Write a run directory: one that is not there.
+    /// Write a new run directory.
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
-    /// Fill what coded flows leave with uncoded data of the lowest priority (Figure 6). Predictions do not count it.
+    /// Fill capacity that coded flows leave with uncoded data of the lowest priority (Figure 6). Predictions do not count it.
     #[arg(long)]
     fill: bool,
     /// Plan and predict only; nothing is sent.

@@ -40,10 +40,10 @@ pub struct Args {
     /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     keys: PathBuf,
-    /// The client's name, as `gather keys --clients` was given it.
+    /// The client's name, as given to `gather keys --clients`.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
     client: String,
-    /// What this machine's own link carries, as "1 Gbit/s". It is divided among the servers. Without, each server has to find
+    /// The rate of this machine's own link, as "1 Gbit/s". It is divided among the servers. Without, each server has to find
     /// its rate by losing packets.
     #[arg(long, value_name = "RATE")]
     link: Option<BitRate>,
@@ -60,8 +60,8 @@ pub struct Args {
     /// already.
     #[arg(long)]
     no_sync: bool,
-    /// Replace files that are there, whatever is in them. Without, an object whose file is there fails, unless the file is
-    /// the very same.
+    /// Replace existing files, whatever they hold. Without, an object whose file exists fails, unless the file is the
+    /// very same.
     #[arg(long)]
     replace: bool,
     /// Print JSON: a line for each second and each object, and one object at the end.
@@ -108,7 +108,7 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
         targets.extend(read_manifest(path)?);
     }
     if let Some(hash) = &args.blake3 {
-        ensure!(targets.len() == 1, "--blake3: it is for one object, not {}", targets.len());
+        ensure!(targets.len() == 1, "--blake3: for one object, not {}", targets.len());
         targets[0].hash = Some(*hash.as_bytes());
     }
     ensure!(!targets.is_empty(), "nothing to pull: name SERVER/OBJECT, or a --manifest");

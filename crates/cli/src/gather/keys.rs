@@ -12,7 +12,7 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(subcommand)]
     change: Option<Change>,
-    /// The folder of the set. If it is not there, it is made with a new authority; if it is, its authority makes the new
+    /// The folder of the set. Where it does not exist, it is made with a new authority; else its authority makes the new
     /// keys. A folder holds one system's keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     out: PathBuf,
@@ -36,7 +36,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     ensure!(
         !(args.servers.is_empty() && args.clients.is_empty()),
-        "keys for nobody: name --servers, --clients, or both"
+        "no names: give --servers, --clients, or both"
     );
     let request = SetRequest {
         system: System::Gather,

@@ -21,7 +21,7 @@ pub struct Args {
     /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     keys: PathBuf,
-    /// The client's name, as `gather keys --clients` was given it.
+    /// The client's name, as given to `gather keys --clients`.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
     client: String,
     /// Print JSON: a line for each object.

@@ -29,7 +29,7 @@ pub struct Args {
     /// The folder that `gather keys` made, or a copy with ca.pem, sites/NAME.pem and sites/NAME.key.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     keys: PathBuf,
-    /// The server's name, as `gather keys --servers` was given it.
+    /// The server's name, as given to `gather keys --servers`.
     #[arg(long, value_name = "NAME", default_value = "server")]
     name: String,
     /// The highest rate at which one connection is sent data, as "100 Mbit/s". Without: as fast as the client takes it.
@@ -50,7 +50,7 @@ pub struct Args {
     /// A connection that has no pull and asks for nothing is closed after this long.
     #[arg(long, value_name = "TIME", default_value = "5 min")]
     idle: Duration,
-    /// Remember the hashes of files in this file, so that a restarted server need not read the files again. It may not lie
+    /// Remember the hashes of files in this file, so that a restarted server need not read the files again. FILE may not lie
     /// below DIR. Without: hashes are remembered in memory only.
     #[arg(long, value_name = "FILE")]
     cache: Option<PathBuf>,

@@ -15,7 +15,7 @@ pub struct Args {
     /// The file to cut.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The folder to write to. DIR/0 gets what the first of --servers is to serve, DIR/1 what the second is, and so on; the
+    /// The folder to write to. DIR/0 gets the files for the first of --servers, DIR/1 those for the second, and so on; the
     /// manifest is DIR/NAME.toml, NAME being the file's.
     #[arg(long, value_name = "DIR")]
     into: PathBuf,

@@ -25,7 +25,7 @@ pub struct Args {
     /// The folder that `replicate keys init` made, or a copy with ca.pem, controller.pem and controller.key.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     keys: PathBuf,
-    /// The file in which transfers are remembered over restarts. Made if it is not there.
+    /// The file in which transfers are remembered over restarts. Made if missing.
     #[arg(long, value_name = "FILE", default_value = "controller.redb")]
     store: PathBuf,
     /// How long a transfer waits for a site that is away, or that others cannot connect to, before it gives the site up.
@@ -34,7 +34,7 @@ pub struct Args {
     /// How long a destination may hold up the others of its transfer before it is left for later.
     ///
     /// It holds them up when they get less than half of the planned rate. The plan knows nothing of other traffic: raise this
-    /// where transfers share their links with it.
+    /// time where transfers share their links with other traffic.
     #[arg(long, value_name = "TIME", default_value = "5 s")]
     patience: Duration,
     /// Whether transfers that run at the same time are planned together, each held to its share of the links.

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 pub enum Command {
     /// Make a new set: an authority, and keys for the controller, each site of a topology and an operator.
     Init(InitArgs),
-    /// Make keys for more sites or operators, by the authority of a set that is there.
+    /// Make keys for more sites or operators, by the authority of an existing set.
     Add(AddArgs),
     #[command(flatten)]
     Change(Change),
@@ -69,7 +69,7 @@ pub fn run(command: &Command, quiet: bool) -> anyhow::Result<ExitCode> {
 fn add(args: &AddArgs, quiet: bool) -> anyhow::Result<ExitCode> {
     ensure!(
         !(args.sites.is_empty() && args.operators.is_empty()),
-        "keys for nobody: name --sites, --operators, or both"
+        "no names: give --sites, --operators, or both"
     );
     let request = SetRequest {
         system: System::Replicate,

@@ -13,10 +13,10 @@ pub struct Args {
     /// The folder to look through, with all folders below it: a relay's --dir, or where `gather get` writes to.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Remove what is found, except what is being written now. The next transfer of such a file begins anew.
+    /// Remove the leftovers, except those that are being written now. The next transfer of a removed file begins anew.
     #[arg(long)]
     remove: bool,
-    /// Only what no transfer has written to for this long, as "168 h".
+    /// Only leftovers to which no transfer has written for this long, as "168 h".
     #[arg(long, value_name = "TIME", default_value = "0 s")]
     older_than: Duration,
     /// Print one JSON list.

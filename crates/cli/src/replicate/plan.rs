@@ -19,7 +19,7 @@ pub struct Args {
     /// The site that holds the file.
     #[arg(long, value_name = "SITE", required_unless_present_any = ["survey", "survey_random", "survey_joint"])]
     from: Option<String>,
-    /// The sites that are to have it.
+    /// The destinations.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',', required_unless_present_any = ["survey", "survey_random", "survey_joint"])]
     to: Vec<String>,
     /// Sites over which nothing may go.
@@ -32,7 +32,7 @@ pub struct Args {
     /// multi_path or single_path. docs/replicate.md says when which wins.
     #[arg(long, default_value = "auto")]
     scheme: String,
-    /// Add flows of the lowest priority over what the plan leaves of the links. Predicted rates and bytes leave them out.
+    /// Add flows of the lowest priority over capacity that the plan leaves. Predicted rates and bytes leave them out.
     #[arg(long)]
     fill: bool,
     /// Size of the file, as 50GB: the table then has bytes and times.
@@ -56,7 +56,7 @@ pub struct Args {
     /// As --survey, over so many random networks of up to 12 sites.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["from", "to", "survey"])]
     survey_random: Option<u64>,
-    /// Draw so many transfers that run at the same time, and compare what they get planned alone, in turn and together.
+    /// Draw so many transfers that run at the same time, and compare their rates when planned alone, in turn and together.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["from", "to", "survey", "survey_random"])]
     survey_joint: Option<usize>,
     /// With --survey-joint: how often transfers are drawn.
@@ -179,7 +179,7 @@ fn survey_text(survey: &Survey) -> String {
         "{planned} instances planned, {} more have a destination that cannot be reached.\n\
          In {} of them random data came through the plan of every scheme, at every destination.\n\
          A code beats every plan without one in {} instances, by a factor of at most {:.2}.\n\n{schemes}\n\n{codes}\n\n\
-         equal flows: a plan's rate is cut into flows of one size; what does not fill one is lost.\n\
+         equal flows: a plan's rate is cut into flows of one size; a rest that does not fill one is lost.\n\
          with delays: some flows go round in a cycle, so that sites combine packets of different generations (pieces of the file).\n\
          looks ahead: generations after the one that it decodes which a destination needs. keeps: symbols of earlier ones.{errors}",
         survey.unreachable, survey.decoded, survey.coding_gains, survey.coding_gain_max

@@ -34,7 +34,7 @@ pub struct Args {
     /// lie in it. Symbolic links in it are not followed.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// How long what has come of a file is kept when no transfer goes on with it.
+    /// How long the leftover of a file is kept when no transfer goes on with it.
     #[arg(long, value_name = "TIME", default_value = "168 h")]
     keep_partial: Span,
     /// Let the relay of SITE send files here of its own accord, below this folder of --dir (`SITE=.` for all of --dir).
@@ -113,7 +113,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => {
                 if !quiet {
-                    eprintln!("site ends; what has arrived is kept");
+                    eprintln!("site ends; arrived data is kept");
                 }
                 Ok(ExitCode::SUCCESS)
             }

@@ -27,7 +27,7 @@ pub struct ControllerArgs {
     /// The controller; https://HOST:PORT is the same.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
     pub controller: String,
-    /// The folder with the operator's keys (and ca.pem), as `keys init` made it.
+    /// The folder with the operator's keys (and ca.pem) that `keys init` made.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     pub keys: PathBuf,
     /// The operator's name, as its files are called in `operators` below --keys.
@@ -63,7 +63,7 @@ pub struct Args {
     #[arg(long = "as", value_name = "NAME", value_parser = FileName)]
     name: Option<String>,
     /// How the file travels. `auto` takes the best that the planner finds; the others are for comparisons: coded, packed,
-    /// steiner, steiner_store_and_forward, steiner_one_tree, multi_path, single_path (docs/replicate.md says what each is).
+    /// steiner, steiner_store_and_forward, steiner_one_tree, multi_path, single_path (docs/replicate.md describes each).
     #[arg(long, default_value = "auto", value_parser = scheme)]
     scheme: SchemeChoice,
     /// Sites that the file must not pass.
@@ -84,10 +84,10 @@ pub struct Args {
     /// Settings of one hop that differ: `"FROM-TO stripes=4 congestion-control=bbr"`, either or both. May be given again.
     #[arg(long, value_name = "HOP SETTINGS")]
     hop: Vec<String>,
-    /// `bulk`: shares links with other transfers. `fill`: takes only what bulk transfers leave.
+    /// `bulk`: shares links with other transfers. `fill`: takes only capacity that bulk transfers leave.
     #[arg(long, default_value = "bulk", value_parser = priority)]
     priority: Priority,
-    /// Size of a packet between sites, as `16 KiB`. Without: what the slowest link sends in 10 ms, 4 KiB at least and 64 KiB
+    /// Size of a packet between sites, as `16 KiB`. Without: the bytes that the slowest link sends in 10 ms, 4 KiB at least and 64 KiB
     /// at most.
     #[arg(long, value_name = "SIZE")]
     symbol: Option<ByteCount>,
@@ -97,11 +97,11 @@ pub struct Args {
     /// What to do if data arrives changed. `repair`: send it again around the site that changed it. `refuse`: give that destination up.
     #[arg(long, default_value = "repair", value_parser = policy)]
     on_corrupt: CorruptPolicy,
-    /// Fill what the plan's flows leave of the links with uncoded data of the lowest priority, here and where other
-    /// transfers hold these up. Needs routers that keep DSCP LE behind AF11.
+    /// Fill capacity that the plan's flows leave with uncoded data of the lowest priority, also where other transfers hold
+    /// these flows up. Needs routers that keep DSCP LE behind AF11.
     #[arg(long, conflicts_with = "bwlimit")]
     fill: bool,
-    /// Replace files that have its name at the destinations, whatever is in them. Else a destination with another file of that
+    /// Replace files that have its name at the destinations, whatever they hold. Else a destination with another file of that
     /// name is left as it is; one that has the very same file counts as done in any case.
     #[arg(long)]
     replace: bool,

@@ -19,16 +19,16 @@ pub struct Args {
     controller: ControllerArgs,
     /// One transfer; the newest otherwise.
     transfer: Option<u64>,
-    /// Stop it. What has arrived is kept.
+    /// Stop the transfer. Arrived data is kept.
     #[arg(long, requires = "transfer")]
     cancel: bool,
     /// List all, not only the newest 20.
     #[arg(long, conflicts_with_all = ["transfer", "web", "sites"])]
     all: bool,
-    /// Follow it to its end, as `send` does. Ctrl-C ends following, not the transfer.
+    /// Follow the transfer to its end, as `send` does. Ctrl-C ends following, not the transfer.
     #[arg(long, requires = "transfer", conflicts_with_all = ["cancel", "web"])]
     follow: bool,
-    /// The sites instead: which are up.
+    /// List the sites instead, and which are up.
     #[arg(long, conflicts_with_all = ["transfer", "web"])]
     sites: bool,
     /// JSON, as the API has it: all transfers, the oldest first.

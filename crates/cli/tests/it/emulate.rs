@@ -216,10 +216,7 @@ fn a_run_directory_says_what_ran_and_how_late_and_is_never_written_over() {
     let again = answer(&args);
     assert!(!again.status.success());
     let said = text(&again.stderr);
-    assert!(
-        said.contains(place) && said.contains("something already") && said.lines().count() == 1,
-        "{said}"
-    );
+    assert!(said.contains(place) && said.contains("exists already") && said.lines().count() == 1, "{said}");
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn a_relay_goes_on_after_sighup_and_its_last_words_are_in_its_log() {
     let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
     assert_eq!(code, Some(0), "{said}");
     local.signal("tokyo", Signal::TERM);
-    let log = local.relay_log_until("tokyo", "site ends; what has arrived is kept");
+    let log = local.relay_log_until("tokyo", "site ends; arrived data is kept");
     assert!(log.iter().any(|line| line.contains("file is here, verified")), "{log:#?}");
     assert_eq!(std::fs::read(local.path("tokyo/file")).expect("it is there"), vec![7; 1 << 20]);
 }
@@ -178,7 +178,7 @@ fn refusals_stand_in_the_log_with_who_and_why_and_not_without_end() {
         "operator `operator` at 127.0.0.1 is refused: transfer 1 is over already (DELETE /v1/transfers/1)",
     );
     assert_eq!(status(&["9", "--cancel"]).0, Some(2));
-    local.log_until("is refused: no transfer 9: it never was, or is forgotten");
+    local.log_until("is refused: no transfer 9: it never existed, or is forgotten");
 
     // As a site that has nothing to do with it, again and again.
     let files = CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Site, "lima");

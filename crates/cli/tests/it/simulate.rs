@@ -192,7 +192,9 @@ fn a_run_directory_holds_everything_and_is_not_written_over() {
     assert_eq!(run["config"]["points"][1]["transport"]["control"], "cubic", "resolved, defaults included");
     assert_eq!(std::fs::read_to_string(out.join("rows.jsonl")).expect("rows").lines().count(), 2);
     let again = answer(&args);
-    assert!(!again.status.success() && text(&again.stderr).contains("there is something already"));
+    assert!(
+        !again.status.success() && text(&again.stderr).contains("exists already: name another run directory")
+    );
     std::fs::remove_dir_all(&out).expect("it is there");
 }
 

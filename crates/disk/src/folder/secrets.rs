@@ -56,17 +56,21 @@ pub fn warn_of_any(folder: &Folder) {
     let looked = look(folder, &LOOK_MAX);
     for (path, what) in &looked.found {
         tracing::warn!(
-            "{}, {what}, lies in the folder that is served: nobody is given it, and nothing takes its place: keep it outside",
+            "{}, {what}, lies in the folder that is served: it is neither sent nor replaced: keep it outside",
             shown(&folder.path.join(path))
         );
     }
     if looked.more > 0 {
-        tracing::warn!(folder = shown(&folder.path), "{} more keys and stores lie there", looked.more);
+        tracing::warn!(
+            folder = shown(&folder.path),
+            "{} more keys and stores lie in the folder",
+            looked.more
+        );
     }
     if let Some(path) = looked.stopped {
         tracing::warn!(
-            "keys and stores were looked for among {} names and in {} bytes, the most there are looked at, and not from {} on: \
-             nobody is given them there either",
+            "the search for keys and stores has reached its limit of {} names or {} bytes before {}: those from there on are not sent \
+             either",
             looked.names,
             looked.bytes,
             shown(&folder.path.join(path))

@@ -102,7 +102,7 @@ fn look(
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => {
                 let error = io::Error::from(errno);
-                let reason = format!("what is left of {}: {error}", shown(&leftover.path));
+                let reason = format!("leftover of {}: {error}", shown(&leftover.path));
                 return Err(io::Error::new(error.kind(), reason));
             }
         }
@@ -116,12 +116,12 @@ pub fn remove_old(folder: &Folder, keep: Duration) {
         let is_old = !left.is_open && left.age >= keep;
         if is_old {
             let (path, disk_bytes) = (shown(&left.path), left.disk_bytes);
-            tracing::info!(path, disk_bytes, "removed: what was left of a file that nobody went on with");
+            tracing::info!(path, disk_bytes, "removed: the leftover of a file that no transfer went on with");
         }
         is_old
     });
     if let Err(error) = result {
-        tracing::warn!(%error, "looking for what is left of files");
+        tracing::warn!(%error, "looking for leftovers of files");
     }
 }
 

@@ -101,7 +101,7 @@ impl<S: Symbol> Client<S> {
             let crawls_beside = rate_of(other).filter(|other| rate < CRAWL_SHARE * other);
             let mbps = |bytes_per_s: f64| bytes_per_s * 8.0 / 1e6;
             if is_silent {
-                self.set_aside(id, format!("nothing came of it for {} s", LOOK_EVERY.as_secs_f64()));
+                self.set_aside(id, format!("it sent nothing for {} s", LOOK_EVERY.as_secs_f64()));
             } else if let Some(other) = crawls_beside {
                 let reason =
                     format!("it crawls: {:.1} Mbit/s where another brought {:.1}", mbps(rate), mbps(other));

@@ -76,7 +76,7 @@ impl<S: Symbol> Fetch<S> {
         } else {
             let is_known = it.wanted.bytes.is_some();
             let unsaid =
-                if is_known { "it does not say what its hash is" } else { "it does not say what it has" };
+                if is_known { "it does not tell the hash" } else { "it does not describe the object" };
             let failures = holders.iter().map(|server| {
                 let lost = self.links[server.0 as usize].lost.clone();
                 let said = || it.refusals.get(server).cloned();

@@ -76,10 +76,13 @@ impl fmt::Display for Note {
                 write!(f, "{object}: {server} has another version, which is not taken: {version}")
             }
             Self::StillHashing { object, server } => {
-                write!(f, "{object}: all has come; {server} is still reading it for its hash")
+                write!(f, "{object}: all bytes have come; {server} is still reading the object for its hash")
             }
             Self::Comparing { object } => {
-                write!(f, "{object}: not what its hash says: its servers are asked which has another version")
+                write!(
+                    f,
+                    "{object}: does not match its hash: its servers are asked which has another version"
+                )
             }
             Self::Verified { object } => write!(f, "{object}: verified"),
             Self::Failed { object, failure } => write!(f, "{object}: {failure}"),
@@ -95,7 +98,7 @@ pub enum ObjectFailure {
     #[error("{}", each(.0))]
     NotBrought(Vec<(String, String)>),
     /// What came is not what its hash says; and who is known to have another version, and which.
-    #[error("what its servers send is not what its hash says{}", versions(.0))]
+    #[error("its bytes do not match its hash{}", versions(.0))]
     Wrong(BTreeMap<String, String>),
     /// It cannot be written: why.
     #[error("{0}")]

@@ -54,7 +54,7 @@ pub enum Crowded {
 impl std::fmt::Display for Crowded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::All { limit } => write!(f, "{limit} connections are here, the most there may be"),
+            Self::All { limit } => write!(f, "{limit} connections are open, which is the limit"),
             Self::Peer { peer, limit } => {
                 write!(f, "{peer} has {limit} connections already, the most that one may have")
             }

@@ -105,7 +105,7 @@ fn a_site_cannot_act_as_another_or_as_the_controller() {
         ("controller", (Role::Site, "controller")),
     ] {
         let error = shake(&client, &party(&set, server), expected).expect_err("somebody else");
-        assert!(error.contains("somebody else answers there"), "{error}");
+        assert!(error.contains("another party answers there"), "{error}");
     }
     let seen =
         shake(&party(&set, "sites/controller"), &party(&set, "controller"), (Role::Controller, "controller"));

@@ -148,11 +148,11 @@ pub(crate) enum Stranger {
 impl std::fmt::Display for Stranger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Nameless => f.write_str(
-                "its certificate does not say which system's it is and who holds it: make a new set with `keys`",
-            ),
+            Self::Nameless => {
+                f.write_str("its certificate names no system and no holder: make a new set with `keys`")
+            }
             Self::Another { expected, found } => {
-                write!(f, "somebody else answers there: {found}, and not {expected}")
+                write!(f, "another party answers there: {found}, and not {expected}")
             }
             Self::OtherSystem { system, found } => {
                 write!(f, "{found} has no business here: this is {system}")

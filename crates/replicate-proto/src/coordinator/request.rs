@@ -464,7 +464,7 @@ impl std::fmt::Display for SubmitError {
             Self::FillWith { what } => {
                 write!(
                     f,
-                    "fill with {what}: fill takes what bulk flows leave of the links, so leave one of both out"
+                    "fill with {what}: fill takes only capacity that bulk flows leave: leave out fill or {what}"
                 )
             }
             Self::AvoidedEnd { site } => {
@@ -493,14 +493,11 @@ impl std::fmt::Display for SubmitError {
                 differs.join(" and ")
             ),
             Self::TooManyQuestions { limit } => {
-                write!(
-                    f,
-                    "{limit} questions about files are open, the most there may be: ask again in a moment"
-                )
+                write!(f, "{limit} questions about files are open, which is the limit: ask again in a moment")
             }
             Self::TooManyQuestionsOfSites { limit } => write!(
                 f,
-                "{limit} questions of sites about files are open, the most there may be: ask again in a moment"
+                "{limit} questions of sites about files are open, which is the limit: ask again in a moment"
             ),
             Self::TooManyQuestionsOfSite { site, limit } => write!(
                 f,
@@ -509,7 +506,7 @@ impl std::fmt::Display for SubmitError {
             ),
             Self::TooManyOfSites { limit } => write!(
                 f,
-                "{limit} transfers that sites submitted are under way, the most there may be: wait for one to end, or let \
+                "{limit} transfers that sites submitted are under way, which is the limit: wait for one to end, or let \
                  an operator submit it"
             ),
             Self::TooManyOfSite { site, limit } => write!(
@@ -520,7 +517,7 @@ impl std::fmt::Display for SubmitError {
             Self::TooMany { limit } => {
                 write!(
                     f,
-                    "{limit} transfers are under way, the most there may be: wait for one to end or cancel one"
+                    "{limit} transfers are under way, which is the limit: wait for one to end or cancel one"
                 )
             }
         }

@@ -197,7 +197,7 @@ impl<S> EventKind<S> {
     pub fn in_words(&self, name: &dyn Fn(&S) -> String) -> String {
         match self {
             Self::Submitted => "begins".into(),
-            Self::Inquiring => "asking sites what they have".into(),
+            Self::Inquiring => "asking sites for their inventories".into(),
             Self::Planned { scheme, rate, bound, with, .. } => {
                 let ids: Vec<_> = with.iter().map(|t| t.0.to_string()).collect();
                 let with = if ids.is_empty() {

@@ -48,7 +48,7 @@ pub(crate) fn find_room(
         Submitter::Operator => (memory_max, "--memory".to_owned()),
         Submitter::Site(_) => (
             share(SITES_MEMORY_PARTS),
-            format!("{SITES_MEMORY_PARTS}/{MEMORY_PARTS} of --memory, which is what sites may take"),
+            format!("{SITES_MEMORY_PARTS}/{MEMORY_PARTS} of --memory, the share of sites"),
         ),
     };
     if wants > most {
@@ -61,14 +61,14 @@ pub(crate) fn find_room(
     let busy = |what: String| Err((FailureKind::Busy, format!("{what}: it begins when others have ended")));
     if matches!(submitter, Submitter::Site(_)) {
         if own > 0 && own + wants > share(SITE_MEMORY_PARTS) {
-            return busy(format!("{wants} bytes of memory beside what the same site's transfers take"));
+            return busy(format!("{wants} bytes of memory beside those of the same site's transfers"));
         }
         if of_sites + wants > most {
-            return busy(format!("{wants} bytes of memory beside what sites' transfers take"));
+            return busy(format!("{wants} bytes of memory beside those of sites' transfers"));
         }
     }
     if all + wants > memory_max {
-        return busy(format!("{wants} bytes of memory beside what other transfers take"));
+        return busy(format!("{wants} bytes of memory beside those of other transfers"));
     }
     Ok(())
 }

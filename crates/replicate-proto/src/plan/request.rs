@@ -215,7 +215,7 @@ impl std::fmt::Display for PlanError {
             Self::TooNarrow => {
                 write!(
                     f,
-                    "flows that share a link would get less than 1 bit/s each: give it more capacity or avoid it"
+                    "flows that share a link would get less than 1 bit/s each: give the link more capacity or avoid it"
                 )
             }
             Self::DifferentTopologies => {

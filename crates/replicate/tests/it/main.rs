@@ -681,8 +681,8 @@ async fn bad_requests_get_one_line() {
     assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error:?}");
     let error = operator.watch(TransferId(77)).next().await.expect_err("no such transfer");
     assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error:?}");
-    let error = operator.text("/nowhere").await.expect_err("no such address");
-    assert!(error.to_string().contains("no such address"), "{error}");
+    let error = operator.text("/nowhere").await.expect_err("no such path");
+    assert!(error.to_string().contains("no such path"), "{error}");
     let error = operator.text("/v1/transfers/seven").await.expect_err("not a number").to_string();
     assert!(error.contains("Cannot parse"), "what the framework refuses is told in JSON too: {error}");
     let identity = world.credentials(Role::Operator, "operator");

@@ -95,7 +95,7 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
         if report.is_interrupted {
             eprintln!("anabranch: interrupted; the same command goes on from there");
         } else if report.objects.iter().any(ObjectReport::can_go_on) {
-            eprintln!("anabranch: what has come is kept; the same command goes on from there");
+            eprintln!("anabranch: arrived data is kept; the same command goes on from there");
         }
     }
     let is_wrong = |object: &ObjectReport| matches!(object.verdict, Verdict::Failed(ObjectFailure::Wrong(_)));

@@ -189,7 +189,7 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         (&["serve", keys_in, "--clients-max", "0"], "--clients-max 0: must be at least 1"),
         (&["serve", keys_in], "others could read or replace it"),
         (&["stripe", "none", "--into", "x", "--servers", "a:1"], "none"),
-        (&["stripe", "none", "--into", "x", "--servers", "a:1,a:1"], "a:1 is there twice"),
+        (&["stripe", "none", "--into", "x", "--servers", "a:1,a:1"], "a:1 is named twice"),
     ] {
         let mut command = anabranch();
         command.current_dir(world.folder.path()).arg("gather").args(arguments);

@@ -127,7 +127,7 @@ fn a_transfer_waits_for_room_however_long_and_then_goes_on() {
         w.run_for(Duration::from_secs(3_600));
         let status = w.coordinator.status(id).expect("it is remembered");
         assert_eq!((status.outcome, status.phase), (None, PhaseName::Waiting), "site {busy}");
-        assert!(status.last_trouble.is_some_and(|line| line.contains("beside what other transfers take")));
+        assert!(status.last_trouble.is_some_and(|line| line.contains("beside those of other transfers")));
         let said = w.events.iter().filter(
             |e| matches!(&e.kind, EventKind::Waiting { reason } if reason.contains("waiting for room at")),
         );

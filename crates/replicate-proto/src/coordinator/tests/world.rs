@@ -348,7 +348,7 @@ impl World {
             Command::Install { program } if s.is_busy => Report::Failed {
                 run: program.run,
                 kind: FailureKind::Busy,
-                reason: "4 GiB of memory beside what other transfers take: it begins when others have ended"
+                reason: "4 GiB of memory beside those of other transfers: it begins when others have ended"
                     .into(),
             },
             Command::Install { program }

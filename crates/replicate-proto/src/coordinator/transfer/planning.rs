@@ -131,7 +131,7 @@ impl Transfer {
         else {
             unreachable!("called only while inquiring");
         };
-        self.blame_destinations(cx, &waiting, "did not say what it has");
+        self.blame_destinations(cx, &waiting, "did not send its inventory");
         if !answered.contains(&self.request.source) {
             let reason = format!("the source {} did not answer", cx.name(self.request.source));
             self.pause(cx, reason, Duration::ZERO);

@@ -154,7 +154,7 @@ pub(super) fn usable(
                 }),
             };
             if !fits {
-                return Err(format!("flow {i} has an input that is not there"));
+                return Err(format!("flow {i} has an input that does not exist"));
             }
         }
     }
