@@ -24,7 +24,7 @@ pub trait Symbol: Payload {
     /// Cost: one term with coefficient 1 and of length `len` is cloned, not copied.
     fn combine(terms: &[(u8, &Self)], len: usize) -> Self;
 
-    /// Makes sums of `symbols`, each `len` bytes long, one after the other: what the places hold at the end.
+    /// Makes sums of `symbols`, each `len` bytes long, one after the other, and returns the places' symbols.
     ///
     /// Shape: as many symbols as the sums are of, each `len` bytes long.
     /// Panics: if there are others, one is longer, or a place is a term of its own sum.
@@ -46,9 +46,9 @@ pub trait Symbol: Payload {
     }
 }
 
-/// Sums to be made one after the other, of symbols that are there and of sums made before.
+/// Sums to be made one after the other, of given symbols and of sums made before.
 ///
-/// What is summed goes by numbers: first the symbols, then the places that sums are written to, zeros at first.
+/// Terms go by numbers: first the symbols, then the places that sums are written to, zeros at first.
 ///
 /// ```
 /// use anabranch_codes::{Sums, Symbol};
@@ -94,7 +94,7 @@ impl Sums {
         self.terms.extend(terms);
         self.end_sum(place, false);
     }
-    /// As [`Sums::set`], but adds to what the place holds.
+    /// As [`Sums::set`], but adds to the place's symbol.
     pub fn add(&mut self, place: u32, terms: impl IntoIterator<Item = u32>) {
         self.terms.extend(terms);
         self.end_sum(place, true);

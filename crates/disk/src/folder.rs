@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// What becomes of symbolic links below a folder.
+/// Treatment of symbolic links below a folder.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Links {
     /// None is followed.
@@ -70,7 +70,7 @@ pub enum OpenError {
     Folder,
     /// It is a pipe, a socket or a device.
     Special,
-    /// It is what nobody is given: what that is.
+    /// It is a secret, which nobody is given: its kind.
     Secret(String),
     /// Something else.
     Io(io::Error),
@@ -214,7 +214,7 @@ impl Folder {
         ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | links
     }
 
-    /// Opens a plain file for reading, whatever its name is, but no secret of ours.
+    /// Opens a plain file of any name for reading, but no secret of ours.
     ///
     /// Nothing is waited for: a pipe without a writer is refused like anything else that is no plain file.
     /// Errors: [`OpenError`].

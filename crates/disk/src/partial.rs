@@ -43,7 +43,7 @@ const READ_BYTES: usize = 1 << 20;
 /// The most pieces, with gaps between them, in which a file may be here; a controller takes no more ranges from a site.
 /// What would make one more is not kept, and is missing until a gap beside it closes.
 const RANGES_MAX: usize = 65_536;
-/// So much disk is taken ahead of what has arrived at the most, so that a full one is noticed a little before it is, and
+/// So many bytes of disk are taken ahead of the arrived ones at the most, so that a full disk is noticed a little early, and
 /// the file's bytes lie together.
 pub const AHEAD_BYTES: u64 = 64 << 20;
 /// How often, and how far apart, a lock is tried for.
@@ -52,7 +52,7 @@ const LOCK_EVERY: std::time::Duration = std::time::Duration::from_millis(5);
 /// The bits of a mode that travel: who may read, write and run it; never setuid and its like.
 const MODE_BITS: u32 = 0o777;
 
-/// What stands before a journal's entries.
+/// The header of a journal, before its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The name that the file will have, beside its journal.
@@ -112,9 +112,9 @@ impl Working {
     }
 }
 
-/// What of a file, besides its bytes, travels with it.
+/// The attributes of a file, which travel with its bytes.
 ///
-/// What cannot be said in nanoseconds since 1970 is said as near as it can.
+/// A time that nanoseconds since 1970 cannot express becomes the nearest that they can.
 pub fn attributes(found: &Metadata) -> Attributes {
     let ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
     let modified_ns = i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX });
@@ -124,7 +124,7 @@ pub fn attributes(found: &Metadata) -> Attributes {
 /// How a file gets its name.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Naming {
-    /// What it was at its source; without, only its owner may read and write it, and it is as old as its last byte here.
+    /// The attributes at its source; without, only its owner may read and write it, and it is as old as its last byte here.
     pub attributes: Option<Attributes>,
     /// Whether it may take the place of another file. One with the same bytes is as good, and stays.
     pub replace: bool,
@@ -433,12 +433,12 @@ impl PartialFile {
         self.syncs = syncs;
     }
 
-    /// Whether it has its name; then it takes nothing more.
+    /// Whether the file has its name; then it takes no more bytes.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// What is there and verified.
+    /// The ranges that have arrived and are verified.
     pub fn have(&self) -> &RangeSet {
         &self.have
     }
@@ -621,8 +621,8 @@ fn same_as(place: &Place, length: u64, hash: FileHash, attributes: Option<Attrib
     Err(exists(path))
 }
 
-/// Takes from a file that stays, as its bytes are those that were sent, what others than its owner may do with it and may not
-/// at the source; nothing is given to them. Where this user may not, a line in the log says so.
+/// Takes rights from a file that stays, as its bytes are those that were sent: those of others than its owner that they lack at
+/// the source; no rights are added. Where this user may not change them, a line in the log says so.
 pub fn narrow(file: &File, path: &Path, attributes: Option<Attributes>) {
     let Some(Attributes { mode, .. }) = attributes else { return };
     let Ok(found) = file.metadata() else { return };
@@ -653,7 +653,7 @@ pub fn exists(path: &Path) -> io::Error {
 /// Why a file was not given its name.
 #[derive(Debug)]
 pub enum FinishError {
-    /// The bytes are not the source's. What is left of them:
+    /// The bytes are not the source's. The ranges that are left:
     Mismatch {
         /// Ranges that still match their own hashes.
         have: Vec<ByteRange>,

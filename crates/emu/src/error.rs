@@ -87,11 +87,11 @@ pub enum Isolation {
 pub struct BuildFailure {
     /// Which way was tried.
     pub isolation: Isolation,
-    /// What failed.
+    /// The step that failed.
     pub step: BuildStep,
     /// In which site, if in one.
     pub site: Option<SiteId>,
-    /// What the kernel said.
+    /// The kernel's error.
     pub error: Error,
 }
 
@@ -157,7 +157,7 @@ impl BuildStep {
 }
 
 impl BuildFailure {
-    /// What to do about it, in one sentence.
+    /// The fix, in one sentence.
     pub fn fix(&self) -> &'static str {
         let code = self.error.raw_os_error();
         match (self.step, self.isolation) {

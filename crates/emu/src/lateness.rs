@@ -100,7 +100,7 @@ pub enum Scheduling {
     Ordinary,
 }
 
-/// What a run was like, and whether its figures can be trusted.
+/// A run's lateness and losses, and whether its figures can be trusted.
 ///
 /// Lateness is the time at which a packet was handed to its site less the time at which the fabric meant it to arrive.
 /// The wait of a packet between its site and the emulator cannot be seen from here; the same scheduling causes both.
@@ -118,7 +118,7 @@ pub struct Report {
     pub lateness_us_p999: f64,
     /// The worst.
     pub lateness_us_max: f64,
-    /// Packets that the emulated network dropped, by reason: these belong to what was emulated.
+    /// Packets that the emulated network dropped, by reason: these belong to the emulated network.
     pub drops: BTreeMap<&'static str, u64>,
     /// Packets that a site's kernel dropped since the emulator did not read them in time: these do not.
     pub device_drops: u64,
@@ -136,7 +136,7 @@ pub struct Report {
     pub scheduling: Scheduling,
     /// How the namespaces were made.
     pub isolation: Isolation,
-    /// What TCP in the sites uses unless a program asks for another.
+    /// The congestion control of TCP in the sites, unless a program asks for another.
     pub congestion_control: String,
     /// The bound on `lateness_us_p99` above which figures are not to be trusted.
     pub lateness_us_p99_bound: f64,

@@ -99,9 +99,9 @@ pub struct EmulationOptions {
     pub tcp_buffer_bytes_max: Option<ByteCount>,
     /// Further settings of the sites' network: a path below `/proc/sys/net`, as `ipv4/tcp_sack`, and its value.
     pub settings: Vec<(String, String)>,
-    /// What each link's port is like, by link, in place of what the topology says; default none.
+    /// The settings of each link's port, by link, in place of the topology's; default none.
     pub ports: Option<Vec<PortSettings>>,
-    /// What each site knows of the ways, by site; `None`, the default, is one path of least delay to each, or in a network with
+    /// Each site's routes, by site; `None`, the default, is one path of least delay to each, or in a network with
     /// switches all that are of least delay, flow by flow.
     pub switching: Option<Vec<Switching>>,
     /// Seed of the packet losses.
@@ -131,7 +131,7 @@ pub fn elevate() -> Scheduling {
     }
 }
 
-/// What a site that forwards knows of the ways.
+/// The routes of a site that forwards.
 #[derive(Clone, Debug)]
 pub struct Switching {
     /// By destination: the links that lead there; none is no way.
@@ -217,7 +217,7 @@ impl EmulationOptions {
 /// Packets that a site's device holds while the emulator does not read them.
 const DEVICE_QUEUE_PACKETS: u32 = 4_096;
 
-/// The queue of a link of `rate` whose topology names none: what it sends in 100 ms, but at least 64 KiB.
+/// The queue of a link of `rate` whose topology names none: the bytes that it sends in 100 ms, but at least 64 KiB.
 pub fn default_queue(rate: BitRate) -> ByteCount {
     ByteCount::new(rate.as_bps() / 80).max(ByteCount::kib(64))
 }
@@ -235,7 +235,7 @@ pub struct LinkState {
     pub loss_ppm: u32,
 }
 
-/// What has passed a link since the start, and what waits for it now.
+/// Counters of the packets that have passed a link since the start, and its queue now.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct LinkCounters {
     /// Which link.
@@ -485,7 +485,7 @@ impl Emulation {
         sys::before_exec(command, self.enter(site));
     }
 
-    /// What a forked child does to enter `site`, for the `pre_exec` of other kinds of command (tokio's). It makes
+    /// A function by which a forked child enters `site`, for the `pre_exec` of other kinds of command (tokio's). It makes
     /// system calls only, so it may run there.
     ///
     /// Panics: if the site is not of this topology.

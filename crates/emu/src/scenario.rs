@@ -72,9 +72,9 @@ impl From<serde_json::Error> for ScenarioError {
 
 /// A system that emulated scenarios may run.
 pub trait System: Sync {
-    /// What workloads call it: `kind = "gather"`.
+    /// Its name in workloads: `kind = "gather"`.
     fn kind(&self) -> &'static str;
-    /// What `workload`, which messages call `field`, is to do on the network of `plan`.
+    /// Prepares `workload`, which messages call `field`, for the network of `plan`.
     ///
     /// Errors: a setting that cannot be, or only in the simulator.
     fn rehearse(
@@ -108,7 +108,7 @@ pub trait Rehearsal {
 
 /// A system's programs under way; dropping them ends them.
 pub trait Running: Send {
-    /// What the program at `site` says before it sends flow `flow` of [`Rehearsal::flows`], if it says anything.
+    /// The announcement of the program at `site` before it sends flow `flow` of [`Rehearsal::flows`], if there is one.
     fn announce(&self, _site: SiteId, _flow: usize) -> Option<Announce> {
         None
     }
@@ -116,7 +116,7 @@ pub trait Running: Send {
     ///
     /// Errors: programs that fail.
     fn work(&mut self, emulation: &Emulation, time: std::time::Duration) -> Result<(), ScenarioError>;
-    /// What speaks against the run, while its programs still run.
+    /// A reason to distrust the run, looked for while its programs still run.
     fn distrust(&self, _: &Emulation) -> Option<String> {
         None
     }
@@ -133,14 +133,14 @@ pub struct Options<'a> {
     pub host: &'a dyn Fn() -> std::io::Result<Command>,
     /// A run is not trusted if packets, flows or datagrams are later than this, by the 99th percentile.
     pub lateness_p99_max: Duration,
-    /// Set to end a run early: what it gave is not to be used then.
+    /// Set to end a run early, whose results are not to be used then.
     pub interrupted: &'a AtomicBool,
 }
 
-/// What the kernel did that the scenario does not say, and how late the emulation was.
+/// The kernel's settings that the scenario leaves open, and how late the emulation was.
 #[derive(Clone, Debug, Serialize)]
 pub struct Emulated {
-    /// What flows of TCP used, by the kernel's name.
+    /// The congestion control of TCP's flows, by the kernel's name.
     pub congestion_control: String,
     /// Packets that found a full queue.
     pub dropped_queue_full: u64,
@@ -165,7 +165,7 @@ pub struct Emulated {
     pub why: Vec<String>,
 }
 
-/// What a run gave.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Run {
     /// By workload.
@@ -174,7 +174,7 @@ pub struct Run {
     pub coflows: Vec<CoflowRow>,
     /// How late the emulation was.
     pub report: Report,
-    /// What stands beside the rows.
+    /// Facts beside the rows.
     pub emulated: Emulated,
 }
 

@@ -10,7 +10,7 @@ use anabranch_units::SiteId;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-/// What programs in the sites are told about the network.
+/// The network's description for programs in the sites.
 pub struct Surroundings {
     variables: Vec<(String, String)>,
     /// By site: its name and its address.
@@ -30,7 +30,7 @@ impl Drop for Surroundings {
 }
 
 impl Surroundings {
-    /// What there is to be told of `topology`, which `emulation` emulates.
+    /// The description of `topology`, which `emulation` emulates.
     ///
     /// Errors: in a user namespace, a program (`sleep`) that does not start in each site.
     pub fn new(topology: &Topology, emulation: &Emulation) -> Result<Self, EmuError> {

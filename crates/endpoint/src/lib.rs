@@ -107,7 +107,7 @@ impl Payload for Bytes {
 /// A message on its way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit<M> {
-    /// Whom it is for.
+    /// The receiver.
     pub to: PeerId,
     /// When it may leave at the earliest (pacing); `None` for at once.
     pub not_before: Option<Instant>,
@@ -117,9 +117,9 @@ pub struct Transmit<M> {
 
 /// A protocol machine for datagrams. See the module's contract.
 pub trait Endpoint {
-    /// What it sends and receives.
+    /// The messages that it sends and receives.
     type Msg: Message;
-    /// What it tells its user.
+    /// The events for its user.
     type Event;
     /// Takes in a message that arrived at `now`.
     fn handle_message(&mut self, now: Instant, from: PeerId, msg: Self::Msg);

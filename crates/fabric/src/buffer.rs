@@ -9,7 +9,7 @@ use anabranch_units::ByteCount;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BufferId(pub u16);
 
-/// What the ports that name it may hold together. As in a port's own queue, the packet being sent is not in it.
+/// The buffer of all ports that name it. As in a port's own queue, the packet being sent is not in it.
 ///
 /// ```
 /// use anabranch_fabric::SharedBuffer;
@@ -26,8 +26,8 @@ pub struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// An empty buffer of `bytes_max`. With `alpha_milli` (alpha times 1,000) no queue holds more than alpha times what is
-    /// free; without, first come is first served.
+    /// An empty buffer of `bytes_max`. With `alpha_milli` (alpha times 1,000) no queue holds more than alpha times the
+    /// free space; without, first come is first served.
     pub const fn new(bytes_max: ByteCount, alpha_milli: Option<u32>) -> Self {
         Self { bytes_max: bytes_max.as_u64(), bytes: 0, alpha_milli }
     }

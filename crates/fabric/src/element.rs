@@ -9,7 +9,7 @@ use crate::packet::{Drop, DropCounts, PacketId, PacketMeta};
 use crate::target::Target;
 use crate::{Event, EventQueue};
 
-/// What an element may do while it handles a packet or a timer.
+/// The actions of an element while it handles a packet or a timer.
 pub struct Cx<'a, Q> {
     pub(crate) now: Instant,
     pub(crate) me: Target,
@@ -27,7 +27,7 @@ impl<Q: EventQueue> Cx<'_, Q> {
     pub const fn now(&self) -> Instant {
         self.now
     }
-    /// What elements see of packet `p`.
+    /// The metadata of packet `p`.
     #[inline]
     pub fn meta(&mut self, p: PacketId) -> &mut PacketMeta {
         &mut self.meta[p.index()]

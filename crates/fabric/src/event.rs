@@ -12,9 +12,9 @@ use crate::target::Target;
 pub struct Event {
     /// When it was due.
     pub at: Instant,
-    /// Who armed it.
+    /// The target that armed it.
     pub target: Target,
-    /// What the one who armed it wanted to be told.
+    /// A value for the target that armed it.
     pub token: u32,
 }
 

@@ -12,7 +12,7 @@ use crate::port::{Port, PortCounters, PortError, PortSettings};
 use crate::target::Target;
 use crate::{Event, EventQueue, QuadHeap};
 
-/// What a node may do while it handles a packet or a timer.
+/// The actions of a node while it handles a packet or a timer.
 pub struct NodeCx<'a, B, Q> {
     now: Instant,
     me: Target,
@@ -45,7 +45,7 @@ impl<B, Q: EventQueue> NodeCx<'_, B, Q> {
 
 /// A host at the edge of the fabric. A system with several kinds supplies an enum of them.
 pub trait Node {
-    /// What its packets carry; elements never see it. Copied only where a port is tapped.
+    /// The body of its packets, which elements never see. Copied only where a port is tapped.
     type Body: Clone;
     /// A packet has arrived, and is the node's.
     fn on_packet<Q: EventQueue>(
@@ -118,11 +118,11 @@ pub struct Fabric<N: Node, Q = QuadHeap> {
 pub struct Tapped<B> {
     /// When.
     pub at: Instant,
-    /// Whose wire.
+    /// The port before the wire.
     pub port: Target,
-    /// What elements see of it.
+    /// Its metadata, which elements see.
     pub meta: PacketMeta,
-    /// What it carries.
+    /// Its body.
     pub body: B,
 }
 
@@ -187,7 +187,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     /// A time before which no packet comes off a wire, whatever comes in meanwhile at `now` or later: at most the next
     /// arrival, at least [`Fabric::next_deadline`]. `None` if nothing is on its way.
     ///
-    /// Who drives the fabric under a real clock may sleep until then, since the events before it (ends of transmissions)
+    /// A driver under a real clock may sleep until then, since the events before it (ends of transmissions)
     /// show nowhere and run just as well later, at the times that they were due. Node timers are not looked at.
     /// Cost: a look at every element.
     pub fn next_arrival(&self) -> Option<Instant> {
@@ -198,7 +198,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         };
         self.elements.iter().filter_map(port).min()
     }
-    /// What has passed the port at `target`, of either kind; none if there is no port.
+    /// The counters of the port at `target`, of either kind; none if there is no port.
     pub fn port_counters(&self, target: Target) -> Option<PortCounters> {
         match self.elements.get(target.index()).filter(|_| !target.is_node())? {
             AnyElement::Fifo(port) => Some(port.counters(self.packets.meta(), self.now)),
@@ -246,7 +246,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         p
     }
 
-    /// Changes what the port at `target` is like, at `now`, after running what is due until then.
+    /// Changes the settings of the port at `target`, at `now`, after running all events that are due until then.
     ///
     /// Errors: settings that no port can have; nothing changes then.
     /// Panics: if there is no port at `target`.

@@ -91,7 +91,7 @@ impl FifoPort {
         })
     }
 
-    /// What the port is like.
+    /// The port's settings.
     pub const fn settings(&self) -> &PortSettings {
         &self.cold.settings
     }

@@ -20,15 +20,15 @@ use crate::target::Target;
 /// A message on its way, with the machines at both ends.
 #[derive(Clone, Debug)]
 pub struct Envelope<M> {
-    /// Who sent it.
+    /// The sender.
     pub from: PeerId,
-    /// Whom it is for.
+    /// The receiver.
     pub to: PeerId,
-    /// What it says.
+    /// The message.
     pub msg: M,
 }
 
-/// Who uses the machines of a [`Hosts`]: opens them, gives them work, and is told what they report.
+/// The user of the machines of a [`Hosts`]: opens them, gives them work, and hears their events.
 pub trait User {
     /// The machines.
     type End: Endpoint;
@@ -76,7 +76,7 @@ impl<E: Endpoint> Ends<E> {
     }
 }
 
-/// What a user may do while it is told something.
+/// The actions of a user while it handles an event.
 pub struct HostsCx<'a, E: Endpoint> {
     now: Instant,
     ends: &'a mut Ends<E>,
@@ -89,7 +89,7 @@ impl<E: Endpoint> HostsCx<'_, E> {
         self.now
     }
     /// Makes a place for a machine on `host`, so that others can name it before it is there. Its packets belong to `flow` and
-    /// have `priority`; a packet of another flow that comes is a stray, for whoever stood at this place before.
+    /// have `priority`; a packet of another flow that comes is a stray, for an earlier machine of this place.
     pub fn reserve(&mut self, host: u16, flow: u32, priority: u8) -> PeerId {
         self.reserve_via(self.ends.doors[usize::from(host)], host, flow, priority)
     }
@@ -182,7 +182,7 @@ impl<U: User> Hosts<U> {
         self.jitter = (max > Duration::ZERO).then_some((max, random));
         self
     }
-    /// Who uses them.
+    /// The user of the machines.
     pub const fn user(&self) -> &U {
         &self.user
     }
@@ -202,7 +202,7 @@ impl<U: User> Hosts<U> {
     pub const fn strays(&self) -> u64 {
         self.strays
     }
-    /// What a fabric's `arm` needs so that the user's `on_timer` gets `token`; a run's first events are made so.
+    /// The token for a fabric's `arm` with which the user's `on_timer` gets `token`; a run's first events are made so.
     pub const fn user_token(token: u32) -> u32 {
         token | USER
     }

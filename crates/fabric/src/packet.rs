@@ -18,9 +18,9 @@ impl PacketId {
     }
 }
 
-/// What elements see of a packet and may change.
+/// The metadata of a packet, which elements see and may change.
 ///
-/// Units: `size_bytes` is what the wire carries, headers included.
+/// Units: `size_bytes` is the length on the wire, headers included.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PacketMeta {
     /// When the packet comes off the wire that it is on; scratch of the element that holds it.

@@ -18,7 +18,7 @@ pub const RATE_MIN: BitRate = BitRate::bps(2_000);
 /// The longest delay of a wire. Well beyond any network, and well within what an [`Instant`] can count.
 pub const DELAY_MAX: Duration = Duration::from_secs(3_600);
 
-/// What a port and its wire are like. All of it may change at run time.
+/// Settings of a port and its wire. All of them may change at run time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PortSettings {
     /// Bits that leave in a second; at least [`RATE_MIN`].
@@ -120,7 +120,7 @@ impl PortSettings {
     }
 }
 
-/// What has passed a port since it was made.
+/// Counters of the packets that have passed a port since it was made.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Packets that came to the port.
@@ -278,11 +278,11 @@ impl Port {
         self
     }
 
-    /// What the port is like now.
+    /// The port's settings now.
     pub const fn settings(&self) -> &PortSettings {
         &self.settings
     }
-    /// What has passed so far.
+    /// The counters so far.
     pub const fn counters(&self) -> &PortCounters {
         &self.counters
     }
@@ -300,7 +300,7 @@ impl Port {
         waiting + u64::from(self.sending.is_some()) + u64::from(self.wire.packets())
     }
 
-    /// Changes what the port is like, from now on.
+    /// Changes the port's settings, from now on.
     ///
     /// Errors: settings that no port can have; nothing changes then.
     pub fn handle_settings<Q: EventQueue>(

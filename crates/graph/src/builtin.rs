@@ -14,9 +14,9 @@ use anabranch_units::{BitRate, Duration, SiteId};
 /// A built-in topology, for lists and help texts.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Builtin {
-    /// What to call it by.
+    /// The name to call it by.
     pub name: &'static str,
-    /// One line on what it is.
+    /// Its description in one line.
     pub description: &'static str,
 }
 

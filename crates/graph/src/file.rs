@@ -41,7 +41,7 @@ impl Format {
     }
 }
 
-/// What a link is given where its file says nothing.
+/// Properties of a link where its file gives none.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Defaults {
     /// Capacity of links without one. Built-in topologies have it on every link.
@@ -59,18 +59,18 @@ impl Defaults {
     }
 }
 
-/// Why a text is not a topology: what is wrong, and where.
+/// Why a text is not a topology: the mistake, and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileError {
     /// Name of the text, as the caller gave it.
     pub origin: String,
     /// Line, counted from 1, where one can be named.
     pub line: Option<usize>,
-    /// What is wrong.
+    /// The mistake.
     pub problem: Box<Problem>,
 }
 
-/// What is wrong with a topology's text.
+/// A mistake in a topology's text.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Problem {
@@ -182,7 +182,7 @@ impl std::fmt::Display for FileError {
 }
 impl std::error::Error for FileError {}
 
-/// What a user means by the name of a topology.
+/// The source of a topology, by the name that a user gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
@@ -229,7 +229,7 @@ impl std::fmt::Display for LoadError {
 }
 impl std::error::Error for LoadError {}
 
-/// What `spec` names: a built-in topology, or a file by its extension. A built-in name wins over a file of that name;
+/// The source that `spec` names: a built-in topology, or a file by its extension. A built-in name wins over a file of that name;
 /// write `./b4` to mean the file.
 ///
 /// Errors: [`LoadError::Unknown`].
@@ -270,7 +270,7 @@ pub fn load(
 
 /// Reads a topology; `origin` is the text's name in messages.
 ///
-/// Errors: whatever is wrong first, with its line.
+/// Errors: the first mistake, with its line.
 pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> Result<Topology, FileError> {
     let read = if text.len() > TEXT_BYTES_MAX {
         Err(At { offset: None, problem: Box::new(Problem::TooLong { bytes: text.len() }) })
@@ -329,7 +329,7 @@ fn quoted(value: &str) -> String {
     short
 }
 
-/// What the fuzz targets and the replay of their corpus call: reads `bytes`, and if they are a topology, checks that
+/// The exercise of the fuzz targets and the replay of their corpus: reads `bytes`, and if they are a topology, checks that
 /// it survives being written and read again. Returns whether they were one.
 ///
 /// Panics: if it does not survive.

@@ -11,7 +11,7 @@ use crate::Topology;
 use anabranch_units::{LinkId, SiteId};
 use std::collections::VecDeque;
 
-/// Who is next to whom: a topology's links indexed by their ends, for algorithms that ask often.
+/// A topology's links indexed by their ends, for algorithms that ask often.
 #[derive(Clone, Debug)]
 pub struct Adjacency {
     ends: Vec<(SiteId, SiteId)>,
@@ -211,7 +211,7 @@ pub fn min_cut(adjacency: &Adjacency, capacities: &[u64], source: SiteId, sink: 
 
 /// The flow of exactly `value` units with the least sum of `lengths` over its units; `None` if so much does not fit.
 ///
-/// Units: lengths in whatever unit, the same for all links; their sum over a path must stay below 2^62.
+/// Units: lengths in any unit, the same for all links; their sum over a path must stay below 2^62.
 /// Panics: as [`max_flow`].
 /// Cost: one shortest-path search (Bellman and Ford's, by a queue) per augmentation.
 /// Source: Ahuja, Magnanti and Orlin 1993, section 9.7.

@@ -88,7 +88,7 @@ pub fn disjoint_paths(
     Some(taken_apart.into_iter().flat_map(|(path, units)| (0..units).map(move |_| path.clone())).collect())
 }
 
-/// A flow as paths from `source` to `sink` with their units; what goes round in circles is dropped.
+/// A flow as paths from `source` to `sink` with their units; units that go round in circles are dropped.
 ///
 /// Panics: if `flow` is not a flow between the two.
 pub fn decompose(

@@ -51,11 +51,11 @@ pub struct Link {
     pub from: SiteId,
     /// Where it ends.
     pub to: SiteId,
-    /// What it is like.
+    /// Its properties.
     pub properties: LinkProperties,
 }
 
-/// What a directed link is like.
+/// The properties of a directed link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkProperties {
     /// Bandwidth available to us: 1 bit/s to [`CAPACITY_MAX`].
@@ -66,7 +66,7 @@ pub struct LinkProperties {
     pub cost: f64,
     /// Packets lost at random, parts per million (the emulator's, not the planner's, concern).
     pub loss_ppm: u32,
-    /// Buffer before the link; `None` leaves it to who builds the network.
+    /// Buffer before the link; `None` leaves the choice to the builder of the network.
     pub queue: Option<ByteCount>,
 }
 
@@ -313,7 +313,7 @@ impl Topology {
         Ok(self.find_links(name, false)?[0])
     }
 
-    /// What a link is called: `A-B`. Parallel links share a name.
+    /// A link's name, `A-B`. Parallel links share a name.
     ///
     /// Panics: if the id is not of this topology.
     pub fn link_name(&self, id: LinkId) -> String {

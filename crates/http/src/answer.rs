@@ -33,7 +33,7 @@ pub struct ErrorBody {
 /// How a service is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HealthView {
-    /// `ok`, or what is wrong.
+    /// `ok`, or the trouble in words.
     pub status: String,
 }
 
@@ -70,7 +70,7 @@ impl IntoResponse for Refusal {
 #[derive(Clone, Debug)]
 pub(crate) struct Refused(pub(crate) String);
 
-/// What a route answers.
+/// The answer of a route.
 pub type Reply<T> = Result<Json<T>, Refusal>;
 
 /// Routes with what all services have: limits, and refusals of one shape.

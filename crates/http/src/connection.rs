@@ -31,11 +31,11 @@ pub const BACKOFF_MIN: Duration = Duration::from_millis(100);
 /// The longest. Short of the time for which a controller that comes back gathers its sites.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// Why a service did not do what was asked.
+/// Why a request to a service failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// It cannot be reached, or is not who it should be. One line, with host and port.
+    /// The service cannot be reached, or has another identity than expected. One line, with host and port.
     Unreachable(String),
     /// It said no. One line, with host and port; `status` is HTTP's.
     Refused {
@@ -44,7 +44,7 @@ pub enum ClientError {
         /// One line.
         error: String,
     },
-    /// What it said cannot be understood.
+    /// Its answer cannot be understood.
     Garbled(String),
     /// The client's own settings cannot be used.
     Settings(String),
@@ -185,7 +185,7 @@ impl Connection {
         Ok(sender)
     }
 
-    /// What went wrong with a connection, in one line.
+    /// Why a connection broke, in one line.
     pub fn broken(&self, error: &hyper::Error) -> String {
         let mut source: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
         while let Some(inner) = source {

@@ -30,13 +30,13 @@ use tokio::time::timeout;
 pub struct ServeConfig {
     /// Where to listen; port 0 takes a free one. Loopback unless somebody chose otherwise.
     pub address: SocketAddr,
-    /// Connections altogether, of peers that have shown who they are.
+    /// Connections altogether, of peers that have shown their identity.
     pub connections_max: usize,
     /// Connections of one peer.
     pub peer_connections_max: usize,
     /// Requests under way of one peer.
     pub peer_requests_max: usize,
-    /// Connections of those who have not, and their time.
+    /// Connections of peers that have not, and their time.
     pub half_open: AdmissionLimits,
     /// How long a request's head, or its body, may take.
     pub patience: Duration,
@@ -90,7 +90,7 @@ impl std::fmt::Display for ServeError {
 }
 impl std::error::Error for ServeError {}
 
-/// What a [`Server`] serves.
+/// A service for a [`Server`] to serve.
 pub trait Service: Send + Sync + 'static {
     /// Whose it is: parties of other systems do not get through.
     const SYSTEM: System;

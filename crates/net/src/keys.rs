@@ -24,15 +24,15 @@ use time::{Duration, OffsetDateTime};
 
 pub use crate::party::{BadName, Role, System, dns_name, escaped};
 
-/// How long a certificate is good for unless told otherwise: a little more than a year, so that who renews once a year is in
+/// How long a certificate is good for unless told otherwise: a little more than a year, so that renewing once a year is in
 /// time, and a key that nobody knows to be lost is of use for no longer.
 pub const VALID_DAYS: u32 = 397;
 /// The longest that may be asked for; as long is an authority good.
 pub const VALID_DAYS_MAX: u32 = 3_650;
-/// What to make a set for.
+/// The system and the holders for which to make a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetRequest {
-    /// Whose keys they are.
+    /// The system of the keys.
     pub system: System,
     /// Names of the sites, as in the topology.
     pub sites: Vec<String>,
@@ -53,7 +53,7 @@ pub struct KeyFile {
     pub certificate_pem: String,
     /// Its private key.
     pub key_pem: String,
-    /// For whom; `None` for the authority.
+    /// The holder; `None` for the authority.
     pub holder: Option<PeerIdentity>,
 }
 
@@ -262,7 +262,7 @@ fn checked(folder: &Path, certificate: &str, files: Vec<KeyFile>) -> Result<KeyS
     Ok(KeySet { files })
 }
 
-/// Whom the set in `folder` has certificates for, besides the authority: the controller, the operators, the sites.
+/// The holders of certificates of the set in `folder`, besides the authority: the controller, the operators, the sites.
 ///
 /// Errors: no set of this system there; a folder that cannot be read.
 pub fn holders(folder: &Path, system: System) -> Result<Vec<PeerIdentity>, KeysError> {
@@ -411,7 +411,7 @@ fn authority_system(pem: &str) -> Option<System> {
     System::all().find(|system| names(*system))
 }
 
-/// Whose certificate this is, in words; `None` if it is of none of our systems, or no certificate.
+/// The holder of this certificate, in words; `None` if it is of none of our systems, or no certificate.
 pub fn holder_of(pem: &[u8]) -> Option<String> {
     let leaf = CertificateDer::from_pem_slice(pem).ok()?;
     let peer = crate::tls::peer_identity(&[leaf]).map(|peer| peer.to_string());

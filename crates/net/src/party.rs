@@ -44,7 +44,7 @@ impl System {
         self.line().0
     }
 
-    /// What the system calls those in `role`; `None` if it has nobody in it.
+    /// The system's word for parties in `role`; `None` if it has none of them.
     pub fn role_name(self, role: Role) -> Option<&'static str> {
         self.line().1[role as usize]
     }
@@ -56,7 +56,7 @@ impl std::fmt::Display for System {
     }
 }
 
-/// What a certificate's holder may do.
+/// The role of a certificate's holder, which decides its rights.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Moves data, and takes commands for itself.
@@ -84,12 +84,12 @@ impl Role {
 /// How long before it is made a certificate begins to be good, for machines whose clocks are late.
 pub(crate) const BACKDATED: Duration = Duration::HOUR;
 
-/// Who stands behind a certificate.
+/// The holder of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// The system that it belongs to.
     pub system: System,
-    /// What it may do.
+    /// The holder's role.
     pub role: Role,
     /// Its name: a site's as in the topology.
     pub name: String,

@@ -64,8 +64,8 @@ impl Said {
 }
 
 impl Refusals {
-    /// One line: what is refused to whom, and why. Nothing in it can end the line, and it is cut where it is long. `peer` is
-    /// who it is about, where its certificate says so.
+    /// One line: the refused request, the caller, and the reason. Nothing in it can end the line, and it is cut where it is long.
+    /// `peer` is the caller, where a certificate names it.
     pub fn note(&self, peer: Option<&PeerIdentity>, line: &str) {
         let line = brief(line, LINE_CHARS_MAX);
         let said = if peer.is_some() { &self.peers } else { &self.strangers };

@@ -25,7 +25,7 @@ const KEPT_MAX: usize = 1_024;
 type Lookup = dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<SocketAddr>> + Send>> + Send + Sync;
 type Answer = Result<SocketAddr, (io::ErrorKind, String)>;
 
-/// Looks names up; clones share what runs and what is known.
+/// Looks names up; clones share running look-ups and known addresses.
 #[derive(Clone)]
 pub struct Resolver {
     shared: Arc<Shared>,

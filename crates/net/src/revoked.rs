@@ -46,7 +46,7 @@ impl Revoked {
         self.until.len()
     }
 
-    /// Whether it names nobody.
+    /// Whether it names no holder.
     pub fn is_empty(&self) -> bool {
         self.until.is_empty()
     }

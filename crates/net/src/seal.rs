@@ -27,7 +27,7 @@ pub use replay::WINDOW as REPLAY_WINDOW;
 pub const HEADER_BYTES: usize = 16;
 /// Bytes after the payload.
 pub const TAG_BYTES: usize = 16;
-/// What sealing adds to a payload.
+/// Bytes that sealing adds to a payload.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
 /// The exporter's label. Labels of one's own begin so (RFC 5705, section 4).
@@ -139,7 +139,7 @@ impl fmt::Display for Aead {
 pub struct Channel {
     /// For what this end sends.
     pub sealer: Sealer,
-    /// For what it receives.
+    /// For datagrams that it receives.
     pub opener: Opener,
 }
 
@@ -393,7 +393,7 @@ impl fmt::Display for OpenError {
 }
 impl std::error::Error for OpenError {}
 
-/// What has come to an [`Opener`], by what became of it.
+/// Datagrams that have come to an [`Opener`], counted by what became of them.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenCounters {
     /// Opened.
@@ -417,7 +417,7 @@ pub struct OpenCounters {
 pub struct Opened<'a> {
     /// Its packet number.
     pub number: u64,
-    /// What was sealed.
+    /// The sealed payload, now plain.
     pub payload: &'a mut [u8],
 }
 
@@ -497,7 +497,7 @@ impl Opener {
         Ok(Opened { number, payload })
     }
 
-    /// What has come so far.
+    /// The counters so far.
     pub fn counters(&self) -> OpenCounters {
         self.counters
     }

@@ -31,7 +31,7 @@ pub struct CredentialFiles {
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Whose they must be; `None` if anybody's will do.
+    /// The holder that they must have; `None` if any will do.
     pub holder: Option<PeerIdentity>,
 }
 
@@ -155,7 +155,7 @@ pub enum TlsError {
         /// The key's file.
         path: PathBuf,
     },
-    /// A certificate that does not say who its holder is.
+    /// A certificate that names no holder.
     NoIdentity {
         /// Whose.
         whose: String,
@@ -373,7 +373,7 @@ impl Credentials {
         Ok(credentials)
     }
 
-    /// Whom these credentials stand for.
+    /// The holder of these credentials.
     pub fn identity(&self) -> &PeerIdentity {
         &self.identity
     }
@@ -402,15 +402,15 @@ impl Credentials {
         Ok(Arc::new(config))
     }
 
-    /// For a caller: shows the own certificate and accepts only whom it asks for, by [`server_name`].
+    /// For a caller: shows the own certificate and accepts only the party that it asks for, by [`server_name`].
     ///
     /// Errors: as [`Credentials::server_config`].
     pub fn client_config(&self) -> Result<Arc<ClientConfig>, rustls::Error> {
         self.client_config_with(None)
     }
 
-    /// For a caller that knows the other end's role but not its name: accepts whoever the authority vouches for in `role`.
-    /// Who it is says [`peer_identity`].
+    /// For a caller that knows the other end's role but not its name: accepts any party in `role` that the authority vouches for.
+    /// [`peer_identity`] then tells which.
     ///
     /// Errors: as [`Credentials::server_config`].
     pub fn client_config_for(&self, role: Role) -> Result<Arc<ClientConfig>, rustls::Error> {
@@ -456,7 +456,7 @@ fn in_time(
     }
 }
 
-/// Whom a peer's certificate stands for, as the authority wrote it there; `None` if it says nothing of the kind.
+/// The holder of a peer's certificate, as the authority wrote it there; `None` if it names none.
 ///
 /// Only for chains that a handshake (or [`Credentials::load`]) has verified.
 pub fn peer_identity(chain: &[CertificateDer<'_>]) -> Option<PeerIdentity> {
@@ -467,7 +467,7 @@ pub fn peer_identity(chain: &[CertificateDer<'_>]) -> Option<PeerIdentity> {
     found.next().is_none().then_some(first)
 }
 
-/// What a client asks TLS to check: that the other end is `name` in the system's `role`, whatever its address.
+/// The name that a client has TLS check: that the other end is `name` in the system's `role`, whatever its address.
 ///
 /// Errors: a name that no certificate can carry.
 pub fn server_name(system: System, role: Role, name: &str) -> Result<ServerName<'static>, TlsError> {
@@ -503,7 +503,7 @@ pub fn refusal(error: &std::io::Error) -> Option<String> {
     Some(format!("refused our certificate: {why}"))
 }
 
-/// One line about why a TLS connection failed, with the place and what to do; `who` is what was expected at the other end,
+/// One line about why a TLS connection failed, with the place and the remedy; `who` is the expected other end,
 /// as in `controller at 127.0.0.1:7171`.
 pub fn explain(who: &str, error: &std::io::Error) -> String {
     let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
@@ -540,7 +540,7 @@ pub fn explain(who: &str, error: &std::io::Error) -> String {
     }
 }
 
-/// One line about a caller that TLS kept out, for the log; `None` for who only went away, or never spoke.
+/// One line about a caller that TLS kept out, for the log; `None` for one that only went away, or never spoke.
 pub fn stranger(from: std::net::IpAddr, error: &std::io::Error) -> Option<String> {
     let is_tls = error.get_ref().is_some_and(|e| e.is::<rustls::Error>());
     is_tls.then(|| explain(&format!("a caller from {from}"), error))

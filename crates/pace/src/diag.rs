@@ -19,7 +19,7 @@ use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, 
 use crate::netlink::Netlink;
 use crate::{Connection, FlowKey};
 
-/// What the kernel knows of one flow.
+/// The kernel's figures of one flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowState {
     /// Which one.
@@ -33,13 +33,13 @@ pub struct FlowState {
     pub congestion_control: Option<String>,
     /// Smoothed round-trip time; `None` before the first sample.
     pub rtt: Option<Duration>,
-    /// What was sent, retransmissions counted (kernel 4.19).
+    /// Bytes sent, retransmissions counted (kernel 4.19).
     pub bytes_sent: Option<ByteCount>,
-    /// What of that were retransmissions (kernel 4.19).
+    /// Bytes of these that were retransmissions (kernel 4.19).
     pub bytes_retransmitted: Option<ByteCount>,
-    /// What the other end has acknowledged. SYN and FIN may count one byte each.
+    /// Bytes that the other end has acknowledged. SYN and FIN may count one byte each.
     pub bytes_acked: Option<ByteCount>,
-    /// What the program has written that was not sent yet.
+    /// Bytes that the program has written and that were not sent yet.
     pub bytes_not_sent: Option<ByteCount>,
     /// How fast the kernel spaces packets just now, if it does.
     pub pacing_rate: Option<BitRate>,
@@ -50,7 +50,7 @@ pub struct FlowState {
 }
 
 impl FlowState {
-    /// What tells its socket from every other socket of this boot (`SO_COOKIE`).
+    /// The number of its socket, which no other socket of this boot has (`SO_COOKIE`).
     pub const fn cookie(&self) -> u64 {
         self.cookie
     }

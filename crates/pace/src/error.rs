@@ -25,7 +25,7 @@ pub enum PaceError {
     },
     /// The rate is one that the mechanism cannot set.
     Rate {
-        /// What was asked for.
+        /// The wanted rate.
         rate: BitRate,
         /// The least that can be set.
         min: BitRate,
@@ -43,7 +43,7 @@ pub enum PaceError {
         flow: FlowKey,
         /// By which mechanism.
         mechanism: Mechanism,
-        /// What it said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -53,14 +53,14 @@ pub enum PaceError {
 pub struct StartError {
     /// Which one.
     pub mechanism: Mechanism,
-    /// What could not be done.
+    /// The step that failed.
     pub step: &'static str,
-    /// What the system said.
+    /// The system's error.
     pub error: io::Error,
 }
 
 impl StartError {
-    /// What to do about it, in one sentence.
+    /// The fix, in one sentence.
     pub fn fix(&self) -> &'static str {
         self.mechanism.needs()
     }

@@ -11,7 +11,7 @@ use crate::Limit;
 pub struct Connection {
     /// Its addresses and ports.
     pub flow: FlowKey,
-    /// What tells its socket from every other socket of this boot ([`crate::FlowState::cookie`]). `None` is the connection that has
+    /// The number of its socket, which no other socket of this boot has ([`crate::FlowState::cookie`]). `None` is the connection that has
     /// these addresses, now or later.
     pub cookie: Option<u64>,
 }

@@ -70,10 +70,10 @@ impl std::fmt::Display for LinkError {
 
 impl std::error::Error for LinkError {}
 
-/// What the link that the default route leads over has for TCP's data, as limits count it, by what its device says of its rate
-/// and its longest packet.
+/// The rate for TCP's data, as limits count it, of the link that the default route leads over, from the rate and the longest packet
+/// that its device states.
 ///
-/// Errors: no default route; a device that does not say, as virtual ones often do not.
+/// Errors: no default route; a device that states no rate, as virtual ones often do not.
 pub fn link_rate() -> Result<BitRate, LinkError> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let device = default_device(&read("/proc/self/net/route"))

@@ -16,7 +16,7 @@ use crate::flow::canonical;
 use crate::socket::UNLIMITED;
 use crate::{BpfPacer, Connection, FlowKey, HtbPacer, Limit, Mechanism, PaceError, SocketPacer, StartError};
 
-/// What a pacer may use.
+/// Options of a pacer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacerOptions {
     /// Whether descriptors of other programs may be duplicated.

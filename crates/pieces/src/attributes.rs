@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What of a file, besides its bytes, travels with it.
+/// Attributes of a file, which travel with its bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
-    /// Who may read, write and run it: the nine lowest bits of a mode. Others are not looked at.
+    /// Rights to read, write and run it: the nine lowest bits of a mode. Other bits are not looked at.
     pub mode: u32,
     /// When it was last written to, in nanoseconds since the beginning of 1970.
     pub modified_ns: i64,
 }
 
 impl Attributes {
-    /// What is left of `mode` where others than a file's owner may do no more with it than `source` says.
+    /// `mode`, with no more rights for others than a file's owner than `source` gives them.
     pub const fn narrowed(mode: u32, source: u32) -> u32 {
         mode & (source | !0o077)
     }

@@ -23,7 +23,7 @@ pub enum NameError {
         /// The name.
         name: String,
     },
-    /// It has a character that is none to be read, such as a line break or an escape.
+    /// It has a character that cannot be read, as a line break or an escape.
     Control {
         /// The name.
         name: String,

@@ -124,7 +124,7 @@ impl PieceHasher {
     }
 }
 
-/// A piece's hash, and what it says of the file's. The default is the hash that nothing has.
+/// A piece's hash, and its part of the file's. The default is the hash that nothing has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
     /// By which the piece is known.
@@ -137,8 +137,8 @@ pub struct Piece {
 /// Puts a file's hash together from those of its pieces, which may come in any order, more than once and with any
 /// boundaries.
 ///
-/// Cost: one short hash for each two neighbours, which become one subtree as soon as both are known; so what it keeps is
-/// little however pieces come, and pieces in order need no more than one value for each level of the tree.
+/// Cost: one short hash for each two neighbours, which become one subtree as soon as both are known; so it keeps
+/// little in any order of pieces, and pieces in order need no more than one value for each level of the tree.
 #[derive(Clone, Debug)]
 pub struct FileHasher {
     length: u64,
@@ -157,9 +157,9 @@ impl FileHasher {
         self.length
     }
 
-    /// Takes in what `piece` says, beside what is known already: both must be of the same bytes, else
-    /// [`FileHasher::forget`] comes first. What is no subtree of the file (a chunk cut short before the file's end), or is
-    /// all of it, says nothing; nor does what is more than `SUBTREES_MAX`.
+    /// Takes in the subtrees of `piece`, beside those known already: both must be of the same bytes, else
+    /// [`FileHasher::forget`] comes first. A part that is no subtree of the file (a chunk cut short before the file's end), or is
+    /// all of it, does not count; nor do subtrees beyond `SUBTREES_MAX`.
     pub fn insert(&mut self, piece: &Piece) {
         let mut start = piece.start;
         for (length, value) in &piece.subtrees {

@@ -44,7 +44,7 @@ pub const FORMAT: u32 = 1;
 pub struct Run {
     /// See [`FORMAT`].
     pub format: u32,
-    /// What ran, as its command is called.
+    /// The command that ran.
     pub command: String,
     /// Every setting, defaults included.
     pub config: Value,
@@ -60,7 +60,7 @@ pub struct Run {
     pub emulations: Vec<Emulation>,
 }
 
-/// What a driver finds out about a run's surroundings.
+/// Facts about a run's surroundings, which a driver finds out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// The program's version.
@@ -75,7 +75,7 @@ pub struct Facts {
     pub machine: Machine,
 }
 
-/// What matters of a machine; `None` is not known.
+/// Facts of a machine that matter to a run; `None` is not known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor, as the system calls it.
@@ -97,7 +97,7 @@ pub struct Machine {
 /// How far to trust one emulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Emulation {
-    /// What ran on it.
+    /// The workload.
     pub name: String,
     /// Percentiles and the emulator's other figures.
     pub report: Value,

@@ -49,7 +49,7 @@ pub struct Interface(u32);
 pub enum CaptureError {
     /// The file's place refused it; a part of the block may be there.
     Io(io::Error),
-    /// The packet has no headers that say what was asked for. Nothing was written.
+    /// No headers can describe the packet. Nothing was written.
     Head(HeadError),
     /// A name or a comment above [`TEXT_BYTES_MAX`]. Nothing was written.
     TextTooLong {
@@ -175,7 +175,7 @@ impl<W: Write> Capture<W> {
         self.end()
     }
 
-    /// What was written to.
+    /// The writer.
     pub fn into_inner(self) -> W {
         self.out
     }

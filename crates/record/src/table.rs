@@ -15,7 +15,7 @@ pub const COLUMNS_MAX: usize = 1_000;
 /// The longest text that a cell takes, in bytes: a page of a row group's distinct texts stays below 2^31 bytes.
 pub const TEXT_BYTES_MAX: usize = 4_096;
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Whole numbers that may be negative.
@@ -30,7 +30,7 @@ pub enum Kind {
     Text,
 }
 
-/// What stands in a row below a column.
+/// A value in a row of a column.
 ///
 /// ```
 /// use anabranch_record::Cell;
@@ -45,7 +45,7 @@ pub enum Cell<'a> {
     I64(i64),
     /// See [`Kind::U64`].
     U64(u64),
-    /// See [`Kind::F64`]. Finite: what has no value is [`Cell::Null`].
+    /// See [`Kind::F64`]. Finite: a missing value is [`Cell::Null`].
     F64(f64),
     /// See [`Kind::Bool`].
     Bool(bool),

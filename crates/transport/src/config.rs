@@ -44,7 +44,7 @@ pub struct Config {
     pub hystart: Option<bool>,
     /// The most that the congestion window grows to.
     pub cwnd_max: Option<ByteCount>,
-    /// What a window's marks weigh in DCTCP's mean, in millionths: g of RFC 8257 section 3.3, which has 1/16 there.
+    /// The weight of a window's marks in DCTCP's mean, in millionths: g of RFC 8257 section 3.3, which has 1/16 there.
     pub dctcp_gain_ppm: u32,
     /// That mean at the beginning of a connection, in millionths: RFC 8257 section 3.3 has 1, so that the first marks count as
     /// much as a loss; DCTCP's authors' ns-2 has 0.
@@ -53,7 +53,7 @@ pub struct Config {
     pub sack: bool,
     /// Whether losses are found by time, and the loss of a tail by a probe (RFC 8985: RACK and TLP). Needs [`Config::sack`].
     ///
-    /// Differs: off unless asked for, so that what was measured without stays; Linux has both on.
+    /// Differs: off unless asked for, so that earlier measurements stay; Linux has both on.
     pub rack: bool,
     /// Whether segments may be marked by queues.
     pub ecn: bool,
@@ -75,9 +75,9 @@ pub struct Config {
     pub rto_max: Duration,
     /// Timeouts in a row after which the connection is given up (RFC 9293 section 3.8.3: R2).
     pub timeouts_max: u32,
-    /// Bytes that may wait to be read, gaps included. What it is at the start is the first window.
+    /// Bytes that may wait to be read, gaps included. Its value at the start is the first window.
     pub receive_buffer: ByteCount,
-    /// Whether the user reads at once whatever arrives.
+    /// Whether the user reads all arriving bytes at once.
     pub reads_at_once: bool,
     /// Whether the window begins anew after a pause of one timeout (RFC 5681 section 4.1).
     pub slow_start_restart: bool,
@@ -147,7 +147,7 @@ pub enum ConfigError {
     },
     /// DCTCP without marks to go by.
     DctcpWithoutEcn,
-    /// Loss detection by time without what it goes by.
+    /// Loss detection by time without selective acknowledgements, which it needs.
     RackWithoutSack,
 }
 

@@ -28,7 +28,7 @@ pub enum State {
     GivenUp,
 }
 
-/// What a connection tells its user.
+/// An event of a connection, for its user.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -52,7 +52,7 @@ pub enum Event {
     GivenUp,
 }
 
-/// What one end has done since it was made.
+/// Counters of one end since it was made.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Segments with data that were sent, also again.
@@ -176,7 +176,7 @@ impl Connection {
     pub const fn state(&self) -> State {
         self.state
     }
-    /// What it has done so far.
+    /// The counters so far.
     pub fn counters(&self) -> Counters {
         Counters {
             sent_segments: self.sent_segments,
@@ -210,21 +210,21 @@ impl Connection {
     pub fn write(&mut self, bytes: u64) {
         self.send.write(bytes);
     }
-    /// The stream ends behind what was written.
+    /// The stream ends behind the bytes written so far.
     pub fn close(&mut self) {
         self.send.close();
     }
-    /// Sends data no faster than this from now on, whatever the windows allow; with `None` as fast as they do, at once. The
+    /// Sends data no faster than this from now on, also where the windows allow more; with `None` as fast as they do, at once. The
     /// connection is to be polled afterwards.
     ///
-    /// Units: of data, what is sent again included; headers, acknowledgements and the handshake are not counted. Over any time
-    /// it sends at most what the limit allows in it, and one segment more.
+    /// Units: of data, repeated data included; headers, acknowledgements and the handshake are not counted. Over any time
+    /// it sends at most the limit times that time, and one segment more.
     /// Panics: for a limit of zero.
     /// Cost: a timer for each segment; without a limit nothing.
     pub fn set_pacing_limit(&mut self, limit: Option<BitRate>) {
         self.send.set_pacing_limit(limit);
     }
-    /// Takes `bytes` out of what has arrived, which makes room for more.
+    /// Takes `bytes` out of the receive buffer, which makes room for more.
     pub fn read(&mut self, bytes: u64) {
         if self.receive.read(bytes) {
             self.receive.ask_ack();

@@ -9,7 +9,7 @@ use anabranch_units::Instant;
 /// The most blocks that a segment reports: three fit beside timestamps (RFC 2018 section 3).
 pub const SACK_BLOCKS_MAX: usize = 3;
 
-/// What arrived beyond a gap, the block that changed last first (RFC 2018 section 4).
+/// Blocks that arrived beyond a gap, the one that changed last first (RFC 2018 section 4).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     count: u8,
@@ -52,7 +52,7 @@ pub struct Segment {
     pub ack: Option<u64>,
     /// Bytes that may follow `ack`.
     pub window: u64,
-    /// What arrived beyond `ack`.
+    /// Blocks that arrived beyond `ack`.
     pub sack: SackBlocks,
     /// When it was sent.
     pub sent_at: Instant,
@@ -64,7 +64,7 @@ pub struct Segment {
     pub cwr: bool,
     /// Queues may mark it instead of dropping (ECT).
     pub ect: bool,
-    /// A queue has marked it (CE). Set by who carries it.
+    /// A queue has marked it (CE). Set by the network.
     pub ce: bool,
 }
 

@@ -16,7 +16,7 @@ pub use loss::LossIntervals;
 pub use receiver::{Arrival, Receiver, Report};
 pub use sender::{GAP_MAX_S, Sender, SenderConfig};
 
-/// What stands for TCP's retransmission timeout in the equation (section 3.1).
+/// The value for TCP's retransmission timeout in the equation (section 3.1).
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum TcpTimeout {
     /// Four round trips.
@@ -37,11 +37,11 @@ impl TcpTimeout {
 /// How the rate grows until the first loss. Both ends must have the same.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum SlowStart {
-    /// As the RFC has it: at most twice what arrived in the round trip before, as said once a round trip; that doubles the rate
+    /// As the RFC has it: at most twice the bytes that arrived in the round trip before, reported once a round trip; that doubles the rate
     /// in some two round trips.
     #[default]
     Rfc,
-    /// As fast as TCP: four reports to a round trip, of which each may double what it says, in some 1.25 round trips. Where
+    /// As fast as TCP: four reports to a round trip, of which each may double its rate, in some 1.25 round trips. Where
     /// round trips have grown by as much as in HyStart++ (RFC 9406 section 4.2: an eighth, 4 to 16 ms) a queue is building up,
     /// and the rate is but a sixteenth above what arrives, so that the first losses are few.
     ///

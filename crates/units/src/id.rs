@@ -23,7 +23,7 @@ macro_rules! id {
 }
 
 id! {
-    /// A site: a data centre, or whatever else stands at a node of a topology. Ids count from 0 in file order.
+    /// A site: a data centre, or any other node of a topology. Ids count from 0 in file order.
     SiteId(u16)
 }
 id! {

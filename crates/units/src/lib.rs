@@ -22,7 +22,7 @@ pub use quantity::{BitRate, ByteCount, Serialiser};
 pub use random::{RandomStream, Seed};
 pub use time::{Duration, Instant, time_in_words};
 
-/// A quantity in text that could not be read, with what was expected of it.
+/// A quantity in text that could not be read, with the expected form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParseQuantityError {
@@ -123,10 +123,10 @@ fn write_trimmed(f: &mut std::fmt::Formatter<'_>, value: f64, unit: &str) -> std
     write!(f, "{text} {unit}")
 }
 
-/// What the fuzz target and its corpus's test do with a quantity that somebody wrote, and with a name that nothing has. True if
-/// it is a size, a rate or a time.
+/// The exercise of a quantity in text and of an unknown name, for the fuzz target and its corpus's test. True if
+/// the text is a size, a rate or a time.
 ///
-/// Panics: where a reader does, where what was read is shown so that it does not read, or where a message has several lines.
+/// Panics: where a reader does, where a quantity is shown so that it does not read back, or where a message has several lines.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     fn reads<Q: std::str::FromStr<Err = ParseQuantityError> + std::fmt::Display>(text: &str) -> bool {

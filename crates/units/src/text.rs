@@ -43,7 +43,8 @@ const LISTED_MAX: usize = 16;
 const COMPARED_MAX: usize = 4_096;
 const COMPARED_CHARS_MAX: usize = 64;
 
-/// What there is where there is no `name`: first what it is like, then all names, or the first 16 and how many more.
+/// The known names, for a message about an unknown `name`: first the most similar one, then all names, or the first 16 and how many
+/// more.
 ///
 /// Cost: at most 4,096 names are compared.
 ///

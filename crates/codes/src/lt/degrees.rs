@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// What shapes a code.
+/// The parameters of a code.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Params {
     /// How many packets of degree one there are to be: c of equation 3, above 0.
@@ -19,12 +19,12 @@ pub struct Params {
 }
 
 impl Params {
-    /// What LTTP has (section V-B).
+    /// LTTP's parameters (section V-B).
     pub const LTTP: Self = Self { c: 0.2, delta: 0.7, systematic: false };
 
-    /// What needs few packets with [`Inactivation`](super::Inactivation), in the mean and at the 99th percentile: the best of
-    /// 49 pairs tried at 64, 128 and 256 blocks (66.2, 130.2 and 258.3 packets; 73, 136 and 265), and what was seen to do well
-    /// with more.
+    /// Parameters that need few packets with [`Inactivation`](super::Inactivation), in the mean and at the 99th percentile: the best of
+    /// 49 pairs tried at 64, 128 and 256 blocks (66.2, 130.2 and 258.3 packets; 73, 136 and 265), and for more
+    /// blocks a pair that was seen to do well.
     pub const fn tuned(blocks: usize) -> Self {
         let (c, delta) = match blocks {
             0..=192 => (0.03, 0.001),

@@ -30,7 +30,7 @@ struct Limits {
     told: usize,
 }
 
-/// That what nobody else may have lies outside a folder that others read and write, links followed.
+/// Checks that secrets lie outside a folder that others read and write, links followed.
 ///
 /// Errors: one line that says which of the files lies where.
 pub fn keep_outside<'a>(folder: &Path, secrets: impl IntoIterator<Item = &'a Path>) -> io::Result<()> {

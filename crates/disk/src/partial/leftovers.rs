@@ -18,14 +18,14 @@ use std::time::{Duration, SystemTime};
 /// The endings of working files' names; the journal's last, as it holds the lock.
 const ENDINGS: [&str; 4] = [".partial", ".named", ".spool", ".journal"];
 
-/// What is left of one file.
+/// The leftover of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
-    /// Where the file would be; where its working file is, if nothing says what it was for.
+    /// The place of the file, had it arrived; that of its working file, if nothing names the file.
     pub path: PathBuf,
-    /// What the file would be long, in bytes, where that is known.
+    /// The length of the whole file, in bytes, where it is known.
     pub length: Option<u64>,
-    /// What is taken of the disk, in bytes.
+    /// Space that it takes on the disk, in bytes.
     pub disk_bytes: u64,
     /// Since it was last opened or written to.
     pub age: Duration,
@@ -33,7 +33,7 @@ pub struct Leftover {
     pub is_open: bool,
 }
 
-/// Looks for what is left below a folder and hands each to `visit`, which says whether it is to be removed. What is open is
+/// Looks for leftovers below a folder and hands each to `visit`, which says whether it is to be removed. An open one is
 /// shown and stays in any case. Folders that cannot be read are passed over.
 ///
 /// Errors: the folder itself cannot be read; the first leftover that cannot be removed, when all others are.
@@ -110,7 +110,7 @@ fn look(
     Ok(())
 }
 
-/// Removes what nobody has gone on with for `keep`, and says so in the log.
+/// Removes leftovers with which nobody has gone on for `keep`, and says so in the log.
 pub fn remove_old(folder: &Folder, keep: Duration) {
     let result = find(folder, |left| {
         let is_old = !left.is_open && left.age >= keep;

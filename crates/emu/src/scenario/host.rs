@@ -84,7 +84,7 @@ pub(super) struct Outgoing {
     pub announce: Option<Announce>,
 }
 
-/// What is said of a flow before it sends: a line of JSON to a Unix socket, whose answer says `"ok": true`.
+/// The announcement of a flow before it sends: a line of JSON to a Unix socket, whose answer says `"ok": true`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Announce {
     /// Where somebody listens.

@@ -5,7 +5,7 @@
 
 use anabranch_units::RandomStream;
 
-/// The policy's state: what it draws from.
+/// The policy's state: its random stream.
 #[derive(Clone, Debug)]
 pub struct Rps {
     random: RandomStream,

@@ -322,7 +322,7 @@ impl<'a> Field<'a> {
 
 /// The topology as a file that [`super::parse`] reads back to an equal one.
 ///
-/// Every link states all its properties, so the defaults of whoever reads it do not matter. Two links in a row that
+/// Every link states all its properties, so the reader's defaults do not matter. Two links in a row that
 /// make a cable are written as one. The one topology that is not read back is the one without sites.
 ///
 /// ```

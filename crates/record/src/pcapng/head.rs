@@ -50,7 +50,7 @@ pub struct PacketHead<'a> {
     pub size_bytes: u32,
     /// Whether queues may mark it, or one has.
     pub ecn: Ecn,
-    /// What the IP packet holds.
+    /// The content of the IP packet.
     pub kind: PacketKind<'a>,
 }
 
@@ -68,7 +68,7 @@ pub enum Ecn {
     Ce = 3,
 }
 
-/// What an IP packet holds.
+/// The content of an IP packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PacketKind<'a> {
     /// A TCP segment.
@@ -130,7 +130,7 @@ pub enum HeadError {
         /// The simulated packet.
         got_bytes: u32,
     },
-    /// What TCP's payload leaves of the packet is not a length that IP's and TCP's headers can have.
+    /// The rest of the packet beside TCP's payload is not a length that IP's and TCP's headers can have.
     HeaderLength {
         /// Of the packet without its payload; negative where the payload is longer.
         got_bytes: i64,

@@ -8,7 +8,7 @@ use anabranch_units::{Duration, Instant};
 /// Packets with higher numbers after which one that has not come is lost (section 5.1, NDUPACK).
 const LATE: usize = 3;
 
-/// What the header of an arriving packet says.
+/// The header fields of an arriving packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Its number, from 0.
@@ -21,7 +21,7 @@ pub struct Arrival {
     pub rtt: Option<Duration>,
 }
 
-/// What the sender is told.
+/// A report to the sender.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Report {
     /// When the last packet that arrived was sent, by the sender's clock (t_recvdata).
