@@ -1,8 +1,8 @@
-//! For programs: announce your flows to this host's `anabranch shuffle agent`, so that what waits for them ends early.
+//! For programs: announce your flows to this host's `anabranch shuffle agent`, so that the tasks that wait for them end early.
 //!
-//! A program says of each TCP connection over which it sends which *coflow* it is of (the flows that something waits for
-//! together; all of them, on whatever host, have its name) and how much it has to move. Announce when the data is there; say so when there is more, and
-//! when all of it has been sent. Whoever only receives announces nothing.
+//! For each TCP connection over which it sends, a program names the *coflow* (the flows that a task waits for together; all of
+//! them, on any host, have its name) and tells how much the connection has to move. Announce when the data is there; announce again
+//! when there is more, and when all of it has been sent. A program that only receives announces nothing.
 //!
 //! ```
 //! use anabranch_announce::Announcer;
@@ -23,14 +23,14 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Data is hardly held up for it: a call takes at most [`TIMEOUT`] (or what [`Announcer::with_timeout`] says) and fails then, and
+//! Announcing hardly holds up data: a call takes at most [`TIMEOUT`] (or what [`Announcer::with_timeout`] says) and fails then, and
 //! for [`RETRY`] after it all others fail at once; none panics; and threads do not wait for each other, as each that finds the
 //! connection in use makes one of its own. Without an agent a call fails at once. The next call connects anew, also after the
 //! agent was started again or this process was forked. An agent that is started anew knows nothing of flows: [`Flow::grow`], with
-//! the same size, says a flow again. Of a connection's second or later coflow it then also counts what was sent for those before,
+//! the same size, announces a flow again. For a connection's second or later coflow it then also counts the bytes of those before,
 //! so that it takes the flow for nearly through until it ends.
 //!
-//! Leaves out: receiving, and what the agent does with what it is told (docs/shuffle.md). Linux only. Read [`Announcer`] and
+//! Leaves out: receiving, and the agent's use of announcements (docs/shuffle.md). Linux only. Read [`Announcer`] and
 //! [`Flow`] first. For programs that cannot be changed there is the `preload` room.
 
 #![cfg(target_os = "linux")]

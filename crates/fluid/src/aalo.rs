@@ -1,13 +1,13 @@
-//! Aalo: who has sent less comes first, with nothing known of what is left.
+//! Aalo: the coflow that has sent less comes first; remaining volumes are not known.
 //!
 //! Source: Chowdhury and Stoica, *Efficient Coflow Scheduling Without Prior Knowledge* (SIGCOMM 2015), section 4: D-CLAS
-//! (discretised coflow-aware least-attained service). A coflow falls from queue to queue when what it has sent crosses
+//! (discretised coflow-aware least-attained service). A coflow falls from queue to queue when its sent bytes cross
 //! thresholds that grow by a factor. Queues share each link by weight; in a queue coflows are in the order of their arrival,
-//! and a coflow's flows share what it gets max-min fairly. What that leaves goes to whoever is next, queue by queue.
+//! and a coflow's flows share its rate max-min fairly. The rest goes to the next coflow, queue by queue.
 //! Differs: queue i of K, from 1, weighs K - i + 1, where the paper asks only that weights fall; a link is shared among queues
-//! that have flows there. The paper's coordinator looks every 10 ms; here a coflow falls when it crosses. What a flow leaves
-//! when it completes before its coflow goes to others on its links in order, shared max-min fairly within a coflow; shares
-//! are set anew when a flow arrives or grows, a coflow completes or one falls. What a coflow has sent counts as long
+//! that have flows there. The paper's coordinator looks every 10 ms; here a coflow falls when it crosses. The rate of a flow
+//! that completes before its coflow goes to others on its links in order, shared max-min fairly within a coflow; shares
+//! are set anew when a flow arrives or grows, a coflow completes or one falls. A coflow's sent bytes count as long
 //! as it has flows.
 
 use crate::active::Active;

@@ -1,7 +1,7 @@
-//! The flows that are active: what each has still to move, how fast it does, and when the next one is through.
+//! The active flows: each one's remaining volume and rate, and when the next one is through.
 //!
-//! What a decision costs is what it changes. A flow's volume is settled only when its rate changes, completions wait in a
-//! heap, and each link and each coflow knows its flows. [`crate::run`] drives this in virtual time; whoever sets rates of
+//! A decision costs as much as it changes. A flow's volume is settled only when its rate changes, completions wait in a
+//! heap, and each link and each coflow knows its flows. [`crate::run`] drives this in virtual time; a program that sets rates of
 //! real flows drives it by a real clock.
 
 use crate::allocator::{Allocator, Event};

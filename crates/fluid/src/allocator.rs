@@ -1,4 +1,4 @@
-//! What decides how fast flows are.
+//! Allocators, which set the rates of flows.
 
 use crate::active::Active; // tidy-allow: circle, a trait and its argument
 use crate::network::FlowId;

@@ -1,20 +1,20 @@
-//! What no schedule is faster than: certified lower bounds on the sum of coflow completion times.
+//! Certified lower bounds on the sum of coflow completion times: no schedule is faster.
 //!
 //! A schedule here may know all flows beforehand, give any rates that no link is overloaded by, and change them at any time.
 //! Five relaxations, each a theorem where it is written:
 //!
 //! 1. *Alone*: a coflow with all links to itself is not faster than its slowest link ([`Bound::alone_s`]).
 //! 2. *Links*: each coflow is counted on one link, where shortest remaining time first is best ([`Bound::links_s`]).
-//! 3. *Prices*: time on links has a price, each coflow chooses for itself when to complete and when to use its links, and what
-//!    they pay in sum, less what all time is worth, is a bound whatever the prices ([`Bound::prices_s`]). The best prices are
+//! 3. *Prices*: time on links has a price, each coflow chooses for itself when to complete and when to use its links, and their
+//!    payments in sum, less the price of all time, are a bound for any prices ([`Bound::prices_s`]). The best prices are
 //!    those of a linear program that is indexed by time; they are approached by ascent, and every step is a bound.
 //!
-//! 4. *Cases*: a coflow completes by an instant or after it, each case has its own prices, and what holds in all of them holds
+//! 4. *Cases*: a coflow completes by an instant or after it, each case has its own prices, and a bound in all cases is a bound
 //!    ([`Bound::cases_s`]).
 //! 5. *Orders*: of few coflows, each waits for those that complete before it ([`Bound::orders_s`]). This is a linear program.
 //!
 //! Prices see all links at once, links see that a machine serves one after the other; on one link the second is exact. Flows
-//! count by what they put on links only: that a flow uses all links of its route at the same instant is not seen.
+//! count by their volume on links only: that a flow uses all links of its route at the same instant is not seen.
 //!
 //! Entry point: [`total`] gives a [`Bound`].
 

@@ -1,18 +1,18 @@
 //! The rules of CoflowSim, the field's reference simulator, where they are not ours: with them its figures can be compared.
 //!
-//! Source: github.com/coflow/coflowsim, at commit b61f209, with its defaults. What it does otherwise, and why ours is as it is
-//! by default:
+//! Source: github.com/coflow/coflowsim, at commit b61f209, with its defaults. Its differences, and the reasons for our
+//! defaults:
 //!
 //! - *Arrivals.* Coflows are admitted at the beginning of epochs of [`EPOCH`], and those that arrive during one or at its end
-//!   with it: up to 10.24 s before they arrive. Their times count from then ([`Trace::as_coflowsim`]). Ours come when they come:
-//!   no scheduler knows what is to come.
+//!   with it: up to 10.24 s before they arrive. Their times count from then ([`Trace::as_coflowsim`]). Ours are admitted on arrival:
+//!   no scheduler knows the coflows to come.
 //! - *Volumes.* Each flow has whole megabytes, rounded up ([`Trace::as_coflowsim`]). Ours are the trace's, to a byte; those of
 //!   the benchmark's own trace are whole megabytes.
-//! - *Steps.* Time goes by in steps of [`STEP`], in which a port moves a megabyte: [`PORT`]. Its second has 1024 ms. What
-//!   completes within a step does so at its end: [`crate::run_in_epochs`] with [`STEP`]. Ours is exact.
-//! - *Decisions.* Rates are set when coflows are admitted or have gone; what a flow leaves that completes before its coflow
+//! - *Steps.* Time goes by in steps of [`STEP`], in which a port moves a megabyte: [`PORT`]. Its second has 1024 ms. A flow
+//!   that completes within a step does so at the step's end: [`crate::run_in_epochs`] with [`STEP`]. Ours is exact.
+//! - *Decisions.* Rates are set when coflows are admitted or have gone; the rate of a flow that completes before its coflow
 //!   stays unused until then. Ours goes to others at once, as work conservation is for.
-//! - *Order.* SEBF is by what a coflow had to move at first. Ours is by what it has still to move, as Varys has it.
+//! - *Order.* SEBF is by a coflow's first volume. Ours is by its remaining volume, as Varys has it.
 //! - *Backfilling.* A coflow that finds a link of its full gets nothing by MADD. Of what is left then the flows of all such
 //!   coflows have the least even share of their links; the rest goes to flows of all coflows by a deadline in whole
 //!   milliseconds, admission and a random 1 to 2 times the time that the coflow takes alone (for that a second has 1000 ms

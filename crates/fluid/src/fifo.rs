@@ -1,12 +1,12 @@
-//! FIFO: coflows in the order in which they came, each flow just in time for its coflow's bottleneck, and what is left to
-//! whoever is next.
+//! FIFO: coflows in the order in which they came, each flow just in time for its coflow's bottleneck, and the rest to the
+//! next coflow.
 //!
 //! Source: the order is the baseline of Chowdhury and Stoica's work on coflows (*Efficient Coflow Scheduling Without Prior
 //! Knowledge*, SIGCOMM 2015, section 2, and their simulator, github.com/coflow/coflowsim). Rates are MADD's, as in that
-//! simulator: the first coflow is as fast as the network lets it be, its flows end together, and what it does not need goes
-//! to the second. So the order is all in which it is not [`crate::Varys`], and what is measured between them is what an order
-//! is worth. A coflow came with its first flow; of two that came at once the one with the lower name is first.
-//! Differs: MADD needs to know the volumes of flows that have arrived; a FIFO that knows none would share what is left among
+//! simulator: the first coflow is as fast as the network lets it be, its flows end together, and the rest goes
+//! to the second. So FIFO differs from [`crate::Varys`] by the order alone, and the difference of their figures is the worth of an
+//! order. A coflow came with its first flow; of two that came at once the one with the lower name is first.
+//! Differs: MADD needs to know the volumes of flows that have arrived; a FIFO that knows none would share the rest among
 //! a coflow's flows.
 
 use crate::active::Active;

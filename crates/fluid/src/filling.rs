@@ -1,4 +1,4 @@
-//! Weighted max-min among any flows, of what their links have left: rates rise together, each by its weight, until a link is
+//! Weighted max-min among any flows, of their links' remaining rates: rates rise together, each by its weight, until a link is
 //! full.
 //!
 //! Source: progressive filling (Bertsekas and Gallager, *Data Networks*, section 6.5.2) with weights. [`crate::MaxMin`] does

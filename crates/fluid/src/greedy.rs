@@ -1,7 +1,7 @@
-//! Flows in an order, each at the most that those before it leave: what a change does not reach is not looked at.
+//! Flows in an order, each at the most that those before it leave: flows that a change does not reach are not looked at.
 //!
-//! On each link of its route a flow has what better ones there leave. So where a flow gets less or more, worse ones on its
-//! links are looked at again, best first, and nobody else: one that gets a link pushes out a worse one, whose other link is
+//! On each link of its route a flow has the rate that better ones there leave. So where a flow gets less or more, worse ones on its
+//! links are looked at again, best first, and no others: one that gets a link pushes out a worse one, whose other link is
 //! free then, and so on down the order. Of flows with the same route only the best can have anything, as it leaves one of
 //! the route's links full; hence routes wait rather than flows.
 

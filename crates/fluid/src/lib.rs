@@ -1,7 +1,7 @@
 //! A network at the level of flows: each flow is a volume on a route, and moves at a rate that an [`Allocator`] sets.
 //!
 //! Nothing happens between two events (a flow arrives, a flow completes), so a run is as long as it has events, whatever the
-//! volumes. Packets, queues and round trips are not modelled: what a transport would reach is the allocator's to say.
+//! volumes. Packets, queues and round trips are not modelled: the allocator gives the rates that a transport would reach.
 //!
 //! Words used: a *coflow* is a group of flows of which only the last one's completion counts (Chowdhury and Stoica, *Coflow*,
 //! HotNets 2012). Its completion time is from its first flow's arrival to its last flow's completion. A flow

@@ -1,5 +1,5 @@
-//! MADD, minimum allocation for desired duration: coflows in an order, each as fast as what those before it leave lets it be
-//! and no flow of it faster than that takes; then what is left to whoever is next.
+//! MADD, minimum allocation for desired duration: coflows in an order, each as fast as those before it let it be
+//! and no flow of it faster than that takes; then the rest to the next coflow.
 //!
 //! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014), section 5. The order is
 //! its user's: [`crate::Varys`]'s or [`crate::Fifo`]'s.

@@ -1,4 +1,4 @@
-//! Max-min fair rates: what ideal transports that share every link evenly would reach.
+//! Max-min fair rates, which ideal transports that share every link evenly would reach.
 //!
 //! Source: progressive filling (Bertsekas and Gallager, *Data Networks*, section 6.5.2). A flow's rate is the most that it can
 //! be without making a slower one slower: some link of it is full, and no flow there is faster. Flows with the same route have

@@ -1,4 +1,4 @@
-//! Coflows in an order, and what a flow that has completed leaves to those that come next in it.
+//! Coflows in an order, and the rate that a completed flow leaves to the next ones.
 
 use crate::active::Active;
 use crate::allocator::Event;

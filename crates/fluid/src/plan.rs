@@ -1,4 +1,4 @@
-//! Rates in the making: what allocators that set all of them at once write in, before any flow's rate changes.
+//! Rates in the making, for allocators that set all rates at once, before any flow's rate changes.
 
 use crate::active::{Active, ROUNDING};
 use crate::filling::Filling;

@@ -2,8 +2,8 @@
 //!
 //! Source: Agarwal et al., *Sincronia: Near-Optimal Network Design for Coflows* (SIGCOMM 2018), section 3: BSSI (bottleneck,
 //! select, scale, iterate) finds an order in which completion times are at most four times the best if rates are greedy in it.
-//! All coflows weigh the same. It knows the volumes of flows that have arrived, and of no others.
-//! Differs: the order is of what flows have still to move when a flow arrives or grows, and is kept until the next one does;
+//! All coflows weigh the same. Sincronia knows the volumes of flows that have arrived, and of no others.
+//! Differs: the order is of flows' remaining volumes when a flow arrives or grows, and is kept until the next one does;
 //! the paper's online version puts coflows off to epochs that double, for its proof's sake. A link's load is in seconds, as
 //! links differ in rate. Of a coflow's flows, whose order is free, those with more to move come first.
 

@@ -1,9 +1,9 @@
-//! Shortest remaining first, flow by flow: what pFabric's switches strive for.
+//! Shortest remaining first, flow by flow, as pFabric's switches approach it.
 //!
 //! Source: Alizadeh et al., *pFabric: Minimal Near-Optimal Datacenter Transport* (SIGCOMM 2013), section 3, the ideal
-//! algorithm: flows in the order of what they have still to move, each on links that no better one fills. Equal ones are in the
-//! order of their names. It knows nothing of coflows.
-//! Differs: pFabric's flows have a link or do not; where links differ in rate, a flow is given what better ones leave. The
+//! algorithm: flows in the order of their remaining volumes, each on links that no better one fills. Equal ones are in the
+//! order of their names. The scheduler knows nothing of coflows.
+//! Differs: pFabric's flows have a link or do not; where links differ in rate, a flow is given the rate that better ones leave. The
 //! order is seen to at decisions: two that share a link may change places between them, and do so at the next.
 
 use crate::active::Active;

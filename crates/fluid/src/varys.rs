@@ -1,9 +1,9 @@
-//! Varys: the coflow with the shortest bottleneck first, each flow just in time for it, and what is left to whoever is next.
+//! Varys: the coflow with the shortest bottleneck first, each flow just in time for it, and the rest to the next coflow.
 //!
 //! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014), section 5: SEBF (smallest
 //! effective bottleneck first) orders, MADD (minimum allocation for desired duration) sets rates, backfilling gives away what
 //! that leaves. Order and rates are set anew when a coflow arrives, grows or completes; a flow that completes before its
-//! coflow leaves its links' rate to others. It knows the volumes of flows that have arrived, and of no others.
+//! coflow leaves its links' rate to others. Varys knows the volumes of flows that have arrived, and of no others.
 //! Differs: backfilling is greedy in the same order, flow by flow; Varys's own divides it among flows of a port.
 
 use crate::active::Active;

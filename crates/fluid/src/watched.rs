@@ -1,4 +1,4 @@
-//! What holds of every allocator's decisions, looked at while a run goes on: for tests of allocators, here and elsewhere.
+//! Laws of every allocator's decisions, checked while a run goes on: for tests of allocators, here and elsewhere.
 
 use crate::active::{Active, ROUNDING};
 use crate::allocator::{Allocator, Event};

@@ -1,4 +1,4 @@
-//! Weighted shuffle scheduling: a coflow's flows have rates in proportion to what they have to move, so that they end
+//! Weighted shuffle scheduling: a coflow's flows have rates in proportion to their volumes, so that they end
 //! together, and coflows share links fairly.
 //!
 //! Source: Chowdhury, Zaharia, Ma, Jordan and Stoica, *Managing Data Transfers in Computer Clusters with Orchestra* (SIGCOMM
@@ -7,9 +7,9 @@
 //! coflow's others were they alone; rates are weighted max-min. So on a link that is the bottleneck of several coflows each
 //! has as much.
 //! Differs: Orchestra's controller divides every congested link evenly among coflows; a coflow whose bottleneck is elsewhere
-//! weighs less here, by what it needs less, as a flow can have but one weight if rates are to be max-min. Weights follow what
-//! is still to be moved when a coflow arrives, grows or completes; Orchestra's follow what there was at first. What a flow
-//! that completes before its coflow leaves is shared by weight among others on its links.
+//! weighs less here, as much as it needs less, as a flow can have but one weight if rates are to be max-min. Weights follow
+//! remaining volumes when a coflow arrives, grows or completes; Orchestra's follow first volumes. The rate of a flow
+//! that completes before its coflow is shared by weight among others on its links.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};

@@ -1,10 +1,10 @@
 //! A host's agent as a machine: when it joins, looks at flows and reports, and which limits are to stand.
 //!
-//! What it wants done it asks for ([`Ask`]), and is told what came of it ([`Answer`], or a [`Failure`]). While the coordinator is
-//! away, no flow has a limit: after [`SILENCE_MAX`] without a word of it all are lifted, and when it is back the agent joins anew
-//! with all flows. Whatever goes wrong between the two, they begin anew likewise.
+//! The machine asks its driver for actions ([`Ask`]), and is told each result ([`Answer`], or a [`Failure`]). While the coordinator is
+//! away, no flow has a limit: after [`SILENCE_MAX`] without a word of the coordinator all are lifted, and when it is back the agent
+//! joins anew with all flows. After any failure between the two they begin anew likewise.
 //!
-//! Leaves out: sockets and clocks (the `shuffle` room), what is said of flows ([`crate::book`]), limits that stand
+//! Leaves out: sockets and clocks (the `shuffle` room), the reports ([`crate::book`]), limits that stand
 //! ([`crate::enforcement`]). Read [`Agent`] and [`Ask`] first.
 
 use crate::announcement::Announcement;

@@ -1,4 +1,4 @@
-//! What a program of a host says of its flows to the host's agent: one JSON object a line, each answered by one.
+//! Announcements of flows, from a program to its host's agent: one JSON object a line, each answered by one.
 //!
 //! `{"flow":{"local":…,"remote":…},"coflow":"…","size_bytes":…}` announces a flow or that it has more to move,
 //! `{"ended":{"local":…,"remote":…},"coflow":"…"}` says that all of that has been written, though the connection stays; without

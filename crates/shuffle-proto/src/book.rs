@@ -1,8 +1,8 @@
-//! What an agent knows of its host's flows, and what of that the coordinator has not been told.
+//! An agent's knowledge of its host's flows, and the news in it for the coordinator.
 //!
 //! Flows come from announcements and from rules, their progress and their ends from listings. Reports are made when they are
 //! asked for, from what has changed by then, so however long the coordinator is away nothing piles up. Leaves out: clocks,
-//! sockets, who lists flows (drivers). Read [`Book`] first.
+//! sockets, listing flows (drivers). Read [`Book`] first.
 
 use crate::control::{FlowKey, Report};
 use crate::coordinator::{HOST_COFLOWS_MAX, HOST_FLOWS_MAX, ReportError, Settings, check_name};

@@ -1,14 +1,14 @@
-//! Flow Chasing as published: each flow catches up with its coflow's last, and what that leaves is given away.
+//! Flow Chasing as published: each flow catches up with its coflow's last, and the remaining rate is given away.
 //!
 //! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016), which calls a
 //! coflow a transfer. Algorithm 1 when a flow arrives, then equations 7 to 9 (a coflow that can be through earlier is, smallest
 //! first) and equation 10 (nothing is left unused); when one completes, only the latter two, for the coflows on its links
 //! (section 4.3). Data that comes later is a flow that arrives (section 4.4).
 //!
-//! In short, `bits[l]` being what a coflow has to move over link `l`: it is through in `max_l bits[l] / bps[l]`, if all of
+//! In short, `bits[l]` being the volume of a coflow over link `l`: the coflow is through in `max_l bits[l] / bps[l]`, if all of
 //! its flows are through then.
 //!
-//! Differs: what remains of coflows is compared when one arrives or completes, not at each flow's completion. Equations 7 to 9
+//! Differs: remaining volumes of coflows are compared when one arrives or completes, not at each flow's completion. Equations 7 to 9
 //! then have all of a coflow's flows be through together: a flow that is faster than that is slowed down.
 
 use anabranch_fluid::{Active, Allocator, CoflowId, Event, FlowId, LinkId, Plan, ROUNDING, Ranks};

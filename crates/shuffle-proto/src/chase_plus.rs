@@ -1,20 +1,20 @@
-//! Flow Chasing, further: whoever could be through first goes first, and all of its flows chase its last.
+//! Flow Chasing, further: the coflow that could be through first goes first, and all of its flows chase its last.
 //!
-//! The paper keeps every coflow's pace when another comes, so a small one waits for large ones, and what is left over goes to
+//! The paper keeps every coflow's pace when another comes, so a small one waits for large ones, and the rest goes to
 //! flows one after the other. Three things differ here.
 //!
 //! 1. *Order*: a coflow may take from those after it. The next in order is the one that would be through first behind those
 //!    before it, if each link served coflows in that order: `min over k of max over l of (behind[l] + bits[k][l]) / rate[l]`.
-//!    This is SEBF (Varys), but for a coflow counting at the links where it waits, not where it has most to move.
-//! 2. *Chase*: a coflow's flows move the same part of what they have to in the same time, as long as links let them; where
+//!    This is SEBF (Varys), but a coflow counts at the links where it waits, not where it has most to move.
+//! 2. *Chase*: a coflow's flows move the same part of their volumes in the same time, as long as links let them; where
 //!    a link is full, the others go on together. Its last flow is as early as it can be, then the one before. MADD followed by
-//!    backfilling instead leaves a coflow's other flows to whoever is first, in no proportion.
+//!    backfilling instead serves a coflow's other flows one after the other, in no proportion.
 //! 3. *Nobody starves*: a coflow that has been there for longer than [`SLOWDOWN_DUE`] times what it needs alone is due. Those
 //!    that are due are first, in the order in which they became so. From then on a coflow waits for no more than those that
-//!    were due before it have to move, whatever comes. (Who is due is looked at when a coflow comes or goes; those before
+//!    were due before it have to move, whatever comes. (Coflows become due when a coflow comes or goes; those before
 //!    it in the order go sooner than it would, so that is soon.)
 //!
-//! It knows the volumes of flows that have arrived, and nothing of what is to come.
+//! The scheduler knows the volumes of flows that have arrived, and nothing of flows to come.
 
 use anabranch_fluid::{Active, Allocator, CoflowId, Event, FlowId, LinkId, Plan, Ranks};
 use anabranch_units::Instant;

@@ -1,6 +1,7 @@
-//! What hosts' agents and the coordinator say to each other: what flows there are, and how fast they may be.
+//! The messages between hosts' agents and the coordinator: reports of flows, and limits of their rates.
 //!
-//! Requests and replies are JSON in the bodies of HTTP. Leaves out: how messages travel, and what operators ask. Everything here comes from outside and is bounded by [`crate::Coordinator`].
+//! Requests and replies are JSON in the bodies of HTTP. Leaves out: how messages travel, and operators' requests. Everything here
+//! comes from outside and is bounded by [`crate::Coordinator`].
 
 pub use anabranch_units::FlowKey;
 use serde::{Deserialize, Serialize};

@@ -1,23 +1,23 @@
-//! The coordinator: it hears of flows from the agents of hosts, and says how fast each one may be.
+//! The coordinator: it hears of flows from the agents of hosts, and sets each one's limit.
 //!
 //! Each host is one link out and one in (the hose model), which is all where hosts' own links are the narrow ones. Where hosts
 //! share a narrower way to the others (a rack's uplinks, a site's line), they say so, and the network is a tree: a flow
 //! crosses the uplinks that its ends do not share. A flow to a host whose agent has never been there crosses
 //! its sender's links only.
 //!
-//! What it knows of volumes is what agents say, from time to time. A flow that should be through and is not is taken to have
-//! [`REMAINING_MIN`] to move. One of which nothing has arrived for [`IDLE_AFTER`] is idle: its program has nothing to send, or
-//! its receiver takes nothing. It passes without a limit and nobody waits for it, as if it were small, until it moves again.
-//! One that moves slower than it may, because of its program, its receiver or a link that nobody has told of, is slow: it
-//! keeps its limit, but what is kept for it on its links is a little more than what it moves; others get the rest.
-//! Of an open-ended flow nobody knows what it has to move beyond what waits in its buffer, which says little: such flows are
+//! Volumes are known from agents' reports, from time to time. A flow that should be through and is not is taken to have
+//! [`REMAINING_MIN`] to move. A flow of which nothing has arrived for [`IDLE_AFTER`] is idle: its program has nothing to send, or
+//! its receiver takes nothing. An idle flow passes without a limit and its coflow does not wait for it, as if it were small, until it
+//! moves again. A flow that moves slower than its limit, because of its program, its receiver or a link that no agent has reported, is
+//! slow: it keeps its limit, but its share of its links is only a little more than it moves; others get the rest.
+//! The volume of an open-ended flow is not known beyond its buffer, which says little: such flows are
 //! taken to have as much to move as those of their coflow have moved so far, on average. (The longer one has gone on, the
-//! longer it will, where few flows move most of what there is.) With nothing in its buffer, one is idle at once.
-//! Nothing is kept that agents could not say again: a coordinator that starts anew hears of all flows when they join.
+//! longer it will, where few flows move most of the bytes.) With nothing in its buffer, such a flow is idle at once.
+//! Nothing is kept that agents could not report again: a coordinator that starts anew hears of all flows when they join.
 //!
 //! Source: Ren and Wang (2016), sections 4.4 (volumes that grow; small flows pass) and 5.2 (a central controller, which hears
 //! of each flow that enters or completes).
-//! Leaves out: HTTP, clocks, what enforces rates (drivers). One call of [`Coordinator::decide`] after a batch of reports sets
+//! Leaves out: HTTP, clocks, enforcing rates (drivers). One call of [`Coordinator::decide`] after a batch of reports sets
 //! all rates.
 
 mod messages;

@@ -1,8 +1,8 @@
 //! Limits that stand: which flows of a host have limits, of which session, and which could not be lifted.
 //!
-//! The agent's machine gives [`Order`]s; the [`Host`] writes down and sets. Before a flow gets its first limit, what it had before
-//! is written down, so that whoever finds a killed agent's notes can set it back. A limit that cannot be lifted is tried again
-//! with each [`Order::Keep`]. [`lift_left`] lifts what a killed agent has left, by its notes. Leaves out: how a limit is enforced, and
+//! The agent's machine gives [`Order`]s; the [`Host`] writes down and sets. Before a flow gets its first limit, its earlier rate
+//! is written down, so that a process that finds a killed agent's notes can set it back. A limit that cannot be lifted is tried again
+//! with each [`Order::Keep`]. [`lift_left`] lifts the limits of a killed agent, by its notes. Leaves out: how a limit is enforced, and
 //! the file of notes (drivers). Read [`Enforcement`] first.
 
 use crate::book::Socket;

@@ -1,4 +1,4 @@
-//! What fuzzers and the corpus's tests do with bytes from outside.
+//! Exercises of bytes from outside, for fuzzers and the corpus's tests.
 
 use crate::announcement::Announcement;
 use crate::control::{FlowKey, Report};

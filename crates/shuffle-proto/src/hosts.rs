@@ -1,4 +1,4 @@
-//! Which hosts there are, by the word of who runs the coordinator: their addresses, their links, and what they share.
+//! The hosts, as the coordinator's operator lists them: their addresses, their links, and the uplinks that they share.
 //!
 //! A TOML file of `[[host]]` and `[[uplink]]` tables. Where there is one, no host has another address than the file says, and none
 //! that the file does not name may join. Leaves out: files. Read [`Hosts`].

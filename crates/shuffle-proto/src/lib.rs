@@ -10,8 +10,8 @@
 //! [`Coordinator`] has any allocator decide for real flows, of which the agents of their hosts tell it by [`control`];
 //! an [`Agent`] hears of them by [`announcement`], finds them by [`rules`], keeps a [`book::Book`] of them, and has limits
 //! enforced ([`enforcement`]);
-//! [`hosts`] says which agents there may be. [`simulated`] has all of it run in the packet simulator.
-//! Leaves out: the other schedulers (`fluid`), how messages travel and what enforces rates (drivers).
+//! [`hosts`] lists the hosts whose agents may join. [`simulated`] has all of it run in the packet simulator.
+//! Leaves out: the other schedulers (`fluid`), how messages travel and enforcing rates (drivers).
 
 pub mod agent;
 pub mod announcement;

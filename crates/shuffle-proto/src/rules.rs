@@ -1,6 +1,6 @@
-//! Rules: which flows an agent announces by itself, and as what.
+//! Rules: which flows an agent announces by itself, and the coflow of each.
 //!
-//! A TOML file of `[[rule]]` tables, the first that fits a flow counts. Leaves out: what flows there are, and
+//! A TOML file of `[[rule]]` tables, the first that fits a flow counts. Leaves out: listing flows, and
 //! files. Read [`Rules`].
 
 use crate::control::FlowKey;
@@ -156,7 +156,7 @@ impl FromStr for Rules {
             let (most, besides) = if plain == *text {
                 (NAME_MAX, "")
             } else {
-                (NAME_MAX - FILLED_BYTES_MAX, ", besides what is filled in")
+                (NAME_MAX - FILLED_BYTES_MAX, ", besides the parts that are filled in")
             };
             if text.is_empty() || !is_name(&plain) || plain.len() > most {
                 let reason = format!("must be 1 to {most} printable characters without blanks{besides}");

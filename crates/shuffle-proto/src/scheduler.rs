@@ -1,4 +1,4 @@
-//! The schedulers that there are, by name: command lines and scenarios choose among them.
+//! The list of schedulers, by name: command lines and scenarios choose among them.
 //!
 //! A scheduler that is added needs one entry of [`Scheduler::ALL`], besides its allocator. Read [`Scheduler`].
 
@@ -38,7 +38,7 @@ impl Scheduler {
             "The flow with the least to move first, whatever its coflow (pFabric, idealised)",
             || Box::new(Srf::default()),
         ),
-        Self::new("aalo", "Queues by what a coflow has sent, as volumes are not known (D-CLAS)", || {
+        Self::new("aalo", "Queues by a coflow's sent bytes, as volumes are not known (D-CLAS)", || {
             Box::new(Aalo::default())
         }),
         Self::new(
@@ -50,9 +50,11 @@ impl Scheduler {
         Self::new("sincronia", "The bottleneck's largest coflow last, again and again (BSSI)", || {
             Box::new(Sincronia::default())
         }),
-        Self::new("chase", "Flow Chasing as published; what remains of coflows is their priority", || {
-            Box::new(Chase::new(Priority::Remaining, true))
-        }),
+        Self::new(
+            "chase",
+            "Flow Chasing as published; the remaining volume of coflows is their priority",
+            || Box::new(Chase::new(Priority::Remaining, true)),
+        ),
         Self::new(
             "chase-total",
             "Flow Chasing as published; the total volume of coflows is their priority",
@@ -66,12 +68,14 @@ impl Scheduler {
         .part(),
         Self::new(
             "chase+",
-            "Flow Chasing, further: who could be through first, flows in proportion, and nobody starves",
+            "Flow Chasing, further: the coflow that could be through first, flows in proportion, and nobody starves",
             || Box::new(ChasePlus::default()),
         ),
-        Self::new("chase+without-order", "chase+ with coflows ordered by what each needs alone", || {
-            Box::new(ChasePlus::without([Without::Order]))
-        })
+        Self::new(
+            "chase+without-order",
+            "chase+ with coflows ordered by the time that each needs alone",
+            || Box::new(ChasePlus::without([Without::Order])),
+        )
         .part(),
         Self::new(
             "chase+without-chase",

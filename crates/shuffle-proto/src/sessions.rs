@@ -1,9 +1,9 @@
-//! The coordinator's side of its agents' sessions as a machine: which agents are there, which of their requests wait for limits, and
+//! The coordinator's side of its agents' sessions as a machine: which agents are joined, which of their requests wait for limits, and
 //! when rates are decided.
 //!
 //! An agent joins with a session of its own, and is there until it leaves, another agent of its host joins, or it is silent for
 //! [`SessionsConfig::silence_max`]. A request for limits waits until the agent has new limits, until its time is over, or until the
-//! session is. What agents report is decided on together, when the driver asks for the next decision.
+//! session is. Agents' reports are decided on together, when the driver asks for the next decision.
 //!
 //! Leaves out: HTTP and clocks, which addresses a host may have (the `shuffle` room); flows and rates ([`Coordinator`]). Read
 //! [`Sessions`] first.

@@ -1,13 +1,13 @@
 //! `shuffle` in the simulator: a scenario's workload in which the coordinator's and the agents' own machines set the rates of
 //! simulated TCP.
 //!
-//! Each host that sends or receives has an agent. What agents and coordinator say to each other travels on TCP connections
+//! Each host that sends or receives has an agent. Messages of agents and coordinator travel on TCP connections
 //! through the same network, in as many bytes as the real ones write (JSON in HTTP/1.1 in TLS records), so that a limit comes as
 //! late as the network makes it. Limits hold the flows' senders as `SO_MAX_PACING_RATE` holds sockets: they count data, so
-//! agents say of their hosts' links what these carry of data.
+//! agents report their hosts' links by their rate of data.
 //!
-//! Ideal, beside real programs: decisions take no time, agents look at their flows in step, programs know at once that all has
-//! arrived, and nobody ever goes away, so nobody says that it is still there. Two connections of each agent, of which one
+//! Ideal, beside real programs: decisions take no time, agents look at their flows in step, programs know at once that all bytes have
+//! arrived, and no agent ever goes away, so none says that it is still there. Two connections of each agent, of which one
 //! waits for limits, are one here. Read [`Shuffle`] and [`Shuffling`] first.
 
 mod settings;

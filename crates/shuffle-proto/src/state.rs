@@ -1,6 +1,6 @@
-//! What an agent writes down before it changes anything, so that what a killed one leaves can be set back: lines of JSON.
+//! An agent's notes before each change, by which the changes of a killed agent can be set back: lines of JSON.
 //!
-//! Leaves out: the file, and what is done with it. Read [`Line`] and [`read`].
+//! Leaves out: the file, and setting back. Read [`Line`] and [`read`].
 
 use anabranch_units::BitRate;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
-//! A host's agent: it says what flows there are, and holds them to the rates that come back.
+//! A host's agent: it reports the host's flows, and holds them to the rates that come back.
 //!
-//! When it joins, looks, reports and lifts limits is its machine's to say ([`anabranch_shuffle_proto::Agent`]); this gives the machine
-//! a clock, the kernel's listing of connections, the coordinator's answers, what programs announce, and a thread that sets limits.
+//! Its machine decides when it joins, looks, reports and lifts limits ([`anabranch_shuffle_proto::Agent`]); this room gives the machine
+//! a clock, the kernel's listing of connections, the coordinator's answers, programs' announcements, and a thread that sets limits.
 //! While it runs, `net.ipv4.tcp_tso_rtt_log` is 0, so that limits that are raised take effect soon (`pace::set_tso_rtt_log` says
 //! why). Read [`Agent`] and [`AgentConfig`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]

@@ -1,7 +1,7 @@
 //! The typed client of `shuffle`'s coordinator: for agents, and for the command line.
 //!
-//! What an agent asks is tried once and in the time that it gives, as it has to know at once when nobody answers. Leaves
-//! out: what to do with limits. Read [`Client`] first.
+//! An agent's request is tried once and in the time that the agent gives, as it has to know at once when the coordinator is away.
+//! Leaves out: enforcing limits. Read [`Client`] first.
 
 use crate::wire::{
     CoflowsView, EndedView, HistoryView, HostView, HostsView, JoinRequest, LeaveRequest, LimitsReply,

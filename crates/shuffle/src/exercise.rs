@@ -1,4 +1,4 @@
-//! What the fuzz target and its corpus's test do with requests to the coordinator.
+//! The exercise of requests to the coordinator, for the fuzz target and its corpus's test.
 //!
 //! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 

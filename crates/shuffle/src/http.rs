@@ -1,4 +1,4 @@
-//! The coordinator's routes: who may ask what, and how it is said in JSON.
+//! The coordinator's routes: each caller's rights, and requests and answers in JSON.
 //!
 //! An agent may only speak for its host; operators look. Leaves out: TLS and connections. Read [`router`] first.
 

@@ -1,8 +1,8 @@
 //! `shuffle` for programs that embed it: the coordinator as a service behind HTTP, a host's agent, and the coordinator's client.
 //!
-//! Agents join, report what has become of their hosts' flows, and hold them to the limits that come back; operators look. One
-//! decision follows what has been reported, at once: reports that come while one is made are in the next. Rates need no store, as
-//! agents say all anew; coflows (flows of which only the last one's end counts) that have ended are kept in one.
+//! Agents join, report the progress of their hosts' flows, and hold them to the limits that come back; operators look. One
+//! decision follows the reports so far, at once: reports that come while one is made are in the next. Rates need no store, as
+//! agents report all flows anew; coflows (flows of which only the last one's end counts) that have ended are kept in one.
 //!
 //! A coordinator, two hosts' agents on one machine, and a flow between the two that is announced and gets a limit:
 //!
@@ -51,7 +51,7 @@
 //! # }
 //! ```
 //!
-//! Source: Ren and Wang (2016), section 5.2. Leaves out: what decides, and when an agent speaks (`anabranch_shuffle_proto`); how a
+//! Source: Ren and Wang (2016), section 5.2. Leaves out: decisions, and when an agent speaks (`anabranch_shuffle_proto`); how a
 //! limit is enforced (`anabranch_pace`). Read [`CoordinatorService`], [`Agent`], [`Client`] and [`wire`] first.
 
 pub mod agent;

@@ -1,6 +1,6 @@
 //! The JSON that crosses the HTTP interface of `shuffle`'s coordinator.
 //!
-//! Leaves out: what agents say and are told, which is `shuffle_proto::control`'s own. Read [`CoflowView`] first.
+//! Leaves out: the messages of agents, which are `shuffle_proto::control`'s own. Read [`CoflowView`] first.
 
 pub use anabranch_http::answer::{ErrorBody, HealthView};
 pub use anabranch_shuffle_proto::control::{JoinRequest, LeaveRequest, LimitsReply, ReportsRequest};

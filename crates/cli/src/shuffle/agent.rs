@@ -1,4 +1,4 @@
-//! `anabranch shuffle agent`: a host's part. It says what flows there are, and holds them to the rates that come back.
+//! `anabranch shuffle agent`: a host's part. It reports the host's flows, and holds them to the rates that come back.
 //!
 //! Leaves out: the agent itself, and how it lifts limits while the coordinator is away (`anabranch_shuffle::Agent`). Read [`Args`].
 

@@ -1,4 +1,4 @@
-//! `anabranch shuffle guard`: the process that an agent starts to lift what it leaves if it is killed.
+//! `anabranch shuffle guard`: the process that an agent starts to lift its limits if it is killed.
 
 use anabranch_shuffle::agent::guard::watch;
 use std::path::PathBuf;

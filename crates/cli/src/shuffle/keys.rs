@@ -39,7 +39,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     ensure!(
         !(args.hosts.is_empty() && args.operators.is_empty()),
-        "keys for nobody: name --hosts, --operators, or both"
+        "no names: give --hosts, --operators, or both"
     );
     let request = SetRequest {
         system: System::Shuffle,

@@ -1,4 +1,4 @@
-//! `anabranch shuffle status`: what is under way and how fast, as a table, JSON or a page; and what has ended.
+//! `anabranch shuffle status`: coflows under way and their rates, as a table, JSON or a page; and coflows that have ended.
 
 mod page;
 

@@ -1,4 +1,4 @@
-//! Prices for time on links, and what coflows make of them.
+//! Prices for time on links, and coflows' choices under them.
 
 use super::ROUNDING;
 use super::work::{Load, Work};

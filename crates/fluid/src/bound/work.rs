@@ -1,4 +1,4 @@
-//! What coflows put on links.
+//! The work of coflows on links.
 
 use crate::network::{CoflowId, Flow, LinkId, Network};
 use anabranch_units::Instant;

@@ -1,7 +1,7 @@
-//! What goes into the coordinator and comes out of it beside reports and limits: settings, hosts, why they are refused, and
-//! views of what is under way.
+//! Messages of the coordinator beside reports and limits: settings, hosts, reasons of refusals, and views of flows and coflows
+//! under way.
 //!
-//! Leaves out: what is done with them; reports and limits themselves ([`crate::control`]).
+//! Leaves out: decisions (`coordinator`); reports and limits themselves ([`crate::control`]).
 
 use super::RATE_MIN;
 use crate::control::FlowKey;

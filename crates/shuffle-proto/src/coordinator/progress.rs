@@ -1,7 +1,8 @@
-//! How a flow that has a rate gets on: whether anything of it arrives, and whether as fast as it may.
+//! The progress of a flow that has a rate: whether any of its bytes arrive, and whether as fast as its limit.
 //!
-//! Both are judged over a while, which begins a while after a rate was raised: what agents say is some tenths of a second old,
-//! and what a kernel has already handed to a link at a lower rate goes before what follows. Leaves out: what comes of it. Read [`Progress::look`].
+//! Both are judged over a while, which begins a while after a rate was raised: reports of agents are some tenths of a second old,
+//! and bytes that a kernel has already handed to a link at a lower rate go first. Leaves out: consequences of the verdict. Read
+//! [`Progress::look`].
 
 use super::RATE_MIN;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};

@@ -1,4 +1,4 @@
-//! What agents are told, and that whatever they say leaves rates that links carry.
+//! Agents' limits, and rates that links carry after any report.
 
 use super::*;
 use crate::{Chase, ChasePlus};

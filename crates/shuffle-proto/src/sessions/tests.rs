@@ -1,4 +1,4 @@
-//! Tests of sessions: who is there, what waits for limits, and what becomes of decisions that take time.
+//! Tests of sessions: joined agents, requests that wait for limits, and decisions that take time.
 
 use super::*;
 use crate::ChasePlus;

@@ -1,4 +1,4 @@
-//! What a scenario may say of a `shuffle` workload, and whether it makes sense on its network.
+//! The settings of a `shuffle` workload in a scenario, and whether they fit its network.
 
 use super::{FlowSpec, Shuffle};
 use crate::{Scheduler, coordinator};

@@ -1,4 +1,4 @@
-//! A host: its kernel's flows, the programs that make them, and its agent with what outlives it.
+//! A host: its kernel's flows, the programs that make them, and its agent with the state that outlives it.
 
 use anabranch_shuffle_proto::agent::{Agent, AgentConfig};
 use anabranch_shuffle_proto::book::{Seen, Socket};

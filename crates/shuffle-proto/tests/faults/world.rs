@@ -1,4 +1,4 @@
-//! All that there is in one run: hosts, the coordinator, the network between them, and what goes wrong.
+//! The world of one run: hosts, the coordinator, the network between them, and the faults.
 
 use super::faults::{Ended, Schedule, some_of};
 use super::host::{Flow, Host, LINK, Process, address};

@@ -1,4 +1,4 @@
-//! What comes from outside may be anything.
+//! Any bytes from outside.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus, and the scenarios")]
 

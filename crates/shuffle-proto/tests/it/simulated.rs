@@ -1,4 +1,4 @@
-//! Figure 5 of the paper over simulated TCP, what agents tell the coordinator, and what a scenario may say.
+//! Figure 5 of the paper over simulated TCP, agents' reports to the coordinator, and a scenario's settings.
 
 use anabranch_shuffle_proto::Scheduler;
 use anabranch_shuffle_proto::simulated::Simulated;

@@ -1,9 +1,9 @@
-//! What programs of this host say of their flows, over a Unix socket.
+//! Announcements of this host's programs, over a Unix socket.
 //!
 //! One JSON object a line, as `shuffle_proto::announcement` has it, each answered by one line. Only the user who made the flow's
-//! socket, or root, may speak of it. A connection on which nothing is said is closed soon, so that the places are for those who
-//! speak; the libraries make another when they have more to say. Where all places are taken, whoever comes gets that of the user who has
-//! most, of whose connections the longest silent one goes. Leaves out: what becomes of it. Read [`listen`] and [`answer`].
+//! socket, or root, may speak of it. A silent connection is closed soon, so that the places are for connections that
+//! speak; the libraries make another when they have more to say. Where all places are taken, a new connection gets a place of the user
+//! who has most, of whose connections the longest silent one goes. Leaves out: what becomes of announcements. Read [`listen`] and [`answer`].
 
 use super::{ListenError, seen};
 use anabranch_pace::FlowReader;
@@ -329,7 +329,7 @@ mod tests {
 
         let listener = listen(&path("socket"), None).expect("nothing is there");
         let error = listen(&path("socket"), None).expect_err("it stays");
-        assert!(error.to_string().contains("somebody listens there already"), "{error}");
+        assert!(error.to_string().contains("another process listens there already"), "{error}");
         drop(listener);
         listen(&path("socket"), None).expect("nobody is there any more");
     }

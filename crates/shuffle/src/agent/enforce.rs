@@ -1,9 +1,9 @@
-//! Limits of this host's flows as they come, in a thread of its own; and what of them a killed agent leaves.
+//! Limits of this host's flows as they come, in a thread of its own; and the limits that a killed agent leaves.
 //!
-//! Before a flow gets its first limit, a line in the state file says which connection it is and what it had before. An agent
+//! Before a flow gets its first limit, a line in the state file names its connection and its earlier rate. An agent
 //! that is killed leaves limits on sockets and those lines; the agent's guard, or the next agent, reads them, and lifts
-//! what it finds (`Left`); lines of what it cannot lift stay for who comes next. Another line says what is to be set again for all
-//! sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
+//! these limits (`Left`); lines of limits that it cannot lift stay for the next agent. Another line has the setting that is to be set
+//! back for all sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
 
 use super::AgentError;
 use anabranch_net::private;

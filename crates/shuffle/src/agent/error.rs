@@ -63,10 +63,10 @@ pub enum AgentError {
 #[non_exhaustive]
 pub enum ListenError {
     /// Something is there that is no socket; it stays.
-    #[error("--listen {}: is there, and no socket: choose another path", .0.display())]
+    #[error("--listen {}: exists, and is no socket: choose another path", .0.display())]
     NoSocket(PathBuf),
     /// Another program answers there.
-    #[error("--listen {}: somebody listens there already: choose another path", .0.display())]
+    #[error("--listen {}: another process listens there already: choose another path", .0.display())]
     InUse(PathBuf),
     /// A socket is there that is not left by an agent; it stays.
     #[error("--listen {}: is there: {error}: choose another path", path.display())]

@@ -1,8 +1,8 @@
-//! The agent's guard: a process that does nothing until its agent is gone, and then lifts what that has left.
+//! The agent's guard: a process that does nothing until its agent is gone, and then lifts the agent's limits.
 //!
 //! A killed agent can lift nothing, and limits stay on sockets, its queue on its device and small bursts for all of them. The guard
 //! holds the other end of a pipe of the agent's; when that closes it reads the agent's state file and clears the device. Where the
-//! agent has lifted all by itself, there is only the size of bursts to set back. Leaves out: whoever kills both. Then the next agent
+//! agent has lifted all by itself, there is only the size of bursts to set back. Leaves out: a kill of both processes. Then the next agent
 //! does the same. Read [`watch`] and [`clean_up`].
 
 use super::AgentError;

@@ -1,6 +1,6 @@
 //! `anabranch shuffle status --web`: the coordinator's coflows, flows and rates as a page.
 //!
-//! It only reads. How a page is served, and to whom: `crate::page`. Read [`serve`].
+//! The page only reads. Leaves out: serving a page (`crate::page`). Read [`serve`].
 
 use crate::page::{self, Page, Unanswered};
 use anabranch_shuffle::Client;

@@ -1,4 +1,4 @@
-//! Tests of what an agent enforces, and of what it leaves in its state file. Nothing here needs root.
+//! Tests of an agent's limits, and of the lines that it leaves in its state file. Nothing here needs root.
 
 use super::*;
 use anabranch_pace::{PacerOptions, pacing_limit};
