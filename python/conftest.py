@@ -1,4 +1,4 @@
-"""What all tests share: a binary, and a cache of their own."""
+"""Fixtures that all tests share: a binary, and a cache of their own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Announce a program's flows to this host's ``anabranch shuffle agent``, so that what waits for them ends early.
+"""Announce a program's flows to this host's ``anabranch shuffle agent``, so that the tasks that wait for them end early.
 
-A program says of each TCP connection over which it sends which *coflow* it is of (the flows that something waits for together;
-all of them, on whatever host, have its name) and how much it has to move. Announce when the data is there; say so when there is more, and when all of
-it has been sent. Whoever only receives announces nothing::
+For each TCP connection over which it sends, a program names the *coflow* (the flows that a task waits for together; all of
+them, on any host, have its name) and tells how much the connection has to move. Announce when the data is there; announce again
+when there is more, and when all of it has been sent. A program that only receives announces nothing::
 
     from anabranch_announce import AnnounceError, Announcer
 
@@ -13,11 +13,11 @@ it has been sent. Whoever only receives announces nothing::
         print("goes unannounced:", error)  # and without a limit: nothing is lost but the stage's early end
     sock.sendall(partition)
 
-Data is hardly held up for it: a call takes at most ``timeout`` seconds and fails then, with :class:`AnnounceError` and nothing else,
+Announcing hardly holds up data: a call takes at most ``timeout`` seconds and fails then, with :class:`AnnounceError` and nothing else,
 and for a second after it (``RETRY``) all others fail at once; threads do not wait for each other. Without an agent a call fails at
 once. The next call connects anew, also after the agent was started again or this process was forked. An agent that is started
-anew knows nothing of flows: ``grow``, with the same size, says a flow again. Of a connection's second or later coflow it then
-also counts what was sent for those before, so that it takes the flow for nearly through until it ends. In an event loop that must
+anew knows nothing of flows: ``grow``, with the same size, announces a flow again. For a connection's second or later coflow it then
+also counts the bytes of those before, so that it takes the flow for nearly through until it ends. In an event loop that must
 not wait at all, ``await asyncio.to_thread(agent.announce, writer, "job-7", size)``.
 
 One file without dependencies, for Python 3.8 and later, on Linux: copy it, or install the folder that it is in.

@@ -1,4 +1,4 @@
-"""What figures show, and that they show nothing that was not measured."""
+"""Contents of figures, in which nothing is shown that was not measured."""
 
 from pathlib import Path
 

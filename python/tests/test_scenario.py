@@ -1,4 +1,4 @@
-"""Scenarios: what they carry, and that settings mean what they mean to the binary."""
+"""Scenarios: their contents, and that settings mean the same as to the binary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Against a socket that answers as it is told. A real agent is spoken with in ``crates/cli/tests/it/shuffle.rs``.
+"""Against a socket with prescribed answers. A real agent is spoken with in ``crates/cli/tests/it/shuffle.rs``.
 
 Run by ``python3 -m unittest discover clients/python/tests``.
 """

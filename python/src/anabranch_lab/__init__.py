@@ -1,6 +1,6 @@
 """Plans, runs, checks and draws experiments with Anabranch's packet simulator.
 
-The simulator is one binary, ``anabranch``; this package calls it, reads what it wrote and holds no second copy of any
+The simulator is one binary, ``anabranch``; this package calls it, reads its results and holds no second copy of any
 protocol. Columns carry their units in their names, as the binary has them. Read `Scenario`, `run` and `sweep` first;
 `anabranch_lab.claims` checks published values, and the command ``anabranch-lab`` does so from a shell.
 

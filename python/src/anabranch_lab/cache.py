@@ -1,4 +1,4 @@
-"""Outcomes of batches, kept by content: what ran once, of the same scenario, seed and binary, does not run again.
+"""Outcomes of batches, kept by content: a run of the same scenario, seed and binary is not run again.
 
 A cache is a folder that may be deleted at any time. Read `Cache` first.
 """

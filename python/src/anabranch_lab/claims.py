@@ -1,6 +1,6 @@
-"""Claims: what an experiment should give, with its source and tolerance, and whether ours does.
+"""Claims: values that an experiment should give, with their source and tolerance, and whether ours do.
 
-A claim is a folder with ``plan.toml`` (what runs, how each value is computed, how figures are drawn) and ``expected.csv``
+A claim is a folder with ``plan.toml`` (the runs, how each value is computed, how figures are drawn) and ``expected.csv``
 (published values, ours as last recorded, tolerances, sources). Both are read strictly: a key or column that is not known
 is refused with its place. A folder with a ``run.py`` measures by itself; it is listed, not run. Read `Claim` and `check`
 first; ``docs/lab.md`` has the format.

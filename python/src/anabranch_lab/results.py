@@ -1,6 +1,6 @@
-"""Results: data frames of what ran, and the run directories that they come from.
+"""Results: data frames of runs, and the run directories that they come from.
 
-Columns are the binary's, with their units in their names: first what was swept, then ``trial`` and ``seed``. A column
+Columns are the binary's, with their units in their names: first the swept settings, then ``trial`` and ``seed``. A column
 of whole numbers stays one where values are missing (``Int64``). Read `Result` first.
 """
 

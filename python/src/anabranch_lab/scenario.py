@@ -1,4 +1,4 @@
-"""Scenarios: what the simulator is to run, written as TOML or in Python.
+"""Scenarios for the simulator, written as TOML or in Python.
 
 A scenario is checked by the binary, not here: this module only carries it, changes settings and hashes it. The settings
 are those of ``anabranch simulate``. Read `Scenario` first.

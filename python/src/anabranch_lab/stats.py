@@ -1,4 +1,4 @@
-"""Means with confidence intervals, by whatever was swept.
+"""Means with confidence intervals, by the swept settings.
 
 Source: Student's t for the interval of a mean, as the binary's own tables have it. Read `means` first; `spread` is for
 figures.
