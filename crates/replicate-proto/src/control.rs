@@ -23,7 +23,7 @@ impl std::fmt::Display for TransferId {
     }
 }
 
-/// One try at what is still missing of a transfer, counted from 1.
+/// One try at the data that is still missing of a transfer, counted from 1.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Attempt(pub u32);
@@ -62,7 +62,7 @@ impl Run {
 #[serde(rename_all = "snake_case", tag = "command")]
 #[non_exhaustive]
 pub enum Command {
-    /// Say what the site holds of a file: at the source its length and whether it can be read, at a destination the
+    /// Send the site's inventory of a file: at the source its length and whether it can be read, at a destination the
     /// ranges that are there and verified. Answered by [`Report::Inventory`] or [`Report::Failed`].
     Inquire {
         /// Which attempt asks (the attempt about to be planned).
@@ -128,7 +128,7 @@ pub struct Finish {
     pub length: u64,
     /// BLAKE3 of the whole file, as the source read it.
     pub hash: FileHash,
-    /// What the file is at the source, besides its bytes.
+    /// The file's attributes at the source.
     #[serde(default)]
     pub attributes: Option<Attributes>,
     /// Whether it may take the place of another file of that name.
@@ -161,14 +161,14 @@ pub struct SiteProgram {
     pub sinks: Vec<SinkProgram>,
     /// Store all of an incoming flow before passing it on.
     pub store_and_forward: bool,
-    /// Ceiling on what the source sends of this file, if the user set one.
+    /// Ceiling on the source's rate for this file, if the user set one.
     pub bandwidth_limit: Option<BitRate>,
-    /// Who asked for the transfer.
+    /// The submitter of the transfer.
     #[serde(default)]
     pub submitter: Submitter,
 }
 
-/// Who asked for a transfer: what there is only so much of (places, memory) is shared by it.
+/// The submitter of a transfer, by which scarce things (places, memory) are shared.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Submitter {
@@ -208,7 +208,7 @@ pub struct Incoming {
     pub flow: FlowId,
     /// Its group.
     pub group: u16,
-    /// Who sends it.
+    /// The sending site.
     pub from: SiteId,
     /// The name in the sender's certificate.
     pub from_name: String,
@@ -225,7 +225,7 @@ pub struct Outgoing {
     pub flow: FlowId,
     /// Its group.
     pub group: u16,
-    /// Who receives it.
+    /// The receiving site.
     pub to: SiteId,
     /// The name in the receiver's certificate.
     pub to_name: String,
@@ -233,7 +233,7 @@ pub struct Outgoing {
     pub link: LinkId,
     /// Where the receiver listens for data on this link, `host:port`.
     pub address: String,
-    /// What it carries.
+    /// The terms that it carries.
     pub terms: Vec<Term>,
     /// How the hop is run.
     pub hop: HopSettings,
@@ -258,7 +258,7 @@ pub enum Priority {
     Interactive,
     /// Coded flows, and uncoded ones that a plan counts on. DSCP AF11 (10).
     Bulk,
-    /// Uncoded data that fills what the others leave (Figure 6): lowest. DSCP LE (1, RFC 8622).
+    /// Uncoded data that fills capacity that the others leave (Figure 6): lowest. DSCP LE (1, RFC 8622).
     Fill,
 }
 
@@ -275,7 +275,7 @@ pub struct SinkProgram {
     pub path: String,
 }
 
-/// What a flow of a coded group ought to carry: the sum of `coefficients[i]` times stream `i`.
+/// The symbol that a flow of a coded group ought to carry: the sum of `coefficients[i]` times stream `i`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowVector {
     /// The flow.
@@ -414,7 +414,7 @@ pub enum Report {
     },
 }
 
-/// What stops a site from doing its part.
+/// A reason why a site cannot do its part.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -425,7 +425,7 @@ pub enum FailureKind {
     Unwritable,
     /// The program asks for more memory than the site ever has for it, or contradicts itself.
     Refused,
-    /// Not now: others have what it needs (memory, descriptors), and will give it back.
+    /// Not now: other transfers hold the memory or descriptors that it needs, and will give them back.
     Busy,
 }
 

@@ -510,7 +510,7 @@ impl<P: Planner> Coordinator<P> {
         transfers.chain(self.look_at).chain(self.questions.deadline()).min()
     }
 
-    /// What must survive of a transfer.
+    /// The state of a transfer that must survive.
     pub fn snapshot(&self, id: TransferId) -> Option<TransferSnapshot> {
         self.transfers.get(&id).map(Transfer::snapshot)
     }

@@ -36,10 +36,10 @@ pub const ATTEMPTS_MAX: usize = 1024;
 /// The most commands that wait, of all transfers together. A controller that keeps to its own limit for one site sends no more.
 pub const COMMANDS_MAX: usize = 16_384;
 
-/// What a driver has to do for a transfer; it says so with [`Daemon::handle_done`] when that is done.
+/// Work of a driver for a transfer, which ends with [`Daemon::handle_done`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Job {
-    /// Look what the site holds of a file. Ends with [`Done::Answer`].
+    /// Look which ranges of a file the site holds. Ends with [`Done::Answer`].
     Inquire {
         /// Which attempt asks.
         run: Run,

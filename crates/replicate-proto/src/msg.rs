@@ -99,7 +99,7 @@ impl HelloReply {
     }
 }
 
-/// What stands before every symbol, and alone at the end of a flow.
+/// The header before every symbol, which stands alone at the end of a flow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum FrameHeader {
     /// A symbol of `length` bytes follows.

@@ -35,7 +35,7 @@ impl Pace {
     }
 }
 
-/// What a piece of `length` bytes of a group costs the source's ways out.
+/// The bytes that a piece of `length` bytes of a group costs the source's ways out.
 pub fn cost(program: &SiteProgram, group: u16, length: u64) -> ByteCount {
     let g = &program.groups[usize::from(group)];
     ByteCount::new(match g.mode {

@@ -72,7 +72,7 @@ pub enum Scheme {
     SinglePath,
 }
 
-/// What every site does for one transfer.
+/// A plan: every site's part in one transfer.
 ///
 /// Invariants, kept by every planner and checked by [`Plan::check`]: no link carries more units than its capacity, flows
 /// that fill not counted; a flow's inputs end where the flow begins; every sink gets `streams` flows from which its group's
@@ -99,7 +99,7 @@ pub struct Plan {
     /// The smallest min-cut from the source to a destination: no scheme can be faster.
     #[serde(rename = "bound_bps", with = "crate::bps")]
     pub bound: BitRate,
-    /// True where a site may pass on only what it has whole ([`Scheme::SteinerStoreAndForward`]).
+    /// True where a site may pass on only whole flows ([`Scheme::SteinerStoreAndForward`]).
     pub store_and_forward: bool,
 }
 
@@ -128,7 +128,7 @@ pub enum Mode {
     Routed,
 }
 
-/// One unit-rate flow on one link: what the link's first site sends on it.
+/// One unit-rate flow on one link: the symbols that the link's first site sends on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     /// Index into [`Plan::groups`].
@@ -142,7 +142,7 @@ pub struct Flow {
 /// One summand of a flow: `coefficient * input`, over GF(2^8) with polynomial 0x11D.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Term {
-    /// What is multiplied.
+    /// The input that is multiplied.
     pub input: Input,
     /// The factor, never 0.
     pub coefficient: u8,
@@ -172,7 +172,7 @@ pub struct Sink {
     pub decode: Option<Decode>,
 }
 
-/// The linear map from what a sink receives to the streams.
+/// The linear map from a sink's inputs to the streams.
 ///
 /// With `y(g)` the inputs' generation `g` and `s(g)` a state that starts at zero:
 /// `x(g) = output * [y(g); y(g+1); ...; y(g+lookahead); s(g)]` and `s(g+1) = next * [s(g); x(g)]`.

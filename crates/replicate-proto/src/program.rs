@@ -11,7 +11,7 @@ use anabranch_pieces::{ByteRange, RangeSet};
 use anabranch_units::{BitRate, LinkId, SiteId};
 use std::collections::BTreeMap;
 
-/// What an attempt's sites must know besides the plan.
+/// Facts of an attempt for its sites, besides the plan.
 pub struct Attempted<'a> {
     /// The attempt.
     pub run: Run,
@@ -21,15 +21,15 @@ pub struct Attempted<'a> {
     pub source_path: &'a str,
     /// The file at a destination.
     pub path: &'a dyn Fn(SiteId) -> String,
-    /// What a destination lacks of it.
+    /// The ranges that a destination lacks.
     pub missing: &'a dyn Fn(SiteId) -> Vec<ByteRange>,
     /// Bytes of a symbol.
     pub symbol_bytes: u32,
     /// Packets that each virtual buffer holds.
     pub buffer_packets: u16,
-    /// Ceiling on what the source sends.
+    /// Ceiling on the source's rate.
     pub bandwidth_limit: Option<BitRate>,
-    /// Who asked for the transfer.
+    /// The submitter of the transfer.
     pub submitter: Submitter,
     /// How a link's hop is run. Flows that fill have one connection and the lowest priority, whatever it says.
     pub hop: &'a dyn Fn(LinkId) -> HopSettings,
@@ -37,7 +37,7 @@ pub struct Attempted<'a> {
     pub address: &'a dyn Fn(SiteId, LinkId) -> String,
 }
 
-/// What each site of `plan` does in the attempt; the source too where it does nothing.
+/// The program of each site of `plan` in the attempt; the source too where it does nothing.
 ///
 /// Panics: if the plan uses a link that `topology` does not have.
 pub fn programs(

@@ -22,7 +22,7 @@ pub struct Write<S> {
     pub sink: usize,
     /// Where in the file.
     pub range: ByteRange,
-    /// What to write there.
+    /// The parts to write there.
     pub parts: Vec<S>,
     /// Hash of exactly these bytes.
     pub piece: Piece,
@@ -119,7 +119,7 @@ pub struct DecodeJob<S> {
     streams: usize,
 }
 
-/// What became of a [`DecodeJob`].
+/// The result of a [`DecodeJob`].
 #[derive(Debug)]
 pub struct Decoded<S> {
     pub(crate) sink: usize,

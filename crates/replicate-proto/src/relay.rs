@@ -23,11 +23,11 @@ pub struct Packet<S> {
     pub generation: u64,
     /// Hash of its plain bytes; all zero where a flow does not know it.
     pub hash: GenerationHash,
-    /// What it carries.
+    /// The symbol that it carries.
     pub symbol: S,
 }
 
-/// What a flow hands to its connection.
+/// A frame that a flow hands to its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame<S> {
     /// A packet.

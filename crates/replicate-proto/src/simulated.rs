@@ -69,7 +69,7 @@ pub struct Replicate {
 }
 
 impl Replicate {
-    /// What the scenario says of it.
+    /// Its settings in the scenario.
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }

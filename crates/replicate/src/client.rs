@@ -200,12 +200,12 @@ impl Client {
     }
 }
 
-/// What a watcher sees.
+/// An item for a watcher.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WatchItem {
     /// How the transfer stands now.
     Status(Box<TransferView>),
-    /// What happened.
+    /// An event.
     Event(Box<EventView>),
     /// The controller cannot be reached, and why: it is tried on.
     Away(String),

@@ -61,9 +61,9 @@ pub struct RelayConfig {
     pub keep_partial: Duration,
     /// Whether to take the place of another process of this site that is running.
     pub take_over: bool,
-    /// Data connections of those who have not shown who they are.
+    /// Data connections of peers that have not shown their identity.
     pub half_open: AdmissionLimits,
-    /// What the site does wrong on purpose, for tests.
+    /// A fault that the site has on purpose, for tests.
     pub fault: Fault,
 }
 

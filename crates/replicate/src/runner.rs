@@ -130,7 +130,7 @@ impl Blocked {
     }
 }
 
-/// What a site does wrong on purpose, so that tests can see it found. Nothing by default.
+/// A fault that a site has on purpose, so that tests can see it found. None by default.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
     /// Symbols, in a million, in which one bit is flipped before they are sent.

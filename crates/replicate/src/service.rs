@@ -35,7 +35,7 @@ use tokio_rustls::TlsStream;
 
 /// How long a peer that greets for an attempt that is not installed yet waits for its answer.
 const INSTALL_WAIT: Duration = Duration::from_secs(2);
-/// Data connections of peers that have shown who they are, and how many of them may be one site's.
+/// Data connections of peers that have shown their identity, and how many of them may be one site's.
 pub const CONNECTIONS_MAX: usize = 8_192;
 /// See [`CONNECTIONS_MAX`].
 pub const PEER_CONNECTIONS_MAX: usize = 2_048;
@@ -111,7 +111,7 @@ impl AcceptFrom {
     }
 }
 
-/// What a site needs to know of itself.
+/// The configuration of a site.
 #[derive(Clone, Debug)]
 pub struct SiteConfig {
     /// The folder below which files are read and written.
@@ -120,9 +120,9 @@ pub struct SiteConfig {
     pub accept: Vec<AcceptFrom>,
     /// The most bytes that all attempts may take, by `daemon::room::memory_bytes`.
     pub memory_max: u64,
-    /// Data connections of those who have not shown who they are.
+    /// Data connections of peers that have not shown their identity.
     pub half_open: AdmissionLimits,
-    /// What it does wrong on purpose, for tests.
+    /// A fault that it has on purpose, for tests.
     pub fault: Fault,
 }
 

@@ -6,7 +6,7 @@ use crate::wire::TopologyView;
 use anabranch_graph::{DELAY_MAX, LinkProperties, Place, Topology, TopologyError};
 use anabranch_units::{BitRate, Duration};
 
-/// Why what a controller says is no network.
+/// Why a controller's description is no network.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ViewError {

@@ -7,14 +7,14 @@ use crate::plan::{self, JointRequest, Plan, PlanError, Request, Scheme};
 use anabranch_graph::Topology;
 use anabranch_units::{LinkId, SiteId};
 
-/// What a planner is asked.
+/// A request to a planner.
 #[derive(Clone, Debug)]
 pub struct PlanRequest<'a> {
     /// The network.
     pub topology: &'a Topology,
     /// The site that holds the file.
     pub source: SiteId,
-    /// Who is to be served, ascending; never empty.
+    /// The sites to be served, ascending; never empty.
     pub destinations: &'a [SiteId],
     /// Sites that must not be used, ascending; never the source or one of `destinations`.
     pub avoid_sites: &'a [SiteId],
@@ -26,7 +26,7 @@ pub struct PlanRequest<'a> {
     pub fill: bool,
 }
 
-/// Decides what a transfer does on the network; any `Fn(&PlanRequest<'_>) -> Result<Plan, String>` is one.
+/// Plans a transfer on the network; any `Fn(&PlanRequest<'_>) -> Result<Plan, String>` is one.
 pub trait Planner {
     /// A plan that serves every one of the request's destinations, as if no other transfer ran.
     ///

@@ -19,7 +19,7 @@ pub const SITES_QUESTIONS_MAX: usize = 50;
 /// And how many one site may have asked.
 pub const SITE_QUESTIONS_MAX: usize = 10;
 
-/// What a source says of its file, or why it cannot be sent: one line.
+/// The length of a source's file, or why it cannot be sent: one line.
 pub type Answer = Result<u64, String>;
 
 /// Those that are open, and answers that were not polled yet.

@@ -15,9 +15,9 @@ use std::collections::BTreeSet;
 /// How transfers are planned together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JointConfig {
-    /// How long a first attempt waits for others, counted from the question what is there.
+    /// How long a first attempt waits for others, counted from its inquiry.
     pub gather: Duration,
-    /// How long an attempt that knows what is there waits for others that are still asking.
+    /// How long an attempt whose inquiry is answered waits for others that still inquire.
     pub gather_max: Duration,
     /// How long one waits for those that are stopped to be planned anew with it.
     pub switch: Duration,
@@ -46,14 +46,14 @@ impl Default for JointConfig {
     }
 }
 
-/// What a user asks for.
+/// A user's request for a transfer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TransferRequest {
     /// The site that holds the file.
     pub source: SiteId,
     /// The file there.
     pub source_path: String,
-    /// Who wants it, and where to put it.
+    /// The destinations, each with the file's path there.
     pub destinations: Vec<Destination>,
     /// Sites that must not relay.
     #[serde(default)]
@@ -69,20 +69,20 @@ pub struct TransferRequest {
     /// Hops that are run differently.
     #[serde(default)]
     pub hop_overrides: Vec<HopOverride>,
-    /// Ceiling on what the source sends.
+    /// Ceiling on the source's rate.
     #[serde(default)]
     pub bandwidth_limit: Option<BitRate>,
     /// Bytes of a symbol, at least 1.
     pub symbol_bytes: u32,
     /// Packets that each virtual buffer holds, at least 1.
     pub buffer_packets: u16,
-    /// What to do about data that arrives wrong.
+    /// How to treat data that arrives wrong.
     #[serde(default)]
     pub on_corrupt: CorruptPolicy,
-    /// Whether uncoded data of the lowest priority fills what the plan's flows leave of the links ([`crate::plan::Group::fills`]).
+    /// Whether uncoded data of the lowest priority fills capacity that the plan's flows leave ([`crate::plan::Group::fills`]).
     #[serde(default)]
     pub fill: bool,
-    /// Who asks.
+    /// The submitter.
     #[serde(default)]
     pub submitter: Submitter,
     /// Whether it may take the place of other files of its names; else a destination that has one is left as it is.
@@ -149,7 +149,7 @@ impl TransferRequest {
     }
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Submitted {
     /// A transfer of its own.
@@ -199,7 +199,7 @@ pub enum SchemeChoice {
     SinglePath,
 }
 
-/// What to do about data that arrives wrong.
+/// How to treat data that arrives wrong.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CorruptPolicy {
@@ -255,7 +255,7 @@ pub struct CoordinatorConfig {
     pub pause_min: Duration,
     /// The longest such pause.
     pub pause_max: Duration,
-    /// Attempts in a row that move nothing before what is left is given up.
+    /// Attempts in a row that move nothing before the rest is given up.
     pub idle_attempts_max: u32,
     /// Attempts altogether.
     pub attempts_max: u32,
@@ -338,7 +338,7 @@ pub enum SubmitError {
         /// Number of links.
         links: usize,
     },
-    /// Nobody wants the file.
+    /// There is no destination.
     NoDestination,
     /// The source is among the destinations.
     SourceIsDestination {

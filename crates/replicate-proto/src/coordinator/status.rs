@@ -68,7 +68,7 @@ pub struct Event<S = SiteId> {
     pub transfer: TransferId,
     /// Its attempt (0 before the first).
     pub attempt: u32,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub kind: EventKind<S>,
 }
@@ -80,14 +80,14 @@ impl<S> Event<S> {
     }
 }
 
-/// What happened to a transfer.
+/// An event of a transfer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 #[non_exhaustive]
 pub enum EventKind<S = SiteId> {
     /// It was accepted.
     Submitted,
-    /// Sites are asked what they have.
+    /// Sites are asked for their inventories.
     Inquiring,
     /// An attempt was planned and is being installed.
     Planned {
@@ -268,7 +268,7 @@ pub struct DestinationProgress<S = SiteId> {
 pub struct TransferStatus {
     /// The transfer.
     pub id: TransferId,
-    /// What it is doing.
+    /// Its phase.
     pub phase: PhaseName,
     /// What was asked for.
     pub request: TransferRequest,
@@ -282,7 +282,7 @@ pub struct TransferStatus {
     pub scheme: Option<Scheme>,
     /// Its predicted rate, bits per second.
     pub planned_bps: Option<u64>,
-    /// What no scheme can exceed, bits per second.
+    /// The rate that no scheme can exceed, bits per second.
     pub bound_bps: Option<u64>,
     /// The transfers that this attempt was planned together with; none if it was planned as if alone.
     pub planned_with: Vec<TransferId>,
@@ -319,14 +319,14 @@ pub struct DestinationStatus {
     pub verdict: Option<Verdict>,
 }
 
-/// What a transfer is doing.
+/// The phase of a transfer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PhaseName {
     /// Waiting for sites, for a pause to end, or for a last answer.
     Waiting,
-    /// Asking what is there.
+    /// Asking sites for their inventories.
     Inquiring,
     /// Programs are on their way.
     Installing,
@@ -353,7 +353,7 @@ pub struct TransferSnapshot {
     pub length: Option<u64>,
     /// Its hash, once known.
     pub hash: Option<FileHash>,
-    /// What else the file is, once known.
+    /// The file's attributes, once known.
     #[serde(default)]
     pub attributes: Option<Attributes>,
     /// One for each destination of the request.
@@ -370,7 +370,7 @@ pub struct TransferSnapshot {
     pub outcome: Option<Outcome>,
 }
 
-/// What must survive of one destination.
+/// The state of one destination that must survive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DestinationSnapshot {
     /// Bytes there when last heard of; only for show, the next attempt asks again.

@@ -16,7 +16,7 @@ pub const DIGESTS_MAX: usize = 4096;
 /// What each takes: its generation and its digest.
 const DIGEST_BYTES: usize = 16;
 
-/// The most bytes that an attempt takes here: symbols, connections, and what is remembered for audits.
+/// The most bytes that an attempt takes here: symbols, connections, and digests for audits.
 pub fn memory_bytes(program: &SiteProgram) -> u64 {
     let stripes = program.incoming.iter().map(|i| i.stripes);
     let stripes = stripes.chain(program.outgoing.iter().map(|o| o.hop.stripes));

@@ -5,14 +5,14 @@
 use super::{Svg, Theme, text_width};
 use anabranch_units::{BitRate, Duration};
 
-/// What one scheme delivered, over time.
+/// The delivered rate of one scheme, over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThroughputSeries {
     /// Its name in the picture.
     pub name: String,
     /// When, since the transfer began, and at what rate; ascending in time.
     pub points: Vec<(Duration, BitRate)>,
-    /// What was measured over the whole transfer, for the legend: points are averages and lag behind.
+    /// The rate and the time of the whole transfer, for the legend: points are averages and lag behind.
     pub whole: Option<(BitRate, Duration)>,
 }
 

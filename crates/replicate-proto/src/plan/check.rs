@@ -8,7 +8,7 @@ use anabranch_units::{BitRate, LinkId, Seed, SiteId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a plan does wrong.
+/// A fault of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
@@ -58,7 +58,7 @@ pub enum CheckError {
         /// What is wrong.
         why: &'static str,
     },
-    /// The rate is not what the groups deliver, or above the min-cut.
+    /// The rate is not the groups' together, or above the min-cut.
     BadRate {
         /// What the plan says.
         rate: BitRate,
@@ -97,7 +97,7 @@ impl std::fmt::Display for CheckError {
 }
 impl std::error::Error for CheckError {}
 
-/// What a check went through.
+/// Counts of a check.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
     /// Destinations that got back everything.
@@ -114,7 +114,7 @@ type Symbol = [u8; 8];
 const GENERATIONS: u32 = 6;
 
 impl Plan {
-    /// Checks all invariants, and that every destination gets back what was sent, generation by generation.
+    /// Checks all invariants, and that every destination gets back the data that was sent, generation by generation.
     ///
     /// Errors: the first invariant that is broken, see [`CheckError`].
     pub fn check(&self, topology: &Topology) -> Result<Checked, CheckError> {
@@ -122,7 +122,7 @@ impl Plan {
         self.check_within(topology, &capacities)
     }
 
-    /// As [`Plan::check`], with what was left of each link when the plan was made.
+    /// As [`Plan::check`], with each link's remaining capacity when the plan was made.
     pub fn check_within(&self, topology: &Topology, capacities: &[BitRate]) -> Result<Checked, CheckError> {
         self.check_sites(topology)?;
         self.check_flows(topology)?;

@@ -8,7 +8,7 @@ use anabranch_units::{BitRate, ByteCount, LinkId, SiteId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a site does to make what it sends (Figure 2).
+/// The function by which a site makes a flow (Figure 2).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Function {
@@ -40,7 +40,7 @@ pub struct SiteWork {
     pub site: SiteId,
     /// The function.
     pub function: Function,
-    /// What it adds up.
+    /// The terms that it adds up.
     pub terms: Vec<Term>,
     /// The flows that carry the sum.
     pub flows: Vec<FlowId>,
@@ -66,7 +66,7 @@ pub fn sum_text(terms: &[Term]) -> String {
 }
 
 impl Plan {
-    /// What every site makes and sends, by site.
+    /// The flows that every site makes and sends, by site.
     ///
     /// Panics: if the plan is not of this topology.
     pub fn works(&self, topology: &Topology) -> Vec<SiteWork> {
@@ -103,7 +103,7 @@ impl Plan {
         self.works(topology).into_iter().filter(codes).collect()
     }
 
-    /// What fills: the destinations of each group and the links of each of its trees.
+    /// The groups that fill: the destinations of each group and the links of each of its trees.
     pub fn fill_trees(&self) -> Vec<(Vec<SiteId>, Vec<Vec<LinkId>>)> {
         let fill = self.groups.iter().enumerate().filter(|(_, g)| g.fills.is_some());
         let trees = fill.map(|(number, group)| {

@@ -7,7 +7,7 @@ use anabranch_graph::Topology;
 use anabranch_units::{BitRate, ByteCount, LinkId};
 use std::collections::BTreeMap;
 
-/// What is to be sent by a plan.
+/// A file to be sent by a plan.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Sending {
     /// Size of the file.
@@ -16,21 +16,21 @@ pub struct Sending {
     pub limit: Option<BitRate>,
 }
 
-/// What sending it takes.
+/// The effort of sending it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// How long. Months at a low rate are possible: more than the runs' own type of time describes.
     pub time: std::time::Duration,
     /// The rate that follows, where the limit holds the plan back.
     pub limited: Option<BitRate>,
-    /// What crosses each link.
+    /// Bytes that cross each link.
     pub links: BTreeMap<LinkId, ByteCount>,
-    /// What crosses all of them together.
+    /// Bytes that cross all links together.
     pub traffic: ByteCount,
 }
 
 impl Sending {
-    /// What it takes by `plan` on `topology`.
+    /// The effort by `plan` on `topology`.
     pub fn by(self, plan: &Plan, topology: &Topology) -> Effort {
         let links = plan.bytes_per_link(self.size);
         let from_source = links.iter().filter(|(id, _)| topology.link(**id).from == plan.source);

@@ -18,17 +18,17 @@ pub const RATE_TOLERANCE: f64 = 1e-5;
 pub struct Planned {
     /// The plan.
     pub plan: Plan,
-    /// What is known of it.
+    /// Its figures.
     pub figures: Figures,
 }
 
-/// What a planner knows of its plan.
+/// Figures of a plan that its planner knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// The slowest destination's rate before rates were turned into whole numbers of equal flows.
     #[serde(rename = "ideal_bps", with = "crate::bps")]
     pub ideal: BitRate,
-    /// What equal flows lose of it.
+    /// The rate that is lost to equal flows.
     #[serde(rename = "loss_bps", with = "crate::bps")]
     pub loss: BitRate,
     /// A rate that provably no plan of this scheme exceeds: the min-cut, for `packed` also what the prices prove.
@@ -278,7 +278,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// What [`Planner::auto`] chose, from what, and why.
+/// The choice of [`Planner::auto`], its candidates, and the reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// The plan chosen.
@@ -289,7 +289,7 @@ pub struct Choice {
     pub failures: Vec<Failure>,
     /// Why this one, in a sentence.
     pub reason: String,
-    /// What coding gains over the best uncoded plan, in a sentence.
+    /// The gain of coding over the best uncoded plan, in a sentence.
     pub coding_gain: String,
 }
 
@@ -314,7 +314,7 @@ pub struct Offer {
 /// Rates of all schemes side by side, in link units.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// What 1 stands for: the least capacity of a link that could serve the transfer.
+    /// The rate for which 1 stands: the least capacity of a link that could serve the transfer.
     #[serde(rename = "link_unit_bps", with = "crate::bps")]
     pub link_unit: BitRate,
     /// The min-cut.
@@ -331,11 +331,11 @@ pub struct Comparison {
     pub multi_path: f64,
     /// Rate of the slowest destination over single paths.
     pub single_path: f64,
-    /// What `auto` takes.
+    /// The scheme that `auto` takes.
     pub auto: Scheme,
     /// Why.
     pub reason: String,
-    /// What coding gains.
+    /// The gain of coding.
     pub coding_gain: String,
     /// Whether random symbols pushed through every plan arrived as they were sent.
     pub decodes: bool,

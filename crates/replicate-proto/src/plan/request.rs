@@ -16,7 +16,7 @@ pub struct Request<'a> {
     pub avoid_sites: Vec<SiteId>,
     /// Links that nothing may use.
     pub avoid_links: Vec<LinkId>,
-    /// What is left of each link, by link id; `None` is all of it. A link with nothing left is not used.
+    /// The remaining capacity of each link, by link id; `None` is all of it. A link with nothing left is not used.
     pub capacities: Option<Vec<BitRate>>,
     /// How to plan.
     pub options: Options,
@@ -40,7 +40,7 @@ impl<'a> Request<'a> {
 /// How to plan.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What makes a path long, for the path and tree schemes.
+    /// The length of a path, for the path and tree schemes.
     pub length: Length,
     /// How the coded scheme lays its paths.
     pub layout: Layout,
@@ -64,7 +64,7 @@ impl Default for Options {
     }
 }
 
-/// What makes a path long.
+/// The length of a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Length {
@@ -112,7 +112,7 @@ pub enum PlanError {
         /// How many links there are.
         links: usize,
     },
-    /// Nobody wants the file.
+    /// There is no destination.
     NoDestinations,
     /// More destinations than a code can serve.
     TooManyDestinations {
@@ -150,7 +150,7 @@ pub enum PlanError {
         /// The destination.
         destination: String,
     },
-    /// There is a way, but not with what is avoided and what capacities are left.
+    /// There is a way, but only over sites and links to be avoided, or over links without capacity.
     NothingLeft {
         /// The source.
         source: String,

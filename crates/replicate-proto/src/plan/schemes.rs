@@ -8,9 +8,9 @@ use anabranch_units::{BitRate, SiteId};
 /// One of several transfers.
 #[derive(Clone, Debug)]
 pub struct Drawn {
-    /// Who has the file.
+    /// The site that has the file.
     pub source: SiteId,
-    /// Who wants it.
+    /// The destinations.
     pub destinations: Vec<SiteId>,
 }
 
@@ -23,7 +23,7 @@ pub const JOINT: &str = "joint";
 pub enum SchemeError {
     /// No scheme is called so.
     Unknown(UnknownScheme),
-    /// What the planner says.
+    /// The planner's error.
     Plan(PlanError),
 }
 

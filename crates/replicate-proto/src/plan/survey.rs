@@ -12,7 +12,7 @@ use anabranch_units::{BitRate, Duration, RandomStream, Seed, SiteId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What was seen over some instances. All fields add up, so surveys can be taken in parts and [merged](Survey::merge).
+/// Counts over some instances. All fields add up, so surveys can be taken in parts and [merged](Survey::merge).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Survey {
     /// Instances planned.
@@ -21,9 +21,9 @@ pub struct Survey {
     pub unreachable: u64,
     /// Instances where random data came through every scheme's plan, at every destination.
     pub decoded: u64,
-    /// What went wrong elsewhere: the first few errors.
+    /// The first few errors of other instances.
     pub errors: Vec<String>,
-    /// What the coded plans are like.
+    /// Counts of the coded plans.
     pub coded: CodeCounts,
     /// The same of plans whose paths are laid for each destination on its own ([`Layout::Independent`]).
     pub independent: CodeCounts,
@@ -39,11 +39,11 @@ pub struct Survey {
     pub packed_unproven: u64,
     /// By scheme.
     pub schemes: BTreeMap<Scheme, Shortfall>,
-    /// What `auto` chose.
+    /// The schemes that `auto` chose.
     pub auto: BTreeMap<Scheme, u64>,
 }
 
-/// What coded plans are like.
+/// Counts of coded plans.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CodeCounts {
     /// Instances where the rate equals the min-cut.

@@ -14,7 +14,7 @@ const REPORTS_TOGETHER_MAX: usize = 256;
 /// controller takes.
 const RANGES_TOGETHER_MAX: usize = 32_768;
 
-/// What a site's process knows of its registration.
+/// A site's process and its registration.
 #[derive(Clone, Debug, Default)]
 pub struct SiteSession {
     /// Counts registrations, so that two callers that were both told to register do so once.

@@ -26,7 +26,7 @@ pub struct Settings {
     destinations: usize,
     /// A scheme, `auto`, or `joint`: auto, all transfers planned together.
     pub scheme: String,
-    /// Whether uncoded flows of the lowest priority fill what the plans leave.
+    /// Whether uncoded flows of the lowest priority fill capacity that the plans leave.
     pub fill: bool,
     /// Of each file; endless without.
     pub size: Option<ByteCount>,
