@@ -523,7 +523,7 @@ fn keys_that_do_not_belong_together_get_one_line() {
         local.command(&all)
     };
     expect_one_line(send("other"), &[local.address(), "another authority", "keys of one set"]);
-    expect_one_line(send("absent"), &["absent/ca.pem", "keys init"]);
+    expect_one_line(send("absent"), &["absent/ca.pem", "make keys (`anabranch replicate keys`)"]);
     // The other set's files, one after the other, in place of the right ones.
     let take = |file: &str| {
         std::fs::copy(local.path("other").join(file), local.path("keys/replicate").join(file))
