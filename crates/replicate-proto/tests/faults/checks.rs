@@ -87,7 +87,10 @@ impl World {
         let now = self.schedule.now();
         let is_over = |run: &Run| {
             let status = self.controller.as_ref().and_then(|c| c.coordinator.status(run.transfer));
-            status.is_none_or(|s| s.outcome.is_some() || s.attempts > run.attempt.0)
+            status.is_none_or(|s| {
+                let is_idle = matches!(s.phase, PhaseName::Waiting | PhaseName::Over);
+                is_idle || s.attempts > run.attempt.0
+            })
         };
         let told = self.hosts.iter().enumerate().filter(|(site, _)| !self.is_disturbed(*site));
         let processes = told.filter_map(|(site, host)| Some((site, host.process.as_ref()?)));
