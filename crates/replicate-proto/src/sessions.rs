@@ -40,6 +40,15 @@ pub struct Taken {
     pub address: String,
 }
 
+/// Up to where a site has taken its commands over.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Which numbering of commands.
+    pub queue: u64,
+    /// The last command that was taken over.
+    pub after: u64,
+}
+
 /// What a process that has registered has to know, and what is worth a line in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
@@ -191,16 +200,16 @@ impl Sessions {
         }
     }
 
-    /// What a request for the commands after `after` is answered now; `None` as long as it has to wait. `calls` is the request's
-    /// own, none before it first looks.
+    /// What a request for the commands that follow `position` is answered now; `None` as long as it has to wait. `calls` is the
+    /// request's own, none before it first looks.
     ///
-    /// Errors: the site has to register.
+    /// Errors: the site has to register; the request is from before the site registered the last time.
     pub fn poll_commands(
         &mut self,
         now: Instant,
         site: SiteId,
         session: u64,
-        after: u64,
+        position: Position,
         calls: &mut Option<u64>,
     ) -> Result<Option<Vec<(u64, Command)>>, NotRegistered> {
         if calls.is_some_and(|calls| self.places[site.index()].calls != calls) {
@@ -208,9 +217,13 @@ impl Sessions {
             return Ok(Some(Vec::new()));
         }
         let place = self.hear(now, site, session)?;
+        // It would acknowledge commands that it knows nothing of.
+        if place.id != position.queue {
+            return Err(NotRegistered);
+        }
         place.requests += u64::from(calls.is_none());
         *calls = Some(place.calls);
-        place.acknowledged = place.acknowledged.max(after.min(place.last_number));
+        place.acknowledged = place.acknowledged.max(position.after.min(place.last_number));
         let acknowledged = place.acknowledged;
         place.queue.retain(|(number, _)| *number > acknowledged);
         let waiting = place.queue.iter().take(COMMANDS_TOGETHER_MAX).cloned().collect::<Vec<_>>();

@@ -12,6 +12,7 @@ use anabranch_net::keys::{System, escaped};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::Submitted;
 use anabranch_replicate_proto::plan::Plan;
+use anabranch_replicate_proto::sessions::Position;
 use anabranch_replicate_proto::sessions::site::SiteSession;
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
@@ -187,9 +188,15 @@ impl Client {
         self.connection.read(&self.connection.send_again(Method::POST, &path, body, REPLY_TIME).await?)
     }
 
-    async fn commands(&self, site: &str, session: u64, after: u64) -> Result<CommandsReply, ClientError> {
+    async fn commands(
+        &self,
+        site: &str,
+        session: u64,
+        position: Position,
+    ) -> Result<CommandsReply, ClientError> {
+        let Position { queue, after } = position;
         let path = format!(
-            "/v1/sites/{}/commands?session={session}&after={after}&wait_ms={}",
+            "/v1/sites/{}/commands?session={session}&queue={queue}&after={after}&wait_ms={}",
             escaped(site),
             COMMANDS_WAIT.as_millis()
         );
@@ -397,7 +404,7 @@ impl SiteLink {
         }
     }
 
-    async fn ensure_registered(&self) -> Result<(u64, u64), ClientError> {
+    async fn ensure_registered(&self) -> Result<(u64, Position), ClientError> {
         let mut session = self.session.lock().await;
         if session.must_register() {
             let take_over = self.registration.take_over && session.times() == 0;
@@ -411,7 +418,7 @@ impl SiteLink {
             // Reports travel while a request for commands waits.
             self.client.connection.warm();
         }
-        Ok((session.times(), session.after()))
+        Ok((session.times(), session.position()))
     }
 
     /// The answer to a request of the registration `times`, none once there is a newer one: a controller whose machine lost its
@@ -431,8 +438,8 @@ impl SiteLink {
         let end = Instant::now() + self.client.connection.patience();
         let mut pause = BACKOFF_MIN;
         loop {
-            let (times, after) = self.ensure_registered().await?;
-            let request = self.client.commands(&self.site, self.registration.session, after);
+            let (times, position) = self.ensure_registered().await?;
+            let request = self.client.commands(&self.site, self.registration.session, position);
             let Some(answer) = self.answered(times, request).await else { continue };
             match answer {
                 Ok(reply) => {

@@ -18,7 +18,7 @@ use anabranch_replicate_proto::coordinator::{
     Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate_proto::plan::Plan;
-use anabranch_replicate_proto::sessions::{Called, NotRegistered, Sessions, Taken};
+use anabranch_replicate_proto::sessions::{Called, NotRegistered, Position, Sessions, Taken};
 use anabranch_replicate_proto::unsaved::{Next, Unsaved};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant, LinkId, SiteId};
@@ -386,12 +386,12 @@ impl Controller {
         })
     }
 
-    /// Commands after `after`, as soon as there are any, at most `wait` from now.
+    /// Commands that follow `position`, as soon as there are any, at most `wait` from now.
     pub(crate) async fn commands(
         &self,
         site: SiteId,
         session: u64,
-        after: u64,
+        position: Position,
         wait: std::time::Duration,
     ) -> Result<Vec<(u64, Command)>, NotRegistered> {
         let end = tokio::time::Instant::now() + wait;
@@ -402,7 +402,9 @@ impl Controller {
             {
                 let mut state = self.lock();
                 let now = state.now();
-                if let Some(commands) = state.sessions.poll_commands(now, site, session, after, &mut calls)? {
+                if let Some(commands) =
+                    state.sessions.poll_commands(now, site, session, position, &mut calls)?
+                {
                     return Ok(commands);
                 }
             }

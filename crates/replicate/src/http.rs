@@ -20,7 +20,7 @@ use anabranch_replicate_proto::coordinator::{
     Destination, EventKind, HopOverride, SubmitError, Submitted, TransferRequest, TransferStatus, Verdict,
     without_connecting,
 };
-use anabranch_replicate_proto::sessions::Taken;
+use anabranch_replicate_proto::sessions::{Position, Taken};
 use anabranch_units::text::printable;
 use anabranch_units::{LinkId, SiteId};
 use axum::Router;
@@ -203,13 +203,16 @@ async fn register(
 #[derive(serde::Deserialize)]
 struct CommandsQuery {
     session: u64,
+    queue: u64,
     #[serde(default)]
     after: u64,
     wait_ms: Option<u64>,
 }
 
 #[utoipa::path(get, path = "/v1/sites/{site}/commands",
-    params(("site" = String, Path), ("session" = u64, Query), ("after" = u64, Query, description = "number of the last command that was taken over"),
+    params(("site" = String, Path), ("session" = u64, Query),
+        ("queue" = u64, Query, description = "the numbering of commands that the registration was answered with"),
+        ("after" = u64, Query, description = "number of the last command that was taken over"),
         ("wait_ms" = Option<u64>, Query, description = "how long to wait for a command, at most and unless told otherwise 10000")),
     responses((status = 200, body = CommandsReply), (status = 403, body = ErrorBody), (status = 409, body = ErrorBody, description = "register again")))]
 async fn commands(
@@ -221,7 +224,12 @@ async fn commands(
     let site = own_site(&controller, &peer, &site)?;
     let wait = query.wait_ms.map_or(COMMANDS_WAIT_MAX, std::time::Duration::from_millis);
     let commands = controller
-        .commands(site, query.session, query.after, wait.min(COMMANDS_WAIT_MAX))
+        .commands(
+            site,
+            query.session,
+            Position { queue: query.queue, after: query.after },
+            wait.min(COMMANDS_WAIT_MAX),
+        )
         .await
         .map_err(|_| unregistered())?;
     let commands =

@@ -3,6 +3,7 @@
 //!
 //! Leaves out: how requests travel, and when they are tried again. Read [`SiteSession`] and [`Outbox`] first.
 
+use super::Position;
 use crate::control::{Command, Report, Run};
 use std::collections::BTreeSet;
 
@@ -35,9 +36,9 @@ impl SiteSession {
         self.times
     }
 
-    /// The last command that was taken over.
-    pub const fn after(&self) -> u64 {
-        self.after
+    /// Up to where commands were taken over.
+    pub fn position(&self) -> Position {
+        Position { queue: self.queue.unwrap_or_default(), after: self.after }
     }
 
     /// The controller has taken the registration, with the numbering of its commands and the last one that it knows to be taken
@@ -191,7 +192,7 @@ mod tests {
         site.handle_unknown(1);
         assert!(site.must_register());
         site.handle_registered(7, 1);
-        assert_eq!((site.after(), site.times()), (3, 2));
+        assert_eq!((site.position().after, site.times()), (3, 2));
         // Two callers were told so; the second one comes late.
         site.handle_unknown(1);
         assert!(!site.must_register());

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 const SITE: SiteId = SiteId(0);
+const FIRST: Position = Position { queue: 100, after: 0 };
 const GRACE: Duration = Duration::from_secs(3);
 
 fn at(ms: u64) -> Instant {
@@ -29,7 +30,7 @@ fn a_process_is_there_while_its_request_stands_and_for_a_grace_after_it() {
     let first = sessions.register(at(0), SITE, 7, "a:1".into(), 100);
     assert_eq!(first, Registered { after: 0, queue: 100, replaced: None, is_back: true });
     sessions.begin_poll(SITE);
-    assert_eq!(sessions.poll_commands(at(0), SITE, 7, 0, &mut None), Ok(None));
+    assert_eq!(sessions.poll_commands(at(0), SITE, 7, FIRST, &mut None), Ok(None));
     assert_eq!(sessions.poll_timeout(), None, "it stands");
     assert_eq!(sessions.handle_timeout(at(60_000)), []);
     sessions.end_poll(at(60_000), SITE);
@@ -52,14 +53,14 @@ fn a_second_process_waits_for_a_sign_of_life_of_the_first() {
     // A request that stands is answered at once, and the next one is the sign.
     sessions.begin_poll(SITE);
     let mut calls = None;
-    assert_eq!(sessions.poll_commands(at(1), SITE, 7, 0, &mut calls), Ok(None));
+    assert_eq!(sessions.poll_commands(at(1), SITE, 7, FIRST, &mut calls), Ok(None));
     let call = sessions.call(SITE, 8).expect("one is there");
     assert_eq!(call.within, CALL_STANDING);
-    assert_eq!(sessions.poll_commands(at(2), SITE, 7, 0, &mut calls), Ok(Some(vec![])));
+    assert_eq!(sessions.poll_commands(at(2), SITE, 7, FIRST, &mut calls), Ok(Some(vec![])));
     sessions.end_poll(at(2), SITE);
     assert_eq!(sessions.called(SITE, 8, call), Called::Silent);
     sessions.begin_poll(SITE);
-    assert_eq!(sessions.poll_commands(at(3), SITE, 7, 0, &mut None), Ok(None));
+    assert_eq!(sessions.poll_commands(at(3), SITE, 7, FIRST, &mut None), Ok(None));
     let taken = Taken { session: 7, address: "a:1".into() };
     assert_eq!(sessions.called(SITE, 8, call), Called::Answers(taken));
     sessions.end_poll(at(3), SITE);
@@ -68,7 +69,7 @@ fn a_second_process_waits_for_a_sign_of_life_of_the_first() {
     let second = sessions.register(at(2_000), SITE, 8, "b:1".into(), 200);
     let replaced = Some("a:1".to_owned());
     assert_eq!(second, Registered { after: 0, queue: 200, replaced, is_back: true });
-    assert_eq!(sessions.poll_commands(at(2_001), SITE, 7, 0, &mut None), Err(NotRegistered));
+    assert_eq!(sessions.poll_commands(at(2_001), SITE, 7, FIRST, &mut None), Err(NotRegistered));
     assert_eq!(sessions.called(SITE, 8, call), Called::Gone);
 }
 
@@ -90,6 +91,8 @@ enum Act {
     Poll(bool, bool),
     /// The same answer comes again, late.
     Late,
+    /// A request for commands arrives again, though the site may have registered since.
+    LateAsk,
     /// A batch of reports, sent until it is known to have arrived: how often in vain first.
     Batch(u8),
     Silence,
@@ -105,6 +108,7 @@ proptest! {
         6 => Just(Act::Command),
         6 => (any::<bool>(), any::<bool>()).prop_map(|(there, back)| Act::Poll(there, back)),
         2 => Just(Act::Late),
+        2 => Just(Act::LateAsk),
         2 => (0..3u8).prop_map(Act::Batch),
         1 => Just(Act::Silence),
         1 => Just(Act::RestartController),
@@ -115,7 +119,7 @@ proptest! {
         let (mut now, mut batches) = (at(0), 0);
         // Of the present queue: what was given, what was carried out, which batches counted.
         let (mut given, mut done, mut counted): (Vec<u64>, Vec<u64>, BTreeSet<u64>) = Default::default();
-        let mut late = None;
+        let (mut late, mut asked) = (None, None);
         let drained = [Act::Poll(true, true); 4];
         for act in acts.into_iter().chain(drained) {
             now += Duration::from_ms(10);
@@ -135,7 +139,8 @@ proptest! {
                 }
                 Act::Poll(true, is_answered) => {
                     let times = site.times();
-                    match sessions.poll_commands(now, SITE, session, site.after(), &mut None) {
+                    asked = Some((session, times, site.position()));
+                    match sessions.poll_commands(now, SITE, session, site.position(), &mut None) {
                         Ok(answer) if is_answered => {
                             let answer = answer.unwrap_or_default();
                             late = Some((times, answer.clone()));
@@ -147,6 +152,13 @@ proptest! {
                     }
                 }
                 Act::Poll(false, _) => {}
+                Act::LateAsk => {
+                    if let Some((session, times, position)) = asked
+                        && sessions.poll_commands(now, SITE, session, position, &mut None).is_err()
+                    {
+                        site.handle_unknown(times);
+                    }
+                }
                 Act::Late => {
                     if let Some((times, commands)) = late.clone() {
                         done.extend(site.handle_commands(times, commands).iter().flatten().map(number));
@@ -166,7 +178,10 @@ proptest! {
                     sessions.handle_timeout(now);
                 }
                 Act::RestartController => sessions = Sessions::new(1, GRACE),
-                Act::RestartSite => (session, site, batches, late) = (session + 1, SiteSession::default(), 0, None),
+                Act::RestartSite => {
+                    (session, site, batches) = (session + 1, SiteSession::default(), 0);
+                    (late, asked) = (None, None);
+                }
             }
             prop_assert!(done.iter().eq(given.iter().take(done.len())), "{done:?} of {given:?}");
         }

@@ -9,7 +9,7 @@ use super::world::{CONTROLLER, What, World};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{Coordinator, DefaultPlanner, EventKind, TransferSnapshot};
 use anabranch_replicate_proto::sessions::site::{Outbox, SiteSession};
-use anabranch_replicate_proto::sessions::{NotRegistered, Sessions};
+use anabranch_replicate_proto::sessions::{NotRegistered, Position, Sessions};
 use anabranch_replicate_proto::unsaved::{Next, Unsaved};
 use anabranch_units::{Duration, Instant, SiteId};
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ struct Poll {
     session: u64,
     /// Its site's registration.
     times: u64,
-    after: u64,
+    position: Position,
     calls: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ pub struct Controller {
 #[derive(Clone, Debug)]
 pub enum Ask {
     Register,
-    Poll { after: u64, times: u64 },
+    Poll { position: Position, times: u64 },
     Reports { batch: u64, reports: Vec<Report> },
 }
 
@@ -108,6 +108,12 @@ impl Controller {
         let due =
             [self.sessions.poll_timeout(), self.coordinator.poll_timeout(), self.unsaved.poll_timeout()];
         due.into_iter().flatten().min().map(|local| self.world(local))
+    }
+
+    /// The requests that stand: of which site, in which session, and their numbers.
+    pub fn standing(self) -> Vec<(usize, u64, u64)> {
+        let polls = self.polls.into_iter().enumerate();
+        polls.filter_map(|(site, poll)| poll.map(|poll| (site, poll.session, poll.ask))).collect()
     }
 
     pub fn queued(&self) -> usize {
@@ -236,7 +242,8 @@ impl World {
         let local = controller.local(now);
         let Some(mut poll) = controller.polls[site].take() else { return };
         let id = SiteId(site as u16);
-        let found = controller.sessions.poll_commands(local, id, poll.session, poll.after, &mut poll.calls);
+        let found =
+            controller.sessions.poll_commands(local, id, poll.session, poll.position, &mut poll.calls);
         let answer = match found {
             Ok(None) if !is_over => {
                 controller.polls[site] = Some(poll);
@@ -249,7 +256,7 @@ impl World {
         self.answer(site, poll.session, poll.ask, answer);
     }
 
-    fn answer(&mut self, site: usize, session: u64, ask: u64, answer: Answer) {
+    pub fn answer(&mut self, site: usize, session: u64, ask: u64, answer: Answer) {
         let delay = self.delay();
         let is_lost = self.random.chance_ppm(self.lost_ppm);
         let answer = if is_lost { Answer::Broken } else { answer };
@@ -279,9 +286,11 @@ impl World {
                 let answer = Answer::Registered { queue: registered.queue, after: registered.after };
                 self.answer(site, session, ask, answer);
             }
-            Ask::Poll { after, times } => {
+            Ask::Poll { position, times } => {
                 // One request at a time stands for each site: an earlier one's connection has ended.
-                if controller.polls[site].replace(Poll { ask, session, times, after, calls: None }).is_some()
+                if controller.polls[site]
+                    .replace(Poll { ask, session, times, position, calls: None })
+                    .is_some()
                 {
                     controller.sessions.end_poll(local, id);
                 }
@@ -355,8 +364,8 @@ impl World {
             }
             return;
         }
-        let (after, times, polls) =
-            (link.session.after(), link.session.times(), link.waiting[POLL].is_none());
+        let (position, times, polls) =
+            (link.session.position(), link.session.times(), link.waiting[POLL].is_none());
         if link.waiting[REPORTS].is_none() {
             let is_late = link.in_hand > 0 && now >= link.since + PATIENCE;
             if link.in_hand == 0 || is_late {
@@ -376,7 +385,7 @@ impl World {
             }
         }
         if polls {
-            self.ask(site, session, POLL, Ask::Poll { after, times });
+            self.ask(site, session, POLL, Ask::Poll { position, times });
         }
     }
 

@@ -503,13 +503,18 @@ impl World {
         let Some(controller) = self.controller.take() else { return };
         self.schedule.say("controller dies");
         self.frozen = None;
-        // Who asked for something and has no answer asks again.
+        // Who asked for something sees the connection end, and asks again.
+        let standing = controller.standing();
         for what in std::mem::take(&mut self.held) {
-            if let What::Submit(_) | What::Cancel(_) = what {
-                self.schedule.after(back, what);
+            match what {
+                What::Submit(_) | What::Cancel(_) => self.schedule.after(back, what),
+                What::Ask { site, session, ask, .. } => self.answer(site, session, ask, Answer::Broken),
+                _ => {}
             }
         }
-        drop(controller);
+        for (site, session, ask) in standing {
+            self.answer(site, session, ask, Answer::Broken);
+        }
         self.schedule.after(back, What::Start(CONTROLLER));
     }
 
