@@ -165,7 +165,7 @@ fn two_sites_exchange_datagrams_and_streams_over_the_emulated_delay() {
 #[test]
 fn a_link_that_goes_down_and_comes_back_shows_in_the_report() {
     let Some(_alone) = stage(&["python3"]) else { return };
-    let knock = "import socket,sys,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\nfor i in range(20): s.sendto(b'x',(sys.argv[1],9)); time.sleep(0.05)";
+    let knock = "import socket,sys,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\nfor i in range(60): s.sendto(b'x',(sys.argv[1],9)); time.sleep(0.05)";
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("report.json");
     let file = path.to_str().expect("plain");
@@ -176,7 +176,7 @@ fn a_link_that_goes_down_and_comes_back_shows_in_the_report() {
         "--at",
         "300ms link 0>1 down",
         "--at",
-        "600ms link 0>1 up",
+        "2s link 0>1 up",
         "--report",
         file,
         "--",

@@ -504,12 +504,14 @@ fn a_killed_agent_leaves_neither_its_queue_nor_large_bursts_off() {
 }
 
 /// The longest that a flow may stand still whatever is killed: at the least rate it moves four times a second, and what it sent
-/// in a large burst before an agent was there may take a while.
+/// in a large burst before an agent was there may take a while. Promised where the machine does nothing else.
 const STALL_MAX: Duration = Duration::from_secs(3);
+/// The same where other tests keep the machine busy.
+const BUSY_STALL_MAX: Duration = Duration::from_secs(15);
 
 /// Kills, freezes and starts coordinator and agents at random while figure 5's flows run, and says how long a flow stood
 /// still at most. In the end all are there, and so are the limits.
-fn survive(star: &mut Star, seed: Seed) -> Duration {
+fn survive(star: &mut Star, seed: Seed, stall_max: Duration) -> Duration {
     let mut random = seed.stream("kills", 0);
     // Under names of its own: what the schedule before has left has not ended yet, perhaps.
     let [a, b] = ["a", "b"].map(|name| format!("{name}-{seed:?}").replace(' ', ""));
@@ -572,29 +574,29 @@ fn survive(star: &mut Star, seed: Seed) -> Duration {
         star.wait_for_full_links(&loads);
         is_over.store(true, Ordering::Relaxed);
         let stood_still = watch.join().expect("it only looks");
-        assert!(stood_still < STALL_MAX, "{seed:?}: a flow stood still for {stood_still:?}");
+        assert!(stood_still < stall_max, "{seed:?}: a flow stood still for {stood_still:?}");
         stood_still
     })
 }
 
-fn survive_all(schedules: std::ops::Range<u64>) {
+fn survive_all(schedules: std::ops::Range<u64>, stall_max: Duration) {
     let Some(mut star) = Star::start() else { return };
     (0..3).for_each(|host| star.start_agent(host, &[]));
     for number in schedules {
-        let stood_still = survive(&mut star, Seed::new(number));
+        let stood_still = survive(&mut star, Seed::new(number), stall_max);
         println!("schedule {number}: no flow stood still for longer than {stood_still:.2?}");
     }
 }
 
 #[test]
 fn no_flow_stands_still_whoever_is_killed() {
-    survive_all(0..3);
+    survive_all(0..3, BUSY_STALL_MAX);
 }
 
 #[test]
 #[ignore = "50 schedules take five minutes: `make claims`"]
 fn no_flow_stands_still_in_50_schedules_of_kills() {
-    survive_all(0..50);
+    survive_all(0..50, STALL_MAX);
 }
 
 #[test]
