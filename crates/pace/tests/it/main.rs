@@ -262,7 +262,7 @@ fn htb_clears_what_a_killed_pacer_left_and_touches_no_other_qdisc() {
     pair.a.command("tc qdisc add dev v0 root handle 7: htb default 1").expect("the device is free again");
     let theirs = qdiscs(&pair);
     let refusal = pair.a.run(|| HtbPacer::new("v0")).expect_err("not ours");
-    assert!(refusal.to_string().contains("not ours, which stays"), "{refusal}");
+    assert!(refusal.to_string().contains("the device has another program's, which stays"), "{refusal}");
     assert!(!pair.a.run(|| HtbPacer::clear("v0")).expect("it may look"), "not ours");
     assert_eq!(qdiscs(&pair), theirs);
 }
