@@ -15,7 +15,6 @@ use crate::{Emulation, EmulationOptions, Histogram, LinkState, Report, Switching
 use anabranch_sim::scenario::{Scenario, SystemWorkload, Workload};
 use anabranch_sim::traffic::Start;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
-use anabranch_transport::Control;
 use anabranch_units::{ByteCount, Duration, Seed, SiteId};
 use flows::{Flows, rows};
 use host::{DATAGRAM_BYTES_MIN, Task, monotonic_ns};
@@ -315,14 +314,8 @@ fn settings(plan: &Plan) -> Result<EmulationOptions, ScenarioError> {
 ///
 /// Errors: one that no kernel here has.
 pub fn congestion_control(plan: &Plan) -> Result<&'static str, ScenarioError> {
-    match plan.scenario().transport.control {
-        Control::NewReno => Ok("reno"),
-        Control::Cubic => Ok("cubic"),
-        Control::Dctcp => Ok("dctcp"),
-        _ => Err(ScenarioError::new(
-            "transport.control: only newreno, cubic and dctcp can be emulated, by the kernel's own",
-        )),
-    }
+    let control = plan.scenario().transport.control;
+    control.linux_name().ok_or_else(|| ScenarioError::new("transport.control: Linux has none of this name"))
 }
 
 fn has(late: &Histogram) -> Option<&Histogram> {

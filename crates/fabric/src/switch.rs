@@ -1,15 +1,13 @@
 //! A switch: for every destination the ports that lead to it, and a policy that chooses among several.
 //!
-//! A switch has no queue (its output ports have) and takes no time. A policy is one file: [`ecmp`] keeps a flow on one
+//! A switch has no queue (its output ports have) and takes no time. A policy is one file, and one line in the list of `policies!`: [`ecmp`] keeps a flow on one
 //! path, [`rps`] sends every packet its own way. Read [`Switch`] first.
-
-pub mod ecmp;
-pub mod rps;
 
 use crate::EventQueue;
 use crate::element::{Cx, Element};
 use crate::packet::{Drop, PacketId, PacketMeta};
 use crate::target::Target;
+use anabranch_units::RandomStream;
 
 /// Forwards every packet to a target that its table names for `dst`, with no delay.
 #[derive(Clone, Debug)]
@@ -22,25 +20,61 @@ pub struct Switch {
     policy: Policy,
 }
 
-/// How a switch chooses where several targets lead to a destination.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Policy {
-    /// By flow: see [`ecmp::Ecmp`].
-    Ecmp(ecmp::Ecmp),
-    /// By packet: see [`rps::Rps`].
-    Rps(rps::Rps),
+/// The list of policies: each is a file with a type that has `drawn` and `choose`, and a word of its own.
+macro_rules! policies {
+    ($($(#[$says:meta])* $name:ident: $file:ident, $word:literal;)*) => {
+        $(pub mod $file;)*
+
+        /// How a switch chooses where several targets lead to a destination.
+        #[derive(Clone, Debug)]
+        #[non_exhaustive]
+        pub enum Policy {
+            $($(#[$says])* $name($file::$name),)*
+        }
+
+        impl Policy {
+            /// Which of `count` targets, at least two, `meta` goes to.
+            #[inline]
+            fn choose(&mut self, meta: &PacketMeta, count: u32) -> u32 {
+                match self {
+                    $(Self::$name(policy) => policy.choose(meta, count),)*
+                }
+            }
+        }
+
+        /// A policy's name.
+        #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum PolicyKind {
+            $($(#[$says])* $name,)*
+        }
+
+        impl PolicyKind {
+            /// All there are.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Its word in files.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+
+            /// The policy of one switch, which draws from the streams of these names.
+            pub fn drawn(self, stream: &dyn Fn(&str) -> RandomStream) -> Policy {
+                match self {
+                    $(Self::$name => Policy::$name($file::$name::drawn(stream)),)*
+                }
+            }
+        }
+    };
 }
 
-impl Policy {
-    /// Which of `count` targets, at least two, `meta` goes to.
-    #[inline]
-    fn choose(&mut self, meta: &PacketMeta, count: u32) -> u32 {
-        match self {
-            Self::Ecmp(policy) => policy.choose(meta, count),
-            Self::Rps(policy) => policy.choose(count),
-        }
-    }
+policies! {
+    /// By flow: see [`ecmp::Ecmp`].
+    Ecmp: ecmp, "ecmp";
+    /// By packet: see [`rps::Rps`].
+    Rps: rps, "rps";
 }
 
 impl Switch {

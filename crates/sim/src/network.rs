@@ -5,7 +5,7 @@
 
 use crate::scenario::{NetworkSpec, Spread};
 use crate::topologies::GENERATED;
-use anabranch_fabric::switch::{ecmp::Ecmp, rps::Rps};
+use anabranch_fabric::switch::PolicyKind;
 use anabranch_fabric::{
     AnyElement, BufferId, FifoPort, Policy, Port, PortError, PortSettings, SharedBuffer, Switch, Target,
 };
@@ -175,13 +175,11 @@ impl Network {
     }
 
     fn policy(&self, site: SiteId, seed: Seed) -> Policy {
-        match self.spread {
-            Spread::Ecmp | Spread::DModK | Spread::DHash => {
-                Policy::Ecmp(Ecmp::new(seed.stream("ecmp", site.0.into()).next_u64()))
-            }
-            // The stream's name decides what is drawn: it is what it was before the policy's was changed.
-            Spread::Rps => Policy::Rps(Rps::new(seed.stream("spray", site.0.into()))),
-        }
+        let kind = match self.spread {
+            Spread::By(kind) => kind,
+            Spread::DModK | Spread::DHash => PolicyKind::Ecmp,
+        };
+        kind.drawn(&|name| seed.stream(name, site.0.into()))
     }
 
     /// The links that lead from `site` to `dst`: of several the one that the destination decides on, where it does.

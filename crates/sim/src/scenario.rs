@@ -26,6 +26,7 @@ mod read;
 pub(crate) use check::{DURATION_MAX, UDP_RATE_MIN};
 pub use read::{Point, ScenarioError, place, read};
 
+use anabranch_fabric::switch::PolicyKind;
 use anabranch_transport::Config;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use serde::{Deserialize, Serialize};
@@ -159,28 +160,58 @@ const fn host_queue() -> ByteCount {
 }
 
 /// How switches choose among equal paths.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Spread {
-    /// Each flow keeps to one path, chosen by a hash.
-    #[default]
-    Ecmp,
-    /// Each packet takes a path of its own (random packet spraying).
-    Rps,
+    /// By a policy of each switch, which has this word.
+    By(PolicyKind),
     /// By destination, evenly: host d of a fat tree is reached over core (d mod h) h + (d / h) mod h, with h = k / 2 (Zahavi,
     /// *D-Mod-K routing*, 2010).
-    #[serde(rename = "d-mod-k")]
     DModK,
     /// By destination, by a hash: host d of a fat tree is reached over core splitmix64(d) mod h^2.
-    #[serde(rename = "d-hash")]
     DHash,
 }
 
+impl Default for Spread {
+    fn default() -> Self {
+        Self::By(PolicyKind::Ecmp)
+    }
+}
+
+impl From<Spread> for String {
+    fn from(spread: Spread) -> Self {
+        spread.word().to_owned()
+    }
+}
+
+impl TryFrom<String> for Spread {
+    type Error = String;
+
+    fn try_from(word: String) -> Result<Self, String> {
+        let words =
+            || Self::all().map(|spread| format!("`{}`", spread.word())).collect::<Vec<_>>().join(", ");
+        let found = Self::all().find(|spread| spread.word() == word);
+        found.ok_or_else(|| format!("unknown variant `{word}`, expected one of {}", words()))
+    }
+}
+
 impl Spread {
+    fn all() -> impl Iterator<Item = Self> {
+        PolicyKind::ALL.iter().map(|kind| Self::By(*kind)).chain([Self::DModK, Self::DHash])
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::By(kind) => kind.word(),
+            Self::DModK => "d-mod-k",
+            Self::DHash => "d-hash",
+        }
+    }
+
     /// The core over which host `dst` of a fat tree with `half` times `half` cores is reached, where it depends on that alone.
     pub(crate) fn core(self, dst: u64, half: u64) -> Option<u64> {
         match self {
-            Self::Ecmp | Self::Rps => None,
+            Self::By(_) => None,
             Self::DModK => Some(dst % half * half + dst / half % half),
             Self::DHash => Some(splitmix64(dst) % (half * half)),
         }

@@ -19,6 +19,17 @@ pub enum Control {
     Dctcp,
 }
 
+impl Control {
+    /// Linux's name for it, where Linux has it.
+    pub const fn linux_name(self) -> Option<&'static str> {
+        match self {
+            Self::NewReno => Some("reno"),
+            Self::Cubic => Some("cubic"),
+            Self::Dctcp => Some("dctcp"),
+        }
+    }
+}
+
 /// The settings of one end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -4,6 +4,7 @@
 //! the five-tuple, and the switch's own salt, so that the layers of a network choose independently.
 
 use crate::packet::PacketMeta;
+use anabranch_units::RandomStream;
 
 /// The policy's state: a salt.
 #[derive(Clone, Debug)]
@@ -15,6 +16,10 @@ impl Ecmp {
     /// A policy of this salt, which each switch of a network should have of its own.
     pub const fn new(salt: u64) -> Self {
         Self { salt }
+    }
+
+    pub(super) fn drawn(stream: &dyn Fn(&str) -> RandomStream) -> Self {
+        Self::new(stream("ecmp").next_u64())
     }
 
     #[inline]

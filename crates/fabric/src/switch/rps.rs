@@ -3,6 +3,7 @@
 //! Source: Dixit and others, *On the impact of packet spraying in data center networks* (2013), section 3: uniform, without
 //! regard to queues.
 
+use crate::packet::PacketMeta;
 use anabranch_units::RandomStream;
 
 /// The policy's state: its random stream.
@@ -17,8 +18,13 @@ impl Rps {
         Self { random }
     }
 
+    /// The stream's name decides what is drawn: it is what it was before the policy's was changed.
+    pub(super) fn drawn(stream: &dyn Fn(&str) -> RandomStream) -> Self {
+        Self::new(stream("spray"))
+    }
+
     #[inline]
-    pub(super) fn choose(&mut self, count: u32) -> u32 {
+    pub(super) fn choose(&mut self, _: &PacketMeta, count: u32) -> u32 {
         self.random.below(u64::from(count)) as u32
     }
 }

@@ -3,6 +3,7 @@
 use super::read::Wrong;
 use super::{Incast, Scenario, Udp, Workload};
 use crate::topologies::unknown_topology;
+use anabranch_fabric::switch::PolicyKind;
 use anabranch_units::{BitRate, ByteCount, Duration};
 
 /// The longest run. An hour of a busy network is more than anyone waits for.
@@ -96,7 +97,9 @@ impl Scenario {
             }
         }
         if n.spread.core(0, 1).is_some() && n.topology != "fat-tree" {
-            let message = format!("by destination: a {} has no cores; choose ecmp or rps", n.topology);
+            let words: Vec<_> = PolicyKind::ALL.iter().map(|kind| kind.word()).collect();
+            let message =
+                format!("by destination: a {} has no cores; choose {}", n.topology, words.join(" or "));
             return Err(Wrong::new("network.spread", message));
         }
         if let Some(alpha) = n.shared_factor

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::scenario::Spread;
+use anabranch_fabric::switch::PolicyKind;
 use anabranch_units::{BitRate, ByteCount};
 
 const INCAST: &str = r#"
@@ -28,7 +29,7 @@ fn what_a_file_does_not_say_has_a_default_and_a_resolved_scenario_reads_back() {
     let scenario = one(INCAST, &[]).expect("a good scenario");
     assert_eq!(scenario.network.rate, BitRate::gbps(1));
     assert_eq!(scenario.network.queue, ByteCount::kib(64));
-    assert_eq!((scenario.seed, scenario.network.spread), (1, Spread::Ecmp));
+    assert_eq!((scenario.seed, scenario.network.spread), (1, Spread::By(PolicyKind::Ecmp)));
     let text = toml::to_string(&scenario).expect("a scenario is a table");
     assert_eq!(one(&text, &[]), Ok(scenario));
 }
