@@ -124,7 +124,7 @@ def test_results_are_kept_and_read_back(star: lab.Scenario, tmp_path: Path) -> N
     assert back.about == many.about
     assert back.about["seed"] == 1
     assert lab.Scenario(back.about["scenario"]) == star
-    with pytest.raises(FileExistsError, match="name a folder"):
+    with pytest.raises(FileExistsError, match="name a new folder"):
         lab.sweep(star, out=tmp_path / "sweep")
     with pytest.raises(FileNotFoundError, match="no run that ended"):
         lab.Result.read(tmp_path)
