@@ -207,6 +207,10 @@ impl World {
             healed_at: None,
             random,
         };
+        // Much in flight on slow links is late by minutes: TCP would not let it come to that.
+        if new.rate < BitRate::mbps(1) {
+            new.window = new.window.min(3);
+        }
         new.plan();
         new
     }
