@@ -1,7 +1,10 @@
 //! A switch: for every destination the ports that lead to it, and a policy that chooses among several.
 //!
-//! A switch has no queue (its output ports have) and takes no time. A policy is one file, and one line in the list of `policies!`: [`ecmp`] keeps a flow on one
-//! path, [`rps`] sends every packet its own way. Read [`Switch`] first.
+//! A switch has no queue (its output ports have) and takes no time. A policy is one file, and one line in the list of
+//! `policies!`: [`ecmp`] keeps a flow on one path, [`rps`] sends every packet its own way. Read [`Switch`] first.
+
+pub mod ecmp;
+pub mod rps;
 
 use crate::EventQueue;
 use crate::element::{Cx, Element};
@@ -23,8 +26,6 @@ pub struct Switch {
 /// The list of policies: each is a file with a type that has `drawn` and `choose`, and a word of its own.
 macro_rules! policies {
     ($($(#[$says:meta])* $name:ident: $file:ident, $word:literal;)*) => {
-        $(pub mod $file;)*
-
         /// How a switch chooses where several targets lead to a destination.
         #[derive(Clone, Debug)]
         #[non_exhaustive]

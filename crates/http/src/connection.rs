@@ -1,6 +1,7 @@
 //! A client's connections to a service: HTTP/1.1 over mutual TLS, kept, so that a request costs one round trip.
 //!
-//! Requests that are safe to repeat are repeated until the client's patience ends. Leaves out: the requests themselves. Read [`Connection`] first.
+//! Requests that are safe to repeat are repeated until the client's patience ends. Leaves out: the requests themselves. Read
+//! [`Connection`] first.
 
 use crate::answer::ErrorBody;
 use anabranch_net::identity::Identity;

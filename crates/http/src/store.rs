@@ -131,7 +131,7 @@ impl StoreFile {
         Ok(new)
     }
 
-    /// A store that ends with the process.
+    /// A store that ends with the process, or with the first error.
     ///
     /// Errors: none that are known.
     pub fn in_memory(format: &'static [u8]) -> Result<Self, StoreError> {

@@ -11,11 +11,12 @@
 //!
 //! A qdisc of this room is known by its handle and a default class that no one else would choose: the next start on the device
 //! clears the qdisc that a killed process has left. A root qdisc that somebody else has made is never touched, nor one that a
-//! living pacer holds: the pacer holds the name of a socket as well, which the kernel frees when the process dies. A killed process leaves priorities
-//! on sockets too; without classes they do nothing much.
+//! living pacer holds: the pacer holds the name of a socket as well, which the kernel frees when the process dies. A killed
+//! process leaves priorities on sockets too; without classes they do nothing much.
 //!
-//! Leaves out: other connections of the same addresses, which a filter cannot tell apart, until the limit is lifted; ingress, several
-//! devices, borrowing between flows, filters on `mark` (a kernel without `CONFIG_CLS_U32_MARK` takes them and matches everything). Read [`HtbPacer`].
+//! Leaves out: other connections of the same addresses, which a filter cannot tell apart, until the limit is lifted; ingress,
+//! several devices, borrowing between flows, filters on `mark` (a kernel without `CONFIG_CLS_U32_MARK` takes them and matches
+//! everything). Read [`HtbPacer`].
 
 use std::collections::BTreeMap;
 use std::io;

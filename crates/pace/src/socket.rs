@@ -6,9 +6,10 @@
 //! with segments of 524 bytes, a socket at 10 Mbit/s moved 9.90 Mbit/s of data in 10.89 Mbit/s of IP packets. Where the qdisc `fq` does
 //! the pacing, it counts packets with all their headers (net/sched/sch_fq.c; not measured).
 //!
-//! The socket is one's own ([`set_pacing_limit`]) or that of any process that we may trace, by a duplicate
-//! ([`SocketPacer`]; the module `owner` finds it, `helper` sets it). A socket that was paced once stays paced when its limit is lifted, at the rate that its
-//! congestion control computes: the kernel has no way back. This rate is some way above the rate at which the socket sends.
+//! The socket is one's own ([`set_pacing_limit`]) or that of any process that we may trace, by a duplicate ([`SocketPacer`]; the
+//! module `owner` finds it, `helper` sets it). A socket that was paced once stays paced when its limit is lifted, at the rate
+//! that its congestion control computes: the kernel has no way back. This rate is some way above the rate at which the socket
+//! sends.
 //!
 //! Leaves out: rates of a pacer that was killed. They stay on the sockets until somebody sets others or
 //! the sockets close; nothing tells them from rates that a program has set itself. Read [`SocketPacer`].

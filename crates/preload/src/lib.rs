@@ -30,12 +30,13 @@
 //! | with it, no agent there | 218 ns | 998 ns |
 //! | with it, no variables set | 211 ns | 926 ns |
 //!
-//! **What is not seen.** Programs that make system calls past the C library (static ones, Go's); `io_uring`, `splice`,
-//! `sendmmsg` and what C's own streams write by `fdopen`; descriptors from [`FDS_MAX`] on. A descriptor that is a duplicate is counted
-//! apart, so what two of them send together is announced later, or less of it (the agent sees what the connection sends
-//! and takes that). A child that was made by `vfork` shares its parent's counts: a descriptor that the child closes begins at 0 for both. Where a
-//! descriptor becomes another one by other functions than these (`fclose`, and then `fcntl`, `socketpair`, or one that another
-//! process has sent), the new one's count begins where the old one's ended. A program whose filter of system calls (seccomp) kills it for `socket` must not be run with this library.
+//! **What is not seen.** Programs that make system calls past the C library (static ones, Go's); `io_uring`, `splice`, `sendmmsg`
+//! and what C's own streams write by `fdopen`; descriptors from [`FDS_MAX`] on. A descriptor that is a duplicate is counted
+//! apart, so what two of them send together is announced later, or less of it (the agent sees what the connection sends and takes
+//! that). A child that was made by `vfork` shares its parent's counts: a descriptor that the child closes begins at 0 for both.
+//! Where a descriptor becomes another one by other functions than these (`fclose`, and then `fcntl`, `socketpair`, or one that
+//! another process has sent), the new one's count begins where the old one's ended. A program whose filter of system calls
+//! (seccomp) kills it for `socket` must not be run with this library.
 //!
 //! Leaves out: the agent (docs/shuffle.md). Programs that can be changed use the `announce` room, which can give each
 //! flow a coflow of its own. Linux only. Read [`Table`] for what is announced when, and the `sys` module for how.

@@ -5,10 +5,10 @@
 //! its program, the source starts, destinations finish one by one, the codes are removed. When a site or a link breaks the
 //! attempt is stopped and the next one is planned around it, from the data that each site already has.
 //!
-//! Sans-IO: time comes in as `now`, commands go out through [`Coordinator::poll_command`]. After any `submit`,
-//! `cancel` or `handle_*`: drain [`Coordinator::poll_changed`] (and make those [`Coordinator::snapshot`]s durable), *then*
-//! `poll_command`, `poll_event` and [`Coordinator::poll_answer`], then read [`Coordinator::poll_timeout`]. In that order, a controller killed at any
-//! time never uses an attempt's number twice.
+//! Sans-IO: time comes in as `now`, commands go out through [`Coordinator::poll_command`]. After any `submit`, `cancel` or
+//! `handle_*`: drain [`Coordinator::poll_changed`] (and make those [`Coordinator::snapshot`]s durable), *then* `poll_command`,
+//! `poll_event` and [`Coordinator::poll_answer`], then read [`Coordinator::poll_timeout`]. In that order, a controller killed at
+//! any time never uses an attempt's number twice.
 //!
 //! Leaves out: how messages travel and where snapshots are kept (the `replicate` room), and plans (an injected
 //! [`Planner`]). Read [`Coordinator`], [`TransferRequest`] and [`Event`] first.

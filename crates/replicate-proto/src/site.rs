@@ -9,8 +9,8 @@
 //! [`Site::poll_fetch`] and [`Site::poll_event`] to `None`, and look again at the flows that [`Site::can_produce`].
 //!
 //! Invariants: a packet is accepted only when every virtual link and sink that needs it has room, so memory is at most
-//! [`SiteProgram::memory_bytes`](crate::control::SiteProgram::memory_bytes); flows coded together advance together; the smallest unfinished generation can always
-//! advance.
+//! [`SiteProgram::memory_bytes`](crate::control::SiteProgram::memory_bytes); flows coded together advance together; the smallest
+//! unfinished generation can always advance.
 
 mod build;
 #[cfg(test)]

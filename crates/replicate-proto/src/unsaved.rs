@@ -55,8 +55,8 @@ impl Unsaved {
         self.failure = Some((reason, now + RETRY));
     }
 
-    /// Why nothing leaves now, if so. What is asked for meanwhile is to be refused; a transfer that has just been taken on, too, and
-    /// cancelled.
+    /// Why nothing leaves now, if so. New transfers are to be refused meanwhile. One that was taken on before the write failed is to
+    /// be cancelled, and refused, too.
     pub fn trouble(&self) -> Option<&str> {
         self.failure.as_ref().map(|(reason, _)| reason.as_str())
     }

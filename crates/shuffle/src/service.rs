@@ -1,8 +1,8 @@
 //! The coordinator under the real clock: its machine behind one lock, and ended coflows on their way to the store.
 //!
-//! The machine knows which agents are joined and which requests wait ([`anabranch_shuffle_proto::Sessions`]). Requests change it and
-//! wake the driver, which has it decide. A decision is made on a copy of the flows, so that requests are answered meanwhile. The driver lets
-//! every request that is already here go first, and so decides once for all of them. Leaves out: HTTP. Read
+//! The machine knows which agents are joined and which requests wait ([`anabranch_shuffle_proto::Sessions`]). Requests change it
+//! and wake the driver, which has it decide. A decision is made on a copy of the flows, so that requests are answered meanwhile.
+//! The driver lets every request that is already here go first, and so decides once for all of them. Leaves out: HTTP. Read
 //! [`CoordinatorService`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 

@@ -1,7 +1,8 @@
 //! Congestion control: how the window grows, and how loss and marks shrink it.
 //!
-//! One file for each; [`Control`] lists them, and [`Congestion`] dispatches by `match`. Rules that all share stand here: slow start (whose end
-//! `hystart` may see coming), and the window after a timeout. Leaves out: which loss counts, and which data is sent again (`send`).
+//! One file for each; [`Control`] lists them, and [`Congestion`] dispatches by `match`. Rules that all share stand here: slow
+//! start (whose end `hystart` may see coming), and the window after a timeout. Leaves out: which loss counts, and which data is
+//! sent again (`send`).
 
 mod cubic;
 mod dctcp;

@@ -1,8 +1,9 @@
 //! Manifests against code: no dependency that no line names, and no third-party crate in a room that computes unless
 //! ARCHITECTURE.md lists it.
 //!
-//! The list is a table of ARCHITECTURE.md, as the walls are: both kinds of dependency of a room are found in one place, with a reason
-//! for each crate. Leaves out: dev-dependencies, which are free, and dependencies of dependencies. Read [`check_named`] and [`Crates`] first.
+//! The list is a table of ARCHITECTURE.md, as the walls are: both kinds of dependency of a room are found in one place, with a
+//! reason for each crate. Leaves out: dev-dependencies, which are free, and dependencies of dependencies. Read [`check_named`]
+//! and [`Crates`] first.
 
 use super::code::{code_only, without_tests};
 use super::walls::{ARCHITECTURE, Room, Table, backticked, table_rows};

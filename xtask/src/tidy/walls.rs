@@ -1,7 +1,8 @@
 //! The table of rooms in ARCHITECTURE.md, and the walls that it stands for.
 //!
-//! The table says for each room its kind and the rooms that it may use; the manifests name the rooms that it does use. Read [`Table`] first, then
-//! [`check_walls`] (the table against the rules of kinds) and [`check_rooms`] (the manifests against the table).
+//! The table says for each room its kind and the rooms that it may use; the manifests name the rooms that it does use. Read
+//! [`Table`] first, then [`check_walls`] (the table against the rules of kinds) and [`check_rooms`] (the manifests against the
+//! table).
 
 use super::{Finding, Rule};
 use anyhow::Context;

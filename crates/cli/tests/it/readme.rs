@@ -1,9 +1,9 @@
 //! The commands of the README and of `docs/`, as they stand there.
 //!
 //! A block of shell commands that follows a line `<!-- run -->` is run. All such blocks of a document run in order, in one shell,
-//! in one folder that is new, with the command under test first in `PATH`. Daemons are started with `&` as their readers start them; before the
-//! next block begins, each address on which the block listens (`--listen 127.0.0.1:PORT`) is waited for. Blocks that take
-//! minutes or need things that a test lacks (`make demo`, a build) have another mark that says why, or none.
+//! in one folder that is new, with the command under test first in `PATH`. Daemons are started with `&` as their readers start
+//! them; before the next block begins, each address on which the block listens (`--listen 127.0.0.1:PORT`) is waited for. Blocks
+//! that take minutes or need things that a test lacks (`make demo`, a build) have another mark that says why, or none.
 //!
 //! Leaves out: output shown in documents. Read [`blocks`] first.
 

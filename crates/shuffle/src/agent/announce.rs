@@ -1,9 +1,10 @@
 //! Announcements of this host's programs, over a Unix socket.
 //!
 //! One JSON object a line, as `shuffle_proto::announcement` has it, each answered by one line. Only the user who made the flow's
-//! socket, or root, may speak of it. A silent connection is closed soon, so that the places are for connections that
-//! speak; the libraries make another when they have more to say. Where all places are taken, a new connection gets a place of the user
-//! who has most, of whose connections the longest silent one goes. Leaves out: what becomes of announcements. Read [`listen`] and [`answer`].
+//! socket, or root, may speak of it. A silent connection is closed soon, so that the places are for connections that speak; the
+//! libraries make another when they have more to say. Where all places are taken, a new connection gets a place of the user who
+//! has most, of whose connections the longest silent one goes. Leaves out: what becomes of announcements. Read [`listen`] and
+//! [`answer`].
 
 use super::{ListenError, seen};
 use anabranch_pace::FlowReader;
