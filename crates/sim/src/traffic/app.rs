@@ -39,7 +39,7 @@ pub trait App: std::fmt::Debug + Send {
         None
     }
     /// What it got in the `measured` time since the warm-up. Sums over its streams are filled in already.
-    fn report(&self, measured: Duration, row: &mut WorkloadRow);
+    fn report(&self, _measured: Duration, _row: &mut WorkloadRow) {}
     /// Its coflows, where it has any.
     fn coflows(&self) -> Vec<Coflow> {
         Vec::new()
