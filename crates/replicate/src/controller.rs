@@ -111,6 +111,18 @@ impl From<SubmitError> for NotTaken {
     }
 }
 
+/// A transfer is given up as soon as the store can be written, which it cannot be now, and why. A controller that ends before goes
+/// on with the transfer when it starts again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotDurable(pub String);
+
+impl std::fmt::Display for NotDurable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "it stops as soon as the store can be written: {}", self.0)
+    }
+}
+impl std::error::Error for NotDurable {}
+
 /// A running controller; clones are the same one.
 #[derive(Clone)]
 pub struct Controller {
@@ -281,9 +293,15 @@ impl Controller {
         Ok(answer.await.unwrap_or_else(|_| Err("the controller ends: ask again".to_owned())))
     }
 
-    /// Gives a transfer up; false if there is none under way.
-    pub fn cancel(&self, id: TransferId) -> bool {
-        self.change(|state, now| state.coordinator.cancel(now, id))
+    /// Gives a transfer up: that is durable when this returns. False if there is none under way.
+    ///
+    /// Errors: see [`NotDurable`].
+    pub fn cancel(&self, id: TransferId) -> Result<bool, NotDurable> {
+        self.change(|state, now| {
+            let cancelled = state.coordinator.cancel(now, id);
+            self.drain(state, now);
+            state.unsaved.trouble().map_or(Ok(cancelled), |trouble| Err(NotDurable(trouble.to_owned())))
+        })
     }
 
     /// How a transfer stands.

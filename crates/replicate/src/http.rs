@@ -563,7 +563,8 @@ async fn plan(
 }
 
 #[utoipa::path(delete, path = "/v1/transfers/{id}", params(("id" = u64, Path)),
-    responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody, description = "it is over")))]
+    responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody, description = "it is over"),
+        (status = 503, body = ErrorBody, description = "the store cannot be written: it stops as soon as that can")))]
 async fn cancel(
     State(controller): State<Controller>,
     Extension(peer): Extension<PeerIdentity>,
@@ -571,10 +572,10 @@ async fn cancel(
 ) -> Result<StatusCode, Refusal> {
     let status = seen(&controller, &peer, id)?;
     may_manage(&controller, &peer, status.request.source)?;
-    if controller.cancel(TransferId(id)) {
-        Ok(StatusCode::NO_CONTENT)
-    } else {
-        Err(Refusal(StatusCode::CONFLICT, format!("transfer {id} is over already")))
+    match controller.cancel(TransferId(id)) {
+        Ok(true) => Ok(StatusCode::NO_CONTENT),
+        Ok(false) => Err(Refusal(StatusCode::CONFLICT, format!("transfer {id} is over already"))),
+        Err(error) => Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, format!("transfer {id}: {error}"))),
     }
 }
 

@@ -72,7 +72,7 @@ pub mod wire;
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use anabranch_replicate_proto::coordinator::{DefaultPlanner, Outcome, Submitted};
 pub use client::{Client, SiteLink, Watch, WatchItem};
-pub use controller::{BoxedPlanner, Controller, ControllerConfig, NotTaken};
+pub use controller::{BoxedPlanner, Controller, ControllerConfig, NotDurable, NotTaken};
 #[doc(hidden)]
 pub use exercise::{exercise, exercise_http, exercise_replies};
 pub use relay::{Relay, RelayConfig, RelayError};

@@ -89,6 +89,9 @@ fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_roo
     std::fs::write(local.path("paris/file"), vec![7; 1 << 20]).expect("the folder is ours");
     let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
     assert_eq!((code, said.as_str()), (Some(0), ""));
+    // It waits for a daemon that never comes.
+    let (code, said) = run(send(&local, &["--detach", "file", "--to", "lima"]));
+    assert_eq!(code, Some(0), "{said}");
 
     // The disk as the controller sees it.
     let filler = format!("/proc/{}/root{}/filler", local.controller_id(), disk.display());
@@ -103,6 +106,10 @@ fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_roo
     });
     let sent: Vec<_> = sent.collect();
     local.log_until("nothing is begun or changed until it can be written");
+    let mut cancel = ask(&local, &["status", "2", "--cancel"]);
+    let mut cancel = cancel.stdout(Stdio::null()).spawn().expect("it starts");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(cancel.try_wait().expect("a child"), None, "it said that what is not durable was done");
     drop(file);
     std::fs::remove_file(&filler).expect("ours");
     for sent in sent {
@@ -110,6 +117,9 @@ fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_roo
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     }
     local.log_until("the store can be written again");
+    assert!(cancel.wait().expect("a child").success());
+    let (code, said) = run(ask(&local, &["wait", "2"]));
+    assert_eq!(code, Some(5), "{said}");
 }
 
 /// #17: a second relay of a site and the first took each other's place for ever, and no log had a line.

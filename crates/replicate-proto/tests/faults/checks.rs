@@ -16,8 +16,12 @@ const STALE_MAX: Duration = Duration::from_secs(10);
 
 impl World {
     pub fn is_over(&self) -> bool {
-        let is_done = |id| self.store.snapshots.get(id).is_some_and(|s| s.outcome.is_some());
-        self.ids.len() == self.requests.len() && self.ids.keys().all(is_done)
+        self.ids.len() == self.requests.len() && self.ids.keys().all(|id| self.is_durably_over(*id))
+    }
+
+    /// Whether a controller that starts now would find the transfer over.
+    pub fn is_durably_over(&self, id: TransferId) -> bool {
+        self.store.snapshots.get(&id).is_some_and(|s| s.outcome.is_some())
     }
 
     /// Whether nobody has anything left of what is over.
@@ -28,6 +32,7 @@ impl World {
                     && process.daemon.attempts().next().is_none()
                     && process.runners.is_empty()
                     && process.link.is_idle()
+                    && host.disk.has_none_open()
             })
         };
         self.hosts.iter().all(is_quiet) && self.conns.is_empty()

@@ -83,6 +83,11 @@ impl Disk {
         self.finished.get(path)
     }
 
+    /// Whether the process has none of the files that arrive open.
+    pub fn has_none_open(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// The file that arrives under a name, opened; none if there is nothing of it.
     fn existing(&mut self, path: &str) -> Result<Option<&mut Partial>, Full> {
         let Some(partial) = self.partial.get_mut(path) else { return Ok(None) };

@@ -431,8 +431,11 @@ impl World {
         let id = self.ids.iter().find(|(_, n)| **n == number).map(|(id, _)| *id);
         let Some(id) = id else { return };
         if self.coordinate(|c, now| c.cancel(now, id)) == Some(true) {
-            self.schedule.say(format!("transfer {id} is cancelled"));
+            let is_told = self.trouble().is_none();
+            self.schedule
+                .say(format!("transfer {id} is cancelled{}", if is_told { "" } else { ", and not told so" }));
             self.cancelled.insert(number);
+            assert!(!is_told || self.is_durably_over(id), "{id} is given up, and that is not durable");
         }
     }
 
