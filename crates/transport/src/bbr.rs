@@ -1,0 +1,309 @@
+//! BBR: a rate and a window from a model of the path, which is how fast data arrives and how long its least round trip is.
+//!
+//! The sender measures both as data is acknowledged, sends as fast as data arrives, sends faster for some round trips every few
+//! seconds to see whether more would arrive, and slower to see how short a round trip is without a queue. A loss is no sign of
+//! congestion by itself: the share that is lost is. The data is the user's: this is the control only, to be driven beside a data
+//! channel. It serves simulated TCP and `gather`.
+//!
+//! For each packet that leaves [`Bbr::handle_sent`] gives a [`Sent`], to be kept until the packet is acknowledged or lost. When an
+//! acknowledgement comes: [`Bbr::handle_delivered`] and [`Bbr::handle_lost`] for what it says, then [`Bbr::handle_ack`]. What may
+//! be in flight is [`Bbr::window_bytes`], how fast it may leave [`Bbr::pacing_bytes_per_s`].
+//!
+//! Source: Cardwell, Swett and Beshay, *BBR Congestion Control*, draft-ietf-ccwg-bbr-06 (CCWG, work in progress); sections are
+//! its own. Differs: a recovery that proves to be spurious is not undone (section 5.5.11), as no user of this finds such; ECN is
+//! answered as section 3.7 has it, which is not at all. With [`Config::learns_loss`] the loss that a path has without a queue is told
+//! from congestion's (`congestion` says how); the draft gives half its rate away where 3 % are lost at random.
+//!
+//! Rates are in bytes a second, in `f64`: sums, products, quotients and square roots only, which are the same on every machine.
+//! Leaves out: when each packet leaves (the user's pacing), which packets are lost, what is sent again. Read [`Bbr`] first.
+
+mod arrivals;
+mod congestion;
+mod delivery;
+mod phases;
+
+pub use arrivals::{Arrivals, Counts};
+pub use delivery::Sent;
+pub use phases::Phase;
+
+use anabranch_units::{Duration, Instant, RandomStream, Seed};
+use congestion::Congestion;
+use delivery::{Aggregation, Delivery, MinRtt, Rounds};
+use phases::Cycle;
+
+/// Pacing stays so much below the rate at which data arrives (PacingMarginPercent, section 2.5).
+const PACING_MARGIN: f64 = 0.01;
+/// The fewest packets in flight (MinPipeCwnd, section 2.8).
+const LEAST_PACKETS: u64 = 4;
+/// The round trip that the first rate is reckoned with where none is known (section 5.6.2).
+const FIRST_RTT: Duration = Duration::from_ms(1);
+/// The most that leaves together (section 5.6.3).
+const QUANTUM_MAX_BYTES: u64 = 64 << 10;
+
+/// How a [`Bbr`] is set up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Bytes of a full packet that count (C.SMSS).
+    pub packet_bytes: u64,
+    /// Bytes that may be in flight before the first acknowledgement (RFC 6928: ten packets).
+    pub initial_window_bytes: u64,
+    /// The round trip, where one was measured already.
+    pub initial_rtt: Option<Duration>,
+    /// Bytes that the other end may let come before it acknowledges them (section 5.5.8).
+    pub ack_bytes: u64,
+    /// Whether the share that is lost without a queue is learnt, and not taken for congestion.
+    pub learns_loss: bool,
+    /// Draws when the rate is probed: flows that share a link should not probe together (section 5.3.3.7).
+    pub seed: Seed,
+}
+
+/// The model of one path, and what may be sent on it.
+#[derive(Clone, Debug)]
+pub struct Bbr {
+    config: Config,
+    random: RandomStream,
+    delivery: Delivery,
+    rounds: Rounds,
+    aggregation: Aggregation,
+    min_rtt: MinRtt,
+    congestion: Congestion,
+    cycle: Cycle,
+    /// The highest rate that was measured in the present cycle of probes and in the one before (BBR.max_bw_filter).
+    rates: [f64; 2],
+    /// The rate that the model has for the path now (BBR.bw).
+    rate: f64,
+    pacing: f64,
+    window: u64,
+    /// The last window that neither a timeout nor a look for the least round trip had cut (BBR.prior_cwnd).
+    prior_window: u64,
+    /// Bytes in flight after the last acknowledgement.
+    inflight: u64,
+}
+
+impl Bbr {
+    /// A path of which nothing is known but what `config` says.
+    ///
+    /// Source: section 5.2.1, OnInit.
+    pub fn new(now: Instant, config: Config) -> Self {
+        let mut random = config.seed.stream("bbr", 0);
+        let nominal = config.initial_window_bytes as f64
+            / config.initial_rtt.unwrap_or(FIRST_RTT).max(Duration::from_us(1)).as_secs_f64();
+        Self {
+            delivery: Delivery::new(now),
+            rounds: Rounds::default(),
+            aggregation: Aggregation::new(now),
+            min_rtt: MinRtt::new(now, config.initial_rtt),
+            congestion: Congestion::default(),
+            cycle: Cycle::new(now, &mut random),
+            random,
+            rates: [0.0; 2],
+            rate: 0.0,
+            pacing: Phase::Startup.pacing_gain() * nominal,
+            window: config.initial_window_bytes.max(LEAST_PACKETS * config.packet_bytes),
+            prior_window: 0,
+            inflight: 0,
+            config,
+        }
+    }
+
+    /// Bytes that may be in flight (C.cwnd).
+    pub const fn window_bytes(&self) -> u64 {
+        self.window
+    }
+    /// Bytes that may leave in a second (C.pacing_rate).
+    pub const fn pacing_bytes_per_s(&self) -> f64 {
+        self.pacing
+    }
+    /// Bytes that may leave together (C.send_quantum).
+    ///
+    /// Source: section 5.6.3.
+    pub fn quantum_bytes(&self) -> u64 {
+        ((self.pacing / 1e3) as u64).min(QUANTUM_MAX_BYTES).max(2 * self.config.packet_bytes)
+    }
+    /// What it does now.
+    pub const fn phase(&self) -> Phase {
+        self.cycle.phase
+    }
+    /// The rate at which data is taken to arrive, in bytes a second; 0 before it was measured.
+    pub const fn rate_bytes_per_s(&self) -> f64 {
+        self.rate
+    }
+    /// The least round trip of the last ten seconds.
+    pub const fn min_rtt(&self) -> Option<Duration> {
+        self.min_rtt.least()
+    }
+    /// The share of packets that the path loses without a queue; 0 unless it is learnt.
+    pub fn path_loss(&self) -> f64 {
+        self.congestion.path_loss()
+    }
+
+    /// A packet of `bytes` leaves; `inflight` bytes are in flight with it.
+    ///
+    /// Source: section 4.1.2.2 and, after idle time, 5.4.1.
+    pub fn handle_sent(&mut self, now: Instant, bytes: u64, inflight: u64) -> Sent {
+        if inflight <= bytes {
+            if self.delivery.is_app_limited() {
+                self.handle_restart(now);
+            }
+            self.delivery.handle_idle(now);
+        }
+        // Less than a packet more would fit: the window is what keeps it back (C.is_cwnd_limited).
+        if inflight + self.config.packet_bytes > self.window {
+            self.rounds.is_window_limited = true;
+        }
+        self.inflight = inflight;
+        self.delivery.sent(now, bytes, inflight, self.congestion.lost())
+    }
+
+    /// Less is sent than might be, as there is nothing to send: what arrives now tells nothing of the path's rate.
+    ///
+    /// Source: section 4.1.2.4, MarkConnectionAppLimited.
+    pub fn note_app_limited(&mut self) {
+        self.delivery.mark_app_limited(self.inflight);
+    }
+
+    /// An acknowledgement says that `bytes` have arrived; `sent` is the packet among them that was sent last.
+    pub fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &Sent) {
+        self.delivery.handle_delivered(now, bytes, sent);
+    }
+
+    /// `bytes` are lost that were sent as `sent`; `begins_run` where the packet before them was not lost.
+    ///
+    /// Source: section 5.5.10.2, HandleLostPacket.
+    pub fn handle_lost(&mut self, now: Instant, bytes: u64, sent: &Sent, begins_run: bool) {
+        self.congestion.note_loss(bytes, begins_run, self.delivery.delivered());
+        if !self.cycle.is_probe_sample {
+            return;
+        }
+        let lost = self.congestion.lost_since(sent);
+        if self.congestion.is_too_high(lost, sent.inflight, self.config.packet_bytes) {
+            let inflight = self.congestion.inflight_at_loss(lost, sent, bytes);
+            self.handle_inflight_too_high(now, inflight, sent.is_app_limited);
+        }
+    }
+
+    /// All that an acknowledgement says has been told; `inflight` bytes are left in flight, and the packet that was sent last of
+    /// those that it acknowledges took `rtt`.
+    ///
+    /// Source: section 5.2.3, UpdateOnACK.
+    pub fn handle_ack(&mut self, now: Instant, inflight: u64, rtt: Option<Duration>) {
+        self.inflight = inflight;
+        let sample = self.delivery.take_sample(rtt);
+        self.update_round(&sample);
+        self.congestion.update_latest(&sample, self.delivery.delivered());
+        if sample.rate > 0.0 && (sample.rate >= self.max_rate() || !sample.is_app_limited) {
+            self.rates[1] = self.rates[1].max(sample.rate);
+        }
+        if self.congestion.loss_round_start {
+            self.adapt_to_congestion();
+        }
+        self.aggregation.update(
+            now,
+            &sample,
+            self.rate,
+            self.window,
+            self.rounds.count,
+            self.cycle.has_filled_pipe,
+        );
+        self.check_full_pipe(&sample);
+        self.check_startup_done(&sample);
+        self.check_drain_done(now);
+        self.update_cycle(now, &sample);
+        self.min_rtt.update(now, sample.rtt);
+        self.check_probe_rtt(now, &sample);
+        self.congestion.advance_latest(&sample);
+        self.rate = self.max_rate().min(self.congestion.rate_shortterm);
+        self.set_pacing(self.cycle.phase.pacing_gain());
+        self.set_window(sample.newly_delivered);
+    }
+
+    /// Nothing was heard for so long that all that was in flight counts as lost: one packet more may leave.
+    ///
+    /// Source: section 5.6.4.4, OnEnterRTO.
+    pub fn handle_timeout(&mut self) {
+        self.prior_window = self.prior_window.max(self.window);
+        self.inflight = 0;
+        self.window = self.config.packet_bytes;
+        self.delivery.mark_app_limited(0);
+    }
+
+    /// What was lost is repaired: the window is what it was before.
+    ///
+    /// Source: section 5.6.4.4, RestoreCwnd.
+    pub fn handle_recovered(&mut self) {
+        self.window = self.window.max(std::mem::take(&mut self.prior_window));
+    }
+
+    /// BBR.max_bw.
+    const fn max_rate(&self) -> f64 {
+        self.rates[0].max(self.rates[1])
+    }
+
+    /// What has to leave for the model's rate to arrive.
+    fn sending_rate(&self, rate: f64) -> f64 {
+        rate / (1.0 - self.congestion.path_loss())
+    }
+
+    /// Source: section 5.5.1.
+    fn update_round(&mut self, sample: &delivery::Sample) {
+        let begins = self.rounds.update(sample, self.delivery.delivered());
+        let learns = begins && self.config.learns_loss;
+        self.congestion.note_ack(sample);
+        if learns {
+            // Who sends faster than what arrives makes a queue; but as long as ever more arrives there is none.
+            let is_calm = self.cycle.phase.pacing_gain() <= 1.0 || self.cycle.is_growing();
+            self.congestion.learn(is_calm, self.min_rtt.least(), self.config.packet_bytes);
+        }
+        if begins {
+            self.cycle.rounds_since_probe += 1;
+        }
+    }
+
+    /// Source: section 5.6.2.
+    fn set_pacing(&mut self, gain: f64) {
+        let rate = gain * self.sending_rate(self.rate) * (1.0 - PACING_MARGIN);
+        if self.cycle.has_filled_pipe || rate > self.pacing {
+            self.pacing = rate.max(self.config.packet_bytes as f64);
+        }
+    }
+
+    /// Source: section 5.6.4.2, BDPMultiple.
+    fn bdp_bytes(&self, gain: f64, rate: f64) -> u64 {
+        match self.min_rtt.least() {
+            None => self.config.initial_window_bytes,
+            Some(rtt) => (gain * self.sending_rate(rate) * rtt.as_secs_f64()) as u64,
+        }
+    }
+
+    /// Source: sections 5.6.4.2, QuantizationBudget, and 5.5.8.
+    fn quantized(&self, bytes: u64) -> u64 {
+        let budget = self.quantum_bytes() + self.config.ack_bytes;
+        let bytes = bytes.max(budget).max(LEAST_PACKETS * self.config.packet_bytes);
+        bytes + if self.cycle.phase == Phase::Up { 2 * self.config.packet_bytes } else { 0 }
+    }
+
+    /// Source: sections 5.6.4.6 and 5.6.4.7.
+    fn set_window(&mut self, newly_delivered: u64) {
+        let phase = self.cycle.phase;
+        let most = self.quantized(self.bdp_bytes(phase.window_gain(), self.rate) + self.aggregation.extra());
+        if self.cycle.has_filled_pipe {
+            self.window = (self.window + newly_delivered).min(most);
+        } else if self.window < most || self.delivery.delivered() < self.config.initial_window_bytes {
+            self.window += newly_delivered;
+        }
+        let least = LEAST_PACKETS * self.config.packet_bytes;
+        self.window = self.window.max(least);
+        if phase == Phase::ProbeRtt {
+            self.window = self.window.min(self.probe_rtt_window());
+        }
+        let longterm = match phase {
+            Phase::Startup | Phase::Drain => u64::MAX,
+            Phase::Down | Phase::Refill | Phase::Up => self.congestion.inflight_longterm,
+            Phase::Cruise | Phase::ProbeRtt => self.inflight_with_headroom(),
+        };
+        self.window = self.window.min(longterm.min(self.congestion.inflight_shortterm).max(least));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! What losses say: how much in flight is too much (section 5.5.10), and which losses say nothing.
+//!
+//! The draft takes more than 2 % lost in a round trip for a full queue, and any loss between probes for a path that has become
+//! slower. A radio link that loses 3 % at random looks full to it for ever. With `learns_loss` the share is learnt that the path
+//! loses where there is no queue: in round trips in which no more is sent than arrives, or ever more arrives, and whose mean is
+//! near the least. Only what is lost beyond that share, and beyond what chance adds to it (three standard deviations), counts.
+//!
+//! A queue that is too short to be seen in round trips is taken for such a path. Sending then goes on at the rate that arrives,
+//! within the same windows, as BBR's first version does.
+
+use super::delivery::{Sample, Sent};
+use anabranch_units::Duration;
+
+/// The share of packets that may be lost in a round trip while the rate is probed (LossThresh).
+const LOSS_MAX: f64 = 0.02;
+/// What a rate and a window are cut to at most in a round trip with losses (Beta).
+const BETA: f64 = 0.7;
+/// The share of the highest amount in flight that is left to others between probes (Headroom).
+pub(super) const HEADROOM: f64 = 0.15;
+/// Runs of lost packets in a round trip that end the start (BBRStartupFullLossCnt, section 5.3.1.3).
+const STARTUP_RUNS: u32 = 6;
+/// How far a round trip may be above the least one without a queue: such a part of it, and so much at least.
+const CALM_PART: u64 = 8;
+const CALM_LEAST: Duration = Duration::from_ms(1);
+/// Packets over which a path's loss is learnt: then both sums are halved.
+const LEARN_PACKETS: u64 = 4_096;
+/// The most that counts as a path's own loss.
+const PATH_LOSS_MAX: f64 = 0.25;
+/// Standard deviations that chance may add.
+const DEVIATIONS: f64 = 3.0;
+
+/// Losses, and the bounds that follow from them.
+#[derive(Clone, Debug)]
+pub(super) struct Congestion {
+    /// All bytes that were lost.
+    lost: u64,
+    pub(super) loss_round_start: bool,
+    loss_round_delivered: u64,
+    is_loss_in_round: bool,
+    runs_in_round: u32,
+    /// Bytes that were lost and that arrived since the last round of losses began.
+    round_lost: u64,
+    round_delivered: u64,
+    /// The highest rate and the most that was delivered in a round trip.
+    rate_latest: f64,
+    inflight_latest: u64,
+    /// Bounds: of this cycle, and for longer. Infinite where there is none.
+    pub(super) rate_shortterm: f64,
+    pub(super) inflight_shortterm: u64,
+    pub(super) inflight_longterm: u64,
+    learnt: Learnt,
+}
+
+/// What is learnt of a path's own loss.
+#[derive(Clone, Debug, Default)]
+struct Learnt {
+    /// Bytes that were lost, and all, in round trips without a queue.
+    lost: f64,
+    all: f64,
+    /// In the present round trip, with the sum of its samples.
+    round_lost: u64,
+    round_delivered: u64,
+    rtt_sum: Duration,
+    rtts: u64,
+}
+
+impl Default for Congestion {
+    fn default() -> Self {
+        Self {
+            lost: 0,
+            loss_round_start: false,
+            loss_round_delivered: 0,
+            is_loss_in_round: false,
+            runs_in_round: 0,
+            round_lost: 0,
+            round_delivered: 0,
+            rate_latest: 0.0,
+            inflight_latest: 0,
+            rate_shortterm: f64::INFINITY,
+            inflight_shortterm: u64::MAX,
+            inflight_longterm: u64::MAX,
+            learnt: Learnt::default(),
+        }
+    }
+}
+
+impl Congestion {
+    pub(super) const fn lost(&self) -> u64 {
+        self.lost
+    }
+    /// Bytes that were lost since a packet left (RS.lost).
+    pub(super) const fn lost_since(&self, sent: &Sent) -> u64 {
+        self.lost - sent.lost
+    }
+    pub(super) fn path_loss(&self) -> f64 {
+        let Learnt { lost, all, .. } = self.learnt;
+        if all > 0.0 { (lost / all).min(PATH_LOSS_MAX) } else { 0.0 }
+    }
+
+    pub(super) const fn note_loss(&mut self, bytes: u64, begins_run: bool, delivered: u64) {
+        self.lost += bytes;
+        self.round_lost += bytes;
+        self.learnt.round_lost += bytes;
+        if !self.is_loss_in_round {
+            self.loss_round_delivered = delivered;
+        }
+        self.is_loss_in_round = true;
+        if begins_run {
+            self.runs_in_round += 1;
+        }
+    }
+    pub(super) fn note_ack(&mut self, sample: &Sample) {
+        self.round_delivered += sample.newly_delivered;
+        self.learnt.round_delivered += sample.newly_delivered;
+        if let Some(rtt) = sample.rtt {
+            self.learnt.rtt_sum += rtt;
+            self.learnt.rtts += 1;
+        }
+    }
+
+    /// A round trip is over; `is_calm` where what was sent made no queue.
+    pub(super) fn learn(&mut self, is_calm: bool, min_rtt: Option<Duration>, packet_bytes: u64) {
+        let learnt = &mut self.learnt;
+        let (lost, all) = (learnt.round_lost, learnt.round_lost + learnt.round_delivered);
+        let mean = Duration::from_ps(learnt.rtt_sum.as_ps() / learnt.rtts.max(1));
+        (learnt.round_lost, learnt.round_delivered) = (0, 0);
+        (learnt.rtt_sum, learnt.rtts) = (Duration::ZERO, 0);
+        let has_queue = min_rtt
+            .is_none_or(|least| mean > least + Duration::from_ps(least.as_ps() / CALM_PART).max(CALM_LEAST));
+        if is_calm && !has_queue {
+            learnt.lost += lost as f64;
+            learnt.all += all as f64;
+            if learnt.all > (LEARN_PACKETS * packet_bytes) as f64 {
+                (learnt.lost, learnt.all) = (learnt.lost / 2.0, learnt.all / 2.0);
+            }
+        }
+    }
+
+    /// What a path loses of `bytes` by itself, and what chance may add to that.
+    fn excused(&self, bytes: u64, packet_bytes: u64) -> f64 {
+        let loss = self.path_loss();
+        let packets = bytes as f64 / packet_bytes as f64;
+        loss * bytes as f64 + DEVIATIONS * (loss * packets).sqrt() * packet_bytes as f64
+    }
+
+    /// Whether so much is lost of what was in flight that it was too much.
+    ///
+    /// Source: section 5.5.10.2, IsInflightTooHigh.
+    pub(super) fn is_too_high(&self, lost: u64, inflight: u64, packet_bytes: u64) -> bool {
+        lost as f64 > LOSS_MAX * inflight as f64 + self.excused(inflight, packet_bytes)
+    }
+
+    /// At which amount in flight losses became too many.
+    ///
+    /// Source: section 5.5.10.2, InflightAtLoss.
+    pub(super) fn inflight_at_loss(&self, lost: u64, sent: &Sent, bytes: u64) -> u64 {
+        let most = LOSS_MAX + self.path_loss();
+        let before = sent.inflight.saturating_sub(bytes) as f64;
+        let lost_before = lost.saturating_sub(bytes) as f64;
+        let prefix = (most * before - lost_before) / (1.0 - most);
+        (before + prefix).max(0.0) as u64
+    }
+
+    /// Whether the start is over by losses.
+    ///
+    /// Source: section 5.3.1.3. Since the first loss of a round a round trip has passed when the next begins.
+    pub(super) fn ends_startup(&mut self, sample: &Sample, packet_bytes: u64) -> bool {
+        if !self.loss_round_start {
+            return false;
+        }
+        let runs = std::mem::take(&mut self.runs_in_round);
+        sample.newest.is_some_and(|newest| {
+            runs >= STARTUP_RUNS && self.is_too_high(self.lost_since(&newest), newest.inflight, packet_bytes)
+        })
+    }
+
+    /// Source: section 5.5.10.3, UpdateLatestDeliverySignals.
+    pub(super) fn update_latest(&mut self, sample: &Sample, delivered: u64) {
+        self.rate_latest = self.rate_latest.max(sample.rate);
+        self.inflight_latest = self.inflight_latest.max(sample.delivered);
+        self.loss_round_start =
+            sample.newest.is_some() && sample.prior_delivered >= self.loss_round_delivered;
+        if self.loss_round_start {
+            self.loss_round_delivered = delivered;
+        }
+    }
+    /// Source: AdvanceLatestDeliverySignals.
+    pub(super) const fn advance_latest(&mut self, sample: &Sample) {
+        if self.loss_round_start {
+            (self.rate_latest, self.inflight_latest) = (sample.rate, sample.delivered);
+        }
+    }
+    pub(super) const fn inflight_latest(&self) -> u64 {
+        self.inflight_latest
+    }
+
+    /// A round trip is over in which something may have been lost; `max_rate` and `window` are what bounds begin from, and
+    /// without them nothing is bound.
+    ///
+    /// Source: section 5.5.10.3, AdaptLowerBoundsFromCongestion, InitLowerBounds and LossLowerBounds.
+    pub(super) fn end_round(&mut self, bounds: Option<(f64, u64)>, packet_bytes: u64) {
+        let excused = self.excused(self.round_lost + self.round_delivered, packet_bytes);
+        let is_congested = std::mem::take(&mut self.is_loss_in_round) && self.round_lost as f64 > excused;
+        (self.round_lost, self.round_delivered) = (0, 0);
+        let Some((max_rate, window)) = bounds.filter(|_| is_congested) else { return };
+        let rate = self.rate_shortterm.min(max_rate);
+        let inflight = if self.inflight_shortterm == u64::MAX { window } else { self.inflight_shortterm };
+        self.rate_shortterm = self.rate_latest.max(BETA * rate);
+        self.inflight_shortterm = self.inflight_latest.max((BETA * inflight as f64) as u64);
+    }
+
+    /// Source: ResetCongestionSignals.
+    pub(super) const fn reset_signals(&mut self) {
+        (self.is_loss_in_round, self.rate_latest, self.inflight_latest) = (false, 0.0, 0);
+    }
+    /// Source: ResetShortTermModel.
+    pub(super) const fn reset_shortterm(&mut self) {
+        (self.rate_shortterm, self.inflight_shortterm) = (f64::INFINITY, u64::MAX);
+    }
+
+    /// More in flight than `target` was too much: no more than that from now on.
+    pub(super) fn bound_longterm(&mut self, inflight: u64, target: u64) {
+        self.inflight_longterm = inflight.max((BETA * target as f64) as u64);
+    }
+}

@@ -1,0 +1,260 @@
+//! What was measured: how fast data arrives (section 4.1), round trips counted by packets (5.5.1), the least round trip (5.5.7) and
+//! how much arrives together (5.5.9).
+//!
+//! Leaves out: what follows from it (`phases`, `congestion`).
+
+use anabranch_units::{Duration, Instant};
+
+/// How long the least round trip is remembered (MinRTTFilterLen).
+const MIN_RTT_FOR: Duration = Duration::from_secs(10);
+/// How long it may be before the round trip is looked for anew (ProbeRTTInterval).
+const PROBE_RTT_EVERY: Duration = Duration::from_secs(5);
+/// Over how many round trips the most that arrived together is remembered (ExtraAckedFilterLen).
+const EXTRA_ROUNDS: u64 = 10;
+
+/// A packet that left, and how matters stood then (section 4.1.2.1.2, per-packet state).
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Sent {
+    /// When it left.
+    pub at: Instant,
+    /// Among all packets.
+    number: u64,
+    delivered: u64,
+    delivered_at: Instant,
+    first_sent_at: Instant,
+    /// Bytes in flight with it (P.tx_in_flight).
+    pub(super) inflight: u64,
+    /// Bytes that were lost until then.
+    pub(super) lost: u64,
+    pub(super) is_app_limited: bool,
+}
+
+/// What an acknowledgement tells (section 4.1.2.1.3, RS).
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub(super) struct Sample {
+    /// Bytes a second; 0 where it cannot be told.
+    pub(super) rate: f64,
+    pub(super) rtt: Option<Duration>,
+    /// Bytes that arrived from when the packet that it is about left, and how many had arrived before.
+    pub(super) delivered: u64,
+    pub(super) prior_delivered: u64,
+    /// Bytes that this acknowledgement is about.
+    pub(super) newly_delivered: u64,
+    pub(super) is_app_limited: bool,
+    /// The packet that it is about; none where nothing arrived.
+    pub(super) newest: Option<Sent>,
+}
+
+/// What has arrived.
+#[derive(Clone, Debug)]
+pub(super) struct Delivery {
+    sent: u64,
+    delivered: u64,
+    delivered_at: Instant,
+    first_sent_at: Instant,
+    /// What will have been delivered when the last packet arrives of those that left while there was little to send.
+    app_limited_until: Option<u64>,
+    rtt_least: Option<Duration>,
+    newest: Option<Sent>,
+    newly_delivered: u64,
+}
+
+impl Delivery {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self {
+            sent: 0,
+            delivered: 0,
+            delivered_at: now,
+            first_sent_at: now,
+            app_limited_until: None,
+            rtt_least: None,
+            newest: None,
+            newly_delivered: 0,
+        }
+    }
+
+    /// Bytes that have arrived so far.
+    pub(super) const fn delivered(&self) -> u64 {
+        self.delivered
+    }
+    pub(super) const fn is_app_limited(&self) -> bool {
+        self.app_limited_until.is_some()
+    }
+    pub(super) fn mark_app_limited(&mut self, inflight: u64) {
+        self.app_limited_until = Some(self.delivered + inflight);
+    }
+    /// Nothing was in flight before what leaves now.
+    pub(super) const fn handle_idle(&mut self, now: Instant) {
+        (self.first_sent_at, self.delivered_at) = (now, now);
+    }
+
+    pub(super) const fn sent(&mut self, now: Instant, bytes: u64, inflight: u64, lost: u64) -> Sent {
+        self.sent += bytes;
+        Sent {
+            at: now,
+            number: self.sent,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
+            inflight,
+            lost,
+            is_app_limited: self.app_limited_until.is_some(),
+        }
+    }
+
+    pub(super) fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &Sent) {
+        self.delivered += bytes;
+        self.newly_delivered += bytes;
+        self.delivered_at = now;
+        if self.newest.is_none_or(|newest| (newest.at, newest.number) < (sent.at, sent.number)) {
+            self.newest = Some(*sent);
+        }
+    }
+
+    /// What the acknowledgement told.
+    ///
+    /// Source: section 4.1.2.3, GenerateRateSample.
+    pub(super) fn take_sample(&mut self, rtt: Option<Duration>) -> Sample {
+        if self.app_limited_until.is_some_and(|until| self.delivered > until) {
+            self.app_limited_until = None;
+        }
+        let newly_delivered = std::mem::take(&mut self.newly_delivered);
+        let Some(newest) = self.newest.take() else {
+            return Sample { rtt, newly_delivered, ..Sample::default() };
+        };
+        self.rtt_least = [self.rtt_least, rtt].into_iter().flatten().min();
+        let send_elapsed = newest.at.saturating_since(newest.first_sent_at);
+        let ack_elapsed = self.delivered_at.saturating_since(newest.delivered_at);
+        if newest.at >= self.first_sent_at {
+            self.first_sent_at = newest.at;
+        }
+        let interval = send_elapsed.max(ack_elapsed);
+        let delivered = self.delivered - newest.delivered;
+        let is_reliable = interval > Duration::ZERO && self.rtt_least.is_none_or(|least| interval >= least);
+        Sample {
+            rate: if is_reliable { delivered as f64 / interval.as_secs_f64() } else { 0.0 },
+            rtt,
+            delivered,
+            prior_delivered: newest.delivered,
+            newly_delivered,
+            is_app_limited: newest.is_app_limited,
+            newest: Some(newest),
+        }
+    }
+}
+
+/// Round trips, counted by packets: one ends when a packet arrives that left after the round trip had begun.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rounds {
+    pub(super) count: u64,
+    /// The last acknowledgement began one.
+    pub(super) start: bool,
+    next_delivered: u64,
+    /// The window kept something back in this round trip, and in the one before.
+    pub(super) is_window_limited: bool,
+    was_window_limited: bool,
+}
+
+impl Rounds {
+    pub(super) const fn begin(&mut self, delivered: u64) {
+        self.next_delivered = delivered;
+    }
+    /// C.is_cwnd_limited.
+    pub(super) const fn has_filled_window(&self) -> bool {
+        self.is_window_limited || self.was_window_limited
+    }
+    pub(super) fn update(&mut self, sample: &Sample, delivered: u64) -> bool {
+        self.start = sample.newest.is_some() && sample.prior_delivered >= self.next_delivered;
+        if self.start {
+            self.begin(delivered);
+            self.count += 1;
+            self.was_window_limited = std::mem::take(&mut self.is_window_limited);
+        }
+        self.start
+    }
+}
+
+/// The most that arrived together, beyond what the path's rate brings: windows have to be so much larger.
+#[derive(Clone, Debug)]
+pub(super) struct Aggregation {
+    since: Instant,
+    delivered: u64,
+    /// Of each of the last rounds: its number, and the most in it.
+    most: [(u64, u64); EXTRA_ROUNDS as usize],
+    extra: u64,
+}
+
+impl Aggregation {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self { since: now, delivered: 0, most: [(0, 0); EXTRA_ROUNDS as usize], extra: 0 }
+    }
+    /// BBR.extra_acked.
+    pub(super) const fn extra(&self) -> u64 {
+        self.extra
+    }
+    pub(super) const fn restart(&mut self, now: Instant) {
+        (self.since, self.delivered) = (now, 0);
+    }
+
+    /// Source: section 5.5.9, UpdateACKAggregation.
+    pub(super) fn update(
+        &mut self,
+        now: Instant,
+        sample: &Sample,
+        rate: f64,
+        window: u64,
+        round: u64,
+        is_full: bool,
+    ) {
+        let mut expected = rate * now.saturating_since(self.since).as_secs_f64();
+        if self.delivered as f64 <= expected {
+            self.restart(now);
+            expected = 0.0;
+        }
+        self.delivered += sample.newly_delivered;
+        let extra = ((self.delivered as f64 - expected).max(0.0) as u64).min(window);
+        let slot = &mut self.most[(round % EXTRA_ROUNDS) as usize];
+        *slot = if slot.0 == round { (round, slot.1.max(extra)) } else { (round, extra) };
+        // In Startup one round is remembered.
+        let oldest = round.saturating_sub(if is_full { EXTRA_ROUNDS - 1 } else { 0 });
+        self.extra =
+            self.most.iter().filter(|(of, _)| *of >= oldest).map(|(_, most)| *most).max().unwrap_or(0);
+    }
+}
+
+/// The least round trip, and when to look for it.
+#[derive(Clone, Debug)]
+pub(super) struct MinRtt {
+    least: Option<Duration>,
+    at: Instant,
+    /// The least since it was looked for last.
+    recent: Option<Duration>,
+    recent_at: Instant,
+    pub(super) is_expired: bool,
+}
+
+impl MinRtt {
+    pub(super) const fn new(now: Instant, rtt: Option<Duration>) -> Self {
+        Self { least: rtt, at: now, recent: None, recent_at: now, is_expired: false }
+    }
+    pub(super) const fn least(&self) -> Option<Duration> {
+        self.least
+    }
+    /// It was looked for until now.
+    pub(super) const fn note_probed(&mut self, now: Instant) {
+        self.recent_at = now;
+    }
+
+    /// Source: section 5.3.4.3, UpdateMinRTT.
+    pub(super) fn update(&mut self, now: Instant, rtt: Option<Duration>) {
+        self.is_expired = now > self.recent_at + PROBE_RTT_EVERY;
+        if let Some(rtt) = rtt.filter(|rtt| self.is_expired || self.recent.is_none_or(|recent| *rtt < recent))
+        {
+            (self.recent, self.recent_at) = (Some(rtt), now);
+        }
+        let Some(recent) = self.recent else { return };
+        if self.least.is_none_or(|least| recent < least) || now > self.at + MIN_RTT_FOR {
+            (self.least, self.at) = (Some(recent), self.recent_at);
+        }
+    }
+}

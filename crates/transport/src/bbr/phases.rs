@@ -1,0 +1,422 @@
+//! What is done when: the start, draining, the cycle of probes for more, and the look for the least round trip (section 5.3).
+
+use super::delivery::Sample;
+use super::{Bbr, LEAST_PACKETS, congestion};
+use anabranch_units::{Duration, Instant, RandomStream};
+
+/// A rate that grew by less than this factor in a round trip has reached the path's (section 5.3.1.2)...
+const GROWTH: f64 = 1.25;
+/// ...after so many of them.
+const FULL_ROUNDS: u32 = 3;
+/// Round trips that draining may take (section 5.3.2).
+const DRAIN_ROUNDS: u64 = 3;
+/// How long the cycle waits between probes, and how much longer at random (section 5.3.3.7.2).
+const PROBE_WAIT: Duration = Duration::from_secs(2);
+const PROBE_WAIT_MORE: Duration = Duration::from_secs(1);
+/// Round trips after which it probes at the latest, so that a Reno beside it has had its time.
+const RENO_ROUNDS: u64 = 63;
+/// How long little is in flight to see the least round trip (ProbeRTTDuration).
+const PROBE_RTT_FOR: Duration = Duration::from_ms(200);
+/// Doublings of the growth of a bound in one probe.
+const SLOPE_MAX: u32 = 30;
+
+/// What the sender does.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Twice as fast in each round trip.
+    Startup,
+    /// Slower than what arrives, until what the start left in queues has drained.
+    Drain,
+    /// A little slower than what arrives, after a probe.
+    Down,
+    /// As fast as what arrives.
+    Cruise,
+    /// The same without the bounds of the cycle, before a probe.
+    Refill,
+    /// Faster than what arrives.
+    Up,
+    /// Little in flight, to see the least round trip.
+    ProbeRtt,
+}
+
+impl Phase {
+    /// Source: section 5.6.1's table.
+    pub(super) const fn pacing_gain(self) -> f64 {
+        match self {
+            Self::Startup => 2.77,
+            Self::Drain => 0.5,
+            Self::Down => 0.9,
+            Self::Cruise | Self::Refill | Self::ProbeRtt => 1.0,
+            Self::Up => 1.25,
+        }
+    }
+    /// Source: the same.
+    pub(super) const fn window_gain(self) -> f64 {
+        match self {
+            Self::Up => 2.25,
+            Self::ProbeRtt => 0.5,
+            _ => 2.0,
+        }
+    }
+    const fn is_cycle(self) -> bool {
+        matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
+    }
+    /// Whether it may send more than arrives (IsProbingBW).
+    const fn is_probe(self) -> bool {
+        matches!(self, Self::Startup | Self::Refill | Self::Up)
+    }
+}
+
+/// What acknowledgements are about (BBR.ack_phase).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Acks {
+    Init,
+    Refilling,
+    Starting,
+    Feedback,
+    Stopping,
+}
+
+/// Where the sender is in its phases.
+#[derive(Clone, Debug)]
+pub(super) struct Cycle {
+    pub(super) phase: Phase,
+    acks: Acks,
+    /// Acknowledgements are about what a probe sent (BBR.is_bw_probe_sample).
+    pub(super) is_probe_sample: bool,
+    /// The path's rate was reached: since the beginning, and since it was looked for last.
+    pub(super) has_filled_pipe: bool,
+    is_full: bool,
+    full_rate: f64,
+    full_rounds: u32,
+    drain_round: u64,
+    began_at: Instant,
+    wait: Duration,
+    pub(super) rounds_since_probe: u64,
+    /// Bytes acknowledged since the bound grew, how many it takes, and round trips for which it has grown.
+    up_acked: u64,
+    up_acked_per_packet: u64,
+    up_rounds: u32,
+    was_too_high: bool,
+    was_precaution: bool,
+    probe_rtt_until: Option<Instant>,
+    probe_rtt_round_done: bool,
+    is_restart: bool,
+}
+
+impl Cycle {
+    pub(super) fn new(now: Instant, random: &mut RandomStream) -> Self {
+        let mut new = Self {
+            phase: Phase::Startup,
+            acks: Acks::Init,
+            is_probe_sample: false,
+            has_filled_pipe: false,
+            is_full: false,
+            full_rate: 0.0,
+            full_rounds: 0,
+            drain_round: 0,
+            began_at: now,
+            wait: Duration::ZERO,
+            rounds_since_probe: 0,
+            up_acked: 0,
+            up_acked_per_packet: u64::MAX,
+            up_rounds: 0,
+            was_too_high: false,
+            was_precaution: false,
+            probe_rtt_until: None,
+            probe_rtt_round_done: false,
+            is_restart: false,
+        };
+        new.pick_wait(random);
+        new
+    }
+
+    /// Whether ever more arrives in the start.
+    pub(super) fn is_growing(&self) -> bool {
+        self.phase == Phase::Startup && self.full_rounds == 0
+    }
+
+    /// Source: section 5.3.3.7.3, PickProbeWait.
+    fn pick_wait(&mut self, random: &mut RandomStream) {
+        self.rounds_since_probe = random.below(2);
+        self.wait = PROBE_WAIT + Duration::from_ps(random.below(PROBE_WAIT_MORE.as_ps()));
+    }
+
+    /// Source: section 5.3.1.2, ResetFullBW.
+    const fn look_for_full(&mut self, rate: f64) {
+        (self.is_full, self.full_rate, self.full_rounds) = (false, rate, 0);
+    }
+}
+
+impl Bbr {
+    /// Source: section 5.3.1.2, CheckFullBWReached.
+    pub(super) fn check_full_pipe(&mut self, sample: &Sample) {
+        let cycle = &mut self.cycle;
+        if cycle.is_full || !self.rounds.start || sample.is_app_limited {
+            return;
+        }
+        if sample.rate >= cycle.full_rate * GROWTH {
+            return cycle.look_for_full(sample.rate);
+        }
+        cycle.full_rounds += 1;
+        cycle.is_full = cycle.full_rounds >= FULL_ROUNDS;
+        cycle.has_filled_pipe |= cycle.is_full;
+    }
+
+    /// Source: section 5.3.1, CheckStartupDone and CheckStartupHighLoss.
+    ///
+    /// Differs: with [`super::Config::learns_loss`] losses end no start in which ever more arrives.
+    pub(super) fn check_startup_done(&mut self, sample: &Sample) {
+        let is_lossy = self.congestion.ends_startup(sample, self.config.packet_bytes);
+        if self.cycle.phase != Phase::Startup {
+            return;
+        }
+        let is_growing = self.config.learns_loss && self.cycle.full_rounds == 0;
+        if is_lossy && !is_growing && !self.cycle.has_filled_pipe {
+            self.cycle.has_filled_pipe = true;
+            let bdp = self.bdp_bytes(1.0, self.max_rate());
+            self.congestion.inflight_longterm = bdp.max(self.congestion.inflight_latest());
+        }
+        if self.cycle.has_filled_pipe {
+            self.cycle.phase = Phase::Drain;
+            self.cycle.drain_round = self.rounds.count;
+        }
+    }
+
+    /// Source: section 5.3.2, CheckDrainDone.
+    pub(super) fn check_drain_done(&mut self, now: Instant) {
+        let is_drained = self.inflight <= self.quantized(self.bdp_bytes(1.0, self.rate));
+        let is_late = self.rounds.count > self.cycle.drain_round + DRAIN_ROUNDS;
+        if self.cycle.phase == Phase::Drain && (is_drained || is_late) {
+            self.start_down(now);
+        }
+    }
+
+    /// A round of losses is over.
+    pub(super) fn adapt_to_congestion(&mut self) {
+        let bounds = (!self.cycle.phase.is_probe()).then_some((self.max_rate(), self.window));
+        self.congestion.end_round(bounds, self.config.packet_bytes);
+    }
+
+    /// Source: section 5.5.10.2, HandleInflightTooHigh.
+    pub(super) fn handle_inflight_too_high(&mut self, now: Instant, inflight: u64, is_app_limited: bool) {
+        self.cycle.was_too_high = true;
+        self.cycle.is_probe_sample = false;
+        if !is_app_limited {
+            self.congestion.bound_longterm(inflight, self.target_inflight());
+        }
+        if self.cycle.phase == Phase::Up {
+            self.start_down(now);
+        }
+    }
+
+    /// Source: section 5.3.3.7.3, TargetInflight.
+    fn target_inflight(&self) -> u64 {
+        self.bdp_bytes(1.0, self.rate).min(self.window)
+    }
+
+    /// Source: section 5.3.3.8, InflightWithHeadroom.
+    pub(super) fn inflight_with_headroom(&self) -> u64 {
+        let (longterm, packet) = (self.congestion.inflight_longterm, self.config.packet_bytes);
+        if longterm == u64::MAX {
+            return longterm;
+        }
+        let headroom = ((congestion::HEADROOM * longterm as f64) as u64).max(packet);
+        longterm.saturating_sub(headroom).max(LEAST_PACKETS * packet)
+    }
+
+    fn start_down(&mut self, now: Instant) {
+        self.congestion.reset_signals();
+        let cycle = &mut self.cycle;
+        cycle.up_acked_per_packet = u64::MAX;
+        cycle.pick_wait(&mut self.random);
+        (cycle.began_at, cycle.acks, cycle.phase) = (now, Acks::Stopping, Phase::Down);
+        self.rounds.begin(self.delivery.delivered());
+    }
+
+    fn start_refill(&mut self) {
+        self.congestion.reset_shortterm();
+        let cycle = &mut self.cycle;
+        (cycle.up_rounds, cycle.up_acked, cycle.was_precaution) = (0, 0, false);
+        (cycle.acks, cycle.phase) = (Acks::Refilling, Phase::Refill);
+        self.rounds.begin(self.delivery.delivered());
+    }
+
+    fn start_up(&mut self, sample: &Sample) {
+        self.cycle.look_for_full(sample.rate);
+        (self.cycle.acks, self.cycle.phase) = (Acks::Starting, Phase::Up);
+        self.rounds.begin(self.delivery.delivered());
+        self.raise_slope();
+    }
+
+    /// Source: section 5.3.3.8, RaiseInflightLongtermSlope.
+    fn raise_slope(&mut self) {
+        let growth = 1 << self.cycle.up_rounds;
+        self.cycle.up_rounds = (self.cycle.up_rounds + 1).min(SLOPE_MAX);
+        self.cycle.up_acked_per_packet = (self.window / growth).max(self.config.packet_bytes);
+    }
+
+    /// Source: section 5.3.3.8, UpdateProbeBWCyclePhase.
+    pub(super) fn update_cycle(&mut self, now: Instant, sample: &Sample) {
+        if !self.cycle.has_filled_pipe || self.adapt_longterm(now, sample) {
+            return;
+        }
+        let phase = self.cycle.phase;
+        match phase {
+            Phase::Down | Phase::Cruise if self.is_time_to_probe(now) => self.start_refill(),
+            Phase::Down if self.is_time_to_cruise() => self.cycle.phase = Phase::Cruise,
+            Phase::Refill if self.rounds.start => {
+                self.cycle.is_probe_sample = true;
+                self.start_up(sample);
+            }
+            Phase::Up if self.is_time_to_go_down(sample) => {
+                self.cycle.was_too_high = false;
+                self.start_down(now);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_time_to_probe(&self, now: Instant) -> bool {
+        let reno_rounds = (self.target_inflight() / self.config.packet_bytes).min(RENO_ROUNDS);
+        now > self.cycle.began_at + self.cycle.wait || self.cycle.rounds_since_probe >= reno_rounds
+    }
+
+    fn is_time_to_cruise(&self) -> bool {
+        self.inflight <= self.inflight_with_headroom()
+            && self.inflight <= self.quantized(self.bdp_bytes(1.0, self.max_rate()))
+    }
+
+    fn is_time_to_go_down(&mut self, sample: &Sample) -> bool {
+        let longterm = self.congestion.inflight_longterm;
+        if self.cycle.was_too_high && self.inflight >= longterm {
+            self.cycle.was_precaution = true;
+            return true;
+        }
+        if self.rounds.has_filled_window() && self.window >= longterm {
+            // The bound is what keeps the rate from growing.
+            self.cycle.look_for_full(sample.rate);
+            return false;
+        }
+        self.cycle.is_full
+    }
+
+    /// Follows what acknowledgements are about, and moves the bound up. True where the phase has changed.
+    ///
+    /// Source: section 5.3.3.8, AdaptLongTermModel.
+    fn adapt_longterm(&mut self, now: Instant, sample: &Sample) -> bool {
+        let is_cycle = self.cycle.phase.is_cycle();
+        if self.rounds.start && self.cycle.acks == Acks::Starting {
+            self.cycle.acks = Acks::Feedback;
+        }
+        if self.rounds.start && self.cycle.acks == Acks::Stopping {
+            self.cycle.is_probe_sample = false;
+            self.cycle.acks = Acks::Init;
+            if is_cycle && !sample.is_app_limited {
+                // The cycle before the last one is forgotten (AdvanceMaxBwFilter).
+                self.rates = [self.rates[1], 0.0];
+            }
+            if is_cycle && self.cycle.was_precaution && !self.cycle.was_too_high {
+                self.start_refill();
+                return true;
+            }
+        }
+        let Some(newest) = sample.newest else { return false };
+        let lost = self.congestion.lost_since(&newest);
+        if self.congestion.is_too_high(lost, newest.inflight, self.config.packet_bytes) {
+            if self.cycle.is_probe_sample {
+                self.handle_inflight_too_high(now, newest.inflight, newest.is_app_limited);
+                return true;
+            }
+            return false;
+        }
+        if self.congestion.inflight_longterm == u64::MAX {
+            return false;
+        }
+        self.congestion.inflight_longterm = self.congestion.inflight_longterm.max(newest.inflight);
+        if self.cycle.phase == Phase::Up {
+            self.raise_longterm(sample);
+        }
+        false
+    }
+
+    /// Source: section 5.3.3.8, ProbeInflightLongtermUpward.
+    fn raise_longterm(&mut self, sample: &Sample) {
+        if !self.rounds.has_filled_window() || self.window < self.congestion.inflight_longterm {
+            return;
+        }
+        let cycle = &mut self.cycle;
+        cycle.up_acked += sample.newly_delivered;
+        if cycle.up_acked >= cycle.up_acked_per_packet {
+            let packets = cycle.up_acked / cycle.up_acked_per_packet;
+            cycle.up_acked -= packets * cycle.up_acked_per_packet;
+            self.congestion.inflight_longterm += packets * self.config.packet_bytes;
+        }
+        if self.rounds.start {
+            self.raise_slope();
+        }
+    }
+
+    /// Source: section 5.6.4.5, ProbeRTTCwnd.
+    pub(super) fn probe_rtt_window(&self) -> u64 {
+        let bdp = self.bdp_bytes(Phase::ProbeRtt.window_gain(), self.rate);
+        bdp.max(LEAST_PACKETS * self.config.packet_bytes)
+    }
+
+    /// Source: section 5.3.4.3, CheckProbeRTT and HandleProbeRTT.
+    pub(super) fn check_probe_rtt(&mut self, now: Instant, sample: &Sample) {
+        if self.cycle.phase != Phase::ProbeRtt && self.min_rtt.is_expired && !self.cycle.is_restart {
+            self.prior_window = self.prior_window.max(self.window);
+            self.cycle.phase = Phase::ProbeRtt;
+            self.cycle.probe_rtt_until = None;
+            self.cycle.acks = Acks::Stopping;
+            self.rounds.begin(self.delivery.delivered());
+        }
+        if self.cycle.phase == Phase::ProbeRtt {
+            // What arrives now is no more than is sent.
+            self.delivery.mark_app_limited(self.inflight);
+            if self.cycle.probe_rtt_until.is_some() {
+                self.cycle.probe_rtt_round_done |= self.rounds.start;
+                if self.cycle.probe_rtt_round_done {
+                    self.check_probe_rtt_done(now);
+                }
+            } else if self.inflight <= self.probe_rtt_window() {
+                self.cycle.probe_rtt_until = Some(now + PROBE_RTT_FOR);
+                self.cycle.probe_rtt_round_done = false;
+                self.rounds.begin(self.delivery.delivered());
+            }
+        }
+        if sample.delivered > 0 {
+            self.cycle.is_restart = false;
+        }
+    }
+
+    fn check_probe_rtt_done(&mut self, now: Instant) {
+        if self.cycle.probe_rtt_until.is_none_or(|until| now <= until) {
+            return;
+        }
+        self.min_rtt.note_probed(now);
+        self.handle_recovered();
+        // Source: section 5.3.4.4, ExitProbeRTT.
+        self.congestion.reset_shortterm();
+        if self.cycle.has_filled_pipe {
+            self.start_down(now);
+            self.cycle.phase = Phase::Cruise;
+        } else {
+            self.cycle.phase = Phase::Startup;
+        }
+    }
+
+    /// Something leaves after idle time.
+    ///
+    /// Source: section 5.4.1, HandleRestartFromIdle.
+    pub(super) fn handle_restart(&mut self, now: Instant) {
+        self.cycle.is_restart = true;
+        self.aggregation.restart(now);
+        if self.cycle.phase.is_cycle() {
+            self.set_pacing(1.0);
+        } else if self.cycle.phase == Phase::ProbeRtt {
+            self.check_probe_rtt_done(now);
+        }
+    }
+}

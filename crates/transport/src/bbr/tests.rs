@@ -1,0 +1,261 @@
+//! The draft's example cases (its appendix A) and laws, over a link with a queue.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+const PACKET: u64 = 1_500;
+
+/// A link with a queue, random loss, and a sender that always has something to send unless it is told otherwise.
+struct Path {
+    now: Instant,
+    bbr: Bbr,
+    random: RandomStream,
+    bytes_per_s: f64,
+    rtt: Duration,
+    queue_bytes: u64,
+    loss_ppm: u32,
+    /// What the application gives in a second at the most.
+    app_bytes_per_s: f64,
+    app_at: Instant,
+    next_at: Instant,
+    /// When the link is free again.
+    free_at: Instant,
+    /// Packets in flight, and when the acknowledgement comes; none of one that is lost.
+    in_flight: VecDeque<(Sent, Option<Instant>)>,
+    sent: u64,
+    delivered: u64,
+    dropped: u64,
+    was_lost: bool,
+    phases: Vec<Phase>,
+    /// The longest time for which a packet waited in the queue, since that was asked for last.
+    waited: Duration,
+}
+
+fn config(learns_loss: bool) -> Config {
+    Config {
+        packet_bytes: PACKET,
+        initial_window_bytes: 10 * PACKET,
+        initial_rtt: None,
+        ack_bytes: 0,
+        learns_loss,
+        seed: Seed::new(1),
+    }
+}
+
+impl Path {
+    fn new(mbps: f64, rtt_ms: u64, bdps: f64, loss_ppm: u32, config: Config) -> Self {
+        let bytes_per_s = mbps * 1e6 / 8.0;
+        let rtt = Duration::from_ms(rtt_ms);
+        Self {
+            now: Instant::ZERO,
+            random: Seed::new(7).stream("path", 0),
+            bbr: Bbr::new(Instant::ZERO, config),
+            bytes_per_s,
+            rtt,
+            queue_bytes: ((bytes_per_s * rtt.as_secs_f64() * bdps) as u64).max(4 * PACKET),
+            loss_ppm,
+            app_bytes_per_s: f64::INFINITY,
+            app_at: Instant::ZERO,
+            next_at: Instant::ZERO,
+            free_at: Instant::ZERO,
+            in_flight: VecDeque::new(),
+            sent: 0,
+            delivered: 0,
+            dropped: 0,
+            was_lost: false,
+            phases: vec![Phase::Startup],
+            waited: Duration::ZERO,
+        }
+    }
+
+    fn seconds(bytes: u64, bytes_per_s: f64) -> Duration {
+        Duration::from_ps((bytes as f64 / bytes_per_s * 1e12) as u64)
+    }
+
+    fn inflight(&self) -> u64 {
+        self.in_flight.len() as u64 * PACKET
+    }
+
+    /// Sends a packet now.
+    fn send(&mut self) {
+        let sent = self.bbr.handle_sent(self.now, PACKET, self.inflight() + PACKET);
+        self.sent += 1;
+        self.next_at = self.next_at.max(self.now) + Self::seconds(PACKET, self.bbr.pacing_bytes_per_s());
+        if self.app_bytes_per_s.is_finite() {
+            self.app_at = self.app_at.max(self.now) + Self::seconds(PACKET, self.app_bytes_per_s);
+        }
+        let waits = self.free_at.saturating_since(self.now);
+        let queued = (waits.as_secs_f64() * self.bytes_per_s) as u64;
+        let is_dropped = queued + PACKET > self.queue_bytes;
+        self.dropped += u64::from(is_dropped);
+        let arrives = if is_dropped || self.random.chance_ppm(self.loss_ppm) {
+            None
+        } else {
+            self.waited = self.waited.max(waits);
+            Some(())
+        };
+        if !is_dropped {
+            self.free_at = self.free_at.max(self.now) + Self::seconds(PACKET, self.bytes_per_s);
+        }
+        let at = self.free_at + self.rtt;
+        self.in_flight.push_back((sent, arrives.map(|()| at)));
+    }
+
+    /// An acknowledgement comes for the first packet in flight that arrives; what left before it is lost.
+    fn acknowledge(&mut self) {
+        let arrived = self.in_flight.iter().position(|(_, at)| at.is_some()).expect("something arrives");
+        for _ in 0..arrived {
+            let (lost, _) = self.in_flight.pop_front().expect("it was counted");
+            let begins_run = !std::mem::replace(&mut self.was_lost, true);
+            self.bbr.handle_lost(self.now, PACKET, &lost, begins_run);
+        }
+        self.was_lost = false;
+        let (sent, _) = self.in_flight.pop_front().expect("it arrives");
+        self.delivered += PACKET;
+        self.bbr.handle_delivered(self.now, PACKET, &sent);
+        self.bbr.handle_ack(self.now, self.inflight(), Some(self.now.saturating_since(sent.at)));
+        if self.phases.last() != Some(&self.bbr.phase()) {
+            self.phases.push(self.bbr.phase());
+        }
+    }
+
+    /// Runs for some time.
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        let mut silent_until = self.now + Duration::from_secs(1);
+        while self.now < end {
+            let ack_at = self.in_flight.iter().find_map(|(_, at)| *at);
+            let may = self.inflight() + PACKET <= self.bbr.window_bytes();
+            let send_at = may.then(|| self.next_at.max(self.app_at).max(self.now));
+            let first = [ack_at, send_at].into_iter().flatten().min();
+            let Some(first) = first.filter(|first| *first < silent_until || ack_at.is_some()) else {
+                // Nothing that is in flight arrives.
+                self.now = silent_until;
+                silent_until = self.now + Duration::from_secs(1);
+                self.in_flight.clear();
+                self.bbr.handle_timeout();
+                continue;
+            };
+            if first >= end {
+                break;
+            }
+            self.now = first;
+            if ack_at == Some(first) {
+                self.acknowledge();
+                silent_until = self.now + Duration::from_secs(1);
+            } else {
+                self.send();
+            }
+            if self.app_at > self.now && self.inflight() < self.bbr.window_bytes() {
+                self.bbr.note_app_limited();
+            }
+        }
+        self.now = end;
+    }
+
+    fn run_until(&mut self, phase: Phase, most: Duration) {
+        let end = self.now + most;
+        while self.bbr.phase() != phase {
+            assert!(self.now < end, "{phase:?} never came: {:?}", self.phases);
+            self.run(Duration::from_ms(1));
+        }
+    }
+
+    /// The share of the link that arrives in some time from now on.
+    fn goodput_share(&mut self, time: Duration) -> f64 {
+        let before = self.delivered;
+        self.run(time);
+        (self.delivered - before) as f64 / time.as_secs_f64() / self.bytes_per_s
+    }
+}
+
+#[test]
+fn the_start_ends_on_a_plateau_with_the_links_rate_and_drains() {
+    let mut path = Path::new(100.0, 20, 4.0, 0, config(false));
+    path.run_until(Phase::Cruise, Duration::from_secs(2));
+    assert_eq!(path.phases, [Phase::Startup, Phase::Drain, Phase::Cruise]);
+    assert!(
+        (path.bbr.rate_bytes_per_s() / path.bytes_per_s - 1.0).abs() < 0.02,
+        "{}",
+        path.bbr.rate_bytes_per_s()
+    );
+    // Four doublings from ten packets, three rounds on the plateau with the queue that they make, and one or two to drain it.
+    assert!(path.now < Instant::ZERO + Duration::from_ms(20 * 16), "{:?}", path.now);
+    assert_eq!(path.dropped, 0);
+}
+
+#[test]
+fn the_start_ends_by_losses_where_the_queue_is_short() {
+    let mut path = Path::new(100.0, 20, 0.1, 0, config(false));
+    path.run_until(Phase::Cruise, Duration::from_secs(2));
+    assert!(path.bbr.congestion.inflight_longterm < u64::MAX, "losses bound it");
+    assert!(path.goodput_share(Duration::from_secs(20)) > 0.85);
+}
+
+#[test]
+fn who_has_little_to_send_stays_in_the_start_and_keeps_its_rate() {
+    let mut path = Path::new(100.0, 20, 1.0, 0, config(false));
+    path.app_bytes_per_s = 200_000.0;
+    path.run(Duration::from_secs(4));
+    assert_eq!(path.phases, [Phase::Startup]);
+}
+
+#[test]
+fn the_least_round_trip_is_looked_for_and_left_again() {
+    let mut path = Path::new(100.0, 20, 4.0, 0, config(false));
+    path.run(Duration::from_secs(12));
+    let looks = path.phases.windows(2).filter(|pair| pair[0] == Phase::ProbeRtt);
+    assert!(
+        looks.clone().count() >= 1 && looks.clone().all(|pair| pair[1] == Phase::Cruise),
+        "{:?}",
+        path.phases
+    );
+}
+
+#[test]
+fn a_link_is_filled_and_its_queue_stays_short() {
+    for (mbps, rtt_ms, bdps) in
+        [(100.0, 20, 1.0), (100.0, 20, 4.0), (300.0, 100, 1.0), (10.0, 250, 2.0), (100.0, 1, 4.0)]
+    {
+        let mut path = Path::new(mbps, rtt_ms, bdps, 0, config(false));
+        path.run(Duration::from_secs(3));
+        path.waited = Duration::ZERO;
+        let share = path.goodput_share(Duration::from_secs(20));
+        assert!(share > 0.93, "{mbps} Mbit/s, {rtt_ms} ms, {bdps}: {share}");
+        let queue = path.waited.as_secs_f64() / path.rtt.as_secs_f64();
+        assert!(queue < 1.35, "{mbps} Mbit/s, {rtt_ms} ms, {bdps}: waits of {queue} round trips");
+    }
+}
+
+#[test]
+fn random_loss_costs_little_more_than_itself_where_it_is_learnt() {
+    for (loss_ppm, most) in [(1_000, 0.94), (10_000, 0.93), (50_000, 0.88)] {
+        for (mbps, rtt_ms) in [(100.0, 20), (200.0, 100), (30.0, 250)] {
+            let mut path = Path::new(mbps, rtt_ms, 1.0, loss_ppm, config(true));
+            path.run(Duration::from_secs(4));
+            let share = path.goodput_share(Duration::from_secs(30));
+            assert!(share > most, "{loss_ppm} ppm at {mbps} Mbit/s, {rtt_ms} ms: {share}");
+        }
+    }
+    let mut path = Path::new(100.0, 20, 1.0, 50_000, config(false));
+    path.run(Duration::from_secs(4));
+    assert!(path.goodput_share(Duration::from_secs(30)) < 0.5, "the draft takes 5 % for congestion");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    /// What arrives in the end is what the link carries; what is in flight stays near what the path holds.
+    #[test]
+    fn on_any_path_the_rate_is_found_and_what_is_in_flight_is_bounded(
+        mbps in 1.0..60.0f64, rtt_ms in 1u64..300, bdps in 0.2..8.0f64, loss_ppm in 0u32..50_000, seed in any::<u64>(),
+    ) {
+        let mut path = Path::new(mbps, rtt_ms, bdps, loss_ppm, Config { seed: Seed::new(seed), ..config(true) });
+        path.run(Duration::from_ms(40 * rtt_ms.max(10)));
+        let bdp = (path.bytes_per_s * path.rtt.as_secs_f64()) as u64;
+        let share = path.goodput_share(Duration::from_ms(600 * rtt_ms.max(10)));
+        prop_assert!(share > 0.75, "{share}");
+        let most = 2 * bdp + bdp / 2 + path.bbr.aggregation.extra() + 2 * path.bbr.quantum_bytes() + 8 * PACKET;
+        prop_assert!(path.inflight() <= most + bdp / 5, "{} of {bdp}", path.inflight());
+    }
+}
