@@ -1,7 +1,7 @@
 //! How clients and servers are set up.
 
 use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
-use crate::mode::{DecoderKind, Mode};
+use crate::mode::{DecoderKind, Mode, RateControl};
 use crate::msg::{Packet, SEAL_BYTES, WINDOW_MAX};
 use crate::receiver::packets_max;
 use anabranch_codes::lt::BLOCKS_MAX;
@@ -13,6 +13,8 @@ use std::fmt;
 pub struct ClientConfig {
     /// Of its pulls.
     pub mode: Mode,
+    /// Of its pulls' servers.
+    pub rate_control: RateControl,
     /// Of its pulls. In [`Mode::Counted`] sums have half of all blocks, which peeling cannot use where several are lacking.
     pub decoder: DecoderKind,
     /// Bytes of a block; a datagram has [`crate::msg`]'s headers besides.
@@ -51,6 +53,7 @@ impl Default for ClientConfig {
     fn default() -> Self {
         Self {
             mode: Mode::Counted,
+            rate_control: Mode::Counted.rate_control(),
             decoder: DecoderKind::Inactivation,
             block_bytes: 1_024,
             // IPv6's least MTU of 1,280, less its and UDP's headers, our own and what authentication adds.
@@ -134,6 +137,10 @@ impl ClientConfig {
         if self.mode == Mode::Counted && self.decoder != DecoderKind::Inactivation {
             let message = format!("{}: must be inactivation in mode counted", self.decoder.name());
             return Err(ConfigError { setting: "decoder", message });
+        }
+        if self.mode == Mode::Lttp && self.rate_control != RateControl::Tfrc {
+            let message = format!("{}: must be tfrc in mode lttp", self.rate_control.name());
+            return Err(ConfigError { setting: "rate_control", message });
         }
         within("symbol", " B", self.block_bytes.into(), 1, BLOCK_BYTES_MAX.into())?;
         within("generation", " blocks", self.blocks_max.into(), 1, BLOCKS_MAX as u64)?;

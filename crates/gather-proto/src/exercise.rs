@@ -4,10 +4,12 @@
 //! After each step what is held must be within what the configuration says. Leaves out: what the bytes of messages may be
 //! (`msg::exercise`).
 
-use crate::msg::{Accepted, Control, Datagram, Feedback, Packet, PullId, Request};
-use crate::{Client, ClientConfig, Mode, Offer, Piece, Server, ServerConfig, ServerEvent, ServerId};
+use crate::msg::{Accepted, Arrived, Control, Datagram, Feedback, Packet, PullId, Report, Request};
+use crate::{
+    Client, ClientConfig, Mode, Offer, Piece, RateControl, Server, ServerConfig, ServerEvent, ServerId,
+};
 use anabranch_endpoint::{Bytes, Wire as _};
-use anabranch_transport::tfrc::Report;
+use anabranch_transport::tfrc;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 
 /// Steps, packets and generations that one list may take, so that it ends soon.
@@ -180,6 +182,7 @@ pub fn exercise_server(bytes: &[u8]) {
                     start: if draw.flag() { 0 } else { draw.number() },
                     length: draw.flag().then(|| draw.number().max(1)),
                     mode: if draw.flag() { Mode::Counted } else { Mode::Lttp },
+                    rate_control: if draw.flag() { RateControl::Bbr } else { RateControl::Tfrc },
                     block_bytes: draw.number() as u32,
                     blocks_max: draw.number() as u32,
                     window: draw.small(70),
@@ -190,12 +193,20 @@ pub fn exercise_server(bytes: &[u8]) {
                 server.handle_control(now, carried(&Control::Pull(request)));
             }
             _ => {
-                let report = draw.flag().then(|| Report {
-                    sent_at: Instant::ZERO + draw.time(),
-                    delay: draw.time(),
-                    received_bytes_per_s: [0.0, draw.share() * 1e6, f64::MAX][draw.small(3) as usize],
-                    loss_rate: draw.share(),
-                });
+                let (sent_at, delay) = (Instant::ZERO + draw.time(), draw.time());
+                let report = match draw.small(3) {
+                    0 => None,
+                    1 => Some(Report::Tfrc(tfrc::Report {
+                        sent_at,
+                        delay,
+                        received_bytes_per_s: [0.0, draw.share() * 1e6, f64::MAX][draw.small(3) as usize],
+                        loss_rate: draw.share(),
+                    })),
+                    _ => {
+                        let [received, lost, runs] = std::array::from_fn(|_| draw.number() as u32);
+                        Some(Report::Arrived(Arrived { sent_at, delay, received, lost, runs }))
+                    }
+                };
                 let feedback = Feedback {
                     pull,
                     next: draw.number() as u32,

@@ -12,7 +12,7 @@
 //! many packets each generation lacks, sends no more than those, and begins at the rate that it is granted.
 //!
 //! Entry points: a [`Fetch`] brings whole objects, verified; in it a [`Client`] asks servers for pieces and puts them together;
-//! a [`Server`] answers one client; all are machines without sockets or files. [`Sender`] and [`Receiver`] are the two ends of one
+//! a [`Server`] answers one client; all are machines without sockets or files. `Sender` and [`Receiver`] are the two ends of one
 //! pull, [`msg`] is what travels, [`Layout`] how bytes become blocks, [`simulated`] runs them in scenarios. Leaves out: sockets,
 //! encryption and files, which the room `gather` has.
 //!
@@ -48,6 +48,7 @@ mod grants;
 mod layout;
 mod mode;
 pub mod msg;
+mod path;
 mod receiver;
 mod sender;
 mod server;
@@ -58,7 +59,6 @@ pub use config::{ClientConfig, ConfigError, ServerConfig};
 pub use fetch::Fetch;
 pub use grants::share;
 pub use layout::{BLOCK_BYTES_MIN, Layout, LayoutError};
-pub use mode::{DecoderKind, Mode};
+pub use mode::{DecoderKind, Mode, RateControl};
 pub use receiver::Receiver;
-pub use sender::{Sender, SenderEvent};
 pub use server::{Offer, Server, ServerEvent, Usage};

@@ -1,6 +1,6 @@
-//! The protocols that a pull may speak, its decoders, and what both ends of a pull must know of TFRC in each.
+//! The protocols that a pull may speak, its decoders, its rate controls, and what both ends of a pull must know of TFRC.
 //!
-//! Read [`Mode`] first.
+//! Read [`Mode`] and [`RateControl`] first.
 
 use anabranch_transport::tfrc::{SlowStart, TcpTimeout};
 use anabranch_units::BitRate;
@@ -15,6 +15,37 @@ pub enum Mode {
     /// Blocks, then as many sums as the client says that it lacks; the client grants rates.
     #[default]
     Counted,
+}
+
+impl Mode {
+    /// What usually decides how fast a server sends in it.
+    pub const fn rate_control(self) -> RateControl {
+        match self {
+            Self::Lttp => RateControl::Tfrc,
+            Self::Counted => RateControl::Bbr,
+        }
+    }
+}
+
+/// What decides how fast a server sends. The client chooses.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RateControl {
+    /// LTTP's: each pull by its own losses, which count as congestion whatever their cause (RFC 5348).
+    Tfrc,
+    /// A model of the path, which all pulls on it share. Loss that the path has without a queue is learnt, and costs little more
+    /// than itself.
+    Bbr,
+}
+
+impl RateControl {
+    /// As settings say it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tfrc => "tfrc",
+            Self::Bbr => "bbr",
+        }
+    }
 }
 
 /// How packets become blocks again.

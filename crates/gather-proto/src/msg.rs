@@ -7,14 +7,14 @@
 //! Source: LTTP section III-B and Figure 2. Differs: a packet names its blocks by a seed (its id), where the paper lists them.
 
 use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, Wire};
-use anabranch_transport::tfrc::Report;
+use anabranch_transport::{bbr, tfrc};
 use anabranch_units::{BitRate, Duration, Instant};
 
 use crate::layout::BLOCK_BYTES_MAX;
-use crate::mode::Mode;
+use crate::mode::{Mode, RateControl};
 
 /// The version of this protocol, in each [`Control::Hello`].
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// What authentication adds to a datagram: a channel and a packet number of 8 bytes each, and a tag of 16.
 pub const SEAL_BYTES: u32 = 32;
 /// The longest name of an object, in bytes of UTF-8.
@@ -63,7 +63,7 @@ pub struct Feedback {
     pub pull: PullId,
     /// Behind the highest sequence number that has come.
     pub next: u32,
-    /// TFRC's report, if one is due.
+    /// What the rate control is to know, if that is due.
     pub report: Option<Report>,
     /// The most that may be sent in a second, in bits of datagrams; no limit without.
     pub grant: Option<BitRate>,
@@ -75,7 +75,45 @@ pub struct Feedback {
 
 impl Feedback {
     /// The most bytes of a feedback.
-    pub const BYTES_MAX: u32 = FEEDBACK_BYTES + REPORT_BYTES + 2 * WINDOW_MAX;
+    pub const BYTES_MAX: u32 = FEEDBACK_BYTES + TFRC_BYTES + 2 * WINDOW_MAX;
+}
+
+/// What a client tells the rate control at its server.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub enum Report {
+    /// For [`RateControl::Tfrc`].
+    Tfrc(tfrc::Report),
+    /// For [`RateControl::Bbr`].
+    Arrived(Arrived),
+}
+
+/// What has come of a pull.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// When the packet that was sent last of those that came was sent, by the server's clock.
+    pub sent_at: Instant,
+    /// How long ago it came.
+    pub delay: Duration,
+    /// Packets that have come.
+    pub received: u32,
+    /// Packets that count as lost.
+    pub lost: u32,
+    /// Runs of such.
+    pub runs: u32,
+}
+
+impl Arrived {
+    /// What [`bbr::Arrivals`] counted.
+    pub(crate) fn new(sent_at: Instant, delay: Duration, counts: bbr::Counts) -> Self {
+        let count = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
+        Self {
+            sent_at,
+            delay,
+            received: count(counts.received),
+            lost: count(counts.lost),
+            runs: count(counts.runs),
+        }
+    }
 }
 
 /// A datagram.
@@ -92,7 +130,9 @@ const FEEDBACK: u8 = 2;
 /// A feedback's bytes without its lacks: kind, pull, next, base, grant, how many lacks, and whether there is a report.
 const FEEDBACK_BYTES: u32 = 1 + 4 + 4 + 4 + 8 + 1 + 1;
 /// Time, delay, rate, loss event rate.
-const REPORT_BYTES: u32 = 8 + 8 + 8 + 8;
+const TFRC_BYTES: u32 = 8 + 8 + 8 + 8;
+/// Time, delay, and three counts.
+const ARRIVED_BYTES: u32 = 8 + 8 + 4 + 4 + 4;
 
 impl<P: Payload> Message for Packet<P> {
     fn wire_len(&self) -> u32 {
@@ -102,7 +142,12 @@ impl<P: Payload> Message for Packet<P> {
 
 impl Message for Feedback {
     fn wire_len(&self) -> u32 {
-        FEEDBACK_BYTES + if self.report.is_some() { REPORT_BYTES } else { 0 } + 2 * self.lacks.len() as u32
+        let report = match self.report {
+            None => 0,
+            Some(Report::Tfrc(_)) => TFRC_BYTES,
+            Some(Report::Arrived(_)) => ARRIVED_BYTES,
+        };
+        FEEDBACK_BYTES + report + 2 * self.lacks.len() as u32
     }
 }
 
@@ -136,12 +181,23 @@ impl Wire for Datagram<Bytes> {
                 out.extend(feedback.next.to_be_bytes());
                 out.extend(feedback.base.to_be_bytes());
                 out.extend(feedback.grant.map_or(0, |grant| grant.as_bps().max(1)).to_be_bytes());
-                out.push(u8::from(feedback.report.is_some()));
-                if let Some(report) = feedback.report {
-                    out.extend(report.sent_at.as_ns().to_be_bytes());
-                    out.extend(report.delay.as_ns().to_be_bytes());
-                    out.extend(report.received_bytes_per_s.to_bits().to_be_bytes());
-                    out.extend(report.loss_rate.to_bits().to_be_bytes());
+                match feedback.report {
+                    None => out.push(0),
+                    Some(Report::Tfrc(report)) => {
+                        out.push(1);
+                        out.extend(report.sent_at.as_ns().to_be_bytes());
+                        out.extend(report.delay.as_ns().to_be_bytes());
+                        out.extend(report.received_bytes_per_s.to_bits().to_be_bytes());
+                        out.extend(report.loss_rate.to_bits().to_be_bytes());
+                    }
+                    Some(Report::Arrived(arrived)) => {
+                        out.push(2);
+                        out.extend(arrived.sent_at.as_ns().to_be_bytes());
+                        out.extend(arrived.delay.as_ns().to_be_bytes());
+                        for count in [arrived.received, arrived.lost, arrived.runs] {
+                            out.extend(count.to_be_bytes());
+                        }
+                    }
                 }
                 debug_assert!(feedback.lacks.len() <= WINDOW_MAX as usize, "a window's generations");
                 out.push(feedback.lacks.len() as u8);
@@ -176,12 +232,19 @@ impl Wire for Datagram<Bytes> {
                 grant: Some(reader.u64()?).filter(|bps| *bps > 0).map(BitRate::bps),
                 report: match reader.u8()? {
                     0 => None,
-                    1 => Some(Report {
+                    1 => Some(Report::Tfrc(tfrc::Report {
                         sent_at: reader.instant()?,
                         delay: reader.duration()?,
                         received_bytes_per_s: reader.share_or_rate(f64::MAX)?,
                         loss_rate: reader.share_or_rate(1.0)?,
-                    }),
+                    })),
+                    2 => Some(Report::Arrived(Arrived {
+                        sent_at: reader.instant()?,
+                        delay: reader.duration()?,
+                        received: reader.u32()?,
+                        lost: reader.u32()?,
+                        runs: reader.u32()?,
+                    })),
                     other => return Err(DecodeError::UnknownKind(other)),
                 },
                 lacks: {
@@ -212,13 +275,15 @@ pub struct Request {
     pub length: Option<u64>,
     /// Of the protocol's two.
     pub mode: Mode,
+    /// In [`Mode::Lttp`] TFRC.
+    pub rate_control: RateControl,
     /// The longest block that the client takes in, in bytes.
     pub block_bytes: u32,
     /// The most blocks to a generation.
     pub blocks_max: u32,
     /// Generations that the client keeps open.
     pub window: u32,
-    /// What may be sent in a second, from the beginning, in bits of datagrams; without, TFRC's slow start decides.
+    /// What may be sent in a second, from the beginning, in bits of datagrams; without, the rate control's start decides.
     pub grant: Option<BitRate>,
     /// How long the server waits before its first packet, so that not all come at once.
     pub start_after: Duration,
@@ -361,9 +426,10 @@ impl Control {
             Self::Pull(request) => {
                 out.push(1);
                 out.extend(request.pull.0.to_be_bytes());
-                out.push(match request.mode {
-                    Mode::Lttp => 0,
-                    Mode::Counted => 1,
+                out.push(match (request.mode, request.rate_control) {
+                    (Mode::Lttp, _) => 0,
+                    (Mode::Counted, RateControl::Tfrc) => 1,
+                    (Mode::Counted, RateControl::Bbr) => 2,
                 });
                 out.extend(request.start.to_be_bytes());
                 // 0 bytes are not asked for: an empty object needs no pull.
@@ -480,22 +546,28 @@ impl Control {
     fn decode(body: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
         let message = match reader.u8()? {
-            1 => Self::Pull(Request {
-                pull: PullId(reader.u32()?),
-                mode: match reader.u8()? {
-                    0 => Mode::Lttp,
-                    1 => Mode::Counted,
+            1 => Self::Pull({
+                let pull = PullId(reader.u32()?);
+                let (mode, rate_control) = match reader.u8()? {
+                    0 => (Mode::Lttp, RateControl::Tfrc),
+                    1 => (Mode::Counted, RateControl::Tfrc),
+                    2 => (Mode::Counted, RateControl::Bbr),
                     other => return Err(DecodeError::UnknownKind(other)),
-                },
-                start: reader.u64()?,
-                length: Some(reader.u64()?).filter(|length| *length > 0),
-                block_bytes: reader.u32()?,
-                blocks_max: reader.u32()?,
-                window: reader.u32()?,
-                grant: Some(reader.u64()?).filter(|bps| *bps > 0).map(BitRate::bps),
-                start_after: reader.duration()?,
-                rtt: Some(reader.u32()?).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
-                object: reader.text(NAME_BYTES_MAX)?,
+                };
+                Request {
+                    pull,
+                    mode,
+                    rate_control,
+                    start: reader.u64()?,
+                    length: Some(reader.u64()?).filter(|length| *length > 0),
+                    block_bytes: reader.u32()?,
+                    blocks_max: reader.u32()?,
+                    window: reader.u32()?,
+                    grant: Some(reader.u64()?).filter(|bps| *bps > 0).map(BitRate::bps),
+                    start_after: reader.duration()?,
+                    rtt: Some(reader.u32()?).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                    object: reader.text(NAME_BYTES_MAX)?,
+                }
             }),
             2 => Self::Accepted(Accepted {
                 pull: PullId(reader.u32()?),
@@ -704,14 +776,20 @@ mod tests {
     use proptest::prelude::*;
 
     fn feedback() -> impl Strategy<Value = Feedback> {
-        let report = (0u64..1 << 50, 0u64..1 << 50, 0.0f64..1e12, 0.0f64..=1.0).prop_map(
-            |(sent, delay, rate, loss)| Report {
+        let times = || (0u64..1 << 50, 0u64..1 << 50);
+        let tfrc = (times(), 0.0f64..1e12, 0.0f64..=1.0).prop_map(|((sent, delay), rate, loss)| {
+            Report::Tfrc(tfrc::Report {
                 sent_at: Instant::from_ns(sent),
                 delay: Duration::from_ns(delay),
                 received_bytes_per_s: rate,
                 loss_rate: loss,
-            },
-        );
+            })
+        });
+        let arrived = (times(), any::<[u32; 3]>()).prop_map(|((sent, delay), [received, lost, runs])| {
+            let (sent_at, delay) = (Instant::from_ns(sent), Duration::from_ns(delay));
+            Report::Arrived(Arrived { sent_at, delay, received, lost, runs })
+        });
+        let report = prop_oneof![tfrc, arrived];
         let lacks = proptest::collection::vec(any::<u16>(), 0..=WINDOW_MAX as usize);
         (any::<[u32; 3]>(), proptest::option::of(report), proptest::option::of(1u64..), lacks).prop_map(
             |([pull, next, base], report, grant, lacks)| Feedback {
@@ -736,7 +814,8 @@ mod tests {
                         object,
                         start,
                         length: Some(length).filter(|length| *length > 0),
-                        mode: if rtt % 2 == 0 { Mode::Lttp } else { Mode::Counted },
+                        mode: if rtt % 3 == 0 { Mode::Lttp } else { Mode::Counted },
+                        rate_control: if rtt % 3 == 1 { RateControl::Bbr } else { RateControl::Tfrc },
                         block_bytes,
                         blocks_max,
                         window,
@@ -849,14 +928,14 @@ mod tests {
             Err(DecodeError::TooLong { limit: 2_112, got: 2_113 })
         );
         let mut feedback = Vec::new();
-        let report = Report {
+        let report = tfrc::Report {
             sent_at: Instant::ZERO,
             delay: Duration::ZERO,
             received_bytes_per_s: 1.0,
             loss_rate: 1.5,
         };
         let lacks = Vec::new();
-        let report = Some(report);
+        let report = Some(Report::Tfrc(report));
         Datagram::Feedback(Feedback { pull: PullId(0), next: 0, report, grant: None, base: 0, lacks })
             .encode(&mut feedback);
         assert!(Datagram::decode(&feedback).is_err(), "a loss event rate above 1");

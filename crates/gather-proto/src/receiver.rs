@@ -1,18 +1,19 @@
 //! One pull at its client: packets become generations, and the server is told what is lacking.
 //!
-//! A packet of a generation that is complete, or beyond the window, counts for TFRC and is dropped. Feedback leaves when TFRC
-//! asks for it (once a round trip, and at each new loss event), where the window has moved or less is granted, and again while
-//! nothing comes. Memory is bounded by the window and by what is kept of a generation: a server that sends ever more sums of
+//! A packet of a generation that is complete, or beyond the window, counts for the rate control and is dropped. Feedback leaves
+//! when the rate control needs it (TFRC once a round trip, BBR eight times; both at each new loss), where the window has moved or
+//! less is granted, and again while nothing comes. Memory is bounded by the window and by what is kept of a generation: a server that sends ever more sums of
 //! which no block follows begins it anew.
 //!
 //! Leaves out: which pulls there are, and how the last hop is divided (`client`).
 
 use crate::layout::{Codes, Layout};
-use crate::mode::{DecoderKind, Mode, TIMEOUT, slow_start};
-use crate::msg::{Feedback, Packet, PullId};
+use crate::mode::{DecoderKind, Mode, RateControl, TIMEOUT, slow_start};
+use crate::msg::{Arrived, Feedback, Packet, PullId, Report};
 use anabranch_codes::Symbol;
 use anabranch_codes::lt::{Decoder as _, Inactivation, Peeling};
 use anabranch_endpoint::Message as _;
+use anabranch_transport::bbr::Arrivals;
 use anabranch_transport::tfrc::{Arrival, Receiver as Tfrc};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
@@ -24,6 +25,12 @@ const FEEDBACK_PACKETS: u64 = 8;
 ///
 /// Differs: RFC 5348 section 6.2 has one for each packet then, which is a message up for each message down.
 pub(crate) const FEEDBACK_GAP_MAX: Duration = Duration::from_ms(5);
+/// For BBR feedback leaves after so many packets...
+pub(crate) const ARRIVED_PACKETS: u64 = 16;
+/// ...or where fewer have come after such a part of a round trip, so that each round trip has some that tell of its rate...
+const ARRIVED_RTT_PART: u64 = 8;
+/// ...which is no longer than this.
+const ARRIVED_GAP_MAX: Duration = Duration::from_ms(5);
 /// Into so many steps a window is divided: once it has moved by more than one, the server is told.
 const WINDOW_STEPS: u32 = 8;
 /// The longest time between two feedbacks while nothing comes.
@@ -52,6 +59,8 @@ pub struct Receiving {
     pub layout: Layout,
     /// Of the protocol's two.
     pub mode: Mode,
+    /// What decides how fast the server sends.
+    pub rate_control: RateControl,
     /// How packets become blocks.
     pub decoder: DecoderKind,
     /// Generations that are kept open.
@@ -81,6 +90,17 @@ enum Decoder<S> {
     Inactivation(Inactivation<S>),
 }
 
+/// What the server's rate control is told of.
+#[derive(Debug)]
+enum Account {
+    Tfrc(Box<Tfrc>),
+    Bbr {
+        arrivals: Arrivals,
+        /// The packet that was sent last of those that came: when it came, and when it was sent.
+        newest: Option<(Instant, Instant)>,
+    },
+}
+
 /// A generation that is open, or was and is complete.
 #[derive(Debug)]
 enum Open<S> {
@@ -93,7 +113,7 @@ enum Open<S> {
 pub struct Receiver<S> {
     receiving: Receiving,
     codes: Codes,
-    tfrc: Tfrc,
+    account: Account,
     base: u32,
     open: VecDeque<Open<S>>,
     complete: VecDeque<(u32, Vec<S>)>,
@@ -115,9 +135,15 @@ impl<S: Symbol> Receiver<S> {
     pub fn new(receiving: Receiving) -> Self {
         let codes = Codes::new(&receiving.layout, receiving.mode);
         let size = Packet::<S>::HEADER_BYTES + receiving.layout.block_bytes();
+        let account = match receiving.rate_control {
+            RateControl::Tfrc => {
+                Account::Tfrc(Box::new(Tfrc::new(size, TIMEOUT, slow_start(receiving.mode, receiving.grant))))
+            }
+            RateControl::Bbr => Account::Bbr { arrivals: Arrivals::default(), newest: None },
+        };
         Self {
             codes,
-            tfrc: Tfrc::new(size, TIMEOUT, slow_start(receiving.mode, receiving.grant)),
+            account,
             base: 0,
             open: VecDeque::new(),
             complete: VecDeque::new(),
@@ -191,9 +217,9 @@ impl<S: Symbol> Receiver<S> {
         };
         self.open.iter().map(packets).sum::<u64>() * u64::from(self.receiving.layout.block_bytes())
     }
-    /// The share of packets that begin a loss event.
+    /// The share of packets that are lost; with TFRC the share of them that begin a loss event.
     pub fn loss_rate(&self) -> f64 {
-        self.tfrc.loss_rate()
+        self.account.loss_rate()
     }
 
     fn decoder(&self, generation: u32) -> Box<Decoder<S>> {
@@ -221,10 +247,19 @@ impl<S: Symbol> Receiver<S> {
         }
         let bytes = packet.wire_len();
         self.rtt = packet.rtt.or(self.rtt);
-        self.tfrc.handle_packet(
-            now,
-            &Arrival { sequence: packet.sequence.into(), bytes, sent_at: packet.sent_at, rtt: packet.rtt },
-        );
+        let sequence = u64::from(packet.sequence);
+        match &mut self.account {
+            Account::Tfrc(tfrc) => {
+                let arrival = Arrival { sequence, bytes, sent_at: packet.sent_at, rtt: packet.rtt };
+                tfrc.handle_packet(now, &arrival);
+            }
+            Account::Bbr { arrivals, newest } => {
+                if sequence >= arrivals.counts().next {
+                    *newest = Some((now, packet.sent_at));
+                }
+                arrivals.handle_packet(sequence);
+            }
+        }
         self.heard_at = Some(now);
         self.silence = self.patience();
         self.next = self.next.max(packet.sequence + 1);
@@ -270,7 +305,7 @@ impl<S: Symbol> Receiver<S> {
         if self.earliest().is_some_and(|at| at > now) && !is_silent {
             return None;
         }
-        let report = self.tfrc.poll_report(now);
+        let report = self.poll_report(now, is_silent);
         // Told once a round trip, a server would send two round trips' worth from one window.
         let has_moved = self.base - self.told_base > self.receiving.window / WINDOW_STEPS;
         if report.is_none() && !is_silent && !has_moved && !self.is_lowered() {
@@ -280,7 +315,7 @@ impl<S: Symbol> Receiver<S> {
             self.silence = (self.silence * 2).min(SILENCE_MAX);
         }
         self.told_at = Some(now);
-        (self.told_packets, self.told_loss) = (self.counts.packets, self.tfrc.loss_rate());
+        (self.told_packets, self.told_loss) = (self.counts.packets, self.account.losses());
         (self.told_base, self.told_grant) = (self.base, self.receiving.grant);
         self.counts.feedbacks += 1;
         let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).collect();
@@ -298,16 +333,46 @@ impl<S: Symbol> Receiver<S> {
         })
     }
 
+    /// What the rate control is to know at `now`, if it is due. For BBR it is where nothing comes, too: what is on its way is lost.
+    fn poll_report(&mut self, now: Instant, is_silent: bool) -> Option<Report> {
+        let is_due = is_silent || self.report_at().is_some_and(|at| at <= now);
+        match &mut self.account {
+            Account::Tfrc(tfrc) => tfrc.poll_report(now).map(Report::Tfrc),
+            Account::Bbr { arrivals, newest } => {
+                let (at, sent_at) = newest.filter(|_| is_due)?;
+                Some(Report::Arrived(Arrived::new(sent_at, now.saturating_since(at), arrivals.counts())))
+            }
+        }
+    }
+
+    /// When the next report is due.
+    fn report_at(&self) -> Option<Instant> {
+        let Account::Bbr { newest, .. } = &self.account else {
+            let Account::Tfrc(tfrc) = &self.account else { return None };
+            return tfrc.poll_timeout();
+        };
+        let (came_at, _) = (*newest)?;
+        let new = self.counts.packets - self.told_packets;
+        if new == 0 {
+            return None;
+        }
+        let told_at =
+            self.told_at.filter(|_| new < ARRIVED_PACKETS && self.account.losses() <= self.told_loss);
+        let gap = self.rtt.map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / ARRIVED_RTT_PART));
+        Some(told_at.map_or(came_at, |told| told + gap.min(ARRIVED_GAP_MAX)))
+    }
+
     /// When feedback may leave next.
     fn earliest(&self) -> Option<Instant> {
         let every = self.receiving.feedback_every;
         // The first packets give the server its round trip; a loss is told at once. Who is granted nothing finds its rate by
         // feedback and has it every round trip.
         let waits = self.receiving.mode == Mode::Counted
+            && self.receiving.rate_control == RateControl::Tfrc
             && self.receiving.grant.is_some()
             && self.told_packets > 1
             && self.counts.packets < self.told_packets + FEEDBACK_PACKETS
-            && self.tfrc.loss_rate() <= self.told_loss;
+            && self.account.losses() <= self.told_loss;
         Some(self.told_at? + if waits { every.max(FEEDBACK_GAP_MAX) } else { every })
     }
 
@@ -334,9 +399,27 @@ impl<S: Symbol> Receiver<S> {
         if self.is_complete() {
             return None;
         }
-        let report =
-            self.tfrc.poll_timeout().map(|at| self.earliest().map_or(at, |earliest| at.max(earliest)));
+        let report = self.report_at().map(|at| self.earliest().map_or(at, |earliest| at.max(earliest)));
         report.into_iter().chain(self.silent_at()).min()
+    }
+}
+
+impl Account {
+    /// What grows with each loss that the server should hear of at once.
+    fn losses(&self) -> f64 {
+        match self {
+            Self::Tfrc(tfrc) => tfrc.loss_rate(),
+            Self::Bbr { arrivals, .. } => arrivals.counts().lost as f64,
+        }
+    }
+    fn loss_rate(&self) -> f64 {
+        match self {
+            Self::Tfrc(tfrc) => tfrc.loss_rate(),
+            Self::Bbr { arrivals, .. } => {
+                let counts = arrivals.counts();
+                counts.lost as f64 / counts.next.max(1) as f64
+            }
+        }
     }
 }
 
@@ -390,6 +473,7 @@ mod tests {
             pull: PullId(0),
             layout,
             mode: Mode::Counted,
+            rate_control: RateControl::Bbr,
             decoder: DecoderKind::Inactivation,
             window: 4,
             feedback_every: Duration::ZERO,

@@ -3,16 +3,24 @@
 //! In [`Mode::Counted`] each generation's blocks leave once, in order; then only as many sums as the client's feedback says
 //! are lacking and not on their way already. What was sent longer ago than a round trip and a half and is still not counted
 //! is lost. So a pull without loss sends each block once and stops by itself. In [`Mode::Lttp`] sums leave until the client says
-//! stop. Either way TFRC decides how fast, and the client's grant bounds it.
+//! stop. Either way the rate control decides how fast, TFRC for the pull or BBR for its path, and the client's grant bounds it.
+//!
+//! Once all blocks have left, there is nothing else to send in the time in which the client could ask for what was lost. Then as
+//! many sums leave unasked as are likely to be lacking, by the share that was lost lately and two standard deviations
+//! more: a pull of which 64 packets are on their way over a path that loses 1 % is asked for the rest once in some
+//! forty times, for three packets more. Before that none does, as each that is not needed costs a packet of other
+//! blocks.
 //!
 //! A generation's blocks are asked for ([`Sender::poll_wanted`]) before they are sent and forgotten once the client has them.
 //! Leaves out: whose object it is and what the client may ask for (`server`).
 
 use crate::layout::{Codes, Layout};
-use crate::mode::{Mode, TIMEOUT, slow_start};
-use crate::msg::{Feedback, Packet, PullId};
+use crate::mode::{Mode, RateControl, TIMEOUT, slow_start};
+use crate::msg::{Arrived, Feedback, Packet, PullId, Report};
+use crate::path::{News, Path, gap, made_up_from, quantum};
 use crate::receiver::FEEDBACK_GAP_MAX;
 use anabranch_codes::Symbol;
+use anabranch_transport::bbr::Sent;
 use anabranch_transport::tfrc::{GAP_MAX_S, Sender as Tfrc, SenderConfig};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::VecDeque;
@@ -26,26 +34,22 @@ const COUNTED_GAP_MAX_S: f64 = 0.2;
 const ON_WAY_MAX: usize = 1 << 16;
 /// The least time after which a packet that is not counted is lost: processes take turns more slowly than the shortest ways.
 const PATIENCE_MIN: Duration = Duration::from_ms(2);
-/// How much may leave late and together: so many packets, or what is sent in such a part of a round trip, as long ways have
-/// longer queues; and after how long it is too late for that (RFC 5348 section 4.6).
-const CATCH_UP_PACKETS: u64 = 4;
-const CATCH_UP_RTT_PART: u64 = 16;
-const CATCH_UP_MAX: Duration = Duration::from_ms(20);
-/// The longest time within which packets leave together: as Linux's TCP hands as much to the card at once as it sends in a
-/// millisecond (`tcp_tso_autosize`).
-const QUANTUM_MAX: Duration = Duration::from_ms(1);
+/// Standard deviations of what is lost by chance, for which sums leave unasked at a pull's end.
+const AHEAD_DEVIATIONS: f64 = 2.0;
 /// Generations that are asked for before they are due.
 const AHEAD: u32 = 2;
 
 /// How a pull is sent.
 #[derive(Clone, Debug)]
-pub struct Sending {
+pub(crate) struct Sending {
     /// What the client calls it.
     pub pull: PullId,
     /// Its bytes.
     pub layout: Layout,
     /// Of the protocol's two.
     pub mode: Mode,
+    /// What decides how fast it leaves.
+    pub rate_control: RateControl,
     /// Generations that the client keeps open.
     pub window: u32,
     /// The most that may be sent in a second until feedback says otherwise.
@@ -64,7 +68,7 @@ pub struct Sending {
 
 /// How a pull ends.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum SenderEvent {
+pub(crate) enum SenderEvent {
     /// The client has it all.
     Complete,
     /// Nothing was heard for too long.
@@ -87,17 +91,38 @@ struct OnWay {
     sequence: u32,
     generation: u32,
     sent_at: Instant,
+    /// For BBR.
+    sent: Option<Sent>,
+}
+
+/// What decides how fast a pull leaves.
+#[derive(Debug)]
+enum Rate {
+    Tfrc(Box<Tfrc>),
+    /// Its path, which other pulls have, too; and what was heard of the pull last.
+    Path {
+        received: u32,
+        lost: u32,
+        runs: u32,
+        newest: Option<Sent>,
+        /// Packets before this one count as lost, as nothing was heard for long.
+        written_off: u32,
+        /// It is so since it was heard of last.
+        is_silent: bool,
+        /// Bytes that its path has in flight of it.
+        inflight: u64,
+    },
 }
 
 /// The sending end of one pull.
 #[derive(Debug)]
-pub struct Sender<S> {
+pub(crate) struct Sender<S> {
     sending: Sending,
     codes: Codes,
-    tfrc: Tfrc,
+    rate: Rate,
     /// Bytes of datagrams in a second.
     ceiling_bytes_per_s: f64,
-    packet_bytes: f64,
+    packet_bytes: u64,
     next_at: Instant,
     sequence: u32,
     /// The lowest generation that the client lacks, and those behind it.
@@ -106,6 +131,8 @@ pub struct Sender<S> {
     /// The generation whose blocks leave now.
     fresh: u32,
     on_way: VecDeque<OnWay>,
+    /// So many of them, the first ones, should have come by now.
+    late: usize,
     /// Sums that are owed; 0 where none is to be looked for.
     owed: u32,
     /// The newest that feedback has said.
@@ -136,7 +163,7 @@ impl<S: Symbol> Sender<S> {
             Mode::Lttp => (GAP_MAX_S, 0.0),
             Mode::Counted => (COUNTED_GAP_MAX_S, 4.0 * FEEDBACK_GAP_MAX.as_secs_f64()),
         };
-        let config = SenderConfig {
+        let tfrc = SenderConfig {
             size,
             timeout: TIMEOUT,
             initial_bytes_per_s,
@@ -145,17 +172,30 @@ impl<S: Symbol> Sender<S> {
             timer_min_s,
             slow_start: slow_start(sending.mode, sending.grant),
         };
+        let rate = match sending.rate_control {
+            RateControl::Tfrc => Rate::Tfrc(Box::new(Tfrc::new(now, tfrc))),
+            RateControl::Bbr => Rate::Path {
+                received: 0,
+                lost: 0,
+                runs: 0,
+                newest: None,
+                written_off: 0,
+                is_silent: false,
+                inflight: 0,
+            },
+        };
         Self {
             codes,
-            tfrc: Tfrc::new(now, config),
+            rate,
             ceiling_bytes_per_s,
-            packet_bytes: f64::from(size),
+            packet_bytes: size.into(),
             next_at: sending.start,
             sequence: 0,
             base: 0,
             open: VecDeque::new(),
             fresh: 0,
             on_way: VecDeque::new(),
+            late: 0,
             owed: 0,
             heard_next: 0,
             heard_at: now.max(sending.start),
@@ -175,9 +215,38 @@ impl<S: Symbol> Sender<S> {
     pub const fn sent(&self) -> u32 {
         self.sequence
     }
-    /// Bytes of datagrams that may leave in a second now.
+    /// Bytes of datagrams that may leave in a second now, as far as it decides that itself: see [`Path::rate_bytes_per_s`].
     pub fn rate_bytes_per_s(&self) -> f64 {
-        self.tfrc.rate_bytes_per_s().min(self.ceiling_bytes_per_s)
+        match &self.rate {
+            Rate::Tfrc(tfrc) => tfrc.rate_bytes_per_s().min(self.ceiling_bytes_per_s),
+            Rate::Path { .. } => self.ceiling_bytes_per_s,
+        }
+    }
+    /// Whether its path decides how fast it leaves.
+    pub const fn has_path(&self) -> bool {
+        matches!(self.rate, Rate::Path { .. })
+    }
+    /// Tells its path how much of it is in flight: packets that are neither known to have come nor to be lost.
+    pub fn count_inflight(&mut self, path: &mut Path) {
+        let (is_over, sequence, packet_bytes) = (self.is_over, self.sequence, self.packet_bytes);
+        if let Rate::Path { received, lost, written_off, inflight, .. } = &mut self.rate {
+            let packets =
+                sequence.saturating_sub(*received).saturating_sub(*lost).min(sequence - *written_off);
+            let now = if is_over { 0 } else { u64::from(packets) * packet_bytes };
+            path.set_inflight(std::mem::replace(inflight, now), now);
+        }
+    }
+    fn rtt(&self, path: Option<&Path>) -> Option<Duration> {
+        match &self.rate {
+            Rate::Tfrc(tfrc) => tfrc.rtt(),
+            Rate::Path { .. } => path?.rtt(),
+        }
+    }
+    fn loss_share(&self, path: Option<&Path>) -> f64 {
+        match &self.rate {
+            Rate::Tfrc(tfrc) => tfrc.loss_rate(),
+            Rate::Path { .. } => path.map_or(0.0, Path::loss_share),
+        }
     }
     /// Bytes of blocks that it holds, with what each takes beside them.
     pub fn held_bytes(&self) -> u64 {
@@ -231,12 +300,23 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
+    /// Gives up the last generation that it has asked for, for now, if nothing of it was sent and it is not the only one. False if
+    /// there is none.
+    pub fn give_back(&mut self) -> bool {
+        let last = self.open.back().filter(|last| last.next_id == self.sending.first_id);
+        let gives = last.is_some() && self.open.len() > 1;
+        if gives {
+            self.open.pop_back();
+        }
+        gives
+    }
+
     fn opened(&mut self, generation: u32) -> Option<&mut Open<S>> {
         self.open.get_mut(generation.checked_sub(self.base)? as usize)
     }
 
-    /// Takes in what the client says.
-    pub fn handle_feedback(&mut self, now: Instant, feedback: &Feedback) {
+    /// Takes in what the client says. `path` is where the pull's packets travel, if that decides how fast.
+    pub fn handle_feedback(&mut self, now: Instant, feedback: &Feedback, mut path: Option<&mut Path>) {
         let generations = self.sending.layout.generations();
         let is_old = feedback.next < self.heard_next || feedback.base < self.base;
         // What was never sent cannot have come.
@@ -247,9 +327,20 @@ impl<S: Symbol> Sender<S> {
         self.heard_next = feedback.next;
         self.heard_at = now;
         self.ceiling_bytes_per_s = bytes_per_s(feedback.grant);
-        if let Some(report) = &feedback.report {
-            self.tfrc.handle_report(now, report, self.is_limited);
-            (self.is_limited, self.was_idle) = (false, true);
+        let heard = match self.rate {
+            Rate::Path { received, .. } => received,
+            Rate::Tfrc(_) => 0,
+        };
+        match (&mut self.rate, &feedback.report, &mut path) {
+            (Rate::Tfrc(tfrc), Some(Report::Tfrc(report)), _) => {
+                tfrc.handle_report(now, report, self.is_limited);
+                (self.is_limited, self.was_idle) = (false, true);
+            }
+            (Rate::Path { .. }, Some(Report::Arrived(arrived)), Some(path)) => {
+                self.handle_arrived(now, feedback.next, arrived, path);
+            }
+            // Of another rate control.
+            _ => {}
         }
         // Where the rate has grown, the next packet need not wait as long as it would have.
         self.next_at = self.next_at.min(now.max(self.sending.start) + self.gap());
@@ -258,50 +349,132 @@ impl<S: Symbol> Sender<S> {
             self.base += 1;
         }
         self.fresh = self.fresh.max(self.base);
-        self.forget(now, feedback.next);
+        self.forget(now, feedback.next, path.as_deref());
+        if let (Rate::Path { written_off, .. }, Some(Report::Arrived(arrived)), Some(path)) =
+            (&mut self.rate, feedback.report, &mut path)
+            && arrived.delay > Duration::ZERO
+            && arrived.received == heard
+        {
+            // Nothing has come for long: what left so long ago that it should have is lost.
+            *written_off = self.on_way.get(self.late).map_or(self.sequence, |first| first.sequence);
+            self.count_inflight(path);
+        }
+        let path = path.as_deref();
         for (open, lacks) in self.open.iter_mut().zip(&feedback.lacks) {
             open.lacks = Some((*lacks).into());
         }
-        self.owed = (0..self.open.len()).map(|at| self.owed_of(at)).sum();
+        self.owed = (0..self.open.len()).map(|at| self.owed_of(at, path)).sum();
         if self.base == generations {
             self.end(SenderEvent::Complete);
         }
     }
 
-    /// Forgets packets that have come, and those that should have.
-    fn forget(&mut self, now: Instant, next: u32) {
-        let patience = self
-            .tfrc
-            .rtt()
-            .map(|rtt| (Duration::from_ps(rtt.as_ps() / 2 * 3) + self.gap() * 2).max(PATIENCE_MIN));
-        while let Some(first) = self.on_way.front() {
-            let is_late = patience.is_some_and(|patience| first.sent_at + patience < now);
-            if first.sequence >= next && !is_late && self.on_way.len() < ON_WAY_MAX {
-                break;
-            }
-            let generation = first.generation;
-            self.on_way.pop_front();
-            if let Some(open) = self.opened(generation) {
-                open.on_way -= 1;
-            }
+    /// What a report says beyond the last one, for the path.
+    fn handle_arrived(&mut self, now: Instant, next: u32, arrived: &Arrived, path: &mut Path) {
+        let first = self.on_way.front().map_or(self.sequence, |first| first.sequence);
+        let at = next.checked_sub(1).and_then(|last| last.checked_sub(first));
+        let came = at.and_then(|at| self.on_way.get(at as usize)?.sent);
+        let Rate::Path { received, lost, runs, newest, is_silent, .. } = &mut self.rate else { return };
+        // More cannot have come or be lost than was passed by.
+        if arrived.received < *received || arrived.received.saturating_add(arrived.lost) > next {
+            return;
+        }
+        *newest = came.or(*newest);
+        let news = News {
+            delivered_bytes: u64::from(arrived.received - *received) * self.packet_bytes,
+            lost_bytes: u64::from(arrived.lost.saturating_sub(*lost)) * self.packet_bytes,
+            lost_runs: arrived.runs.saturating_sub(*runs).min(arrived.lost.saturating_sub(*lost)),
+            newest: *newest,
+        };
+        *is_silent &= arrived.received == *received;
+        (*received, *lost, *runs) = (arrived.received, arrived.lost, arrived.runs);
+        self.count_inflight(path);
+        if news.delivered_bytes + news.lost_bytes > 0 {
+            path.handle_news(now, arrived, &news);
         }
     }
 
+    /// Forgets packets that have come, and those that should have.
+    fn forget(&mut self, now: Instant, next: u32, path: Option<&Path>) {
+        let patience = self
+            .rtt(path)
+            .map(|rtt| (Duration::from_ps(rtt.as_ps() / 2 * 3) + self.gap() * 2).max(PATIENCE_MIN));
+        while let Some(first) = self.on_way.front()
+            && (first.sequence < next || self.on_way.len() >= ON_WAY_MAX)
+        {
+            self.forget_first();
+        }
+        while let Some(packet) = self.on_way.get(self.late)
+            && patience.is_some_and(|patience| packet.sent_at + patience < now)
+        {
+            self.late += 1;
+            self.count_off(packet.generation);
+        }
+    }
+
+    /// A packet of this generation is not on its way any more.
+    fn count_off(&mut self, generation: u32) {
+        if let Some(open) = self.opened(generation) {
+            open.on_way -= 1;
+        }
+    }
+
+    fn forget_first(&mut self) {
+        let Some(first) = self.on_way.pop_front() else { return };
+        match self.late.checked_sub(1) {
+            Some(late) => self.late = late,
+            None => self.count_off(first.generation),
+        }
+    }
+
+    /// What left so long ago that its path has no patience for it is not in flight any more. Until it is heard of again the pull has
+    /// no more than one packet in flight: others on the path may do better.
+    pub fn expire(&mut self, now: Instant, path: &mut Path) {
+        let patience = path.patience();
+        let Rate::Path { .. } = self.rate else { return };
+        while let Some(first) = self.on_way.front()
+            && first.sent_at + patience <= now
+        {
+            let sequence = first.sequence;
+            self.forget_first();
+            if let Rate::Path { written_off, is_silent, .. } = &mut self.rate {
+                (*written_off, *is_silent) = (sequence + 1, true);
+            }
+        }
+        self.count_inflight(path);
+    }
+
     /// Sums that are to be sent of the generation at this place.
-    fn owed_of(&self, at: usize) -> u32 {
+    fn owed_of(&self, at: usize, path: Option<&Path>) -> u32 {
         let (open, generation) = (&self.open[at], self.base + at as u32);
         match open.lacks {
             Some(lacks) if lacks > 0 && generation < self.fresh => {
                 // Of what is lacking and leaves now, as much more as was lost lately.
-                let more = (f64::from(lacks) * self.tfrc.loss_rate()).ceil() as u32;
+                let more = (f64::from(lacks) * self.loss_share(path)).ceil() as u32;
                 (lacks + more).saturating_sub(open.on_way)
             }
             _ => 0,
         }
     }
 
+    /// The first generation that is likely to lack something when all that is on its way has come or is lost: all blocks have
+    /// left, and nothing is owed.
+    fn ahead(&self, path: Option<&Path>) -> Option<usize> {
+        let loss = self.loss_share(path);
+        if !self.has_path() || self.fresh < self.sending.layout.generations() || loss <= 0.0 {
+            return None;
+        }
+        (0..self.open.len()).find(|at| {
+            let open = &self.open[*at];
+            let lacks = open.lacks.unwrap_or_else(|| self.sending.layout.blocks(self.base + *at as u32));
+            let lost = f64::from(lacks) * loss;
+            let more = (lost + AHEAD_DEVIATIONS * lost.sqrt()).ceil() as u32;
+            lacks > 0 && open.on_way < lacks + more
+        })
+    }
+
     /// Which packet is next, by generation and id.
-    fn next_packet(&self) -> Option<(u32, u32)> {
+    fn next_packet(&self, path: Option<&Path>) -> Option<(u32, u32)> {
         // Whose numbers are used up sends nothing more, and is given up.
         if self.is_over || self.sequence == u32::MAX {
             return None;
@@ -311,31 +484,25 @@ impl<S: Symbol> Sender<S> {
             return self.open.front().filter(ready).map(|open| (self.base, open.next_id));
         }
         if self.owed > 0 {
-            let owing = (0..self.open.len()).find(|at| self.owed_of(*at) > 0);
+            let owing = (0..self.open.len()).find(|at| self.owed_of(*at, path) > 0);
             if let Some(at) = owing {
                 return Some((self.base + at as u32, self.open[at].next_id));
             }
+        }
+        if let Some(at) = self.ahead(path) {
+            return Some((self.base + at as u32, self.open[at].next_id));
         }
         let open = self.open.get((self.fresh - self.base) as usize).filter(ready)?;
         Some((self.fresh, open.next_id))
     }
 
-    /// Packets that are due within this time leave together: where that is wanted, a quarter of a round trip if that is not too
-    /// long, as a wake for each packet costs more than the packet.
-    fn quantum(&self) -> Duration {
-        let quarter = self.tfrc.rtt().map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / 4));
-        match self.sending.quantum {
-            Duration::ZERO => Duration::ZERO,
-            least => least.max(quarter.min(QUANTUM_MAX)),
-        }
-    }
-
-    /// The next packet that is due.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet<S>> {
-        if self.next_at > now + self.quantum() {
+    /// The next packet that is due. `path` is where it travels, if that decides how fast: it has to have room.
+    pub fn poll_transmit(&mut self, now: Instant, mut path: Option<&mut Path>) -> Option<Packet<S>> {
+        let waits = matches!(self.rate, Rate::Path { is_silent: true, inflight: 1.., .. });
+        if waits || self.next_at > now + quantum(self.sending.quantum, self.rtt(path.as_deref())) {
             return None;
         }
-        let Some((generation, id)) = self.next_packet() else {
+        let Some((generation, id)) = self.next_packet(path.as_deref()) else {
             self.is_limited = true;
             // Idle time is not lateness.
             self.next_at = self.next_at.max(now);
@@ -358,23 +525,28 @@ impl<S: Symbol> Sender<S> {
         let sequence = self.sequence;
         self.sequence += 1;
         if self.on_way.len() >= ON_WAY_MAX {
-            self.forget(now, self.on_way[0].sequence + 1);
+            self.forget(now, self.on_way[0].sequence + 1, path.as_deref());
         }
-        self.on_way.push_back(OnWay { sequence, generation, sent_at: now });
+        let sent = match (&mut self.rate, &mut path) {
+            (Rate::Path { inflight, .. }, Some(path)) => {
+                *inflight += self.packet_bytes;
+                Some(path.handle_sent(now, self.packet_bytes))
+            }
+            (Rate::Path { .. }, None) => None,
+            (Rate::Tfrc(tfrc), _) => {
+                self.is_limited |= tfrc.rate_bytes_per_s() > self.ceiling_bytes_per_s;
+                None
+            }
+        };
+        self.on_way.push_back(OnWay { sequence, generation, sent_at: now, sent });
         self.was_idle = false;
-        self.is_limited |= self.tfrc.rate_bytes_per_s() > self.ceiling_bytes_per_s;
-        // What a clock or a busy machine has made late is made up for, but for no more packets than a queue takes.
-        let gap = self.gap();
-        let of_rtt =
-            self.tfrc.rtt().map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / CATCH_UP_RTT_PART));
-        let most = (gap * CATCH_UP_PACKETS).max(of_rtt).min(CATCH_UP_MAX);
-        let earliest = Instant::ZERO + now.saturating_since(Instant::ZERO + most);
-        self.next_at = self.next_at.max(earliest) + gap;
+        let (gap, rtt) = (self.gap(), self.rtt(path.as_deref()));
+        self.next_at = self.next_at.max(made_up_from(now, gap, rtt)) + gap;
         Some(Packet {
             pull: self.sending.pull,
             sequence,
             sent_at: now,
-            rtt: self.tfrc.rtt().or(self.sending.rtt),
+            rtt: rtt.or(self.sending.rtt),
             generation,
             id,
             payload,
@@ -382,16 +554,27 @@ impl<S: Symbol> Sender<S> {
     }
 
     fn gap(&self) -> Duration {
-        Duration::from_ps((self.packet_bytes / self.rate_bytes_per_s() * 1e12) as u64)
+        gap(self.packet_bytes, self.rate_bytes_per_s())
     }
 
     /// When to call [`Sender::handle_timeout`] or [`Sender::poll_transmit`] next.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub fn poll_timeout(&self, path: Option<&Path>) -> Option<Instant> {
         if self.is_over {
             return None;
         }
-        let due = self.tfrc.timer().min(self.heard_at + self.sending.give_up);
-        Some(if self.next_packet().is_some() { due.min(self.next_at) } else { due })
+        let gives_up = self.heard_at + self.sending.give_up;
+        let (due, send_at) = match (&self.rate, path) {
+            (Rate::Tfrc(tfrc), _) => (tfrc.timer().min(gives_up), Some(self.next_at)),
+            (Rate::Path { is_silent, inflight, .. }, Some(path)) => {
+                // Without room for it the next packet waits for feedback, or until what is in flight counts as lost.
+                let may = path.has_room() && (!is_silent || *inflight == 0);
+                let expires = self.on_way.front().map(|first| first.sent_at + path.patience());
+                (gives_up.min(expires.unwrap_or(gives_up)), may.then(|| self.next_at.max(path.next_at())))
+            }
+            (Rate::Path { .. }, None) => (gives_up, None),
+        };
+        let send_at = send_at.filter(|_| self.next_packet(path).is_some());
+        Some(send_at.map_or(due, |at| due.min(at)))
     }
 
     /// Tells that `now` has come.
@@ -402,17 +585,31 @@ impl<S: Symbol> Sender<S> {
         if self.heard_at + self.sending.give_up <= now {
             return self.end(SenderEvent::GaveUp);
         }
-        if self.tfrc.timer() <= now {
-            self.tfrc.handle_timeout(now, self.was_idle);
+        let Rate::Tfrc(tfrc) = &mut self.rate else { return };
+        if tfrc.timer() <= now {
+            tfrc.handle_timeout(now, self.was_idle);
             self.was_idle = true;
-            // Nothing is heard, and perhaps nothing came: a packet more makes the client say so.
-            if self.sending.mode == Mode::Counted && self.sequence > 0 && self.next_packet().is_none() {
-                self.forget(now, self.sequence);
-                if let Some(open) = self.open.front_mut().filter(|_| self.base < self.fresh) {
-                    open.lacks = Some(open.lacks.unwrap_or(1).max(1));
-                    self.owed = 1;
-                }
+            if self.next_packet(None).is_none() {
+                self.ask_for_word(now, None);
             }
+        }
+    }
+
+    /// Nothing is heard, and perhaps nothing came: a packet more makes the client say so.
+    fn ask_for_word(&mut self, now: Instant, path: Option<&Path>) {
+        if self.sending.mode == Mode::Counted && self.sequence > 0 {
+            self.forget(now, self.sequence, path);
+            if let Some(open) = self.open.front_mut().filter(|_| self.base < self.fresh) {
+                open.lacks = Some(open.lacks.unwrap_or(1).max(1));
+                self.owed = 1;
+            }
+        }
+    }
+
+    /// Its path has heard nothing for long.
+    pub fn handle_silence(&mut self, now: Instant, path: &Path) {
+        if !self.is_over && self.has_path() && self.next_packet(Some(path)).is_none() {
+            self.ask_for_word(now, Some(path));
         }
     }
 
@@ -426,6 +623,7 @@ impl<S: Symbol> Sender<S> {
         self.event = Some(event);
         self.open.clear();
         self.on_way.clear();
+        self.late = 0;
     }
 
     /// How it has ended, once.

@@ -8,6 +8,7 @@ use crate::config::ServerConfig;
 use crate::layout::Layout;
 use crate::mode::Mode;
 use crate::msg::{self, Accepted, Control, Feedback, Packet, PullId, Request, WINDOW_MAX};
+use crate::path::{Path, quantum};
 use crate::sender::{Sender, SenderEvent, Sending, generation_bytes};
 use anabranch_codes::Symbol;
 use anabranch_units::{ByteCount, Duration, Instant};
@@ -82,6 +83,8 @@ pub struct Server<S> {
     /// Requests that the user has not answered.
     asked: BTreeMap<PullId, (Instant, Request)>,
     pulls: BTreeMap<PullId, Pull<S>>,
+    /// The way to the client, once a pull has its rate from there.
+    path: Option<Path>,
     control: VecDeque<Control>,
     events: VecDeque<ServerEvent>,
     /// When the next datagram may leave, where all together are limited.
@@ -105,6 +108,7 @@ impl<S: Symbol> Server<S> {
             others: Usage { least: 0, wanted: 0, reserved: 0 },
             asked: BTreeMap::new(),
             pulls: BTreeMap::new(),
+            path: None,
             control: VecDeque::new(),
             events: VecDeque::new(),
             next_at: Instant::ZERO,
@@ -212,6 +216,7 @@ impl<S: Symbol> Server<S> {
         let sending = Sending {
             pull,
             mode: request.mode,
+            rate_control: request.rate_control,
             window: request.window,
             grant: request.grant,
             start: asked_at.max(now) + request.start_after,
@@ -228,7 +233,14 @@ impl<S: Symbol> Server<S> {
             block_bytes,
             blocks_max,
         }));
-        self.pulls.insert(pull, Pull { sender: Sender::new(now, sending), start: request.start });
+        let (rtt, grant) = (sending.rtt, sending.grant);
+        let sender = Sender::new(now, sending);
+        if sender.has_path() {
+            // A short object has a shorter packet than those to come.
+            let packet_bytes = u64::from(Packet::<S>::HEADER_BYTES + longest);
+            self.path.get_or_insert_with(|| Path::new(now, packet_bytes, rtt, grant)).fit(packet_bytes);
+        }
+        self.pulls.insert(pull, Pull { sender, start: request.start });
         self.sweep();
     }
 
@@ -240,16 +252,24 @@ impl<S: Symbol> Server<S> {
 
     /// Ends a pull that cannot go on.
     pub fn fail(&mut self, pull: PullId, reason: String) {
-        if self.pulls.remove(&pull).is_some() {
+        if let Some(mut ended) = self.pulls.remove(&pull) {
+            ended.sender.stop();
+            if let Some(path) = &mut self.path {
+                ended.sender.count_inflight(path);
+            }
             self.control.push_back(Control::GaveUp { pull, reason: msg::reason(reason) });
         }
     }
 
     /// The bytes of an object that are to be supplied soon, with the pull and generation they are for.
     pub fn poll_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
-        // A generation of each pull has its room, once those who were there before have made it; what is left goes to whoever
-        // is first.
+        // A generation of each pull has its room: those who were there before make it, at once where they have not begun to send. What
+        // is left goes to whoever is first.
         let most = self.config.memory_max.as_u64();
+        while self.pulls.values().any(|pull| pull.sender.holds_nothing() && !pull.sender.is_over())
+            && (self.usage() + self.others).reserved > most
+            && self.pulls.values_mut().any(|pull| pull.sender.give_back())
+        {}
         let all = self.usage() + self.others;
         let (free, unreserved) = (most.saturating_sub(all.wanted), most.saturating_sub(all.reserved));
         self.pulls.iter_mut().find_map(|(id, pull)| {
@@ -269,9 +289,14 @@ impl<S: Symbol> Server<S> {
         self.pulls.values().any(|pull| pull.sender.holds_nothing())
     }
 
-    /// Bits of datagrams that all pulls together may send in a second now, where a client's grants and TFRC decide.
+    /// Bits of datagrams that all pulls together may send in a second now, where a client's grants and the rate control decide.
     pub fn allowed_bps(&self) -> f64 {
-        self.pulls.values().fold(0.0, |sum, pull| sum + pull.sender.rate_bytes_per_s() * 8.0)
+        let allowed = |has_path: bool| {
+            let pulls = self.pulls.values().filter(|pull| pull.sender.has_path() == has_path);
+            pulls.fold(0.0, |sum, pull| sum + pull.sender.rate_bytes_per_s())
+        };
+        let of_path = self.path.as_ref().map_or(0.0, Path::rate_bytes_per_s);
+        (allowed(false) + allowed(true).min(of_path)) * 8.0
     }
 
     /// The length of a pull's blocks, while there is such a pull.
@@ -289,7 +314,7 @@ impl<S: Symbol> Server<S> {
     /// Takes in what the client says of a pull's packets.
     pub fn handle_feedback(&mut self, now: Instant, feedback: &Feedback) {
         if let Some(pull) = self.pulls.get_mut(&feedback.pull) {
-            pull.sender.handle_feedback(now, feedback);
+            pull.sender.handle_feedback(now, feedback, self.path.as_mut());
             if pull.sender.is_over() {
                 self.sweep();
             }
@@ -301,12 +326,21 @@ impl<S: Symbol> Server<S> {
         if self.config.rate_max.is_some() && self.next_at > now + self.config.quantum {
             return None;
         }
+        let has_room = self.path.as_ref().is_some_and(|path| {
+            path.has_room() && path.next_at() <= now + quantum(self.config.quantum, path.rtt())
+        });
         // From the one behind the last on, and then from the first.
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let (id, packet) = [after, Bound::Unbounded].into_iter().find_map(|from| {
-            let mut pulls = self.pulls.range_mut((from, Bound::Unbounded));
-            pulls.find_map(|(id, pull)| Some((*id, pull.sender.poll_transmit(now)?)))
-        })?;
+        let path = &mut self.path;
+        let next = [after, Bound::Unbounded].into_iter().find_map(|from| {
+            let pulls = self.pulls.range_mut((from, Bound::Unbounded));
+            let mut pulls = pulls.filter(|(_, pull)| has_room || !pull.sender.has_path());
+            pulls.find_map(|(id, pull)| Some((*id, pull.sender.poll_transmit(now, path.as_mut())?)))
+        });
+        if let (None, true, Some(path)) = (&next, has_room, path) {
+            path.handle_idle(now);
+        }
+        let (id, packet) = next?;
         self.last = Some(id);
         if let Some(rate) = self.config.rate_max {
             let bytes = Packet::<S>::HEADER_BYTES as usize + packet.payload.len();
@@ -327,21 +361,33 @@ impl<S: Symbol> Server<S> {
 
     /// When to call [`Server::handle_timeout`] and [`Server::poll_transmit`] next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let due = self.pulls.values().filter_map(|pull| pull.sender.poll_timeout()).min()?;
+        let path = self.path.as_ref();
+        let due = self.pulls.values().filter_map(|pull| pull.sender.poll_timeout(path));
+        let due = due.chain(path.and_then(Path::silent_at)).min()?;
         Some(if self.config.rate_max.is_some() { due.max(self.next_at) } else { due })
     }
 
     /// Tells that `now` has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.pulls.values_mut().for_each(|pull| pull.sender.handle_timeout(now));
+        if let Some(path) = &mut self.path {
+            self.pulls.values_mut().for_each(|pull| pull.sender.expire(now, path));
+            if path.handle_timeout(now) {
+                self.pulls.values_mut().for_each(|pull| pull.sender.handle_silence(now, path));
+            }
+        }
         self.sweep();
     }
 
     /// Takes away pulls that are over.
     fn sweep(&mut self) {
-        let Self { pulls, events, control, .. } = self;
+        let Self { pulls, events, control, path, .. } = self;
         pulls.retain(|id, pull| {
-            match pull.sender.poll_event() {
+            let event = pull.sender.poll_event();
+            if let (true, Some(path)) = (event.is_some(), &mut *path) {
+                pull.sender.count_inflight(path);
+            }
+            match event {
                 None => return true,
                 Some(SenderEvent::Complete) => {
                     events.push_back(ServerEvent::Complete { pull: *id, packets: pull.sender.sent() });

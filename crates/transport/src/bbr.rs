@@ -120,6 +120,10 @@ impl Bbr {
     pub fn quantum_bytes(&self) -> u64 {
         ((self.pacing / 1e3) as u64).min(QUANTUM_MAX_BYTES).max(2 * self.config.packet_bytes)
     }
+    /// Packets of another length are sent from now on.
+    pub const fn set_packet_bytes(&mut self, bytes: u64) {
+        self.config.packet_bytes = bytes;
+    }
     /// What it does now.
     pub const fn phase(&self) -> Phase {
         self.cycle.phase
@@ -165,6 +169,11 @@ impl Bbr {
     /// An acknowledgement says that `bytes` have arrived; `sent` is the packet among them that was sent last.
     pub fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &Sent) {
         self.delivery.handle_delivered(now, bytes, sent);
+    }
+
+    /// The same of packets that nothing is known of any more: they tell nothing of the rate.
+    pub const fn handle_late(&mut self, now: Instant, bytes: u64) {
+        self.delivery.handle_late(now, bytes);
     }
 
     /// `bytes` are lost that were sent as `sent`; `begins_run` where the packet before them was not lost.

@@ -2,7 +2,7 @@
 
 use super::Gather;
 use crate::msg::SEAL_BYTES;
-use crate::{ClientConfig, DecoderKind, Mode, ServerConfig};
+use crate::{ClientConfig, DecoderKind, Mode, RateControl, ServerConfig};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, ByteCount, Duration};
@@ -31,6 +31,8 @@ pub(super) struct Settings {
     pub warmup_rounds: u32,
     /// Of the protocol's two.
     pub mode: Mode,
+    /// What decides how fast servers send; TFRC in LTTP's mode, BBR in ours.
+    pub rate_control: Option<RateControl>,
     /// How packets become blocks; LTTP's Algorithm 2 in its mode, elimination in ours.
     pub decoder: Option<DecoderKind>,
     /// Bytes of a block that is coded.
@@ -59,6 +61,7 @@ impl Default for Settings {
             rounds: 20,
             warmup_rounds: 0,
             mode: Mode::Counted,
+            rate_control: None,
             decoder: None,
             symbol: ByteCount::new(1_024),
             generation: 256,
@@ -85,6 +88,7 @@ impl Settings {
         let usual = Self::default();
         let set = [
             (self.mode != usual.mode, "mode"),
+            (self.rate_control.is_some(), "rate_control"),
             (self.decoder.is_some(), "decoder"),
             (self.symbol != usual.symbol, "symbol"),
             (self.generation != usual.generation, "generation"),
@@ -103,6 +107,7 @@ impl Settings {
         };
         ClientConfig {
             mode: self.mode,
+            rate_control: self.rate_control.unwrap_or(self.mode.rate_control()),
             decoder: self.decoder.unwrap_or(decoder),
             block_bytes: self.symbol.as_u64().try_into().unwrap_or(u32::MAX),
             blocks_max: self.generation,

@@ -7,7 +7,7 @@ use super::server::{Conn, Host, Supply};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather_proto::fetch::{FetchConfig, FetchEvent, Part, Wanted};
 use anabranch_gather_proto::msg::{Control, Datagram, Packet};
-use anabranch_gather_proto::{ClientConfig, DecoderKind, Fetch, Mode, ServerConfig, ServerId};
+use anabranch_gather_proto::{ClientConfig, DecoderKind, Fetch, Mode, RateControl, ServerConfig, ServerId};
 use anabranch_pieces::Attributes;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
@@ -203,8 +203,13 @@ impl World {
             Some(decoder) => (Mode::Lttp, *decoder),
             None => (Mode::Counted, DecoderKind::Inactivation),
         };
+        let rate_control = match mode {
+            Mode::Counted if random.below(4) > 0 => RateControl::Bbr,
+            _ => RateControl::Tfrc,
+        };
         let config = ClientConfig {
             mode,
+            rate_control,
             decoder,
             block_bytes: 512 + random.below(600) as u32,
             block_bytes_safe: 300 + random.below(300) as u32,

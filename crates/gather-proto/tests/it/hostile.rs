@@ -5,11 +5,12 @@
 use anabranch_codes::lt::{Code, Params};
 use anabranch_endpoint::Bytes;
 use anabranch_gather_proto::exercise::{exercise_client, exercise_server};
-use anabranch_gather_proto::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
+use anabranch_gather_proto::msg::{Accepted, Arrived, Control, Feedback, Packet, PullId, Report, Request};
 use anabranch_gather_proto::{
-    Client, ClientConfig, ClientEvent, DecoderKind, Mode, Offer, Piece, Server, ServerConfig, ServerId,
+    Client, ClientConfig, ClientEvent, DecoderKind, Mode, Offer, Piece, RateControl, Server, ServerConfig,
+    ServerId,
 };
-use anabranch_transport::tfrc::Report;
+use anabranch_transport::tfrc;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 use std::path::Path;
@@ -78,7 +79,13 @@ fn sums_that_lack_a_block_for_ever_are_not_kept_for_ever() {
     for (mode, decoder, code) in
         [(Mode::Counted, DecoderKind::Inactivation, systematic), (Mode::Lttp, DecoderKind::Improved, drawn)]
     {
-        let config = ClientConfig { pulls_max: 1, mode, decoder, ..ClientConfig::default() };
+        let config = ClientConfig {
+            pulls_max: 1,
+            mode,
+            rate_control: mode.rate_control(),
+            decoder,
+            ..ClientConfig::default()
+        };
         let most = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..config.clone() };
         let most = most.memory().as_u64();
         let (mut client, server) = receiving(config);
@@ -168,12 +175,24 @@ fn ask(
     blocks_max: u32,
     object_bytes: u64,
 ) -> Control {
+    ask_with(server, RateControl::Bbr, pull, block_bytes, blocks_max, object_bytes)
+}
+
+fn ask_with(
+    server: &mut Server<Bytes>,
+    rate_control: RateControl,
+    pull: u32,
+    block_bytes: u32,
+    blocks_max: u32,
+    object_bytes: u64,
+) -> Control {
     let request = Request {
         pull: PullId(pull),
         object: "x".into(),
         start: 0,
         length: None,
         mode: Mode::Counted,
+        rate_control,
         block_bytes,
         blocks_max,
         window: 2,
@@ -243,13 +262,18 @@ fn a_block_is_not_shorter_than_it_needs_to_be() {
 /// Issue #4: the sum of what a client says of its time overflowed.
 #[test]
 fn a_report_of_another_century_is_survived() {
-    let mut server = Server::<Bytes>::new(ServerConfig { block_bytes_min: 1, ..ServerConfig::default() });
-    assert!(matches!(ask(&mut server, 0, 10, 20, 200), Control::Accepted(_)));
     let far = Duration::from_ns(u64::MAX / 1_000);
-    let report =
-        Report { sent_at: Instant::ZERO + far, delay: far, received_bytes_per_s: f64::MAX, loss_rate: 1.0 };
-    let (pull, report) = (PullId(0), Some(report));
-    let feedback = Feedback { pull, next: 0, report, grant: None, base: 0, lacks: vec![u16::MAX; 64] };
-    server.handle_feedback(Instant::ZERO, &feedback);
-    assert!(server.poll_timeout().is_some());
+    let sent_at = Instant::ZERO + far;
+    let tfrc = tfrc::Report { sent_at, delay: far, received_bytes_per_s: f64::MAX, loss_rate: 1.0 };
+    let arrived = Arrived { sent_at, delay: far, received: u32::MAX, lost: u32::MAX, runs: u32::MAX };
+    let reports = [(RateControl::Tfrc, Report::Tfrc(tfrc)), (RateControl::Bbr, Report::Arrived(arrived))];
+    for (rate_control, report) in reports {
+        let mut server = Server::<Bytes>::new(ServerConfig { block_bytes_min: 1, ..ServerConfig::default() });
+        let accepted = ask_with(&mut server, rate_control, 0, 10, 20, 200);
+        assert!(matches!(accepted, Control::Accepted(_)));
+        let (pull, report) = (PullId(0), Some(report));
+        let feedback = Feedback { pull, next: 0, report, grant: None, base: 0, lacks: vec![u16::MAX; 64] };
+        server.handle_feedback(Instant::ZERO, &feedback);
+        assert!(server.poll_timeout().is_some());
+    }
 }

@@ -9,7 +9,7 @@ mod world;
 use anabranch_endpoint::Bytes;
 use anabranch_gather_proto::msg::{Accepted, Control, Packet, PullId, Request};
 use anabranch_gather_proto::{
-    Client, ClientConfig, ClientEvent, Mode, Offer, Piece, PieceId, Server, ServerConfig,
+    Client, ClientConfig, ClientEvent, Mode, Offer, Piece, PieceId, RateControl, Server, ServerConfig,
 };
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
@@ -20,6 +20,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn config(mode: Mode) -> ClientConfig {
     ClientConfig {
         mode,
+        rate_control: mode.rate_control(),
         block_bytes: 200,
         blocks_max: 32,
         window: 4,
@@ -296,6 +297,7 @@ fn a_servers_memory_is_for_whoever_needs_it_with_a_generation_for_each() {
             start: 0,
             length: None,
             mode: Mode::Counted,
+            rate_control: RateControl::Bbr,
             block_bytes: 200,
             blocks_max: 32,
             window: 16,
@@ -311,10 +313,8 @@ fn a_servers_memory_is_for_whoever_needs_it_with_a_generation_for_each() {
     };
     assert_eq!(ask(1).0, [1, 1, 1], "one alone has it all");
     let (wanted, said) = ask(2);
-    assert!(
-        wanted.is_empty() && matches!(said[..], [Control::Accepted(_)]),
-        "waits its turn: {wanted:?} {said:?}"
-    );
+    // The first one gives back what it has not begun to send: it may never be able to.
+    assert!(wanted == [2] && matches!(said[..], [Control::Accepted(_)]), "{wanted:?} {said:?}");
     ask(3);
     let (_, said) = ask(4);
     assert!(matches!(said[..], [Control::Refused { .. }]), "{said:?}");

@@ -102,10 +102,14 @@ impl Delivery {
         }
     }
 
-    pub(super) fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &Sent) {
+    pub(super) const fn handle_late(&mut self, now: Instant, bytes: u64) {
         self.delivered += bytes;
         self.newly_delivered += bytes;
         self.delivered_at = now;
+    }
+
+    pub(super) fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &Sent) {
+        self.handle_late(now, bytes);
         if self.newest.is_none_or(|newest| (newest.at, newest.number) < (sent.at, sent.number)) {
             self.newest = Some(*sent);
         }

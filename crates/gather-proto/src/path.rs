@@ -1,0 +1,216 @@
+//! The path from a server to one client, as [`RateControl::Bbr`](crate::RateControl) has it: how much of all pulls may be in flight,
+//! and when the next packet may leave. A pull begins with what was learnt by those before it.
+//!
+//! Leaves out: which packet leaves (`sender`), the model itself ([`anabranch_transport::bbr`]), clients' grants, which hold for each
+//! pull.
+
+use crate::msg::Arrived;
+use crate::receiver::ARRIVED_PACKETS;
+use anabranch_transport::bbr::{Bbr, Config, Sent};
+use anabranch_units::{BitRate, Duration, Instant, Seed};
+
+/// Packets that may be in flight before the first feedback (RFC 6928).
+const FIRST_PACKETS: u64 = 10;
+/// What is not heard of for so many round trips, and for so long at least, is lost.
+///
+/// Differs: RFC 6298 section 5.5 doubles the time at each further silence. A packet of each pull leaves in it, until the pull is given
+/// up: some five a second.
+const SILENT_RTTS: u64 = 4;
+const SILENT_MIN: Duration = Duration::from_ms(200);
+/// Packets over which the share that is lost is reckoned: then both sums are halved.
+const LOSS_PACKETS: u64 = 2_048;
+/// How much may leave late and together: so many packets, or what is sent in such a part of a round trip, as long ways have
+/// longer queues; and after how long it is too late for that (RFC 5348 section 4.6).
+const CATCH_UP_PACKETS: u64 = 4;
+const CATCH_UP_RTT_PART: u64 = 16;
+const CATCH_UP_MAX: Duration = Duration::from_ms(20);
+/// The longest time within which packets leave together: as Linux's TCP hands as much to the card at once as it sends in a
+/// millisecond (`tcp_tso_autosize`).
+const QUANTUM_MAX: Duration = Duration::from_ms(1);
+
+/// From when on the time counts in which nothing left though it might have: what a clock or a busy machine has made late is made
+/// up for, but for no more packets than a queue takes.
+pub(crate) fn made_up_from(now: Instant, gap: Duration, rtt: Option<Duration>) -> Instant {
+    let of_rtt = rtt.map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / CATCH_UP_RTT_PART));
+    let most = (gap * CATCH_UP_PACKETS).max(of_rtt).min(CATCH_UP_MAX);
+    Instant::ZERO + now.saturating_since(Instant::ZERO + most)
+}
+
+/// Packets that are due within this time leave together: where that is wanted (`least`), a quarter of a round trip if that is not
+/// too long, as a wake for each packet costs more than the packet.
+pub(crate) fn quantum(least: Duration, rtt: Option<Duration>) -> Duration {
+    let quarter = rtt.map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / 4));
+    match least {
+        Duration::ZERO => Duration::ZERO,
+        least => least.max(quarter.min(QUANTUM_MAX)),
+    }
+}
+
+/// How long `bytes` take.
+pub(crate) fn gap(bytes: u64, bytes_per_s: f64) -> Duration {
+    Duration::from_ps((bytes as f64 / bytes_per_s * 1e12) as u64)
+}
+
+/// What a report of a pull tells beyond the one before.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct News {
+    pub(crate) delivered_bytes: u64,
+    pub(crate) lost_bytes: u64,
+    pub(crate) lost_runs: u32,
+    /// The packet that was sent last of those that came, if it is remembered.
+    pub(crate) newest: Option<Sent>,
+}
+
+/// A path, while its client is connected.
+#[derive(Debug)]
+pub(crate) struct Path {
+    bbr: Bbr,
+    /// Bytes of its packets that are neither known to have come nor to be lost.
+    inflight: u64,
+    next_at: Instant,
+    rtt: Option<Duration>,
+    /// Since when nothing was heard, while something is in flight.
+    silent_since: Instant,
+    is_waiting: bool,
+    /// Bytes that were lost, and all.
+    lost: f64,
+    all: f64,
+    packet_bytes: u64,
+}
+
+impl Path {
+    /// A path of which the first pull says its packets' length, the round trip and what it may send.
+    pub(crate) fn new(
+        now: Instant,
+        packet_bytes: u64,
+        rtt: Option<Duration>,
+        grant: Option<BitRate>,
+    ) -> Self {
+        // What is granted is the client's own link, which it knows: it need not be looked for.
+        let granted =
+            grant.zip(rtt).map_or(0.0, |(grant, rtt)| grant.as_bps() as f64 / 8.0 * rtt.as_secs_f64());
+        let config = Config {
+            packet_bytes,
+            initial_window_bytes: (FIRST_PACKETS * packet_bytes).max(2 * granted as u64),
+            initial_rtt: rtt,
+            ack_bytes: ARRIVED_PACKETS * packet_bytes,
+            learns_loss: true,
+            seed: Seed::new(now.as_ns()),
+        };
+        Self {
+            bbr: Bbr::new(now, config),
+            inflight: 0,
+            next_at: now,
+            rtt,
+            silent_since: now,
+            is_waiting: false,
+            lost: 0.0,
+            all: 0.0,
+            packet_bytes,
+        }
+    }
+
+    /// A pull has packets of so many bytes: the longest ones count.
+    pub(crate) fn fit(&mut self, packet_bytes: u64) {
+        if packet_bytes > self.packet_bytes {
+            self.packet_bytes = packet_bytes;
+            self.bbr.set_packet_bytes(packet_bytes);
+        }
+    }
+
+    /// Bytes of datagrams that may leave in a second now.
+    pub(crate) const fn rate_bytes_per_s(&self) -> f64 {
+        self.bbr.pacing_bytes_per_s()
+    }
+    /// The round trip, smoothed.
+    pub(crate) const fn rtt(&self) -> Option<Duration> {
+        self.rtt
+    }
+    /// The share that was lost lately.
+    pub(crate) fn loss_share(&self) -> f64 {
+        if self.all > 0.0 { self.lost / self.all } else { 0.0 }
+    }
+
+    /// Whether a packet more fits into the window.
+    pub(crate) const fn has_room(&self) -> bool {
+        self.inflight + self.packet_bytes <= self.bbr.window_bytes() || self.inflight == 0
+    }
+    /// When the next packet may leave, as far as pacing goes.
+    pub(crate) const fn next_at(&self) -> Instant {
+        self.next_at
+    }
+
+    /// A packet leaves.
+    pub(crate) fn handle_sent(&mut self, now: Instant, bytes: u64) -> Sent {
+        if !std::mem::replace(&mut self.is_waiting, true) {
+            self.silent_since = now;
+        }
+        self.inflight += bytes;
+        let gap = gap(bytes, self.rate_bytes_per_s());
+        self.next_at = self.next_at.max(made_up_from(now, gap, self.rtt)) + gap;
+        self.bbr.handle_sent(now, bytes, self.inflight)
+    }
+
+    /// There is room, and nothing to be sent.
+    pub(crate) fn handle_idle(&mut self, now: Instant) {
+        self.bbr.note_app_limited();
+        // Idle time is not lateness.
+        self.next_at = self.next_at.max(now);
+    }
+
+    /// A pull's packets in flight are `now` bytes in place of `before`: it has ended, or was heard of.
+    pub(crate) const fn set_inflight(&mut self, before: u64, now: u64) {
+        self.inflight = self.inflight.saturating_sub(before) + now;
+    }
+
+    /// A client has said what came. What it says is in flight was set before.
+    pub(crate) fn handle_news(&mut self, now: Instant, arrived: &Arrived, news: &News) {
+        (self.silent_since, self.is_waiting) = (now, self.inflight > 0);
+        // What the other end says of its time may be anything.
+        let rtt = now.saturating_since(arrived.sent_at).as_ps().saturating_sub(arrived.delay.as_ps());
+        let rtt = Duration::from_ps(rtt).max(Duration::from_us(1));
+        self.rtt =
+            Some(self.rtt.map_or(rtt, |mean| Duration::from_ps(mean.as_ps() / 8 * 7 + rtt.as_ps() / 8)));
+        self.lost += news.lost_bytes as f64;
+        self.all += (news.lost_bytes + news.delivered_bytes) as f64;
+        if self.all > (LOSS_PACKETS * self.packet_bytes) as f64 {
+            (self.lost, self.all) = (self.lost / 2.0, self.all / 2.0);
+        }
+        match &news.newest {
+            Some(newest) => self.bbr.handle_delivered(now, news.delivered_bytes, newest),
+            None => self.bbr.handle_late(now, news.delivered_bytes),
+        }
+        for run in 0..news.newest.map_or(0, |_| news.lost_runs) {
+            let bytes = if run == 0 { news.lost_bytes } else { 0 };
+            news.newest.iter().for_each(|newest| self.bbr.handle_lost(now, bytes, newest, true));
+        }
+        let before = gap(self.packet_bytes, self.rate_bytes_per_s());
+        self.bbr.handle_ack(now, self.inflight, Some(rtt));
+        // Where the rate has grown, the next packet need not wait as long as it would have.
+        let after = gap(self.packet_bytes, self.rate_bytes_per_s());
+        if after < before {
+            self.next_at = self.next_at.min(now + after);
+        }
+    }
+
+    /// How long a packet may be in flight.
+    pub(crate) fn patience(&self) -> Duration {
+        self.rtt.map_or(SILENT_MIN, |rtt| (rtt * SILENT_RTTS).max(SILENT_MIN))
+    }
+
+    /// When silence is too long; none where all that was sent was heard of.
+    pub(crate) fn silent_at(&self) -> Option<Instant> {
+        self.is_waiting.then(|| self.silent_since + self.patience())
+    }
+
+    /// Tells that `now` has come; true where nothing was heard for long.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
+        if self.silent_at().is_none_or(|at| at > now) {
+            return false;
+        }
+        self.silent_since = now;
+        self.next_at = self.next_at.max(now);
+        self.bbr.handle_timeout();
+        true
+    }
+}
