@@ -51,6 +51,16 @@ pub(crate) fn gap(bytes: u64, bytes_per_s: f64) -> Duration {
     Duration::from_ps((bytes as f64 / bytes_per_s * 1e12) as u64)
 }
 
+/// When the next packet may leave that was to leave at `next_at`, where the rate has grown: it waits for what left before it as that
+/// takes now.
+pub(crate) fn sooner(now: Instant, next_at: Instant, before_bytes_per_s: f64, bytes_per_s: f64) -> Instant {
+    let waits = next_at.saturating_since(now).as_ps() as f64;
+    if bytes_per_s <= before_bytes_per_s || waits <= 0.0 {
+        return next_at;
+    }
+    now + Duration::from_ps((waits * before_bytes_per_s / bytes_per_s) as u64)
+}
+
 /// What a report of a pull tells beyond the one before.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct News {
@@ -184,13 +194,9 @@ impl Path {
             let bytes = if run == 0 { news.lost_bytes } else { 0 };
             news.newest.iter().for_each(|newest| self.bbr.handle_lost(now, bytes, newest, true));
         }
-        let before = gap(self.packet_bytes, self.rate_bytes_per_s());
+        let before = self.rate_bytes_per_s();
         self.bbr.handle_ack(now, self.inflight, Some(rtt));
-        // Where the rate has grown, the next packet need not wait as long as it would have.
-        let after = gap(self.packet_bytes, self.rate_bytes_per_s());
-        if after < before {
-            self.next_at = self.next_at.min(now + after);
-        }
+        self.next_at = sooner(now, self.next_at, before, self.rate_bytes_per_s());
     }
 
     /// How long a packet may be in flight.

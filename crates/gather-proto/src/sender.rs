@@ -17,7 +17,7 @@
 use crate::layout::{Codes, Layout};
 use crate::mode::{Mode, RateControl, TIMEOUT, slow_start};
 use crate::msg::{Arrived, Feedback, Packet, PullId, Report};
-use crate::path::{News, Path, gap, made_up_from, quantum};
+use crate::path::{News, Path, gap, made_up_from, quantum, sooner};
 use crate::receiver::FEEDBACK_GAP_MAX;
 use anabranch_codes::Symbol;
 use anabranch_transport::bbr::Sent;
@@ -326,6 +326,7 @@ impl<S: Symbol> Sender<S> {
         }
         self.heard_next = feedback.next;
         self.heard_at = now;
+        let rate_before = self.rate_bytes_per_s();
         self.ceiling_bytes_per_s = bytes_per_s(feedback.grant);
         let heard = match self.rate {
             Rate::Path { received, .. } => received,
@@ -343,7 +344,12 @@ impl<S: Symbol> Sender<S> {
             _ => {}
         }
         // Where the rate has grown, the next packet need not wait as long as it would have.
-        self.next_at = self.next_at.min(now.max(self.sending.start) + self.gap());
+        let start = self.sending.start;
+        self.next_at = match self.rate {
+            Rate::Tfrc(_) => self.next_at.min(now.max(start) + self.gap()),
+            Rate::Path { .. } if now < start => self.next_at,
+            Rate::Path { .. } => sooner(now, self.next_at, rate_before, self.rate_bytes_per_s()),
+        };
         while self.base < feedback.base {
             self.open.pop_front();
             self.base += 1;

@@ -11,8 +11,8 @@ mod words;
 use crate::net::{PATIENCE, journal_entries, noise, on_a_small_disk, working_files};
 use crate::{anabranch, skip, text};
 use anabranch_endpoint::{Bytes, Wire as _};
-use anabranch_gather_proto::Mode;
 use anabranch_gather_proto::msg::{Control, Datagram, Found, PullId, Request};
+use anabranch_gather_proto::{Mode, RateControl};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::seal::{self, ChannelId};
@@ -565,6 +565,7 @@ fn request(pull: u32, object: &str) -> Control {
         start: 0,
         length: None,
         mode: Mode::Counted,
+        rate_control: RateControl::Bbr,
         block_bytes: 1_000,
         blocks_max: 64,
         window: 4,

@@ -9,6 +9,8 @@ use anabranch_units::{Duration, Instant};
 const MIN_RTT_FOR: Duration = Duration::from_secs(10);
 /// How long it may be before the round trip is looked for anew (ProbeRTTInterval).
 const PROBE_RTT_EVERY: Duration = Duration::from_secs(5);
+/// A round trip that is longer than the least one by no more than such a part of it confirms it.
+const CONFIRMED_PART: u64 = 32;
 /// Over how many round trips the most that arrived together is remembered (ExtraAckedFilterLen).
 const EXTRA_ROUNDS: u64 = 10;
 
@@ -250,11 +252,18 @@ impl MinRtt {
     }
 
     /// Source: section 5.3.4.3, UpdateMinRTT.
+    ///
+    /// Differs: a round trip that is hardly longer than the least one confirms that, so that a flow which drains its own queue now and
+    /// then need not stop to look for it. The draft asks for one that is shorter, Linux for one that is no longer.
     pub(super) fn update(&mut self, now: Instant, rtt: Option<Duration>) {
         self.is_expired = now > self.recent_at + PROBE_RTT_EVERY;
-        if let Some(rtt) = rtt.filter(|rtt| self.is_expired || self.recent.is_none_or(|recent| *rtt < recent))
-        {
-            (self.recent, self.recent_at) = (Some(rtt), now);
+        if let Some(rtt) = rtt {
+            let confirmed = |least: Duration| least + Duration::from_ps(least.as_ps() / CONFIRMED_PART);
+            if self.is_expired || self.recent.is_none_or(|recent| rtt < recent) {
+                (self.recent, self.recent_at) = (Some(rtt), now);
+            } else if self.least.is_some_and(|least| rtt <= confirmed(least)) {
+                (self.recent_at, self.at) = (now, now);
+            }
         }
         let Some(recent) = self.recent else { return };
         if self.least.is_none_or(|least| recent < least) || now > self.at + MIN_RTT_FOR {
