@@ -10,9 +10,9 @@
 //! be in flight is [`Bbr::window_bytes`], how fast it may leave [`Bbr::pacing_bytes_per_s`].
 //!
 //! Source: Cardwell, Swett and Beshay, *BBR Congestion Control*, draft-ietf-ccwg-bbr-06 (CCWG, work in progress); sections are
-//! its own. Differs: a recovery that proves to be spurious is not undone (section 5.5.11), as no user of this finds such; ECN is
-//! answered as section 3.7 has it, which is not at all. With [`Config::learns_loss`] the loss that a path has without a queue is told
-//! from congestion's (`congestion` says how); the draft gives half its rate away where 3 % are lost at random.
+//! its own. Differs: a recovery that proves to be spurious is not undone (section 5.5.11), as no user of this finds such; there is
+//! no answer to ECN, so that users may not let packets be marked (section 3.7). With [`Config::learns_loss`] the loss that a path has
+//! without a queue is told from congestion's (`congestion` says how); the draft gives half its rate away where 3 % are lost at random.
 //!
 //! Rates are in bytes a second, in `f64`: sums, products, quotients and square roots only, which are the same on every machine.
 //! Leaves out: when each packet leaves (the user's pacing), which packets are lost, what is sent again. Read [`Bbr`] first.
@@ -74,8 +74,9 @@ pub struct Bbr {
     rate: f64,
     pacing: f64,
     window: u64,
-    /// The last window that neither a timeout nor a look for the least round trip had cut (BBR.prior_cwnd).
+    /// The last window that neither a repair nor a look for the least round trip had cut (BBR.prior_cwnd).
     prior_window: u64,
+    is_repairing: bool,
     /// Bytes in flight after the last acknowledgement.
     inflight: u64,
 }
@@ -101,6 +102,7 @@ impl Bbr {
             pacing: Phase::Startup.pacing_gain() * nominal,
             window: config.initial_window_bytes.max(LEAST_PACKETS * config.packet_bytes),
             prior_window: 0,
+            is_repairing: false,
             inflight: 0,
             config,
         }
@@ -226,11 +228,19 @@ impl Bbr {
         self.set_window(sample.newly_delivered);
     }
 
+    /// A loss was found that is to be repaired. Told once for a repair, or not at all.
+    ///
+    /// Source: section 5.6.4.4, OnEnterFastRecovery.
+    pub fn handle_repair(&mut self) {
+        self.save_window();
+        self.is_repairing = true;
+    }
+
     /// Nothing was heard for so long that all that was in flight counts as lost: one packet more may leave.
     ///
     /// Source: section 5.6.4.4, OnEnterRTO.
     pub fn handle_timeout(&mut self) {
-        self.prior_window = self.prior_window.max(self.window);
+        self.handle_repair();
         self.inflight = 0;
         self.window = self.config.packet_bytes;
         self.delivery.mark_app_limited(0);
@@ -240,7 +250,15 @@ impl Bbr {
     ///
     /// Source: section 5.6.4.4, RestoreCwnd.
     pub fn handle_recovered(&mut self) {
-        self.window = self.window.max(std::mem::take(&mut self.prior_window));
+        if std::mem::take(&mut self.is_repairing) {
+            self.window = self.window.max(self.prior_window);
+        }
+    }
+
+    /// Source: section 5.6.4.4, SaveCwnd.
+    fn save_window(&mut self) {
+        let is_cut = self.is_repairing || self.cycle.phase == Phase::ProbeRtt;
+        self.prior_window = if is_cut { self.prior_window.max(self.window) } else { self.window };
     }
 
     /// BBR.max_bw.

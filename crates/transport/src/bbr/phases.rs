@@ -366,7 +366,7 @@ impl Bbr {
     /// Source: section 5.3.4.3, CheckProbeRTT and HandleProbeRTT.
     pub(super) fn check_probe_rtt(&mut self, now: Instant, sample: &Sample) {
         if self.cycle.phase != Phase::ProbeRtt && self.min_rtt.is_expired && !self.cycle.is_restart {
-            self.prior_window = self.prior_window.max(self.window);
+            self.save_window();
             self.cycle.phase = Phase::ProbeRtt;
             self.cycle.probe_rtt_until = None;
             self.cycle.acks = Acks::Stopping;
@@ -396,7 +396,7 @@ impl Bbr {
             return;
         }
         self.min_rtt.note_probed(now);
-        self.handle_recovered();
+        self.window = self.window.max(self.prior_window);
         // Source: section 5.3.4.4, ExitProbeRTT.
         self.congestion.reset_shortterm();
         if self.cycle.has_filled_pipe {
