@@ -179,7 +179,8 @@ impl Plan {
     pub(crate) fn traffic(&self, seed: Seed) -> Result<Traffic, PlanError> {
         let jobs = self.work.iter().zip(&self.scenario.workload).enumerate();
         let jobs = jobs.map(|(number, (work, workload))| self.job(seed, number as u64, work, workload));
-        Ok(Traffic::new(self.scenario.transport.clone(), jobs.collect::<Result<_, _>>()?))
+        let jobs = jobs.collect::<Result<_, _>>()?;
+        Ok(Traffic::new(self.scenario.transport.clone(), jobs).with_seed(seed))
     }
 
     fn job(&self, seed: Seed, number: u64, work: &Work, workload: &Workload) -> Result<Job, PlanError> {

@@ -18,7 +18,7 @@ use crate::end::{End, Report};
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::{HostsCx, Target, User};
 use anabranch_transport::{Config, Connection, Counters, Event};
-use anabranch_units::{ByteCount, Instant};
+use anabranch_units::{ByteCount, Instant, Seed};
 
 /// What TLS 1.3 adds to a record (RFC 8446 section 5.2), for jobs whose connections would be encrypted.
 pub const TLS_RECORD_BYTES: u64 = 22;
@@ -78,6 +78,7 @@ pub struct Traffic {
 #[derive(Debug)]
 pub struct World {
     config: Config,
+    seed: Seed,
     /// All flows, by the number that their packets carry.
     flows: Vec<Flow>,
     /// Flows with a size that are not whole yet.
@@ -117,8 +118,13 @@ impl World {
     fn connect(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> u32 {
         let checked = "a scenario's transport is checked before it runs";
         let (flow, sender, receiver) = self.enter(cx, opening);
-        cx.place(receiver, End::Tcp(Connection::listen(&self.config, sender).expect(checked)));
-        cx.place(sender, End::Tcp(Connection::connect(&self.config, receiver).expect(checked)));
+        let mut random = self.seed.stream("tcp", flow.into());
+        let mut place = |at, mut end: Connection| {
+            end.set_seed(Seed::new(random.next_u64()));
+            cx.place(at, End::Tcp(end));
+        };
+        place(receiver, Connection::listen(&self.config, sender).expect(checked));
+        place(sender, Connection::connect(&self.config, receiver).expect(checked));
         flow
     }
 
@@ -173,7 +179,13 @@ fn write(cx: &mut HostsCx<'_, End>, id: PeerId, bytes: u64) {
 impl Traffic {
     /// The user for these jobs. TCP is set up by `config`.
     pub const fn new(config: Config, jobs: Vec<Job>) -> Self {
-        Self { jobs, world: World { config, flows: Vec::new(), unfinished: 0 } }
+        Self { jobs, world: World { config, seed: Seed::new(0), flows: Vec::new(), unfinished: 0 } }
+    }
+    /// The same, with connections that draw from this seed.
+    #[must_use]
+    pub const fn with_seed(mut self, seed: Seed) -> Self {
+        self.world.seed = seed;
+        self
     }
     /// The jobs, by number.
     pub fn jobs(&self) -> &[Job] {

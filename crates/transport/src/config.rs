@@ -17,15 +17,18 @@ pub enum Control {
     Cubic,
     /// RFC 8257. Needs [`Config::ecn`].
     Dctcp,
+    /// draft-ietf-ccwg-bbr-06. Needs [`Config::rack`], and no [`Config::ecn`].
+    Bbr,
 }
 
 impl Control {
-    /// Linux's name for it, where Linux has it.
+    /// Linux's name for it, where Linux has it: of `bbr` the mainline kernel has the first version.
     pub const fn linux_name(self) -> Option<&'static str> {
         match self {
             Self::NewReno => Some("reno"),
             Self::Cubic => Some("cubic"),
             Self::Dctcp => Some("dctcp"),
+            Self::Bbr => Some("bbr"),
         }
     }
 }
@@ -158,6 +161,10 @@ pub enum ConfigError {
     },
     /// DCTCP without marks to go by.
     DctcpWithoutEcn,
+    /// BBR without loss detection by time.
+    BbrWithoutRack,
+    /// BBR with marks, which it does not answer.
+    BbrWithEcn,
     /// Loss detection by time without selective acknowledgements, which it needs.
     RackWithoutSack,
 }
@@ -169,6 +176,10 @@ impl std::fmt::Display for ConfigError {
                 write!(f, "{what} {value}: must be {least} to {most}")
             }
             Self::DctcpWithoutEcn => write!(f, "control dctcp: goes by ECN marks, so set ecn = true"),
+            Self::BbrWithoutRack => {
+                write!(f, "control bbr: goes by when each segment left, so set rack = true")
+            }
+            Self::BbrWithEcn => write!(f, "control bbr: has no answer to ECN marks, so set ecn = false"),
             Self::RackWithoutSack => {
                 write!(f, "rack true: goes by selective acknowledgements, so set sack = true")
             }
@@ -222,6 +233,13 @@ impl Config {
         between("quick acknowledgements", self.quick_ack.into(), 0, 1_000)?;
         if self.control == Control::Dctcp && !self.ecn {
             return Err(ConfigError::DctcpWithoutEcn);
+        }
+        if self.control == Control::Bbr && !self.rack {
+            return Err(ConfigError::BbrWithoutRack);
+        }
+        // Its section 3.7: who lets segments be marked has to take marks for congestion.
+        if self.control == Control::Bbr && self.ecn {
+            return Err(ConfigError::BbrWithEcn);
         }
         if self.rack && !self.sack {
             return Err(ConfigError::RackWithoutSack);

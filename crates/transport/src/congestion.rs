@@ -1,16 +1,18 @@
 //! Congestion control: how the window grows, and how loss and marks shrink it.
 //!
 //! One file for each; [`Control`] lists them, and [`Congestion`] dispatches by `match`. Rules that all share stand here: slow
-//! start (whose end `hystart` may see coming), and the window after a timeout. Leaves out: which loss counts, and which data is
-//! sent again (`send`).
+//! start (whose end `hystart` may see coming), and the window after a timeout. BBR shares none: it has a model of the path, which
+//! `send` tells of each segment. Leaves out: which loss counts, and which data is sent again (`send`).
 
+mod bbr;
 mod cubic;
 mod dctcp;
 mod hystart;
 mod newreno;
 
 use crate::config::{Config, Control};
-use anabranch_units::{Duration, Instant};
+use anabranch_units::{Duration, Instant, Seed};
+pub(crate) use bbr::ByModel;
 
 /// The congestion window. All in bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -74,6 +76,7 @@ enum Avoidance {
     NewReno(newreno::NewReno),
     Cubic(cubic::Cubic),
     Dctcp(dctcp::Dctcp),
+    Bbr(Box<ByModel>),
 }
 
 impl Congestion {
@@ -83,8 +86,30 @@ impl Congestion {
             Control::NewReno => Avoidance::NewReno(newreno::NewReno::default()),
             Control::Cubic => Avoidance::Cubic(cubic::Cubic::default()),
             Control::Dctcp => Avoidance::Dctcp(dctcp::Dctcp::new(config)),
+            Control::Bbr => Avoidance::Bbr(Box::new(ByModel::new(config))),
         };
         Self { avoidance, hystart: config.has_hystart().then(Box::default) }
+    }
+
+    /// What its draws come from, where it draws. To be said before anything leaves.
+    pub fn set_seed(&mut self, seed: Seed) {
+        if let Avoidance::Bbr(control) = &mut self.avoidance {
+            control.set_seed(seed);
+        }
+    }
+    /// The model of the path, of a control that has one.
+    pub(crate) fn model(&mut self) -> Option<&mut ByModel> {
+        match &mut self.avoidance {
+            Avoidance::Bbr(control) => Some(control),
+            _ => None,
+        }
+    }
+    /// When a segment may leave that the control keeps back by pacing.
+    pub(crate) fn paced_until(&self) -> Option<Instant> {
+        match &self.avoidance {
+            Avoidance::Bbr(control) => control.paced_until(),
+            _ => None,
+        }
     }
 
     /// New data was acknowledged outside of a recovery.
@@ -94,7 +119,7 @@ impl Congestion {
         if let Avoidance::Dctcp(control) = &mut self.avoidance {
             control.note(ack);
         }
-        if !ack.limited {
+        if !ack.limited || matches!(self.avoidance, Avoidance::Bbr(_)) {
             return;
         }
         if w.is_slow_start() {
@@ -107,6 +132,7 @@ impl Congestion {
             Avoidance::NewReno(control) => control.avoid(w, ack),
             Avoidance::Cubic(control) => control.avoid(now, w, ack),
             Avoidance::Dctcp(control) => control.reno.avoid(w, ack),
+            Avoidance::Bbr(_) => {}
         }
     }
 
@@ -119,6 +145,17 @@ impl Congestion {
             Avoidance::Cubic(control) => control.back_off(w, flight),
             // RFC 8257 section 3.5: as a conventional TCP.
             Avoidance::Dctcp(control) => control.reno.back_off(w, flight),
+            Avoidance::Bbr(control) => {
+                control.handle_loss();
+                w.ssthresh = w.cwnd;
+            }
+        }
+    }
+
+    /// What was lost is repaired.
+    pub(crate) fn handle_recovered(&mut self) {
+        if let Avoidance::Bbr(control) = &mut self.avoidance {
+            control.handle_recovered();
         }
     }
 
@@ -136,6 +173,9 @@ impl Congestion {
 
     /// The retransmission timer went off (RFC 5681 section 3.1: the window becomes one segment).
     pub fn handle_timeout(&mut self, w: &mut Window, flight: u64, is_first: bool) {
+        if let Avoidance::Bbr(control) = &mut self.avoidance {
+            return control.handle_timeout(w);
+        }
         if is_first {
             self.handle_loss(w, flight);
         }
@@ -145,6 +185,10 @@ impl Congestion {
 
     /// The connection was idle for long (RFC 5681 section 4.1).
     pub fn handle_idle(&mut self, w: &mut Window, initial: u64) {
+        if matches!(self.avoidance, Avoidance::Bbr(_)) {
+            // Its section 5.4: the window stays, and pacing prevents a burst.
+            return;
+        }
         self.forget_epoch();
         w.cwnd = w.cwnd.min(initial);
     }

@@ -9,7 +9,7 @@ use crate::receive::ReceiveHalf;
 use crate::segment::{SackBlocks, Segment};
 use crate::send::{Piece, SendHalf};
 use anabranch_endpoint::{Duration, Endpoint, Instant, PeerId, Transmit};
-use anabranch_units::BitRate;
+use anabranch_units::{BitRate, Seed};
 
 /// How far a connection has come.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -223,6 +223,10 @@ impl Connection {
     /// Cost: a timer for each segment; without a limit nothing.
     pub fn set_pacing_limit(&mut self, limit: Option<BitRate>) {
         self.send.set_pacing_limit(limit);
+    }
+    /// What the congestion control's draws come from, where it draws: two of one seed draw alike. To be said before anything leaves.
+    pub fn set_seed(&mut self, seed: Seed) {
+        self.send.set_seed(seed);
     }
     /// Takes `bytes` out of the receive buffer, which makes room for more.
     pub fn read(&mut self, bytes: u64) {

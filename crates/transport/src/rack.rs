@@ -12,8 +12,10 @@
 //! first segment to be due, where step 5 takes the last one's. That a segment which is found lost arrives before it is sent
 //! again is not taken for reordering (step 3).
 //!
-//! Leaves out: how a loss changes the window, and which segment is sent when (`send`). Read [`Rack`] first.
+//! Leaves out: how a loss changes the window, and which segment is sent when (`send`). What a model of the path (`bbr`) knows of a
+//! segment is kept beside it, and handed back when the segment is acknowledged or lost. Read [`Rack`] first.
 
+use crate::bbr;
 use crate::ranges::Ranges;
 use crate::segment::Segment;
 use anabranch_units::{Duration, Instant};
@@ -23,11 +25,13 @@ use std::collections::VecDeque;
 const PTO_INITIAL: Duration = Duration::from_secs(1);
 
 /// A segment that is on its way.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq)]
 struct Sent {
     start: u64,
     end: u64,
     at: Instant,
+    /// Among all that were sent.
+    number: u64,
 }
 
 impl Sent {
@@ -45,6 +49,58 @@ struct Probe {
     is_retransmission: bool,
 }
 
+/// What the model of the path knows of segments, by their numbers. Apart from them, as most connections have no model.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// The number of the first.
+    first: u64,
+    sent: VecDeque<bbr::Sent>,
+}
+
+impl Known {
+    fn get(&self, number: u64) -> Option<bbr::Sent> {
+        self.sent.get(usize::try_from(number - self.first).ok()?).copied()
+    }
+    fn forget_below(&mut self, number: u64) {
+        self.sent.drain(..(number - self.first) as usize);
+        self.first = number;
+    }
+}
+
+/// What is lost.
+#[derive(Clone, Debug, Default)]
+struct Lost {
+    /// Found lost, and not sent again since.
+    ranges: Ranges,
+    /// What the model of the path is to be told.
+    found: Vec<Found>,
+    /// Behind the segment that was found last.
+    end: u64,
+}
+
+/// A segment that was found lost, for the model of the path.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) sent: bbr::Sent,
+    pub(crate) bytes: u64,
+    /// The segment before it was not lost.
+    pub(crate) begins_run: bool,
+}
+
+impl Lost {
+    fn mark(&mut self, segment: &Sent, sacked: &Ranges, known: &Known) {
+        let mut bytes = 0;
+        for (start, end) in sacked.gaps(segment.start, segment.end) {
+            self.ranges.insert(start, end);
+            bytes += end - start;
+        }
+        if let Some(sent) = known.get(segment.number) {
+            self.found.push(Found { sent, bytes, begins_run: segment.start != self.end });
+        }
+        self.end = segment.end;
+    }
+}
+
 /// What is known of a sender's segments by time.
 #[derive(Clone, Debug)]
 pub(crate) struct Rack {
@@ -52,8 +108,10 @@ pub(crate) struct Rack {
     first: VecDeque<Sent>,
     /// Sent again, in the order of sending.
     again: Vec<Sent>,
-    /// Found lost, and not sent again since.
-    lost: Ranges,
+    /// How many were sent.
+    count: u64,
+    known: Known,
+    lost: Lost,
     /// The segment that was sent last of those that arrived, and how long it took (RACK.xmit_ts, RACK.end_seq, RACK.rtt).
     newest: Option<(Instant, u64)>,
     rtt: Duration,
@@ -88,7 +146,9 @@ impl Rack {
         Self {
             first: VecDeque::new(),
             again: Vec::new(),
-            lost: Ranges::default(),
+            count: 0,
+            known: Known::default(),
+            lost: Lost::default(),
             newest: None,
             rtt: Duration::ZERO,
             rtt_min: None,
@@ -107,22 +167,26 @@ impl Rack {
     #[cfg(test)]
     pub(crate) fn is_whole(&self, una: u64, sent: u64, sacked: &Ranges) -> bool {
         let mut all = sacked.clone();
-        let mut bytes = sacked.total() + self.lost.total();
+        let mut bytes = sacked.total() + self.lost.ranges.total();
         for entry in self.first.iter().chain(&self.again) {
             bytes += sacked.gaps(entry.start, entry.end).map(|(s, e)| e - s).sum::<u64>();
             all.insert(entry.start, entry.end);
         }
-        self.lost.iter().for_each(|(start, end)| all.insert(start, end));
+        self.lost.ranges.iter().for_each(|(start, end)| all.insert(start, end));
         all.forget_below(una);
         bytes == sent - una && all.total() == sent - una
     }
     /// Bytes that are lost and were not sent again.
     pub(crate) fn lost_bytes(&self) -> u64 {
-        self.lost.total()
+        self.lost.ranges.total()
     }
     /// The first piece that is to be sent again.
     pub(crate) fn first_lost(&self) -> Option<(u64, u64)> {
-        self.lost.first()
+        self.lost.ranges.first()
+    }
+    /// What was found lost since that was asked last, for the model of the path.
+    pub(crate) fn take_found(&mut self) -> impl Iterator<Item = Found> + '_ {
+        self.lost.found.drain(..)
     }
     /// When to look for losses again, or to probe, whichever is first (section 8).
     pub(crate) fn timer(&self) -> Option<Instant> {
@@ -132,12 +196,20 @@ impl Rack {
     /// The piece from `start` to `end` leaves now.
     ///
     /// Source: section 6.1.
-    pub(crate) fn note_sent(&mut self, now: Instant, start: u64, end: u64, is_retransmission: bool) {
-        let sent = Sent { start, end, at: now };
+    pub(crate) fn note_sent(
+        &mut self,
+        now: Instant,
+        (start, end): (u64, u64),
+        is_retransmission: bool,
+        model: Option<bbr::Sent>,
+    ) {
+        let sent = Sent { start, end, at: now, number: self.count };
+        self.count += 1;
+        self.known.sent.extend(model);
         if !is_retransmission {
             return self.first.push_back(sent);
         }
-        self.lost.remove(start, end);
+        self.lost.ranges.remove(start, end);
         // A probe goes again without having been lost.
         if self.first.back().is_some_and(|last| last.start == start) {
             self.first.pop_back();
@@ -152,7 +224,8 @@ impl Rack {
         last.map(|sent| (sent.start, sent.end))
     }
 
-    /// Takes in what a segment acknowledges, before `sacked` knows of it. `blocks` are those that are news to it.
+    /// Takes in what a segment acknowledges, before `sacked` knows of it. `blocks` are those that are news to it. The segment that
+    /// was sent last of those that are acknowledged only now, as the model of the path knows it; none where that is not known.
     ///
     /// Source: section 6.2 steps 1 to 3.
     pub(crate) fn handle_ack(
@@ -162,32 +235,36 @@ impl Rack {
         echo: Option<Instant>,
         blocks: impl Iterator<Item = (u64, u64)> + Clone,
         sacked: &Ranges,
-    ) {
-        let mut newest: Option<Sent> = None;
+    ) -> Option<bbr::Sent> {
+        let (mut newest, mut news): (Option<Sent>, Option<Sent>) = (None, None);
+        let is_known = !self.known.sent.is_empty();
         while let Some(&sent) = self.first.front().filter(|sent| sent.end <= ack) {
             self.first.pop_front();
             self.reordering_seen |= sent.end < self.highest && !sacked.covers(sent.start, sent.end);
+            if is_known && !sacked.covers(sent.start, sent.end) {
+                news = Some(sent);
+            }
             newest = Some(sent);
         }
         if let Some(sent) = self.first.front_mut() {
             sent.start = sent.start.max(ack);
         }
         for (start, end) in blocks.clone() {
-            // The last that a block holds is the last to have been sent.
-            let behind = self.first.partition_point(|sent| sent.end <= end);
-            let last = behind.checked_sub(1).map(|last| self.first[last]).filter(|sent| sent.start >= start);
-            newest = newest.into_iter().chain(last).max_by_key(Sent::order);
-            for (from, _) in sacked.gaps(start, end) {
+            newest = newest.into_iter().chain(self.last_within(start, end)).max_by_key(Sent::order);
+            for (from, to) in sacked.gaps(start, end) {
                 let sent = self.first.get(self.first.partition_point(|sent| sent.end <= from));
                 self.reordering_seen |= sent.is_some_and(|sent| sent.end <= end && sent.end < self.highest);
+                if is_known {
+                    news = news.into_iter().chain(self.last_within(from, to)).max_by_key(Sent::order);
+                }
             }
         }
         if let Some(sent) = newest {
             self.note_arrived(now, &sent);
         }
         let (mut again, lost) = (std::mem::take(&mut self.again), &mut self.lost);
-        lost.forget_below(ack);
-        blocks.clone().for_each(|(start, end)| lost.remove(start, end));
+        lost.ranges.forget_below(ack);
+        blocks.clone().for_each(|(start, end)| lost.ranges.remove(start, end));
         let highest = blocks.clone().map(|(_, end)| end).chain([ack]).max().unwrap_or(ack);
         again.retain(|sent| {
             let has_arrived =
@@ -197,12 +274,26 @@ impl Rack {
                 && self.rtt_min.is_none_or(|least| now.saturating_since(sent.at) >= least);
             if has_arrived && is_its_own {
                 self.note_arrived(now, sent);
+                news = news.into_iter().chain([*sent]).max_by_key(Sent::order);
             }
             !has_arrived
         });
         self.again = again;
         self.again.iter_mut().for_each(|sent| sent.start = sent.start.max(ack));
         self.highest = self.highest.max(highest);
+        if !is_known {
+            return None;
+        }
+        let news = news.and_then(|sent| self.known.get(sent.number));
+        let oldest = self.first.front().into_iter().chain(self.again.first()).map(|sent| sent.number).min();
+        self.known.forget_below(oldest.unwrap_or(self.count));
+        news
+    }
+
+    /// The last that lies from `start` to `end` of those that were sent once, which is the last to have been sent.
+    fn last_within(&self, start: u64, end: u64) -> Option<Sent> {
+        let behind = self.first.partition_point(|sent| sent.end <= end);
+        behind.checked_sub(1).map(|last| self.first[last]).filter(|sent| sent.start >= start)
     }
 
     fn note_arrived(&mut self, now: Instant, sent: &Sent) {
@@ -233,8 +324,8 @@ impl Rack {
         self.reorder_at = None;
         let Some(newest) = self.newest else { return false };
         let late = self.rtt + self.reorder_window(view);
-        let lost_before = self.lost.total();
-        let (first, again, lost) = (&mut self.first, &mut self.again, &mut self.lost);
+        let lost_before = self.lost.ranges.total();
+        let (first, again, lost, known) = (&mut self.first, &mut self.again, &mut self.lost, &self.known);
         let mut wait: Option<Instant> = None;
         while let Some(sent) = first.front() {
             if !view.sacked.covers(sent.start, sent.end) {
@@ -245,7 +336,7 @@ impl Rack {
                     wait = Some(sent.at + late);
                     break;
                 }
-                mark_lost(lost, sent, view.sacked);
+                lost.mark(sent, view.sacked, known);
             }
             first.pop_front();
         }
@@ -256,14 +347,14 @@ impl Rack {
             let due = sent.at + late;
             let is_waiting = sent.order() > newest || due > now;
             if !is_waiting {
-                mark_lost(lost, sent, view.sacked);
+                lost.mark(sent, view.sacked, known);
             } else if sent.order() <= newest {
                 wait = Some(wait.map_or(due, |at| at.min(due)));
             }
             is_waiting
         });
         self.reorder_at = wait;
-        self.lost.total() > lost_before
+        self.lost.ranges.total() > lost_before
     }
 
     /// The retransmission timer has gone off: the first segment is lost, and all that had its time.
@@ -273,14 +364,14 @@ impl Rack {
         let late = self.rtt + self.reorder_window(view);
         let is_lost = |sent: &Sent| sent.start <= una || sent.at + late <= now;
         while let Some(sent) = self.first.front().filter(|sent| is_lost(sent)) {
-            mark_lost(&mut self.lost, sent, view.sacked);
+            self.lost.mark(sent, view.sacked, &self.known);
             self.first.pop_front();
         }
-        let lost = &mut self.lost;
+        let (lost, known) = (&mut self.lost, &self.known);
         self.again.retain(|sent| {
             let is_lost = is_lost(sent);
             if is_lost {
-                mark_lost(lost, sent, view.sacked);
+                lost.mark(sent, view.sacked, known);
             }
             !is_lost
         });
@@ -349,8 +440,4 @@ impl Rack {
         }
         probe.is_retransmission && !was_there && ack > probe.end
     }
-}
-
-fn mark_lost(lost: &mut Ranges, sent: &Sent, sacked: &Ranges) {
-    sacked.gaps(sent.start, sent.end).for_each(|(start, end)| lost.insert(start, end));
 }

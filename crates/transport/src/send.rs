@@ -7,13 +7,13 @@
 //! Leaves out: segments (`connection` makes them), how the window moves (`congestion`).
 
 use crate::config::{Config, WINDOW_BYTES_MAX};
-use crate::congestion::{Ack, Congestion, Window};
+use crate::congestion::{Ack, ByModel, Congestion, Window};
 use crate::pacing::Pacing;
 use crate::rack::{Rack, View};
 use crate::ranges::Ranges;
 use crate::rtt::RttEstimator;
 use crate::segment::Segment;
-use anabranch_units::{BitRate, Duration, Instant};
+use anabranch_units::{BitRate, Duration, Instant, Seed};
 
 /// Duplicate acknowledgements that mean a loss (RFC 5681 section 3.2).
 const DUP_THRESHOLD: u32 = 3;
@@ -185,7 +185,8 @@ impl SendHalf {
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
-    /// When to call [`Self::handle_timeout`]: the first of four timers, for retransmission, reordering, loss probes and pacing.
+    /// When to call [`Self::handle_timeout`]: the first of five timers, for retransmission, reordering, loss probes, pacing by a limit
+    /// and pacing by the congestion control.
     pub(crate) fn timer(&self) -> Option<Instant> {
         let rack = self.rack.as_ref().and_then(|rack| rack.timer());
         let pacing = self.pacing.as_ref().and_then(|pacing| pacing.timer());
@@ -194,16 +195,23 @@ impl SendHalf {
             (a, None) => a,
             (None, b) => b,
         };
-        first(first(self.timer, rack), pacing)
+        first(first(first(self.timer, rack), pacing), self.control.paced_until())
     }
     /// Sends no faster than this from now on; as fast as the windows allow without.
     ///
     /// Panics: for a limit of zero.
     pub(crate) fn set_pacing_limit(&mut self, limit: Option<BitRate>) {
         match (limit, &mut self.pacing) {
-            (Some(limit), Some(pacing)) => pacing.set(limit),
-            (limit, pacing) => *pacing = limit.map(|limit| Box::new(Pacing::new(limit))),
+            (Some(limit), Some(pacing)) => pacing.set(limit, 0),
+            (limit, pacing) => *pacing = limit.map(|limit| Box::new(Pacing::new(limit, 0))),
         }
+    }
+    #[cfg(test)]
+    pub(crate) fn bbr(&mut self) -> Option<&crate::bbr::Bbr> {
+        self.control.model().and_then(|model| model.bbr())
+    }
+    pub(crate) fn set_seed(&mut self, seed: Seed) {
+        self.control.set_seed(seed);
     }
     /// The peer takes data up to `window` now.
     pub(crate) fn open(&mut self, window: u64) {
@@ -235,10 +243,11 @@ impl SendHalf {
         let edge = ack + segment.window;
         let moved = edge > self.edge;
         self.edge = self.edge.max(edge);
-        if let Some(rack) = &mut self.rack {
+        let arrived = self.una + self.sacked.total();
+        let newest = self.rack.as_mut().and_then(|rack| {
             let blocks = news_of(segment, self.una, self.sent);
-            rack.handle_ack(now, ack, segment.echo, blocks, &self.sacked);
-        }
+            rack.handle_ack(now, ack, segment.echo, blocks, &self.sacked)
+        });
         let news = self.sack && self.note_sack(segment);
         let bytes = ack - self.una;
         let mut acked =
@@ -253,8 +262,19 @@ impl SendHalf {
         {
             self.handle_duplicate(now);
         }
+        let arrived = self.una + self.sacked.total() - arrived;
+        if let Some(model) = self.control.model().filter(|_| arrived > 0) {
+            model.handle_delivered(now, arrived, newest.as_ref());
+        }
         if self.rack.is_some() {
             self.handle_ack_by_time(now, segment, bytes, moved);
+        }
+        if arrived > 0 && self.control.model().is_some() {
+            let (pipe, rtt) = (self.pipe_by_time(), newest.map(|sent| now.saturating_since(sent.at)));
+            self.control
+                .model()
+                .into_iter()
+                .for_each(|model| model.handle_ack(now, &mut self.window, pipe, rtt));
         }
         if segment.ece && self.una > self.marks_seen && self.repair == Repair::Nothing {
             let flight = self.flight();
@@ -289,10 +309,18 @@ impl SendHalf {
         }
         self.detect(now);
         #[cfg(test)]
-        assert!(self.rack.as_ref().is_none_or(|rack| rack.is_whole(self.una, self.sent, &self.sacked)));
+        assert!(self.looks_whole());
         if bytes > 0 || !self.sacked.is_empty() {
             self.mind_loss_probe(now);
         }
+    }
+
+    /// Whether what `rack` knows is whole. Of long flights only some are looked at, for the tests' time.
+    #[cfg(test)]
+    fn looks_whole(&self) -> bool {
+        let is_passed =
+            self.flight() > 200 * self.window.mss && !self.una.is_multiple_of(32 * self.window.mss);
+        is_passed || self.rack.as_ref().is_none_or(|rack| rack.is_whole(self.una, self.sent, &self.sacked))
     }
 
     /// Finds what is lost by now, and begins to repair it.
@@ -306,6 +334,14 @@ impl SendHalf {
         let found = self.rack.as_mut().is_some_and(|rack| rack.detect(now, &view));
         if found && self.repair == Repair::Nothing {
             self.enter_recovery(now);
+        }
+        self.tell_lost(now);
+    }
+
+    /// Tells the model of the path what was found lost.
+    fn tell_lost(&mut self, now: Instant) {
+        if let (Some(rack), Some(model)) = (&mut self.rack, self.control.model()) {
+            rack.take_found().for_each(|found| model.handle_lost(now, &found));
         }
     }
 
@@ -339,6 +375,7 @@ impl SendHalf {
                     self.window.cwnd = self.window.ssthresh.min(left);
                 }
                 self.repair = Repair::Nothing;
+                self.control.handle_recovered();
                 self.dup_acks = 0;
             }
             Repair::Fast { partial, .. } => {
@@ -353,6 +390,7 @@ impl SendHalf {
             Repair::Timeout { .. } | Repair::Nothing => {
                 if matches!(self.repair, Repair::Timeout { end } if ack >= end) {
                     self.repair = Repair::Nothing;
+                    self.control.handle_recovered();
                 }
                 self.dup_acks = 0;
                 let w = &self.window;
@@ -484,16 +522,44 @@ impl SendHalf {
 
     /// The next piece, until `None`. Counts as sent.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<Piece> {
-        if self.pacing.is_none() {
+        let is_modelled = self.control.model().is_some();
+        if self.pacing.is_none() && !is_modelled {
             return self.poll_unpaced(now);
         }
-        let has_more = self.una < self.end();
-        if !self.pacing.as_mut()?.may_send(now, has_more) {
-            return None;
+        let piece = self.may_leave(now).then(|| self.poll_unpaced(now)).flatten();
+        match &piece {
+            Some(piece) => self.note_paced(now, piece.len),
+            None if is_modelled => self.mind_app_limit(),
+            None => {}
         }
-        let piece = self.poll_unpaced(now)?;
-        self.pacing.as_mut()?.note_sent(now, piece.len);
-        Some(piece)
+        piece
+    }
+
+    /// Whether pacing lets a segment leave, by the limit from outside and by the congestion control.
+    fn may_leave(&mut self, now: Instant) -> bool {
+        let (has_more, mss, srtt) = (self.una < self.end(), self.window.mss, self.rtt.srtt());
+        let by_limit = self.pacing.as_mut().is_none_or(|pacing| pacing.may_send(now, mss, has_more));
+        let by_model = self.control.model().is_none_or(|model| model.may_send(now, srtt, has_more));
+        by_limit && by_model
+    }
+
+    fn note_paced(&mut self, now: Instant, bytes: u32) {
+        if let Some(pacing) = &mut self.pacing {
+            pacing.note_sent(now, bytes);
+        }
+        if let Some(model) = self.control.model() {
+            model.note_paced(now, bytes);
+        }
+    }
+
+    /// Tells the model of the path where less is in flight than might be for want of data.
+    ///
+    /// Source: draft-ietf-ccwg-bbr-06 section 4.1.2.4, CheckIfApplicationLimited.
+    fn mind_app_limit(&mut self) {
+        let has_lost = self.rack.as_ref().is_some_and(|rack| rack.lost_bytes() > 0);
+        if self.sent == self.end() && !has_lost && self.pipe_by_time() < self.window.cwnd {
+            self.control.model().into_iter().for_each(ByModel::note_app_limited);
+        }
     }
 
     fn poll_unpaced(&mut self, now: Instant) -> Option<Piece> {
@@ -582,6 +648,14 @@ impl SendHalf {
         Some(self.note_sent(now, piece))
     }
 
+    /// Bytes that are on their way, where losses are found by time.
+    ///
+    /// Source: RFC 6675 section 4, SetPipe.
+    fn pipe_by_time(&self) -> u64 {
+        let lost = self.rack.as_ref().map_or(0, |rack| rack.lost_bytes());
+        self.flight() - self.sacked.total() - lost
+    }
+
     /// What is sent next where losses are found by time: what is lost, then what is new.
     ///
     /// Source: RFC 8985 sections 6.2 and 7.3; what is on its way is RFC 6675's pipe.
@@ -601,7 +675,7 @@ impl SendHalf {
             }
             return Some(piece);
         }
-        let pipe = self.flight() - self.sacked.total() - rack.lost_bytes();
+        let pipe = self.pipe_by_time();
         if let Some((start, end)) = rack.first_lost() {
             let may = std::mem::take(&mut self.again) || pipe == 0 || pipe + mss <= self.window.cwnd;
             let piece = self.piece(start, end).filter(|_| may)?;
@@ -621,9 +695,11 @@ impl SendHalf {
     }
 
     fn note_sent_by_time(&mut self, now: Instant, piece: Piece) -> Piece {
-        let end = piece.seq + u64::from(piece.len) + u64::from(piece.fin);
+        let bytes = u64::from(piece.len) + u64::from(piece.fin);
+        let (pipe, srtt) = (self.pipe_by_time() + bytes, self.rtt.srtt());
+        let model = self.control.model().map(|model| model.handle_sent(now, bytes, pipe, srtt));
         if let Some(rack) = &mut self.rack {
-            rack.note_sent(now, piece.seq, end, piece.is_retransmission);
+            rack.note_sent(now, (piece.seq, piece.seq + bytes), piece.is_retransmission, model);
         }
         let piece = self.note_sent(now, piece);
         self.next = self.sent;
@@ -707,6 +783,7 @@ impl SendHalf {
             rack.handle_timeout(now, self.una, &View { sacked, srtt, is_repairing: true, dup_bytes: 0 });
             (self.next, self.again) = (self.sent, true);
         }
+        self.tell_lost(now);
         true
     }
 

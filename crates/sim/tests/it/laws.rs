@@ -8,7 +8,7 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use std::collections::BTreeMap;
 
 /// Scenarios that together use every element, transport and workload.
-const SCENARIOS: [(&str, &str); 9] = [
+const SCENARIOS: [(&str, &str); 10] = [
     (
         "incast",
         r#"
@@ -169,6 +169,31 @@ const SCENARIOS: [(&str, &str); 9] = [
         [workload]
         kind = "long"
         pairs = 1
+        "#,
+    ),
+    (
+        "bbr on a link that becomes slower and loses some",
+        r#"
+        duration = "2 s"
+        [network]
+        topology = "dumbbell"
+        pairs = 3
+        uplink_rate = "20 Mbit/s"
+        uplink_delay = "5 ms"
+        uplink_queue = "25 kB"
+        jitter = "100 us"
+        loss_ppm = 500
+        [transport]
+        control = "bbr"
+        rack = true
+        [workload]
+        kind = "long"
+        pairs = "halves"
+        jitter = "100 ms"
+        [[change]]
+        at = "1 s"
+        link = "left-right"
+        rate = "5 Mbit/s"
         "#,
     ),
 ];

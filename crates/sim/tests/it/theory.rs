@@ -171,3 +171,38 @@ fn the_dctcp_queue_swings_as_its_paper_says() {
         assert!(goodput > 0.97 * 10_000.0 * 1_448.0 / 1_500.0, "{said}: {goodput}: the link stays busy");
     }
 }
+
+/// BBR flows probe at times of their own, and each leaves room to who has less: their shares come together (draft-ietf-ccwg-bbr-06,
+/// section 5.3.3).
+#[test]
+fn two_bbr_flows_share_a_link_whichever_began_first() {
+    for seed in 1..=3 {
+        let text = format!(
+            r#"
+            seed = {seed}
+            duration = "64 s"
+            warmup = "4 s"
+            [network]
+            topology = "dumbbell"
+            pairs = 2
+            uplink_rate = "50 Mbit/s"
+            uplink_delay = "9 ms"
+            uplink_queue = "250 kB"
+            [transport]
+            control = "bbr"
+            rack = true
+            [workload]
+            kind = "long"
+            pairs = "halves"
+            jitter = "2 s"
+            "#
+        );
+        let outcome = run(&plan(&text));
+        let workload = &outcome.workloads[0];
+        let said = format!("seed {seed}: {:?}", (workload.flow_mbps_min, workload.flow_mbps_max));
+        let goodput = workload.goodput_mbps.expect("time has passed");
+        assert!(goodput > 0.96 * 50.0 * 1_448.0 / 1_500.0, "{said}: the link stays busy");
+        let shares = workload.flow_mbps_max.zip(workload.flow_mbps_min).map(|(most, least)| most / least);
+        assert!(shares.is_some_and(|shares| shares < 1.5), "{said}");
+    }
+}

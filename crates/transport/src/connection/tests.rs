@@ -5,6 +5,8 @@ use crate::config::Control;
 use anabranch_units::{BitRate, ByteCount, RandomStream, Seed};
 use proptest::prelude::*;
 
+mod bbr;
+
 const A: PeerId = PeerId(0);
 const B: PeerId = PeerId(1);
 const DELAY: Duration = Duration::from_ms(10);
@@ -545,12 +547,13 @@ proptest! {
     #[test]
     fn whatever_the_wire_does_the_stream_arrives_once_and_in_order(
         seed: u64, loss_ppm in 0u32..250_000, bytes in 0u64..200_000, sack: bool, delayed: bool,
-        rack: bool, quick_ack in 0u32..20, which in 0usize..3, buffer in 2_000u64..100_000,
+        rack: bool, quick_ack in 0u32..20, which in 0usize..4, buffer in 2_000u64..100_000,
     ) {
-        let control = [Control::NewReno, Control::Cubic, Control::Dctcp][which];
+        let control = [Control::NewReno, Control::Cubic, Control::Dctcp, Control::Bbr][which];
+        let is_bbr = control == Control::Bbr;
         let config = Config {
-            sack,
-            rack: rack && sack,
+            sack: sack || is_bbr,
+            rack: rack && sack || is_bbr,
             quick_ack,
             control,
             ecn: control == Control::Dctcp,
@@ -648,13 +651,15 @@ fn a_limited_sender_with_nothing_to_send_wakes_nobody() {
 proptest! {
     #[test]
     fn a_limit_holds_whatever_is_lost_and_the_stream_arrives(
-        seed: u64, loss_percent in 0u64..30, kbps in 100u64..5_000, sack: bool, rack: bool
+        seed: u64, loss_percent in 0u64..30, kbps in 100u64..5_000, sack: bool, rack: bool, bbr: bool
     ) {
         let mut random = Seed::new(seed).stream("loss", 0);
         let fate = move |_: usize, _: &Segment| {
             if random.below(100) < loss_percent { vec![] } else { vec![DELAY] }
         };
-        let config = Config { sack: sack || rack, rack, timeouts_max: 50, ..config() };
+        let control = if bbr { Control::Bbr } else { Control::NewReno };
+        let rack = rack || bbr;
+        let config = Config { control, sack: sack || rack, rack, timeouts_max: 50, ..config() };
         let mut net = Net::new(&config, fate);
         let limit = BitRate::bps(1_000 * kbps);
         net.ends[0].set_pacing_limit(Some(limit));

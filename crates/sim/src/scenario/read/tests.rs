@@ -89,6 +89,7 @@ fn what_is_wrong_is_said_in_one_line_with_its_place_and_what_is_allowed() {
         ),
         ("[workload]", "[transport]\nmss = 0\n[workload]", &["x.toml:7: transport", "mss", "0", "1 to"]),
         ("[workload]", "[transport]\ncontrol = \"dctcp\"\n[workload]", &["x.toml:7: transport", "ecn"]),
+        ("[workload]", "[transport]\ncontrol = \"bbr\"\n[workload]", &["x.toml:7: transport", "rack"]),
         (
             "[workload]",
             "[transport]\nsack = false\nrack = true\n[workload]",
