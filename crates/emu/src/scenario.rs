@@ -15,6 +15,7 @@ use crate::{Emulation, EmulationOptions, Histogram, LinkState, Report, Switching
 use anabranch_sim::scenario::{Scenario, SystemWorkload, Workload};
 use anabranch_sim::traffic::Start;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
+use anabranch_transport::Control;
 use anabranch_units::{ByteCount, Duration, Seed, SiteId};
 use flows::{Flows, rows};
 use host::{DATAGRAM_BYTES_MIN, Task, monotonic_ns};
@@ -314,8 +315,11 @@ fn settings(plan: &Plan) -> Result<EmulationOptions, ScenarioError> {
 ///
 /// Errors: one that no kernel here has.
 pub fn congestion_control(plan: &Plan) -> Result<&'static str, ScenarioError> {
-    let control = plan.scenario().transport.control;
-    control.linux_name().ok_or_else(|| ScenarioError::new("transport.control: Linux has none of this name"))
+    linux_name(plan.scenario().transport.control, "transport.control")
+}
+
+fn linux_name(control: Control, field: &str) -> Result<&'static str, ScenarioError> {
+    control.linux_name().ok_or_else(|| ScenarioError::new(format!("{field}: Linux has none of this name")))
 }
 
 fn has(late: &Histogram) -> Option<&Histogram> {

@@ -197,7 +197,7 @@ impl Plan {
                         starts.push(Start { at: Instant::ZERO + *start + later, src, dst, size: *size });
                     }
                 }
-                Job::Transfers(Transfers::listed(starts, priority))
+                Job::Transfers(Transfers::listed(starts, priority).with_control(workload.control()))
             }
             (Work::Incast { client, servers, is_random, block_bytes }, Workload::Incast(spec)) => {
                 Job::Incast(Incast::new(IncastSettings {

@@ -27,7 +27,7 @@ pub(crate) use check::{DURATION_MAX, UDP_RATE_MIN};
 pub use read::{Point, ScenarioError, place, read};
 
 use anabranch_fabric::switch::PolicyKind;
-use anabranch_transport::Config;
+use anabranch_transport::{Config, Control};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -300,6 +300,9 @@ pub struct Long {
     /// Streams of each pair.
     #[serde(default = "one_stream")]
     pub streams: u32,
+    /// Their congestion control, where it is not the transport's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<Control>,
     /// Strict priority of their packets, 0 first.
     #[serde(default = "middle")]
     pub priority: u8,

@@ -17,7 +17,7 @@ pub use udp::{Sending, Udp, UdpFlow};
 use crate::end::{End, Report};
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::{HostsCx, Target, User};
-use anabranch_transport::{Config, Connection, Counters, Event};
+use anabranch_transport::{Config, Connection, Control, Counters, Event};
 use anabranch_units::{ByteCount, Instant, Seed};
 
 /// What TLS 1.3 adds to a record (RFC 8446 section 5.2), for jobs whose connections would be encrypted.
@@ -105,9 +105,17 @@ struct Opening {
 
 impl World {
     /// Opens a connection on which `src` sends to `dst`, and writes what there is to send.
-    fn open(&mut self, cx: &mut HostsCx<'_, End>, job: u16, priority: u8, start: &Start) -> u32 {
+    fn open(
+        &mut self,
+        cx: &mut HostsCx<'_, End>,
+        (job, priority, control): (u16, u8, Option<Control>),
+        start: &Start,
+    ) -> u32 {
         let Start { src, dst, size, .. } = *start;
+        let own = self.config.control;
+        self.config.control = control.unwrap_or(own);
         let flow = self.connect(cx, &Opening { job, priority, src, dst, size, doors: [None; 2] });
+        self.config.control = own;
         let sender = self.flows[flow as usize].sender;
         self.unfinished += u64::from(size.is_some());
         write(cx, sender, size.map_or(ENDLESS_BYTES, ByteCount::as_u64));

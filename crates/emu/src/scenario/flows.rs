@@ -3,7 +3,7 @@
 //! Leaves out: the sites' programs (`host`). Read [`Flows`] first.
 
 use super::host::{self, Ask, Incoming, Outgoing, Seen, Serve, Source, Task};
-use super::{Rehearsal, Running, ScenarioError, System, congestion_control};
+use super::{Rehearsal, Running, ScenarioError, System, congestion_control, linux_name};
 use crate::Emulation;
 use anabranch_sim::scenario::{Incast, Udp, Workload};
 use anabranch_sim::traffic::{Start, UdpFlow};
@@ -90,14 +90,17 @@ impl Flows {
                     for start in rehearsal.flows() {
                         let flow = new.take(&field)?;
                         numbers.push((flow, start.size));
-                        new.flow(flow, &start, priority, &places);
+                        new.flow(flow, &start, (priority, None), &places);
                     }
                     new.rehearsals.insert(index, rehearsal);
                     numbers
                 }
                 _ => {
                     let starts = plan.starts(seed, index).ok_or_else(only)?;
-                    new.starts(starts, (end, scenario.duration.is_some()), priority, &places, &field)?
+                    let control =
+                        workload.control().map(|control| linux_name(control, &format!("{field}.control")));
+                    let kind = (priority, control.transpose()?);
+                    new.starts(starts, (end, scenario.duration.is_some()), kind, &places, &field)?
                 }
             };
             new.of_workload.push(numbers);
@@ -175,7 +178,7 @@ impl Flows {
         &mut self,
         starts: impl IntoIterator<Item = Start>,
         (end, is_asked): (Instant, bool),
-        priority: u8,
+        kind: (u8, Option<&str>),
         places: &Places<'_>,
         field: &str,
     ) -> Result<Vec<(u32, Option<ByteCount>)>, ScenarioError> {
@@ -191,17 +194,24 @@ impl Flows {
             }
             let flow = self.take(field)?;
             numbers.push((flow, start.size));
-            self.flow(flow, &start, priority, places);
+            self.flow(flow, &start, kind, places);
         }
         Ok(numbers)
     }
 
-    /// A flow of TCP from one host to another.
-    fn flow(&mut self, flow: u32, start: &Start, priority: u8, places: &Places<'_>) {
+    /// A flow of TCP from one host to another, with its priority, and its congestion control where that is not the task's.
+    fn flow(
+        &mut self,
+        flow: u32,
+        start: &Start,
+        (priority, control): (u8, Option<&str>),
+        places: &Places<'_>,
+    ) {
+        let congestion_control = control.map(str::to_owned);
         let size_bytes = start.size.map(ByteCount::as_u64);
         self.task(places.site(start.dst)).incoming.push(Incoming { flow, size_bytes });
         let (to, start_ns, announce) = (places.of(start.dst), start.at.as_ns(), None);
-        let outgoing = Outgoing { flow, to, priority, start_ns, size_bytes, announce };
+        let outgoing = Outgoing { flow, to, priority, congestion_control, start_ns, size_bytes, announce };
         self.task(places.site(start.src)).outgoing.push(outgoing);
     }
 

@@ -77,6 +77,8 @@ pub(super) struct Outgoing {
     pub flow: u32,
     pub to: IpAddr,
     pub priority: u8,
+    /// The kernel's name of its congestion control, where it is not the task's.
+    pub congestion_control: Option<String>,
     pub start_ns: u64,
     pub size_bytes: Option<u64>,
     /// What waits for it, and who is to be told before it sends.
@@ -364,9 +366,13 @@ pub fn run() -> Result<(), ScenarioError> {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let control = task.congestion_control.as_str();
-    set_tcp_congestion(&TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?, control).map_err(|error| {
-        ScenarioError::new(format!("congestion control {control}: not on this machine: {error}"))
-    })?;
+    let trial = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let others = task.outgoing.iter().filter_map(|flow| flow.congestion_control.as_deref());
+    for control in others.chain([control]) {
+        set_tcp_congestion(&trial, control).map_err(|error| {
+            ScenarioError::new(format!("congestion control {control}: not on this machine: {error}"))
+        })?;
+    }
     // What is accepted inherits both.
     let listening = |port, priority| {
         let socket = tcp_socket(control, priority, port)?;
@@ -626,7 +632,8 @@ async fn receive(host: Arc<Host>, stream: tokio::net::TcpStream, number: u32, si
 
 /// Opens a flow's connection, which is on its way then.
 fn begin(host: &Host, task: &Outgoing) -> std::io::Result<TcpStream> {
-    let socket = tcp_socket(&host.task.congestion_control, task.priority, port(task.flow))?;
+    let control = task.congestion_control.as_ref().unwrap_or(&host.task.congestion_control);
+    let socket = tcp_socket(control, task.priority, port(task.flow))?;
     let began_ns = host.clock.now_ns();
     {
         let mut seen = host.seen();

@@ -43,6 +43,24 @@ fn hosts_are_told_their_parts_of_the_flows_until_the_end() {
 }
 
 #[test]
+fn hosts_are_told_whose_congestion_control_is_not_the_transports() {
+    let workloads = r#"
+        duration = "1 s"
+        transport = { control = "cubic", rack = true }
+        workload = [
+            { kind = "long", pairs = [["h0", "h2"]], control = "bbr" },
+            { kind = "long", pairs = [["h1", "h2"]] },
+        ]
+    "#;
+    let flows = listed(&planned(workloads)).expect("two flows");
+    let of = |host: u16| {
+        let task = &flows.tasks[&host];
+        (task.congestion_control.as_str(), task.outgoing[0].congestion_control.as_deref())
+    };
+    assert_eq!((of(0), of(1)), (("cubic", Some("bbr")), ("cubic", None)));
+}
+
+#[test]
 fn too_many_flows_and_too_late_ones_are_refused_and_as_many_as_fit_are_not() {
     let of = |flows: u32| {
         let workload = format!(

@@ -4,6 +4,7 @@ use super::read::Wrong;
 use super::{Incast, Scenario, Udp, Workload};
 use crate::topologies::unknown_topology;
 use anabranch_fabric::switch::PolicyKind;
+use anabranch_transport::{Config, ConfigError, Control};
 use anabranch_units::{BitRate, ByteCount, Duration};
 
 /// The longest run. An hour of a busy network is more than anyone waits for.
@@ -42,6 +43,12 @@ impl Scenario {
         self.network_check()?;
         for (index, workload) in self.workload.iter().enumerate() {
             workload.check(&format!("workload[{index}]"))?;
+            if let Some(control) = workload.control() {
+                let transport = Config { control, ..self.transport.clone() };
+                let wrong =
+                    |error: ConfigError| Wrong::new(format!("workload[{index}].control"), error.to_string());
+                transport.check().map_err(wrong)?;
+            }
         }
         if let Some(probe) = &self.probe {
             if probe.interval < Duration::from_ns(1) {
@@ -113,6 +120,13 @@ impl Scenario {
 }
 
 impl Workload {
+    /// The congestion control of its streams, where it is not the transport's.
+    pub const fn control(&self) -> Option<Control> {
+        match self {
+            Self::Long(long) => long.control,
+            _ => None,
+        }
+    }
     /// Whether it ends by itself.
     pub(crate) const fn has_end(&self) -> bool {
         match self {

@@ -5,7 +5,7 @@ use crate::end::End;
 use crate::sizes::Sizes;
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::HostsCx;
-use anabranch_transport::{Event, exponential};
+use anabranch_transport::{Control, Event, exponential};
 use anabranch_units::{ByteCount, Duration, Instant, RandomStream};
 
 /// A flow that is to start.
@@ -55,6 +55,7 @@ impl Arrivals {
 #[derive(Debug)]
 pub struct Transfers {
     priority: u8,
+    control: Option<Control>,
     /// Those that are listed, the next one last.
     listed: Vec<Start>,
     arrivals: Option<Arrivals>,
@@ -72,14 +73,20 @@ impl Transfers {
         let is_finite = starts.iter().all(|start| start.size.is_some());
         let expected = is_finite.then_some(starts.len() as u64);
         let next = starts.pop();
-        Self { priority, listed: starts, arrivals: None, next, begun: 0, expected }
+        Self { priority, control: None, listed: starts, arrivals: None, next, begun: 0, expected }
+    }
+    /// The same by another congestion control than the transport's.
+    pub(crate) const fn with_control(mut self, control: Option<Control>) -> Self {
+        self.control = control;
+        self
     }
 
     /// Flows that arrive at random from the beginning on.
     pub fn arriving(mut arrivals: Arrivals, priority: u8) -> Self {
         let expected = arrivals.left;
         let next = arrivals.next(Instant::ZERO);
-        Self { priority, listed: Vec::new(), arrivals: Some(arrivals), next, begun: 0, expected }
+        let listed = Vec::new();
+        Self { priority, control: None, listed, arrivals: Some(arrivals), next, begun: 0, expected }
     }
 
     /// The starts as they will come, before any has.
@@ -99,7 +106,7 @@ impl Transfers {
 
     pub(super) fn on_timer(&mut self, world: &mut World, cx: &mut HostsCx<'_, End>, job: u16) {
         while let Some(start) = self.next.filter(|start| start.at <= cx.now()) {
-            world.open(cx, job, self.priority, &start);
+            world.open(cx, (job, self.priority, self.control), &start);
             self.begun += 1;
             self.next = following(&mut self.arrivals, &mut self.listed, start.at);
         }

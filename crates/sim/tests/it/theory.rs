@@ -206,3 +206,39 @@ fn two_bbr_flows_share_a_link_whichever_began_first() {
         assert!(shares.is_some_and(|shares| shares < 1.5), "{said}");
     }
 }
+
+/// BBR leaves room between its probes, and Cubic's growth cannot take what it holds in flight: neither starves.
+#[test]
+fn a_bbr_flow_and_a_cubic_flow_leave_each_other_room() {
+    for queue_bdps in [1, 2] {
+        let text = format!(
+            r#"
+            duration = "64 s"
+            warmup = "4 s"
+            [network]
+            topology = "dumbbell"
+            pairs = 2
+            uplink_rate = "50 Mbit/s"
+            uplink_delay = "9 ms"
+            uplink_queue = "{} kB"
+            [transport]
+            control = "cubic"
+            rack = true
+            [[workload]]
+            kind = "long"
+            pairs = [["h0", "h2"]]
+            control = "bbr"
+            [[workload]]
+            kind = "long"
+            pairs = [["h1", "h3"]]
+            jitter = "500 ms"
+            "#,
+            queue_bdps * 115,
+        );
+        let outcome = run(&plan(&text));
+        let rates: Vec<f64> = outcome.workloads.iter().filter_map(|workload| workload.goodput_mbps).collect();
+        let whole = 50.0 * 1_448.0 / 1_500.0;
+        assert!(rates.iter().sum::<f64>() > 0.97 * whole, "a queue of {queue_bdps} BDP: {rates:?}");
+        assert!(rates.iter().all(|rate| *rate > 0.3 * whole), "a queue of {queue_bdps} BDP: {rates:?}");
+    }
+}

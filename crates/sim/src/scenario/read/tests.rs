@@ -123,6 +123,15 @@ fn an_override_that_is_wrong_is_its_own_place() {
 }
 
 #[test]
+fn a_workload_with_a_control_of_its_own_needs_what_that_control_needs() {
+    let text = "duration = \"1 s\"\n[network]\ntopology = \"star\"\nhosts = 4\n[transport]\nrack = true\n\
+                [workload]\nkind = \"long\"\npairs = 1\ncontrol = \"bbr\"\n";
+    assert!(one(text, &[]).is_ok());
+    let said = one(&text.replace("rack = true", "ecn = true"), &[]).expect_err("it goes by time");
+    assert!(said.starts_with("x.toml:10: workload[0].control: control bbr: goes by"), "{said}");
+}
+
+#[test]
 fn a_workload_without_an_end_needs_a_duration() {
     let text = "[network]\ntopology = \"star\"\nhosts = 4\n[workload]\nkind = \"long\"\npairs = 1\n";
     assert!(one(text, &[]).expect_err("endless").contains("duration: missing"));
