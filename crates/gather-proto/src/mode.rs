@@ -39,6 +39,8 @@ pub enum RateControl {
 }
 
 impl RateControl {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Bbr, Self::Tfrc];
     /// As settings say it.
     pub const fn name(self) -> &'static str {
         match self {

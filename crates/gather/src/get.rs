@@ -11,7 +11,7 @@ use crate::targets::{Part, Target};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather_proto::fetch::{self, Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId};
 use anabranch_gather_proto::msg::{Datagram, Packet, SEAL_BYTES};
-use anabranch_gather_proto::{BLOCK_BYTES_MIN, ClientConfig, ConfigError, ServerId};
+use anabranch_gather_proto::{BLOCK_BYTES_MIN, ClientConfig, ConfigError, Mode, RateControl, ServerId};
 use anabranch_net::datagram::{
     Batch, DatagramOptions, DatagramSocket, PAYLOAD_MAX, Segments, payload_max, route_mtu,
 };
@@ -41,9 +41,10 @@ const INCOMING_MAX: usize = 1_024;
 /// How objects are pulled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GetConfig {
-    /// What this machine's own link carries: it is divided among the servers. Without, each has to find its rate by losing
-    /// packets.
+    /// What this machine's own link carries: it is divided among the servers. Without, each has to find its rate.
     pub link: Option<BitRate>,
+    /// What decides how fast servers send.
+    pub rate_control: RateControl,
     /// The most memory for blocks that have come and are not written yet.
     pub memory: ByteCount,
     /// The longest datagram, in bytes of UDP payload. A path that carries less gets shorter ones.
@@ -62,6 +63,7 @@ impl Default for GetConfig {
     fn default() -> Self {
         Self {
             link: None,
+            rate_control: Mode::Counted.rate_control(),
             memory: ByteCount::mib(256),
             datagram: ByteCount::new(8_952),
             give_up: Duration::from_secs(5),
@@ -137,6 +139,7 @@ impl GetConfig {
             block_bytes_safe: defaults.block_bytes_safe.min(block_bytes),
             blocks_max: (GENERATION_BYTES / block_bytes).clamp(BLOCKS_MIN, BLOCKS_MAX),
             link: self.link,
+            rate_control: self.rate_control,
             // Ethernet's, IP's and UDP's headers, and what authentication adds.
             overhead_bytes: defaults.overhead_bytes + SEAL_BYTES,
             feedback_every: FEEDBACK_EVERY,

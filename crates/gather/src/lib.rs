@@ -58,6 +58,7 @@ pub use targets::{
     place, read_manifest,
 };
 
+pub use anabranch_gather_proto::RateControl;
 pub use anabranch_net::identity::Identity;
 pub use anabranch_net::keys;
 pub use anabranch_net::tls::CredentialFiles;

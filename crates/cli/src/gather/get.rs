@@ -6,12 +6,13 @@ mod progress;
 use crate::exit::OrUsage as _;
 use crate::keys::follow_files;
 use crate::process::asked_to_end;
-use anabranch_gather::{Get, GetConfig, GetError, Target, holders, place, read_manifest};
+use anabranch_gather::{Get, GetConfig, GetError, RateControl, Target, holders, place, read_manifest};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::{anyhow, ensure};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use progress::Progress;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,9 +45,12 @@ pub struct Args {
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
     client: String,
     /// The rate of this machine's own link, as "1 Gbit/s". It is divided among the servers. Without, each server has to find
-    /// its rate by losing packets.
+    /// its rate.
     #[arg(long, value_name = "RATE")]
     link: Option<BitRate>,
+    /// What decides how fast servers send: a model of the path, or each pull's losses (RFC 5348).
+    #[arg(long, value_name = "NAME", default_value = "bbr", value_parser = rate_control())]
+    rate_control: RateControl,
     /// The most memory for blocks that have come but are not written yet.
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: ByteCount,
@@ -67,6 +71,13 @@ pub struct Args {
     /// Print JSON: a line for each second and each object, and one object at the end.
     #[arg(long)]
     json: bool,
+}
+
+fn rate_control() -> impl TypedValueParser<Value = RateControl> {
+    PossibleValuesParser::new(RateControl::ALL.map(RateControl::name)).map(|name| {
+        let found = RateControl::ALL.into_iter().find(|control| control.name() == name);
+        found.expect("it is one of the possible values")
+    })
 }
 
 fn target(text: &str) -> Result<Target, String> {
@@ -123,6 +134,7 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
     place(&mut targets, &args.output, is_folder)?;
     let config = GetConfig {
         link: args.link,
+        rate_control: args.rate_control,
         memory: args.memory,
         datagram: args.datagram,
         give_up: args.give_up,
