@@ -19,7 +19,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-SCENARIOS = ("dumbbell", "shallow", "lossy", "incast", "web-search")
+SCENARIOS = ("dumbbell", "shallow", "lossy", "incast", "web-search", "bbr-cubic")
 #: What is compared, where it is not goodput.
 METRICS = {"web-search": ("fct_us_mean", "small_fct_us_mean")}
 TOLERANCE = 0.10
@@ -28,6 +28,12 @@ TRIES = 3
 NOTES = {
     "lossy, control cubic": "single runs differ by a fifth",
     "web-search, control newreno": "means of several runs are 10 % apart; single ones differ more",
+    **{
+        f"bbr-cubic, uplink_queue {queue}, workload {number}": "the kernel has BBR's first version, which answers no losses"
+        for queue in ("62500 B", "125 kB")
+        for number in (0, 1)
+    },
+    **{f"bbr-cubic, uplink_queue 500 kB, workload {number}": "the kernel has BBR's first version" for number in (0, 1)},
 }
 
 
@@ -64,7 +70,13 @@ def compare(anabranch: str, name: str, trials: int) -> list[dict]:
         for row in of:
             swept = ", ".join(f"{key.split('.')[-1]} {row[key]}" for key in sorted(row) if "." in key)
             points.setdefault(swept, []).append(row)
-        return points
+        # Each workload of a run has its row, in order.
+        each = {point: len(rows) // len({row["trial"] for row in rows}) for point, rows in points.items()}
+        return {
+            point if each[point] == 1 else f"{point}, workload {number}": rows[number :: each[point]]
+            for point, rows in points.items()
+            for number in range(each[point])
+        }
 
     def mean(of: list[dict], column: str) -> float | None:
         values = [row[column] for row in of if row.get(column) is not None]
