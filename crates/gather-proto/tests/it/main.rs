@@ -67,6 +67,29 @@ fn without_loss_each_block_is_sent_once_and_nothing_more() {
     assert_eq!((world.packets_sent, world.client.strays()), (8 * 250, 0));
 }
 
+/// #19: who hears nothing sends next to nothing, and goes on once something is heard.
+#[test]
+fn a_server_falls_silent_with_its_client_and_goes_on() {
+    let config = ClientConfig { link: None, ..config(Mode::Counted) };
+    let wire = Wire { delay: Duration::from_ms(10), ..Wire::default() };
+    let mut world = World::new(1, wire, config, ServerConfig::default());
+    let server = world.add_slow_server(BitRate::mbps(50));
+    world.put(server, "object", object(1, 2_000_000));
+    world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
+    world.run(Duration::from_ms(200));
+    let flowing = world.packets_sent;
+    assert!(flowing > 500, "{flowing} packets");
+    world.lose(1_000_000);
+    world.run(SECOND);
+    let silent = world.packets_sent;
+    world.run(SECOND * 2);
+    // Five a second, where thousands were.
+    assert!(world.packets_sent - silent <= 11, "{} packets in silence", world.packets_sent - silent);
+    world.lose(0);
+    world.run(SECOND * 3);
+    assert!(world.is_complete(0) && world.got(0) == object(1, 2_000_000), "{}", world.story());
+}
+
 #[test]
 fn lttp_sends_until_it_is_told_to_stop() {
     let config = ClientConfig { link: None, ..config(Mode::Lttp) };

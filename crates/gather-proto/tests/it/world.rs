@@ -92,6 +92,10 @@ impl World {
         self.servers[id.0 as usize].server = Server::new(config);
         id
     }
+    /// From now on datagrams that are sent have this share lost.
+    pub const fn lose(&mut self, loss_ppm: u32) {
+        self.wire.loss_ppm = loss_ppm;
+    }
     pub fn put(&mut self, server: ServerId, name: &str, bytes: Vec<u8>) {
         self.servers[server.0 as usize].objects.insert(name.to_owned(), bytes);
     }
