@@ -203,6 +203,8 @@ def run_all(args: argparse.Namespace) -> int:
         subprocess.run([str(args.binary), "-q", "gather", "keys", "--out", str(folder / "keys")], check=True)
         for cell, trial, (method, controls) in itertools.product(list(cells), range(args.trials), methods.items()):
             for control in controls:
+                if args.control and control not in args.control:
+                    continue
                 row = {**dataclasses.asdict(cell), "method": method, "congestion_control": control, "trial": trial}
                 if key(row) in done:
                     continue
@@ -249,6 +251,7 @@ def main() -> int:
     every.add_argument("--trials", type=int, default=5)
     every.add_argument("--seconds-max", type=float, default=300.0)
     every.add_argument("--only", action="append", default=[], choices=sorted(METHODS), help="this method")
+    every.add_argument("--control", action="append", default=[], help="this congestion control of TCP")
     verbs.add_parser("trial").add_argument("task")
     args = parser.parse_args()
     if args.verb == "all":

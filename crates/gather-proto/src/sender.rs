@@ -6,10 +6,9 @@
 //! stop. Either way the rate control decides how fast, TFRC for the pull or BBR for its path, and the client's grant bounds it.
 //!
 //! Once all blocks have left, there is nothing else to send in the time in which the client could ask for what was lost. Then as
-//! many sums leave unasked as are likely to be lacking, by the share that was lost lately and two standard deviations
-//! more: a pull of which 64 packets are on their way over a path that loses 1 % is asked for the rest once in some
-//! forty times, for three packets more. Before that none does, as each that is not needed costs a packet of other
-//! blocks.
+//! many sums leave unasked as are likely to be lacking, by the share that was lost lately and two standard deviations more: of 64
+//! packets over a path that loses 1 % three more leave, and the client has to ask once in some two hundred times. Before that none
+//! leaves unasked, as each that is not needed costs a packet of other blocks.
 //!
 //! A generation's blocks are asked for ([`Sender::poll_wanted`]) before they are sent and forgotten once the client has them.
 //! Leaves out: whose object it is and what the client may ask for (`server`).

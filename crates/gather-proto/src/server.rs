@@ -304,7 +304,10 @@ impl<S: Symbol> Server<S> {
         self.pulls.get(&pull).map(|pull| pull.sender.layout().block_bytes())
     }
 
-    /// Gives a generation's blocks; see [`Sender::supply`]. What is not wanted any more is dropped.
+    /// Gives a generation's blocks. What is not wanted any more is dropped.
+    ///
+    /// Shape: [`Layout::blocks`] of them, each of [`Layout::block_bytes`], or shorter where the last one ends.
+    /// Panics: for another number of blocks.
     pub fn supply(&mut self, pull: PullId, generation: u32, blocks: Vec<S>) {
         if let Some(pull) = self.pulls.get_mut(&pull) {
             pull.sender.supply(generation, blocks);
