@@ -89,9 +89,10 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// A path of which the first pull says its packets' length, the round trip and what it may send.
+    /// A path of which the first pull says its packets' length, the round trip and what it may send; `seed` is another for each server.
     pub(crate) fn new(
         now: Instant,
+        seed: u32,
         packet_bytes: u64,
         rtt: Option<Duration>,
         grant: Option<BitRate>,
@@ -105,7 +106,7 @@ impl Path {
             initial_rtt: rtt,
             ack_bytes: ARRIVED_PACKETS * packet_bytes,
             learns_loss: true,
-            seed: Seed::new(now.as_ns()),
+            seed: Seed::new(seed.into()),
         };
         Self {
             bbr: Bbr::new(now, config),

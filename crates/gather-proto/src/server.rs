@@ -23,8 +23,8 @@ const START_AFTER_MAX: Duration = Duration::from_secs(10);
 pub struct Offer {
     /// All its bytes.
     pub object_bytes: u64,
-    /// The id of the first packet in [`Mode::Lttp`]: drawn at random, so that two servers do not send the same sums. In
-    /// [`Mode::Counted`] ids begin with the blocks.
+    /// Drawn at random. In [`Mode::Lttp`] the id of the first packet, so that two servers do not send the same sums. In
+    /// [`Mode::Counted`] ids begin with the blocks, and two servers do not look for more at the same time.
     pub first_id: u32,
 }
 
@@ -238,7 +238,9 @@ impl<S: Symbol> Server<S> {
         if sender.has_path() {
             // A short object has a shorter packet than those to come.
             let packet_bytes = u64::from(Packet::<S>::HEADER_BYTES + longest);
-            self.path.get_or_insert_with(|| Path::new(now, packet_bytes, rtt, grant)).fit(packet_bytes);
+            self.path
+                .get_or_insert_with(|| Path::new(now, offer.first_id, packet_bytes, rtt, grant))
+                .fit(packet_bytes);
         }
         self.pulls.insert(pull, Pull { sender, start: request.start });
         self.sweep();

@@ -62,10 +62,45 @@ fn lttp_never_collapses() {
 }
 
 #[test]
-fn without_the_links_rate_tfrc_finds_it() {
-    let outcome = run("knows_link = false\nrounds = 2", 8, 1_024, 0);
-    let goodput = outcome.workloads[0].goodput_mbps.expect("rounds have ended");
-    assert!(goodput >= 700.0, "{goodput} Mbit/s");
+fn without_the_links_rate_either_rate_control_finds_it() {
+    for control in ["bbr", "tfrc"] {
+        let settings = format!("knows_link = false\nrounds = 2\nrate_control = \"{control}\"");
+        let outcome = run(&settings, 8, 1_024, 0);
+        let goodput = outcome.workloads[0].goodput_mbps.expect("rounds have ended");
+        assert!(goodput >= 700.0, "{control}: {goodput} Mbit/s");
+    }
+}
+
+/// #19: a rate control that takes every loss for congestion throws the code's gift away.
+#[test]
+fn random_loss_costs_little_more_than_itself() {
+    let share = |servers: u32, loss_ppm: u32, control: &str| {
+        let plan = plan(&format!(
+            r#"
+            network = {{ topology = "star", hosts = {}, rate = "100 Mbit/s", delay = "5 ms", queue = "250 kB", loss_ppm = {loss_ppm} }}
+            [workload]
+            kind = "gather"
+            servers = {servers}
+            block = "{} MiB"
+            rounds = 1
+            knows_link = false
+            rate_control = "{control}"
+            "#,
+            servers + 1,
+            16 / servers,
+        ));
+        let plan = plan.unwrap_or_else(|error| panic!("{error}"));
+        let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
+        let arrives = (1.0 - f64::from(loss_ppm) / 1e6).powi(2);
+        simulation.run().workloads[0].more["of_ideal_share"] / arrives
+    };
+    for loss_ppm in [0, 1_000, 10_000, 50_000] {
+        for servers in [1, 4] {
+            let found = share(servers, loss_ppm, "bbr");
+            assert!(found > 0.83, "{servers} servers, {loss_ppm} ppm: {found}");
+        }
+    }
+    assert!(share(1, 10_000, "tfrc") < 0.1, "what this replaced");
 }
 
 #[test]
