@@ -75,7 +75,7 @@ struct Lost {
     /// What the model of the path is to be told.
     found: Vec<Found>,
     /// Behind the segment that was found last.
-    end: u64,
+    end: Option<u64>,
 }
 
 /// A segment that was found lost, for the model of the path.
@@ -95,9 +95,9 @@ impl Lost {
             bytes += end - start;
         }
         if let Some(sent) = known.get(segment.number) {
-            self.found.push(Found { sent, bytes, begins_run: segment.start != self.end });
+            self.found.push(Found { sent, bytes, begins_run: self.end != Some(segment.start) });
         }
-        self.end = segment.end;
+        self.end = Some(segment.end);
     }
 }
 

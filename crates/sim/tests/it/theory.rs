@@ -242,3 +242,40 @@ fn a_bbr_flow_and_a_cubic_flow_leave_each_other_room() {
         assert!(rates.iter().all(|rate| *rate > 0.3 * whole), "a queue of {queue_bdps} BDP: {rates:?}");
     }
 }
+
+#[test]
+fn a_workload_is_sent_by_the_control_that_it_names_and_the_seed_decides_when_it_probes() {
+    let with_seed = |seed: u64| {
+        let text = format!(
+            r#"
+            seed = {seed}
+            duration = "6 s"
+            [network]
+            topology = "star"
+            hosts = 4
+            rate = "10 Mbit/s"
+            delay = "10 ms"
+            host_queue = "256 KiB"
+            [transport]
+            rack = true
+            [[workload]]
+            kind = "long"
+            pairs = [["h0", "h1"]]
+            control = "bbr"
+            [[workload]]
+            kind = "long"
+            pairs = [["h2", "h3"]]
+            "#
+        );
+        run(&plan(&text))
+    };
+    let outcome = with_seed(1);
+    let again: Vec<_> = outcome.workloads.iter().map(|workload| workload.retransmitted_segments).collect();
+    assert!(
+        again[0] == Some(0) && again[1] > Some(0),
+        "NewReno fills a queue of five round trips: {again:?}"
+    );
+    // A probe may come a round trip later or not, by chance; nothing else is drawn.
+    let hash = outcome.network.event_hash;
+    assert!((2..6).any(|seed| with_seed(seed).network.event_hash != hash));
+}

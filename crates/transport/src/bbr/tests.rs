@@ -226,6 +226,21 @@ fn the_least_round_trip_is_looked_for_where_it_is_not_seen() {
 }
 
 #[test]
+fn after_a_repair_the_window_is_what_it_was_before() {
+    let mut path = Path::new(100.0, 20, 4.0, 0, config(false));
+    path.run(Duration::from_secs(2));
+    let window = path.bbr.window_bytes();
+    path.bbr.handle_recovered();
+    assert_eq!(path.bbr.window_bytes(), window, "nothing was repaired");
+    path.bbr.handle_repair();
+    path.bbr.handle_timeout();
+    path.bbr.handle_timeout();
+    assert_eq!(path.bbr.window_bytes(), PACKET);
+    path.bbr.handle_recovered();
+    assert_eq!(path.bbr.window_bytes(), window);
+}
+
+#[test]
 fn a_link_is_filled_and_its_queue_stays_short() {
     for (mbps, rtt_ms, bdps) in
         [(100.0, 20, 1.0), (100.0, 20, 4.0), (300.0, 100, 1.0), (10.0, 250, 2.0), (100.0, 1, 4.0)]

@@ -1,7 +1,9 @@
 //! BBR over a link with a queue.
 
 use super::*;
-use crate::bbr::{Bbr, Phase};
+use crate::bbr::{Bbr, Phase, Sent};
+use crate::rack::{Rack, View};
+use crate::ranges::Ranges;
 use anabranch_endpoint::Message;
 use std::collections::VecDeque;
 
@@ -224,4 +226,60 @@ fn it_needs_loss_detection_by_time_and_refuses_marks() {
         refused(Config { ecn: true, ..with_bbr() }),
         "control bbr: has no answer to ECN marks, so set ecn = false"
     );
+}
+
+#[test]
+fn after_a_pause_a_whole_window_leaves_at_the_rate_that_was_found() {
+    let mut path = Path::new(&with_bbr(), 100, 20, 1.0, 0);
+    path.ends[0].write(10 << 20);
+    path.run(Duration::from_secs(5));
+    path.sent.clear();
+    path.ends[0].write(1 << 20);
+    path.run(Duration::from_ms(15));
+    assert!(path.sent.len() > 150, "125 kB take ten milliseconds: {}", path.sent.len());
+}
+
+/// A model's knowledge of six segments of 1,000 bytes, sent together.
+fn six_segments() -> (Rack, Vec<Sent>) {
+    let mut path = Path::new(&with_bbr(), 100, 20, 1.0, 0);
+    path.ends[0].write(1);
+    path.run(Duration::from_secs(1));
+    let mut bbr = path.bbr().expect("it has sent").clone();
+    let mut rack = Rack::new(Duration::ZERO);
+    let sent: Vec<Sent> = (0..6).map(|n| bbr.handle_sent(Instant::ZERO, 1_000, 1_000 * (n + 1))).collect();
+    for (start, model) in (0..).step_by(1_000).zip(&sent) {
+        rack.note_sent(Instant::ZERO, (start, start + 1_000), false, Some(*model));
+    }
+    (rack, sent)
+}
+
+#[test]
+fn an_acknowledgement_is_about_the_last_segment_that_was_not_acknowledged_before() {
+    let (mut rack, sent) = six_segments();
+    let (at, mut sacked) = (Instant::ZERO + Duration::from_ms(20), Ranges::default());
+    let mut acknowledge = |ack: u64, block: Option<(u64, u64)>| {
+        let newest = rack.handle_ack(at, ack, None, block.into_iter(), &sacked);
+        block.into_iter().for_each(|(start, end)| sacked.insert(start, end));
+        newest
+    };
+    assert_eq!(acknowledge(0, Some((2_000, 3_000))), Some(sent[2]));
+    assert_eq!(acknowledge(0, Some((2_000, 5_000))), Some(sent[4]));
+    assert_eq!(acknowledge(0, Some((1_000, 5_000))), Some(sent[1]));
+    assert_eq!(acknowledge(5_000, None), Some(sent[0]), "the others were acknowledged before");
+    assert_eq!(acknowledge(6_000, None), Some(sent[5]));
+}
+
+#[test]
+fn neighbours_that_are_lost_are_one_run() {
+    let (mut rack, sent) = six_segments();
+    let (at, mut sacked) = (Instant::ZERO + Duration::from_ms(20), Ranges::default());
+    for (start, end) in [(3_000, 4_000), (5_000, 6_000)] {
+        rack.handle_ack(at, 0, None, [(start, end)].into_iter(), &sacked);
+        sacked.insert(start, end);
+    }
+    let view = View { sacked: &sacked, srtt: None, is_repairing: true, dup_bytes: 2_001 };
+    assert!(rack.detect(at + Duration::from_ms(20), &view));
+    let found: Vec<_> = rack.take_found().map(|found| (found.sent, found.bytes, found.begins_run)).collect();
+    let lost = |segment: usize, begins_run| (sent[segment], 1_000, begins_run);
+    assert_eq!(found, [lost(0, true), lost(1, false), lost(2, false), lost(4, true)]);
 }
