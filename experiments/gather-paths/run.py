@@ -31,7 +31,13 @@ ROOT = HERE.parents[1]
 PORT = 7180
 TRIES = 3
 # Method, and the congestion controls of TCP with which it is tried.
-METHODS = {"gather": ["bbr"], "gather-link": ["bbr"], "curl": ["bbr", "cubic"], "aria2c": ["bbr", "cubic"]}
+METHODS = {
+    "gather": ["bbr"],
+    "gather-link": ["bbr"],
+    "gather-tfrc": ["bbr"],
+    "curl": ["bbr", "cubic"],
+    "aria2c": ["bbr", "cubic"],
+}
 FIGURES = ["took_s", "goodput_mbps", "of_link_share", "cpu_s", "dropped_packets", "lateness_us_p99"]
 NGINX = """user {user}; daemon off; worker_processes 1; pid {folder}/nginx-{server}.pid; error_log /dev/null;
 events {{ worker_connections 256; }}
@@ -101,7 +107,8 @@ def fetch(task: dict[str, object]) -> list[str]:
     holders = ",".join(f"{a}:{PORT}" for a in address)
     link = ["--link", f"{task['rate_mbps']} Mbit/s"] if method == "gather-link" else []
     get = [str(task["binary"]), "-q", "gather", "get", f"{holders}/object", "-o", "out/object", "--keys", "keys", "--no-sync"]
-    return [*get, *link]
+    control = ["--rate-control", "tfrc"] if method == "gather-tfrc" else []
+    return [*get, *link, *control]
 
 
 def run_trial(task: dict[str, object]) -> dict[str, float]:

@@ -116,8 +116,15 @@ def by_gather(bench: Bench, parts: int) -> tuple[float, str]:
     """Pull the object by ``gather get``: whole from one server, or striped over several."""
     ports = bench.free_ports(parts)
     out = bench.folder / "out"
+    # The same content would not be fetched again.
+    out.unlink(missing_ok=True)
     if parts == 1:
-        what, folders = [f"127.0.0.1:{ports[0]}/{OBJECT}"], [bench.folder]
+        # A folder with keys in it is not served.
+        alone = bench.folder / "alone"
+        if not alone.exists():
+            alone.mkdir()
+            os.link(bench.folder / OBJECT, alone / OBJECT)
+        what, folders = [f"127.0.0.1:{ports[0]}/{OBJECT}"], [alone]
     else:
         cut = bench.folder / "cut"
         shutil.rmtree(cut, ignore_errors=True)
