@@ -188,12 +188,14 @@ impl Path {
             (self.lost, self.all) = (self.lost / 2.0, self.all / 2.0);
         }
         match &news.newest {
-            Some(newest) => self.bbr.handle_delivered(now, news.delivered_bytes, newest),
+            Some(newest) => {
+                self.bbr.handle_delivered(now, news.delivered_bytes, newest);
+                if news.lost_bytes > 0 {
+                    self.bbr.handle_lost(now, news.lost_bytes, newest, news.lost_runs);
+                }
+            }
+            // Without what was known of it neither rate nor losses can be judged.
             None => self.bbr.handle_late(now, news.delivered_bytes),
-        }
-        for run in 0..news.newest.map_or(0, |_| news.lost_runs) {
-            let bytes = if run == 0 { news.lost_bytes } else { 0 };
-            news.newest.iter().for_each(|newest| self.bbr.handle_lost(now, bytes, newest, true));
         }
         let before = self.rate_bytes_per_s();
         self.bbr.handle_ack(now, self.inflight, Some(rtt));

@@ -2,8 +2,8 @@
 //!
 //! A packet of a generation that is complete, or beyond the window, counts for the rate control and is dropped. Feedback leaves
 //! when the rate control needs it (TFRC once a round trip, BBR eight times; both at each new loss), where the window has moved or
-//! less is granted, and again while nothing comes. Memory is bounded by the window and by what is kept of a generation: a server that sends ever more sums of
-//! which no block follows begins it anew.
+//! less is granted, and again while nothing comes. Memory is bounded by the window and by what is kept of a generation: a server
+//! that sends ever more sums of which no block follows begins it anew.
 //!
 //! Leaves out: which pulls there are, and how the last hop is divided (`client`).
 

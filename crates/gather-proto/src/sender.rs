@@ -388,7 +388,7 @@ impl<S: Symbol> Sender<S> {
         let news = News {
             delivered_bytes: u64::from(arrived.received - *received) * self.packet_bytes,
             lost_bytes: u64::from(arrived.lost.saturating_sub(*lost)) * self.packet_bytes,
-            lost_runs: arrived.runs.saturating_sub(*runs).min(arrived.lost.saturating_sub(*lost)),
+            lost_runs: arrived.runs.saturating_sub(*runs),
             newest: *newest,
         };
         *is_silent &= arrived.received == *received;

@@ -178,11 +178,12 @@ impl Bbr {
         self.delivery.handle_late(now, bytes);
     }
 
-    /// `bytes` are lost that were sent as `sent`; `begins_run` where the packet before them was not lost.
+    /// `bytes` are lost that were sent as `sent`; `runs` of them begin behind a packet that
+    /// was not lost.
     ///
     /// Source: section 5.5.10.2, HandleLostPacket.
-    pub fn handle_lost(&mut self, now: Instant, bytes: u64, sent: &Sent, begins_run: bool) {
-        self.congestion.note_loss(bytes, begins_run, self.delivery.delivered());
+    pub fn handle_lost(&mut self, now: Instant, bytes: u64, sent: &Sent, runs: u32) {
+        self.congestion.note_loss(bytes, runs, self.delivery.delivered());
         if !self.cycle.is_probe_sample {
             return;
         }

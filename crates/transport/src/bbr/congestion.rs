@@ -97,7 +97,7 @@ impl Congestion {
         if all > 0.0 { (lost / all).min(PATH_LOSS_MAX) } else { 0.0 }
     }
 
-    pub(super) const fn note_loss(&mut self, bytes: u64, begins_run: bool, delivered: u64) {
+    pub(super) const fn note_loss(&mut self, bytes: u64, runs: u32, delivered: u64) {
         self.lost += bytes;
         self.round_lost += bytes;
         self.learnt.round_lost += bytes;
@@ -105,9 +105,7 @@ impl Congestion {
             self.loss_round_delivered = delivered;
         }
         self.is_loss_in_round = true;
-        if begins_run {
-            self.runs_in_round += 1;
-        }
+        self.runs_in_round = self.runs_in_round.saturating_add(runs);
     }
     pub(super) fn note_ack(&mut self, sample: &Sample) {
         self.round_delivered += sample.newly_delivered;

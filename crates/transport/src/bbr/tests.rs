@@ -116,7 +116,7 @@ impl Path {
         for _ in 0..arrived {
             let (lost, _) = self.in_flight.pop_front().expect("it was counted");
             let begins_run = !std::mem::replace(&mut self.was_lost, true);
-            self.bbr.handle_lost(self.now, PACKET, &lost, begins_run);
+            self.bbr.handle_lost(self.now, PACKET, &lost, u32::from(begins_run));
         }
         self.was_lost = false;
         let (sent, _) = self.in_flight.pop_front().expect("it arrives");

@@ -97,7 +97,7 @@ impl ByModel {
     }
     pub(crate) fn handle_lost(&mut self, now: Instant, found: &Found) {
         if let Some(model) = &mut self.bbr {
-            model.handle_lost(now, found.bytes, &found.sent, found.begins_run);
+            model.handle_lost(now, found.bytes, &found.sent, found.begins_run.into());
         }
     }
     /// All that an acknowledgement says has been told. `pipe` bytes are left in flight.
