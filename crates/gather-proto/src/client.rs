@@ -16,9 +16,11 @@ mod hop;
 
 use crate::config::{ClientConfig, ConfigError};
 use crate::layout::{BLOCK_BYTES_MIN, Layout};
+use crate::mode::RateControl;
 use crate::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
 use crate::receiver::{Counts, Receiver, Receiving};
 use anabranch_codes::Symbol;
+use anabranch_endpoint::Message as _;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -316,6 +318,10 @@ impl<S: Symbol> Client<S> {
         };
         self.pulls.values().map(held).sum()
     }
+    /// What decides how fast servers send.
+    pub const fn rate_control(&self) -> RateControl {
+        self.config.rate_control
+    }
     /// Packets that came for pulls that are over.
     pub const fn strays(&self) -> u64 {
         self.strays
@@ -554,6 +560,7 @@ impl<S: Symbol> Client<S> {
             window: config.window,
             feedback_every: config.feedback_every,
             grant: *grant,
+            rtt: self.servers[server.0 as usize].rtt,
         };
         let early = std::mem::take(early);
         pull.range.1 = Some(pull.range.0 + accepted.bytes);
@@ -585,7 +592,7 @@ impl<S: Symbol> Client<S> {
                 }
             }
             State::Receiving(receiver) => {
-                pull.bytes += u64::from(Packet::<S>::HEADER_BYTES) + packet.payload.len() as u64;
+                pull.bytes += u64::from(packet.wire_len());
                 receiver.handle_packet(now, packet);
                 if self.touched.back() != Some(&id) {
                     self.touched.push_back(id);

@@ -43,7 +43,7 @@ pub struct ClientConfig {
 }
 
 /// Pulls of a server at once: the next one begins while the last one ends.
-const PULLS_PER_SERVER: usize = 2;
+pub(crate) const PULLS_PER_SERVER: usize = 2;
 /// The least window, in generations: with one, a loss at its end would halt the pull for a round trip.
 const WINDOW_MIN: u32 = 2;
 /// The most blocks to a generation where they are shorter than they could be: with more a sum of half of them is costly.
@@ -57,7 +57,7 @@ impl Default for ClientConfig {
             decoder: DecoderKind::Inactivation,
             block_bytes: 1_024,
             // IPv6's least MTU of 1,280, less its and UDP's headers, our own and what authentication adds.
-            block_bytes_safe: 1_280 - 48 - Packet::<()>::HEADER_BYTES - SEAL_BYTES,
+            block_bytes_safe: 1_280 - 48 - Packet::<()>::HEADER_BYTES_MAX - SEAL_BYTES,
             blocks_max: 256,
             window: 16,
             pull_bytes: 16 << 20,

@@ -4,7 +4,7 @@
 //! After each step what is held must be within what the configuration says. Leaves out: what the bytes of messages may be
 //! (`msg::exercise`).
 
-use crate::msg::{Accepted, Arrived, Control, Datagram, Feedback, Packet, PullId, Report, Request};
+use crate::msg::{Accepted, Arrived, Control, Datagram, Feedback, Packet, PullId, Report, Request, Timing};
 use crate::{
     Client, ClientConfig, Mode, Offer, Piece, RateControl, Server, ServerConfig, ServerEvent, ServerId,
 };
@@ -114,10 +114,12 @@ pub fn exercise_client(bytes: &[u8]) {
                 let first = Packet {
                     pull,
                     sequence: draw.number() as u32,
-                    sent_at: Instant::ZERO + draw.time(),
-                    rtt: draw
-                        .flag()
-                        .then(|| Duration::from_us(draw.number() % (1 << 32)).max(Duration::from_us(1))),
+                    timing: draw.flag().then(|| Timing {
+                        sent_at: Instant::ZERO + draw.time(),
+                        rtt: draw
+                            .flag()
+                            .then(|| Duration::from_us(draw.number() % (1 << 32)).max(Duration::from_us(1))),
+                    }),
                     generation: draw.small(6),
                     id: draw.number() as u32,
                     payload: Bytes::from(vec![
@@ -204,7 +206,7 @@ pub fn exercise_server(bytes: &[u8]) {
                     })),
                     _ => {
                         let [received, lost, runs] = std::array::from_fn(|_| draw.number() as u32);
-                        Some(Report::Arrived(Arrived { sent_at, delay, received, lost, runs }))
+                        Some(Report::Arrived(Arrived { delay, received, lost, runs }))
                     }
                 };
                 let feedback = Feedback {

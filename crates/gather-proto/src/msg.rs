@@ -14,9 +14,9 @@ use crate::layout::BLOCK_BYTES_MAX;
 use crate::mode::{Mode, RateControl};
 
 /// The version of this protocol, in each [`Control::Hello`].
-pub const VERSION: u8 = 3;
-/// What authentication adds to a datagram: a channel and a packet number of 8 bytes each, and a tag of 16.
-pub const SEAL_BYTES: u32 = 32;
+pub const VERSION: u8 = 4;
+/// What authentication adds to a datagram: a channel of 8 bytes, a packet number of 4, and a tag of 16.
+pub const SEAL_BYTES: u32 = 28;
 /// The longest name of an object, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 1_024;
 /// The longest text of a refusal, in bytes of UTF-8.
@@ -39,10 +39,8 @@ pub struct Packet<P> {
     pub pull: PullId,
     /// Its number among all of the pull, from 0.
     pub sequence: u32,
-    /// When it was sent, by the server's clock, in whole nanoseconds.
-    pub sent_at: Instant,
-    /// The server's estimate of the round trip, in whole microseconds; none before it has one.
-    pub rtt: Option<Duration>,
+    /// What [`RateControl::Tfrc`] has receivers know; no packet of another rate control has it.
+    pub timing: Option<Timing>,
     /// Of which generation.
     pub generation: u32,
     /// Which blocks it sums: see [`anabranch_codes::lt::Code::neighbours`].
@@ -52,8 +50,26 @@ pub struct Packet<P> {
 }
 
 impl<P> Packet<P> {
-    /// Bytes of a packet's header.
-    pub const HEADER_BYTES: u32 = 29;
+    /// Bytes of the longest header.
+    pub const HEADER_BYTES_MAX: u32 = Self::header_bytes(RateControl::Tfrc);
+
+    /// Bytes of the header of a packet that is sent by this rate control.
+    pub const fn header_bytes(rate_control: RateControl) -> u32 {
+        match rate_control {
+            // Kind, pull, number, generation and id: the server remembers when it sent what.
+            RateControl::Bbr => 1 + 4 + 4 + 4 + 4,
+            RateControl::Tfrc => Self::header_bytes(RateControl::Bbr) + TIMING_BYTES,
+        }
+    }
+}
+
+/// What TFRC's receiver needs of each packet (RFC 5348 section 3.2.1).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// When it was sent, by the server's clock, in whole nanoseconds.
+    pub sent_at: Instant,
+    /// The server's estimate of the round trip, in whole microseconds; none before it has one.
+    pub rtt: Option<Duration>,
 }
 
 /// What a client says of a pull's packets, and what the server may do next.
@@ -90,9 +106,7 @@ pub enum Report {
 /// What has come of a pull.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// When the packet that was sent last of those that came was sent, by the server's clock.
-    pub sent_at: Instant,
-    /// How long ago it came.
+    /// How long ago the packet came that has the highest number.
     pub delay: Duration,
     /// Packets that have come.
     pub received: u32,
@@ -104,10 +118,9 @@ pub struct Arrived {
 
 impl Arrived {
     /// What [`bbr::Arrivals`] counted.
-    pub(crate) fn new(sent_at: Instant, delay: Duration, counts: bbr::Counts) -> Self {
+    pub(crate) fn new(delay: Duration, counts: bbr::Counts) -> Self {
         let count = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
         Self {
-            sent_at,
             delay,
             received: count(counts.received),
             lost: count(counts.lost),
@@ -125,18 +138,22 @@ pub enum Datagram<P> {
     Feedback(Feedback),
 }
 
-const PACKET: u8 = 1;
+const TIMED_PACKET: u8 = 1;
 const FEEDBACK: u8 = 2;
+const PACKET: u8 = 3;
+/// Time, round trip.
+const TIMING_BYTES: u32 = 8 + 4;
 /// A feedback's bytes without its lacks: kind, pull, next, base, grant, how many lacks, and whether there is a report.
 const FEEDBACK_BYTES: u32 = 1 + 4 + 4 + 4 + 8 + 1 + 1;
 /// Time, delay, rate, loss event rate.
 const TFRC_BYTES: u32 = 8 + 8 + 8 + 8;
-/// Time, delay, and three counts.
-const ARRIVED_BYTES: u32 = 8 + 8 + 4 + 4 + 4;
+/// Delay, and three counts.
+const ARRIVED_BYTES: u32 = 8 + 4 + 4 + 4;
 
 impl<P: Payload> Message for Packet<P> {
     fn wire_len(&self) -> u32 {
-        Self::HEADER_BYTES + self.payload.len() as u32
+        let rate_control = if self.timing.is_some() { RateControl::Tfrc } else { RateControl::Bbr };
+        Self::header_bytes(rate_control) + self.payload.len() as u32
     }
 }
 
@@ -164,13 +181,15 @@ impl Wire for Datagram<Bytes> {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Packet(packet) => {
-                out.push(PACKET);
+                out.push(if packet.timing.is_some() { TIMED_PACKET } else { PACKET });
                 out.extend(packet.pull.0.to_be_bytes());
                 out.extend(packet.sequence.to_be_bytes());
-                out.extend(packet.sent_at.as_ns().to_be_bytes());
-                // 0 is no round trip: one that is known takes at least a microsecond.
-                let rtt = packet.rtt.map_or(0, |rtt| rtt.as_us().clamp(1, u32::MAX.into()) as u32);
-                out.extend(rtt.to_be_bytes());
+                if let Some(timing) = packet.timing {
+                    out.extend(timing.sent_at.as_ns().to_be_bytes());
+                    // 0 is no round trip: one that is known takes at least a microsecond.
+                    let rtt = timing.rtt.map_or(0, |rtt| rtt.as_us().clamp(1, u32::MAX.into()) as u32);
+                    out.extend(rtt.to_be_bytes());
+                }
                 out.extend(packet.generation.to_be_bytes());
                 out.extend(packet.id.to_be_bytes());
                 out.extend_from_slice(&packet.payload);
@@ -192,7 +211,6 @@ impl Wire for Datagram<Bytes> {
                     }
                     Some(Report::Arrived(arrived)) => {
                         out.push(2);
-                        out.extend(arrived.sent_at.as_ns().to_be_bytes());
                         out.extend(arrived.delay.as_ns().to_be_bytes());
                         for count in [arrived.received, arrived.lost, arrived.runs] {
                             out.extend(count.to_be_bytes());
@@ -209,11 +227,16 @@ impl Wire for Datagram<Bytes> {
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let message = match reader.u8()? {
-            PACKET => Self::Packet(Packet {
+            kind @ (PACKET | TIMED_PACKET) => Self::Packet(Packet {
                 pull: PullId(reader.u32()?),
                 sequence: reader.u32()?,
-                sent_at: reader.instant()?,
-                rtt: Some(reader.u32()?).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                timing: match kind {
+                    TIMED_PACKET => Some(Timing {
+                        sent_at: reader.instant()?,
+                        rtt: Some(reader.u32()?).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                    }),
+                    _ => None,
+                },
                 generation: reader.u32()?,
                 id: reader.u32()?,
                 payload: {
@@ -239,7 +262,6 @@ impl Wire for Datagram<Bytes> {
                         loss_rate: reader.share_or_rate(1.0)?,
                     })),
                     2 => Some(Report::Arrived(Arrived {
-                        sent_at: reader.instant()?,
                         delay: reader.duration()?,
                         received: reader.u32()?,
                         lost: reader.u32()?,
@@ -785,9 +807,8 @@ mod tests {
                 loss_rate: loss,
             })
         });
-        let arrived = (times(), any::<[u32; 3]>()).prop_map(|((sent, delay), [received, lost, runs])| {
-            let (sent_at, delay) = (Instant::from_ns(sent), Duration::from_ns(delay));
-            Report::Arrived(Arrived { sent_at, delay, received, lost, runs })
+        let arrived = (0u64..1 << 50, any::<[u32; 3]>()).prop_map(|(delay, [received, lost, runs])| {
+            Report::Arrived(Arrived { delay: Duration::from_ns(delay), received, lost, runs })
         });
         let report = prop_oneof![tfrc, arrived];
         let lacks = proptest::collection::vec(any::<u16>(), 0..=WINDOW_MAX as usize);
@@ -869,14 +890,16 @@ mod tests {
     proptest! {
         #[test]
         fn datagrams_read_back_as_written(
-            numbers: [u32; 5], sent in 0u64..1 << 50, payload in proptest::collection::vec(any::<u8>(), 0..50), feedback in feedback(),
+            numbers: [u32; 5], sent in proptest::option::of(0u64..1 << 50), payload in proptest::collection::vec(any::<u8>(), 0..50), feedback in feedback(),
         ) {
             let [pull, sequence, rtt, generation, id] = numbers;
             let packet = Packet {
                 pull: PullId(pull),
                 sequence,
-                sent_at: Instant::from_ns(sent),
-                rtt: Some(rtt).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                timing: sent.map(|sent| Timing {
+                    sent_at: Instant::from_ns(sent),
+                    rtt: Some(rtt).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                }),
                 generation,
                 id,
                 payload: Bytes::from(payload),

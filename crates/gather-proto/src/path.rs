@@ -4,7 +4,6 @@
 //! Leaves out: which packet leaves (`sender`), the model itself ([`anabranch_transport::bbr`]), clients' grants, which hold for each
 //! pull.
 
-use crate::msg::Arrived;
 use crate::receiver::ARRIVED_PACKETS;
 use anabranch_transport::bbr::{Bbr, Config, Sent};
 use anabranch_units::{BitRate, Duration, Instant, Seed};
@@ -69,6 +68,8 @@ pub(crate) struct News {
     pub(crate) lost_runs: u32,
     /// The packet that was sent last of those that came, if it is remembered.
     pub(crate) newest: Option<Sent>,
+    /// The round trip of that packet, where it is one of those that came since.
+    pub(crate) rtt: Option<Duration>,
 }
 
 /// A path, while its client is connected.
@@ -175,13 +176,12 @@ impl Path {
     }
 
     /// A client has said what came. What it says is in flight was set before.
-    pub(crate) fn handle_news(&mut self, now: Instant, arrived: &Arrived, news: &News) {
+    pub(crate) fn handle_news(&mut self, now: Instant, news: &News) {
         (self.silent_since, self.is_waiting) = (now, self.inflight > 0);
-        // What the other end says of its time may be anything.
-        let rtt = now.saturating_since(arrived.sent_at).as_ps().saturating_sub(arrived.delay.as_ps());
-        let rtt = Duration::from_ps(rtt).max(Duration::from_us(1));
-        self.rtt =
-            Some(self.rtt.map_or(rtt, |mean| Duration::from_ps(mean.as_ps() / 8 * 7 + rtt.as_ps() / 8)));
+        if let Some(rtt) = news.rtt {
+            let mean = |mean: Duration| Duration::from_ps(mean.as_ps() / 8 * 7 + rtt.as_ps() / 8);
+            self.rtt = Some(self.rtt.map_or(rtt, mean));
+        }
         self.lost += news.lost_bytes as f64;
         self.all += (news.lost_bytes + news.delivered_bytes) as f64;
         if self.all > (LOSS_PACKETS * self.packet_bytes) as f64 {
@@ -198,7 +198,7 @@ impl Path {
             None => self.bbr.handle_late(now, news.delivered_bytes),
         }
         let before = self.rate_bytes_per_s();
-        self.bbr.handle_ack(now, self.inflight, Some(rtt));
+        self.bbr.handle_ack(now, self.inflight, news.rtt);
         self.next_at = sooner(now, self.next_at, before, self.rate_bytes_per_s());
     }
 

@@ -9,7 +9,7 @@
 
 use crate::layout::{Codes, Layout};
 use crate::mode::{DecoderKind, Mode, RateControl, TIMEOUT, slow_start};
-use crate::msg::{Arrived, Feedback, Packet, PullId, Report};
+use crate::msg::{Arrived, Feedback, Packet, PullId, Report, Timing};
 use anabranch_codes::Symbol;
 use anabranch_codes::lt::{Decoder as _, Inactivation, Peeling};
 use anabranch_endpoint::Message as _;
@@ -69,6 +69,8 @@ pub struct Receiving {
     pub feedback_every: Duration,
     /// What the server may send in a second.
     pub grant: Option<BitRate>,
+    /// The round trip, where the client has measured it: packets of [`RateControl::Tfrc`] say it, others do not.
+    pub rtt: Option<Duration>,
 }
 
 /// What became of packets.
@@ -96,8 +98,8 @@ enum Account {
     Tfrc(Box<Tfrc>),
     Bbr {
         arrivals: Arrivals,
-        /// The packet that was sent last of those that came: when it came, and when it was sent.
-        newest: Option<(Instant, Instant)>,
+        /// When the packet came that has the highest number.
+        newest_at: Option<Instant>,
     },
 }
 
@@ -134,12 +136,12 @@ impl<S: Symbol> Receiver<S> {
     /// The receiver of a pull of which nothing has come yet.
     pub fn new(receiving: Receiving) -> Self {
         let codes = Codes::new(&receiving.layout, receiving.mode);
-        let size = Packet::<S>::HEADER_BYTES + receiving.layout.block_bytes();
+        let size = Packet::<S>::header_bytes(receiving.rate_control) + receiving.layout.block_bytes();
         let account = match receiving.rate_control {
             RateControl::Tfrc => {
                 Account::Tfrc(Box::new(Tfrc::new(size, TIMEOUT, slow_start(receiving.mode, receiving.grant))))
             }
-            RateControl::Bbr => Account::Bbr { arrivals: Arrivals::default(), newest: None },
+            RateControl::Bbr => Account::Bbr { arrivals: Arrivals::default(), newest_at: None },
         };
         Self {
             codes,
@@ -148,7 +150,7 @@ impl<S: Symbol> Receiver<S> {
             open: VecDeque::new(),
             complete: VecDeque::new(),
             next: 0,
-            rtt: None,
+            rtt: receiving.rtt,
             heard_at: None,
             told_at: None,
             told_packets: 0,
@@ -246,16 +248,19 @@ impl<S: Symbol> Receiver<S> {
             return;
         }
         let bytes = packet.wire_len();
-        self.rtt = packet.rtt.or(self.rtt);
+        self.rtt = packet.timing.and_then(|timing| timing.rtt).or(self.rtt);
         let sequence = u64::from(packet.sequence);
         match &mut self.account {
             Account::Tfrc(tfrc) => {
-                let arrival = Arrival { sequence, bytes, sent_at: packet.sent_at, rtt: packet.rtt };
-                tfrc.handle_packet(now, &arrival);
+                let Some(Timing { sent_at, rtt }) = packet.timing else {
+                    self.counts.malformed += 1;
+                    return;
+                };
+                tfrc.handle_packet(now, &Arrival { sequence, bytes, sent_at, rtt });
             }
-            Account::Bbr { arrivals, newest } => {
+            Account::Bbr { arrivals, newest_at } => {
                 if sequence >= arrivals.counts().next {
-                    *newest = Some((now, packet.sent_at));
+                    *newest_at = Some(now);
                 }
                 arrivals.handle_packet(sequence);
             }
@@ -338,20 +343,20 @@ impl<S: Symbol> Receiver<S> {
         let is_due = is_silent || self.report_at().is_some_and(|at| at <= now);
         match &mut self.account {
             Account::Tfrc(tfrc) => tfrc.poll_report(now).map(Report::Tfrc),
-            Account::Bbr { arrivals, newest } => {
-                let (at, sent_at) = newest.filter(|_| is_due)?;
-                Some(Report::Arrived(Arrived::new(sent_at, now.saturating_since(at), arrivals.counts())))
+            Account::Bbr { arrivals, newest_at } => {
+                let at = newest_at.filter(|_| is_due)?;
+                Some(Report::Arrived(Arrived::new(now.saturating_since(at), arrivals.counts())))
             }
         }
     }
 
     /// When the next report is due.
     fn report_at(&self) -> Option<Instant> {
-        let Account::Bbr { newest, .. } = &self.account else {
+        let Account::Bbr { newest_at, .. } = &self.account else {
             let Account::Tfrc(tfrc) = &self.account else { return None };
             return tfrc.poll_timeout();
         };
-        let (came_at, _) = (*newest)?;
+        let came_at = (*newest_at)?;
         let new = self.counts.packets - self.told_packets;
         if new == 0 {
             return None;
@@ -379,7 +384,8 @@ impl<S: Symbol> Receiver<S> {
     /// How long nothing may come while packets are on their way.
     fn patience(&self) -> Duration {
         let gap = self.receiving.grant.map_or(Duration::ZERO, |grant| {
-            let bytes = Packet::<S>::HEADER_BYTES + self.receiving.layout.block_bytes();
+            let bytes =
+                Packet::<S>::header_bytes(self.receiving.rate_control) + self.receiving.layout.block_bytes();
             grant.transmit_time(ByteCount::new(bytes.into()))
         });
         self.rtt.map_or(SILENCE_FIRST, |rtt| rtt * 2).max(gap * 3).max(self.receiving.feedback_every)
@@ -478,6 +484,7 @@ mod tests {
             window: 4,
             feedback_every: Duration::ZERO,
             grant: None,
+            rtt: None,
         });
         let all = 0..generations;
         assert!(receiver.incomplete().eq([all]));
@@ -486,8 +493,7 @@ mod tests {
             let packet = Packet {
                 pull: PullId(0),
                 sequence,
-                sent_at: Instant::ZERO,
-                rtt: None,
+                timing: None,
                 generation,
                 id: 0,
                 payload: Bytes::from_static(b"x"),

@@ -15,7 +15,7 @@
 
 use crate::layout::{Codes, Layout};
 use crate::mode::{Mode, RateControl, TIMEOUT, slow_start};
-use crate::msg::{Arrived, Feedback, Packet, PullId, Report};
+use crate::msg::{Arrived, Feedback, Packet, PullId, Report, Timing};
 use crate::path::{News, Path, gap, made_up_from, quantum, sooner};
 use crate::receiver::FEEDBACK_GAP_MAX;
 use anabranch_codes::Symbol;
@@ -149,7 +149,7 @@ impl<S: Symbol> Sender<S> {
     /// A pull that is asked for at `now`.
     pub fn new(now: Instant, sending: Sending) -> Self {
         let codes = Codes::new(&sending.layout, sending.mode);
-        let size = Packet::<S>::HEADER_BYTES + sending.layout.block_bytes();
+        let size = Packet::<S>::header_bytes(sending.rate_control) + sending.layout.block_bytes();
         let ceiling_bytes_per_s = bytes_per_s(sending.grant);
         let initial_bytes_per_s = match (sending.mode, sending.grant, sending.rtt) {
             (Mode::Lttp, ..) => 0.0,
@@ -385,17 +385,23 @@ impl<S: Symbol> Sender<S> {
             return;
         }
         *newest = came.or(*newest);
+        // What the other end says of its time may be anything.
+        let rtt = |sent: Sent| {
+            let rtt = now.saturating_since(sent.at).as_ps().saturating_sub(arrived.delay.as_ps());
+            Duration::from_ps(rtt).max(Duration::from_us(1))
+        };
         let news = News {
             delivered_bytes: u64::from(arrived.received - *received) * self.packet_bytes,
             lost_bytes: u64::from(arrived.lost.saturating_sub(*lost)) * self.packet_bytes,
             lost_runs: arrived.runs.saturating_sub(*runs),
             newest: *newest,
+            rtt: came.map(rtt),
         };
         *is_silent &= arrived.received == *received;
         (*received, *lost, *runs) = (arrived.received, arrived.lost, arrived.runs);
         self.count_inflight(path);
         if news.delivered_bytes + news.lost_bytes > 0 {
-            path.handle_news(now, arrived, &news);
+            path.handle_news(now, &news);
         }
     }
 
@@ -550,8 +556,7 @@ impl<S: Symbol> Sender<S> {
         Some(Packet {
             pull: self.sending.pull,
             sequence,
-            sent_at: now,
-            rtt: rtt.or(self.sending.rtt),
+            timing: (!self.has_path()).then(|| Timing { sent_at: now, rtt: rtt.or(self.sending.rtt) }),
             generation,
             id,
             payload,

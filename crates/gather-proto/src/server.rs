@@ -6,11 +6,12 @@
 
 use crate::config::ServerConfig;
 use crate::layout::Layout;
-use crate::mode::Mode;
+use crate::mode::{Mode, RateControl};
 use crate::msg::{self, Accepted, Control, Feedback, Packet, PullId, Request, WINDOW_MAX};
 use crate::path::{Path, quantum};
 use crate::sender::{Sender, SenderEvent, Sending, generation_bytes};
 use anabranch_codes::Symbol;
+use anabranch_endpoint::Message as _;
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -237,7 +238,7 @@ impl<S: Symbol> Server<S> {
         let sender = Sender::new(now, sending);
         if sender.has_path() {
             // A short object has a shorter packet than those to come.
-            let packet_bytes = u64::from(Packet::<S>::HEADER_BYTES + longest);
+            let packet_bytes = u64::from(Packet::<S>::header_bytes(RateControl::Bbr) + longest);
             self.path
                 .get_or_insert_with(|| Path::new(now, offer.first_id, packet_bytes, rtt, grant))
                 .fit(packet_bytes);
@@ -348,8 +349,7 @@ impl<S: Symbol> Server<S> {
         let (id, packet) = next?;
         self.last = Some(id);
         if let Some(rate) = self.config.rate_max {
-            let bytes = Packet::<S>::HEADER_BYTES as usize + packet.payload.len();
-            let size = ByteCount::new(bytes as u64);
+            let size = ByteCount::new(packet.wire_len().into());
             self.next_at = self.next_at.max(now) + rate.transmit_time(size);
         }
         Some(packet)

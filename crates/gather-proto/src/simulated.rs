@@ -73,9 +73,17 @@ impl Gather {
         let draw = self.settings.random_servers.then_some(seed);
         network.servers(self.client, self.settings.servers, draw)
     }
-    /// Bytes from each of them in a round.
+    /// Bytes from each of them in a round, or from all where it is the same block at all of them.
     pub const fn block(&self) -> ByteCount {
         self.settings.block
+    }
+    /// Whether it is.
+    pub const fn is_same_block(&self) -> bool {
+        self.settings.same_block
+    }
+    /// Bytes that a round brings.
+    pub fn round_bytes(&self) -> u64 {
+        self.settings.round_bytes(self.settings.servers)
     }
     /// Rounds that do not count, and those that do.
     pub const fn rounds(&self) -> (u32, u32) {
@@ -266,9 +274,15 @@ impl Gathering {
     fn begin_round(&mut self, cx: &mut AppCx<'_, '_>) {
         self.rounds_left -= 1;
         self.began_at = cx.now();
-        for server in 0..self.servers.len() {
-            let holders = vec![ServerId(server as u32)];
-            self.client.add(Piece { object: "block".to_owned(), ranges: None, holders });
+        let servers: Vec<ServerId> = (0..self.servers.len() as u32).map(ServerId).collect();
+        let object = || "block".to_owned();
+        if self.settings.same_block {
+            let ranges = Some(vec![0..self.settings.block.as_u64()]);
+            self.client.add(Piece { object: object(), ranges, holders: servers });
+        } else {
+            for server in servers {
+                self.client.add(Piece { object: object(), ranges: None, holders: vec![server] });
+            }
         }
         self.client.begin(cx.now());
         self.stir_client(cx);
@@ -458,7 +472,7 @@ impl App for Gathering {
 
     fn report(&self, _: Duration, row: &mut WorkloadRow) {
         let us = |time: Duration| time.as_secs_f64() * 1e6;
-        let bytes = self.settings.block.as_u64() * self.servers.len() as u64;
+        let bytes = self.settings.round_bytes(self.servers.len());
         if self.rounds.is_empty() {
             // The run's time was over first: what has come stands, packets that were of no use included.
             return;
@@ -479,11 +493,12 @@ impl App for Gathering {
             row.more.insert("overhead_share", came / self.settings.block.as_u64() as f64 - 1.0);
         }
         // All blocks with their headers, at the rate of the last hop, after one round trip.
-        let packet = Packet::<Len>::HEADER_BYTES + self.settings.header_bytes + self.settings.seal_bytes();
-        let on_link = self.settings.block.as_u64()
-            + u64::from(packet) * self.settings.block.as_u64().div_ceil(self.settings.symbol.as_u64());
-        let ideal_us =
-            us(self.rtt) + on_link as f64 * self.servers.len() as f64 * 8e6 / self.link.as_bps() as f64;
+        let header = Packet::<Len>::header_bytes(self.client.rate_control());
+        let packet = header + self.settings.header_bytes + self.settings.seal_bytes();
+        let pulls = if self.settings.same_block { 1 } else { self.servers.len() as u64 };
+        let on_link = bytes
+            + u64::from(packet) * pulls * (bytes / pulls).div_ceil(self.settings.symbol.as_u64());
+        let ideal_us = us(self.rtt) + on_link as f64 * 8e6 / self.link.as_bps() as f64;
         row.more.insert("ideal_mbps", bytes as f64 * 8.0 / ideal_us);
         if let Some(goodput) = row.goodput_mbps {
             row.more.insert("of_ideal_share", goodput * ideal_us / (bytes as f64 * 8.0));

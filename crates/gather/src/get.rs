@@ -123,7 +123,7 @@ impl GetConfig {
 
     /// What the client's machine is told.
     fn client(&self) -> Result<ClientConfig, GetError> {
-        let headers = SEAL_BYTES + Packet::<()>::HEADER_BYTES;
+        let headers = SEAL_BYTES + Packet::<()>::header_bytes(self.rate_control);
         let (least, most) = (headers + BLOCK_BYTES_MIN, PAYLOAD_MAX as u32);
         let datagram = u32::try_from(self.datagram.as_u64()).unwrap_or(u32::MAX);
         if !(least..=most).contains(&datagram) {
@@ -132,7 +132,7 @@ impl GetConfig {
         if self.memory < Self::MEMORY_MIN {
             return Err(GetError::Memory { got: self.memory, least: Self::MEMORY_MIN });
         }
-        let block_bytes = block_bytes(datagram);
+        let block_bytes = block_bytes(self.rate_control, datagram);
         let defaults = ClientConfig::default();
         let config = ClientConfig {
             block_bytes,
@@ -152,8 +152,9 @@ impl GetConfig {
 }
 
 /// The block of a datagram of so many bytes. Long ones are whole chunks of BLAKE3, so that no two generations share one.
-fn block_bytes(datagram: u32) -> u32 {
-    let fits = datagram.saturating_sub(SEAL_BYTES + Packet::<()>::HEADER_BYTES).max(1);
+fn block_bytes(rate_control: RateControl, datagram: u32) -> u32 {
+    let headers = SEAL_BYTES + Packet::<()>::header_bytes(rate_control);
+    let fits = datagram.saturating_sub(headers).max(1);
     let chunk = blake3::CHUNK_LEN as u32;
     if fits >= 4 * chunk { fits / chunk * chunk } else { fits }
 }
@@ -236,6 +237,7 @@ struct Link {
 struct Run<F> {
     fetch: Fetch<Bytes>,
     hear: F,
+    rate_control: RateControl,
     datagram: u32,
     streams: bool,
     socket: DatagramSocket,
@@ -308,6 +310,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         let run = Self {
             fetch,
             hear,
+            rate_control: config.rate_control,
             datagram: config.datagram.as_u64() as u32,
             streams,
             socket,
@@ -497,7 +500,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 self.channels.insert(connected.channel.opener.channel().0, server);
                 self.links[server].connected = Some(connected);
                 self.connected_at = Some(Clock::now());
-                self.fetch.handle_connected(now, id, Some(rtt), block_bytes(fits));
+                self.fetch.handle_connected(now, id, Some(rtt), block_bytes(self.rate_control, fits));
             }
             Incoming::Control(message) => self.fetch.handle_control(now, id, message),
             Incoming::Channel(channel) => self.change_keys(server, *channel),

@@ -4,8 +4,9 @@
 //! channel, one key per direction. A [`Sealer`] encrypts and authenticates, an [`Opener`] takes each datagram at most
 //! once; both work in the caller's buffer and allocate nothing per datagram. There is no mode without authentication.
 //!
-//! A datagram is a clear header of 16 bytes (channel id, packet number; both big-endian), which is authenticated, then
-//! the encrypted payload, then a tag of 16 bytes. The nonce is the packet number, padded on the left to 12 bytes, xor
+//! A datagram is a clear header of 12 bytes (channel id, the last four bytes of the packet number; both big-endian), which is
+//! authenticated, then the encrypted payload, then a tag of 16 bytes. The whole number is the one next to those that have come
+//! (as RFC 9000, section 17.1 and appendix A.3). The nonce is the packet number, padded on the left to 12 bytes, xor
 //! the direction's own random 12 bytes (as RFC 8446, section 5.3). The AEAD is the TLS session's, on which the two ends
 //! have agreed.
 //!
@@ -23,8 +24,10 @@ use tokio_rustls::TlsStream;
 
 pub use replay::WINDOW as REPLAY_WINDOW;
 
+/// Bytes of the packet number that travel.
+const NUMBER_BYTES: usize = 4;
 /// Bytes before the payload: channel id and packet number.
-pub const HEADER_BYTES: usize = 16;
+pub const HEADER_BYTES: usize = 8 + NUMBER_BYTES;
 /// Bytes after the payload.
 pub const TAG_BYTES: usize = 16;
 /// Bytes that sealing adds to a payload.
@@ -65,7 +68,7 @@ impl ChannelId {
     /// The channel that a datagram says it belongs to; `None` for one too short to be sealed. Only who can open it knows
     /// that it is true.
     pub fn of(datagram: &[u8]) -> Option<Self> {
-        (datagram.len() >= OVERHEAD_BYTES).then(|| Self(field(datagram, 0)))
+        (datagram.len() >= OVERHEAD_BYTES).then(|| Self(u64::from_be_bytes(first(datagram))))
     }
 }
 
@@ -274,8 +277,23 @@ impl Key {
     }
 }
 
-fn field(datagram: &[u8], at: usize) -> u64 {
-    u64::from_be_bytes(datagram[at..at + 8].try_into().expect("the slice has 8 bytes"))
+fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    *bytes.first_chunk().expect("what is too short was refused")
+}
+
+/// The number with these last four bytes that is nearest to `expected`, and above it of two as near.
+///
+/// Source: RFC 9000, appendix A.3.
+const fn whole(truncated: u32, expected: u64) -> u64 {
+    const ALL: u64 = 1 << (8 * NUMBER_BYTES);
+    let near = expected & !(ALL - 1) | truncated as u64;
+    if near + ALL / 2 <= expected {
+        near + ALL
+    } else if near > expected + ALL / 2 && near >= ALL {
+        near - ALL
+    } else {
+        near
+    }
 }
 
 /// Seals what one end of a channel sends.
@@ -321,7 +339,7 @@ impl Sealer {
         let number = self.next;
         let (header, rest) = datagram.split_at_mut(HEADER_BYTES);
         header[..8].copy_from_slice(&self.id.0.to_be_bytes());
-        header[8..].copy_from_slice(&number.to_be_bytes());
+        header[8..].copy_from_slice(&(number as u32).to_be_bytes());
         let (payload, tag) = rest.split_at_mut(payload_bytes);
         let sealed =
             self.key.key.seal_in_place_separate_tag(self.key.nonce(number), Aad::from(header), payload);
@@ -478,7 +496,7 @@ impl Opener {
         if channel != self.id {
             return Err(OpenError::OtherChannel { channel });
         }
-        let number = field(datagram, 8);
+        let number = whole(u32::from_be_bytes(first(&datagram[8..])), self.window.next());
         if number >= NUMBERS_END {
             return Err(OpenError::Malformed);
         }
@@ -547,7 +565,8 @@ pub fn exercise_window(bytes: &[u8]) -> bool {
             1 => (newest + 2).saturating_sub(drawn),
             2 => (newest + 4).saturating_sub(replay::WINDOW + drawn % 8),
             3 => (newest + drawn * 64).min(NUMBERS_END - 1),
-            4 => NUMBERS_END - 1 - drawn,
+            // As far ahead as a number can be told.
+            4 => (newest + (1 << 31) - 1 - drawn).min(NUMBERS_END - 1),
             // One that was sealed before: as it was, or damaged.
             _ => u64::MAX,
         };
@@ -568,10 +587,14 @@ pub fn exercise_window(bytes: &[u8]) -> bool {
         }
         let newest = opened.last().copied();
         let is_old = newest.is_some_and(|newest| number + replay::WINDOW <= newest);
+        // Of what is older than half of all numbers the last four bytes are another one's.
+        let is_untold = newest.is_some_and(|newest| number + (1 << 31) <= newest);
         let result = opener.open(&mut datagram).map(|opened| opened.number);
         is_any_refused |= result.is_err();
         if is_damaged {
             assert!(result.is_err(), "a damaged datagram is opened: {number}");
+        } else if is_untold {
+            assert!(result.is_err(), "an old datagram is opened: {number}");
         } else if opened.contains(&number) && !is_old {
             assert_eq!(result, Err(OpenError::Replayed { number }));
         } else if is_old {

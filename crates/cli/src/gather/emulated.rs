@@ -100,16 +100,23 @@ impl Rounds {
             asked: ["gather", "get", "--json", "--keys"].map(str::to_owned).into(),
             warmup: gather.rounds().0,
             rounds: gather.rounds().1,
-            round_bytes: gather.block().as_u64() * servers.len() as u64,
+            round_bytes: gather.round_bytes(),
             took_us: Vec::new(),
             folder,
         };
         running.asked.push(keys.display().to_string());
+        let (mut first, mut holders) = (None, Vec::new());
         for host in servers {
             let (site, name) = (site(host), name(site(host)));
             let served = running.folder.path().join(&name);
             std::fs::create_dir(&served)?;
-            make_file(&served.join(format!("of-{name}")), gather.block())?;
+            let object = if gather.is_same_block() { "of-all".to_owned() } else { format!("of-{name}") };
+            let file = served.join(&object);
+            match &first {
+                Some(first) if gather.is_same_block() => std::fs::hard_link(first, &file)?,
+                _ => drop(make_file(&file, gather.block())?),
+            }
+            first.get_or_insert(file);
             let address = emulation.site_address(site);
             let mut serve = ours();
             serve.args(["gather", "serve"]).arg(&served).args(["--listen", &format!("{address}:{PORT}")]);
@@ -117,7 +124,13 @@ impl Rounds {
             // A line for each round of each server is for nobody.
             serve.env("ANABRANCH_LOG", "error,anabranch=warn");
             running.servers.push(start(emulation, site, serve, |_| {})?);
-            running.asked.push(format!("{name}@{address}:{PORT}/of-{name}"));
+            holders.push((format!("{name}@{address}:{PORT}"), object));
+        }
+        if gather.is_same_block() {
+            let all: Vec<&str> = holders.iter().map(|(holder, _)| holder.as_str()).collect();
+            running.asked.push(format!("{}/of-all", all.join(",")));
+        } else {
+            running.asked.extend(holders.iter().map(|(holder, object)| format!("{holder}/{object}")));
         }
         let datagram = plan.scenario().transport.mss + plan.scenario().transport.header_bytes - HEADERS_BYTES;
         running.asked.extend(["--datagram".to_owned(), format!("{datagram} B")]);

@@ -26,7 +26,8 @@ impl<S: Symbol> Client<S> {
     /// Bytes of the shortest packets that servers send: the others have fewer headers for as much.
     fn datagram_bytes(&self) -> f64 {
         let shortest = self.servers.iter().map(|server| server.block_bytes).min();
-        f64::from(Packet::<S>::HEADER_BYTES + shortest.unwrap_or(self.config.block_bytes))
+        let header = Packet::<S>::header_bytes(self.config.rate_control);
+        f64::from(header + shortest.unwrap_or(self.config.block_bytes))
     }
 
     /// How long a packet takes of what is granted in all.

@@ -382,8 +382,7 @@ fn a_silent_server_is_shown_where_packets_are_taken_until_one_comes() {
     let packet = crate::msg::Packet {
         pull: crate::msg::PullId(0),
         sequence: 0,
-        sent_at: Instant::ZERO,
-        rtt: None,
+        timing: None,
         generation: 0,
         id: 0,
         payload: Bytes::new(),

@@ -2,6 +2,7 @@
 
 use super::Gather;
 use crate::msg::SEAL_BYTES;
+use crate::config::PULLS_PER_SERVER;
 use crate::{ClientConfig, DecoderKind, Mode, RateControl, ServerConfig};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
@@ -25,6 +26,8 @@ pub(super) struct Settings {
     pub random_servers: bool,
     /// Bytes from each.
     pub block: ByteCount,
+    /// Whether it is the same block at all servers, of which each brings a part.
+    pub same_block: bool,
     /// How often, each time once all have come.
     pub rounds: u32,
     /// Rounds before those, which do not count.
@@ -58,6 +61,7 @@ impl Default for Settings {
             servers: 8,
             random_servers: false,
             block: ByteCount::kib(256),
+            same_block: false,
             rounds: 20,
             warmup_rounds: 0,
             mode: Mode::Counted,
@@ -100,6 +104,11 @@ impl Settings {
         set.into_iter().find_map(|(is_set, name)| is_set.then_some(name))
     }
 
+    /// Bytes that a round brings.
+    pub(super) fn round_bytes(&self, servers: usize) -> u64 {
+        self.block.as_u64() * if self.same_block { 1 } else { servers as u64 }
+    }
+
     fn client_config(&self, link: BitRate) -> ClientConfig {
         let decoder = match self.mode {
             Mode::Lttp => DecoderKind::Improved,
@@ -113,7 +122,8 @@ impl Settings {
             blocks_max: self.generation,
             window: self.window,
             pull_bytes: ClientConfig::default().pull_bytes,
-            pulls_max: self.servers,
+            // Of one object the next pull of a server begins while the last one ends.
+            pulls_max: self.servers * if self.same_block { PULLS_PER_SERVER } else { 1 },
             block_bytes_safe: ClientConfig::default().block_bytes_safe,
             link: (self.knows_link && self.mode == Mode::Counted).then_some(link),
             link_share: self.link_share,

@@ -220,7 +220,7 @@ impl World {
             feedback_every: Duration::from_ms([0, 0, 20][random.below(3) as usize]),
             ..ClientConfig::default()
         };
-        let safe = (Packet::<()>::HEADER_BYTES + config.block_bytes_safe) as usize;
+        let safe = (Packet::<()>::HEADER_BYTES_MAX + config.block_bytes_safe) as usize;
         let mut ways = Vec::new();
         for _ in 0..servers {
             let delay = Duration::from_us(100 + random.below(40_000));
@@ -639,7 +639,7 @@ impl World {
         let conn = self.next_conn;
         self.next_conn += 1;
         self.conns.insert(conn, Conn::new(server, self.server_config.clone()));
-        let fits = (way.datagram_max - Packet::<()>::HEADER_BYTES as usize).min(65_000) as u32;
+        let fits = (way.datagram_max - Packet::<()>::HEADER_BYTES_MAX as usize).min(65_000) as u32;
         let block_bytes = if self.knows_ways { fits } else { self.config.block_bytes };
         let rtt = way.delay * 2;
         let Some(getter) = &mut self.getter else { return };

@@ -68,7 +68,7 @@ fn receiving(config: ClientConfig) -> (Client<Bytes>, ServerId) {
 
 fn packet(sequence: u32, id: u32) -> Packet<Bytes> {
     let payload = Bytes::from_static(&[7; 10]);
-    Packet { pull: PullId(0), sequence, sent_at: Instant::ZERO, rtt: None, generation: 0, id, payload }
+    Packet { pull: PullId(0), sequence, timing: None, generation: 0, id, payload }
 }
 
 /// Issue #4: sums that all lack one block were kept without end, as that block never follows from them.
@@ -265,7 +265,7 @@ fn a_report_of_another_century_is_survived() {
     let far = Duration::from_ns(u64::MAX / 1_000);
     let sent_at = Instant::ZERO + far;
     let tfrc = tfrc::Report { sent_at, delay: far, received_bytes_per_s: f64::MAX, loss_rate: 1.0 };
-    let arrived = Arrived { sent_at, delay: far, received: u32::MAX, lost: u32::MAX, runs: u32::MAX };
+    let arrived = Arrived { delay: far, received: u32::MAX, lost: u32::MAX, runs: u32::MAX };
     let reports = [(RateControl::Tfrc, Report::Tfrc(tfrc)), (RateControl::Bbr, Report::Arrived(arrived))];
     for (rate_control, report) in reports {
         let mut server = Server::<Bytes>::new(ServerConfig { block_bytes_min: 1, ..ServerConfig::default() });

@@ -289,8 +289,7 @@ fn who_is_asked_later_finds_its_share_free() {
         let packet = Packet {
             pull: PullId(number),
             sequence: 0,
-            sent_at: later,
-            rtt,
+            timing: None,
             generation: 0,
             id: 0,
             payload: vec![0; 200].into(),

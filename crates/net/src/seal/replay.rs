@@ -23,6 +23,11 @@ impl Window {
         Self { words: [0; WORDS as usize], next: 0 }
     }
 
+    /// One more than the highest number that was marked.
+    pub(super) const fn next(&self) -> u64 {
+        self.next
+    }
+
     fn place(number: u64) -> (usize, u64) {
         ((number / WORD_BITS % WORDS) as usize, 1 << (number % WORD_BITS))
     }
