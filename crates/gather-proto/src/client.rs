@@ -141,6 +141,8 @@ struct ServerState {
     pulls: u32,
     /// The rate at which its fastest pull came, in bytes of objects a second; none before one has ended.
     rate_bytes_per_s: Option<f64>,
+    /// What it has brought lately.
+    pace: balance::Pace,
 }
 
 impl ServerState {
@@ -245,6 +247,7 @@ impl<S: Symbol> Client<S> {
             block_bytes,
             pulls: 0,
             rate_bytes_per_s: None,
+            pace: balance::Pace::default(),
         });
         ServerId(self.servers.len() as u32 - 1)
     }
@@ -448,19 +451,20 @@ impl<S: Symbol> Client<S> {
 
     fn open(&mut self, now: Instant, piece: PieceId, server: ServerId) -> PullId {
         let holders = self.left(piece);
-        let best_bytes_per_s =
-            holders.iter().filter_map(|server| self.servers[server.0 as usize].rate_bytes_per_s);
-        let (left, best_bytes_per_s) = (holders.len(), best_bytes_per_s.reduce(f64::max));
+        let part = self.part_of(now, server, &holders);
         let state = &mut self.pieces[piece.0 as usize];
         let range = match &mut state.missing {
             None => (0, None),
             Some(missing) => {
-                let range = balance::portion(missing, left, best_bytes_per_s, self.config.pull_bytes);
+                let range = balance::portion(missing, part);
                 (range.start, Some(range.end))
             }
         };
         state.pulls += 1;
         let its = &mut self.servers[server.0 as usize];
+        if its.pulls == 0 {
+            its.pace.begin(now);
+        }
         its.pulls += 1;
         its.was_asked = true;
         let id = PullId(self.next_pull);
@@ -593,6 +597,7 @@ impl<S: Symbol> Client<S> {
             }
             State::Receiving(receiver) => {
                 pull.bytes += u64::from(packet.wire_len());
+                self.servers[server.0 as usize].pace.note(packet.payload.len() as u64);
                 receiver.handle_packet(now, packet);
                 if self.touched.back() != Some(&id) {
                     self.touched.push_back(id);

@@ -26,8 +26,6 @@ pub struct ClientConfig {
     pub blocks_max: u32,
     /// Generations that a pull keeps open: with the block's length, what bounds memory.
     pub window: u32,
-    /// The fewest bytes of what several servers hold that one of them is asked for, where much more is missing.
-    pub pull_bytes: u64,
     /// Pulls at once, over all servers.
     pub pulls_max: usize,
     /// What the last hop carries, if that is known: it is divided among pulls.
@@ -60,7 +58,6 @@ impl Default for ClientConfig {
             block_bytes_safe: 1_280 - 48 - Packet::<()>::HEADER_BYTES_MAX - SEAL_BYTES,
             blocks_max: 256,
             window: 16,
-            pull_bytes: 16 << 20,
             pulls_max: 256,
             link: None,
             link_share: 0.98,
@@ -145,7 +142,6 @@ impl ClientConfig {
         within("symbol", " B", self.block_bytes.into(), 1, BLOCK_BYTES_MAX.into())?;
         within("generation", " blocks", self.blocks_max.into(), 1, BLOCKS_MAX as u64)?;
         within("window", " generations", self.window.into(), 1, WINDOW_MAX.into())?;
-        within("pull", " B", self.pull_bytes, 1, 1 << 38)?;
         within("pulls", " at once", self.pulls_max as u64, 1, 1 << 16)?;
         within("header_bytes", " B", self.overhead_bytes.into(), 0, 1_000)?;
         if let Some(link) = self.link {

@@ -71,7 +71,6 @@ pub fn exercise_client(bytes: &[u8]) {
         block_bytes_safe: 8,
         blocks_max: 1 + draw.small(20),
         window: 1 + draw.small(4),
-        pull_bytes: 1 + u64::from(draw.small(1_000)),
         pulls_max: 1 + draw.small(6) as usize,
         link: draw.flag().then(|| BitRate::bps(1_000 + draw.number().min(1 << 40))),
         ..ClientConfig::default()

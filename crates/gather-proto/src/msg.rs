@@ -22,7 +22,7 @@ pub const NAME_BYTES_MAX: usize = 1_024;
 /// The longest text of a refusal, in bytes of UTF-8.
 pub const REASON_BYTES_MAX: usize = 512;
 /// Generations that may be open at once, at the most.
-pub const WINDOW_MAX: u32 = 64;
+pub const WINDOW_MAX: u32 = 255;
 /// The longest control message, its length's bytes not counted.
 pub const CONTROL_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 64;
 /// The bits of a file's mode that travel: who may read, write and run it.

@@ -14,7 +14,6 @@ use anabranch_codes::Symbol;
 use anabranch_endpoint::Message as _;
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
 
 /// The longest time that a server waits before a pull's first packet.
 const START_AFTER_MAX: Duration = Duration::from_secs(10);
@@ -90,8 +89,6 @@ pub struct Server<S> {
     events: VecDeque<ServerEvent>,
     /// When the next datagram may leave, where all together are limited.
     next_at: Instant,
-    /// The pull that had its turn last.
-    last: Option<PullId>,
 }
 
 #[derive(Debug)]
@@ -113,7 +110,6 @@ impl<S: Symbol> Server<S> {
             control: VecDeque::new(),
             events: VecDeque::new(),
             next_at: Instant::ZERO,
-            last: None,
         }
     }
 
@@ -327,7 +323,8 @@ impl<S: Symbol> Server<S> {
         }
     }
 
-    /// The next packet that is due; pulls take turns.
+    /// The next packet that is due. Of pulls that share their path's rate the one that was asked for first goes first: so the
+    /// client has asked for more before the last one ends.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet<S>> {
         if self.config.rate_max.is_some() && self.next_at > now + self.config.quantum {
             return None;
@@ -335,19 +332,13 @@ impl<S: Symbol> Server<S> {
         let has_room = self.path.as_ref().is_some_and(|path| {
             path.has_room() && path.next_at() <= now + quantum(self.config.quantum, path.rtt())
         });
-        // From the one behind the last on, and then from the first.
-        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let path = &mut self.path;
-        let next = [after, Bound::Unbounded].into_iter().find_map(|from| {
-            let pulls = self.pulls.range_mut((from, Bound::Unbounded));
-            let mut pulls = pulls.filter(|(_, pull)| has_room || !pull.sender.has_path());
-            pulls.find_map(|(id, pull)| Some((*id, pull.sender.poll_transmit(now, path.as_mut())?)))
-        });
+        let mut pulls = self.pulls.values_mut().filter(|pull| has_room || !pull.sender.has_path());
+        let next = pulls.find_map(|pull| pull.sender.poll_transmit(now, path.as_mut()));
         if let (None, true, Some(path)) = (&next, has_room, path) {
             path.handle_idle(now);
         }
-        let (id, packet) = next?;
-        self.last = Some(id);
+        let packet = next?;
         if let Some(rate) = self.config.rate_max {
             let size = ByteCount::new(packet.wire_len().into());
             self.next_at = self.next_at.max(now) + rate.transmit_time(size);

@@ -158,7 +158,7 @@ impl Bbr {
             self.rounds.is_window_limited = true;
         }
         self.inflight = inflight;
-        self.delivery.sent(now, bytes, inflight, self.congestion.lost())
+        self.delivery.sent(now, bytes, inflight, self.congestion.lost(), self.cycle.pressure())
     }
 
     /// Less is sent than might be, as there is nothing to send: what arrives now tells nothing of the path's rate.
@@ -183,7 +183,7 @@ impl Bbr {
     ///
     /// Source: section 5.5.10.2, HandleLostPacket.
     pub fn handle_lost(&mut self, now: Instant, bytes: u64, sent: &Sent, runs: u32) {
-        self.congestion.note_loss(bytes, runs, self.delivery.delivered());
+        self.congestion.note_loss(bytes, runs, self.delivery.delivered(), sent.pressure);
         if !self.cycle.is_probe_sample {
             return;
         }
@@ -278,9 +278,7 @@ impl Bbr {
         let learns = begins && self.config.learns_loss;
         self.congestion.note_ack(sample);
         if learns {
-            // Who sends faster than what arrives makes a queue; but as long as ever more arrives there is none.
-            let is_calm = self.cycle.phase.pacing_gain() <= 1.0 || self.cycle.is_growing();
-            self.congestion.learn(is_calm, self.min_rtt.least(), self.config.packet_bytes);
+            self.congestion.learn(self.min_rtt.least(), self.config.packet_bytes);
         }
         if begins {
             self.cycle.rounds_since_probe += 1;

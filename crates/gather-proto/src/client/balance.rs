@@ -14,8 +14,15 @@ use std::ops::Range;
 const PULL_BYTES_MAX: u64 = 1 << 38;
 /// The fewest bytes of a pull of what several hold, where more are missing; portions end at multiples of it.
 const PORTION_MIN: u64 = 256 << 10;
-/// How long the fastest server is to have work for with the shortest portion.
-const PORTION_TIME_S: f64 = 0.5;
+/// How long a server is to have work for with its shortest portion, and for how many round trips at least.
+const PORTION_TIME: Duration = Duration::from_ms(50);
+const PORTION_RTTS: u64 = 2;
+/// The longest portion is so many times as long, as nobody knows how fast servers will be by its end.
+const PORTION_LONG: u64 = 8;
+/// The portion of a server that has shown nothing yet.
+const PORTION_FIRST: u64 = 1 << 20;
+/// The least time over which it is measured how fast a server brings something.
+const PACE_MIN: Duration = Duration::from_ms(200);
 /// How often it is looked for servers that others would overtake, and how old a pull must be for that.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What will have come within this is left alone.
@@ -23,24 +30,78 @@ const SOON_S: f64 = 2.0;
 /// A server crawls that is slower than an idle one by this factor: it is not asked for that piece again.
 const CRAWL_SHARE: f64 = 0.25;
 
-/// Takes from what is missing what one pull asks for: a range, where there is one holder; of what several hold half of each
-/// one's share. The fastest of them brought `rate_bytes_per_s`; where that is known no portion takes it less than
-/// [`PORTION_TIME_S`], else none is shorter than the share, but no more than `least` is asked for on that account.
+/// How fast a server has brought something lately.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Pace {
+    since: Option<Instant>,
+    bytes: u64,
+    bytes_per_s: Option<f64>,
+}
+
+impl Pace {
+    /// A server that had nothing to do is asked for something.
+    pub(super) const fn begin(&mut self, now: Instant) {
+        (self.since, self.bytes) = (Some(now), 0);
+    }
+    /// So many bytes of blocks and sums have come.
+    pub(super) const fn note(&mut self, bytes: u64) {
+        self.bytes += bytes;
+    }
+    /// Bytes a second, once they have come for long enough.
+    pub(super) fn bytes_per_s(&mut self, now: Instant) -> Option<f64> {
+        let time = self.since.map_or(Duration::ZERO, |since| now.saturating_since(since));
+        if time >= PACE_MIN && self.bytes > 0 {
+            self.bytes_per_s = Some(self.bytes as f64 / time.as_secs_f64());
+            self.begin(now);
+        }
+        self.bytes_per_s
+    }
+}
+
+/// A server's part among those that hold what is missing.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Part {
+    /// Of all that is missing, by what each has brought lately; 1 where nobody else holds it.
+    pub(super) share: f64,
+    /// The fewest bytes that it is asked for, where as much is missing, and the most.
+    pub(super) least: u64,
+    pub(super) most: u64,
+}
+
+impl<S: Symbol> Client<S> {
+    /// The part of `server`, one of `holders`.
+    pub(super) fn part_of(&mut self, now: Instant, server: ServerId, holders: &[ServerId]) -> Part {
+        if holders.len() < 2 {
+            return Part { share: 1.0, least: PULL_BYTES_MAX, most: PULL_BYTES_MAX };
+        }
+        let paces: Vec<Option<f64>> =
+            holders.iter().map(|holder| self.servers[holder.0 as usize].pace.bytes_per_s(now)).collect();
+        let known: Vec<f64> = paces.iter().copied().flatten().collect();
+        // One that has shown nothing yet is taken for an ordinary one.
+        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        let all: f64 = paces.iter().map(|pace| pace.unwrap_or(mean)).sum();
+        let own = holders.iter().position(|holder| *holder == server).and_then(|at| paces[at]);
+        let rtt = self.servers[server.0 as usize].rtt.unwrap_or(Duration::ZERO);
+        let time = (rtt * PORTION_RTTS).max(PORTION_TIME);
+        let share = if all > 0.0 { own.unwrap_or(mean) / all } else { 1.0 / holders.len() as f64 };
+        let least = own.map_or(PORTION_FIRST, |own| (own * time.as_secs_f64()) as u64);
+        Part { share, least, most: own.map_or(PORTION_FIRST, |_| least.saturating_mul(PORTION_LONG)) }
+    }
+}
+
+/// Takes from what is missing what one pull asks for: a range, where there is one holder; of what several hold half of the
+/// server's share, but no less than [`Part::least`].
 ///
-/// Long pulls spare requests and rates that are found anew, short ones at the end let all servers end together.
+/// Long pulls spare requests, short ones at the end let all servers end together: a pull cannot be taken from its server without
+/// what is on its way. Least are some round trips' worth, as the next one is asked for while the last one comes.
 /// Source: guided self-scheduling (Polychronopoulos and Kuck, IEEE Transactions on Computers 1987), with half the share.
-pub(super) fn portion(
-    missing: &mut VecDeque<Range<u64>>,
-    holders: usize,
-    rate_bytes_per_s: Option<f64>,
-    least: u64,
-) -> Range<u64> {
+/// Differs: shares are by what each has brought lately.
+pub(super) fn portion(missing: &mut VecDeque<Range<u64>>, part: Part) -> Range<u64> {
     let left: u64 = missing.iter().map(|range| range.end - range.start).sum();
     let first = missing.front_mut().expect("a piece that is queued lacks something");
-    let end = if holders > 1 {
-        let share = left / holders as u64;
-        let shortest = rate_bytes_per_s.map_or(share, |rate| (rate * PORTION_TIME_S) as u64).min(least);
-        let length = (share / 2).max(shortest).clamp(PORTION_MIN, PULL_BYTES_MAX);
+    let end = if part.share < 1.0 {
+        let half = (left as f64 * part.share / 2.0) as u64;
+        let length = half.clamp(part.least, part.most).clamp(PORTION_MIN, PULL_BYTES_MAX);
         first.start.saturating_add(length).checked_next_multiple_of(PORTION_MIN).unwrap_or(u64::MAX)
     } else {
         first.start.saturating_add(PULL_BYTES_MAX)
@@ -121,15 +182,14 @@ impl<S: Symbol> Client<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PORTION_MIN, portion};
+    use super::{PORTION_MIN, Part, portion};
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
     proptest! {
         #[test]
         fn portions_are_all_that_is_missing_once_and_in_order(
-            lengths in proptest::collection::vec((0u64..1 << 20, 1u64..1 << 24), 1..6), holders in 1usize..5, least in 1u64..1 << 22,
-            rate in proptest::option::of(0.0..1e8),
+            lengths in proptest::collection::vec((0u64..1 << 20, 1u64..1 << 24), 1..6), share in 0.01f64..1.5, least in 1u64..1 << 22, more in 0u64..1 << 24,
         ) {
             let mut missing = VecDeque::new();
             let mut at = 0;
@@ -141,12 +201,14 @@ mod tests {
             let mut taken: Vec<std::ops::Range<u64>> = Vec::new();
             while !missing.is_empty() {
                 let left: u64 = missing.iter().map(|range| range.end - range.start).sum();
-                let range = portion(&mut missing, holders, rate, least);
-                let share = if holders == 1 { left } else { (left / (2 * holders as u64)).max(least) + 2 * PORTION_MIN };
-                prop_assert!(!range.is_empty() && range.end - range.start <= share);
+                let part = Part { share: share.min(1.0), least, most: least + more };
+                let range = portion(&mut missing, part);
+                let half = (left as f64 * share / 2.0) as u64;
+                let most = if share >= 1.0 { left } else { half.max(least) + 2 * PORTION_MIN };
+                prop_assert!(!range.is_empty() && range.end - range.start <= most);
                 match taken.last_mut() {
                     Some(last) if last.end == range.start && !all.iter().any(|r| r.start == range.start) => {
-                        prop_assert!(holders > 1 && range.start.is_multiple_of(PORTION_MIN));
+                        prop_assert!(share < 1.0 && range.start.is_multiple_of(PORTION_MIN));
                         last.end = range.end;
                     }
                     _ => taken.push(range),

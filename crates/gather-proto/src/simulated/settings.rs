@@ -11,6 +11,8 @@ use serde::Deserialize;
 
 /// Bytes of headers of UDP and IPv4.
 const UDP_IP_BYTES: u32 = 28;
+/// What a client may keep of packets, as real ones have it.
+const MEMORY: ByteCount = ByteCount::mib(256);
 /// The longest that a client or server waits in silence: longer than any run.
 const GIVE_UP: Duration = Duration::from_secs(100_000);
 
@@ -42,8 +44,8 @@ pub(super) struct Settings {
     pub symbol: ByteCount,
     /// The most such blocks to a generation.
     pub generation: u32,
-    /// Generations that a pull keeps open.
-    pub window: u32,
+    /// Generations that a pull keeps open; what real clients' memory allows without.
+    pub window: Option<u32>,
     /// Bytes of headers below the protocol's own.
     pub header_bytes: u32,
     /// Whether the client knows what its last hop carries.
@@ -69,7 +71,7 @@ impl Default for Settings {
             decoder: None,
             symbol: ByteCount::new(1_024),
             generation: 256,
-            window: 16,
+            window: None,
             header_bytes: UDP_IP_BYTES,
             knows_link: true,
             link_share: ClientConfig::default().link_share,
@@ -114,14 +116,13 @@ impl Settings {
             Mode::Lttp => DecoderKind::Improved,
             Mode::Counted => DecoderKind::Inactivation,
         };
-        ClientConfig {
+        let config = ClientConfig {
             mode: self.mode,
             rate_control: self.rate_control.unwrap_or(self.mode.rate_control()),
             decoder: self.decoder.unwrap_or(decoder),
             block_bytes: self.symbol.as_u64().try_into().unwrap_or(u32::MAX),
             blocks_max: self.generation,
-            window: self.window,
-            pull_bytes: ClientConfig::default().pull_bytes,
+            window: self.window.unwrap_or(1),
             // Of one object the next pull of a server begins while the last one ends.
             pulls_max: self.servers * if self.same_block { PULLS_PER_SERVER } else { 1 },
             block_bytes_safe: ClientConfig::default().block_bytes_safe,
@@ -130,6 +131,10 @@ impl Settings {
             overhead_bytes: self.header_bytes + self.seal_bytes(),
             feedback_every: Duration::ZERO,
             give_up: GIVE_UP,
+        };
+        match (self.window, self.mode) {
+            (None, Mode::Counted) => config.clone().fitted(MEMORY, self.servers).unwrap_or(config),
+            _ => config,
         }
     }
 }

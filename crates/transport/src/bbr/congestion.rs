@@ -5,10 +5,12 @@
 //! loses where there is no queue: in round trips in which no more is sent than arrives, or ever more arrives, and whose mean is
 //! near the least. Only what is lost beyond that share, and beyond what chance adds to it (three standard deviations), counts.
 //!
-//! A queue that is too short to be seen in round trips is taken for such a path. Sending then goes on at the rate that arrives,
-//! within the same windows, as BBR's first version does.
+//! A queue that is too short to be seen in round trips loses what is sent beyond what the path carries, and that looks alike. So it is
+//! compared with what is lost after each probe, while a tenth less is sent: the path's own loss stays the same then, and congestion's
+//! does not. What is learnt is no more than that, and what chance may have taken from it (two standard deviations).
+//! Beside many other flows a tenth of one changes nothing, and is no evidence; so what is learnt has a limit.
 
-use super::delivery::{Sample, Sent};
+use super::delivery::{Pressure, Sample, Sent};
 use anabranch_units::Duration;
 
 /// The share of packets that may be lost in a round trip while the rate is probed (LossThresh).
@@ -20,12 +22,18 @@ pub(super) const HEADROOM: f64 = 0.15;
 /// Runs of lost packets in a round trip that end the start (BBRStartupFullLossCnt, section 5.3.1.3).
 const STARTUP_RUNS: u32 = 6;
 /// How far a round trip may be above the least one without a queue: such a part of it, and so much at least.
-const CALM_PART: u64 = 8;
+const CALM_PART: u64 = 16;
 const CALM_LEAST: Duration = Duration::from_ms(1);
+const CALM_MOST: Duration = Duration::from_ms(5);
 /// Packets over which a path's loss is learnt: then both sums are halved.
 const LEARN_PACKETS: u64 = 4_096;
 /// The most that counts as a path's own loss.
-const PATH_LOSS_MAX: f64 = 0.25;
+const PATH_LOSS_MAX: f64 = 0.15;
+/// The share from which on a path counts as lossy.
+const LOSSY: f64 = 0.001;
+/// The fewest packets, sent more slowly than they arrive, that are evidence; and standard deviations that chance may take from them.
+const EVIDENCE_PACKETS: f64 = 64.0;
+const EVIDENCE_DEVIATIONS: f64 = 2.0;
 /// Standard deviations that chance may add.
 const DEVIATIONS: f64 = 3.0;
 
@@ -54,14 +62,57 @@ pub(super) struct Congestion {
 /// What is learnt of a path's own loss.
 #[derive(Clone, Debug, Default)]
 struct Learnt {
-    /// Bytes that were lost, and all, in round trips without a queue.
-    lost: f64,
-    all: f64,
+    /// In round trips without a queue, of what was sent as fast as it arrived.
+    even: Share,
+    /// The same of what was sent more slowly.
+    below: Share,
     /// In the present round trip, with the sum of its samples.
-    round_lost: u64,
-    round_delivered: u64,
+    round_even: Share,
+    round_below: Share,
     rtt_sum: Duration,
     rtts: u64,
+    /// What follows from them.
+    share: f64,
+}
+
+/// Bytes that were lost, and all.
+#[derive(Copy, Clone, Debug, Default)]
+struct Share {
+    lost: f64,
+    all: f64,
+}
+
+impl Share {
+    fn share(self) -> f64 {
+        if self.all > 0.0 { self.lost / self.all } else { 0.0 }
+    }
+    /// Adds a round trip's; of more than `most` bytes the older ones count half.
+    fn add(&mut self, round: Self, most: f64) {
+        (self.lost, self.all) = (self.lost + round.lost, self.all + round.all);
+        if self.all > most {
+            (self.lost, self.all) = (self.lost / 2.0, self.all / 2.0);
+        }
+    }
+}
+
+impl Learnt {
+    /// The round trip's account of what was sent so.
+    const fn of(&mut self, pressure: Pressure) -> Option<&mut Share> {
+        match pressure {
+            Pressure::Even => Some(&mut self.round_even),
+            Pressure::Below => Some(&mut self.round_below),
+            Pressure::Above => None,
+        }
+    }
+    /// The path's own loss, by both accounts.
+    fn reckon(&self, packet_bytes: u64) -> f64 {
+        let (even, packets) = (self.even.share(), self.below.all / packet_bytes as f64);
+        if packets < EVIDENCE_PACKETS {
+            return even.min(PATH_LOSS_MAX);
+        }
+        let by_chance = EVIDENCE_DEVIATIONS * (even * (1.0 - even) / packets).sqrt();
+        even.min(self.below.share() + by_chance).min(PATH_LOSS_MAX)
+    }
 }
 
 impl Default for Congestion {
@@ -92,15 +143,20 @@ impl Congestion {
     pub(super) const fn lost_since(&self, sent: &Sent) -> u64 {
         self.lost - sent.lost
     }
-    pub(super) fn path_loss(&self) -> f64 {
-        let Learnt { lost, all, .. } = self.learnt;
-        if all > 0.0 { (lost / all).min(PATH_LOSS_MAX) } else { 0.0 }
+    pub(super) const fn path_loss(&self) -> f64 {
+        self.learnt.share
+    }
+    /// Whether the path is taken to lose packets by itself.
+    pub(super) fn is_lossy(&self) -> bool {
+        self.learnt.share > LOSSY
     }
 
-    pub(super) const fn note_loss(&mut self, bytes: u64, runs: u32, delivered: u64) {
+    pub(super) fn note_loss(&mut self, bytes: u64, runs: u32, delivered: u64, pressure: Pressure) {
         self.lost += bytes;
         self.round_lost += bytes;
-        self.learnt.round_lost += bytes;
+        if let Some(round) = self.learnt.of(pressure) {
+            (round.lost, round.all) = (round.lost + bytes as f64, round.all + bytes as f64);
+        }
         if !self.is_loss_in_round {
             self.loss_round_delivered = delivered;
         }
@@ -109,29 +165,32 @@ impl Congestion {
     }
     pub(super) fn note_ack(&mut self, sample: &Sample) {
         self.round_delivered += sample.newly_delivered;
-        self.learnt.round_delivered += sample.newly_delivered;
+        let pressure = sample.newest.map_or(Pressure::Above, |newest| newest.pressure);
+        if let Some(round) = self.learnt.of(pressure) {
+            round.all += sample.newly_delivered as f64;
+        }
         if let Some(rtt) = sample.rtt {
             self.learnt.rtt_sum += rtt;
             self.learnt.rtts += 1;
         }
     }
 
-    /// A round trip is over; `is_calm` where what was sent made no queue.
-    pub(super) fn learn(&mut self, is_calm: bool, min_rtt: Option<Duration>, packet_bytes: u64) {
+    /// A round trip is over.
+    pub(super) fn learn(&mut self, min_rtt: Option<Duration>, packet_bytes: u64) {
         let learnt = &mut self.learnt;
-        let (lost, all) = (learnt.round_lost, learnt.round_lost + learnt.round_delivered);
         let mean = Duration::from_ps(learnt.rtt_sum.as_ps() / learnt.rtts.max(1));
-        (learnt.round_lost, learnt.round_delivered) = (0, 0);
         (learnt.rtt_sum, learnt.rtts) = (Duration::ZERO, 0);
-        let has_queue = min_rtt
-            .is_none_or(|least| mean > least + Duration::from_ps(least.as_ps() / CALM_PART).max(CALM_LEAST));
-        if is_calm && !has_queue {
-            learnt.lost += lost as f64;
-            learnt.all += all as f64;
-            if learnt.all > (LEARN_PACKETS * packet_bytes) as f64 {
-                (learnt.lost, learnt.all) = (learnt.lost / 2.0, learnt.all / 2.0);
-            }
+        let (even, below) = (std::mem::take(&mut learnt.round_even), std::mem::take(&mut learnt.round_below));
+        let calm = |least: Duration| {
+            least + Duration::from_ps(least.as_ps() / CALM_PART).clamp(CALM_LEAST, CALM_MOST)
+        };
+        let most = (LEARN_PACKETS * packet_bytes) as f64;
+        if min_rtt.is_some_and(|least| mean <= calm(least)) {
+            learnt.even.add(even, most);
         }
+        // What was sent more slowly may meet the rest of a queue, and is evidence nevertheless.
+        learnt.below.add(below, most);
+        learnt.share = learnt.reckon(packet_bytes);
     }
 
     /// What a path loses of `bytes` by itself, and what chance may add to that.

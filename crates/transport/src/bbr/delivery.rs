@@ -29,6 +29,19 @@ pub struct Sent {
     /// Bytes that were lost until then.
     pub(super) lost: u64,
     pub(super) is_app_limited: bool,
+    pub(super) pressure: Pressure,
+}
+
+/// How much was sent when a packet left, beside what arrived.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Pressure {
+    /// Less.
+    Below,
+    /// As much; or ever more, and ever more arrived.
+    #[default]
+    Even,
+    /// More.
+    Above,
 }
 
 /// What an acknowledgement tells (section 4.1.2.1.3, RS).
@@ -90,7 +103,14 @@ impl Delivery {
         (self.first_sent_at, self.delivered_at) = (now, now);
     }
 
-    pub(super) const fn sent(&mut self, now: Instant, bytes: u64, inflight: u64, lost: u64) -> Sent {
+    pub(super) const fn sent(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        inflight: u64,
+        lost: u64,
+        pressure: Pressure,
+    ) -> Sent {
         self.sent += bytes;
         Sent {
             at: now,
@@ -101,6 +121,7 @@ impl Delivery {
             inflight,
             lost,
             is_app_limited: self.app_limited_until.is_some(),
+            pressure,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is done when: the start, draining, the cycle of probes for more, and the look for the least round trip (section 5.3).
 
-use super::delivery::Sample;
+use super::delivery::{Pressure, Sample};
 use super::{Bbr, LEAST_PACKETS, congestion};
 use anabranch_units::{Duration, Instant, RandomStream};
 
@@ -90,6 +90,7 @@ pub(super) struct Cycle {
     full_rate: f64,
     full_rounds: u32,
     drain_round: u64,
+    down_round: u64,
     began_at: Instant,
     wait: Duration,
     pub(super) rounds_since_probe: u64,
@@ -115,6 +116,7 @@ impl Cycle {
             full_rate: 0.0,
             full_rounds: 0,
             drain_round: 0,
+            down_round: 0,
             began_at: now,
             wait: Duration::ZERO,
             rounds_since_probe: 0,
@@ -131,9 +133,14 @@ impl Cycle {
         new
     }
 
-    /// Whether ever more arrives in the start.
-    pub(super) fn is_growing(&self) -> bool {
-        self.phase == Phase::Startup && self.full_rounds == 0
+    /// What leaves now, beside what arrives: as long as ever more arrives in the start there is no queue.
+    pub(super) fn pressure(&self) -> Pressure {
+        match self.phase {
+            Phase::Startup if self.full_rounds == 0 => Pressure::Even,
+            Phase::Startup | Phase::Up => Pressure::Above,
+            Phase::Cruise | Phase::Refill => Pressure::Even,
+            Phase::Drain | Phase::Down | Phase::ProbeRtt => Pressure::Below,
+        }
     }
 
     /// Source: section 5.3.3.7.3, PickProbeWait.
@@ -231,6 +238,7 @@ impl Bbr {
         cycle.up_acked_per_packet = u64::MAX;
         cycle.pick_wait(&mut self.random);
         (cycle.began_at, cycle.acks, cycle.phase) = (now, Acks::Stopping, Phase::Down);
+        cycle.down_round = self.rounds.count;
         self.rounds.begin(self.delivery.delivered());
     }
 
@@ -282,8 +290,11 @@ impl Bbr {
         now > self.cycle.began_at + self.cycle.wait || self.cycle.rounds_since_probe >= reno_rounds
     }
 
+    /// Differs: where losses are learnt, a round trip passes first: what is lost of less than the path carries is not congestion's.
     fn is_time_to_cruise(&self) -> bool {
-        self.inflight <= self.inflight_with_headroom()
+        let is_learning = self.congestion.is_lossy() && self.rounds.count <= self.cycle.down_round;
+        !is_learning
+            && self.inflight <= self.inflight_with_headroom()
             && self.inflight <= self.quantized(self.bdp_bytes(1.0, self.max_rate()))
     }
 
