@@ -4,8 +4,8 @@
 //! refused, falls silent or is lost, what is lacking of the range is asked of another. A piece fails when no holder is left, and
 //! only that piece does.
 //!
-//! The last hop is divided evenly among pulls, where its rate is known; what a pull has not used for a while the others get
-//! ([`crate::share`]; `hop` does it). The first packets of pulls that begin together are spread over the time that they take on
+//! The last hop is divided evenly among servers, where its rate is known, or found since several servers overflow it (`link`); what
+//! one has not used for a while the others get ([`crate::share`]; `hop` does it). The first packets of pulls that begin together are spread over the time that they take on
 //! the link, as one from each of many servers is enough to overflow its queue (LTTP section V-F).
 //!
 //! Leaves out: whole objects and their hashes (`fetch`), connections and files (the room `gather`). Read [`Piece`],
@@ -13,8 +13,9 @@
 
 mod balance;
 mod hop;
+mod link;
 
-use crate::config::{ClientConfig, ConfigError};
+use crate::config::{ClientConfig, ConfigError, PULLS_AHEAD};
 use crate::layout::{BLOCK_BYTES_MIN, Layout};
 use crate::mode::RateControl;
 use crate::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
@@ -143,6 +144,15 @@ struct ServerState {
     rate_bytes_per_s: Option<f64>,
     /// What it has brought lately.
     pace: balance::Pace,
+    /// Since when it has pulls without a break, and when a packet of any of them came last: it sends one after the other.
+    asked_at: Option<Instant>,
+    heard_at: Option<Instant>,
+    /// Bytes of datagrams since it was measured last.
+    bytes: u64,
+    /// What it was seen to use, in bits of datagrams a second, where that was less than its grant, twice in a row: once may
+    /// be a process that had to wait.
+    demand: Option<f64>,
+    used_little: bool,
 }
 
 impl ServerState {
@@ -164,12 +174,16 @@ struct Pull<S> {
     blocks_max: u32,
     asked_at: Instant,
     state: State<S>,
-    /// Bytes of datagrams since it was measured last.
-    bytes: u64,
-    /// What it was seen to use, in bits of datagrams a second, where that was less than its grant, twice in a row: once may be
-    /// a process that had to wait.
-    demand: Option<f64>,
-    used_little: bool,
+}
+
+impl<S: Symbol> Pull<S> {
+    /// What it is granted in a second, of datagrams.
+    fn grant(&self) -> Option<BitRate> {
+        match &self.state {
+            State::Asked { grant, .. } => *grant,
+            State::Receiving(receiver) => receiver.grant(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -205,6 +219,9 @@ pub struct Client<S> {
     awaits_until: Option<Instant>,
     /// Some grant was lowered when it was measured last, and nobody has been given what that leaves.
     is_lowered: bool,
+    /// Bytes of datagrams that have come.
+    came_bytes: u64,
+    overflow: link::Overflow,
     /// Of pulls that are over.
     counts: Counts,
     strays: u64,
@@ -231,6 +248,8 @@ impl<S: Symbol> Client<S> {
             look_at: None,
             awaits_until: None,
             is_lowered: false,
+            came_bytes: 0,
+            overflow: link::Overflow::new(),
             counts: Counts::default(),
             strays: 0,
         })
@@ -248,6 +267,11 @@ impl<S: Symbol> Client<S> {
             pulls: 0,
             rate_bytes_per_s: None,
             pace: balance::Pace::default(),
+            asked_at: None,
+            heard_at: None,
+            bytes: 0,
+            demand: None,
+            used_little: false,
         });
         ServerId(self.servers.len() as u32 - 1)
     }
@@ -403,10 +427,11 @@ impl<S: Symbol> Client<S> {
                 (server.pulls, server.rate_bytes_per_s.map_or(0, |rate| u64::MAX - rate as u64))
             };
             // Who is connected first is not asked for all that others hold, too.
-            let most = if left.len() > 1 { fair } else { usize::MAX };
+            let is_shared = left.len() > 1;
             let ready = |server: &&ServerId| {
-                let server = &self.servers[server.0 as usize];
-                server.is_connected && (server.pulls as usize) < most
+                let state = &self.servers[server.0 as usize];
+                let is_busy = || state.pulls as usize >= fair || self.ahead_of(**server) >= PULLS_AHEAD;
+                state.is_connected && !(is_shared && is_busy())
             };
             let Some(server) = left.iter().filter(ready).min_by_key(load).copied() else {
                 waiting.push_back(piece);
@@ -430,6 +455,15 @@ impl<S: Symbol> Client<S> {
         for (number, id) in new.into_iter().enumerate() {
             self.ask(id, step * number as u64);
         }
+    }
+
+    /// Pulls of a server that have more to come than what was lost.
+    fn ahead_of(&self, server: ServerId) -> usize {
+        let is_ahead = |pull: &Pull<S>| match &pull.state {
+            State::Receiving(receiver) => !receiver.is_ending(),
+            State::Asked { .. } => true,
+        };
+        self.pulls.values().filter(|pull| pull.server == server && is_ahead(pull)).count()
     }
 
     /// Has servers asked again for a piece that were only slow. False where there is none.
@@ -464,6 +498,7 @@ impl<S: Symbol> Client<S> {
         let its = &mut self.servers[server.0 as usize];
         if its.pulls == 0 {
             its.pace.begin(now);
+            (its.asked_at, its.demand, its.used_little) = (Some(now), None, false);
         }
         its.pulls += 1;
         its.was_asked = true;
@@ -478,9 +513,6 @@ impl<S: Symbol> Client<S> {
             blocks_max: self.config.blocks_of(block_bytes),
             asked_at: now,
             state,
-            bytes: 0,
-            demand: None,
-            used_little: false,
         };
         self.pulls.insert(id, pull);
         id
@@ -596,13 +628,22 @@ impl<S: Symbol> Client<S> {
                 }
             }
             State::Receiving(receiver) => {
-                pull.bytes += u64::from(packet.wire_len());
-                self.servers[server.0 as usize].pace.note(packet.payload.len() as u64);
+                let its = &mut self.servers[server.0 as usize];
+                let bytes = u64::from(packet.wire_len());
+                its.bytes += bytes;
+                its.pace.note(packet.payload.len() as u64);
+                its.heard_at = Some(now);
+                self.came_bytes += bytes;
+                let was_ending = receiver.is_ending();
                 receiver.handle_packet(now, packet);
+                let begins_to_end = !was_ending && receiver.is_ending();
                 if self.touched.back() != Some(&id) {
                     self.touched.push_back(id);
                 }
                 self.settle(now, id);
+                if begins_to_end && !self.queue.is_empty() {
+                    self.schedule(now);
+                }
             }
         }
     }
@@ -705,9 +746,11 @@ impl<S: Symbol> Client<S> {
         };
         let may_be_too_long =
             matches!(pull.state, State::Receiving(_)) && pull.block_bytes > self.config.block_bytes_safe;
+        // Where packets of others come, it waits for its turn.
+        let since = pull.asked_at.max(self.servers[pull.server.0 as usize].heard_at.unwrap_or(pull.asked_at));
         match heard_at {
-            None if may_be_too_long => pull.asked_at + self.config.give_up.min(FIRST_MAX),
-            _ => heard_at.unwrap_or(pull.asked_at) + self.config.give_up,
+            None if may_be_too_long => since + self.config.give_up.min(FIRST_MAX),
+            _ => since + self.config.give_up,
         }
     }
 
@@ -794,5 +837,6 @@ const fn added(a: Counts, b: Counts) -> Counts {
         useless: a.useless + b.useless,
         malformed: a.malformed + b.malformed,
         feedbacks: a.feedbacks + b.feedbacks,
+        lost: a.lost + b.lost,
     }
 }

@@ -40,8 +40,11 @@ pub struct ClientConfig {
     pub give_up: Duration,
 }
 
-/// Pulls of a server at once: the next one begins while the last one ends.
-pub(crate) const PULLS_PER_SERVER: usize = 2;
+/// Pulls of a server at once: one that is sent, the next one, so that there is always one, and one that ends, which waits for what was
+/// lost.
+pub(crate) const PULLS_PER_SERVER: usize = 3;
+/// Of them, those that do not end yet.
+pub(crate) const PULLS_AHEAD: usize = 2;
 /// The least window, in generations: with one, a loss at its end would halt the pull for a round trip.
 const WINDOW_MIN: u32 = 2;
 /// The most blocks to a generation where they are shorter than they could be: with more a sum of half of them is costly.

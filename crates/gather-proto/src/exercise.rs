@@ -186,7 +186,7 @@ pub fn exercise_server(bytes: &[u8]) {
                     rate_control: if draw.flag() { RateControl::Bbr } else { RateControl::Tfrc },
                     block_bytes: draw.number() as u32,
                     blocks_max: draw.number() as u32,
-                    window: draw.small(70),
+                    window: 5 * draw.small(70),
                     grant: draw.flag().then(|| BitRate::bps(draw.number().max(1))),
                     start_after: draw.time(),
                     rtt: draw.flag().then(|| Duration::from_us(1 + draw.number() % u64::from(u32::MAX))),

@@ -21,7 +21,7 @@ pub const SEAL_BYTES: u32 = 28;
 pub const NAME_BYTES_MAX: usize = 1_024;
 /// The longest text of a refusal, in bytes of UTF-8.
 pub const REASON_BYTES_MAX: usize = 512;
-/// Generations that may be open at once, at the most.
+/// Generations that may be open at once, at the most: one byte says how many.
 pub const WINDOW_MAX: u32 = 255;
 /// The longest control message, its length's bytes not counted.
 pub const CONTROL_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 64;
@@ -120,12 +120,7 @@ impl Arrived {
     /// What [`bbr::Arrivals`] counted.
     pub(crate) fn new(delay: Duration, counts: bbr::Counts) -> Self {
         let count = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
-        Self {
-            delay,
-            received: count(counts.received),
-            lost: count(counts.lost),
-            runs: count(counts.runs),
-        }
+        Self { delay, received: count(counts.received), lost: count(counts.lost), runs: count(counts.runs) }
     }
 }
 
@@ -270,10 +265,8 @@ impl Wire for Datagram<Bytes> {
                     other => return Err(DecodeError::UnknownKind(other)),
                 },
                 lacks: {
-                    let count = usize::from(reader.u8()?);
-                    if count > WINDOW_MAX as usize {
-                        return Err(DecodeError::TooLong { limit: WINDOW_MAX as usize, got: count });
-                    }
+                    // One byte says how many: no more than a window has.
+                    let count = reader.u8()?;
                     (0..count).map(|_| reader.u16()).collect::<Result<_, _>>()?
                 },
             }),

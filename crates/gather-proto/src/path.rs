@@ -1,8 +1,7 @@
 //! The path from a server to one client, as [`RateControl::Bbr`](crate::RateControl) has it: how much of all pulls may be in flight,
 //! and when the next packet may leave. A pull begins with what was learnt by those before it.
 //!
-//! Leaves out: which packet leaves (`sender`), the model itself ([`anabranch_transport::bbr`]), clients' grants, which hold for each
-//! pull.
+//! Leaves out: which packet leaves (`sender`), the model itself ([`anabranch_transport::bbr`]), what clients grant (`server`).
 
 use crate::receiver::ARRIVED_PACKETS;
 use anabranch_transport::bbr::{Bbr, Config, Sent};
@@ -17,12 +16,14 @@ const FIRST_PACKETS: u64 = 10;
 const SILENT_RTTS: u64 = 4;
 const SILENT_MIN: Duration = Duration::from_ms(200);
 /// Packets over which the share that is lost is reckoned: then both sums are halved.
-const LOSS_PACKETS: u64 = 2_048;
+const LOSS_PACKETS: u64 = 512;
 /// How much may leave late and together: so many packets, or what is sent in such a part of a round trip, as long ways have
 /// longer queues; and after how long it is too late for that (RFC 5348 section 4.6).
 const CATCH_UP_PACKETS: u64 = 4;
 const CATCH_UP_RTT_PART: u64 = 16;
 const CATCH_UP_MAX: Duration = Duration::from_ms(20);
+/// A grant that is higher by this factor than the last one for which a path's rate was looked for has it looked for again.
+const LOOKS_AGAIN: f64 = 1.25;
 /// The longest time within which packets leave together: as Linux's TCP hands as much to the card at once as it sends in a
 /// millisecond (`tcp_tso_autosize`).
 const QUANTUM_MAX: Duration = Duration::from_ms(1);
@@ -87,6 +88,10 @@ pub(crate) struct Path {
     lost: f64,
     all: f64,
     packet_bytes: u64,
+    /// What the client grants to all pulls on it together, in bytes of datagrams a second.
+    ceiling_bytes_per_s: f64,
+    /// The highest grant for which the path's rate was looked for from the beginning.
+    looked_for_bytes_per_s: f64,
 }
 
 impl Path {
@@ -119,7 +124,24 @@ impl Path {
             lost: 0.0,
             all: 0.0,
             packet_bytes,
+            ceiling_bytes_per_s: f64::INFINITY,
+            looked_for_bytes_per_s: 0.0,
         }
+    }
+
+    /// The client grants so much, in bytes of datagrams a second.
+    pub(crate) fn set_ceiling(&mut self, now: Instant, bytes_per_s: f64) {
+        let before = self.rate_bytes_per_s();
+        self.ceiling_bytes_per_s = bytes_per_s;
+        if bytes_per_s.is_finite()
+            && bytes_per_s > self.bbr.pacing_bytes_per_s()
+            && bytes_per_s > LOOKS_AGAIN * self.looked_for_bytes_per_s
+        {
+            // The client knows what its last hop carries: what this path has learnt beside others is too little.
+            self.looked_for_bytes_per_s = bytes_per_s;
+            self.bbr.start_anew();
+        }
+        self.next_at = sooner(now, self.next_at, before, self.rate_bytes_per_s());
     }
 
     /// A pull has packets of so many bytes: the longest ones count.
@@ -132,7 +154,7 @@ impl Path {
 
     /// Bytes of datagrams that may leave in a second now.
     pub(crate) const fn rate_bytes_per_s(&self) -> f64 {
-        self.bbr.pacing_bytes_per_s()
+        self.bbr.pacing_bytes_per_s().min(self.ceiling_bytes_per_s)
     }
     /// The round trip, smoothed.
     pub(crate) const fn rtt(&self) -> Option<Duration> {
@@ -157,10 +179,19 @@ impl Path {
         if !std::mem::replace(&mut self.is_waiting, true) {
             self.silent_since = now;
         }
+        if self.inflight == 0 {
+            // Idle time is not lateness.
+            self.next_at = self.next_at.max(now);
+        }
         self.inflight += bytes;
         let gap = gap(bytes, self.rate_bytes_per_s());
         self.next_at = self.next_at.max(made_up_from(now, gap, self.rtt)) + gap;
-        self.bbr.handle_sent(now, bytes, self.inflight)
+        let sent = self.bbr.handle_sent(now, bytes, self.inflight);
+        if self.ceiling_bytes_per_s < self.bbr.pacing_bytes_per_s() {
+            // What arrives tells of the grant, and not of the path.
+            self.bbr.note_app_limited();
+        }
+        sent
     }
 
     /// There is room, and nothing to be sent.

@@ -84,6 +84,8 @@ pub struct Counts {
     pub malformed: u64,
     /// Feedbacks sent.
     pub feedbacks: u64,
+    /// Packets that count as lost; none are counted with [`RateControl::Tfrc`].
+    pub lost: u64,
 }
 
 #[derive(Debug)]
@@ -169,7 +171,11 @@ impl<S: Symbol> Receiver<S> {
     }
     /// What became of its packets.
     pub const fn counts(&self) -> Counts {
-        self.counts
+        let lost = match &self.account {
+            Account::Bbr { arrivals, .. } => arrivals.counts().lost,
+            Account::Tfrc(_) => 0,
+        };
+        Counts { lost, ..self.counts }
     }
     /// Whether all generations are complete.
     pub fn is_complete(&self) -> bool {
@@ -183,6 +189,10 @@ impl<S: Symbol> Receiver<S> {
         let lacking = open.filter(|(_, open)| matches!(open, Open::Lacking(_))).map(|(at, _)| at..at + 1);
         let behind = self.base + self.open.len() as u32..self.receiving.layout.generations();
         lacking.chain(Some(behind).filter(|behind| !behind.is_empty()))
+    }
+    /// Whether packets of its last generation have come: few are still to come then.
+    pub fn is_ending(&self) -> bool {
+        self.base + self.open.len() as u32 == self.receiving.layout.generations()
     }
     /// Bytes of generations that are complete.
     pub fn complete_bytes(&self) -> u64 {
@@ -203,9 +213,15 @@ impl<S: Symbol> Receiver<S> {
     pub const fn set_grant(&mut self, grant: Option<BitRate>) {
         self.receiving.grant = grant;
     }
-    /// Whether the server is to hear at once that it may send less: others may send more already.
-    pub fn is_lowered(&self) -> bool {
-        matches!((self.receiving.grant, self.told_grant), (Some(grant), Some(told)) if grant < told)
+    /// Whether the server is to hear at once that it may send less, as others may send more already, or by so much more that it is
+    /// worth a message.
+    pub fn is_regranted(&self) -> bool {
+        match (self.receiving.grant, self.told_grant) {
+            (Some(grant), Some(told)) => grant < told || grant.as_bps() / 8 * 7 > told.as_bps(),
+            (Some(_), None) => true,
+            (None, Some(_)) => true,
+            (None, None) => false,
+        }
     }
     /// What the server may send in a second.
     pub const fn grant(&self) -> Option<BitRate> {
@@ -313,7 +329,7 @@ impl<S: Symbol> Receiver<S> {
         let report = self.poll_report(now, is_silent);
         // Told once a round trip, a server would send two round trips' worth from one window.
         let has_moved = self.base - self.told_base > self.receiving.window / WINDOW_STEPS;
-        if report.is_none() && !is_silent && !has_moved && !self.is_lowered() {
+        if report.is_none() && !is_silent && !has_moved && !self.is_regranted() {
             return None;
         }
         if is_silent {

@@ -5,10 +5,10 @@
 //! is lost. So a pull without loss sends each block once and stops by itself. In [`Mode::Lttp`] sums leave until the client says
 //! stop. Either way the rate control decides how fast, TFRC for the pull or BBR for its path, and the client's grant bounds it.
 //!
-//! Once all blocks have left, there is nothing else to send in the time in which the client could ask for what was lost. Then as
-//! many sums leave unasked as are likely to be lacking, by the share that was lost lately and two standard deviations more: of 64
-//! packets over a path that loses 1 % three more leave, and the client has to ask once in some two hundred times. Before that none
-//! leaves unasked, as each that is not needed costs a packet of other blocks.
+//! Once all blocks have left, of all of the client's pulls, there is nothing else to send in the time in which the client could ask
+//! for what was lost. Then as many sums leave unasked as are likely to be lacking, by the share that was lost lately and two standard
+//! deviations more: of 64 packets over a path that loses 1 % three more leave, and the client has to ask once in some two hundred times.
+//! Before that none leaves unasked, as each that is not needed costs a packet of other blocks.
 //!
 //! A generation's blocks are asked for ([`Sender::poll_wanted`]) before they are sent and forgotten once the client has them.
 //! Leaves out: whose object it is and what the client may ask for (`server`).
@@ -16,7 +16,7 @@
 use crate::layout::{Codes, Layout};
 use crate::mode::{Mode, RateControl, TIMEOUT, slow_start};
 use crate::msg::{Arrived, Feedback, Packet, PullId, Report, Timing};
-use crate::path::{News, Path, gap, made_up_from, quantum, sooner};
+use crate::path::{News, Path, gap, made_up_from, quantum};
 use crate::receiver::FEEDBACK_GAP_MAX;
 use anabranch_codes::Symbol;
 use anabranch_transport::bbr::Sent;
@@ -74,6 +74,13 @@ pub(crate) enum SenderEvent {
     GaveUp,
 }
 
+/// Whether sums may leave that no client has asked for: see the module's head.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unasked {
+    No,
+    Yes,
+}
+
 #[derive(Debug)]
 struct Open<S> {
     /// Empty until they are supplied.
@@ -122,6 +129,7 @@ pub(crate) struct Sender<S> {
     /// Bytes of datagrams in a second.
     ceiling_bytes_per_s: f64,
     packet_bytes: u64,
+    /// When the next packet may leave; the first one, where its path has the pace.
     next_at: Instant,
     sequence: u32,
     /// The lowest generation that the client lacks, and those behind it.
@@ -214,7 +222,8 @@ impl<S: Symbol> Sender<S> {
     pub const fn sent(&self) -> u32 {
         self.sequence
     }
-    /// Bytes of datagrams that may leave in a second now, as far as it decides that itself: see [`Path::rate_bytes_per_s`].
+    /// Bytes of datagrams that may leave in a second now; of one that has a path what is granted to it: see
+    /// [`Path::rate_bytes_per_s`].
     pub fn rate_bytes_per_s(&self) -> f64 {
         match &self.rate {
             Rate::Tfrc(tfrc) => tfrc.rate_bytes_per_s().min(self.ceiling_bytes_per_s),
@@ -325,7 +334,6 @@ impl<S: Symbol> Sender<S> {
         }
         self.heard_next = feedback.next;
         self.heard_at = now;
-        let rate_before = self.rate_bytes_per_s();
         self.ceiling_bytes_per_s = bytes_per_s(feedback.grant);
         let heard = match self.rate {
             Rate::Path { received, .. } => received,
@@ -342,13 +350,10 @@ impl<S: Symbol> Sender<S> {
             // Of another rate control.
             _ => {}
         }
-        // Where the rate has grown, the next packet need not wait as long as it would have.
-        let start = self.sending.start;
-        self.next_at = match self.rate {
-            Rate::Tfrc(_) => self.next_at.min(now.max(start) + self.gap()),
-            Rate::Path { .. } if now < start => self.next_at,
-            Rate::Path { .. } => sooner(now, self.next_at, rate_before, self.rate_bytes_per_s()),
-        };
+        if let Rate::Tfrc(_) = self.rate {
+            // Where the rate has grown, the next packet need not wait as long as it would have.
+            self.next_at = self.next_at.min(now.max(self.sending.start) + self.gap(None));
+        }
         while self.base < feedback.base {
             self.open.pop_front();
             self.base += 1;
@@ -409,7 +414,7 @@ impl<S: Symbol> Sender<S> {
     fn forget(&mut self, now: Instant, next: u32, path: Option<&Path>) {
         let patience = self
             .rtt(path)
-            .map(|rtt| (Duration::from_ps(rtt.as_ps() / 2 * 3) + self.gap() * 2).max(PATIENCE_MIN));
+            .map(|rtt| (Duration::from_ps(rtt.as_ps() / 2 * 3) + self.gap(path) * 2).max(PATIENCE_MIN));
         while let Some(first) = self.on_way.front()
             && (first.sequence < next || self.on_way.len() >= ON_WAY_MAX)
         {
@@ -460,8 +465,9 @@ impl<S: Symbol> Sender<S> {
         let (open, generation) = (&self.open[at], self.base + at as u32);
         match open.lacks {
             Some(lacks) if lacks > 0 && generation < self.fresh => {
-                // Of what is lacking and leaves now, as much more as was lost lately.
-                let more = (f64::from(lacks) * self.loss_share(path)).ceil() as u32;
+                // Of what is lacking and leaves now, as much more as was lost lately: where that is less than half a packet, the
+                // client asks again.
+                let more = (f64::from(lacks) * self.loss_share(path)).round() as u32;
                 (lacks + more).saturating_sub(open.on_way)
             }
             _ => 0,
@@ -485,7 +491,7 @@ impl<S: Symbol> Sender<S> {
     }
 
     /// Which packet is next, by generation and id.
-    fn next_packet(&self, path: Option<&Path>) -> Option<(u32, u32)> {
+    fn next_packet(&self, path: Option<&Path>, unasked: Unasked) -> Option<(u32, u32)> {
         // Whose numbers are used up sends nothing more, and is given up.
         if self.is_over || self.sequence == u32::MAX {
             return None;
@@ -500,7 +506,9 @@ impl<S: Symbol> Sender<S> {
                 return Some((self.base + at as u32, self.open[at].next_id));
             }
         }
-        if let Some(at) = self.ahead(path) {
+        if unasked == Unasked::Yes
+            && let Some(at) = self.ahead(path)
+        {
             return Some((self.base + at as u32, self.open[at].next_id));
         }
         let open = self.open.get((self.fresh - self.base) as usize).filter(ready)?;
@@ -508,15 +516,22 @@ impl<S: Symbol> Sender<S> {
     }
 
     /// The next packet that is due. `path` is where it travels, if that decides how fast: it has to have room.
-    pub fn poll_transmit(&mut self, now: Instant, mut path: Option<&mut Path>) -> Option<Packet<S>> {
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        mut path: Option<&mut Path>,
+        unasked: Unasked,
+    ) -> Option<Packet<S>> {
         let waits = matches!(self.rate, Rate::Path { is_silent: true, inflight: 1.., .. });
         if waits || self.next_at > now + quantum(self.sending.quantum, self.rtt(path.as_deref())) {
             return None;
         }
-        let Some((generation, id)) = self.next_packet(path.as_deref()) else {
+        let Some((generation, id)) = self.next_packet(path.as_deref(), unasked) else {
             self.is_limited = true;
-            // Idle time is not lateness.
-            self.next_at = self.next_at.max(now);
+            if let Rate::Tfrc(_) = self.rate {
+                // Idle time is not lateness.
+                self.next_at = self.next_at.max(now);
+            }
             return None;
         };
         let len = self.sending.layout.block_bytes() as usize;
@@ -551,8 +566,11 @@ impl<S: Symbol> Sender<S> {
         };
         self.on_way.push_back(OnWay { sequence, generation, sent_at: now, sent });
         self.was_idle = false;
-        let (gap, rtt) = (self.gap(), self.rtt(path.as_deref()));
-        self.next_at = self.next_at.max(made_up_from(now, gap, rtt)) + gap;
+        let rtt = self.rtt(path.as_deref());
+        if let Rate::Tfrc(_) = self.rate {
+            let gap = self.gap(None);
+            self.next_at = self.next_at.max(made_up_from(now, gap, rtt)) + gap;
+        }
         Some(Packet {
             pull: self.sending.pull,
             sequence,
@@ -563,8 +581,10 @@ impl<S: Symbol> Sender<S> {
         })
     }
 
-    fn gap(&self) -> Duration {
-        gap(self.packet_bytes, self.rate_bytes_per_s())
+    /// How long a packet takes.
+    fn gap(&self, path: Option<&Path>) -> Duration {
+        let rate = path.map_or(f64::INFINITY, Path::rate_bytes_per_s);
+        gap(self.packet_bytes, self.rate_bytes_per_s().min(rate))
     }
 
     /// When to call [`Sender::handle_timeout`] or [`Sender::poll_transmit`] next.
@@ -583,7 +603,7 @@ impl<S: Symbol> Sender<S> {
             }
             (Rate::Path { .. }, None) => (gives_up, None),
         };
-        let send_at = send_at.filter(|_| self.next_packet(path).is_some());
+        let send_at = send_at.filter(|_| self.next_packet(path, Unasked::Yes).is_some());
         Some(send_at.map_or(due, |at| due.min(at)))
     }
 
@@ -599,7 +619,7 @@ impl<S: Symbol> Sender<S> {
         if tfrc.timer() <= now {
             tfrc.handle_timeout(now, self.was_idle);
             self.was_idle = true;
-            if self.next_packet(None).is_none() {
+            if self.next_packet(None, Unasked::Yes).is_none() {
                 self.ask_for_word(now, None);
             }
         }
@@ -618,7 +638,7 @@ impl<S: Symbol> Sender<S> {
 
     /// Its path has heard nothing for long.
     pub fn handle_silence(&mut self, now: Instant, path: &Path) {
-        if !self.is_over && self.has_path() && self.next_packet(Some(path)).is_none() {
+        if !self.is_over && self.has_path() && self.next_packet(Some(path), Unasked::Yes).is_none() {
             self.ask_for_word(now, Some(path));
         }
     }

@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use crate::mode::{Mode, RateControl};
 use crate::msg::{self, Accepted, Control, Feedback, Packet, PullId, Request, WINDOW_MAX};
 use crate::path::{Path, quantum};
-use crate::sender::{Sender, SenderEvent, Sending, generation_bytes};
+use crate::sender::{Sender, SenderEvent, Sending, Unasked, generation_bytes};
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Message as _;
 use anabranch_units::{ByteCount, Duration, Instant};
@@ -146,6 +146,7 @@ impl<S: Symbol> Server<S> {
                     pull.sender.stop();
                 }
                 self.sweep();
+                self.set_ceiling(now);
             }
             _ => {}
         }
@@ -241,6 +242,16 @@ impl<S: Symbol> Server<S> {
         }
         self.pulls.insert(pull, Pull { sender, start: request.start });
         self.sweep();
+        self.set_ceiling(now);
+    }
+
+    /// Tells the path what the client grants to all its pulls together.
+    fn set_ceiling(&mut self, now: Instant) {
+        if let Some(path) = &mut self.path {
+            let with_path = self.pulls.values().filter(|pull| pull.sender.has_path());
+            let granted: f64 = with_path.map(|pull| pull.sender.rate_bytes_per_s()).sum();
+            path.set_ceiling(now, if granted > 0.0 { granted } else { f64::INFINITY });
+        }
     }
 
     /// Refuses a pull that was asked for; `reason` is one line for the client's user.
@@ -320,6 +331,7 @@ impl<S: Symbol> Server<S> {
             if pull.sender.is_over() {
                 self.sweep();
             }
+            self.set_ceiling(now);
         }
     }
 
@@ -333,8 +345,11 @@ impl<S: Symbol> Server<S> {
             path.has_room() && path.next_at() <= now + quantum(self.config.quantum, path.rtt())
         });
         let path = &mut self.path;
-        let mut pulls = self.pulls.values_mut().filter(|pull| has_room || !pull.sender.has_path());
-        let next = pulls.find_map(|pull| pull.sender.poll_transmit(now, path.as_mut()));
+        // What nobody asked for leaves only where nothing else does.
+        let next = [Unasked::No, Unasked::Yes].into_iter().find_map(|unasked| {
+            let mut pulls = self.pulls.values_mut().filter(|pull| has_room || !pull.sender.has_path());
+            pulls.find_map(|pull| pull.sender.poll_transmit(now, path.as_mut(), unasked))
+        });
         if let (None, true, Some(path)) = (&next, has_room, path) {
             path.handle_idle(now);
         }

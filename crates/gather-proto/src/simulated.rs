@@ -277,7 +277,7 @@ impl Gathering {
         let servers: Vec<ServerId> = (0..self.servers.len() as u32).map(ServerId).collect();
         let object = || "block".to_owned();
         if self.settings.same_block {
-            let ranges = Some(vec![0..self.settings.block.as_u64()]);
+            let ranges = Some(std::iter::once(0..self.settings.block.as_u64()).collect());
             self.client.add(Piece { object: object(), ranges, holders: servers });
         } else {
             for server in servers {
@@ -496,8 +496,8 @@ impl App for Gathering {
         let header = Packet::<Len>::header_bytes(self.client.rate_control());
         let packet = header + self.settings.header_bytes + self.settings.seal_bytes();
         let pulls = if self.settings.same_block { 1 } else { self.servers.len() as u64 };
-        let on_link = bytes
-            + u64::from(packet) * pulls * (bytes / pulls).div_ceil(self.settings.symbol.as_u64());
+        let on_link =
+            bytes + u64::from(packet) * pulls * (bytes / pulls).div_ceil(self.settings.symbol.as_u64());
         let ideal_us = us(self.rtt) + on_link as f64 * 8e6 / self.link.as_bps() as f64;
         row.more.insert("ideal_mbps", bytes as f64 * 8.0 / ideal_us);
         if let Some(goodput) = row.goodput_mbps {

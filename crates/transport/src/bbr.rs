@@ -229,6 +229,14 @@ impl Bbr {
         self.set_window(sample.newly_delivered);
     }
 
+    /// The path is known to carry more than what was found: its rate is looked for as in the beginning.
+    ///
+    /// Differs: the draft has nothing like it, as no sender is told.
+    pub fn start_anew(&mut self) {
+        self.congestion.forget_bounds();
+        self.cycle.start_anew();
+    }
+
     /// A loss was found that is to be repaired. Told once for a repair, or not at all.
     ///
     /// Source: section 5.6.4.4, OnEnterFastRecovery.

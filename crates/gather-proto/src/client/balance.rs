@@ -3,7 +3,7 @@
 //!
 //! Leaves out: which pieces there are and who holds them (`client`), rates on the last hop (`hop`).
 
-use super::{Client, PullId, ServerId, State};
+use super::{Client, Pull, PullId, ServerId, State};
 use crate::msg::Control;
 use anabranch_codes::Symbol;
 use anabranch_units::{Duration, Instant};
@@ -19,7 +19,7 @@ const PORTION_TIME: Duration = Duration::from_ms(50);
 const PORTION_RTTS: u64 = 2;
 /// The longest portion is so many times as long, as nobody knows how fast servers will be by its end.
 const PORTION_LONG: u64 = 8;
-/// The portion of a server that has shown nothing yet.
+/// The longest portion of a server that has shown nothing yet; it has half as much as others.
 const PORTION_FIRST: u64 = 1 << 20;
 /// The least time over which it is measured how fast a server brings something.
 const PACE_MIN: Duration = Duration::from_ms(200);
@@ -84,8 +84,13 @@ impl<S: Symbol> Client<S> {
         let rtt = self.servers[server.0 as usize].rtt.unwrap_or(Duration::ZERO);
         let time = (rtt * PORTION_RTTS).max(PORTION_TIME);
         let share = if all > 0.0 { own.unwrap_or(mean) / all } else { 1.0 / holders.len() as f64 };
-        let least = own.map_or(PORTION_FIRST, |own| (own * time.as_secs_f64()) as u64);
-        Part { share, least, most: own.map_or(PORTION_FIRST, |_| least.saturating_mul(PORTION_LONG)) }
+        match own {
+            None => Part { share: share / 2.0, least: 0, most: PORTION_FIRST },
+            Some(own) => {
+                let least = (own * time.as_secs_f64()) as u64;
+                Part { share, least, most: least.saturating_mul(PORTION_LONG) }
+            }
+        }
     }
 }
 
@@ -115,6 +120,19 @@ pub(super) fn portion(missing: &mut VecDeque<Range<u64>>, part: Part) -> Range<u
 }
 
 impl<S: Symbol> Client<S> {
+    /// Bytes that a pull's server sends before it, where nothing has come of the pull and something of others lately.
+    fn awaited(&self, now: Instant, pull: &Pull<S>) -> Option<u64> {
+        let is_new = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_none());
+        let heard_at = self.servers[pull.server.0 as usize].heard_at;
+        let is_busy = heard_at.is_some_and(|at| at >= pull.asked_at && at + LOOK_EVERY > now);
+        let left = |other: &Pull<S>| match &other.state {
+            State::Receiving(receiver) => receiver.layout().bytes() - receiver.complete_bytes(),
+            State::Asked { .. } => 0,
+        };
+        let is_before = |other: &&Pull<S>| other.server == pull.server && other.asked_at < pull.asked_at;
+        (is_new && is_busy).then(|| self.pulls.values().filter(is_before).map(left).sum())
+    }
+
     /// Takes pulls from servers that will not end soon, where an idle one holds the same: nothing else waits to be asked for
     /// then. What is missing is portioned anew; one that crawls, or of whose pull nothing has come, gets none of it
     /// while another one is left.
@@ -138,7 +156,13 @@ impl<S: Symbol> Client<S> {
             let age = now.saturating_since(pull.asked_at);
             let (all, came) = (receiver.layout().bytes(), receiver.complete_bytes());
             let rate = came as f64 / age.as_secs_f64();
-            let lasts = (all - came) as f64 / rate;
+            let (rate, lasts) = match self.awaited(now, pull) {
+                None => (rate, (all - came) as f64 / rate),
+                Some(before) => {
+                    let rate = self.servers[pull.server.0 as usize].pace.bytes_per_s.unwrap_or(0.0);
+                    (rate, (before + all) as f64 / rate)
+                }
+            };
             if age >= LOOK_EVERY && all > came && lasts > SOON_S {
                 late.push((lasts, *id, rate));
             }
@@ -156,8 +180,8 @@ impl<S: Symbol> Client<S> {
             };
             let Some(at) = idle.iter().position(helps) else { continue };
             let other = idle.remove(at);
-            let is_silent =
-                matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_none());
+            let is_silent = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_none())
+                && self.awaited(now, pull).is_none();
             self.control.push_back((server, Control::Stop { pull: id }));
             let crawls_beside = rate_of(other).filter(|other| rate < CRAWL_SHARE * other);
             let mbps = |bytes_per_s: f64| bytes_per_s * 8.0 / 1e6;

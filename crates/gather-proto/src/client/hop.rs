@@ -1,18 +1,21 @@
-//! The client's last hop: the share that each pull is granted, and what pulls that use less lend to others.
+//! The client's last hop: the share that each server is granted, and what servers that use less lend to others.
 //!
-//! Leaves out: how shares are reckoned ([`share`]), and who is asked for what (`client`, `balance`).
+//! Leaves out: how shares are reckoned ([`share`]), what the hop carries where nobody says it (`link`), and who is asked for what
+//! (`client`, `balance`).
 
-use super::{Client, Pull, State};
+use super::link::Totals;
+use super::{Client, Pull, ServerState, State};
 use crate::grants::share;
+use crate::mode::RateControl;
 use crate::msg::Packet;
 use anabranch_codes::Symbol;
 use anabranch_units::{BitRate, Duration, Instant};
 
-/// The least time over which it is measured what pulls use.
+/// The least time over which it is measured what servers use.
 const MEASURE_MIN: Duration = Duration::from_ms(20);
-/// Packets that each pull may send meanwhile, at least.
+/// Packets that each server may send meanwhile, at least.
 const MEASURE_PACKETS: u64 = 16;
-/// A pull that uses less than this share of its grant lends the rest.
+/// A server that uses less than this share of its grant lends the rest.
 const USED_SHARE: f64 = 0.7;
 
 impl<S: Symbol> Client<S> {
@@ -20,7 +23,9 @@ impl<S: Symbol> Client<S> {
     fn granted_bps(&self) -> Option<f64> {
         let datagram = self.datagram_bytes();
         let on_link = datagram + f64::from(self.config.overhead_bytes);
-        self.config.link.map(|link| link.as_bps() as f64 * self.config.link_share * datagram / on_link)
+        let stated = self.config.link;
+        let stated = stated.map(|link| link.as_bps() as f64 * self.config.link_share * datagram / on_link);
+        stated.or_else(|| Some(self.overflow.allowed_bytes_per_s()? * 8.0))
     }
 
     /// Bytes of the shortest packets that servers send: the others have fewer headers for as much.
@@ -39,21 +44,36 @@ impl<S: Symbol> Client<S> {
     /// Divides the last hop. With `only_lowers` nobody is granted more than before: what is taken from one may be given to
     /// others only once the one has heard of it.
     pub(super) fn regrant(&mut self, only_lowers: bool) {
-        let Some(capacity) = self.granted_bps() else { return };
-        let mut demands: Vec<Option<f64>> = self.pulls.values().map(|pull| pull.demand).collect();
+        let Some(capacity) = self.granted_bps() else { return self.grant(|_| None) };
+        let is_asked = |server: &&ServerState| server.pulls > 0;
+        let mut demands: Vec<Option<f64>> =
+            self.servers.iter().filter(is_asked).map(|server| server.demand).collect();
         // Whoever is connected first may not have all, as it would go on with that until it hears of the others.
         let awaited = self.servers.iter().filter(|server| !server.was_asked && server.lost.is_none()).count();
         let awaited = if self.awaits_until.is_some() { awaited } else { 0 };
         demands.extend(std::iter::repeat_n(None, awaited));
-        for ((id, pull), share) in self.pulls.iter_mut().zip(share(capacity, &demands)) {
-            let rate = BitRate::bps((share as u64).max(1));
-            let new =
-                |old: Option<BitRate>| Some(old.filter(|old| only_lowers && *old < rate).unwrap_or(rate));
+        let mut shares = share(capacity, &demands).into_iter();
+        // Of a server all pulls have as much: those of one path share it.
+        let of_pull = |server: &ServerState| {
+            let share = if server.pulls > 0 { shares.next() } else { None };
+            share.map(|share| BitRate::bps((share / f64::from(server.pulls)) as u64).max(BitRate::bps(1)))
+        };
+        let of_pull: Vec<Option<BitRate>> = self.servers.iter().map(of_pull).collect();
+        self.grant(|pull| {
+            let rate = of_pull[pull.server.0 as usize];
+            let old = pull.grant();
+            if only_lowers { old.into_iter().chain(rate).min() } else { rate }
+        });
+    }
+
+    fn grant(&mut self, of: impl Fn(&Pull<S>) -> Option<BitRate>) {
+        for (id, pull) in &mut self.pulls {
+            let rate = of(pull);
             match &mut pull.state {
-                State::Asked { grant, .. } => *grant = new(*grant),
+                State::Asked { grant, .. } => *grant = rate,
                 State::Receiving(receiver) => {
-                    receiver.set_grant(new(receiver.grant()));
-                    if receiver.is_lowered() {
+                    receiver.set_grant(rate);
+                    if receiver.is_regranted() {
                         self.touched.push_back(*id);
                     }
                 }
@@ -61,41 +81,48 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Sees which pulls do not use what they are granted.
+    /// Sees what the last hop carries, and which servers do not use what they are granted.
     pub(super) fn measure(&mut self, now: Instant) {
         if self.awaits_until.is_some_and(|until| until <= now) {
             self.awaits_until = None;
             self.regrant(false);
         }
-        let Some(capacity) = self.granted_bps() else { return };
         let rtt = self.servers.iter().filter_map(|server| server.rtt).max().unwrap_or(Duration::ZERO);
+        if self.config.link.is_none() && self.config.rate_control == RateControl::Bbr {
+            let counts = self.counts();
+            let totals = Totals { bytes: self.came_bytes, packets: counts.packets, lost: counts.lost };
+            let servers = self.servers.iter().filter(|server| server.pulls > 0).count();
+            if self.overflow.observe(now, totals, rtt, servers) {
+                self.regrant(false);
+            }
+        }
+        let Some(capacity) = self.granted_bps() else { return };
         let since = *self.measured_at.get_or_insert(now);
         let time = now.saturating_since(since);
-        let packets = self.slot() * (MEASURE_PACKETS * self.pulls.len() as u64);
+        let packets = self.slot() * (MEASURE_PACKETS * self.servers.len() as u64);
         if time < MEASURE_MIN.max(rtt * 4).max(packets) {
             return;
         }
         self.measured_at = Some(now);
-        // Whoever uses little may always use some more, so that it is seen when it could.
-        let least = capacity / 8.0 / self.pulls.len().max(1) as f64;
-        let mut changed = false;
-        for pull in self.pulls.values_mut() {
-            let State::Receiving(receiver) = &pull.state else { continue };
-            let used = 8.0 * std::mem::take(&mut pull.bytes) as f64 / time.as_secs_f64();
-            let granted = receiver.grant().map_or(0.0, |grant| grant.as_bps() as f64);
-            // Who was not there all the time is not measured by it.
-            let is_new = pull.asked_at + rtt * 2 > since;
-            let uses_little = !is_new && used < USED_SHARE * granted;
-            let twice = std::mem::replace(&mut pull.used_little, uses_little);
-            let demand = (uses_little && twice).then(|| (1.5 * used).max(least));
-            changed |= demand.is_some() || pull.demand.is_some();
-            pull.demand = demand;
+        let mut granted = vec![0.0; self.servers.len()];
+        for pull in self.pulls.values() {
+            granted[pull.server.0 as usize] += pull.grant().map_or(0.0, |grant| grant.as_bps() as f64);
         }
-        let granted = |pull: &Pull<S>| match &pull.state {
-            State::Receiving(receiver) => receiver.grant().map_or(0.0, |grant| grant.as_bps() as f64),
-            State::Asked { .. } => 0.0,
-        };
-        let lowers = self.pulls.values().any(|pull| pull.demand.is_some_and(|demand| demand < granted(pull)));
+        let busy = self.servers.iter().filter(|server| server.pulls > 0).count();
+        // Whoever uses little may always use some more, so that it is seen when it could.
+        let least = capacity / 8.0 / busy.max(1) as f64;
+        let (mut changed, mut lowers) = (false, false);
+        for (server, granted) in self.servers.iter_mut().zip(granted) {
+            let used = 8.0 * std::mem::take(&mut server.bytes) as f64 / time.as_secs_f64();
+            // Who was not there all the time is not measured by it.
+            let is_new = server.asked_at.is_none_or(|at| at + rtt * 2 > since);
+            let uses_little = server.pulls > 0 && !is_new && used < USED_SHARE * granted;
+            let twice = std::mem::replace(&mut server.used_little, uses_little);
+            let demand = (uses_little && twice).then(|| (1.5 * used).max(least));
+            changed |= demand.is_some() || server.demand.is_some();
+            lowers |= demand.is_some_and(|demand| demand < granted);
+            server.demand = demand;
+        }
         if changed || self.is_lowered {
             self.regrant(lowers);
         }

@@ -1,8 +1,8 @@
 //! The settings of a `gather` workload in a scenario, and whether they fit its network.
 
 use super::Gather;
-use crate::msg::SEAL_BYTES;
 use crate::config::PULLS_PER_SERVER;
+use crate::msg::SEAL_BYTES;
 use crate::{ClientConfig, DecoderKind, Mode, RateControl, ServerConfig};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};

@@ -163,7 +163,7 @@ fn a_client_that_is_gone_is_given_up() {
 fn what_a_crawling_server_owes_comes_from_one_that_is_idle() {
     let config = ClientConfig { pulls_max: 2, ..config(Mode::Counted) };
     let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
-    let slow = world.add_slow_server(BitRate::mbps(1));
+    let slow = world.add_slow_server(BitRate::bps(200_000));
     let fast = world.add_server();
     let holders = vec![slow, fast];
     for server in [slow, fast] {
@@ -173,7 +173,7 @@ fn what_a_crawling_server_owes_comes_from_one_that_is_idle() {
         let ranges = Some(std::iter::once(half).collect());
         world.client.add(Piece { object: "a".into(), ranges, holders: holders.clone() });
     }
-    // The slow one alone would need 8 s for its half.
+    // The slow one alone would need 10 s for the least that it is asked for.
     world.run(SECOND * 3);
     assert!(world.is_complete(0) && world.is_complete(1), "{}", world.story());
     assert!(world.story().contains("it crawls"), "{}", world.story());

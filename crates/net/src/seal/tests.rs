@@ -129,8 +129,12 @@ fn opens_at_the_windows_edge_and_not_past_it() {
 #[test]
 fn the_last_bytes_of_a_number_tell_the_whole_one_next_to_those_that_came() {
     let half = 1u64 << 31;
-    for expected in [0, 1, half - 1, half, half + 1, 1 << 32, (1 << 32) + 1, 3 * half, (1 << 40) + 12_345, 1 << 61] {
-        for number in [expected.saturating_sub(half - 1), expected.saturating_sub(1), expected, expected + half] {
+    for expected in
+        [0, 1, half - 1, half, half + 1, 1 << 32, (1 << 32) + 1, 3 * half, (1 << 40) + 12_345, 1 << 61]
+    {
+        for number in
+            [expected.saturating_sub(half - 1), expected.saturating_sub(1), expected, expected + half]
+        {
             assert_eq!(whole(number as u32, expected), number, "{number} where {expected} is next");
         }
         // One further is told from none that is nearer, where there is one.

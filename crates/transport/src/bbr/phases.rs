@@ -143,6 +143,13 @@ impl Cycle {
         }
     }
 
+    /// As in the beginning.
+    pub(super) const fn start_anew(&mut self) {
+        (self.phase, self.acks, self.is_probe_sample) = (Phase::Startup, Acks::Init, false);
+        self.has_filled_pipe = false;
+        self.look_for_full(0.0);
+    }
+
     /// Source: section 5.3.3.7.3, PickProbeWait.
     fn pick_wait(&mut self, random: &mut RandomStream) {
         self.rounds_since_probe = random.below(2);

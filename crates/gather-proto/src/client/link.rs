@@ -1,0 +1,221 @@
+//! What the last hop carries, where the client is not told, and only as long as several servers overflow it: found by what arrives.
+//!
+//! Each server finds the rate of its path alone. Where a path loses more than it did before, that is either chance or the sum of what
+//! all servers send. The client finds out which by having them send no more than what arrives: if most of the loss is gone then,
+//! that was what the link carries, and it stays divided among servers. It is looked for more every few seconds, as BBR does: a
+//! quarter more is granted for a round trip, or less where that was too much before.
+//!
+//! Source: the phases and their lengths are those of BBR's probes (draft-ietf-ccwg-bbr-06 section 5.3.3), of all servers together.
+//! Leaves out: who is granted which share (`hop`). Read [`Overflow`] first.
+
+use anabranch_units::{Duration, Instant};
+
+/// A share lost beyond what is usual that is no chance, as BBR has it (section 2.5, LossThresh), and the fewest lost packets.
+const LOSS_MORE: f64 = 0.02;
+const LOST_MIN: u64 = 8;
+/// How long it is measured at least, in round trips, time and packets.
+const MEASURE_RTTS: u64 = 2;
+const MEASURE_MIN: Duration = Duration::from_ms(20);
+const MEASURE_PACKETS: u64 = 128;
+/// What fewer packets say is nothing, however long it is measured.
+const LEAST_PACKETS: u64 = 8;
+/// From such a share on the first measure is enough.
+const LOSS_FLOOD: f64 = 0.2;
+/// How long losses that were before a test may be found after its beginning.
+const SETTLES: Duration = Duration::from_ms(30);
+/// What a test, and a link that is divided, keep free of what was seen to arrive: a queue drains by that.
+const TEST_SHARE: f64 = 0.95;
+const HOLD_SHARE: f64 = 0.98;
+/// After a probe so much is granted for a round trip.
+const DRAIN_SHARE: f64 = 0.85;
+/// How long it is not looked for more: at most; and at least, in round trips, too, where the rate was just found, or cut.
+const HOLD_MOST: Duration = Duration::from_secs(2);
+const HOLD_LEAST: Duration = Duration::from_ms(200);
+const HOLD_RTTS: u64 = 8;
+/// How much more is granted to look for more: at first, and at least.
+const PROBE_MORE: f64 = 0.25;
+const PROBE_MORE_MIN: f64 = 0.02;
+/// A rate has grown that is higher by this share.
+const GROWN: f64 = 0.02;
+/// The most that a path's own loss is made up for.
+const PATH_LOSS_MAX: f64 = 0.15;
+
+/// What has come from all servers, since the beginning.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Totals {
+    /// Bytes of datagrams.
+    pub(super) bytes: u64,
+    pub(super) packets: u64,
+    pub(super) lost: u64,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq)]
+enum Phase {
+    /// Nothing is granted: each server has its own rate. The last measure may have found much lost.
+    Free { was_much: bool },
+    /// No more than what arrived is granted. So much of it was lost before.
+    Test { loss: f64 },
+    /// What the link carries is divided.
+    Hold { since: Instant },
+    /// More is granted.
+    Probe,
+    /// Less is granted, as what the probe left in a queue drains.
+    Drain,
+}
+
+/// What was measured of one step.
+#[derive(Copy, Clone, Debug)]
+struct Seen {
+    bytes_per_s: f64,
+    packets: u64,
+    lost: u64,
+}
+
+impl Seen {
+    fn loss(&self) -> f64 {
+        self.lost as f64 / (self.lost + self.packets).max(1) as f64
+    }
+}
+
+/// Finds what a link carries that overflows.
+#[derive(Clone, Debug)]
+pub(super) struct Overflow {
+    phase: Phase,
+    /// From when on what arrives is of this step, and what had come then; none before.
+    measures_from: Instant,
+    began: Option<(Instant, Totals)>,
+    /// The share that is lost where the link does not overflow.
+    path_loss: f64,
+    /// The most that arrived since the last probe, and since the one before, in bytes a second.
+    rates: [f64; 2],
+    probe_more: f64,
+    /// How long it is not looked for more now.
+    wait: Duration,
+    servers: usize,
+}
+
+impl Overflow {
+    pub(super) const fn new() -> Self {
+        Self {
+            phase: Phase::Free { was_much: false },
+            measures_from: Instant::ZERO,
+            began: None,
+            path_loss: 0.0,
+            rates: [0.0; 2],
+            probe_more: PROBE_MORE,
+            wait: HOLD_LEAST,
+            servers: 0,
+        }
+    }
+
+    /// Bytes of datagrams that servers may send in a second, all together; no limit without.
+    pub(super) fn allowed_bytes_per_s(&self) -> Option<f64> {
+        let rate = self.rates[0].max(self.rates[1]);
+        let share = match self.phase {
+            Phase::Free { .. } => return None,
+            Phase::Test { .. } => return Some(TEST_SHARE * rate),
+            Phase::Hold { .. } => HOLD_SHARE,
+            Phase::Probe => 1.0 + self.probe_more,
+            Phase::Drain => DRAIN_SHARE,
+        };
+        Some(share * rate / (1.0 - self.path_loss))
+    }
+
+    /// Takes in what has come from so many servers, the farthest of which is `rtt` away. True where another rate is allowed now.
+    pub(super) fn observe(&mut self, now: Instant, totals: Totals, rtt: Duration, servers: usize) -> bool {
+        let has_more = servers > std::mem::replace(&mut self.servers, servers);
+        if has_more && let Phase::Hold { .. } | Phase::Drain = self.phase {
+            // One that has come may have a way of its own.
+            self.enter(now, Phase::Probe, rtt);
+            return true;
+        }
+        if now < self.measures_from {
+            return false;
+        }
+        let (from, before) = *self.began.get_or_insert((now, totals));
+        let time = now.saturating_since(from);
+        let packets = totals.packets.saturating_sub(before.packets);
+        let (rtts, least) = match self.phase {
+            Phase::Free { .. } | Phase::Test { .. } | Phase::Hold { .. } => (MEASURE_RTTS, MEASURE_PACKETS),
+            Phase::Probe | Phase::Drain => (1, LEAST_PACKETS),
+        };
+        if time < (rtt * rtts).max(MEASURE_MIN) || packets < least {
+            return false;
+        }
+        let bytes = totals.bytes.saturating_sub(before.bytes);
+        let lost = totals.lost.saturating_sub(before.lost);
+        let seen = Seen { bytes_per_s: bytes as f64 / time.as_secs_f64(), packets, lost };
+        self.began = None;
+        self.step(now, seen, rtt, servers)
+    }
+
+    fn step(&mut self, now: Instant, seen: Seen, rtt: Duration, servers: usize) -> bool {
+        let is_much = seen.loss() > self.path_loss + LOSS_MORE && seen.lost >= LOST_MIN;
+        match self.phase {
+            // Servers that begin lose much once, and see that themselves.
+            Phase::Free { was_much } if is_much && servers > 1 && (was_much || seen.loss() > LOSS_FLOOD) => {
+                self.rates = [seen.bytes_per_s, 0.0];
+                self.enter(now, Phase::Test { loss: seen.loss() }, rtt);
+            }
+            Phase::Free { .. } => {
+                self.phase = Phase::Free { was_much: is_much };
+                return false;
+            }
+            Phase::Test { loss } if seen.loss() - self.path_loss < (loss - self.path_loss) / 2.0 => {
+                self.path_loss = seen.loss().min(PATH_LOSS_MAX);
+                self.enter(now, Phase::Hold { since: now }, rtt);
+            }
+            Phase::Test { loss } => {
+                // Chance has it.
+                self.path_loss = loss.min(seen.loss());
+                self.enter(now, Phase::Free { was_much: false }, rtt);
+            }
+            Phase::Hold { since } => {
+                if is_much {
+                    // The link carries less than it did, or others have come.
+                    let rate = self.rates[0].max(self.rates[1]);
+                    self.rates = [seen.bytes_per_s.max(DRAIN_SHARE * rate).min(rate), 0.0];
+                    self.wait = HOLD_LEAST;
+                } else {
+                    self.path_loss += (seen.loss() - self.path_loss) / 8.0;
+                    self.path_loss = self.path_loss.min(PATH_LOSS_MAX);
+                    self.rates[1] = self.rates[1].max(seen.bytes_per_s);
+                }
+                if since + self.wait.max(rtt * HOLD_RTTS).min(HOLD_MOST) <= now {
+                    self.enter(now, Phase::Probe, rtt);
+                    return true;
+                }
+                return is_much;
+            }
+            Phase::Probe => {
+                let rate = self.rates[0].max(self.rates[1]);
+                let has_grown = seen.bytes_per_s > rate * (1.0 + GROWN);
+                self.probe_more = match (has_grown, is_much) {
+                    (true, _) => PROBE_MORE,
+                    (false, true) => (self.probe_more / 2.0).max(PROBE_MORE_MIN),
+                    (false, false) => (self.probe_more * 2.0).min(PROBE_MORE),
+                };
+                self.wait = if has_grown { HOLD_LEAST } else { (self.wait * 2).min(HOLD_MOST) };
+                if has_grown {
+                    self.rates = [seen.bytes_per_s, 0.0];
+                    self.enter(now, Phase::Probe, rtt);
+                } else {
+                    // What arrived before the last probe is forgotten.
+                    self.rates = [self.rates[1].max(seen.bytes_per_s), 0.0];
+                    self.enter(now, Phase::Drain, rtt);
+                }
+            }
+            Phase::Drain => self.enter(now, Phase::Hold { since: now }, rtt),
+        }
+        true
+    }
+
+    /// What is granted now arrives a round trip later; in a queue it takes longer.
+    fn enter(&mut self, now: Instant, phase: Phase, rtt: Duration) {
+        let settles = match phase {
+            Phase::Test { .. } => (rtt * 2).max(SETTLES),
+            _ => rtt,
+        };
+        (self.phase, self.began, self.measures_from) = (phase, None, now + settles);
+    }
+}
