@@ -37,6 +37,8 @@ const PROBE_MORE: f64 = 0.25;
 const PROBE_MORE_MIN: f64 = 0.02;
 /// A rate has grown that is higher by this share.
 const GROWN: f64 = 0.02;
+/// A link is not full whose rate grows by this factor from one measure to the next, as servers begin.
+const GROWS: f64 = 1.5;
 /// The most that a path's own loss is made up for.
 const PATH_LOSS_MAX: f64 = 0.15;
 
@@ -51,8 +53,8 @@ pub(super) struct Totals {
 
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Phase {
-    /// Nothing is granted: each server has its own rate. The last measure may have found much lost.
-    Free { was_much: bool },
+    /// Nothing is granted: each server has its own rate. What the last measure found: whether much was lost, and the rate.
+    Free { was_much: bool, bytes_per_s: f64 },
     /// No more than what arrived is granted. So much of it was lost before.
     Test { loss: f64 },
     /// What the link carries is divided.
@@ -77,6 +79,8 @@ impl Seen {
     }
 }
 
+const FREE: Phase = Phase::Free { was_much: false, bytes_per_s: 0.0 };
+
 /// Finds what a link carries that overflows.
 #[derive(Clone, Debug)]
 pub(super) struct Overflow {
@@ -97,7 +101,7 @@ pub(super) struct Overflow {
 impl Overflow {
     pub(super) const fn new() -> Self {
         Self {
-            phase: Phase::Free { was_much: false },
+            phase: FREE,
             measures_from: Instant::ZERO,
             began: None,
             path_loss: 0.0,
@@ -152,13 +156,20 @@ impl Overflow {
     fn step(&mut self, now: Instant, seen: Seen, rtt: Duration, servers: usize) -> bool {
         let is_much = seen.loss() > self.path_loss + LOSS_MORE && seen.lost >= LOST_MIN;
         match self.phase {
+            Phase::Free { bytes_per_s, .. } if self.has_room(bytes_per_s, seen) => {
+                // As long as ever more arrives there is no overflow.
+                self.phase = Phase::Free { was_much: false, bytes_per_s: seen.bytes_per_s };
+                return false;
+            }
             // Servers that begin lose much once, and see that themselves.
-            Phase::Free { was_much } if is_much && servers > 1 && (was_much || seen.loss() > LOSS_FLOOD) => {
+            Phase::Free { was_much, .. }
+                if is_much && servers > 1 && (was_much || seen.loss() > LOSS_FLOOD) =>
+            {
                 self.rates = [seen.bytes_per_s, 0.0];
                 self.enter(now, Phase::Test { loss: seen.loss() }, rtt);
             }
             Phase::Free { .. } => {
-                self.phase = Phase::Free { was_much: is_much };
+                self.phase = Phase::Free { was_much: is_much, bytes_per_s: seen.bytes_per_s };
                 return false;
             }
             Phase::Test { loss } if seen.loss() - self.path_loss < (loss - self.path_loss) / 2.0 => {
@@ -168,7 +179,7 @@ impl Overflow {
             Phase::Test { loss } => {
                 // Chance has it.
                 self.path_loss = loss.min(seen.loss());
-                self.enter(now, Phase::Free { was_much: false }, rtt);
+                self.enter(now, FREE, rtt);
             }
             Phase::Hold { since } => {
                 if is_much {
@@ -210,6 +221,13 @@ impl Overflow {
         true
     }
 
+    /// Whether so much more arrives than before that the link is not full yet.
+    fn has_room(&self, before_bytes_per_s: f64, seen: Seen) -> bool {
+        before_bytes_per_s > 0.0
+            && seen.bytes_per_s > GROWS * before_bytes_per_s
+            && seen.loss() < PATH_LOSS_MAX
+    }
+
     /// What is granted now arrives a round trip later; in a queue it takes longer.
     fn enter(&mut self, now: Instant, phase: Phase, rtt: Duration) {
         let settles = match phase {
@@ -217,5 +235,139 @@ impl Overflow {
             _ => rtt,
         };
         (self.phase, self.began, self.measures_from) = (phase, None, now + settles);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RTT: Duration = Duration::from_ms(20);
+    const PACKET: f64 = 1_500.0;
+    const TICK: Duration = Duration::from_ms(1);
+
+    /// A link that carries so many bytes a second and loses a share of packets by itself, with servers that offer so much together
+    /// as long as they are granted nothing. What is granted is sent half a round trip later, and heard of after the other half.
+    struct Link {
+        overflow: Overflow,
+        now: Instant,
+        capacity: f64,
+        loss: f64,
+        offered: f64,
+        servers: usize,
+        sent: std::collections::VecDeque<f64>,
+        came: (f64, f64, f64),
+        granted_for: Duration,
+    }
+
+    impl Link {
+        fn new(capacity: f64, loss: f64, offered: f64, servers: usize) -> Self {
+            let sent = std::iter::repeat_n(0.0, (RTT.as_ps() / TICK.as_ps()) as usize).collect();
+            let (overflow, now) = (Overflow::new(), Instant::ZERO);
+            Self {
+                overflow,
+                now,
+                capacity,
+                loss,
+                offered,
+                servers,
+                sent,
+                came: (0.0, 0.0, 0.0),
+                granted_for: Duration::ZERO,
+            }
+        }
+        /// Lets so much time pass; the share of all packets that was lost in it.
+        fn pass(&mut self, time: Duration) -> f64 {
+            let before = self.came;
+            let end = self.now + time;
+            while self.now < end {
+                self.now += TICK;
+                let allowed = self.overflow.allowed_bytes_per_s();
+                self.granted_for += if allowed.is_some() { TICK } else { Duration::ZERO };
+                let allowed = allowed.unwrap_or(f64::INFINITY);
+                self.sent.push_back(self.offered.min(allowed));
+                let sent = self.sent.pop_front().unwrap_or(0.0) * TICK.as_secs_f64();
+                let bytes = sent.min(self.capacity * TICK.as_secs_f64()) * (1.0 - self.loss);
+                self.came.0 += bytes;
+                self.came.1 += bytes / PACKET;
+                self.came.2 += (sent - bytes) / PACKET;
+                let (bytes, packets, lost) = self.came;
+                let totals = Totals { bytes: bytes as u64, packets: packets as u64, lost: lost as u64 };
+                self.overflow.observe(self.now, totals, RTT, self.servers);
+            }
+            let (packets, lost) = (self.came.1 - before.1, self.came.2 - before.2);
+            lost / (packets + lost)
+        }
+        /// Of what the link carries, what came in the last so many seconds.
+        fn used(&mut self, time: Duration) -> f64 {
+            let before = self.came.0;
+            self.pass(time);
+            (self.came.0 - before) / time.as_secs_f64() / self.capacity / (1.0 - self.loss)
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn an_overflow_ends_and_the_link_stays_full(
+            capacity in 1e6f64..1e9, more in 1.1f64..20.0, loss in 0.0f64..0.05, servers in 2usize..100,
+        ) {
+            let mut link = Link::new(capacity, loss, more * capacity, servers);
+            link.pass(SECOND * 2);
+            prop_assert!(link.overflow.allowed_bytes_per_s().is_some());
+            let lost = link.pass(SECOND * 5);
+            // What probes lose comes on top of the path's own.
+            prop_assert!(lost < loss + 0.02, "{lost} lost");
+            prop_assert!(link.used(SECOND * 5) > 0.95);
+        }
+
+        #[test]
+        fn a_path_that_loses_by_chance_is_not_held_back(capacity in 1e6f64..1e9, loss in 0.03f64..0.14, begins in 0.01f64..0.2) {
+            let mut link = Link::new(capacity, loss, begins * capacity, 8);
+            while link.offered < 0.5 * capacity {
+                link.pass(Duration::from_ms(50));
+                prop_assert_eq!(link.granted_for, Duration::ZERO, "it still begins");
+                link.offered *= 2.0;
+            }
+            link.offered = 0.9 * capacity;
+            link.pass(SECOND * 2);
+            prop_assert_eq!(link.overflow.allowed_bytes_per_s(), None);
+            // A test or two.
+            let packets = Duration::from_ps((MEASURE_PACKETS as f64 * PACKET / (0.5 * capacity) * 1e12) as u64);
+            prop_assert!(link.granted_for <= (RTT * 5 + packets) * 2, "{:?}", link.granted_for);
+        }
+
+        #[test]
+        fn losses_that_come_later_are_tested_and_let_pass(capacity in 1e6f64..1e9, loss in 0.08f64..0.14) {
+            let mut link = Link::new(capacity, 0.0, 0.5 * capacity, 8);
+            link.pass(SECOND);
+            link.loss = loss;
+            link.pass(SECOND * 2);
+            prop_assert!(link.granted_for > Duration::ZERO);
+            prop_assert_eq!(link.overflow.allowed_bytes_per_s(), None);
+        }
+
+        #[test]
+        fn what_the_link_carries_is_followed(capacity in 1e6f64..1e8, change in 0.2f64..5.0) {
+            let mut link = Link::new(capacity, 0.0, 10.0 * capacity, 8);
+            link.pass(SECOND * 3);
+            link.capacity *= change;
+            link.pass(SECOND * 10);
+            let used = link.used(SECOND * 5);
+            prop_assert!(used > 0.93, "{used} of the link is used");
+            let lost = link.pass(SECOND * 5);
+            prop_assert!(lost < 0.02, "{lost} lost");
+        }
+    }
+
+    #[test]
+    fn one_server_has_its_own_rate() {
+        let mut link = Link::new(1e7, 0.0, 2e7, 1);
+        link.pass(SECOND * 2);
+        assert_eq!(link.overflow.allowed_bytes_per_s(), None);
     }
 }
