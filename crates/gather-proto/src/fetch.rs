@@ -36,6 +36,9 @@ const AHEAD_BYTES: u64 = 64 << 20;
 const AHEAD_PIECE_BYTES: u64 = 16 << 20;
 /// How often a server that has sent nothing yet is shown where packets are taken.
 const SHOW_EVERY: Duration = Duration::from_ms(50);
+/// How soon after a connection it is shown that once more: the first time may have been lost, or have come before the server knew
+/// the connection's keys.
+const SHOW_AGAIN: Duration = Duration::from_ms(5);
 /// How long the server that was named first is waited for to say what an object is, where another answers before.
 const FIRST_WAIT: Duration = Duration::from_ms(500);
 /// How often it is looked for answers that are late.
@@ -207,7 +210,7 @@ pub struct Fetch<S> {
     events: VecDeque<FetchEvent<S>>,
     /// Servers that are to be shown where packets are taken: each once.
     shows: VecDeque<ServerId>,
-    shown_at: Instant,
+    show_at: Instant,
     /// Until when the server that was named first is waited for.
     first_at: Option<Instant>,
     look_at: Instant,
@@ -277,7 +280,7 @@ impl<S: Symbol> Fetch<S> {
             control: VecDeque::new(),
             events: VecDeque::new(),
             shows: VecDeque::new(),
-            shown_at: now,
+            show_at: now,
             first_at: Some(now + FIRST_WAIT),
             look_at: now + LOOK_EVERY,
         };
@@ -323,7 +326,7 @@ impl<S: Symbol> Fetch<S> {
         self.client.pulls().map(|(_, server, loss)| (server, loss))
     }
 
-    /// A server's control channel stands. `rtt` is what a message took to and fro, where that is known; `block_bytes` the
+    /// A server's control channel stands, as far as this end sees: the server may yet drop it. `rtt` is what a message took to and fro, where that is known; `block_bytes` the
     /// longest block that the way to it is known to take.
     pub fn handle_connected(
         &mut self,
@@ -336,6 +339,7 @@ impl<S: Symbol> Fetch<S> {
         let link = &mut self.links[server.0 as usize];
         (link.is_connected, link.lost) = (true, None);
         self.show(now);
+        self.show_at = now + SHOW_AGAIN;
         self.describe_waiting(now);
         (0..self.objects.len()).for_each(|object| self.ask_length(object, server));
         self.client.handle_connected(now, server, rtt);
@@ -414,7 +418,7 @@ impl<S: Symbol> Fetch<S> {
         if self.is_done() {
             return None;
         }
-        let show_at = self.links.iter().any(Link::is_silent).then(|| self.shown_at + SHOW_EVERY);
+        let show_at = self.links.iter().any(Link::is_silent).then_some(self.show_at);
         let all = [self.client.poll_timeout(), show_at, self.first_at, Some(self.look_at)];
         all.into_iter().flatten().min()
     }
@@ -422,7 +426,7 @@ impl<S: Symbol> Fetch<S> {
     /// Tells that `now` has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.client.handle_timeout(now);
-        if self.shown_at + SHOW_EVERY <= now {
+        if self.show_at <= now {
             self.show(now);
         }
         if self.first_at.take_if(|at| *at <= now).is_some() {
@@ -454,7 +458,7 @@ impl<S: Symbol> Fetch<S> {
 
     /// Has all servers shown where packets are taken of which none has come.
     fn show(&mut self, now: Instant) {
-        self.shown_at = now;
+        self.show_at = now + SHOW_EVERY;
         let silent = (0u32..).zip(&self.links).filter(|(_, link)| link.is_silent());
         self.shows = silent.map(|(server, _)| ServerId(server)).collect();
     }

@@ -341,14 +341,16 @@ pub struct Found {
 /// [`crate::Client`] or [`crate::Server`]; these two ignore them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// The client's first. Where it takes packets it shows by sending a datagram from there.
-    Hello,
+    /// The client's first. Where it takes packets it shows by sending a datagram from there. The server's answer is not waited
+    /// for: what the client wants may follow at once.
+    Hello {
+        /// Names the channel of datagrams, and with it its keys. The client has drawn it; the server refuses one that it knows.
+        channel: u64,
+    },
     /// The server's first.
     Welcome {
         /// Where it takes feedback, at the address that the stream goes to.
         port: u16,
-        /// Names the channel of datagrams, and with it its keys.
-        channel: u64,
     },
     /// The client wants to know what an object is.
     Describe {
@@ -480,11 +482,13 @@ impl Control {
                 out.extend(pull.0.to_be_bytes());
                 text(out, reason, REASON_BYTES_MAX);
             }
-            Self::Hello => out.extend([6, VERSION]),
-            Self::Welcome { port, channel } => {
+            Self::Hello { channel } => {
+                out.extend([6, VERSION]);
+                out.extend(channel.to_be_bytes());
+            }
+            Self::Welcome { port } => {
                 out.push(7);
                 out.extend(port.to_be_bytes());
-                out.extend(channel.to_be_bytes());
             }
             Self::Describe { object, with_hash } => {
                 out.extend([8, u8::from(*with_hash)]);
@@ -599,9 +603,9 @@ impl Control {
                 if version != VERSION {
                     return Err(DecodeError::UnknownVersion(version));
                 }
-                Self::Hello
+                Self::Hello { channel: reader.u64()? }
             }
-            7 => Self::Welcome { port: reader.u16()?, channel: reader.u64()? },
+            7 => Self::Welcome { port: reader.u16()? },
             8 => Self::Describe {
                 with_hash: match reader.u8()? {
                     0 => false,
@@ -656,7 +660,7 @@ impl Control {
             Self::Pull(request) => Some(request.pull),
             Self::Accepted(accepted) => Some(accepted.pull),
             Self::Refused { pull, .. } | Self::Stop { pull } | Self::GaveUp { pull, .. } => Some(*pull),
-            Self::Hello
+            Self::Hello { .. }
             | Self::Welcome { .. }
             | Self::Describe { .. }
             | Self::Described { .. }
@@ -860,8 +864,8 @@ mod tests {
             (pull(), ".{0,40}").prop_map(|(pull, reason)| Control::Refused { pull, reason }),
             (pull(), ".{0,40}").prop_map(|(pull, reason)| Control::GaveUp { pull, reason }),
             pull().prop_map(|pull| Control::Stop { pull }),
-            Just(Control::Hello),
-            any::<(u16, u64)>().prop_map(|(port, channel)| Control::Welcome { port, channel }),
+            any::<u64>().prop_map(|channel| Control::Hello { channel }),
+            any::<u16>().prop_map(|port| Control::Welcome { port }),
             (".{0,40}", any::<bool>())
                 .prop_map(|(object, with_hash)| Control::Describe { object, with_hash }),
             (".{0,40}", found).prop_map(|(object, found)| Control::Described { object, found }),

@@ -1,4 +1,12 @@
 //! A client's connection to one server: control messages over TLS, keys for datagrams.
+//!
+//! The client draws the channel of its datagrams, so that it has keys once TLS stands: what it wants leaves with its greeting,
+//! and not a round trip later. Until the server has answered, what was written is kept. Where the server drops the connection
+//! instead, all of it is written again to the next one, whose channel is another.
+//!
+//! Leaves out: TLS's early data (RFC 8446, section 2.3), which would save one more round trip. Who records it can send it again: a
+//! server would read and send for somebody who is not there, and a channel whose keys two sessions had would repeat packet numbers.
+//! Sessions are not resumed either, which would save processor time alone: a resumed session does not look at certificates.
 
 use crate::control::{Reader, farewell};
 use crate::targets::Holder;
@@ -24,8 +32,13 @@ const HERE_EVERY: Duration = Duration::from_secs(60);
 /// What a connection's reader hands on.
 #[derive(Debug)]
 pub enum Incoming {
-    /// It stands.
+    /// It stands, though the server has not answered the greeting yet.
     Connected(Box<Connected>),
+    /// The server dropped it before it had answered, and there is another one in its place; what was said to the last is said to
+    /// this one, too.
+    Again(Box<Way>),
+    /// The server has answered the greeting: it takes datagrams at this port.
+    Welcome(u16),
     /// The server says something; its words are fit to be shown.
     Control(Control),
     /// Datagrams have another channel from now on, as the last one's keys wear out.
@@ -34,28 +47,35 @@ pub enum Incoming {
     Lost(String),
 }
 
-/// A connection that stands.
+/// Where a server is, and how datagrams go there.
 #[derive(Debug)]
-pub struct Connected {
-    /// The server's name, as its certificate says.
+pub struct Way {
+    /// The server's name, as its certificate says, fit to be shown.
     pub name: String,
-    /// Where it takes feedback.
+    /// Where it takes feedback: at the port of its stream, until it names another.
     pub datagrams_to: SocketAddr,
     /// How datagrams are sealed and opened.
     pub channel: Channel,
+    /// How long TCP's handshake took.
+    pub rtt: Duration,
+}
+
+/// A connection that stands.
+#[derive(Debug)]
+pub struct Connected {
+    /// Where it leads.
+    pub way: Way,
     /// The channel before, whose last datagrams may be on their way.
     pub last_channel: Option<Channel>,
     /// Messages for it. Bounded by what a fetch asks: at most one question of a kind for each object, and two messages for
     /// each pull.
     pub control: mpsc::UnboundedSender<Control>,
-    /// How long TCP's handshake took.
-    pub rtt: Duration,
 }
 
 impl Connected {
     /// What opens datagrams of a channel, if it is the last one or the one before.
     pub fn opener(&mut self, id: Option<ChannelId>) -> Option<&mut seal::Opener> {
-        let all = [Some(&mut self.channel), self.last_channel.as_mut()];
+        let all = [Some(&mut self.way.channel), self.last_channel.as_mut()];
         all.into_iter()
             .flatten()
             .map(|channel| &mut channel.opener)
@@ -78,13 +98,13 @@ async fn converse(
     server: u32,
     incoming: &mpsc::Sender<(u32, Incoming)>,
 ) -> Result<String, ConnectError> {
-    let greeted = greet(identity, holder).await?;
-    let Greeted { mut reader, mut guard, name, channel, datagrams_to, rtt } = greeted;
     let (control, mut messages) = mpsc::unbounded_channel();
-    let channel = seal::channel(reader.get_ref(), channel)?;
-    let connected = Connected { name, datagrams_to, channel, last_channel: None, control, rtt };
     let hand_on = async |what| incoming.send((server, what)).await.map_err(|_| ConnectError::NotHeard);
-    hand_on(Incoming::Connected(Box::new(connected))).await?;
+    let mut begun =
+        Begun { server, incoming, control: Some(control), messages: &mut messages, said: Vec::new() };
+    let Greeted { mut reader, mut guard, port } = patiently(identity, holder, Some(&mut begun)).await?;
+    drop(begun);
+    hand_on(Incoming::Welcome(port)).await?;
     let mut here = tokio::time::interval(HERE_EVERY);
     let gone = |error: io::Error| ConnectError::Gone(farewell(&error));
     loop {
@@ -127,20 +147,82 @@ fn shown(mut message: Control) -> Control {
     message
 }
 
+/// A connection over which a greeting has gone.
+struct Opened {
+    /// What the server says next.
+    reader: Reader<tokio_rustls::TlsStream<TcpStream>>,
+    /// Tells when the server is trusted no more.
+    guard: Guard,
+}
+
 /// A server that has answered a greeting.
 pub struct Greeted {
     /// What it says next.
     pub reader: Reader<tokio_rustls::TlsStream<TcpStream>>,
     /// Tells when the server is trusted no more.
     guard: Guard,
-    /// Its name, as its certificate says, fit to be shown.
-    pub name: String,
-    /// The channel of its datagrams.
-    channel: ChannelId,
-    /// Where it takes feedback.
-    datagrams_to: SocketAddr,
-    /// How long TCP's handshake took.
-    rtt: Duration,
+    /// Where it takes datagrams.
+    port: u16,
+}
+
+/// What a client has to say before the server has answered its greeting.
+struct Begun<'a> {
+    server: u32,
+    /// Hears of each connection.
+    incoming: &'a mpsc::Sender<(u32, Incoming)>,
+    /// Where messages for it come in: handed on with the first connection.
+    control: Option<mpsc::UnboundedSender<Control>>,
+    messages: &'a mut mpsc::UnboundedReceiver<Control>,
+    /// What was said. Bounded as `messages` are.
+    said: Vec<Control>,
+}
+
+impl Begun<'_> {
+    /// Tells of a connection.
+    async fn connected(&mut self, way: Way) -> Result<(), ConnectError> {
+        let what = match self.control.take() {
+            Some(control) => Incoming::Connected(Box::new(Connected { way, last_channel: None, control })),
+            None => Incoming::Again(Box::new(way)),
+        };
+        self.incoming.send((self.server, what)).await.map_err(|_| ConnectError::NotHeard)
+    }
+
+    /// Says what the client wants, also what it has said to a connection before, until the server answers the greeting.
+    ///
+    /// Errors: [`ConnectError::Dropped`], after which all of it may be said to another connection; what the server says instead.
+    async fn welcomed(&mut self, opened: Opened) -> Result<Greeted, ConnectError> {
+        let Opened { mut reader, mut guard } = opened;
+        let mut unsaid = self.said.clone();
+        // One that takes in nothing more may have said why.
+        let mut is_deaf = false;
+        loop {
+            if !is_deaf {
+                is_deaf = reader.write(std::mem::take(&mut unsaid)).await.is_err();
+            }
+            tokio::select! {
+                biased;
+                port = welcome(&mut reader) => return Ok(Greeted { reader, guard, port: port? }),
+                reason = guard.withdrawn() => return Err(ConnectError::Untrusted(reason)),
+                message = self.messages.recv() => {
+                    unsaid = vec![message.ok_or(ConnectError::NotHeard)?];
+                    unsaid.extend(std::iter::from_fn(|| self.messages.try_recv().ok()));
+                    self.said.extend(unsaid.iter().cloned());
+                }
+            }
+        }
+    }
+}
+
+/// Reads a server's answer to a greeting: the port at which it takes datagrams. What has come of it is kept if this is dropped.
+///
+/// Errors: it is none, or there is none.
+async fn welcome(reader: &mut Reader<tokio_rustls::TlsStream<TcpStream>>) -> Result<u16, ConnectError> {
+    match reader.next().await.map_err(|error| ConnectError::Dropped(farewell(&error)))? {
+        Some(Control::Welcome { port }) => Ok(port),
+        Some(Control::Goodbye { reason }) => Err(ConnectError::Crowded(printable(&reason).into_owned())),
+        Some(_) => Err(ConnectError::OtherVersion),
+        None => Err(ConnectError::Closed),
+    }
 }
 
 /// Why there is no connection to a server, or no longer: what the server did. Shown, it is one line without the server's
@@ -191,25 +273,51 @@ pub enum ConnectError {
     NotHeard,
 }
 
-/// Connects to a server, and greets it; some times, where the server drops the connection first: one with many silent
-/// connections makes room by that.
+/// Connects to a server, and greets it. What it answers is waited for.
 ///
 /// Errors: one line, without the holder.
 pub async fn greet(identity: &Identity, holder: &str) -> Result<Greeted, ConnectError> {
+    patiently(identity, holder, None).await
+}
+
+/// Tries to connect; some times, where the server drops the connection before it answers: one with many silent connections makes
+/// room by that.
+async fn patiently(
+    identity: &Identity,
+    holder: &str,
+    mut begun: Option<&mut Begun<'_>>,
+) -> Result<Greeted, ConnectError> {
     let tries = async {
-        for _ in 1..GREETINGS {
-            match connect(identity, Holder::of(holder)).await {
-                Err(ConnectError::Dropped(_)) => tokio::time::sleep(GREET_AGAIN).await,
+        let mut left = GREETINGS;
+        loop {
+            left -= 1;
+            match attempt(identity, holder, begun.as_deref_mut()).await {
+                Err(ConnectError::Dropped(_)) if left > 0 => tokio::time::sleep(GREET_AGAIN).await,
                 other => return other,
             }
         }
-        connect(identity, Holder::of(holder)).await
     };
     let greeted = tokio::time::timeout(CONNECT_TIME, tries).await;
     greeted.unwrap_or(Err(ConnectError::Silent(CONNECT_TIME.as_secs())))
 }
 
-async fn connect(identity: &Identity, holder: Holder<'_>) -> Result<Greeted, ConnectError> {
+/// Connects once, and waits for the answer to the greeting; what has begun meanwhile goes on.
+async fn attempt(
+    identity: &Identity,
+    holder: &str,
+    begun: Option<&mut Begun<'_>>,
+) -> Result<Greeted, ConnectError> {
+    let (mut opened, way) = open(identity, Holder::of(holder)).await?;
+    let Some(begun) = begun else {
+        let port = welcome(&mut opened.reader).await?;
+        return Ok(Greeted { reader: opened.reader, guard: opened.guard, port });
+    };
+    begun.connected(way).await?;
+    begun.welcomed(opened).await
+}
+
+/// Connects to a server and says a greeting, without waiting for the answer.
+async fn open(identity: &Identity, holder: Holder<'_>) -> Result<(Opened, Way), ConnectError> {
     let address = tokio::net::lookup_host(holder.at).await.ok().and_then(|mut all| all.next());
     let address = address.ok_or(ConnectError::NoSuchHost)?;
     let begun = Instant::now();
@@ -231,17 +339,10 @@ async fn connect(identity: &Identity, holder: Holder<'_>) -> Result<Greeted, Con
         return Err(ConnectError::OtherName { name, expected: expected.to_owned() });
     }
     let guard = identity.guard(stream.get_ref().1);
+    let id = ChannelId::random()?;
+    let channel = seal::channel(&stream, id)?;
     let mut reader = Reader::new(stream);
     let gone = |error: io::Error| ConnectError::Dropped(farewell(&error));
-    reader.write([Control::Hello]).await.map_err(gone)?;
-    let (port, channel) = match reader.next().await.map_err(gone)? {
-        Some(Control::Welcome { port, channel }) => (port, ChannelId(channel)),
-        Some(Control::Goodbye { reason }) => {
-            return Err(ConnectError::Crowded(printable(&reason).into_owned()));
-        }
-        Some(_) => return Err(ConnectError::OtherVersion),
-        None => return Err(ConnectError::Closed),
-    };
-    let datagrams_to = SocketAddr::new(address.ip(), port);
-    Ok(Greeted { reader, guard, name, channel, datagrams_to, rtt })
+    reader.write([Control::Hello { channel: id.0 }]).await.map_err(gone)?;
+    Ok((Opened { reader, guard }, Way { name, datagrams_to: address, channel, rtt }))
 }

@@ -4,6 +4,7 @@ use anabranch_endpoint::DecodeError;
 use anabranch_gather_proto::msg::{CONTROL_BYTES_MAX, Control};
 use anabranch_units::text::printable;
 use std::io;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// Reads messages one by one, and writes some; holds one message and what came with it.
@@ -54,6 +55,28 @@ impl<R: AsyncWrite + Unpin> Reader<R> {
             self.io.flush().await?;
         }
         Ok(())
+    }
+}
+
+impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
+    /// Says that nothing more is written, and drops what still comes: until the other end closes the stream, but no more than so
+    /// much, and no longer than so long.
+    ///
+    /// Errors: the stream's.
+    pub async fn drain(&mut self, bytes_max: usize, time: Duration) -> io::Result<()> {
+        self.io.shutdown().await?;
+        let mut left = bytes_max;
+        let mut chunk = [0; CONTROL_BYTES_MAX];
+        let all = async {
+            while left > 0 {
+                match self.io.read(&mut chunk).await? {
+                    0 => break,
+                    n => left = left.saturating_sub(n),
+                }
+            }
+            Ok(())
+        };
+        tokio::time::timeout(time, all).await.unwrap_or(Ok(()))
     }
 }
 

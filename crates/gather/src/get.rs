@@ -409,7 +409,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         }
         while let Some(server) = self.fetch.poll_show() {
             if let Some(connected) = &mut self.links[server.0 as usize].connected {
-                send(&self.socket, connected, &mut vec![0; seal::HEADER_BYTES]);
+                show(&self.socket, connected);
             }
         }
         while let Some((server, message)) = self.fetch.poll_control() {
@@ -492,15 +492,32 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         let id = ServerId(server as u32);
         match incoming {
             Incoming::Connected(connected) => {
-                let to = connected.datagrams_to;
-                let rtt = Duration::from_std(connected.rtt);
+                let to = connected.way.datagrams_to;
+                let rtt = Duration::from_std(connected.way.rtt);
                 // What the way takes, as far as this machine knows; the rest is found out by silence.
                 let fits = route_mtu(to).ok().and_then(|mtu| payload_max(mtu, to.ip()));
                 let fits = fits.map_or(self.datagram, |fits| self.datagram.min(fits as u32));
-                self.channels.insert(connected.channel.opener.channel().0, server);
+                self.channels.insert(connected.way.channel.opener.channel().0, server);
                 self.links[server].connected = Some(connected);
                 self.connected_at = Some(Clock::now());
                 self.fetch.handle_connected(now, id, Some(rtt), block_bytes(self.rate_control, fits));
+            }
+            Incoming::Again(way) => {
+                let link = &mut self.links[server];
+                let Some(connected) = link.connected.as_deref_mut() else { return };
+                self.channels.insert(way.channel.opener.channel().0, server);
+                let last = std::mem::replace(&mut connected.way, *way);
+                self.channels.remove(&last.channel.opener.channel().0);
+                show(&self.socket, connected);
+            }
+            Incoming::Welcome(port) => {
+                let link = &mut self.links[server];
+                let Some(connected) = link.connected.as_deref_mut() else { return };
+                connected.way.datagrams_to.set_port(port);
+                // What was sent before it knew the channel, or to the port of a stream that is forwarded, has not reached it.
+                if link.received_bytes == 0 {
+                    show(&self.socket, connected);
+                }
             }
             Incoming::Control(message) => self.fetch.handle_control(now, id, message),
             Incoming::Channel(channel) => self.change_keys(server, *channel),
@@ -524,13 +541,13 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         let link = &mut self.links[server];
         let Some(connected) = link.connected.as_deref_mut() else { return };
         self.channels.insert(channel.opener.channel().0, server);
-        let last = std::mem::replace(&mut connected.channel, channel);
+        let last = std::mem::replace(&mut connected.way.channel, channel);
         // What is on its way can be opened still, for as long as these last.
         if let Some(older) = connected.last_channel.replace(last) {
             self.channels.remove(&older.opener.channel().0);
         }
         link.key_changes += 1;
-        send(&self.socket, connected, &mut vec![0; seal::HEADER_BYTES]);
+        show(&self.socket, connected);
     }
 
     fn on_output(&mut self, reply: Reply) {
@@ -547,7 +564,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
     fn servers(&self) -> Vec<ServerReport> {
         let rows = self.links.iter().map(|link| ServerReport {
             server: link.holder.clone(),
-            name: link.connected.as_ref().map(|connected| connected.name.clone()),
+            name: link.connected.as_ref().map(|connected| connected.way.name.clone()),
             received_bytes: link.received_bytes,
             pulls: 0,
             loss_event_share: 0.0,
@@ -592,7 +609,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
             ended_after: object.ended_at().map(|at| at - Instant::ZERO),
         });
         let opened = self.links.iter().filter_map(|link| link.connected.as_ref());
-        let opened = opened.map(|connected| connected.channel.opener.counters());
+        let opened = opened.map(|connected| connected.way.channel.opener.counters());
         let (forged, replayed) = opened.fold((0, 0), |(forged, replayed), counters| {
             (forged + counters.forged, replayed + counters.replayed + counters.too_old)
         });
@@ -624,9 +641,14 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
 /// Seals what lies in `buffer` behind a header's room, and sends it; what the kernel has no room for is lost, as on any way.
 fn send(socket: &DatagramSocket, connected: &mut Connected, buffer: &mut Vec<u8>) {
     buffer.resize(buffer.len() + seal::TAG_BYTES, 0);
-    if connected.channel.sealer.seal(buffer).is_ok()
-        && let Err(error) = socket.try_send(&Segments::one(connected.datagrams_to, buffer))
+    if connected.way.channel.sealer.seal(buffer).is_ok()
+        && let Err(error) = socket.try_send(&Segments::one(connected.way.datagrams_to, buffer))
     {
         tracing::debug!("{error}");
     }
+}
+
+/// Shows a server where packets are taken, by a datagram with nothing in it.
+fn show(socket: &DatagramSocket, connected: &mut Connected) {
+    send(socket, connected, &mut vec![0; seal::HEADER_BYTES]);
 }

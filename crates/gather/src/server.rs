@@ -4,6 +4,7 @@
 //! and rate. No packet leaves before the client has proved its address twice: by its connection, and by an authenticated
 //! datagram from where it takes packets. Read [`ServeConfig`], [`Server`] and [`ServeEvent`] first, then `session`.
 
+mod channels;
 mod event;
 mod files;
 mod hashes;
@@ -25,11 +26,11 @@ use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
 use anabranch_net::socket::listen;
 use anabranch_net::tls::{CredentialFiles, TlsError};
 use anabranch_units::{BitRate, ByteCount, Duration};
+use channels::{Channels, Taken};
 use files::Files;
 use hashes::Hashes;
 use rustix::process::{Resource, getrlimit};
 use share::Share;
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -167,7 +168,7 @@ struct Shared {
     /// Where clients send datagrams.
     port: u16,
     /// Where each channel's datagrams go.
-    channels: Mutex<BTreeMap<u64, Datagrams>>,
+    channels: Mutex<Channels>,
     /// Places of clients that have said who they are, with what each has besides connections.
     places: Places<Share>,
     /// How many there have been.
@@ -175,7 +176,7 @@ struct Shared {
     refusals: Refusals,
     idle: std::time::Duration,
     key_packets: Option<u64>,
-    /// Datagrams of no channel that is open, and those that a session had no room for.
+    /// Datagrams of no channel that was open when they came, and those that a session had no room for.
     strays: AtomicU64,
     crowded: AtomicU64,
     hear: Box<dyn Fn(&ServeEvent) + Send + Sync>,
@@ -321,17 +322,15 @@ async fn demultiplex(shared: &Shared) -> io::Error {
         if let Err(error) = shared.socket.recv(&mut batch).await {
             return error;
         }
-        let channels = shared.channels.lock().expect("nobody panics with it");
+        let mut channels = shared.channels.lock().expect("nobody panics with it");
         for datagram in batch.datagrams() {
             let is_short = datagram.bytes.len() <= DATAGRAM_BYTES_MAX;
             let id = ChannelId::of(datagram.bytes).filter(|_| is_short);
-            let session = id.and_then(|id| channels.get(&id.0));
-            let Some(session) = session else {
-                shared.strays.fetch_add(1, Relaxed);
-                continue;
-            };
-            if session.try_send((datagram.from, datagram.bytes.to_vec())).is_err() {
-                shared.crowded.fetch_add(1, Relaxed);
+            let taken = id.map(|id| channels.hand_on(id, datagram.from, datagram.bytes));
+            match taken {
+                Some(Taken::Handed) => {}
+                Some(Taken::Crowded) => drop(shared.crowded.fetch_add(1, Relaxed)),
+                Some(Taken::Stray) | None => drop(shared.strays.fetch_add(1, Relaxed)),
             }
         }
     }

@@ -494,18 +494,24 @@ impl Hand {
 
     /// Connects under a name; why not, if it is not let in.
     async fn connect_as(keys: &Path, name: &str, to: SocketAddr) -> Result<Self, String> {
+        let id = ChannelId::random().expect("the system has randomness");
+        Self::connect_with(keys, name, to, id).await
+    }
+
+    /// Connects under a name, and names its channel so.
+    async fn connect_with(keys: &Path, name: &str, to: SocketAddr, id: ChannelId) -> Result<Self, String> {
         let files = CredentialFiles::in_set(keys, System::Gather, Role::Operator, name);
         let identity = Identity::load(&files).expect("they were made");
         let tcp = tokio::net::TcpStream::connect(to).await.expect("the server listens");
         let (mut stream, _) = identity.connect_to_site(tcp).await.expect("of one authority");
-        write(&mut stream, &Control::Hello).await;
+        let channel = seal::channel(&stream, id).expect("TLS 1.3");
+        write(&mut stream, &Control::Hello { channel: id.0 }).await;
         let mut read = Vec::new();
-        let (port, channel) = match hear(&mut stream, &mut read).await {
-            Control::Welcome { port, channel } => (port, channel),
+        let port = match hear(&mut stream, &mut read).await {
+            Control::Welcome { port } => port,
             Control::Goodbye { reason } => return Err(reason),
             other => panic!("{other:?}"),
         };
-        let channel = seal::channel(&stream, ChannelId(channel)).expect("TLS 1.3");
         let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("loopback is there");
         socket.connect((to.ip(), port)).await.expect("loopback is there");
         Ok(Self { stream, channel, socket, read })
@@ -636,8 +642,8 @@ async fn listen_by_hand(
     let (tcp, _) = listener.accept().await.expect("a client connects");
     let (mut stream, _) = identity.accept(tcp).await.expect("of one authority");
     let mut read = Vec::new();
-    assert_eq!(hear(&mut stream, &mut read).await, Control::Hello);
-    write(&mut stream, &Control::Welcome { port: 9, channel: 7 }).await;
+    assert!(matches!(hear(&mut stream, &mut read).await, Control::Hello { .. }));
+    write(&mut stream, &Control::Welcome { port: 9 }).await;
     // Until the client goes.
     loop {
         if let Some((message, length)) = Control::decode_framed(&read).expect("well written") {
@@ -656,6 +662,51 @@ async fn listen_by_hand(
             return;
         }
     }
+}
+
+/// What a client wants leaves with its greeting. A server that drops the connection before it answers hears all of it again, over a
+/// connection with another channel; and what it says instead of an answer is told as it is.
+#[test]
+fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
+    let world = World::new(0);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("loopback is there");
+    let at = listener.local_addr().expect("it is bound");
+    let keys = world.path("keys");
+    let server = runtime.spawn(async move {
+        let files = CredentialFiles::in_set(&keys, System::Gather, Role::Site, "server");
+        let identity = Identity::load(&files).expect("they were made");
+        let mut heard = Vec::new();
+        for is_last in [false, true] {
+            let (tcp, _) = listener.accept().await.expect("a client connects");
+            let (mut stream, _) = identity.accept(tcp).await.expect("of one authority");
+            let mut read = Vec::new();
+            let Control::Hello { channel } = hear(&mut stream, &mut read).await else { panic!("a greeting") };
+            // Not a word was said to it.
+            let mut asked = Vec::new();
+            while !asked.contains(&true) {
+                if let Control::Describe { object, with_hash } = hear(&mut stream, &mut read).await {
+                    assert_eq!(object, "object");
+                    asked.push(with_hash);
+                }
+            }
+            heard.push((channel, asked));
+            if is_last {
+                write(&mut stream, &Control::Goodbye { reason: "full".into() }).await;
+                // As a server does: the last words are lost where something is unread.
+                while stream.read_buf(&mut read).await.unwrap_or(0) > 0 {}
+            }
+        }
+        heard
+    });
+    let got = world.get(&[&format!("{at}/object")]).end();
+    assert_eq!(got.code, Some(1), "{got:?}");
+    assert!(got.reason().contains("it lets nobody in now: full"), "{got:?}");
+    let heard = runtime.block_on(server).expect("it ends with its client");
+    let [(first, asked), (second, again)] = &heard[..] else { panic!("{heard:?}") };
+    assert_eq!((asked, asked), (again, &vec![false, true]));
+    assert_ne!(first, second, "another session's keys, and another channel");
 }
 
 /// Issue #4: an object of which all had come was never finished where the server that was to say its hash did not.

@@ -1,5 +1,6 @@
 //! One client's connection at a server: its requests, and the packets that leave for it.
 
+use super::channels::Place;
 use super::hashes::Hashes;
 use super::listing;
 use super::share::{Part, Share};
@@ -8,7 +9,7 @@ use crate::control::{Reader, farewell};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather_proto::msg::{self, Control, Datagram, Feedback, PullId};
 use anabranch_gather_proto::{Offer, Server, ServerEvent};
-use anabranch_net::admission::Arrival;
+use anabranch_net::admission::{Arrival, HalfOpen};
 use anabranch_net::datagram::{Segments, SendError};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -19,7 +20,6 @@ use anabranch_net::tls::{PeerIdentity, stranger};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry as Slot;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -51,23 +51,36 @@ const LINES_MAX: u32 = 10_000;
 /// A channel that may seal only so many packets more is followed by another: more than leave before the client has heard of it.
 const KEY_LEFT_PACKETS: u64 = 1 << 22;
 
+/// What is read of a client that is not let in: a few questions and pulls.
+const UNHEARD_BYTES_MAX: usize = 1 << 16;
+const UNHEARD_TIME: std::time::Duration = std::time::Duration::from_secs(1);
+
 type Stream = TlsStream<TcpStream>;
 
 /// A channel's place among those that are open, while its session runs.
 struct Entry<'a> {
     shared: &'a Shared,
+    place: Place,
     id: ChannelId,
 }
 
 impl<'a> Entry<'a> {
-    /// One whose datagrams go to `datagrams`.
-    fn new(shared: &'a Shared, datagrams: &Datagrams) -> Result<Self, seal::SealError> {
+    /// A channel of the client at an address, under the id that it has drawn; none where a session has that already.
+    fn named(shared: &'a Shared, client: SocketAddr, id: ChannelId, datagrams: &Datagrams) -> Option<Self> {
+        let place = Place::new(client, id);
+        // An entry that is made closes its place in the end: none is where the place is another session's.
+        let is_open = shared.channels.lock().expect("nobody panics with it").open(place, datagrams);
+        is_open.then(|| Self { shared, place, id })
+    }
+
+    /// Another one of the same client.
+    fn another(&self, datagrams: &Datagrams) -> Result<Self, seal::SealError> {
         loop {
             let id = ChannelId::random()?;
-            let mut channels = shared.channels.lock().expect("nobody panics with it");
-            if let Slot::Vacant(place) = channels.entry(id.0) {
-                place.insert(datagrams.clone());
-                return Ok(Self { shared, id });
+            let place = self.place.with(id);
+            let mut channels = self.shared.channels.lock().expect("nobody panics with it");
+            if channels.open(place, datagrams) {
+                return Ok(Self { shared: self.shared, place, id });
             }
         }
     }
@@ -75,7 +88,7 @@ impl<'a> Entry<'a> {
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        self.shared.channels.lock().expect("nobody panics with it").remove(&self.id.0);
+        self.shared.channels.lock().expect("nobody panics with it").close(self.place);
     }
 }
 
@@ -88,8 +101,7 @@ struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    fn new(shared: &'a Shared, datagrams: &Datagrams, stream: &Stream) -> Result<Self, seal::SealError> {
-        let entry = Entry::new(shared, datagrams)?;
+    fn new(entry: Entry<'a>, stream: &Stream) -> Result<Self, seal::SealError> {
         let channel = seal::channel(stream, entry.id)?;
         Ok(Self { entry, channel, sealed_packets: 0, next: None })
     }
@@ -102,7 +114,7 @@ impl<'a> Keys<'a> {
         if is_fresh || self.next.is_some() {
             return Ok(None);
         }
-        let entry = Entry::new(shared, datagrams)?;
+        let entry = self.entry.another(datagrams)?;
         let channel = seal::channel(stream, entry.id)?;
         let message = Control::Channel { channel: entry.id.0 };
         self.next = Some((entry, channel));
@@ -193,25 +205,29 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
     let guard = identity.guard(stream.get_ref().1);
     let mut reader = Reader::new(stream);
     let first = half_open.within(async { Ok(reader.next().await) }).await;
-    match first.map_err(SessionError::NoGreeting)?.map_err(gone)? {
-        Some(Control::Hello) => {}
+    let channel = match first.map_err(SessionError::NoGreeting)?.map_err(gone)? {
+        Some(Control::Hello { channel }) => ChannelId(channel),
         Some(_) => return Err(SessionError::OtherGreeting),
         None => return Err(SessionError::Closed),
-    }
+    };
     // Here its identity's connections are counted; it is no longer half-open.
     let place = match shared.places.take(&peer) {
         Ok(place) => place,
         Err(crowded) => {
             shared.refusals.note(Some(&peer), &format!("client refused: {crowded}"));
-            let reason = msg::reason(crowded.to_string());
-            let _ = half_open.within(reader.write([Control::Goodbye { reason }])).await;
+            turn_away(reader, &half_open, crowded.to_string()).await;
             return Ok(());
         }
+    };
+    let (datagrams_in, datagrams) = mpsc::channel(WAITING_MAX);
+    let Some(entry) = Entry::named(shared, from, channel, &datagrams_in) else {
+        shared.refusals.note(Some(&peer), "client refused: it names a channel of another session");
+        turn_away(reader, &half_open, format!("channel {channel} is another session's: try again")).await;
+        return Ok(());
     };
     drop(half_open);
     let name = printable(&peer.name).into_owned();
     shared.say(&ServeEvent::Came { client: name.clone(), from }, true);
-    let (datagrams_in, datagrams) = mpsc::channel(WAITING_MAX);
     let mut session = Session {
         shared,
         share: Arc::clone(place.common()),
@@ -219,7 +235,7 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
         name,
         peer,
         server: Server::new(shared.config.clone()),
-        keys: Keys::new(shared, &datagrams_in, reader.get_ref())?,
+        keys: Keys::new(entry, reader.get_ref())?,
         client: from,
         takes_at: None,
         objects: BTreeMap::new(),
@@ -235,6 +251,18 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
     let sent_bytes = session.sent_bytes;
     shared.say(&ServeEvent::Went { client, from, sent_bytes, stayed_s, reason }, true);
     Ok(())
+}
+
+/// Says why a client is not let in. What it has said meanwhile is read and dropped: a stream that is closed with something unread
+/// is cut off, and with it perhaps what was said last.
+async fn turn_away(mut reader: Reader<Stream>, half_open: &HalfOpen, reason: String) {
+    let reason = msg::reason(reason);
+    let told = async {
+        reader.write([Control::Goodbye { reason }]).await?;
+        reader.drain(UNHEARD_BYTES_MAX, UNHEARD_TIME).await
+    };
+    // It is gone either way.
+    let _ = half_open.within(told).await;
 }
 
 /// Answers what takes time, one after the other.
@@ -329,7 +357,7 @@ impl Session<'_> {
         datagrams_in: Datagrams,
         mut datagrams: mpsc::Receiver<super::Arriving>,
     ) -> Result<(), SessionError> {
-        let welcome = Control::Welcome { port: self.shared.port, channel: self.keys.entry.id.0 };
+        let welcome = Control::Welcome { port: self.shared.port };
         tell(&mut reader, vec![welcome]).await?;
         let (questions, questions_out) = mpsc::channel(QUESTIONS_MAX);
         let (answers_in, mut answers) = mpsc::channel(ANSWERS_MAX);

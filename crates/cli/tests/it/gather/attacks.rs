@@ -199,6 +199,37 @@ fn keys_that_wear_out_are_changed_while_a_pull_goes_on() {
     assert_eq!((got.count("forged_packets"), got.count("malformed_packets")), (0, 0), "{got:?}");
 }
 
+/// A client draws its channel: one that names another's is sent away, and the other's packets come where they came before.
+#[test]
+fn who_names_anothers_channel_is_sent_away_and_disturbs_nobody() {
+    let world = World::new(1);
+    world.put(0..1, "object", &noise(28, MIB));
+    let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
+    runtime.block_on(async {
+        let mut hand = Hand::connect(&keys, at).await;
+        let id = hand.channel.sealer.channel();
+        for name in ["client", "other"] {
+            let refused = Hand::connect_with(&keys, name, at, id).await.err();
+            assert!(refused.as_ref().is_some_and(|why| why.contains("another session's")), "{refused:?}");
+        }
+        hand.say(request(0, "object")).await;
+        assert!(matches!(hand.hear().await, Control::Accepted(_)));
+        let mut shown = vec![0; seal::OVERHEAD_BYTES];
+        hand.channel.sealer.seal(&mut shown).expect("the first of its key");
+        hand.socket.send(&shown).await.expect("loopback is there");
+        let end = Instant::now() + PATIENCE;
+        while hand.packets().await == 0 {
+            assert!(Instant::now() < end, "its channel is its own still");
+        }
+        drop(hand);
+        // It is nobody's once its session is over.
+        while let Err(why) = Hand::connect_with(&keys, "other", at, id).await {
+            assert!(Instant::now() < end, "{why}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+}
+
 /// #17: any server's certificate was good for any address: one answered where another was meant.
 #[test]
 fn a_server_that_is_named_is_the_one_that_answers() {
