@@ -113,6 +113,9 @@ const AWAITED: Duration = Duration::from_ms(100);
 const AWAITED_RTTS: u64 = 4;
 /// What a request takes on the link, about: its message with a short name, in a record of TLS, with TCP's and IP's headers.
 const REQUEST: ByteCount = ByteCount::new(130);
+/// While packets of a server's other pulls come, one of which nothing comes is given up after so many times as long: on a bad path it
+/// may be packets of this one that are lost, each time.
+const UNHEARD_MAX: u64 = 4;
 /// How long the first packet of a pull may take before shorter ones are asked for.
 const FIRST_MAX: Duration = Duration::from_secs(2);
 
@@ -137,6 +140,8 @@ struct ServerState {
     lost: Option<String>,
     /// It has had a pull.
     was_asked: bool,
+    /// When the last packet came from it.
+    heard_at: Option<Instant>,
     rtt: Option<Duration>,
     block_bytes: u32,
     pulls: u32,
@@ -144,9 +149,8 @@ struct ServerState {
     rate_bytes_per_s: Option<f64>,
     /// What it has brought lately.
     pace: balance::Pace,
-    /// Since when it has pulls without a break, and when a packet of any of them came last: it sends one after the other.
+    /// Since when it has pulls without a break.
     asked_at: Option<Instant>,
-    heard_at: Option<Instant>,
     /// Bytes of datagrams since it was measured last.
     bytes: u64,
     /// What it was seen to use, in bits of datagrams a second, where that was less than its grant, twice in a row: once may
@@ -262,13 +266,13 @@ impl<S: Symbol> Client<S> {
             is_connected: false,
             lost: None,
             was_asked: false,
+            heard_at: None,
             rtt: None,
             block_bytes,
             pulls: 0,
             rate_bytes_per_s: None,
             pace: balance::Pace::default(),
             asked_at: None,
-            heard_at: None,
             bytes: 0,
             demand: None,
             used_little: false,
@@ -740,17 +744,28 @@ impl<S: Symbol> Client<S> {
 
     /// When a pull is given up if nothing comes of it.
     fn dead_at(&self, pull: &Pull<S>) -> Instant {
-        let heard_at = match &pull.state {
-            State::Asked { .. } => None,
+        let heard = |pull: &Pull<S>| match &pull.state {
             State::Receiving(receiver) => receiver.heard_at(),
+            State::Asked { .. } => None,
         };
+        let heard_at = heard(pull);
         let may_be_too_long =
             matches!(pull.state, State::Receiving(_)) && pull.block_bytes > self.config.block_bytes_safe;
-        // Where packets of others come, it waits for its turn.
-        let since = pull.asked_at.max(self.servers[pull.server.0 as usize].heard_at.unwrap_or(pull.asked_at));
+        // A server sends one pull after the other: it waits for its turn as long as packets of those before it come.
+        let is_before = |other: &&Pull<S>| {
+            other.server == pull.server && other.asked_at <= pull.asked_at && !std::ptr::eq(*other, pull)
+        };
+        let turn_at = self.pulls.values().filter(is_before).filter_map(heard).max();
+        let of_pull = heard_at.unwrap_or(pull.asked_at);
+        let of_pull = of_pull.max(turn_at.unwrap_or(of_pull));
+        let give_up = self.config.give_up;
         match heard_at {
-            None if may_be_too_long => since + self.config.give_up.min(FIRST_MAX),
-            _ => since + self.config.give_up,
+            None if may_be_too_long => of_pull + give_up.min(FIRST_MAX),
+            None if matches!(pull.state, State::Asked { .. }) => pull.asked_at + give_up,
+            _ => {
+                let of_server = self.servers[pull.server.0 as usize].heard_at.unwrap_or(of_pull);
+                (of_server + give_up).clamp(of_pull + give_up, of_pull + give_up * UNHEARD_MAX)
+            }
         }
     }
 

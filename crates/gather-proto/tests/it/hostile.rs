@@ -148,6 +148,41 @@ fn a_piece_of_servers_that_are_gone_already_fails_and_says_why() {
     assert!(client.is_done());
 }
 
+/// Found by seed 162 of the faults: of two pulls over a path that loses a third of all packets, one was given up, and its object with it,
+/// while the other's packets came. A server may not keep a client waiting for ever in this way.
+#[test]
+fn a_pull_is_given_up_late_while_others_of_its_server_come() {
+    let given_up_after = |was_heard: bool, others_come: bool| {
+        let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..ClientConfig::default() };
+        assert_eq!(config.give_up, Duration::from_secs(5));
+        let mut client = Client::<Bytes>::new(config).expect("a good configuration");
+        let server = client.add_server();
+        for name in ["x", "y"] {
+            client.add(Piece { object: name.into(), ranges: None, holders: vec![server] });
+        }
+        client.handle_connected(Instant::ZERO, server, None);
+        for pull in [PullId(0), PullId(1)] {
+            let accepted = Accepted { pull, object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
+            client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
+            if was_heard {
+                client.handle_packet(Instant::ZERO, server, Packet { pull, ..packet(0, 0) });
+            }
+        }
+        (1..).find(|second| {
+            let now = Instant::ZERO + Duration::from_secs((*second).into());
+            if others_come {
+                client.handle_packet(now, server, packet(*second, 0));
+            }
+            client.handle_timeout(now);
+            client.pulls().count() < 2
+        })
+    };
+    for was_heard in [false, true] {
+        assert_eq!(given_up_after(was_heard, false), Some(5));
+        assert_eq!(given_up_after(was_heard, true), Some(20));
+    }
+}
+
 /// Issue #4: less than a bit a second for each pull was granted as none, whose packets take for ever.
 #[test]
 fn every_pull_is_granted_something() {
