@@ -319,6 +319,11 @@ impl<S: Symbol> Client<S> {
         id
     }
 
+    /// Whether a server was left out of a piece only as another one seemed faster.
+    pub fn is_slow(&self, piece: PieceId, server: ServerId) -> bool {
+        self.pieces[piece.0 as usize].slow.contains(&server)
+    }
+
     /// Says how long a piece's object is: who has one of another length has another version of it, and brings none of it.
     pub fn expect_bytes(&mut self, piece: PieceId, object_bytes: u64) {
         self.pieces[piece.0 as usize].object_bytes = Some(object_bytes);

@@ -496,9 +496,10 @@ impl<S: Symbol> Fetch<S> {
             }
             ClientEvent::Left { piece, failure } => {
                 let (object, _) = self.pieces[piece.0 as usize];
-                // Nor will it say the hash, perhaps; the next one may.
+                // Nor will it say the hash, perhaps; the next one may. One that is only slow is there.
                 let it = &self.objects[object];
                 let was_asked = it.asked_server() == Some(failure.server) && self.may_ask(it);
+                let was_asked = was_asked && !self.client.is_slow(piece, failure.server);
                 let lacks_hash = it.wanted.hash.is_none() && was_asked;
                 self.events.push_back(FetchEvent::Left { object: ObjectId(object as u32), failure });
                 if lacks_hash {

@@ -186,7 +186,10 @@ impl<S: Symbol> Fetch<S> {
             if part.name != name || !part.holders.contains(&server) || !it.is_under_way() {
                 continue;
             }
-            let is_asked = it.asked_server() == Some(server);
+            // Who was asked before, and was late, may be the only one that has the object's version.
+            let says_hash = it.wanted.hash.is_none() && matches!(found, Ok(Found { hash: Some(_), .. }));
+            let was_asked = |at: &usize| part.holders[*at] == server;
+            let is_asked = it.asked_server() == Some(server) || (says_hash && it.tried.iter().any(was_asked));
             let lacks_something = it.wanted.hash.is_none() || it.wanted.attributes.is_none();
             let expected = if it.wanted.parts.len() == 1 { it.wanted.bytes } else { part.bytes };
             match found {

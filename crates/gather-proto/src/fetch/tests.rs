@@ -487,3 +487,20 @@ proptest! {
         prop_assert!(hashes.len() <= 1 && (!verified || !hashes.is_empty()), "{:?}", hashes);
     }
 }
+
+/// Found by seed 1,064 of the faults: the next holder had another version, and the one that said the hash late was not listened to.
+#[test]
+fn a_hash_that_is_said_late_counts_where_the_next_holder_does_not_say_it() {
+    let mut fetch = of(unknown());
+    connect(&mut fetch, 0, &[A, B]);
+    describe(&mut fetch, 1, A, 5, None);
+    fetch.handle_opened(at(1), OBJECT, &[]);
+    pass(&mut fetch, 5_400);
+    assert_eq!(asked(&mut fetch).last(), Some(&(B, true)), "A is late");
+    describe(&mut fetch, 5_401, A, 5, Some(1));
+    describe(&mut fetch, 5_402, B, 6, Some(2));
+    let all = events(&mut fetch);
+    let is_finish =
+        |event: &FetchEvent<Bytes>| matches!(event, FetchEvent::Finish { hash, .. } if *hash == [1; 32]);
+    assert!(all.iter().any(is_finish), "{all:?}");
+}
