@@ -105,6 +105,20 @@ pub enum ClientEvent<S> {
     },
 }
 
+impl<S> ClientEvent<S> {
+    /// The piece that it is about.
+    pub const fn piece(&self) -> PieceId {
+        match self {
+            Self::Accepted { piece, .. }
+            | Self::OtherVersion { piece, .. }
+            | Self::Blocks { piece, .. }
+            | Self::Complete { piece }
+            | Self::Left { piece, .. }
+            | Self::Failed { piece, .. } => *piece,
+        }
+    }
+}
+
 /// Packets that are kept of a pull that its server has not described yet.
 const EARLY_MAX: usize = 256;
 /// How long, from the last connection on, a share of the last hop is kept for servers that were not asked for anything yet: so
@@ -130,6 +144,8 @@ struct PieceState {
     failures: Vec<Failure>,
     /// Servers that failed only in that another one seemed faster: they are asked again where nobody else is left.
     slow: Vec<ServerId>,
+    /// It ends where the object does, which may be before its last byte.
+    is_cut: bool,
     is_over: bool,
 }
 
@@ -295,12 +311,7 @@ impl<S: Symbol> Client<S> {
         let missing: Option<VecDeque<_>> = piece.ranges.clone().map(VecDeque::from);
         let is_over = missing.as_ref().is_some_and(VecDeque::is_empty);
         let object_bytes = None;
-        // Who is gone already is not heard of again.
-        let lost = |server: &ServerId| {
-            let reason = self.servers[server.0 as usize].lost.clone()?;
-            Some(Failure { server: *server, reason })
-        };
-        let failures = piece.holders.iter().filter_map(lost).collect();
+        let failures = self.lost_of(&piece.holders);
         self.pieces.push(PieceState {
             piece,
             object_bytes,
@@ -308,6 +319,7 @@ impl<S: Symbol> Client<S> {
             pulls: 0,
             failures,
             slow: Vec::new(),
+            is_cut: false,
             is_over,
         });
         if is_over {
@@ -319,9 +331,68 @@ impl<S: Symbol> Client<S> {
         id
     }
 
+    /// Those of these servers that are gone: they are not heard of again.
+    fn lost_of(&self, holders: &[ServerId]) -> Vec<Failure> {
+        let lost = |server: &ServerId| {
+            let reason = self.servers[server.0 as usize].lost.clone()?;
+            Some(Failure { server: *server, reason })
+        };
+        holders.iter().filter_map(lost).collect()
+    }
+
+    /// Adds the beginning of an object of which one server is asked, up to so many bytes: all of it, where the object is shorter.
+    /// [`Client::widen`] makes a piece like others of it, and [`Client::cancel`] drops it.
+    ///
+    /// Panics: for a server that was not added.
+    pub fn add_beginning(&mut self, object: String, bytes_max: u64, server: ServerId) -> PieceId {
+        let ranges = Some(std::iter::once(0..bytes_max).collect());
+        let id = self.add(Piece { object, ranges, holders: vec![server] });
+        self.pieces[id.0 as usize].is_cut = true;
+        id
+    }
+
+    /// Says of a beginning how long its object is, at least a byte, and who holds it: what one server does not bring is asked of
+    /// others from now on. Nothing, where it is over.
+    ///
+    /// Panics: for a holder that was not added.
+    pub fn widen(&mut self, piece: PieceId, holders: Vec<ServerId>, object_bytes: u64) {
+        let known: Vec<ServerId> = self.pieces[piece.0 as usize].piece.holders.clone();
+        let new: Vec<ServerId> = holders.iter().copied().filter(|holder| !known.contains(holder)).collect();
+        let lost = self.lost_of(&new);
+        let state = &mut self.pieces[piece.0 as usize];
+        if state.is_over {
+            return;
+        }
+        state.failures.extend(lost);
+        (state.piece.holders, state.object_bytes) = (holders, Some(object_bytes));
+        for range in state.missing.iter_mut().flatten() {
+            range.end = range.end.min(object_bytes.max(range.start + 1));
+        }
+    }
+
     /// Whether a server was left out of a piece only as another one seemed faster.
     pub fn is_slow(&self, piece: PieceId, server: ServerId) -> bool {
         self.pieces[piece.0 as usize].slow.contains(&server)
+    }
+
+    /// Drops a piece: its pulls are stopped, and nothing more is said of it but what has come already.
+    pub fn cancel(&mut self, now: Instant, piece: PieceId) {
+        let state = &mut self.pieces[piece.0 as usize];
+        if std::mem::replace(&mut state.is_over, true) {
+            return;
+        }
+        self.unfinished -= 1;
+        let its: Vec<PullId> =
+            self.pulls.iter().filter(|(_, pull)| pull.piece == piece).map(|(id, _)| *id).collect();
+        for id in its {
+            let Some(pull) = self.close(id) else { continue };
+            if let State::Receiving(receiver) = &pull.state {
+                self.counts = added(self.counts, receiver.counts());
+            }
+            self.control.push_back((pull.server, Control::Stop { pull: id }));
+        }
+        self.regrant(false);
+        self.schedule(now);
     }
 
     /// Says how long a piece's object is: who has one of another length has another version of it, and brings none of it.
@@ -536,6 +607,7 @@ impl<S: Symbol> Client<S> {
             object: self.pieces[pull.piece.0 as usize].piece.object.clone(),
             start: pull.range.0,
             length: pull.range.1.map(|end| end - pull.range.0),
+            is_cut: self.pieces[pull.piece.0 as usize].is_cut,
             mode: config.mode,
             rate_control: config.rate_control,
             block_bytes: pull.block_bytes,
@@ -567,9 +639,12 @@ impl<S: Symbol> Client<S> {
     fn accept(&mut self, now: Instant, id: PullId, accepted: &Accepted) {
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         let State::Asked { early, grant } = &mut pull.state else { return };
-        let wanted = pull.range.1.map(|end| end - pull.range.0);
         let (piece, server) = (pull.piece, pull.server);
         let object_bytes = accepted.object_bytes;
+        let wanted = pull.range.1.map(|end| end - pull.range.0);
+        let there_are = object_bytes.saturating_sub(pull.range.0);
+        let is_cut = self.pieces[piece.0 as usize].is_cut;
+        let wanted = wanted.map(|wanted| if is_cut { wanted.min(there_are) } else { wanted });
         if self.pieces[piece.0 as usize].object_bytes.is_some_and(|bytes| bytes != object_bytes) {
             self.control.push_back((server, Control::Stop { pull: id }));
             self.events.push_back(ClientEvent::OtherVersion { piece, server, object_bytes });
@@ -674,7 +749,11 @@ impl<S: Symbol> Client<S> {
         let rate =
             receiver.layout().bytes() as f64 / now.saturating_since(pull.asked_at).as_secs_f64().max(1e-6);
         let its = &mut self.servers[server.0 as usize];
-        its.brought(rate);
+        let state = &mut self.pieces[piece.0 as usize];
+        // A beginning is over before a path has shown its rate.
+        if !state.is_cut {
+            its.brought(rate);
+        }
         self.control.push_back((server, Control::Stop { pull: id }));
         self.close(id);
         let state = &mut self.pieces[piece.0 as usize];
@@ -739,6 +818,8 @@ impl<S: Symbol> Client<S> {
             }
             State::Asked { .. } => {
                 if let (Some(missing), Some(end)) = (&mut state.missing, pull.range.1) {
+                    let known = state.object_bytes.filter(|_| state.is_cut).unwrap_or(end);
+                    let end = end.min(known.max(pull.range.0 + 1));
                     missing.push_front(pull.range.0..end);
                 }
             }

@@ -84,13 +84,14 @@ pub fn exercise_client(bytes: &[u8]) {
         client.add(Piece { object: "object".into(), ranges, holders });
     }
     let mut now = Instant::ZERO;
+    let beginning = client.add_beginning("object".into(), 500, servers[0]);
     client.begin(now);
     for _ in 0..STEPS_MAX {
         if draw.left.is_empty() {
             break;
         }
         let (server, pull) = (ServerId(draw.small(3)), PullId(draw.small(12)));
-        match draw.byte() % 12 {
+        match draw.byte() % 14 {
             0 => now += Duration::from_us(draw.number().min(10_000_000)),
             1 => client.handle_connected(
                 now,
@@ -100,9 +101,11 @@ pub fn exercise_client(bytes: &[u8]) {
             2 => client.handle_lost(now, server, "lost"),
             3 => client.handle_control(now, server, carried(&Control::Refused { pull, reason: "no".into() })),
             4 => client.handle_control(now, server, carried(&Control::GaveUp { pull, reason: "no".into() })),
-            5 | 6 => {
+            5 => client.widen(beginning, servers.clone(), draw.number().max(1)),
+            6 => client.cancel(now, beginning),
+            7 | 8 => {
                 // What was asked for, or something else.
-                let bytes = [0, 100, 800, 2_700, draw.number()][draw.small(5) as usize];
+                let bytes = [0, 100, 500, 800, 2_700, draw.number()][draw.small(6) as usize];
                 let object_bytes = if draw.flag() { bytes } else { draw.number() };
                 let block_bytes = if draw.flag() { config.block_bytes } else { draw.number() as u32 };
                 let blocks_max = if draw.flag() { config.blocks_max } else { draw.number() as u32 };
@@ -182,6 +185,7 @@ pub fn exercise_server(bytes: &[u8]) {
                     object: "object".into(),
                     start: if draw.flag() { 0 } else { draw.number() },
                     length: draw.flag().then(|| draw.number().max(1)),
+                    is_cut: draw.flag(),
                     mode: if draw.flag() { Mode::Counted } else { Mode::Lttp },
                     rate_control: if draw.flag() { RateControl::Bbr } else { RateControl::Tfrc },
                     block_bytes: draw.number() as u32,

@@ -1,7 +1,7 @@
 //! A whole fetch: objects from the servers that hold them, from the first question to the verdict.
 //!
 //! For each object one holder is asked what it is (`describe`): its length, its attributes and its hash, unless a manifest
-//! says them. Then what lacks of it is pulled by the [`Client`], which knows which server brings what; what has come is
+//! says them; and for its beginning at once (`early`). Then what lacks of it is pulled by the [`Client`], which knows which server brings what; what has come is
 //! written, and checked against the hash. Where that is wrong all holders are asked for their hashes, and what is wrong is
 //! pulled once more from those that have the right version (`compare`). An object fails once no holder can help it further,
 //! or its place cannot be written; others go on.
@@ -14,10 +14,12 @@
 
 mod compare;
 mod describe;
+mod early;
 mod event;
 #[cfg(test)]
 mod tests;
 
+pub use early::{EARLY_BYTES, EARLY_OBJECTS};
 pub use event::{FetchEvent, FetchFailure, ObjectId, Part, Version, Wanted};
 
 use crate::client::{Client, ClientEvent, Piece, ServerId};
@@ -28,6 +30,8 @@ use anabranch_codes::Symbol;
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
+
+use early::Early;
 
 /// How far pieces of an object that is streamed are asked for ahead of what has been passed on: what comes early waits in
 /// memory.
@@ -200,8 +204,10 @@ pub struct Fetch<S> {
     left: usize,
     /// Which objects are made of what servers call so.
     by_name: BTreeMap<String, Vec<usize>>,
-    /// Of each piece, its object and where its part begins there.
-    pieces: Vec<(usize, u64)>,
+    /// Of each piece, its object and where its part begins there; none of those that were dropped.
+    pieces: Vec<Option<(usize, u64)>>,
+    /// Beginnings of objects whose places are not open yet.
+    early: BTreeMap<usize, Early<S>>,
     /// Pieces that are not asked for yet, as they would come too early.
     ahead: VecDeque<Later>,
     done_bytes: u64,
@@ -275,6 +281,7 @@ impl<S: Symbol> Fetch<S> {
             objects,
             by_name,
             pieces: Vec::new(),
+            early: BTreeMap::new(),
             ahead: VecDeque::new(),
             done_bytes: 0,
             control: VecDeque::new(),
@@ -471,22 +478,20 @@ impl<S: Symbol> Fetch<S> {
     }
 
     fn on_client(&mut self, now: Instant, event: ClientEvent<S>) {
+        let piece = event.piece();
+        let Some((object, start)) = self.pieces[piece.0 as usize] else { return };
+        if self.early.get(&object).is_some_and(|early| early.piece == piece) {
+            return self.on_early(object, event);
+        }
         match event {
             ClientEvent::Accepted { .. } => {}
-            ClientEvent::OtherVersion { piece, server, object_bytes } => {
-                let (object, _) = self.pieces[piece.0 as usize];
+            ClientEvent::OtherVersion { server, object_bytes, .. } => {
                 self.note_other(object, server, Version::Length(object_bytes));
             }
-            ClientEvent::Blocks { piece, range, blocks } => {
-                let (number, start) = self.pieces[piece.0 as usize];
-                let bytes = range.end - range.start;
-                self.done_bytes += bytes;
-                self.objects[number].fetched_bytes += bytes;
-                let range = start + range.start..start + range.end;
-                self.events.push_back(FetchEvent::Write { object: ObjectId(number as u32), range, blocks });
+            ClientEvent::Blocks { range, blocks, .. } => {
+                self.write(object, start + range.start..start + range.end, blocks);
             }
-            ClientEvent::Complete { piece } => {
-                let (object, _) = self.pieces[piece.0 as usize];
+            ClientEvent::Complete { .. } => {
                 if let Stage::Getting(left) = &mut self.objects[object].stage {
                     *left -= 1;
                     if *left == 0 {
@@ -494,8 +499,7 @@ impl<S: Symbol> Fetch<S> {
                     }
                 }
             }
-            ClientEvent::Left { piece, failure } => {
-                let (object, _) = self.pieces[piece.0 as usize];
+            ClientEvent::Left { failure, .. } => {
                 // Nor will it say the hash, perhaps; the next one may. One that is only slow is there.
                 let it = &self.objects[object];
                 let was_asked = it.asked_server() == Some(failure.server) && self.may_ask(it);
@@ -506,14 +510,22 @@ impl<S: Symbol> Fetch<S> {
                     self.describe(now, object);
                 }
             }
-            ClientEvent::Failed { piece, failures } => {
-                let (object, _) = self.pieces[piece.0 as usize];
+            ClientEvent::Failed { failures, .. } => {
                 self.fail(now, object, FetchFailure::NotBrought(failures));
             }
         }
     }
 
+    /// Bytes of an object have come that are to be written.
+    fn write(&mut self, object: usize, range: Range<u64>, blocks: Vec<S>) {
+        let bytes = range.end - range.start;
+        self.done_bytes += bytes;
+        self.objects[object].fetched_bytes += bytes;
+        self.events.push_back(FetchEvent::Write { object: ObjectId(object as u32), range, blocks });
+    }
+
     fn fail(&mut self, now: Instant, number: usize, failure: FetchFailure) {
+        self.drop_early(now, number);
         let it = &mut self.objects[number];
         if !it.is_under_way() {
             return;
@@ -541,6 +553,8 @@ impl<S: Symbol> Fetch<S> {
             it.kept_bytes = bytes - lacks;
             self.done_bytes += bytes - lacks;
         }
+        let (missing, early) = self.take_early(now, object, missing);
+        let it = &mut self.objects[object];
         let mut pieces = Vec::new();
         let mut start = 0;
         for (number, part) in it.wanted.parts.iter().enumerate() {
@@ -568,8 +582,8 @@ impl<S: Symbol> Fetch<S> {
             }
             start = end;
         }
-        it.stage = Stage::Getting(pieces.len());
-        if pieces.is_empty() {
+        it.stage = Stage::Getting(pieces.len() + early);
+        if pieces.is_empty() && early == 0 {
             return self.finish(now, object);
         }
         if self.streams {
@@ -584,7 +598,7 @@ impl<S: Symbol> Fetch<S> {
         let id = self.client.add(later.piece);
         self.client.expect_bytes(id, later.bytes);
         debug_assert_eq!(id.0 as usize, self.pieces.len(), "pieces are numbered in order");
-        self.pieces.push((object, later.start));
+        self.pieces.push(Some((object, later.start)));
     }
 
     /// Asks for what comes next of the object that is streamed, of which `flushed` bytes have been passed on.

@@ -140,6 +140,8 @@ const PACKET: u8 = 3;
 const TIMING_BYTES: u32 = 8 + 4;
 /// A feedback's bytes without its lacks: kind, pull, next, base, grant, how many lacks, and whether there is a report.
 const FEEDBACK_BYTES: u32 = 1 + 4 + 4 + 4 + 8 + 1 + 1;
+/// A request's kind, where its end may be cut: this bit is set.
+const CUT: u8 = 16;
 /// Time, delay, rate, loss event rate.
 const TFRC_BYTES: u32 = 8 + 8 + 8 + 8;
 /// Delay, and three counts.
@@ -288,6 +290,8 @@ pub struct Request {
     pub start: u64,
     /// How many bytes; up to the object's end without.
     pub length: Option<u64>,
+    /// Where the object ends before that, fewer will do: the client does not know how long it is.
+    pub is_cut: bool,
     /// Of the protocol's two.
     pub mode: Mode,
     /// In [`Mode::Lttp`] TFRC.
@@ -443,11 +447,12 @@ impl Control {
             Self::Pull(request) => {
                 out.push(1);
                 out.extend(request.pull.0.to_be_bytes());
-                out.push(match (request.mode, request.rate_control) {
+                let manner = match (request.mode, request.rate_control) {
                     (Mode::Lttp, _) => 0,
                     (Mode::Counted, RateControl::Tfrc) => 1,
                     (Mode::Counted, RateControl::Bbr) => 2,
-                });
+                };
+                out.push(if request.is_cut { CUT | manner } else { manner });
                 out.extend(request.start.to_be_bytes());
                 // 0 bytes are not asked for: an empty object needs no pull.
                 out.extend(request.length.unwrap_or(0).to_be_bytes());
@@ -567,11 +572,12 @@ impl Control {
         let message = match reader.u8()? {
             1 => Self::Pull({
                 let pull = PullId(reader.u32()?);
-                let (mode, rate_control) = match reader.u8()? {
+                let manner = reader.u8()?;
+                let (mode, rate_control) = match manner & !CUT {
                     0 => (Mode::Lttp, RateControl::Tfrc),
                     1 => (Mode::Counted, RateControl::Tfrc),
                     2 => (Mode::Counted, RateControl::Bbr),
-                    other => return Err(DecodeError::UnknownKind(other)),
+                    _ => return Err(DecodeError::UnknownKind(manner)),
                 };
                 Request {
                     pull,
@@ -579,6 +585,7 @@ impl Control {
                     rate_control,
                     start: reader.u64()?,
                     length: Some(reader.u64()?).filter(|length| *length > 0),
+                    is_cut: manner & CUT > 0,
                     block_bytes: reader.u32()?,
                     blocks_max: reader.u32()?,
                     window: reader.u32()?,
@@ -832,6 +839,7 @@ mod tests {
                         object,
                         start,
                         length: Some(length).filter(|length| *length > 0),
+                        is_cut: window % 2 == 1,
                         mode: if rtt % 3 == 0 { Mode::Lttp } else { Mode::Counted },
                         rate_control: if rtt % 3 == 1 { RateControl::Bbr } else { RateControl::Tfrc },
                         block_bytes,

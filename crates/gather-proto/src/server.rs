@@ -179,6 +179,7 @@ impl<S: Symbol> Server<S> {
         let Some((asked_at, request)) = self.asked.remove(&pull) else { return };
         let whole = offer.object_bytes;
         let end = request.length.map_or(whole, |length| request.start.saturating_add(length));
+        let end = if request.is_cut { end.min(whole) } else { end };
         if request.start > whole || end > whole {
             let start = request.start;
             return self.refuse(pull, format!("bytes {start} to {end}: the object has {whole}"));

@@ -570,6 +570,7 @@ fn request(pull: u32, object: &str) -> Control {
         object: object.into(),
         start: 0,
         length: None,
+        is_cut: false,
         mode: Mode::Counted,
         rate_control: RateControl::Bbr,
         block_bytes: 1_000,

@@ -44,6 +44,8 @@ impl<S: Symbol> Fetch<S> {
 
     /// Asks the first holder what an object is that is connected and has not been asked.
     pub(super) fn describe(&mut self, now: Instant, object: usize) {
+        // What the last one has is perhaps another version.
+        self.drop_early(now, object);
         let it = &mut self.objects[object];
         let holders = &it.wanted.parts[0].holders;
         let mut waits = false;
@@ -64,6 +66,10 @@ impl<S: Symbol> Fetch<S> {
                 (it.asked, it.is_waiting, it.asked_at, it.is_told) = (Some(at), false, now, false);
                 it.tried.insert(at);
                 it.first_asked_at.get_or_insert(now);
+                let (is_unknown, holder) = (it.stage == Stage::Describing, *holder);
+                if is_unknown {
+                    self.ask_early(now, object, holder);
+                }
                 return;
             }
             waits |= link.lost.is_none();

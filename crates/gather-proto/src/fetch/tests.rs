@@ -1,10 +1,11 @@
 //! Which holder is asked what an object is, second tries, and when an object has failed; without bytes that have to be pulled
 //! wherever that does not matter, as their places are whole already.
 
+use super::early::{EARLY_BYTES, EARLY_OBJECTS};
 use super::{Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId, Part, Version, Wanted};
 use crate::client::{Failure, ServerId};
 use crate::config::ClientConfig;
-use crate::msg::{Control, Found};
+use crate::msg::{Accepted, Control, Found, Packet, PullId, Request};
 use anabranch_endpoint::Bytes;
 use anabranch_pieces::Attributes;
 use anabranch_units::{Duration, Instant};
@@ -382,8 +383,8 @@ fn a_silent_server_is_shown_where_packets_are_taken_until_one_comes() {
         assert_eq!(shown(&mut fetch), [A], "at {ms} ms");
         last = ms;
     }
-    let packet = crate::msg::Packet {
-        pull: crate::msg::PullId(0),
+    let packet = Packet {
+        pull: PullId(0),
         sequence: 0,
         timing: None,
         generation: 0,
@@ -395,6 +396,161 @@ fn a_silent_server_is_shown_where_packets_are_taken_until_one_comes() {
     assert_eq!(shown(&mut fetch), []);
 }
 
+/// Which pulls servers are asked for.
+fn pulls(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, Request)> {
+    let all = std::iter::from_fn(|| fetch.poll_control());
+    all.filter_map(|(server, message)| match message {
+        Control::Pull(request) => Some((server, request)),
+        _ => None,
+    })
+    .collect()
+}
+
+/// A server accepts a pull of all of an object of so many bytes, in one block.
+fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u32, bytes: u64) {
+    let blocks_max = ClientConfig::default().blocks_of(1_024);
+    let (pull, block_bytes) = (PullId(pull), bytes as u32);
+    let accepted = Accepted { pull, object_bytes: bytes, bytes, block_bytes, blocks_max };
+    fetch.handle_control(at(ms), server, Control::Accepted(accepted));
+}
+
+/// A pull's only block comes, of 5 bytes.
+fn arrive(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u32) {
+    let (pull, sent_at, payload) = (PullId(pull), Instant::ZERO, Bytes::from_static(b"early"));
+    let packet = Packet { pull, sequence: 0, sent_at, rtt: None, generation: 0, id: 0, payload };
+    fetch.handle_packet(at(ms), server, packet);
+}
+
+/// Bytes that are to be written.
+fn written(events: &[FetchEvent<Bytes>]) -> Vec<std::ops::Range<u64>> {
+    let of = |event: &FetchEvent<Bytes>| match event {
+        FetchEvent::Write { range, .. } => Some(range.clone()),
+        _ => None,
+    };
+    events.iter().filter_map(of).collect()
+}
+
+/// What an object lacks of which nothing is there.
+const ALL: std::ops::Range<u64> = 0..5;
+
+#[test]
+fn who_is_asked_what_an_object_is_is_asked_for_its_beginning() {
+    let mut fetch = of(unknown());
+    connect(&mut fetch, 0, &[A, B]);
+    let asked = pulls(&mut fetch);
+    let [(A, request)] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!((request.start, request.length, request.is_cut), (0, Some(EARLY_BYTES), true));
+    // Another one describes it: that one has perhaps another version.
+    refuse(&mut fetch, 1, A);
+    let asked = pulls(&mut fetch);
+    assert!(matches!(&asked[..], [(B, request)] if request.is_cut), "{asked:?}");
+    // What a manifest says the length of is pulled in the usual way.
+    let mut fetch = of(Wanted { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
+    fetch.handle_opened(at(0), OBJECT, std::slice::from_ref(&ALL));
+    connect(&mut fetch, 0, &[A, B]);
+    let asked = pulls(&mut fetch);
+    assert!(
+        matches!(&asked[..], [(_, request)] if !request.is_cut && request.length == Some(5)),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn only_a_few_objects_are_asked_for_their_beginnings() {
+    let config = FetchConfig { client: ClientConfig::default(), streams: false };
+    let all = vec![unknown(); 2 * EARLY_OBJECTS];
+    let mut fetch: Fetch<Bytes> = Fetch::new(Instant::ZERO, config, 3, all).expect("a good configuration");
+    connect(&mut fetch, 0, &[A]);
+    assert_eq!(pulls(&mut fetch).len(), EARLY_OBJECTS);
+}
+
+#[test]
+fn what_comes_before_the_place_is_open_is_written_once_it_is() {
+    // It may come before the object is described, while its place is being opened, and after that.
+    for when in 0..3 {
+        let mut fetch = of(unknown());
+        connect(&mut fetch, 0, &[A, B]);
+        pulls(&mut fetch);
+        accept(&mut fetch, 1, A, 0, 5);
+        let come = |fetch: &mut Fetch<Bytes>, now| {
+            if when == now {
+                arrive(fetch, 2, A, 0);
+            }
+            written(&events(fetch))
+        };
+        assert_eq!(come(&mut fetch, 0), []);
+        describe(&mut fetch, 2, A, 5, Some(1));
+        assert_eq!(come(&mut fetch, 1), []);
+        assert_eq!(fetch.early_bytes(), if when < 2 { 5 } else { 0 });
+        fetch.handle_opened(at(3), OBJECT, std::slice::from_ref(&ALL));
+        let mut all = events(&mut fetch);
+        if when == 2 {
+            assert_eq!(written(&all), [], "it is on its way");
+            arrive(&mut fetch, 4, A, 0);
+            all = events(&mut fetch);
+        }
+        assert_eq!(written(&all), [ALL]);
+        assert!(matches!(all.last(), Some(FetchEvent::Finish { .. })), "{all:?}");
+        assert_eq!((fetch.done_bytes(), fetch.objects()[0].fetched_bytes(), fetch.early_bytes()), (5, 5, 0));
+        assert_eq!(pulls(&mut fetch), [], "nothing is asked for twice");
+    }
+}
+
+#[test]
+fn a_beginning_is_dropped_where_some_of_it_is_there_or_it_is_of_another_length() {
+    for (bytes, missing) in [(5, 2..5), (5, 0..3), (6, 0..6)] {
+        for has_come in [false, true] {
+            let mut fetch = of(unknown());
+            connect(&mut fetch, 0, &[A]);
+            pulls(&mut fetch);
+            accept(&mut fetch, 1, A, 0, 5);
+            if has_come {
+                arrive(&mut fetch, 1, A, 0);
+            }
+            describe(&mut fetch, 2, A, bytes, Some(1));
+            fetch.handle_opened(at(3), OBJECT, std::slice::from_ref(&missing));
+            arrive(&mut fetch, 4, A, 0);
+            assert_eq!(written(&events(&mut fetch)), [], "{missing:?}");
+            let asked = pulls(&mut fetch);
+            let ranges: Vec<_> =
+                asked.iter().map(|(_, pull)| (pull.start, pull.length, pull.is_cut)).collect();
+            assert_eq!(ranges, [(missing.start, Some(missing.end - missing.start), false)]);
+            assert_eq!(fetch.done_bytes(), bytes - (missing.end - missing.start));
+        }
+    }
+}
+
+#[test]
+fn a_beginning_that_is_on_its_way_is_asked_of_another_holder_where_its_server_is_lost() {
+    let mut fetch = of(unknown());
+    connect(&mut fetch, 0, &[A, B]);
+    accept(&mut fetch, 1, A, 0, 5);
+    describe(&mut fetch, 2, A, 5, Some(1));
+    fetch.handle_opened(at(3), OBJECT, std::slice::from_ref(&ALL));
+    pulls(&mut fetch);
+    fetch.handle_lost(at(4), A, "away");
+    let asked = pulls(&mut fetch);
+    let [(B, request)] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!((request.start, request.length), (0, Some(5)));
+    accept(&mut fetch, 5, B, request.pull.0, 5);
+    arrive(&mut fetch, 6, B, request.pull.0);
+    assert_eq!(written(&events(&mut fetch)), [ALL]);
+}
+
+/// Nobody is left out of an object for that its beginning was refused, as by a server that allows so many pulls.
+#[test]
+fn a_beginning_that_is_refused_costs_nothing_else() {
+    let mut fetch = of(unknown());
+    connect(&mut fetch, 0, &[A]);
+    let refused = Control::Refused { pull: PullId(0), reason: "64 pulls at once are allowed".into() };
+    fetch.handle_control(at(1), A, refused);
+    describe(&mut fetch, 2, A, 5, Some(1));
+    fetch.handle_opened(at(3), OBJECT, std::slice::from_ref(&ALL));
+    assert!(matches!(&events(&mut fetch)[..], [FetchEvent::Open { .. }]));
+    let asked = pulls(&mut fetch);
+    assert!(matches!(asked.last(), Some((A, request)) if request.length == Some(5)), "{asked:?}");
+}
+
 #[derive(Copy, Clone, Debug)]
 enum Step {
     Connect(u32),
@@ -402,6 +558,8 @@ enum Step {
     Describe(u32, u64, Option<u8>),
     Refuse(u32),
     Hashing(u32),
+    Accept(u32, u32, u64),
+    Packet(u32, u32),
     Open(bool),
     Unwritable,
     Finished,
@@ -416,7 +574,9 @@ fn step() -> impl Strategy<Value = Step> {
         server.clone().prop_map(Step::Lose),
         (server.clone(), 4u64..6, proptest::option::of(1u8..3)).prop_map(|(s, b, h)| Step::Describe(s, b, h)),
         server.clone().prop_map(Step::Refuse),
-        server.prop_map(Step::Hashing),
+        server.clone().prop_map(Step::Hashing),
+        (0u32..4, server.clone(), 4u64..6).prop_map(|(p, s, b)| Step::Accept(p, s, b)),
+        (0u32..4, server).prop_map(|(p, s)| Step::Packet(p, s)),
         any::<bool>().prop_map(Step::Open),
         Just(Step::Unwritable),
         Just(Step::Finished),
@@ -447,6 +607,7 @@ proptest! {
                 }
             }
             asked(fetch);
+            assert!(fetch.early_bytes() <= EARLY_OBJECTS as u64 * EARLY_BYTES);
             ends
         };
         for step in steps {
@@ -459,6 +620,8 @@ proptest! {
                     let hashing = Control::Hashing { object: "x".into(), hashed_bytes: 1 };
                     fetch.handle_control(at(ms), ServerId(server), hashing);
                 }
+                Step::Accept(pull, server, bytes) => accept(&mut fetch, ms, ServerId(server), pull, bytes),
+                Step::Packet(pull, server) => arrive(&mut fetch, ms, ServerId(server), pull),
                 Step::Open(is_whole) => {
                     let bytes = fetch.objects()[0].bytes().unwrap_or(0);
                     let missing = 0..if is_whole { 0 } else { bytes };

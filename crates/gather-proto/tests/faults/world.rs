@@ -5,7 +5,7 @@ use super::faults::{Ended, Schedule, some_of};
 use super::network::{Lane, Way};
 use super::server::{Conn, Host, Supply};
 use anabranch_endpoint::{Bytes, Wire as _};
-use anabranch_gather_proto::fetch::{FetchConfig, FetchEvent, Part, Wanted};
+use anabranch_gather_proto::fetch::{EARLY_BYTES, EARLY_OBJECTS, FetchConfig, FetchEvent, Part, Wanted};
 use anabranch_gather_proto::msg::{Control, Datagram, Packet};
 use anabranch_gather_proto::{ClientConfig, DecoderKind, Fetch, Mode, RateControl, ServerConfig, ServerId};
 use anabranch_pieces::Attributes;
@@ -428,6 +428,8 @@ impl World {
         let Some(getter) = &self.getter else { return };
         let most = memory_max(&self.config).as_u64();
         assert!(getter.fetch.held_bytes() <= most, "the client's memory");
+        let most = EARLY_OBJECTS as u64 * EARLY_BYTES;
+        assert!(getter.fetch.early_bytes() <= most, "what waits for its place");
         let now = self.schedule.now();
         for (id, conn) in &mut self.conns {
             let most = self.server_config.memory_max.as_u64();

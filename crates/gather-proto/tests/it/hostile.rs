@@ -226,6 +226,7 @@ fn ask_with(
         object: "x".into(),
         start: 0,
         length: None,
+        is_cut: false,
         mode: Mode::Counted,
         rate_control,
         block_bytes,

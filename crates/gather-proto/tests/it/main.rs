@@ -318,6 +318,7 @@ fn a_servers_memory_is_for_whoever_needs_it_with_a_generation_for_each() {
             object: "object".into(),
             start: 0,
             length: None,
+            is_cut: false,
             mode: Mode::Counted,
             rate_control: RateControl::Bbr,
             block_bytes: 200,
