@@ -828,26 +828,33 @@ impl<S: Symbol> Client<S> {
         Some(pull)
     }
 
-    /// When a pull is given up if nothing comes of it.
-    fn dead_at(&self, pull: &Pull<S>) -> Instant {
-        let heard = |pull: &Pull<S>| match &pull.state {
-            State::Receiving(receiver) => receiver.heard_at(),
-            State::Asked { .. } => None,
+    /// All pulls, and when each is given up if nothing comes of it.
+    fn deadlines(&self) -> impl Iterator<Item = (PullId, &Pull<S>, Instant)> {
+        // A server sends one pull after the other: each waits for its turn as long as packets of those before it come.
+        let mut turns: Vec<Option<Instant>> = vec![None; self.servers.len()];
+        self.pulls.iter().map(move |(id, pull)| {
+            let turn = &mut turns[pull.server.0 as usize];
+            let dead_at = self.dead_at(pull, *turn);
+            if let State::Receiving(receiver) = &pull.state {
+                *turn = receiver.heard_at().max(*turn);
+            }
+            (*id, pull, dead_at)
+        })
+    }
+
+    /// When a pull is given up whose server had to do with others until `turn_at`.
+    fn dead_at(&self, pull: &Pull<S>, turn_at: Option<Instant>) -> Instant {
+        let (heard_at, is_accepted) = match &pull.state {
+            State::Receiving(receiver) => (receiver.heard_at(), true),
+            State::Asked { .. } => (None, false),
         };
-        let heard_at = heard(pull);
-        let may_be_too_long =
-            matches!(pull.state, State::Receiving(_)) && pull.block_bytes > self.config.block_bytes_safe;
-        // A server sends one pull after the other: it waits for its turn as long as packets of those before it come.
-        let is_before = |other: &&Pull<S>| {
-            other.server == pull.server && other.asked_at <= pull.asked_at && !std::ptr::eq(*other, pull)
-        };
-        let turn_at = self.pulls.values().filter(is_before).filter_map(heard).max();
         let of_pull = heard_at.unwrap_or(pull.asked_at);
         let of_pull = of_pull.max(turn_at.unwrap_or(of_pull));
         let give_up = self.config.give_up;
         match heard_at {
-            None if may_be_too_long => of_pull + give_up.min(FIRST_MAX),
-            None if matches!(pull.state, State::Asked { .. }) => pull.asked_at + give_up,
+            None if !is_accepted => pull.asked_at + give_up,
+            // Perhaps its packets are too long for some link on the way.
+            None if pull.block_bytes > self.config.block_bytes_safe => of_pull + give_up.min(FIRST_MAX),
             _ => {
                 let of_server = self.servers[pull.server.0 as usize].heard_at.unwrap_or(of_pull);
                 (of_server + give_up).clamp(of_pull + give_up, of_pull + give_up * UNHEARD_MAX)
@@ -858,13 +865,8 @@ impl<S: Symbol> Client<S> {
     /// Tells that `now` has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         let give_up = self.config.give_up;
-        let is_dead = |pull: &Pull<S>| self.dead_at(pull) <= now;
-        let dead: Vec<(PullId, ServerId)> = self
-            .pulls
-            .iter()
-            .filter(|(_, pull)| is_dead(pull))
-            .map(|(id, pull)| (*id, pull.server))
-            .collect();
+        let dead = self.deadlines().filter(|(_, _, dead_at)| *dead_at <= now);
+        let dead: Vec<(PullId, ServerId)> = dead.map(|(id, pull, _)| (id, pull.server)).collect();
         for (id, server) in &dead {
             self.control.push_back((*server, Control::Stop { pull: *id }));
             self.abandon(*id, format!("it sent nothing for {} s", give_up.as_secs_f64()));
@@ -906,14 +908,11 @@ impl<S: Symbol> Client<S> {
 
     /// When to call [`Client::handle_timeout`] next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let due = |pull: &Pull<S>| match &pull.state {
-            State::Asked { .. } => self.dead_at(pull),
-            State::Receiving(receiver) => {
-                let dead_at = self.dead_at(pull);
-                receiver.poll_timeout().map_or(dead_at, |at| at.min(dead_at))
-            }
+        let due = |(_, pull, dead_at): (PullId, &Pull<S>, Instant)| match &pull.state {
+            State::Asked { .. } => dead_at,
+            State::Receiving(receiver) => receiver.poll_timeout().map_or(dead_at, |at| at.min(dead_at)),
         };
-        self.pulls.values().map(due).chain(self.look_at.filter(|_| !self.pulls.is_empty())).min()
+        self.deadlines().map(due).chain(self.look_at.filter(|_| !self.pulls.is_empty())).min()
     }
 }
 

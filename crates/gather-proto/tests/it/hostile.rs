@@ -152,7 +152,7 @@ fn a_piece_of_servers_that_are_gone_already_fails_and_says_why() {
 /// while the other's packets came. A server may not keep a client waiting for ever in this way.
 #[test]
 fn a_pull_is_given_up_late_while_others_of_its_server_come() {
-    let given_up_after = |was_heard: bool, others_come: bool| {
+    let given_up_after = |was_heard: bool, comes: Option<PullId>| {
         let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..ClientConfig::default() };
         assert_eq!(config.give_up, Duration::from_secs(5));
         let mut client = Client::<Bytes>::new(config).expect("a good configuration");
@@ -168,18 +168,20 @@ fn a_pull_is_given_up_late_while_others_of_its_server_come() {
                 client.handle_packet(Instant::ZERO, server, Packet { pull, ..packet(0, 0) });
             }
         }
-        (1..).find(|second| {
+        (1..100).find(|second| {
             let now = Instant::ZERO + Duration::from_secs((*second).into());
-            if others_come {
-                client.handle_packet(now, server, packet(*second, 0));
+            if let Some(pull) = comes {
+                client.handle_packet(now, server, Packet { pull, ..packet(*second, 0) });
             }
             client.handle_timeout(now);
             client.pulls().count() < 2
         })
     };
     for was_heard in [false, true] {
-        assert_eq!(given_up_after(was_heard, false), Some(5));
-        assert_eq!(given_up_after(was_heard, true), Some(20));
+        assert_eq!(given_up_after(was_heard, None), Some(5));
+        assert_eq!(given_up_after(was_heard, Some(PullId(1))), Some(20));
+        // Those that were asked for first go first: the other one has not had its turn.
+        assert_eq!(given_up_after(was_heard, Some(PullId(0))), None);
     }
 }
 
