@@ -106,6 +106,8 @@ async fn converse(
     drop(begun);
     hand_on(Incoming::Welcome(port)).await?;
     let mut here = tokio::time::interval(HERE_EVERY);
+    // Once for the connection, as to begin it checks the server's certificate.
+    let mut withdrawn = std::pin::pin!(guard.withdrawn());
     let gone = |error: io::Error| ConnectError::Gone(farewell(&error));
     loop {
         tokio::select! {
@@ -131,7 +133,7 @@ async fn converse(
                 }
             },
             _ = here.tick() => reader.write([Control::Here]).await.map_err(gone)?,
-            reason = guard.withdrawn() => return Ok(reason),
+            reason = &mut withdrawn => return Ok(reason),
         }
     }
 }
