@@ -15,6 +15,10 @@ const FIRST_PACKETS: u64 = 10;
 /// up: some five a second.
 const SILENT_RTTS: u64 = 4;
 const SILENT_MIN: Duration = Duration::from_ms(200);
+/// Where so many round trips are longer than this, it is this, or [`SILENT_LATE_RTTS`] of them: a client gives a pull up of which
+/// nothing has come for five seconds, and there has to be time for a second try before.
+const SILENT_MAX: Duration = Duration::from_secs(2);
+const SILENT_LATE_RTTS: u64 = 2;
 /// Packets over which the share that is lost is reckoned: then both sums are halved.
 const LOSS_PACKETS: u64 = 512;
 /// How much may leave late and together: so many packets, or what is sent in such a part of a round trip, as long ways have
@@ -27,6 +31,11 @@ const LOOKS_AGAIN: f64 = 1.25;
 /// The longest time within which packets leave together: as Linux's TCP hands as much to the card at once as it sends in a
 /// millisecond (`tcp_tso_autosize`).
 const QUANTUM_MAX: Duration = Duration::from_ms(1);
+
+/// How long a packet may be in flight where a round trip takes so long.
+fn patience(rtt: Duration) -> Duration {
+    (rtt * SILENT_RTTS).min(SILENT_MAX.max(rtt * SILENT_LATE_RTTS)).max(SILENT_MIN)
+}
 
 /// From when on the time counts in which nothing left though it might have: what a clock or a busy machine has made late is made
 /// up for, but for no more packets than a queue takes.
@@ -235,7 +244,7 @@ impl Path {
 
     /// How long a packet may be in flight.
     pub(crate) fn patience(&self) -> Duration {
-        self.rtt.map_or(SILENT_MIN, |rtt| (rtt * SILENT_RTTS).max(SILENT_MIN))
+        self.rtt.map_or(SILENT_MIN, patience)
     }
 
     /// When silence is too long; none where all that was sent was heard of.
@@ -252,5 +261,22 @@ impl Path {
         self.next_at = self.next_at.max(now);
         self.bbr.handle_timeout();
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue #19: where packets came late the next try was after the client had given the pull up.
+    #[test]
+    fn there_is_time_for_a_second_try_before_a_client_gives_a_pull_up() {
+        let give_up = crate::ClientConfig::default().give_up;
+        for ms in [1, 20, 100, 600, 1_000, 1_200] {
+            let rtt = Duration::from_ms(ms);
+            assert!(patience(rtt) >= rtt * SILENT_LATE_RTTS && patience(rtt) >= SILENT_MIN);
+            assert!(patience(rtt) * 2 < give_up, "{ms} ms");
+        }
+        assert_eq!(patience(Duration::from_ms(100)), Duration::from_ms(400));
     }
 }
