@@ -19,6 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Treatment of symbolic links below a folder.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -281,7 +282,7 @@ impl Folder {
             return Err(OpenError::Secret(what).at(&self.path_of(name)));
         }
         let file = path.file_name().unwrap_or_default().to_owned();
-        Ok(Place { folder, name: file, path: self.path_of(name) })
+        Ok(Place { folder: Arc::new(folder), name: file, path: self.path_of(name) })
     }
 
     fn make_folders(&self, path: &Path) -> Result<(), Errno> {
@@ -406,9 +407,9 @@ fn writable(folder: &OwnedFd, path: &Path) -> io::Result<()> {
 }
 
 /// Where one file is, or will be: its folder's descriptor and its name there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Place {
-    folder: OwnedFd,
+    folder: Arc<OwnedFd>,
     name: OsString,
     path: PathBuf,
 }
@@ -419,6 +420,13 @@ impl Place {
     ///
     /// Errors: the system's, with the name of the folder; what can be no file's name.
     pub fn of(path: &Path) -> io::Result<Self> {
+        Self::beside(path, None)
+    }
+
+    /// As [`Place::of`]; where `beside` is a place in the same folder, that folder is used, and not looked up again.
+    ///
+    /// Errors: as [`Place::of`].
+    pub fn beside(path: &Path, beside: Option<&Self>) -> io::Result<Self> {
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let Some(name) = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/")) else {
             return Err(invalid(format!("{}: this names no file", shown(path))));
@@ -427,10 +435,15 @@ impl Place {
             let error = NameError::Reserved { name: path.to_string_lossy().into_owned() };
             return Err(invalid(error.to_string()));
         }
-        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        at(parent, std::fs::create_dir_all(parent))?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = at(parent, rustix::fs::open(parent, flags, Mode::empty()))?;
+        let folder = match beside {
+            Some(other) if other.path.parent() == path.parent() => Arc::clone(&other.folder),
+            _ => {
+                let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                at(parent, std::fs::create_dir_all(parent))?;
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                Arc::new(at(parent, rustix::fs::open(parent, flags, Mode::empty()))?)
+            }
+        };
         Ok(Self { folder, name: name.to_owned(), path: path.to_owned() })
     }
 

@@ -20,6 +20,7 @@
 //! space than this length, opening fails.
 
 pub mod leftovers;
+pub mod whole;
 
 use crate::folder::{Place, at, shown};
 use anabranch_pieces::name::RESERVED;
@@ -518,55 +519,20 @@ impl PartialFile {
 
     fn put_in_place(&mut self, hash: FileHash, naming: &Naming) -> io::Result<()> {
         let path = &self.place.path().to_owned();
-        if let Some(Attributes { mode, modified_ns }) = naming.attributes {
-            at(path, rustix::fs::fchmod(&self.data, Mode::from_raw_mode(mode & MODE_BITS)))?;
-            let modified = Timespec {
-                tv_sec: modified_ns.div_euclid(1_000_000_000),
-                tv_nsec: modified_ns.rem_euclid(1_000_000_000),
-            };
-            let untouched = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-            let times = Timestamps { last_access: untouched, last_modification: modified };
-            at(path, rustix::fs::futimens(&self.data, &times))?;
-        }
+        at(path, set_attributes(&self.data, naming.attributes))?;
         if self.syncs {
             at(path, self.data.sync_all())?;
         }
-        match self.name(naming.replace) {
+        let named =
+            link_or(&self.place, &self.working, &self.data, naming.replace, || self.rename(naming.replace));
+        match named {
             Err(Errno::EXIST) => same_as(&self.place, self.length, hash, naming.attributes)?,
             other => at(path, other)?,
         }
         // From here on nothing is written to it.
         self.finished = true;
         at(path, self.remove())?;
-        if self.syncs {
-            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            at(folder, rustix::fs::fsync(self.place.folder()))?;
-        }
-        Ok(())
-    }
-
-    /// Gives the descriptor its name; `EXIST` where another file has it that may not be replaced.
-    fn name(&self, replace: bool) -> Result<(), Errno> {
-        let (folder, name) = (self.place.folder(), self.place.name());
-        let descriptor = format!("/proc/self/fd/{}", self.data.as_raw_fd());
-        let link = |to: &OsStr| {
-            rustix::fs::linkat(rustix::fs::CWD, descriptor.as_str(), folder, to, AtFlags::SYMLINK_FOLLOW)
-        };
-        let named = OsStr::new(&self.working.named);
-        let linked = if replace {
-            // What an earlier process left is in the way.
-            let _ = rustix::fs::unlinkat(folder, named, AtFlags::empty());
-            link(named)
-        } else {
-            link(name)
-        };
-        match linked {
-            Ok(()) if replace => rustix::fs::renameat(folder, named, folder, name),
-            Ok(()) => Ok(()),
-            Err(Errno::EXIST) if !replace => Err(Errno::EXIST),
-            // Some file systems have no second names, and not every machine shows its descriptors.
-            Err(_) => self.rename(replace),
-        }
+        if self.syncs { sync_folder(&self.place) } else { Ok(()) }
     }
 
     /// Gives the working file its name, once it was seen to be the one that is open.
@@ -603,6 +569,55 @@ impl PartialFile {
             unlink(&self.place, &self.working.journal)?;
         }
         Ok(())
+    }
+}
+
+/// Gives a file the rights and the time that it has at its source.
+fn set_attributes(file: &File, attributes: Option<Attributes>) -> Result<(), Errno> {
+    let Some(Attributes { mode, modified_ns }) = attributes else { return Ok(()) };
+    rustix::fs::fchmod(file, Mode::from_raw_mode(mode & MODE_BITS))?;
+    let modified = Timespec {
+        tv_sec: modified_ns.div_euclid(1_000_000_000),
+        tv_nsec: modified_ns.rem_euclid(1_000_000_000),
+    };
+    let untouched = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    rustix::fs::futimens(file, &Timestamps { last_access: untouched, last_modification: modified })
+}
+
+/// Has the names in a place's folder on the disk.
+fn sync_folder(place: &Place) -> io::Result<()> {
+    let folder = place.path().parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    at(folder, rustix::fs::fsync(place.folder()))
+}
+
+/// Gives an open file its name; `EXIST` where another file has it that may not be replaced. Where that cannot be done by the
+/// descriptor alone, `otherwise` does it.
+fn link_or(
+    place: &Place,
+    working: &Working,
+    file: &File,
+    replace: bool,
+    otherwise: impl FnOnce() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let (folder, name) = (place.folder(), place.name());
+    let descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = |to: &OsStr| {
+        rustix::fs::linkat(rustix::fs::CWD, descriptor.as_str(), folder, to, AtFlags::SYMLINK_FOLLOW)
+    };
+    let named = OsStr::new(&working.named);
+    let linked = if replace {
+        // What an earlier process left is in the way.
+        let _ = rustix::fs::unlinkat(folder, named, AtFlags::empty());
+        link(named)
+    } else {
+        link(name)
+    };
+    match linked {
+        Ok(()) if replace => rustix::fs::renameat(folder, named, folder, name),
+        Ok(()) => Ok(()),
+        Err(Errno::EXIST) if !replace => Err(Errno::EXIST),
+        // Some file systems have no second names, and not every machine shows its descriptors.
+        Err(_) => otherwise(),
     }
 }
 
