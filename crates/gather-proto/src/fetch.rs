@@ -1,9 +1,11 @@
 //! A whole fetch: objects from the servers that hold them, from the first question to the verdict.
 //!
-//! For each object one holder is asked what it is (`describe`): its length, its attributes and its hash, unless a manifest
-//! says them; and for its beginning at once (`early`). Then what lacks of it is pulled by the [`Client`], which knows which server brings what; what has come is
+//! So many objects are under way at once as the driver has room for; the others wait for their turn (`turns`). For each object one
+//! holder is asked what it is (`describe`): its length, its attributes and its hash, unless a manifest says them; and for its beginning
+//! at once (`early`). Then what lacks of it is pulled by the [`Client`], which knows which server brings what; what has come is
 //! written, and checked against the hash. Where that is wrong all holders are asked for their hashes, and what is wrong is
-//! pulled once more from those that have the right version (`compare`). An object fails once no holder can help it further,
+//! pulled once more from those that have the right version (`compare`). Of several objects short ones come whole with their
+//! description (`short`). An object fails once no holder can help it further,
 //! or its place cannot be written; others go on.
 //!
 //! The driver carries messages and datagrams, and does with files what [`FetchEvent`] says. Where nothing else says the length and
@@ -16,10 +18,12 @@ mod compare;
 mod describe;
 mod early;
 mod event;
+mod short;
 #[cfg(test)]
 mod tests;
+mod turns;
 
-pub use early::{EARLY_BYTES, EARLY_OBJECTS};
+pub use early::EARLY_BYTES;
 pub use event::{FetchEvent, FetchFailure, ObjectId, Part, Version, Wanted};
 
 use crate::client::{Client, ClientEvent, Piece, ServerId};
@@ -27,7 +31,9 @@ use crate::config::{ClientConfig, ConfigError};
 use crate::msg::{Control, Feedback, Packet};
 use crate::receiver::Counts;
 use anabranch_codes::Symbol;
+use anabranch_endpoint::Bytes;
 use anabranch_units::{Duration, Instant};
+use short::Content;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -56,11 +62,16 @@ pub struct FetchConfig {
     /// The one object is passed on in order while it comes: it is asked for not far ahead of that, and no second try is
     /// possible.
     pub streams: bool,
+    /// Objects that are under way at once, at least 1: the others wait for their turn. For each of them a driver may have
+    /// files open, and keep a short content in memory.
+    pub objects_max: usize,
 }
 
 /// What has become of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
+    /// It has not had its turn.
+    Waiting,
     /// Its length is asked for.
     Describing,
     /// What lacks is being found out.
@@ -107,6 +118,12 @@ pub struct Object {
     kept_bytes: u64,
     /// Whether its hash was wrong, and a further try is made.
     was_wrong: bool,
+    /// Who was asked to say all of it at once, and when.
+    brings: Option<(ServerId, Instant)>,
+    /// All of it, as somebody said it, until its place is open.
+    content: Option<Content>,
+    /// Its place is open, and all of it is to come so.
+    awaits_content: bool,
     ended_at: Option<Instant>,
 }
 
@@ -175,6 +192,8 @@ struct Link {
     lost: Option<String>,
     /// A packet has come from it.
     is_heard: bool,
+    /// Objects whose content it was asked for, those first that wait longest: at most [`short::CONTENTS_MAX`].
+    contents: BTreeSet<(Instant, usize)>,
 }
 
 impl Link {
@@ -202,12 +221,19 @@ pub struct Fetch<S> {
     objects: Vec<Object>,
     /// Objects that are neither verified nor have failed.
     left: usize,
+    objects_max: usize,
+    pulls_max: usize,
+    /// There are several objects: short ones may come whole.
+    is_many: bool,
+    /// The first object that has not had its turn, and those under way: at most `objects_max`.
+    next: usize,
+    active: BTreeSet<usize>,
     /// Which objects are made of what servers call so.
     by_name: BTreeMap<String, Vec<usize>>,
     /// Of each piece, its object and where its part begins there; none of those that were dropped.
     pieces: Vec<Option<(usize, u64)>>,
-    /// Beginnings of objects whose places are not open yet.
-    early: BTreeMap<usize, Early<S>>,
+    /// The beginning of the one object, as long as its place is not open.
+    early: Option<Early<S>>,
     /// Pieces that are not asked for yet, as they would come too early.
     ahead: VecDeque<Later>,
     done_bytes: u64,
@@ -222,7 +248,7 @@ pub struct Fetch<S> {
     look_at: Instant,
 }
 
-impl<S: Symbol> Fetch<S> {
+impl<S: Symbol + From<Bytes>> Fetch<S> {
     /// A fetch of these objects from so many servers, none of which is connected yet.
     ///
     /// Errors: a setting out of its range.
@@ -233,7 +259,11 @@ impl<S: Symbol> Fetch<S> {
         servers: u32,
         wanted: Vec<Wanted>,
     ) -> Result<Self, ConfigError> {
-        let give_up = config.client.give_up;
+        if config.objects_max == 0 {
+            let message = "0 objects at once: must be at least 1".to_owned();
+            return Err(ConfigError { setting: "objects_max", message });
+        }
+        let (give_up, pulls_max) = (config.client.give_up, config.client.pulls_max);
         let mut client = Client::new(config.client)?;
         for _ in 0..servers {
             client.add_server();
@@ -254,7 +284,7 @@ impl<S: Symbol> Fetch<S> {
         }
         let objects = wanted.into_iter().map(|wanted| Object {
             wanted,
-            stage: Stage::Describing,
+            stage: Stage::Waiting,
             asked: None,
             tried: BTreeSet::new(),
             is_waiting: false,
@@ -269,6 +299,9 @@ impl<S: Symbol> Fetch<S> {
             fetched_bytes: 0,
             kept_bytes: 0,
             was_wrong: false,
+            brings: None,
+            content: None,
+            awaits_content: false,
             ended_at: None,
         });
         let objects: Vec<Object> = objects.collect();
@@ -278,10 +311,15 @@ impl<S: Symbol> Fetch<S> {
             give_up,
             links: (0..servers).map(|_| Link::default()).collect(),
             left: objects.len(),
+            objects_max: config.objects_max,
+            pulls_max,
+            is_many: objects.len() > 1 && !config.streams,
+            next: 0,
+            active: BTreeSet::new(),
             objects,
             by_name,
             pieces: Vec::new(),
-            early: BTreeMap::new(),
+            early: None,
             ahead: VecDeque::new(),
             done_bytes: 0,
             control: VecDeque::new(),
@@ -292,11 +330,7 @@ impl<S: Symbol> Fetch<S> {
             look_at: now + LOOK_EVERY,
         };
         // Where bytes are known from a manifest, files are opened while servers are reached.
-        for object in 0..fetch.objects.len() {
-            if let Some(bytes) = fetch.objects[object].wanted.bytes {
-                fetch.open(object, bytes);
-            }
-        }
+        fetch.settle(now);
         Ok(fetch)
     }
 
@@ -348,7 +382,7 @@ impl<S: Symbol> Fetch<S> {
         self.show(now);
         self.show_at = now + SHOW_AGAIN;
         self.describe_waiting(now);
-        (0..self.objects.len()).for_each(|object| self.ask_length(object, server));
+        self.each_active(|fetch, object| fetch.ask_length(object, server));
         self.client.handle_connected(now, server, rtt);
         self.settle(now);
     }
@@ -360,7 +394,8 @@ impl<S: Symbol> Fetch<S> {
         self.shows.retain(|shown| *shown != server);
         self.control.retain(|(to, _)| *to != server);
         self.client.handle_lost(now, server, reason);
-        (0..self.objects.len()).for_each(|object| self.describer_lost(now, object, server));
+        self.bringer_lost(now, server);
+        self.each_active(|fetch, object| fetch.describer_lost(now, object, server));
         self.settle(now);
     }
 
@@ -368,6 +403,7 @@ impl<S: Symbol> Fetch<S> {
     pub fn handle_control(&mut self, now: Instant, server: ServerId, message: Control) {
         match message {
             Control::Described { object, found } => self.described(now, server, &object, &found),
+            Control::Short { object, found, content } => self.short(now, server, &object, found, content),
             Control::Hashing { object, .. } => self.hashing(now, server, &object),
             other => self.client.handle_control(now, server, other),
         }
@@ -401,8 +437,9 @@ impl<S: Symbol> Fetch<S> {
         let it = &mut self.objects[object.0 as usize];
         if it.stage == Stage::Checking {
             (it.stage, it.ended_at) = (Stage::Verified, Some(now));
-            self.left -= 1;
+            self.ended(object.0 as usize);
             self.events.push_back(FetchEvent::Verified { object });
+            self.settle(now);
         }
     }
 
@@ -418,6 +455,7 @@ impl<S: Symbol> Fetch<S> {
     /// An object cannot be written: why, in one line. Nothing comes of what was ordered of it since, which may be passed over.
     pub fn handle_unwritable(&mut self, now: Instant, object: ObjectId, reason: String) {
         self.fail(now, object.0 as usize, FetchFailure::NotWritten(reason));
+        self.settle(now);
     }
 
     /// When to call [`Fetch::handle_timeout`] next; none once it is done.
@@ -441,6 +479,7 @@ impl<S: Symbol> Fetch<S> {
         }
         if self.look_at <= now {
             self.look_at = now + LOOK_EVERY;
+            self.give_up_contents(now);
             self.ask_others(now);
         }
         self.settle(now);
@@ -472,16 +511,22 @@ impl<S: Symbol> Fetch<S> {
 
     /// Takes in what the client says, and what comes of that.
     fn settle(&mut self, now: Instant) {
-        while let Some(event) = self.client.poll_event() {
-            self.on_client(now, event);
+        loop {
+            while let Some(event) = self.client.poll_event() {
+                self.on_client(now, event);
+            }
+            // What fails at once makes room for more.
+            if !self.begin_more(now) {
+                break;
+            }
         }
     }
 
     fn on_client(&mut self, now: Instant, event: ClientEvent<S>) {
         let piece = event.piece();
         let Some((object, start)) = self.pieces[piece.0 as usize] else { return };
-        if self.early.get(&object).is_some_and(|early| early.piece == piece) {
-            return self.on_early(object, event);
+        if self.early.as_ref().is_some_and(|early| early.piece == piece) {
+            return self.on_early(event);
         }
         match event {
             ClientEvent::Accepted { .. } => {}
@@ -531,7 +576,7 @@ impl<S: Symbol> Fetch<S> {
             return;
         }
         (it.stage, it.ended_at) = (Stage::Failed(failure.clone()), Some(now));
-        self.left -= 1;
+        self.ended(number);
         self.events.push_back(FetchEvent::Failed { object: ObjectId(number as u32), failure });
     }
 
@@ -553,8 +598,19 @@ impl<S: Symbol> Fetch<S> {
             it.kept_bytes = bytes - lacks;
             self.done_bytes += bytes - lacks;
         }
+        if lacks == bytes && bytes > 0 && it.comes_whole() && !it.was_wrong {
+            it.awaits_content = true;
+            return self.take_content(now, object);
+        }
+        self.forget_content(object);
+        self.pull(now, object, missing);
+    }
+
+    /// Asks servers for what an object lacks.
+    fn pull(&mut self, now: Instant, object: usize, missing: &[Range<u64>]) {
         let (missing, early) = self.take_early(now, object, missing);
         let it = &mut self.objects[object];
+        let bytes = it.wanted.bytes.unwrap_or(0);
         let mut pieces = Vec::new();
         let mut start = 0;
         for (number, part) in it.wanted.parts.iter().enumerate() {

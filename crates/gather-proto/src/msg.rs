@@ -25,6 +25,10 @@ pub const REASON_BYTES_MAX: usize = 512;
 pub const WINDOW_MAX: u32 = 255;
 /// The longest control message, its length's bytes not counted.
 pub const CONTROL_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 64;
+/// The longest object that is short: [`Control::Inspect`] may bring it whole. In bytes.
+pub const SHORT_BYTES_MAX: usize = 32 << 10;
+/// The longest [`Control::Short`], its length's bytes not counted. Only servers say it.
+pub const SHORT_MESSAGE_BYTES_MAX: usize = CONTROL_BYTES_MAX + SHORT_BYTES_MAX;
 /// The bits of a file's mode that travel: who may read, write and run it.
 pub const MODE_BITS: u16 = 0o777;
 
@@ -370,6 +374,26 @@ pub enum Control {
         /// What is there, or in one line why nothing is said of it.
         found: Result<Found, String>,
     },
+    /// The client wants to know what an object is that may be short ([`SHORT_BYTES_MAX`]). Of a short one the answer has the
+    /// hash at once; it is [`Control::Short`] where the content is wanted as well. Of a longer one the answer has no hash;
+    /// another with the hash follows where that is wanted.
+    Inspect {
+        /// The object's name.
+        object: String,
+        /// Whether the hash of a longer one is wanted.
+        with_hash: bool,
+        /// Whether a short one is wanted itself.
+        with_content: bool,
+    },
+    /// A short object, whole.
+    Short {
+        /// The object's name.
+        object: String,
+        /// What it is, with its hash.
+        found: Found,
+        /// All of it.
+        content: Bytes,
+    },
     /// A hash that was asked for is not known yet: the server reads, or others have their turn before. Said again and again.
     Hashing {
         /// The object's name.
@@ -549,6 +573,19 @@ impl Control {
                 out.push(16);
                 text(out, reason, REASON_BYTES_MAX);
             }
+            Self::Inspect { object, with_hash, with_content } => {
+                out.extend([20, u8::from(*with_hash), u8::from(*with_content)]);
+                text(out, object, NAME_BYTES_MAX);
+            }
+            Self::Short { object, found, content } => {
+                debug_assert!(content.len() <= SHORT_BYTES_MAX, "who says it has looked at its length");
+                out.push(21);
+                out.extend(found.mode.to_be_bytes());
+                out.extend(found.modified_ns.to_be_bytes());
+                out.extend(found.hash.unwrap_or_default());
+                text(out, object, NAME_BYTES_MAX);
+                out.extend_from_slice(content);
+            }
         }
         let length = (out.len() - start - 2) as u16;
         out[start..start + 2].copy_from_slice(&length.to_be_bytes());
@@ -558,10 +595,17 @@ impl Control {
     ///
     /// Errors: see [`DecodeError`]; what stands at the beginning will not become a message.
     pub fn decode_framed(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
+        Self::decode_framed_within(bytes, SHORT_MESSAGE_BYTES_MAX)
+    }
+
+    /// The same of a message of at most `limit` bytes: [`CONTROL_BYTES_MAX`] for what clients say.
+    ///
+    /// Errors: as [`Control::decode_framed`]; a longer message.
+    pub fn decode_framed_within(bytes: &[u8], limit: usize) -> Result<Option<(Self, usize)>, DecodeError> {
         let Some(length) = bytes.first_chunk() else { return Ok(None) };
         let got = usize::from(u16::from_be_bytes(*length));
-        if got > CONTROL_BYTES_MAX {
-            return Err(DecodeError::TooLong { limit: CONTROL_BYTES_MAX, got });
+        if got > limit {
+            return Err(DecodeError::TooLong { limit, got });
         }
         let end = 2 + got;
         bytes.get(2..end).map(|body| Ok((Self::decode(body)?, end))).transpose()
@@ -613,14 +657,7 @@ impl Control {
                 Self::Hello { channel: reader.u64()? }
             }
             7 => Self::Welcome { port: reader.u16()? },
-            8 => Self::Describe {
-                with_hash: match reader.u8()? {
-                    0 => false,
-                    1 => true,
-                    other => return Err(DecodeError::UnknownKind(other)),
-                },
-                object: reader.text(NAME_BYTES_MAX)?,
-            },
+            8 => Self::Describe { with_hash: reader.flag()?, object: reader.text(NAME_BYTES_MAX)? },
             9 => Self::Described {
                 found: match reader.u8()? {
                     0 => Err(reader.text(REASON_BYTES_MAX)?),
@@ -655,6 +692,23 @@ impl Control {
             14 => Self::Channel { channel: reader.u64()? },
             15 => Self::Here,
             16 => Self::Goodbye { reason: reader.text(REASON_BYTES_MAX)? },
+            20 => Self::Inspect {
+                with_hash: reader.flag()?,
+                with_content: reader.flag()?,
+                object: reader.text(NAME_BYTES_MAX)?,
+            },
+            21 => {
+                let (mode, modified_ns) = (reader.mode()?, reader.u64()?.cast_signed());
+                let hash = Some(reader.array()?);
+                let object = reader.text(NAME_BYTES_MAX)?;
+                let content = reader.rest();
+                if content.len() > SHORT_BYTES_MAX {
+                    return Err(DecodeError::TooLong { limit: SHORT_BYTES_MAX, got: content.len() });
+                }
+                let content = Bytes::copy_from_slice(content);
+                let found = Found { bytes: content.len() as u64, mode, modified_ns, hash };
+                Self::Short { object, found, content }
+            }
             kind => return Err(DecodeError::UnknownKind(kind)),
         };
         reader.end()?;
@@ -677,7 +731,9 @@ impl Control {
             | Self::ListEnd { .. }
             | Self::Channel { .. }
             | Self::Here
-            | Self::Goodbye { .. } => None,
+            | Self::Goodbye { .. }
+            | Self::Inspect { .. }
+            | Self::Short { .. } => None,
         }
     }
 }
@@ -720,6 +776,13 @@ impl<'a> Reader<'a> {
     }
     fn u16(&mut self) -> Result<u16, DecodeError> {
         self.array().map(u16::from_be_bytes)
+    }
+    fn flag(&mut self) -> Result<bool, DecodeError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(DecodeError::UnknownKind(other)),
+        }
     }
     fn mode(&mut self) -> Result<u16, DecodeError> {
         let mode = self.u16()?;
@@ -889,6 +952,16 @@ mod tests {
             any::<u64>().prop_map(|channel| Control::Channel { channel }),
             Just(Control::Here),
             ".{0,40}".prop_map(|reason| Control::Goodbye { reason }),
+            (".{0,40}", any::<[bool; 2]>()).prop_map(|(object, [with_hash, with_content])| {
+                Control::Inspect { object, with_hash, with_content }
+            }),
+            (".{0,40}", any::<([u8; 32], i64)>(), proptest::collection::vec(any::<u8>(), 0..3_000)).prop_map(
+                |(object, (hash, modified_ns), content)| {
+                    let bytes = content.len() as u64;
+                    let found = Found { bytes, mode: 0o640, modified_ns, hash: Some(hash) };
+                    Control::Short { object, found, content: content.into() }
+                }
+            ),
         ]
     }
 
@@ -937,7 +1010,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_read_or_are_refused(kind in 0u8..18, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn any_bytes_read_or_are_refused(kind in 0u8..23, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let mut datagram = vec![kind];
             datagram.extend(&bytes);
             exercise(&datagram);
@@ -949,12 +1022,27 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let framed = |length: u16| Control::decode_framed(&length.to_be_bytes());
+        let framed = |length: u16| Control::decode_framed_within(&length.to_be_bytes(), CONTROL_BYTES_MAX);
         assert_eq!(framed(CONTROL_BYTES_MAX as u16), Ok(None));
         assert_eq!(
             framed(CONTROL_BYTES_MAX as u16 + 1),
             Err(DecodeError::TooLong { limit: 2_112, got: 2_113 })
         );
+        let from_server = |length: usize| Control::decode_framed(&(length as u16).to_be_bytes());
+        assert_eq!(from_server(SHORT_MESSAGE_BYTES_MAX), Ok(None));
+        assert!(from_server(SHORT_MESSAGE_BYTES_MAX + 1).is_err());
+        let short = |bytes: usize| {
+            let found = Found { bytes: bytes as u64, mode: 0, modified_ns: 0, hash: Some([0; 32]) };
+            let content = vec![0; SHORT_BYTES_MAX].into();
+            let mut framed = Vec::new();
+            Control::Short { object: "x".into(), found, content }.encode_framed(&mut framed);
+            framed.resize(framed.len() + bytes - SHORT_BYTES_MAX, 0);
+            let length = (framed.len() - 2) as u16;
+            framed[..2].copy_from_slice(&length.to_be_bytes());
+            Control::decode_framed(&framed)
+        };
+        assert!(matches!(short(SHORT_BYTES_MAX), Ok(Some((Control::Short { .. }, _)))));
+        assert!(short(SHORT_BYTES_MAX + 1).is_err());
         let mut feedback = Vec::new();
         let report = tfrc::Report {
             sent_at: Instant::ZERO,

@@ -111,7 +111,7 @@ async fn converse(
     let gone = |error: io::Error| ConnectError::Gone(farewell(&error));
     loop {
         tokio::select! {
-            message = reader.next() => match message.map_err(gone)? {
+            message = reader.exchange() => match message.map_err(gone)? {
                 Some(Control::Channel { channel }) => {
                     let channel = seal::channel(reader.get_ref(), ChannelId(channel))?;
                     hand_on(Incoming::Channel(Box::new(channel))).await?;
@@ -125,14 +125,11 @@ async fn converse(
             message = messages.recv() => match message {
                 None => return Ok("nobody asks it for anything".to_owned()),
                 Some(first) => {
-                    let mut all = vec![first];
-                    while let Ok(next) = messages.try_recv() {
-                        all.push(next);
-                    }
-                    reader.write(all).await.map_err(gone)?;
+                    reader.queue([first]);
+                    reader.queue(std::iter::from_fn(|| messages.try_recv().ok()));
                 }
             },
-            _ = here.tick() => reader.write([Control::Here]).await.map_err(gone)?,
+            _ = here.tick() => reader.queue([Control::Here]),
             reason = &mut withdrawn => return Ok(reason),
         }
     }
@@ -343,7 +340,7 @@ async fn open(identity: &Identity, holder: Holder<'_>) -> Result<(Opened, Way), 
     let guard = identity.guard(stream.get_ref().1);
     let id = ChannelId::random()?;
     let channel = seal::channel(&stream, id)?;
-    let mut reader = Reader::new(stream);
+    let mut reader = Reader::of_server(stream);
     let gone = |error: io::Error| ConnectError::Dropped(farewell(&error));
     reader.write([Control::Hello { channel: id.0 }]).await.map_err(gone)?;
     Ok((Opened { reader, guard }, Way { name, datagrams_to: address, channel, rtt }))

@@ -10,7 +10,7 @@ use crate::connection::{self, Connected, Incoming};
 use crate::targets::{Part, Target};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather_proto::fetch::{self, Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId};
-use anabranch_gather_proto::msg::{Datagram, Packet, SEAL_BYTES};
+use anabranch_gather_proto::msg::{Control, Datagram, Packet, SEAL_BYTES};
 use anabranch_gather_proto::{BLOCK_BYTES_MIN, ClientConfig, ConfigError, Mode, RateControl, ServerId};
 use anabranch_net::datagram::{
     Batch, DatagramOptions, DatagramSocket, PAYLOAD_MAX, Segments, payload_max, route_mtu,
@@ -19,8 +19,9 @@ use anabranch_net::identity::Identity;
 use anabranch_net::seal::{self, Channel, ChannelId};
 use anabranch_net::timer::FineTimer;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
-use output::{Order, Output, Reply};
+use output::{Order, Output, Reply, may_be_there};
 use report::{Counters, GetEvent, Note, ObjectFailure, ObjectReport, Report, ServerReport, Verdict};
+use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;
@@ -37,6 +38,15 @@ const BLOCKS_MAX: u32 = 256;
 const FEEDBACK_EVERY: Duration = Duration::from_us(500);
 /// What connections say that waits to be heard.
 const INCOMING_MAX: usize = 1_024;
+/// What is heard of connections and files before anything else is done.
+const HEARD_MAX: usize = 64;
+/// Objects under way at once, at the most: enough for long ways, few enough that what is kept of each is little together.
+const OBJECTS_MAX: u64 = 512;
+/// Descriptors of an object under way: its folder, its bytes, its journal; and one of a file that is looked at.
+const OBJECT_DESCRIPTORS: u64 = 4;
+/// Descriptors of a server's connection, and those besides: the runtime, sockets, keys, the terminal.
+const SERVER_DESCRIPTORS: u64 = 4;
+const OWN_DESCRIPTORS: u64 = 64;
 
 /// How objects are pulled.
 #[derive(Clone, Debug, PartialEq)]
@@ -256,8 +266,14 @@ struct Run<F> {
     malformed_datagrams: u64,
 }
 
+/// Objects that may be under way at once, with so many descriptors for the process and so many servers.
+fn objects_max(descriptors: u64, servers: u64) -> usize {
+    let left = descriptors.saturating_sub(OWN_DESCRIPTORS + SERVER_DESCRIPTORS.saturating_mul(servers));
+    (left / OBJECT_DESCRIPTORS).clamp(1, OBJECTS_MAX) as usize
+}
+
 /// What the machine is told of a target; `holders` are its servers' names, by their numbers.
-fn wanted(target: &Target, holders: &[&str]) -> fetch::Wanted {
+fn wanted(target: &Target, holders: &[&str], streams: bool) -> fetch::Wanted {
     let number = |holder: &String| holders.iter().position(|known| known == holder);
     let part = |part: &Part| fetch::Part {
         name: part.name.clone(),
@@ -269,6 +285,7 @@ fn wanted(target: &Target, holders: &[&str]) -> fetch::Wanted {
         bytes: target.bytes,
         hash: target.hash,
         attributes: target.attributes,
+        may_be_there: !streams && may_be_there(&target.path),
         parts: target.parts.iter().map(part).collect(),
     }
 }
@@ -285,8 +302,11 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         let holders = holders(&targets);
         let client = config.client()?.fitted(config.memory, holders.len());
         let client = client.ok_or(GetError::MemoryForDatagrams)?;
-        let all = targets.iter().map(|target| wanted(target, &holders)).collect();
-        let fetch = Fetch::new(Instant::ZERO, FetchConfig { client, streams }, holders.len() as u32, all)?;
+        let all = targets.iter().map(|target| wanted(target, &holders, streams)).collect();
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let objects_max = objects_max(descriptors, holders.len() as u64);
+        let fetch = FetchConfig { client, streams, objects_max };
+        let fetch = Fetch::new(Instant::ZERO, fetch, holders.len() as u32, all)?;
         let any = (std::net::Ipv6Addr::UNSPECIFIED, 0).into();
         let options = DatagramOptions { receive_buffer: ByteCount::mib(8), ..DatagramOptions::default() };
         // Without IPv6 there is IPv4.
@@ -349,8 +369,20 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
             let wakes_at = at.map_or(self.progress_at, |at| at.min(self.progress_at));
             tokio::select! {
                 biased;
-                Some((server, message)) = incoming.recv() => self.on_connection(server as usize, message),
-                Some(reply) = replies.recv() => self.on_output(reply),
+                Some((server, message)) = incoming.recv() => {
+                    self.on_connection(server as usize, message);
+                    for _ in 1..HEARD_MAX {
+                        let Ok((server, message)) = incoming.try_recv() else { break };
+                        self.on_connection(server as usize, message);
+                    }
+                }
+                Some(reply) = replies.recv() => {
+                    self.on_output(reply);
+                    for _ in 1..HEARD_MAX {
+                        let Ok(reply) = replies.try_recv() else { break };
+                        self.on_output(reply);
+                    }
+                }
                 result = self.socket.recv(&mut batch) => {
                     result.map_err(GetError::Receive)?;
                     self.receive(&mut batch);
@@ -519,7 +551,12 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                     show(&self.socket, connected);
                 }
             }
-            Incoming::Control(message) => self.fetch.handle_control(now, id, message),
+            Incoming::Control(message) => {
+                if let Control::Short { content, .. } = &message {
+                    self.links[server].received_bytes += content.len() as u64;
+                }
+                self.fetch.handle_control(now, id, message);
+            }
             Incoming::Channel(channel) => self.change_keys(server, *channel),
             Incoming::Lost(reason) => {
                 let link = &mut self.links[server];

@@ -6,10 +6,11 @@ use super::{Fetch, FetchEvent, FetchFailure, ObjectId, Part, Stage, Version};
 use crate::client::ServerId;
 use crate::msg::{Control, Found};
 use anabranch_codes::Symbol;
+use anabranch_endpoint::Bytes;
 use anabranch_units::Instant;
 use std::collections::BTreeSet;
 
-impl<S: Symbol> Fetch<S> {
+impl<S: Symbol + From<Bytes>> Fetch<S> {
     /// An object is not what its hash says: asks its servers which of them have something else.
     pub(super) fn compare(&mut self, now: Instant, object: usize) {
         let it = &mut self.objects[object];

@@ -5,6 +5,7 @@ use super::{Fetch, FetchEvent, FetchFailure, Object, ObjectId, Stage, Version};
 use crate::client::{Failure, ServerId};
 use crate::msg::{Control, Found};
 use anabranch_codes::Symbol;
+use anabranch_endpoint::Bytes;
 use anabranch_pieces::Attributes;
 use anabranch_units::{Duration, Instant};
 
@@ -18,20 +19,24 @@ fn hashing_time(object: &Object) -> Duration {
     Duration::from_secs(object.wanted.bytes.unwrap_or(0) / HASH_BYTES_PER_S)
 }
 
-impl<S: Symbol> Fetch<S> {
+impl<S: Symbol + From<Bytes>> Fetch<S> {
     /// Asks what objects are that wait for that: of the server that was named first, if it comes soon.
     pub(super) fn describe_waiting(&mut self, now: Instant) {
-        for object in 0..self.objects.len() {
-            let it = &self.objects[object];
-            if !it.waits_to_be_described() {
-                continue;
-            }
-            let first = it.wanted.parts[0].holders.first().map(|first| &self.links[first.0 as usize]);
-            let comes = first.is_some_and(|link| !link.is_connected && link.lost.is_none());
-            if !(comes && it.asked.is_none() && self.first_at.is_some()) {
-                self.describe(now, object);
-            }
+        self.each_active(|fetch, object| fetch.describe_if_waiting(now, object));
+    }
+
+    /// The same of one.
+    pub(super) fn describe_if_waiting(&mut self, now: Instant, object: usize) {
+        let it = &self.objects[object];
+        if it.waits_to_be_described() && !(it.asked.is_none() && self.first_comes(it)) {
+            self.describe(now, object);
         }
+    }
+
+    /// Whether the server that was named first is still waited for.
+    pub(super) fn first_comes(&self, it: &Object) -> bool {
+        let first = it.wanted.parts[0].holders.first().map(|first| &self.links[first.0 as usize]);
+        self.first_at.is_some() && first.is_some_and(|link| !link.is_connected && link.lost.is_none())
     }
 
     /// Whether some holder is there, or may come, that has not been asked what an object is.
@@ -55,6 +60,13 @@ impl<S: Symbol> Fetch<S> {
             }
             let link = &self.links[holder.0 as usize];
             if link.is_connected {
+                if self.is_many && it.may_be_short() {
+                    (it.asked, it.is_waiting, it.asked_at, it.is_told) = (Some(at), false, now, false);
+                    it.tried.insert(at);
+                    it.first_asked_at.get_or_insert(now);
+                    let holder = *holder;
+                    return self.inspect(now, object, holder);
+                }
                 let name = &it.wanted.parts[0].name;
                 let ask = |with_hash| (*holder, Control::Describe { object: name.clone(), with_hash });
                 if it.wanted.bytes.is_none() || it.wanted.attributes.is_none() {
@@ -66,8 +78,10 @@ impl<S: Symbol> Fetch<S> {
                 (it.asked, it.is_waiting, it.asked_at, it.is_told) = (Some(at), false, now, false);
                 it.tried.insert(at);
                 it.first_asked_at.get_or_insert(now);
-                let (is_unknown, holder) = (it.stage == Stage::Describing, *holder);
-                if is_unknown {
+                // Of what is there already the beginning is the likeliest part.
+                let is_unknown = it.stage == Stage::Describing && !it.wanted.may_be_there;
+                let holder = *holder;
+                if is_unknown && !self.is_many {
                     self.ask_early(now, object, holder);
                 }
                 return;
@@ -97,10 +111,11 @@ impl<S: Symbol> Fetch<S> {
 
     /// Asks others what objects are of which one does not say that in the time that it may need.
     pub(super) fn ask_others(&mut self, now: Instant) {
-        for object in 0..self.objects.len() {
+        let (give_up, all) = (self.give_up, self.active.clone());
+        for object in all {
             let may_ask = self.may_ask(&self.objects[object]);
             let it = &mut self.objects[object];
-            let is_late = now.saturating_since(it.asked_at) > self.give_up + hashing_time(it);
+            let is_late = now.saturating_since(it.asked_at) > give_up + hashing_time(it);
             match &mut it.stage {
                 // Who does not say what it has may yet bring it.
                 Stage::Comparing(waiting) if is_late => {
@@ -145,7 +160,7 @@ impl<S: Symbol> Fetch<S> {
         let it = &self.objects[object];
         let part = &it.wanted.parts[0];
         // A manifest says it.
-        let is_unsure = it.asked.is_some() && part.bytes.is_none() && it.is_under_way();
+        let is_unsure = it.asked.is_some() && part.bytes.is_none() && it.is_under_way() && !it.comes_whole();
         let is_other = part.holders.contains(&server) && it.asked_server() != Some(server);
         if is_unsure && is_other && self.links[server.0 as usize].is_connected {
             let ask = Control::Describe { object: part.name.clone(), with_hash: false };
@@ -155,7 +170,8 @@ impl<S: Symbol> Fetch<S> {
 
     /// A server says that a hash takes longer.
     pub(super) fn hashing(&mut self, now: Instant, server: ServerId, name: &str) {
-        for (object, it) in (0u32..).zip(&mut self.objects) {
+        for object in &self.active {
+            let (it, object) = (&mut self.objects[*object], *object as u32);
             let is_comparing =
                 matches!(&it.stage, Stage::Comparing(waiting) if waiting.iter().any(|(_, of)| *of == server));
             let is_asked = it.wanted.hash.is_none() && it.asked_server() == Some(server);
@@ -183,6 +199,7 @@ impl<S: Symbol> Fetch<S> {
         found: &Result<Found, String>,
     ) {
         for object in self.by_name.get(name).cloned().unwrap_or_default() {
+            self.not_brought(now, object, server);
             if matches!(self.objects[object].stage, Stage::Comparing(_)) {
                 self.compare_with(now, object, server, name, found);
                 continue;

@@ -19,6 +19,8 @@ pub struct Wanted {
     pub hash: Option<[u8; 32]>,
     /// Its mode and time, where they are known.
     pub attributes: Option<Attributes>,
+    /// Its place holds something already, which may be the object itself: what it is is asked before any of it.
+    pub may_be_there: bool,
     /// What it is made of, in order. Of several parts every length must be known, and the whole's length and hash, too.
     pub parts: Vec<Part>,
 }

@@ -1,7 +1,7 @@
 //! Which holder is asked what an object is, second tries, and when an object has failed; without bytes that have to be pulled
 //! wherever that does not matter, as their places are whole already.
 
-use super::early::{EARLY_BYTES, EARLY_OBJECTS};
+use super::early::EARLY_BYTES;
 use super::{Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId, Part, Version, Wanted};
 use crate::client::{Failure, ServerId};
 use crate::config::ClientConfig;
@@ -23,11 +23,11 @@ fn at(ms: u64) -> Instant {
 /// An object that servers A, B and C hold, of which nothing is known.
 fn unknown() -> Wanted {
     let part = Part { name: "x".into(), bytes: None, hash: None, holders: vec![A, B, C] };
-    Wanted { bytes: None, hash: None, attributes: None, parts: vec![part] }
+    Wanted { bytes: None, hash: None, attributes: None, may_be_there: false, parts: vec![part] }
 }
 
 fn of(wanted: Wanted) -> Fetch<Bytes> {
-    let config = FetchConfig { client: ClientConfig::default(), streams: false };
+    let config = FetchConfig { client: ClientConfig::default(), streams: false, objects_max: 512 };
     Fetch::new(Instant::ZERO, config, 3, vec![wanted]).expect("a good configuration")
 }
 
@@ -333,7 +333,7 @@ fn nobody_is_waited_for_longer_than_hashing_may_take_who_does_not_compare() {
 
 #[test]
 fn a_stream_has_no_second_try() {
-    let config = FetchConfig { client: ClientConfig::default(), streams: true };
+    let config = FetchConfig { client: ClientConfig::default(), streams: true, objects_max: 1 };
     let wanted = Wanted { bytes: Some(5), hash: Some([1; 32]), ..unknown() };
     let mut fetch = Fetch::<Bytes>::new(Instant::ZERO, config, 3, vec![wanted]).expect("good");
     connect(&mut fetch, 0, &[A]);
@@ -450,12 +450,19 @@ fn who_is_asked_what_an_object_is_is_asked_for_its_beginning() {
 }
 
 #[test]
-fn only_a_few_objects_are_asked_for_their_beginnings() {
-    let config = FetchConfig { client: ClientConfig::default(), streams: false };
-    let all = vec![unknown(); 2 * EARLY_OBJECTS];
-    let mut fetch: Fetch<Bytes> = Fetch::new(Instant::ZERO, config, 3, all).expect("a good configuration");
-    connect(&mut fetch, 0, &[A]);
-    assert_eq!(pulls(&mut fetch).len(), EARLY_OBJECTS);
+fn only_a_single_object_of_which_nothing_is_there_is_asked_for_its_beginning() {
+    for (wanted, asked) in [
+        (vec![unknown()], 1),
+        (vec![unknown(); 2], 0),
+        (vec![Wanted { may_be_there: true, ..unknown() }], 0),
+        (vec![Wanted { may_be_there: true, ..unknown() }; 2], 0),
+    ] {
+        let config = FetchConfig { client: ClientConfig::default(), streams: false, objects_max: 16 };
+        let fetch = Fetch::new(Instant::ZERO, config, 3, wanted.clone());
+        let mut fetch: Fetch<Bytes> = fetch.expect("a good configuration");
+        connect(&mut fetch, 0, &[A]);
+        assert_eq!(pulls(&mut fetch).len(), asked, "{wanted:?}");
+    }
 }
 
 #[test]
@@ -601,7 +608,7 @@ proptest! {
                 }
             }
             asked(fetch);
-            assert!(fetch.early_bytes() <= EARLY_OBJECTS as u64 * EARLY_BYTES);
+            assert!(fetch.early_bytes() <= EARLY_BYTES);
             ends
         };
         for step in steps {

@@ -2,7 +2,7 @@
 
 use super::disk::{flip, hash};
 use anabranch_endpoint::Bytes;
-use anabranch_gather_proto::msg::{Control, Found, Packet, PullId};
+use anabranch_gather_proto::msg::{Control, Found, Packet, PullId, SHORT_BYTES_MAX};
 use anabranch_gather_proto::{Offer, Server, ServerConfig, ServerEvent};
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::BTreeMap;
@@ -68,6 +68,15 @@ impl Host {
         let bytes = self.objects.get(name).ok_or_else(|| format!("{name}: no such object"))?;
         let hash = with_hash.then(|| hash(bytes));
         Ok(Found { bytes: bytes.len() as u64, mode: 0o600, modified_ns: 0, hash })
+    }
+
+    /// All of a short object, as its disk says it now.
+    pub fn short(&self, random: &mut RandomStream, name: &str) -> Option<Bytes> {
+        let length = self.objects.get(name)?.len();
+        if length > SHORT_BYTES_MAX {
+            return None;
+        }
+        self.read(random, name, 0..length as u64).map(Bytes::from)
     }
 
     fn read(&self, random: &mut RandomStream, name: &str, range: Range<u64>) -> Option<Vec<u8>> {

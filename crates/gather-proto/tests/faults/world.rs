@@ -5,7 +5,7 @@ use super::faults::{Ended, Schedule, some_of};
 use super::network::{Lane, Way};
 use super::server::{Conn, Host, Supply};
 use anabranch_endpoint::{Bytes, Wire as _};
-use anabranch_gather_proto::fetch::{EARLY_BYTES, EARLY_OBJECTS, FetchConfig, FetchEvent, Part, Wanted};
+use anabranch_gather_proto::fetch::{EARLY_BYTES, FetchConfig, FetchEvent, Part, Wanted};
 use anabranch_gather_proto::msg::{Control, Datagram, Packet};
 use anabranch_gather_proto::{ClientConfig, DecoderKind, Fetch, Mode, RateControl, ServerConfig, ServerId};
 use anabranch_pieces::Attributes;
@@ -159,6 +159,8 @@ impl Fault {
 
 pub struct World {
     random: RandomStream,
+    /// How many objects are under way at once, and how short ones are read.
+    random_of_turns: RandomStream,
     schedule: Schedule<Event>,
     ways: Vec<Way>,
     hosts: Vec<Host>,
@@ -251,6 +253,7 @@ impl World {
         let knows_ways = random.below(2) == 0;
         let mut world = Self {
             random,
+            random_of_turns: Seed::new(seed).stream("turns", 0),
             schedule: Schedule::new(),
             ways,
             hosts,
@@ -314,14 +317,26 @@ impl World {
             0 => {
                 let (holders, versions) = self.put(name, &bytes);
                 let part = Part { name: name.into(), bytes: None, hash: None, holders };
-                (Wanted { bytes: None, hash: None, attributes: None, parts: vec![part] }, versions)
+                (
+                    Wanted {
+                        bytes: None,
+                        hash: None,
+                        attributes: None,
+                        may_be_there: false,
+                        parts: vec![part],
+                    },
+                    versions,
+                )
             }
             1 => {
                 let (holders, _) = self.put(name, &bytes);
                 let part = Part { name: name.into(), bytes: Some(length), hash: Some(whole), holders };
                 let attributes = attributes.filter(|_| self.random.below(2) == 0);
                 let parts = vec![part];
-                (Wanted { bytes: Some(length), hash: Some(whole), attributes, parts }, vec![bytes])
+                (
+                    Wanted { bytes: Some(length), hash: Some(whole), attributes, may_be_there: false, parts },
+                    vec![bytes],
+                )
             }
             _ => {
                 let cut = self.random.below(length + 1) as usize;
@@ -336,7 +351,10 @@ impl World {
                     Part { name, bytes: Some(of.len() as u64), hash, holders }
                 });
                 let parts = parts.into();
-                (Wanted { bytes: Some(length), hash: Some(whole), attributes, parts }, vec![bytes])
+                (
+                    Wanted { bytes: Some(length), hash: Some(whole), attributes, may_be_there: false, parts },
+                    vec![bytes],
+                )
             }
         };
         self.wanted.push(wanted);
@@ -428,7 +446,7 @@ impl World {
         let Some(getter) = &self.getter else { return };
         let most = memory_max(&self.config).as_u64();
         assert!(getter.fetch.held_bytes() <= most, "the client's memory");
-        let most = EARLY_OBJECTS as u64 * EARLY_BYTES;
+        let most = EARLY_BYTES;
         assert!(getter.fetch.early_bytes() <= most, "what waits for its place");
         let now = self.schedule.now();
         for (id, conn) in &mut self.conns {
@@ -601,7 +619,9 @@ impl World {
         }
         self.schedule.say("start");
         let wanted = objects.iter().map(|object| self.wanted[*object].clone()).collect();
-        let config = FetchConfig { client: self.config.clone(), streams: false };
+        // Few, so that some wait for their turn.
+        let objects_max = 1 + self.random_of_turns.below(4) as usize;
+        let config = FetchConfig { client: self.config.clone(), streams: false, objects_max };
         let servers = self.hosts.len();
         let now = self.schedule.now() + self.client_ahead;
         let fetch = Fetch::new(now, config, servers as u32, wanted).expect("a good configuration");
@@ -686,6 +706,25 @@ impl World {
                 self.schedule.after(host.hashing, Event::Hashed { conn: id, object: object.clone() });
                 self.tell_client(id, Control::Hashing { object, hashed_bytes: 0 });
             }
+            Message::Control(Control::Inspect { object, with_hash, with_content }) => {
+                if host.stuck_until > now {
+                    return;
+                }
+                let short = host.short(&mut self.random_of_turns, &object);
+                let (is_short, found) = (short.is_some(), host.found(&object, short.is_some()));
+                if !is_short && with_hash && found.is_ok() {
+                    self.schedule.after(host.hashing, Event::Hashed { conn: id, object: object.clone() });
+                }
+                self.tell_client(
+                    id,
+                    match (short, found) {
+                        (Some(content), Ok(found)) if with_content => {
+                            Control::Short { object, found, content }
+                        }
+                        (_, found) => Control::Described { object, found },
+                    },
+                );
+            }
             Message::Control(message) => conn.machine.handle_control(now + host.ahead, message),
         }
     }
@@ -766,8 +805,11 @@ impl World {
             let arrivals = match &message {
                 Message::Control(message) => {
                     self.schedule.say(format!("{server} is told {message:?}"));
-                    if let (Control::Describe { object, with_hash: true }, Some(getter)) =
-                        (message, &mut self.getter)
+                    if let (
+                        Control::Describe { object, with_hash: true }
+                        | Control::Inspect { object, with_hash: true, .. },
+                        Some(getter),
+                    ) = (message, &mut self.getter)
                     {
                         getter.asked.entry(object.clone()).or_default().push(server);
                         getter.unasked.retain(|name| name != object);

@@ -1,12 +1,14 @@
 //! Where objects are written, files or a stream: a thread of its own, so that a slow disk does not hold up the network at once.
 //!
 //! What it is told waits in a bounded queue; once that is full the network waits too, and packets are lost as they would be
-//! at any receiver that is too slow. Files are [`PartialFile`]s: an interrupted command goes on where it was.
+//! at any receiver that is too slow. Files are [`PartialFile`]s: an interrupted command goes on where it was. Short ones that come
+//! in one piece stay in memory until they are whole and right, and are put in place then ([`whole`]).
 
 use anabranch_disk::folder::{Place as FilePlace, at};
-use anabranch_disk::partial::{FinishError, Naming, PartialFile, exists, hash_file_at, narrow};
+use anabranch_disk::partial::{FinishError, Naming, PartialFile, exists, hash_file_at, narrow, whole};
 use anabranch_endpoint::Bytes;
 use anabranch_gather_proto::fetch::ObjectId;
+use anabranch_gather_proto::msg::SHORT_BYTES_MAX;
 use anabranch_pieces::{Attributes, ByteRange, FileHash, PieceHasher};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -107,6 +109,7 @@ impl Output {
         let (replies, replies_out) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("output".into()).spawn(move || {
             let mut files = BTreeMap::new();
+            let mut last = None;
             let (finishing_in, finishing) = std::sync::mpsc::sync_channel(0);
             let finishing = std::sync::Mutex::new(finishing);
             std::thread::scope(|scope| {
@@ -116,7 +119,7 @@ impl Output {
                         loop {
                             let next = finishing.lock().expect("nobody panics with it").recv();
                             let Ok(job) = next else { break };
-                            let _ = replies.send(finish(job, replace));
+                            let _ = replies.send(finish(job, syncs, replace));
                         }
                     });
                 }
@@ -129,7 +132,7 @@ impl Output {
                             }
                         }
                         other => {
-                            let reply = handle(&mut files, &mut stream, other, syncs, replace);
+                            let reply = handle(&mut files, &mut stream, &mut last, other, syncs, replace);
                             let _ = reply.map(|reply| replies.send(reply));
                         }
                     }
@@ -158,6 +161,12 @@ enum Place {
     File {
         file: Box<PartialFile>,
         bytes: u64,
+    },
+    /// A short file, kept in memory: all of it, once that has come.
+    Short {
+        place: FilePlace,
+        bytes: u64,
+        content: Option<Vec<u8>>,
     },
     Stream(Box<Stream>),
     /// A file that is there and stays.
@@ -198,13 +207,16 @@ enum Opened {
     There(File, FileHash),
     /// What has come of it.
     New(Box<PartialFile>),
+    /// A short one, of which nothing has come.
+    Short(FilePlace),
 }
 
 /// Opens an object's file, or looks at the one that is there.
 ///
 /// Errors: one line; a file of another length that may not be replaced.
-fn open(path: &Path, bytes: u64, replace: bool) -> std::io::Result<Opened> {
-    let place = FilePlace::of(path)?;
+fn open(path: &Path, last: &mut Option<FilePlace>, bytes: u64, replace: bool) -> std::io::Result<Opened> {
+    let place = FilePlace::beside(path, last.as_ref())?;
+    *last = Some(place.clone());
     place.check()?;
     if !replace && let Some(file) = place.finished()? {
         if at(path, file.metadata())?.len() != bytes {
@@ -213,12 +225,36 @@ fn open(path: &Path, bytes: u64, replace: bool) -> std::io::Result<Opened> {
         let hash = at(path, hash_file_at(&file, bytes))?;
         return Ok(Opened::There(file, hash));
     }
+    if (1..=SHORT_BYTES_MAX as u64).contains(&bytes) && !whole::is_begun(&place) {
+        return Ok(Opened::Short(place));
+    }
     PartialFile::open(place, bytes).map(|file| Opened::New(Box::new(file)))
+}
+
+/// Whether something has this name, as far as that can be seen.
+pub fn may_be_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| !found.is_dir())
+}
+
+/// Begins a file of which some bytes have come.
+fn begin(place: FilePlace, bytes: u64, syncs: bool) -> std::io::Result<Box<PartialFile>> {
+    let mut file = Box::new(PartialFile::open(place, bytes)?);
+    file.set_syncs(syncs);
+    Ok(file)
+}
+
+/// Writes some bytes of a file.
+fn write(file: &mut PartialFile, range: ByteRange, bytes: Vec<u8>) -> std::io::Result<()> {
+    let mut hasher = PieceHasher::new(range);
+    hasher.update(&bytes);
+    let piece = hasher.finish().ok_or_else(|| std::io::Error::other("fewer bytes than were said"))?;
+    file.write(range, &[bytes], &piece)
 }
 
 fn handle(
     places: &mut BTreeMap<ObjectId, Place>,
     stream: &mut Option<Box<dyn Write + Send>>,
+    last: &mut Option<FilePlace>,
     order: Order,
     syncs: bool,
     replace: bool,
@@ -233,7 +269,7 @@ fn handle(
             let missing = (bytes > 0).then_some(0..bytes).into_iter().collect();
             Some(Reply::Opened { object, missing })
         }
-        Order::Open { object, path: Some(path), bytes } => Some(match open(&path, bytes, replace) {
+        Order::Open { object, path: Some(path), bytes } => Some(match open(&path, last, bytes, replace) {
             Ok(Opened::There(file, hash)) => {
                 places.insert(object, Place::There { path, file, hash });
                 Reply::Opened { object, missing: Vec::new() }
@@ -244,6 +280,11 @@ fn handle(
                 places.insert(object, Place::File { file, bytes });
                 Reply::Opened { object, missing }
             }
+            Ok(Opened::Short(place)) => {
+                places.insert(object, Place::Short { place, bytes, content: None });
+                let all = 0..bytes;
+                Reply::Opened { object, missing: vec![all] }
+            }
             Err(error) => Reply::Failed { object, reason: error.to_string() },
         }),
         Order::Write { object, range, parts } => {
@@ -251,27 +292,36 @@ fn handle(
             // One run of bytes: BLAKE3 hashes many chunks at once, and one write costs less than many.
             let mut bytes = parts.concat();
             bytes.truncate(range.len() as usize);
-            let file = match places.get_mut(&object)? {
-                Place::File { file, .. } => file,
+            let here = places.get_mut(&object)?;
+            if let Place::Short { bytes: all, content, .. } = here
+                && (range.start, range.end) == (0, *all)
+                && bytes.len() as u64 == *all
+            {
+                *content = Some(bytes);
+                return None;
+            }
+            let written = match here {
+                Place::File { file, .. } => write(file, range, bytes),
+                // It comes in several pieces after all.
+                Place::Short { place, bytes: all, .. } => {
+                    let all = *all;
+                    begin(place.clone(), all, syncs).and_then(|mut file| {
+                        let result = write(&mut file, range, bytes);
+                        *here = Place::File { file, bytes: all };
+                        result
+                    })
+                }
                 Place::There { .. } => return None,
                 Place::Stream(stream) => {
                     stream.early.insert(range.start, bytes);
-                    return match stream.flush() {
-                        Ok(false) => None,
-                        Ok(true) => Some(Reply::Flushed { bytes: stream.flushed }),
-                        Err(error) => {
-                            places.remove(&object);
-                            Some(Reply::Failed { object, reason: error.to_string() })
-                        }
-                    };
+                    match stream.flush() {
+                        Ok(false) => return None,
+                        Ok(true) => return Some(Reply::Flushed { bytes: stream.flushed }),
+                        Err(error) => Err(error),
+                    }
                 }
             };
-            let mut hasher = PieceHasher::new(range);
-            hasher.update(&bytes);
-            let Some(piece) = hasher.finish() else {
-                return Some(Reply::Failed { object, reason: "fewer bytes than were said".to_owned() });
-            };
-            let error = file.write(range, &[bytes], &piece).err()?;
+            let error = written.err()?;
             places.remove(&object);
             Some(Reply::Failed { object, reason: error.to_string() })
         }
@@ -282,9 +332,30 @@ fn handle(
 /// An object that is whole, its place, hash and attributes.
 type Job = (ObjectId, Place, [u8; 32], Option<Attributes>);
 
-fn finish((object, place, hash, attributes): Job, replace: bool) -> Reply {
+fn finish((object, place, hash, attributes): Job, syncs: bool, replace: bool) -> Reply {
+    let naming = Naming { attributes, replace };
     let (mut file, bytes) = match place {
         Place::File { file, bytes } => (file, bytes),
+        Place::Short { place, bytes, content } => {
+            let content = content.unwrap_or_default();
+            if *blake3::hash(&content).as_bytes() != hash {
+                return Reply::Mismatch { object };
+            }
+            let put = whole::put(&place, &content, FileHash(hash), &naming, syncs);
+            let begun = put.and_then(|is_put| {
+                let begin = || {
+                    let mut file = begin(place, bytes, syncs)?;
+                    write(&mut file, ByteRange { start: 0, end: bytes }, content)?;
+                    Ok(file)
+                };
+                if is_put { Ok(None) } else { begin().map(Some) }
+            });
+            match begun {
+                Ok(None) => return Reply::Finished { object },
+                Ok(Some(file)) => (file, bytes),
+                Err(error) => return Reply::Failed { object, reason: error.to_string() },
+            }
+        }
         Place::There { path, file, hash: found } => {
             let is_same = found == FileHash(hash);
             let reason = || exists(&path).to_string();
@@ -300,7 +371,7 @@ fn finish((object, place, hash, attributes): Job, replace: bool) -> Reply {
             return if is_whole { Reply::Finished { object } } else { Reply::Mismatch { object } };
         }
     };
-    match file.finish(bytes, FileHash(hash), &Naming { attributes, replace }) {
+    match file.finish(bytes, FileHash(hash), &naming) {
         Ok(()) => Reply::Finished { object },
         Err(FinishError::Mismatch { .. }) => Reply::Mismatch { object },
         Err(FinishError::Io(error)) => Reply::Failed { object, reason: error.to_string() },

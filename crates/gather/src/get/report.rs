@@ -165,7 +165,7 @@ pub struct ServerReport {
     pub server: String,
     /// Its name, as its certificate says; none if it was never reached.
     pub name: Option<String>,
-    /// Bytes of datagrams that came from it.
+    /// Bytes of datagrams, and of short objects that came whole, from it.
     pub received_bytes: u64,
     /// Its pulls that are under way.
     pub pulls: usize,

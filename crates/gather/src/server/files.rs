@@ -2,12 +2,12 @@
 
 use anabranch_disk::folder::{Folder, Links, OpenError};
 use anabranch_disk::partial::attributes;
-use anabranch_gather_proto::msg::{Found, NAME_BYTES_MAX};
+use anabranch_gather_proto::msg::{Found, NAME_BYTES_MAX, SHORT_BYTES_MAX};
 use anabranch_pieces::name::is_reserved;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 /// A folder.
@@ -81,6 +81,28 @@ impl Files {
         Ok(Opened { file, found, state })
     }
 
+    /// What the file that clients call `name` is; a short one's content and hash as well. Reads it.
+    ///
+    /// Errors: as [`Files::open`]; it cannot be read, or changes meanwhile.
+    pub fn inspect(&self, name: &str) -> Result<(Found, Option<Vec<u8>>), String> {
+        let Opened { file, found, state: before } = self.open(name)?;
+        if found.bytes > SHORT_BYTES_MAX as u64 {
+            return Ok((found, None));
+        }
+        let mut content = vec![0; found.bytes as usize];
+        let changes = || format!("{name}: it changes while it is read");
+        file.read_exact_at(&mut content, 0).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => changes(),
+            _ => format!("{name}: {error}"),
+        })?;
+        let (_, after) = state(&file).map_err(|error| format!("{name}: {error}"))?;
+        if after != before {
+            return Err(changes());
+        }
+        let hash = Some(*blake3::hash(&content).as_bytes());
+        Ok((Found { hash, ..found }, Some(content)))
+    }
+
     /// Opens a folder below this one, to read what is in it; an empty name is this one.
     ///
     /// Errors: the system's.
@@ -92,6 +114,22 @@ impl Files {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_short_file_is_said_whole_and_a_longer_one_is_not() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let files = Files::below(folder.path()).expect("it is there");
+        for (bytes, is_short) in [(0, true), (1, true), (SHORT_BYTES_MAX, true), (SHORT_BYTES_MAX + 1, false)]
+        {
+            let content = vec![7; bytes];
+            std::fs::write(folder.path().join("x"), &content).expect("it can be written");
+            let (found, said) = files.inspect("x").expect("a file");
+            assert_eq!((found.bytes, said.is_some()), (bytes as u64, is_short));
+            let hash = is_short.then(|| *blake3::hash(&content).as_bytes());
+            assert_eq!((found.hash, said.unwrap_or(content.clone())), (hash, content));
+        }
+        assert!(files.inspect("none").is_err_and(|reason| reason.contains("no such object")));
+    }
 
     #[test]
     fn names_stay_inside_the_folder() {

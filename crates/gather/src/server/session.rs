@@ -46,6 +46,8 @@ const TOGETHER_BYTES: usize = 65_000;
 const QUESTIONS_MAX: usize = 4_096;
 /// Answers that wait to be written.
 const ANSWERS_MAX: usize = 64;
+/// Messages of a client that are heard one after the other, before anything else is done.
+const HEARD_MAX: usize = 64;
 /// Lines that one connection may have in the log.
 const LINES_MAX: u32 = 10_000;
 /// A channel that may seal only so many packets more is followed by another: more than leave before the client has heard of it.
@@ -316,6 +318,21 @@ async fn tell(reader: &mut Reader<Stream>, messages: Vec<Control>) -> Result<(),
     written.map_err(|_| SessionError::Stuck(WRITE_TIME.as_secs()))?.map_err(gone)
 }
 
+/// Has a question answered, behind others; the refusal, where too many wait.
+fn ask(question: Question, questions: &mpsc::Sender<Question>, waiting: &mut usize) -> Option<Control> {
+    let reason = || format!("more than {QUESTIONS_MAX} hashes and lists are asked for at once");
+    match questions.try_send(question) {
+        Ok(()) => {
+            *waiting += 1;
+            None
+        }
+        Err(refused) => Some(match refused.into_inner() {
+            Question::Hash { object } => Control::Described { object, found: Err(reason()) },
+            Question::List { .. } => Control::ListEnd { next: Err(reason()) },
+        }),
+    }
+}
+
 /// An object of which there is a pull.
 struct Object {
     name: String,
@@ -371,28 +388,29 @@ impl Session<'_> {
             let more = self.work().await?;
             let mut control = self.control();
             control.extend(self.keys.renew(&datagrams_in, reader.get_ref())?);
-            tell(&mut reader, control).await?;
+            reader.queue(control);
+            let stuck_at = reader.stuck_since().map(|since| since + WRITE_TIME);
             let wakes_at = if more { Some(std::time::Instant::now()) } else { self.wakes_at() };
             let is_idle = self.server.is_idle() && waiting == 0;
             let idle_at = is_idle.then(|| asked_at + self.shared.idle);
             tokio::select! {
                 biased;
-                message = reader.next() => {
-                    let Some(message) = message.map_err(gone)? else {
+                message = reader.exchange() => {
+                    let Some(first) = message.map_err(gone)? else {
                         return Ok(());
                     };
                     asked_at = std::time::Instant::now();
-                    if let Some(answer) = self.hear(message, &questions, &mut waiting) {
-                        tell(&mut reader, vec![answer]).await?;
-                    }
+                    // A page of a short object that is not in memory stalls this session; others go on.
+                    let heard = || self.hear_all(first, &mut reader, &questions, &mut waiting);
+                    tokio::task::block_in_place(heard)?;
                 }
-                Some(first) = answers.recv() => {
+                Some(first) = answers.recv(), if reader.has_room() => {
                     let mut all = vec![first];
                     all.extend(std::iter::from_fn(|| answers.try_recv().ok()));
                     let is_last = |message: &&Control| !matches!(message, Control::Hashing { .. } | Control::Listed { .. });
                     waiting -= all.iter().filter(is_last).count();
                     asked_at = std::time::Instant::now();
-                    tell(&mut reader, all).await?;
+                    reader.queue(all);
                 }
                 Some((from, bytes)) = datagrams.recv() => {
                     self.take(from, bytes);
@@ -400,8 +418,11 @@ impl Session<'_> {
                         self.take(from, bytes);
                     }
                 }
-                result = timer.wait(wakes_at.into_iter().chain(idle_at).min()) => {
+                result = timer.wait(wakes_at.into_iter().chain(idle_at).chain(stuck_at).min()) => {
                     result?;
+                    if stuck_at.is_some_and(|at| at <= std::time::Instant::now()) {
+                        return Err(SessionError::Stuck(WRITE_TIME.as_secs()));
+                    }
                     if idle_at.is_some_and(|at| at <= std::time::Instant::now()) {
                         let idle = SessionError::Idle(self.shared.idle.as_secs());
                         tell(&mut reader, vec![Control::Goodbye { reason: idle.to_string() }]).await?;
@@ -412,6 +433,31 @@ impl Session<'_> {
                 }
             }
         }
+    }
+
+    /// Takes in what the client says, and what has come behind it.
+    ///
+    /// Errors: bytes that are no message.
+    fn hear_all(
+        &mut self,
+        first: Control,
+        reader: &mut Reader<Stream>,
+        questions: &mpsc::Sender<Question>,
+        waiting: &mut usize,
+    ) -> Result<(), SessionError> {
+        let mut next = Some(first);
+        for _ in 0..HEARD_MAX {
+            let Some(message) = next.take() else { break };
+            reader.queue(self.hear(message, questions, waiting));
+            if !reader.has_room() {
+                return Ok(());
+            }
+            next = reader.next_here().map_err(gone)?;
+        }
+        if let Some(last) = next {
+            reader.queue(self.hear(last, questions, waiting));
+        }
+        Ok(())
     }
 
     /// Takes in what the client says. What can be answered at once is.
@@ -427,6 +473,23 @@ impl Session<'_> {
                 return Some(Control::Described { object, found });
             }
             Control::Describe { object, with_hash: true } => Question::Hash { object },
+            Control::Inspect { object, with_hash, with_content } => {
+                return match self.shared.files.inspect(&object) {
+                    Ok((found, Some(content))) if with_content => {
+                        Some(Control::Short { object, found, content: content.into() })
+                    }
+                    Ok((found, content)) => {
+                        let is_longer = content.is_none();
+                        let refused = if is_longer && with_hash {
+                            ask(Question::Hash { object: object.clone() }, questions, waiting)
+                        } else {
+                            None
+                        };
+                        Some(refused.unwrap_or(Control::Described { object, found: Ok(found) }))
+                    }
+                    Err(reason) => Some(Control::Described { object, found: Err(msg::reason(reason)) }),
+                };
+            }
             Control::List { prefix, after } => Question::List { prefix, after },
             other => {
                 let now = self.now();
@@ -434,17 +497,7 @@ impl Session<'_> {
                 return None;
             }
         };
-        let reason = || format!("more than {QUESTIONS_MAX} hashes and lists are asked for at once");
-        match questions.try_send(question) {
-            Ok(()) => {
-                *waiting += 1;
-                None
-            }
-            Err(refused) => Some(match refused.into_inner() {
-                Question::Hash { object } => Control::Described { object, found: Err(reason()) },
-                Question::List { .. } => Control::ListEnd { next: Err(reason()) },
-            }),
-        }
+        ask(question, questions, waiting)
     }
 
     /// Whether one line more of this client goes to the log.

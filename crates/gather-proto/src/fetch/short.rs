@@ -1,0 +1,180 @@
+//! Short objects of a fetch of many: all of one comes with the answer that says what it is, over the control connection.
+//!
+//! A pull costs a question, an answer, feedback and a last word for each object; a short one is soon there without. The holder that
+//! is trusted for the description stays the one that was named first. The content is asked of the holder that owes the fewest
+//! contents: so many servers bring as much as they can, and each owes [`CONTENTS_MAX`] at most. Where all of them owe so many
+//! for long, the way of the connections is slow (they lose packets, say): further objects are pulled meanwhile. So is an object whose
+//! content does not come, or is not what its description says.
+//!
+//! Leaves out: whose turn it is (`turns`), which holder describes (`describe`), the check of the hash (the driver).
+
+#[cfg(test)]
+mod tests;
+
+use super::{Fetch, FetchEvent, Object, ObjectId, Stage, Version};
+use crate::client::ServerId;
+use crate::msg::{Control, Found, SHORT_BYTES_MAX};
+use anabranch_codes::Symbol;
+use anabranch_endpoint::Bytes;
+use anabranch_units::{Duration, Instant};
+
+/// Contents that one server may owe.
+pub(super) const CONTENTS_MAX: usize = 128;
+/// A server is slow that has owed a content for so long.
+const SLOW: Duration = Duration::from_ms(200);
+/// Pulled objects under way, in pulls at once, above which no further ones are pulled for slow servers.
+const AHEAD_PULLS: usize = 2;
+
+/// All of an object, as a server said it.
+#[derive(Debug)]
+pub(super) struct Content {
+    server: ServerId,
+    found: Found,
+    bytes: Bytes,
+}
+
+impl Object {
+    /// Whether nothing is known of it and of its place, so that it may be short and may be asked for whole.
+    pub(super) const fn may_be_short(&self) -> bool {
+        let wanted = &self.wanted;
+        wanted.bytes.is_none() && wanted.hash.is_none() && wanted.parts.len() == 1 && !wanted.may_be_there
+    }
+    /// Whether it is on its way whole, or there.
+    pub(super) const fn comes_whole(&self) -> bool {
+        self.brings.is_some() || self.content.is_some()
+    }
+}
+
+impl<S: Symbol + From<Bytes>> Fetch<S> {
+    /// The holder of an object that owes the fewest contents, if it may owe one more.
+    fn with_room(&self, it: &Object) -> Option<ServerId> {
+        let owes = |holder: &ServerId| self.links[holder.0 as usize].contents.len();
+        let holders = it.wanted.parts[0].holders.iter().copied();
+        let connected = holders.filter(|holder| self.links[holder.0 as usize].is_connected);
+        connected.min_by_key(owes).filter(|holder| owes(holder) < CONTENTS_MAX)
+    }
+
+    /// Whether an object is not begun yet, as it may be short and no server may owe more, or none is there to be asked.
+    pub(super) fn waits_for_room(&self, now: Instant, object: usize) -> bool {
+        let it = &self.objects[object];
+        if !(self.is_many && it.may_be_short()) {
+            return false;
+        }
+        let mut links = it.wanted.parts[0].holders.iter().map(|holder| &self.links[holder.0 as usize]);
+        if links.clone().all(|link| link.lost.is_some()) {
+            return false;
+        }
+        if self.first_comes(it) || links.clone().all(|link| !link.is_connected) {
+            return true;
+        }
+        let is_slow = links.any(|link| link.contents.first().is_some_and(|(since, _)| *since + SLOW <= now));
+        let owed: usize = self.links.iter().map(|link| link.contents.len()).sum();
+        let pulled = self.active.len().saturating_sub(owed);
+        self.with_room(it).is_none() && !(is_slow && pulled < AHEAD_PULLS * self.pulls_max)
+    }
+
+    /// Asks `describer` what an object is, and the holder that owes least for all of it.
+    pub(super) fn inspect(&mut self, now: Instant, object: usize, describer: ServerId) {
+        let it = &self.objects[object];
+        let bringer = if it.comes_whole() { None } else { self.with_room(it) };
+        let name = it.wanted.parts[0].name.clone();
+        let ask = |object, with_hash, with_content| Control::Inspect { object, with_hash, with_content };
+        if let Some(other) = bringer.filter(|bringer| *bringer != describer) {
+            self.control.push_back((other, ask(name.clone(), false, true)));
+        }
+        self.control.push_back((describer, ask(name, true, bringer == Some(describer))));
+        if let Some(bringer) = bringer {
+            self.objects[object].brings = Some((bringer, now));
+            self.links[bringer.0 as usize].contents.insert((now, object));
+        }
+    }
+
+    /// Nobody owes an object's content any more.
+    fn owe_no_more(&mut self, object: usize) {
+        if let Some((server, since)) = self.objects[object].brings.take() {
+            self.links[server.0 as usize].contents.remove(&(since, object));
+        }
+    }
+
+    /// An object needs no content any more.
+    pub(super) fn forget_content(&mut self, object: usize) {
+        self.owe_no_more(object);
+        let it = &mut self.objects[object];
+        (it.content, it.awaits_content) = (None, false);
+    }
+
+    /// A server that owes an object's content says something else, or nothing: it is pulled.
+    pub(super) fn not_brought(&mut self, now: Instant, object: usize, server: ServerId) {
+        if self.objects[object].brings.is_some_and(|(bringer, _)| bringer == server) {
+            self.owe_no_more(object);
+            self.take_content(now, object);
+        }
+    }
+
+    /// A server is lost: what it owes is pulled from others.
+    pub(super) fn bringer_lost(&mut self, now: Instant, server: ServerId) {
+        for (_, object) in std::mem::take(&mut self.links[server.0 as usize].contents) {
+            self.not_brought(now, object, server);
+        }
+    }
+
+    /// What servers have owed for too long is pulled.
+    pub(super) fn give_up_contents(&mut self, now: Instant) {
+        for server in 0..self.links.len() {
+            let late = self.links[server].contents.iter();
+            let late = late.take_while(|(since, _)| *since + self.give_up <= now).copied();
+            for (_, object) in late.collect::<Vec<_>>() {
+                self.not_brought(now, object, ServerId(server as u32));
+            }
+        }
+    }
+
+    /// A server says all of an object.
+    pub(super) fn short(&mut self, now: Instant, server: ServerId, name: &str, found: Found, bytes: Bytes) {
+        for object in self.by_name.get(name).cloned().unwrap_or_default() {
+            let it = &mut self.objects[object];
+            if it.brings.is_some_and(|(bringer, _)| bringer == server) && it.wanted.parts[0].name == name {
+                it.content = Some(Content { server, found, bytes: bytes.clone() });
+                self.owe_no_more(object);
+                self.take_content(now, object);
+            }
+        }
+        self.described(now, server, name, &Ok(found));
+    }
+
+    /// Takes an object's content where its place is open; pulls it where there will be none.
+    pub(super) fn take_content(&mut self, now: Instant, object: usize) {
+        let it = &mut self.objects[object];
+        if !it.awaits_content {
+            return;
+        }
+        if it.content.is_none() && it.brings.is_some() {
+            it.stage = Stage::Getting(1);
+            return;
+        }
+        it.awaits_content = false;
+        let bytes = it.wanted.bytes.unwrap_or(0);
+        if let Some(Content { server, found, bytes: content }) = it.content.take() {
+            let is_same = it.wanted.hash.is_none() || it.wanted.hash == found.hash;
+            if is_same && content.len() as u64 == bytes {
+                it.fetched_bytes += bytes;
+                self.done_bytes += bytes;
+                let (id, blocks) = (ObjectId(object as u32), vec![S::from(content)]);
+                self.events.push_back(FetchEvent::Write { object: id, range: 0..bytes, blocks });
+                return self.finish(now, object);
+            }
+            it.spoilt.insert((0, server));
+            let version = match found.hash {
+                Some(hash) if content.len() as u64 == bytes => {
+                    Version::Hash { name: it.wanted.parts[0].name.clone(), bytes: found.bytes, hash }
+                }
+                _ => Version::Length(found.bytes),
+            };
+            self.note_other(object, server, version);
+        }
+        let all = 0..bytes;
+        self.pull(now, object, std::slice::from_ref(&all));
+    }
+}
+
+const _: () = assert!(SHORT_BYTES_MAX < u16::MAX as usize, "a message's length has two bytes");
