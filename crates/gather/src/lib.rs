@@ -54,8 +54,8 @@ pub use server::exercise_cache;
 pub use server::{CLIENT_SHARE, CacheError, ServeConfig, ServeError, ServeEvent, Server};
 pub use stripe::{Stripe, StripeError, Striped, stripe};
 pub use targets::{
-    Manifest, ManifestError, Object, ObjectError, Part, Target, TargetError, check_holder, parse_manifest,
-    place, read_manifest,
+    Manifest, ManifestError, Object, ObjectError, ObjectListError, Part, Target, TargetError, check_holder,
+    parse_manifest, place, read_manifest, read_object_list,
 };
 
 pub use anabranch_gather_proto::RateControl;

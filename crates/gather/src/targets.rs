@@ -2,7 +2,8 @@
 //!
 //! A manifest is a TOML file: for each object its `name`, `bytes` and `blake3`, and either `holders` that each have all of it,
 //! or `part`s in order, each with its own `name`, `bytes`, `blake3` (which may be missing) and `holders`; an object of parts
-//! may say its `mode` and `modified_ns`, which no server knows. `anabranch gather stripe` writes one.
+//! may say its `mode` and `modified_ns`, which no server knows. `anabranch gather stripe` writes one. A list is simpler: an object a
+//! line, as a user names it; empty lines and those that begin with `#` are passed over.
 
 use anabranch_gather_proto::msg::{MODE_BITS, NAME_BYTES_MAX};
 use anabranch_pieces::Attributes;
@@ -17,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Objects that one command takes.
 const OBJECTS_MAX: usize = 100_000;
-/// The longest manifest.
+/// The longest manifest, and the longest list.
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
 /// Why something is no target. Shown, it is one line.
@@ -84,6 +85,36 @@ pub enum ManifestError {
         /// What is wrong.
         error: ObjectError,
     },
+}
+
+/// Why a list of objects cannot be used. Shown, it is one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectListError {
+    /// It cannot be read.
+    #[error("{}: {error}", path.display())]
+    Read {
+        /// The list.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is longer than any may be.
+    #[error("{}: a list of more than {}: write several", .0.display(), ByteCount::new(MANIFEST_BYTES_MAX))]
+    TooLong(PathBuf),
+    /// A line is no object.
+    #[error("{}: line {line}: {error}", path.display())]
+    Line {
+        /// The list.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong there.
+        error: TargetError,
+    },
+    /// It has no object.
+    #[error("{}: no object in it: write one a line, as host1:7180,host2:7180/big.bin", .0.display())]
+    Empty(PathBuf),
 }
 
 /// What is wrong with an object of a manifest. Shown, it is one line.
@@ -342,6 +373,37 @@ impl Object {
     }
 }
 
+/// Reads a list of objects, one a line; of `-` what comes on standard input.
+///
+/// Errors: one line that names the file, and the line where one is wrong.
+#[expect(clippy::disallowed_methods, reason = "the user's own file")]
+pub fn read_object_list(path: &Path) -> Result<Vec<Target>, ObjectListError> {
+    let opened: io::Result<Box<dyn io::Read>> = if path.as_os_str() == "-" {
+        Ok(Box::new(io::stdin()))
+    } else {
+        File::open(path).map(|file| Box::new(file) as Box<dyn io::Read>)
+    };
+    let mut text = String::new();
+    let read = opened.and_then(|opened| opened.take(MANIFEST_BYTES_MAX + 1).read_to_string(&mut text));
+    read.map_err(|error| ObjectListError::Read { path: path.to_owned(), error })?;
+    if text.len() as u64 > MANIFEST_BYTES_MAX {
+        return Err(ObjectListError::TooLong(path.to_owned()));
+    }
+    let mut targets = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let wrong = |error| ObjectListError::Line { path: path.to_owned(), line: number + 1, error };
+        targets.push(Target::parse(line).map_err(wrong)?);
+        if targets.len() > OBJECTS_MAX {
+            return Err(wrong(TargetError::TooMany(targets.len())));
+        }
+    }
+    if targets.is_empty() { Err(ObjectListError::Empty(path.to_owned())) } else { Ok(targets) }
+}
+
 /// Says where each object goes: the one object to `output`, or each by its name below it.
 ///
 /// Errors: too many of them, or two that would be one file.
@@ -441,6 +503,31 @@ mod tests {
         file.set_len(MANIFEST_BYTES_MAX).expect("a file with a hole");
         let error = format!("{:#}", read_manifest(&path).expect_err("no TOML"));
         assert!(error.contains("m.toml: line 1"), "{error}");
+    }
+
+    #[test]
+    fn a_list_has_an_object_a_line() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("list");
+        let read = |text: &str| {
+            std::fs::write(&path, text).expect("it can be written");
+            let read = read_object_list(&path);
+            read.map_err(|error| error.to_string().replace(&format!("{}: ", path.display()), ""))
+        };
+        let targets = read("a:1,b:2/x\n\n# a word\n  b:2/d/y \r\nb:2/#z").expect("good");
+        let names: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
+        assert_eq!(names, ["x", "d/y", "#z"]);
+        let error = read("a:1/x\n\na:1/../x\n").expect_err("must be refused");
+        assert!(error.starts_with("line 3: `../x`: an object's name is"), "{error}");
+        assert!(
+            read("# nothing\n")
+                .expect_err("must be refused")
+                .starts_with("no object in it: write one a line")
+        );
+        assert_eq!(read(&"a:1/x\n".repeat(OBJECTS_MAX)).expect("at the limit").len(), OBJECTS_MAX);
+        let error = read(&"a:1/x\n".repeat(OBJECTS_MAX + 1)).expect_err("must be refused");
+        assert_eq!(error, "line 100001: 100001 objects: at most 100000 in one command");
+        assert!(read_object_list(Path::new("/nonexistent")).is_err());
     }
 
     #[test]

@@ -6,7 +6,9 @@ mod progress;
 use crate::exit::OrUsage as _;
 use crate::keys::follow_files;
 use crate::process::asked_to_end;
-use anabranch_gather::{Get, GetConfig, GetError, RateControl, Target, holders, place, read_manifest};
+use anabranch_gather::{
+    Get, GetConfig, GetError, RateControl, Target, holders, place, read_manifest, read_object_list,
+};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
@@ -31,6 +33,10 @@ pub struct Args {
     /// hash that the first server names is trusted.
     #[arg(long, value_name = "HEX", value_parser = blake3_hash, conflicts_with = "manifest")]
     blake3: Option<blake3::Hash>,
+    /// Pull all objects of this file as well: one a line, each as SERVER/OBJECT. `-` for standard input. Empty lines and those
+    /// that begin with # are passed over.
+    #[arg(long, value_name = "FILE")]
+    objects_from: Option<PathBuf>,
     /// Pull all objects of this manifest, as `gather stripe` writes it.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
@@ -115,6 +121,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 /// Errors: one line: what cannot be meant.
 fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
     let mut targets = args.objects.clone();
+    if let Some(path) = &args.objects_from {
+        targets.extend(read_object_list(path).map_err(|error| anyhow!("--objects-from {error}"))?);
+    }
     if let Some(path) = &args.manifest {
         targets.extend(read_manifest(path)?);
     }
@@ -122,7 +131,10 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
         ensure!(targets.len() == 1, "--blake3: for one object, not {}", targets.len());
         targets[0].hash = Some(*hash.as_bytes());
     }
-    ensure!(!targets.is_empty(), "nothing to pull: name SERVER/OBJECT, or a --manifest");
+    ensure!(
+        !targets.is_empty(),
+        "nothing to pull: name SERVER/OBJECT, a list with --objects-from, or a --manifest"
+    );
     let is_folder = args.output.as_os_str().as_encoded_bytes().ends_with(b"/");
     let streams = args.output.as_os_str() == "-";
     ensure!(

@@ -5,6 +5,7 @@
 
 mod attacks;
 mod lost;
+mod many;
 mod way;
 mod words;
 

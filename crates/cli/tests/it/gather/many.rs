@@ -1,0 +1,60 @@
+//! Many objects in one command: no more of them are open at once than the process may have descriptors, and short ones come whole.
+
+use super::{Getting, World, anabranch};
+use crate::net::working_files;
+use std::process::Command;
+
+/// A list of objects that servers hold, each with other bytes, and longer ones among them.
+fn list(world: &World, servers: usize, objects: usize) -> Vec<(String, Vec<u8>)> {
+    let bytes = |number: usize| {
+        let length = [0, 1, 5_000, 32 << 10, (32 << 10) + 1, 100_000][number % 6];
+        vec![number as u8; length]
+    };
+    let all: Vec<_> = (0..objects).map(|number| (format!("o{number}"), bytes(number))).collect();
+    all.iter().for_each(|(name, bytes)| world.put(0..servers, name, bytes));
+    let lines = all.iter().map(|(name, _)| world.object(0..servers, name) + "\n");
+    std::fs::write(world.path("list"), lines.collect::<String>()).expect("the folder is ours");
+    all
+}
+
+/// Issue #19: of 10,000 objects a third failed with "Too many open files".
+#[test]
+fn a_command_may_have_more_objects_than_descriptors() {
+    let world = World::new(2);
+    let objects = list(&world, 2, 600);
+    // The limit of a shell and of all that it starts.
+    let command = anabranch();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 100; exec \"$0\" gather get --json \"$@\""]).arg(command.get_program());
+    limited.arg("--objects-from").arg(world.path("list")).arg("--keys").arg(world.path("keys"));
+    let got = Getting::start({
+        limited.arg("-o").arg(world.path("out/"));
+        limited
+    })
+    .end();
+    assert_eq!(got.code, Some(0), "{:?}", got.end);
+    for (name, bytes) in &objects {
+        assert!(std::fs::read(world.path("out").join(name)).is_ok_and(|is| is == *bytes), "{name}");
+    }
+    assert!(working_files(&world.path("out")).is_empty());
+}
+
+#[test]
+fn objects_that_are_there_already_are_not_brought_again() {
+    let world = World::new(2);
+    list(&world, 2, 60);
+    let (list, out) = (world.path("list"), world.path("out/"));
+    let get = || {
+        let arguments = ["--objects-from", list.to_str().expect("plain"), "-o", out.to_str().expect("plain")];
+        world.get(&arguments).end()
+    };
+    let first = get();
+    assert_eq!(first.code, Some(0), "{:?}", first.end);
+    let again = get();
+    assert_eq!(again.code, Some(0), "{:?}", again.end);
+    assert!(again.objects.iter().all(|object| object["fetched_bytes"] == 0), "{:?}", again.objects);
+    // One that is another is not replaced.
+    std::fs::write(out.join("o2"), b"another").expect("the folder is ours");
+    assert_eq!(get().code, Some(1));
+    assert_eq!(std::fs::read(out.join("o2")).expect("it is there"), b"another");
+}
