@@ -186,7 +186,7 @@ impl Object {
 }
 
 /// A server, as far as a fetch needs to know it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Link {
     is_connected: bool,
     lost: Option<String>,
@@ -194,9 +194,27 @@ struct Link {
     is_heard: bool,
     /// Objects whose content it was asked for, those first that wait longest: at most [`short::CONTENTS_MAX`].
     contents: BTreeSet<(Instant, usize)>,
+    /// How many of them it may owe now.
+    contents_max: usize,
+    /// When that was lowered last, and until when it counts as slow.
+    cut_at: Option<Instant>,
+    slow_until: Option<Instant>,
+    rtt: Option<Duration>,
 }
 
 impl Link {
+    const fn new() -> Self {
+        Self {
+            is_connected: false,
+            lost: None,
+            is_heard: false,
+            contents: BTreeSet::new(),
+            contents_max: short::CONTENTS_FIRST,
+            cut_at: None,
+            slow_until: None,
+            rtt: None,
+        }
+    }
     /// Whether it does not know yet where packets are taken.
     const fn is_silent(&self) -> bool {
         self.is_connected && !self.is_heard
@@ -309,7 +327,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             client,
             streams: config.streams,
             give_up,
-            links: (0..servers).map(|_| Link::default()).collect(),
+            links: (0..servers).map(|_| Link::new()).collect(),
             left: objects.len(),
             objects_max: config.objects_max,
             pulls_max,
@@ -378,7 +396,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     ) {
         self.client.set_block_bytes(server, block_bytes);
         let link = &mut self.links[server.0 as usize];
-        (link.is_connected, link.lost) = (true, None);
+        (link.is_connected, link.lost, link.rtt) = (true, None, rtt);
         self.show(now);
         self.show_at = now + SHOW_AGAIN;
         self.describe_waiting(now);

@@ -2,26 +2,32 @@
 //!
 //! A pull costs a question, an answer, feedback and a last word for each object; a short one is soon there without. The holder that
 //! is trusted for the description stays the one that was named first. The content is asked of the holder that owes the fewest
-//! contents: so many servers bring as much as they can, and each owes [`CONTENTS_MAX`] at most. Where all of them owe so many
-//! for long, the way of the connections is slow (they lose packets, say): further objects are pulled meanwhile. So is an object whose
-//! content does not come, or is not what its description says.
+//! contents: so many servers bring as much as they can. How many a server may owe follows how long it takes: one more with each that
+//! comes soon, half as many where one comes late, so that no answer waits for long behind others. Where all owe what they may and
+//! some are slow (their connections lose packets, say), further objects are pulled meanwhile. So is an object whose content does not
+//! come, or is not what its description says.
 //!
 //! Leaves out: whose turn it is (`turns`), which holder describes (`describe`), the check of the hash (the driver).
 
 #[cfg(test)]
 mod tests;
 
-use super::{Fetch, FetchEvent, Object, ObjectId, Stage, Version};
+use super::{Fetch, FetchEvent, Link, Object, ObjectId, Stage, Version};
 use crate::client::ServerId;
 use crate::msg::{Control, Found, SHORT_BYTES_MAX};
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Bytes;
 use anabranch_units::{Duration, Instant};
 
-/// Contents that one server may owe.
+/// Contents that one server may owe: at first, at the least and at the most.
+pub(super) const CONTENTS_FIRST: usize = 16;
+const CONTENTS_MIN: usize = 2;
 pub(super) const CONTENTS_MAX: usize = 128;
-/// A server is slow that has owed a content for so long.
-const SLOW: Duration = Duration::from_ms(200);
+/// A content is late that is owed for so long, and for so many round trips.
+const LATE: Duration = Duration::from_ms(200);
+const LATE_RTTS: u64 = 3;
+/// How long a server counts as slow of which one was late.
+const SLOW: Duration = Duration::from_secs(1);
 /// Pulled objects under way, in pulls at once, above which no further ones are pulled for slow servers.
 const AHEAD_PULLS: usize = 2;
 
@@ -45,13 +51,40 @@ impl Object {
     }
 }
 
+impl Link {
+    /// How long a content may take.
+    fn patience(&self) -> Duration {
+        self.rtt.map_or(LATE, |rtt| LATE.max(rtt * LATE_RTTS))
+    }
+    /// Whether it takes long for what it owes, or did lately.
+    fn is_slow(&self, now: Instant) -> bool {
+        let is_late = self.contents.first().is_some_and(|(since, _)| *since + self.patience() <= now);
+        is_late || self.slow_until.is_some_and(|until| now < until)
+    }
+    /// A content has come that was asked for then.
+    fn brought(&mut self, now: Instant, since: Instant) {
+        let patience = self.patience();
+        if now < since + patience {
+            self.contents_max = (self.contents_max + 1).min(CONTENTS_MAX);
+        } else {
+            // Those that were asked for together are late together.
+            if self.cut_at.is_none_or(|at| at + patience <= now) {
+                self.contents_max = (self.contents_max / 2).max(CONTENTS_MIN);
+                self.cut_at = Some(now);
+            }
+            self.slow_until = Some(now + SLOW);
+        }
+    }
+}
+
 impl<S: Symbol + From<Bytes>> Fetch<S> {
     /// The holder of an object that owes the fewest contents, if it may owe one more.
     fn with_room(&self, it: &Object) -> Option<ServerId> {
         let owes = |holder: &ServerId| self.links[holder.0 as usize].contents.len();
         let holders = it.wanted.parts[0].holders.iter().copied();
         let connected = holders.filter(|holder| self.links[holder.0 as usize].is_connected);
-        connected.min_by_key(owes).filter(|holder| owes(holder) < CONTENTS_MAX)
+        let has_room = |holder: &ServerId| owes(holder) < self.links[holder.0 as usize].contents_max;
+        connected.filter(has_room).min_by_key(owes)
     }
 
     /// Whether an object is not begun yet, as it may be short and no server may owe more, or none is there to be asked.
@@ -67,7 +100,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         if self.first_comes(it) || links.clone().all(|link| !link.is_connected) {
             return true;
         }
-        let is_slow = links.any(|link| link.contents.first().is_some_and(|(since, _)| *since + SLOW <= now));
+        let is_slow = links.any(|link| link.is_slow(now));
         let owed: usize = self.links.iter().map(|link| link.contents.len()).sum();
         let pulled = self.active.len().saturating_sub(owed);
         self.with_room(it).is_none() && !(is_slow && pulled < AHEAD_PULLS * self.pulls_max)
@@ -133,7 +166,9 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     pub(super) fn short(&mut self, now: Instant, server: ServerId, name: &str, found: Found, bytes: Bytes) {
         for object in self.by_name.get(name).cloned().unwrap_or_default() {
             let it = &mut self.objects[object];
-            if it.brings.is_some_and(|(bringer, _)| bringer == server) && it.wanted.parts[0].name == name {
+            let brings = it.brings.filter(|(bringer, _)| *bringer == server);
+            if let (Some((_, since)), true) = (brings, it.wanted.parts[0].name == name) {
+                self.links[server.0 as usize].brought(now, since);
                 it.content = Some(Content { server, found, bytes: bytes.clone() });
                 self.owe_no_more(object);
                 self.take_content(now, object);

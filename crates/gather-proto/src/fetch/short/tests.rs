@@ -1,6 +1,6 @@
 //! Whose turn it is, who is asked for contents, and what becomes of those that do not come.
 
-use super::{CONTENTS_MAX, SHORT_BYTES_MAX};
+use super::{CONTENTS_FIRST, CONTENTS_MAX, CONTENTS_MIN, SHORT_BYTES_MAX};
 use crate::client::ServerId;
 use crate::config::ClientConfig;
 use crate::fetch::{Fetch, FetchConfig, FetchEvent, ObjectId, Part, Version, Wanted};
@@ -241,19 +241,36 @@ fn no_server_owes_more_than_it_may_and_slow_ones_hold_nothing_up_for_ever() {
         all.iter().filter(|(server, words)| *server == of && words.ends_with("content")).count()
     };
     let first = asked(&mut fetch);
-    assert_eq!((contents(&first, A), contents(&first, B)), (CONTENTS_MAX, CONTENTS_MAX));
+    assert_eq!((contents(&first, A), contents(&first, B)), (CONTENTS_FIRST, CONTENTS_FIRST));
     fetch.handle_timeout(at(199));
     assert_eq!(asked(&mut fetch), []);
     fetch.handle_timeout(at(200));
     let later = asked(&mut fetch);
     assert!(!later.is_empty() && contents(&later, A) + contents(&later, B) == 0, "{}", later.len());
     assert!(later.len() <= 2 * ClientConfig::default().pulls_max, "not all at once: {}", later.len());
-    // Each that ends makes room for another.
-    say_short(&mut fetch, 201, A, 0, 1);
-    open(&mut fetch, 202, 0, 5);
-    asked(&mut fetch);
-    fetch.handle_finished(at(203), ObjectId(0));
-    assert_eq!(contents(&asked(&mut fetch), A), 1);
+    let pulled = later.len();
+    assert!(fetch.active.len() <= pulled + 2 * CONTENTS_FIRST);
+}
+
+#[test]
+fn a_server_owes_more_while_contents_come_soon_and_less_once_they_come_late() {
+    let mut fetch = many(10_000, 512);
+    connect(&mut fetch, 0, &[A]);
+    let owed =
+        |fetch: &Fetch<Bytes>| fetch.links[0].contents.iter().map(|(_, object)| *object).collect::<Vec<_>>();
+    let bring = |fetch: &mut Fetch<Bytes>, ms: u64| {
+        for object in owed(fetch) {
+            say_short(fetch, ms, A, object, 1);
+            open(fetch, ms, object as u32, 5);
+            fetch.handle_finished(at(ms), ObjectId(object as u32));
+        }
+    };
+    assert_eq!(owed(&fetch).len(), CONTENTS_FIRST);
+    (1..20).for_each(|round| bring(&mut fetch, 199 * round));
+    assert_eq!(owed(&fetch).len(), CONTENTS_MAX);
+    let begun = 199 * 19;
+    (1..20).for_each(|round| bring(&mut fetch, begun + 200 * round));
+    assert_eq!(fetch.links[0].contents_max, CONTENTS_MIN);
 }
 
 #[test]
