@@ -52,9 +52,9 @@ fn objects_that_are_there_already_are_not_brought_again() {
     assert_eq!(first.code, Some(0), "{:?}", first.end);
     let again = get();
     assert_eq!(again.code, Some(0), "{:?}", again.end);
-    assert!(again.objects.iter().all(|object| object["fetched_bytes"] == 0), "{:?}", again.objects);
+    assert_eq!((first.count("fetched_bytes") > 0, again.count("fetched_bytes")), (true, 0));
     // One that is another is not replaced.
     std::fs::write(out.join("o2"), b"another").expect("the folder is ours");
-    assert_eq!(get().code, Some(1));
+    assert_ne!(get().code, Some(0));
     assert_eq!(std::fs::read(out.join("o2")).expect("it is there"), b"another");
 }
