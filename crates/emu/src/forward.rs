@@ -15,7 +15,8 @@ use anabranch_fabric::{
 };
 use anabranch_units::{Instant, LinkId, SiteId};
 
-use crate::lateness::{Histogram, Scheduling};
+use crate::Histogram;
+use crate::lateness::Scheduling;
 use crate::route::{self, Routes};
 use crate::{LinkCounters, LinkState, Switching, elevate, sys};
 

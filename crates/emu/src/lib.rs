@@ -72,9 +72,10 @@ use crate::build::{BuildPlan, Built, SitePlan};
 use crate::forward::{Figures, Forwarder, Request, Setup};
 use crate::route::Routes;
 
+pub use anabranch_units::Histogram;
 pub use doctor::doctor;
 pub use error::{BuildFailure, BuildStep, EmuError, Isolation};
-pub use lateness::{Histogram, Report, Scheduling};
+pub use lateness::{Report, Scheduling};
 #[doc(hidden)]
 pub use route::exercise;
 pub use route::{LINKS_MAX, SITES_MAX};

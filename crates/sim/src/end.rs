@@ -2,7 +2,7 @@
 
 use anabranch_endpoint::{Endpoint, Message, PeerId, Transmit};
 use anabranch_transport::{Connection, Datagram, Event, Segment, UdpSource};
-use anabranch_units::Instant;
+use anabranch_units::{Histogram, Instant};
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
@@ -77,6 +77,8 @@ pub struct UdpSink {
     pub delay_sum_ps: u128,
     /// The longest time that one was on its way, in picoseconds.
     pub delay_max_ps: u64,
+    /// These times.
+    pub delays: Histogram,
     highest: Option<u64>,
     untold_bytes: u64,
 }
@@ -173,6 +175,7 @@ impl UdpSink {
         self.untold_bytes += u64::from(datagram.size_bytes);
         self.delay_sum_ps += u128::from(delay.as_ps());
         self.delay_max_ps = self.delay_max_ps.max(delay.as_ps());
+        self.delays.record(delay.as_ns());
         if self.highest.is_some_and(|highest| datagram.number < highest) {
             self.overtaken += 1;
         } else {

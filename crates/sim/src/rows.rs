@@ -4,6 +4,7 @@
 
 use crate::end::UdpSink;
 use crate::stats::{fairness, percentile};
+use anabranch_units::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -85,6 +86,12 @@ pub struct WorkloadRow {
     /// Time from a datagram's leaving to its arrival.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_us_mean: Option<f64>,
+    /// The median, to within 1/32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_us_p50: Option<f64>,
+    /// The 99th percentile, to within 1/32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_us_p99: Option<f64>,
     /// The longest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_us_max: Option<f64>,
@@ -154,15 +161,19 @@ impl WorkloadRow {
     /// Fills in what became of datagrams: how many were sent, and what their receivers counted.
     pub fn datagrams<'a>(&mut self, sent: u64, sinks: impl Iterator<Item = &'a UdpSink>) {
         let (mut received, mut overtaken, mut delay, mut delay_max) = (0, 0, 0, 0);
+        let mut delays = Histogram::new();
         for sink in sinks {
             received += sink.received;
             overtaken += sink.overtaken;
             delay += sink.delay_sum_ps;
             delay_max = delay_max.max(sink.delay_max_ps);
+            delays.merge(&sink.delays);
         }
         (self.sent_packets, self.received_packets) = (Some(sent), Some(received));
         self.overtaken_packets = Some(overtaken);
         self.delay_us_mean = (received > 0).then(|| delay as f64 / received as f64 / 1e6);
+        let quantile = |share| (received > 0).then(|| delays.quantile_us(share));
+        (self.delay_us_p50, self.delay_us_p99) = (quantile(0.5), quantile(0.99));
         self.delay_us_max = (received > 0).then_some(delay_max as f64 / 1e6);
     }
 

@@ -3,12 +3,14 @@
 //! Holds points and lengths of time in integer picoseconds ([`Instant`], [`Duration`]), sizes in bytes
 //! ([`ByteCount`]), rates in bits per second ([`BitRate`]), ids ([`SiteId`], [`LinkId`], [`PeerId`]) and random
 //! streams that are named after what they drive ([`Seed`]). Prefixes are decimal; powers of two say `Ki`, `Mi`, `Gi`.
-//! Text from outside is shown by [`text::printable`] alone. A [`Finding`] is a fact that a room finds out about the machine.
+//! Text from outside is shown by [`text::printable`] alone. A [`Finding`] is a fact that a room finds out about the machine; a
+//! [`Histogram`] counts lengths of time.
 //!
 //! Leaves out: anything that reads a clock or the machine. Read [`Instant`] and [`BitRate`] first.
 
 mod finding;
 mod flow;
+mod histogram;
 mod id;
 mod quantity;
 mod random;
@@ -17,6 +19,7 @@ mod time;
 
 pub use finding::Finding;
 pub use flow::FlowKey;
+pub use histogram::Histogram;
 pub use id::{LinkId, PeerId, SiteId};
 pub use quantity::{BitRate, ByteCount, Serialiser};
 pub use random::{RandomStream, Seed};

@@ -112,6 +112,24 @@ fn a_queue_holds_at_least_the_largest_packet() {
     );
 }
 
+#[test]
+fn a_datagrams_delay_is_the_paths_in_the_median_and_behind_others_more() {
+    // 1,250 bytes take 100 us on each of two links of 1 ms; the second of two at once waits for the first.
+    let delays = |pairs: &str| {
+        let text = format!(
+            "duration = \"1 s\"\nnetwork = {{ topology = \"star\", hosts = 3, rate = \"100 Mbit/s\", delay = \"1 ms\" }}\n\
+             workload = {{ kind = \"udp\", pairs = {pairs}, rate = \"1 Mbit/s\", packet = \"1250 B\" }}"
+        );
+        let outcome = run(&plan(&text));
+        let row = &outcome.workloads[0];
+        [row.delay_us_p50, row.delay_us_p99].map(|delay| delay.expect("some arrive"))
+    };
+    assert_eq!(delays("[[\"h0\", \"h2\"]]"), [2_200.0, 2_200.0]);
+    let [p50, p99] = delays("[[\"h0\", \"h2\"], [\"h1\", \"h2\"]]");
+    // The buckets of a histogram are 1/32 wide.
+    assert!((2_200.0..2_270.0).contains(&p50) && p99 == 2_300.0, "{p50}, {p99}");
+}
+
 /// Names between backticks: fields, as a refused one's message lists them.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
