@@ -74,10 +74,11 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "300 ms")]
     settle: Duration,
     /// A change of links while CMD runs, at a time counted from its start: `2s link A-B down` (or `up`, `rate R`, `delay T`,
-    /// `loss P`). A-B means both directions, A>B one, `all` every link. Repeatable.
+    /// `loss P`, `loss P burst N`). A-B means both directions, A>B one, `all` every link. Repeatable.
     #[arg(long = "at", value_name = "TIME link LINK CHANGE")]
     changes: Vec<String>,
-    /// Random loss on every link, as `0.1%` or `1000ppm`, in place of the topology's.
+    /// Random loss on every link, as `0.1%` or `1000ppm`, in place of the topology's; `0.1% burst 8` in bursts of 8 packets
+    /// in the mean.
     #[arg(long, value_name = "SHARE")]
     loss: Option<Loss>,
     /// The longest queue before each link, for each priority, as "64 KiB", in place of the topology's.
@@ -245,6 +246,7 @@ fn check(args: &Args) -> anyhow::Result<Job> {
         let properties = topology.link_properties_mut(link);
         if let Some(loss) = args.loss {
             properties.loss_ppm = loss.ppm;
+            properties.loss_burst = loss.burst.unwrap_or(properties.loss_burst);
         }
         if args.queue.is_some() {
             properties.queue = args.queue;

@@ -94,7 +94,11 @@ fn table(topology: &Topology) -> String {
     let mut links = rows(&["link", "rate", "delay", "loss", "queue"]);
     for id in topology.link_ids() {
         let p = &topology.link(id).properties;
-        let loss = if p.loss_ppm == 0 { "-".to_owned() } else { format!("{} ppm", p.loss_ppm) };
+        let loss = match (p.loss_ppm, p.loss_burst) {
+            (0, _) => "-".to_owned(),
+            (ppm, 1) => format!("{ppm} ppm"),
+            (ppm, burst) => format!("{ppm} ppm, bursts of {burst}"),
+        };
         let queue = p.queue.map_or_else(|| "-".to_owned(), |queue| queue.to_string());
         let name = topology.link_name(id);
         links.add_row([
@@ -122,7 +126,8 @@ fn json(topology: &Topology) -> serde_json::Value {
         serde_json::json!({
             "id": id, "name": topology.link_name(id), "from": topology.site(link.from).name,
             "to": topology.site(link.to).name, "rate_bps": p.capacity.as_bps(), "delay_s": p.delay.as_secs_f64(),
-            "cost": p.cost, "loss_ppm": p.loss_ppm, "queue_bytes": p.queue.map(|queue| queue.as_u64()),
+            "cost": p.cost, "loss_ppm": p.loss_ppm, "loss_burst": p.loss_burst,
+            "queue_bytes": p.queue.map(|queue| queue.as_u64()),
         })
     });
     serde_json::json!({

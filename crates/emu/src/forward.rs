@@ -197,14 +197,15 @@ impl Forwarder {
         match request {
             Request::SetLink { link, state, reply } => {
                 let target = route::port(link);
-                let LinkState { up, rate, delay, loss_ppm } = state;
-                let settings = PortSettings { rate, delay, loss_ppm, up, ..*self.port(link).settings() };
+                let LinkState { up, rate, delay, loss_ppm, loss_burst } = state;
+                let before = *self.port(link).settings();
+                let settings = PortSettings { rate, delay, loss_ppm, loss_burst, up, ..before };
                 let now = self.now();
                 let _ = reply.send(self.fabric.handle_port_settings(now, target, settings));
             }
             Request::LinkState { link, reply } => {
-                let &PortSettings { rate, delay, loss_ppm, up, .. } = self.port(link).settings();
-                let _ = reply.send(LinkState { up, rate, delay, loss_ppm });
+                let &PortSettings { rate, delay, loss_ppm, loss_burst, up, .. } = self.port(link).settings();
+                let _ = reply.send(LinkState { up, rate, delay, loss_ppm, loss_burst });
             }
             Request::Counters { reply } => {
                 let links = self.setup.routes.link_ids();

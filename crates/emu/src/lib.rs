@@ -234,6 +234,8 @@ pub struct LinkState {
     pub delay: Duration,
     /// Packets lost at random, parts per million.
     pub loss_ppm: u32,
+    /// Packets that a burst of such losses takes in the mean; 1 where each packet is lost or not on its own.
+    pub loss_burst: u32,
 }
 
 /// Counters of the packets that have passed a link since the start, and its queue now.
@@ -694,6 +696,7 @@ fn ports(topology: &Topology, given: Option<&[PortSettings]>, seed: Seed) -> Res
         let settings = given.map_or_else(
             || PortSettings {
                 loss_ppm: properties.loss_ppm,
+                loss_burst: properties.loss_burst,
                 ..PortSettings::new(properties.capacity, properties.delay, queue)
             },
             |given| given[link.index()],

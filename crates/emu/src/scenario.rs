@@ -12,6 +12,7 @@ mod host;
 pub mod programs;
 
 use crate::{Emulation, EmulationOptions, Histogram, LinkState, Report, Switching};
+use anabranch_fabric::PortSettings;
 use anabranch_sim::scenario::{Scenario, SystemWorkload, Workload};
 use anabranch_sim::traffic::Start;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
@@ -441,8 +442,8 @@ fn watch<'a>(
                 if !wait_until(begin_ns + at.as_ns()) {
                     return Ok(());
                 }
-                let state =
-                    LinkState { up: port.up, rate: port.rate, delay: port.delay, loss_ppm: port.loss_ppm };
+                let PortSettings { up, rate, delay, loss_ppm, loss_burst, .. } = *port;
+                let state = LinkState { up, rate, delay, loss_ppm, loss_burst };
                 handle.set_link(*link, state)?;
             }
             Ok::<_, crate::EmuError>(())

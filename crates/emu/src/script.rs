@@ -4,15 +4,17 @@
 
 use crate::{EmuError, Emulation, LinkState};
 use anabranch_graph::{Topology, TopologyError};
-use anabranch_units::{BitRate, Duration, LinkId, ParseQuantityError};
+use anabranch_units::{BitRate, Duration, LOSS_BURST_MAX, LinkId, ParseQuantityError};
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 
-/// A share of packets.
+/// A share of packets that are lost, and in which bursts: `1%`, `1000ppm`, `1% burst 8`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Parts per million, at most a million.
     pub ppm: u32,
+    /// Packets that a burst takes in the mean, 1 to [`LOSS_BURST_MAX`]; as before where the text does not say.
+    pub burst: Option<u32>,
 }
 
 /// Why words name no change.
@@ -25,6 +27,8 @@ pub enum ChangeError {
     Quantity(ParseQuantityError),
     /// A share of packets that cannot be read, or is more than all.
     Loss(String),
+    /// A length of bursts that cannot be read, or that no burst has.
+    Burst(String),
     /// A link that would carry nothing.
     NoRate(BitRate),
     /// No link is called so.
@@ -34,9 +38,14 @@ pub enum ChangeError {
 impl Display for ChangeError {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Shape => f.write_str("write it as `TIME link A-B up|down|rate R|delay T|loss P`"),
+            Self::Shape => {
+                f.write_str("write it as `TIME link A-B up|down|rate R|delay T|loss P|loss P burst N`")
+            }
             Self::Quantity(error) => error.fmt(f),
             Self::Loss(text) => write!(f, "`{text}`: write it as `0.1%` or `1000ppm`, at most 100%"),
+            Self::Burst(text) => {
+                write!(f, "burst `{text}`: write it as `burst 8`, whole packets from 1 to {LOSS_BURST_MAX}")
+            }
             Self::NoRate(rate) => {
                 write!(f, "rate {rate}: must be at least 1 bit/s (a link that is `down` carries nothing)")
             }
@@ -57,14 +66,22 @@ impl From<ParseQuantityError> for ChangeError {
 impl FromStr for Loss {
     type Err = ChangeError;
     fn from_str(text: &str) -> Result<Self, ChangeError> {
+        let (share, burst) =
+            text.split_once("burst").map_or((text, None), |(share, burst)| (share, Some(burst)));
+        let burst = burst.map(|burst| {
+            let burst = burst.trim();
+            let packets = burst.parse().ok().filter(|packets| (1..=LOSS_BURST_MAX).contains(packets));
+            packets.ok_or_else(|| ChangeError::Burst(burst.to_owned()))
+        });
+        let burst = burst.transpose()?;
         let wrong = || ChangeError::Loss(text.to_owned());
-        let (number, factor) = match (text.trim().strip_suffix('%'), text.trim().strip_suffix("ppm")) {
+        let (number, factor) = match (share.trim().strip_suffix('%'), share.trim().strip_suffix("ppm")) {
             (Some(number), _) => (number, 1e4),
             (None, Some(number)) => (number, 1.0),
             (None, None) => return Err(wrong()),
         };
         let ppm = number.trim().parse::<f64>().map_err(|_| wrong())? * factor;
-        if (0.0..=1e6).contains(&ppm) { Ok(Self { ppm: ppm.round() as u32 }) } else { Err(wrong()) }
+        if (0.0..=1e6).contains(&ppm) { Ok(Self { ppm: ppm.round() as u32, burst }) } else { Err(wrong()) }
     }
 }
 
@@ -129,7 +146,9 @@ impl Change {
                 To::Up(up) => LinkState { up, ..was },
                 To::Rate(rate) => LinkState { rate, ..was },
                 To::Delay(delay) => LinkState { delay, ..was },
-                To::Loss(loss) => LinkState { loss_ppm: loss.ppm, ..was },
+                To::Loss(Loss { ppm, burst }) => {
+                    LinkState { loss_ppm: ppm, loss_burst: burst.unwrap_or(was.loss_burst), ..was }
+                }
             };
             emulation.set_link(*link, state)?;
         }
@@ -168,6 +187,24 @@ mod tests {
     }
 
     #[test]
+    fn a_share_may_say_its_bursts_and_leaves_them_alone_otherwise() {
+        let read = |t: &str| t.parse::<Loss>();
+        assert_eq!(read("1% burst 8"), Ok(Loss { ppm: 10_000, burst: Some(8) }));
+        assert_eq!(read(" 5ppm burst  1000000 "), Ok(Loss { ppm: 5, burst: Some(1_000_000) }));
+        assert_eq!(read("1%"), Ok(Loss { ppm: 10_000, burst: None }));
+        for (wrong, burst) in [
+            ("1% burst 0", "0"),
+            ("1% burst 1000001", "1000001"),
+            ("1% burst 2.5", "2.5"),
+            ("1% burst", ""),
+            ("1% burst 2 burst 3", "2 burst 3"),
+        ] {
+            assert_eq!(read(wrong), Err(ChangeError::Burst(burst.to_owned())), "{wrong}");
+        }
+        assert_eq!(read("burst 8"), Err(ChangeError::Loss("burst 8".to_owned())));
+    }
+
+    #[test]
     fn a_change_names_one_direction_both_or_all() {
         let topology = internet2();
         let count =
@@ -179,7 +216,9 @@ mod tests {
             (Duration::from_secs(2), 2, To::Rate(BitRate::mbps(5)))
         );
         assert_eq!(count("100ms link all delay 5 ms").1, 26);
-        assert_eq!(count("0s link all loss 1%").2, To::Loss(Loss { ppm: 10_000 }));
+        assert_eq!(count("0s link all loss 1%").2, To::Loss(Loss { ppm: 10_000, burst: None }));
+        let bursts = To::Loss(Loss { ppm: 10_000, burst: Some(8) });
+        assert_eq!(count("0s link 0-1 loss 1% burst 8").2, bursts);
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! priorities, a shared buffer, or settings that change. Its one-event twin for all others is [`crate::FifoPort`]; this
 //! one is the reference that the twin is compared with (STYLE 33). Read [`Port`] first.
 
-use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Serialiser};
+use anabranch_units::{
+    BitRate, ByteCount, Duration, Instant, LOSS_BURST_MAX, RandomStream, Serialiser, loss_ppm_max,
+};
 
 use crate::EventQueue;
 use crate::buffer::BufferId;
@@ -27,6 +29,10 @@ pub struct PortSettings {
     pub delay: Duration,
     /// Packets that the wire loses by chance, parts per million; at most 1,000,000.
     pub loss_ppm: u32,
+    /// Packets that a burst of such losses takes in the mean, 1 to [`LOSS_BURST_MAX`]. With 1 each packet is lost or not on its
+    /// own; with more, losses are Gilbert's: a wire without an end to its losses has no bursts, so that `loss_ppm` is at most
+    /// [`loss_ppm_max`].
+    pub loss_burst: u32,
     /// Bits that the wire damages by chance, parts per 10^12; at most 10^12. One of them costs the packet.
     pub bit_errors_ppt: u64,
     /// Most bytes that wait *in each priority's queue*. The packet being sent has left its queue.
@@ -58,6 +64,20 @@ pub enum PortError {
         /// The loss asked for, in parts per million.
         loss_ppm: u32,
     },
+    /// A burst of losses takes no packet, or more than [`LOSS_BURST_MAX`].
+    LossBurst {
+        /// The burst asked for, in packets.
+        loss_burst: u32,
+    },
+    /// Bursts of this length cannot lose so much.
+    LossTooHighForBurst {
+        /// The loss asked for, in parts per million.
+        loss_ppm: u32,
+        /// The burst asked for, in packets.
+        loss_burst: u32,
+        /// The most that such bursts lose, in parts per million.
+        loss_ppm_max: u32,
+    },
     /// The bit errors are above one.
     BitErrorsTooHigh {
         /// The errors asked for, in parts per 10^12.
@@ -73,6 +93,13 @@ impl std::fmt::Display for PortError {
             Self::LossTooHigh { loss_ppm } => {
                 write!(f, "link loss {loss_ppm} ppm: must be at most 1000000 ppm")
             }
+            Self::LossBurst { loss_burst } => {
+                write!(f, "bursts of {loss_burst} lost packets: must be of 1 to {LOSS_BURST_MAX}")
+            }
+            Self::LossTooHighForBurst { loss_ppm, loss_burst, loss_ppm_max } => write!(
+                f,
+                "link loss {loss_ppm} ppm in bursts of {loss_burst}: must be at most {loss_ppm_max} ppm, as between two bursts a packet arrives"
+            ),
             Self::BitErrorsTooHigh { bit_errors_ppt } => {
                 write!(f, "link bit errors {bit_errors_ppt} in 10^12: must be at most 10^12")
             }
@@ -88,6 +115,7 @@ impl PortSettings {
             rate,
             delay,
             loss_ppm: 0,
+            loss_burst: 1,
             bit_errors_ppt: 0,
             queue_bytes_max,
             queue_packets_max: None,
@@ -109,6 +137,11 @@ impl PortSettings {
         }
         if self.loss_ppm > 1_000_000 {
             return Err(PortError::LossTooHigh { loss_ppm: self.loss_ppm });
+        }
+        let (loss_ppm, loss_burst) = (self.loss_ppm, self.loss_burst);
+        let loss_ppm_max = loss_ppm_max(loss_burst).ok_or(PortError::LossBurst { loss_burst })?;
+        if loss_ppm > loss_ppm_max {
+            return Err(PortError::LossTooHighForBurst { loss_ppm, loss_burst, loss_ppm_max });
         }
         if self.bit_errors_ppt > PPT {
             return Err(PortError::BitErrorsTooHigh { bit_errors_ppt: self.bit_errors_ppt });
@@ -168,8 +201,37 @@ impl Wait {
 pub(crate) struct Chance {
     random: RandomStream,
     loss_ppm: u32,
+    /// Where losses come in bursts: how, and whether the last packet was lost. Not known before the first.
+    bursts: Option<(Bursts, Option<bool>)>,
     /// How likely a byte arrives undamaged, in parts of 2^63.
     byte_intact_q63: u64,
+}
+
+/// How a wire's state follows from the one that the last packet met: Gilbert's model, where the bad state loses all.
+///
+/// Source: Gilbert, *Capacity of a burst-noise channel*, Bell System Technical Journal, 1960, with h = 0 and k = 1 in the words
+/// of Elliott, *Estimates of error rates for codes on burst-noise channels*, 1963.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Bursts {
+    /// How likely the good state becomes bad with a packet, in parts of 2^63.
+    begins_q63: u64,
+    /// How likely the bad state becomes good with a packet, in parts of 2^63.
+    ends_q63: u64,
+}
+
+impl Bursts {
+    /// Bursts of `loss_burst` packets in the mean that together lose `loss_ppm`; `None` where each packet is on its own.
+    ///
+    /// The share of time in the bad state is begins / (begins + ends), with ends = 1 / `loss_burst`; hence begins.
+    fn of(loss_ppm: u32, loss_burst: u32) -> Option<Self> {
+        const ONE_Q63: u128 = 1 << 63;
+        if loss_ppm == 0 || loss_burst <= 1 {
+            return None;
+        }
+        let (loss_ppm, loss_burst) = (u128::from(loss_ppm), u128::from(loss_burst));
+        let begins = ONE_Q63 * loss_ppm / ((1_000_000 - loss_ppm) * loss_burst);
+        Some(Self { begins_q63: begins as u64, ends_q63: (ONE_Q63 / loss_burst) as u64 })
+    }
 }
 
 /// One, in parts per 10^12.
@@ -177,12 +239,17 @@ const PPT: u64 = 1_000_000_000_000;
 
 impl Chance {
     pub(crate) fn new(random: RandomStream, settings: &PortSettings) -> Self {
-        let mut new = Self { random, loss_ppm: 0, byte_intact_q63: 1 << 63 };
+        let mut new = Self { random, loss_ppm: 0, bursts: None, byte_intact_q63: 1 << 63 };
         new.change(settings);
         new
     }
 
     fn change(&mut self, settings: &PortSettings) {
+        let bursts = Bursts::of(settings.loss_ppm, settings.loss_burst);
+        // A burst outlasts a change of anything else.
+        if bursts != self.bursts.map(|(bursts, _)| bursts) {
+            self.bursts = bursts.map(|bursts| (bursts, None));
+        }
         self.loss_ppm = settings.loss_ppm;
         let intact = ((1u128 << 63) * u128::from(PPT - settings.bit_errors_ppt) / u128::from(PPT)) as u64;
         self.byte_intact_q63 = power_q63(intact, 8);
@@ -194,11 +261,25 @@ impl Chance {
         if self.loss_ppm == 0 && self.byte_intact_q63 == 1 << 63 {
             return None;
         }
-        if self.loss_ppm > 0 && self.random.chance_ppm(self.loss_ppm) {
+        if self.loss_ppm > 0 && self.loses() {
             return Some(Drop::Loss);
         }
         let intact = power_q63(self.byte_intact_q63, size_bytes);
         (intact < 1 << 63 && self.random.next_u64() >> 1 >= intact).then_some(Drop::BitError)
+    }
+
+    /// Whether the wire loses the next packet, where it loses any. Cost: one draw.
+    #[inline]
+    fn loses(&mut self) -> bool {
+        let Some((bursts, last)) = &mut self.bursts else { return self.random.chance_ppm(self.loss_ppm) };
+        let is_lost = match last {
+            // The first packet meets the wire at any time of its life.
+            None => self.random.chance_ppm(self.loss_ppm),
+            Some(false) => self.random.next_u64() >> 1 < bursts.begins_q63,
+            Some(true) => self.random.next_u64() >> 1 >= bursts.ends_q63,
+        };
+        *last = Some(is_lost);
+        is_lost
     }
 }
 

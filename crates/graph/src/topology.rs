@@ -5,7 +5,7 @@
 //! topologies (built-in ones, data centres and files have modules of their own).
 
 use anabranch_units::text::{known, printable};
-use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
+use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId, loss_ppm_max};
 use std::collections::BTreeMap;
 
 /// A network of sites joined by directed links.
@@ -66,6 +66,9 @@ pub struct LinkProperties {
     pub cost: f64,
     /// Packets lost at random, parts per million (the emulator's, not the planner's, concern).
     pub loss_ppm: u32,
+    /// Packets that a burst of such losses takes in the mean; with 1 each packet is lost or not on its own. It limits
+    /// `loss_ppm` ([`loss_ppm_max`]).
+    pub loss_burst: u32,
     /// Buffer before the link; `None` leaves the choice to the builder of the network.
     pub queue: Option<ByteCount>,
 }
@@ -73,7 +76,7 @@ pub struct LinkProperties {
 impl LinkProperties {
     /// A loss-free link of cost 1 with the given capacity and delay.
     pub fn new(capacity: BitRate, delay: Duration) -> Self {
-        Self { capacity, delay, cost: 1.0, loss_ppm: 0, queue: None }
+        Self { capacity, delay, cost: 1.0, loss_ppm: 0, loss_burst: 1, queue: None }
     }
 }
 
@@ -133,6 +136,19 @@ pub enum TopologyError {
         /// What is allowed.
         allowed: &'static str,
     },
+    /// A link loses more than it can in bursts of this length.
+    LossTooHigh {
+        /// Name of its first site.
+        from: String,
+        /// Name of its last site.
+        to: String,
+        /// What it was to lose, in parts per million.
+        loss_ppm: u32,
+        /// Packets that a burst takes in the mean.
+        loss_burst: u32,
+        /// The most that such bursts lose, in parts per million.
+        loss_ppm_max: u32,
+    },
     /// More sites or links than ids can number.
     TooMany {
         /// What there are too many of.
@@ -173,6 +189,10 @@ impl std::fmt::Display for TopologyError {
                 "link {from} to {to}: capacity {capacity}: all links together must carry at most {CAPACITY_SUM_MAX}"
             ),
             Self::BadNumber { field, value, allowed } => write!(f, "{field} {value}: must be {allowed}"),
+            Self::LossTooHigh { from, to, loss_ppm, loss_burst, loss_ppm_max } => write!(
+                f,
+                "link {from} to {to}: loss_ppm {loss_ppm}: must be at most {loss_ppm_max} with loss_burst {loss_burst}, as between two bursts a packet arrives"
+            ),
             Self::TooMany { what, limit } => write!(f, "more than {limit} {what}"),
         }
     }
@@ -392,6 +412,18 @@ impl Topology {
                 allowed: "at most 1000000",
             });
         }
+        let LinkProperties { loss_ppm, loss_burst, .. } = properties;
+        let Some(loss_ppm_max) = loss_ppm_max(loss_burst) else {
+            return Err(TopologyError::BadNumber {
+                field: "loss_burst",
+                value: loss_burst.to_string(),
+                allowed: "from 1 to 1000000",
+            });
+        };
+        if loss_ppm > loss_ppm_max {
+            let (from, to) = (from_name, to_name);
+            return Err(TopologyError::LossTooHigh { from, to, loss_ppm, loss_burst, loss_ppm_max });
+        }
         if !(properties.cost >= 0.0 && properties.cost.is_finite()) {
             return Err(TopologyError::BadNumber {
                 field: "cost",
@@ -450,6 +482,7 @@ impl Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_units::LOSS_BURST_MAX;
 
     fn pair() -> (Topology, SiteId, SiteId) {
         let mut t = Topology::new("pair");
@@ -485,6 +518,20 @@ mod tests {
         assert!(matches!(t.add_link(a, b, farther), Err(TopologyError::BadNumber { field: "delay", .. })));
         let lossy = LinkProperties { loss_ppm: 1_000_001, ..good.clone() };
         assert!(matches!(t.add_link(a, b, lossy), Err(TopologyError::BadNumber { .. })));
+        for loss_burst in [0, LOSS_BURST_MAX + 1] {
+            let burst = LinkProperties { loss_burst, ..good.clone() };
+            assert!(matches!(
+                t.add_link(a, b, burst),
+                Err(TopologyError::BadNumber { field: "loss_burst", .. })
+            ));
+        }
+        let bursts = LinkProperties { loss_ppm: 800_000, loss_burst: 4, ..good.clone() };
+        assert!(t.add_link(a, b, bursts.clone()).is_ok());
+        let endless = LinkProperties { loss_ppm: 800_001, ..bursts };
+        assert!(matches!(
+            t.add_link(a, b, endless),
+            Err(TopologyError::LossTooHigh { loss_ppm_max: 800_000, .. })
+        ));
         let priceless = LinkProperties { cost: f64::NAN, ..good };
         assert!(matches!(t.add_link(a, b, priceless), Err(TopologyError::BadNumber { .. })));
         assert_eq!(t.add_site("a", None), Err(TopologyError::DuplicateSite("a".into())));

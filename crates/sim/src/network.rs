@@ -322,6 +322,7 @@ fn port_settings(spec: &NetworkSpec, topology: &Topology, link: LinkId) -> PortS
     let queue = properties.queue.unwrap_or(kind.queue(spec).1);
     PortSettings {
         loss_ppm: properties.loss_ppm.max(spec.loss_ppm),
+        loss_burst: properties.loss_burst.max(spec.loss_burst),
         bit_errors_ppt: spec.bit_errors_ppt,
         queue_packets_max: spec.queue_packets.filter(|_| kind != Kind::Host),
         mark_bytes: spec.mark.filter(|_| kind != Kind::Host),

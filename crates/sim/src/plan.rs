@@ -103,6 +103,7 @@ impl Plan {
                 rate: change.rate.unwrap_or(before.rate),
                 delay: change.delay.unwrap_or(before.delay),
                 loss_ppm: change.loss_ppm.unwrap_or(before.loss_ppm),
+                loss_burst: change.loss_burst.unwrap_or(before.loss_burst),
                 ..*before
             };
             settings.check().map_err(|error| wrong(format!("change[{index}]"), error))?;

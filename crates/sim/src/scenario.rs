@@ -124,6 +124,10 @@ pub struct NetworkSpec {
     /// Packets lost by chance on every link, parts per million.
     #[serde(default)]
     pub loss_ppm: u32,
+    /// Packets that a burst of such losses takes in the mean, on every link; with 1 each packet is lost or not on its own (see
+    /// [`anabranch_fabric::PortSettings`]).
+    #[serde(default = "one_packet", skip_serializing_if = "is_one_packet")]
+    pub loss_burst: u32,
     /// Bits damaged by chance on every link, parts per 10^12.
     #[serde(default)]
     pub bit_errors_ppt: u64,
@@ -146,6 +150,13 @@ pub struct NetworkSpec {
     pub jitter: Duration,
 }
 
+const fn one_packet() -> u32 {
+    1
+}
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_one_packet(burst: &u32) -> bool {
+    *burst == 1
+}
 const fn gigabit() -> BitRate {
     BitRate::gbps(1)
 }
@@ -461,4 +472,7 @@ pub struct Change {
     /// Its loss from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_ppm: Option<u32>,
+    /// What a burst of its losses takes in the mean, from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_burst: Option<u32>,
 }

@@ -3,8 +3,8 @@
 //! Holds points and lengths of time in integer picoseconds ([`Instant`], [`Duration`]), sizes in bytes
 //! ([`ByteCount`]), rates in bits per second ([`BitRate`]), ids ([`SiteId`], [`LinkId`], [`PeerId`]) and random
 //! streams that are named after what they drive ([`Seed`]). Prefixes are decimal; powers of two say `Ki`, `Mi`, `Gi`.
-//! Text from outside is shown by [`text::printable`] alone. A [`Finding`] is a fact that a room finds out about the machine; a
-//! [`Histogram`] counts lengths of time.
+//! Text from outside is shown by [`text::printable`] alone. A [`Finding`] is a fact that a room finds out about the machine, a
+//! [`Histogram`] counts lengths of time, and [`loss_ppm_max`] says which losses come in which bursts.
 //!
 //! Leaves out: anything that reads a clock or the machine. Read [`Instant`] and [`BitRate`] first.
 
@@ -12,6 +12,7 @@ mod finding;
 mod flow;
 mod histogram;
 mod id;
+mod loss;
 mod quantity;
 mod random;
 pub mod text;
@@ -21,6 +22,7 @@ pub use finding::Finding;
 pub use flow::FlowKey;
 pub use histogram::Histogram;
 pub use id::{LinkId, PeerId, SiteId};
+pub use loss::{LOSS_BURST_MAX, loss_ppm_max};
 pub use quantity::{BitRate, ByteCount, Serialiser};
 pub use random::{RandomStream, Seed};
 pub use time::{Duration, Instant, time_in_words};

@@ -44,6 +44,7 @@ impl Outcome<'_> {
                 object.insert("rate_bps".into(), properties.capacity.as_bps().into());
                 object.insert("delay_s".into(), properties.delay.as_secs_f64().into());
                 object.insert("loss_ppm".into(), properties.loss_ppm.into());
+                object.insert("loss_burst".into(), properties.loss_burst.into());
             }
             anyhow::Ok(value)
         });

@@ -44,9 +44,19 @@ enum Step {
 }
 
 fn settings() -> impl Strategy<Value = PortSettings> {
-    (1u64..200, 0u64..2_000, 0u32..300_000, 0u64..20_000, prop::bool::weighted(0.8)).prop_map(
-        |(mbps, delay_us, loss_ppm, queue, up)| PortSettings { loss_ppm, up, ..link(mbps, delay_us, queue) },
+    (1u64..200, 0u64..2_000, losses(300_000), 0u64..20_000, prop::bool::weighted(0.8)).prop_map(
+        |(mbps, delay_us, (loss_ppm, loss_burst), queue, up)| PortSettings {
+            loss_ppm,
+            loss_burst,
+            up,
+            ..link(mbps, delay_us, queue)
+        },
     )
+}
+
+/// A share below `ppm`, at most half of all, and the bursts that it comes in.
+fn losses(ppm: u32) -> impl Strategy<Value = (u32, u32)> {
+    (0..ppm, prop_oneof![Just(1), 2u32..20])
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -256,6 +266,93 @@ fn loss_is_near_its_probability_and_the_same_for_the_same_seed() {
     assert_eq!(arrived, run());
 }
 
+/// Which of `packets` packets a wire loses, whose settings are `settings` before the packet that each is for.
+fn lost(packets: u32, settings: impl Fn(u32) -> PortSettings) -> Vec<bool> {
+    let mut fabric = one_port(settings(0));
+    let mut before = settings(0);
+    for i in 0..packets {
+        let at = Instant::from_us(20 * u64::from(i));
+        let now = settings(i);
+        if now != before {
+            fabric.handle_port_settings(at, PORT, now).expect("settings in range");
+            before = now;
+        }
+        fabric.inject(at, PORT, packet(1, 1_000), i);
+    }
+    fabric.advance(Instant::MAX);
+    let mut lost = vec![true; packets as usize];
+    for i in bodies(&fabric) {
+        lost[i as usize] = false;
+    }
+    lost
+}
+
+/// How long each run of losses is.
+fn runs(lost: &[bool]) -> Vec<usize> {
+    lost.split(|is_lost| !is_lost).map(<[bool]>::len).filter(|len| *len > 0).collect()
+}
+
+#[test]
+fn bursts_are_as_long_as_they_are_said_to_be_and_lose_their_share() {
+    // Bursts are geometric: of 2,000,000 p / b bursts the mean's standard deviation is below b / sqrt of that.
+    for (loss_ppm, loss_burst) in
+        [(10_000, 2), (10_000, 8), (1_000, 8), (50_000, 40), (500_000, 2), (800_000, 4)]
+    {
+        let seen = lost(2_000_000, |_| PortSettings { loss_ppm, loss_burst, ..link(1_000, 0, 0) });
+        let runs = runs(&seen);
+        let mean = runs.iter().sum::<usize>() as f64 / runs.len() as f64;
+        let expected = f64::from(loss_burst);
+        let five = 5.0 / (runs.len() as f64).sqrt();
+        assert!((mean / expected - 1.0).abs() < five, "{loss_ppm} ppm, {loss_burst}: runs of {mean}");
+        let share = runs.iter().sum::<usize>() as f64 / seen.len() as f64 * 1e6 / f64::from(loss_ppm);
+        // A burst and the gap behind it are each spread as widely as they are long.
+        assert!((share - 1.0).abs() < 1.5 * five, "{loss_ppm} ppm, {loss_burst}: {share} of it");
+        // So many bursts are longer than their mean as of a geometric distribution.
+        let longer = runs.iter().filter(|len| **len > loss_burst as usize).count() as f64 / runs.len() as f64;
+        let geometric = (1.0 - 1.0 / expected).powf(expected);
+        assert!(
+            (longer - geometric).abs() < five,
+            "{loss_ppm} ppm, {loss_burst}: {longer}, expected {geometric}"
+        );
+    }
+}
+
+#[test]
+fn the_first_packet_is_lost_as_often_as_any() {
+    let settings = PortSettings { loss_ppm: 200_000, loss_burst: 50, ..link(1_000, 0, 0) };
+    let is_first_lost = |seed| {
+        let port = FifoPort::new(Target::node(0), settings, Seed::new(seed).stream("loss", 0));
+        let port = port.expect("settings in range");
+        let mut fabric = Fabric::<Sink>::new(vec![AnyElement::Fifo(port)], vec![Sink::default()]);
+        fabric.inject(Instant::ZERO, PORT, packet(1, 1_000), 0);
+        fabric.advance(Instant::MAX);
+        fabric.totals().delivered == 0
+    };
+    // 2,000 of 10,000, standard deviation 40: five of them.
+    let first = (0..10_000).filter(|seed| is_first_lost(*seed)).count();
+    assert!((1_800..=2_200).contains(&first), "{first}");
+}
+
+#[test]
+fn losses_that_are_on_their_own_take_the_draws_that_they_always_took() {
+    let mut random = Seed::new(1).stream("loss", 0);
+    let plain: Vec<bool> = (0..10_000).map(|_| random.chance_ppm(30_000)).collect();
+    assert_eq!(lost(10_000, |_| PortSettings { loss_ppm: 30_000, ..link(1_000, 0, 0) }), plain);
+    let bursts = lost(10_000, |_| PortSettings { loss_ppm: 30_000, loss_burst: 2, ..link(1_000, 0, 0) });
+    assert_ne!(bursts, plain);
+}
+
+#[test]
+fn a_burst_outlasts_a_change_of_the_delay_and_ends_with_the_losses() {
+    let bursts = PortSettings { loss_ppm: 10_000, loss_burst: 100, ..link(1_000, 0, 0) };
+    let steady = lost(100_000, |_| bursts);
+    let moved = lost(100_000, |i| PortSettings { delay: Duration::from_us(u64::from(i % 2)), ..bursts });
+    assert_eq!(steady, moved);
+    let begun = steady.iter().position(|is_lost| *is_lost).expect("some are lost") as u32;
+    let ended = lost(100_000, |i| if i > begun { link(1_000, 0, 0) } else { bursts });
+    assert_eq!(ended.iter().filter(|is_lost| **is_lost).count(), 1);
+}
+
 #[test]
 fn settings_out_of_range_are_refused_and_change_nothing() {
     let slow = PortSettings { rate: BitRate::bps(RATE_MIN.as_bps() - 1), ..link(1, 0, 0) };
@@ -264,6 +361,15 @@ fn settings_out_of_range_are_refused_and_change_nothing() {
     let lossy = PortSettings { loss_ppm: 1_000_001, ..link(1, 0, 0) };
     assert_eq!(lossy.check(), Err(PortError::LossTooHigh { loss_ppm: 1_000_001 }));
     assert_eq!(PortSettings { loss_ppm: 1_000_000, ..lossy }.check(), Ok(()));
+    for loss_burst in [0, LOSS_BURST_MAX + 1] {
+        let burst = PortSettings { loss_burst, ..link(1, 0, 0) };
+        assert_eq!(burst.check(), Err(PortError::LossBurst { loss_burst }));
+    }
+    let bursts = PortSettings { loss_ppm: 800_000, loss_burst: 4, ..lossy };
+    assert_eq!(bursts.check(), Ok(()));
+    let endless = PortError::LossTooHighForBurst { loss_ppm: 800_001, loss_burst: 4, loss_ppm_max: 800_000 };
+    assert_eq!(PortSettings { loss_ppm: 800_001, ..bursts }.check(), Err(endless));
+    assert_eq!(PortSettings { loss_burst: LOSS_BURST_MAX, ..link(1, 0, 0) }.check(), Ok(()));
     let long = PortSettings { delay: DELAY_MAX + Duration::from_ps(1), ..link(1, 0, 0) };
     assert_eq!(long.check(), Err(PortError::DelayTooLong { delay: long.delay }));
     assert_eq!(PortSettings { delay: DELAY_MAX, ..long }.check(), Ok(()));
@@ -292,17 +398,26 @@ fn arrivals() -> impl Strategy<Value = Vec<(u64, u32, bool)>> {
 
 fn limits() -> impl Strategy<Value = PortSettings> {
     let limit = (0u64..20_000, prop::option::of(0u32..12), prop::option::of(0u64..15_000));
-    (limit, 1u64..200, 0u64..900_000, 0u32..200_000, 0u64..100_000_000, prop::bool::weighted(0.95)).prop_map(
-        |((queue, queue_packets_max, mark), mbps, delay_ns, loss_ppm, bit_errors_ppt, up)| PortSettings {
-            delay: Duration::from_ps(delay_ns * 1_000 + 7),
-            loss_ppm,
-            bit_errors_ppt,
-            queue_packets_max,
-            mark_bytes: mark.map(ByteCount::new),
-            up,
-            ..link(mbps, 0, queue)
-        },
-    )
+    (limit, 1u64..200, 0u64..900_000, losses(200_000), 0u64..100_000_000, prop::bool::weighted(0.95))
+        .prop_map(
+            |(
+                (queue, queue_packets_max, mark),
+                mbps,
+                delay_ns,
+                (loss_ppm, loss_burst),
+                bit_errors_ppt,
+                up,
+            )| PortSettings {
+                delay: Duration::from_ps(delay_ns * 1_000 + 7),
+                loss_ppm,
+                loss_burst,
+                bit_errors_ppt,
+                queue_packets_max,
+                mark_bytes: mark.map(ByteCount::new),
+                up,
+                ..link(mbps, 0, queue)
+            },
+        )
 }
 
 proptest! {

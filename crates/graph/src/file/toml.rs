@@ -9,6 +9,7 @@
 //! stretch = 1.5                    # fibre length over great circle, at least 1
 //! cost = 1.0
 //! loss_ppm = 0                     # packets lost, in a million
+//! loss_burst = 1                   # packets that a burst of losses takes in the mean; 1: each on its own
 //! queue = "256 KiB"
 //!
 //! [[site]]
@@ -31,6 +32,7 @@
 //! to = "amsterdam"
 //! capacity = "400 Mbit/s"
 //! loss_ppm = 1000
+//! loss_burst = 8
 //! ```
 //!
 //! Sites and links are numbered in file order; a cable or link that the file has twice, the topology has twice. Leaves out:
@@ -41,7 +43,7 @@ use crate::builtin::{fibre_delay, fibre_delay_over};
 use crate::{Hosts, LinkProperties, Place, Site, Topology};
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
-use anabranch_units::{BitRate, ByteCount, ParseQuantityError, SiteId};
+use anabranch_units::{BitRate, ByteCount, LOSS_BURST_MAX, ParseQuantityError, SiteId};
 use std::fmt::Write;
 
 /// The longest fibre: half way round the Earth, a hundred times.
@@ -98,16 +100,26 @@ pub(super) fn read(text: &str, outer: &Defaults) -> Result<Topology, At> {
         let is_cable = link.called == "[[cable]]";
         let (from, to) = if is_cable {
             link.only(
-                "between, capacity, delay, distance_km, cost, loss_ppm, queue",
-                &["between", "capacity", "delay", "distance_km", "cost", "loss_ppm", "queue"],
+                "between, capacity, delay, distance_km, cost, loss_ppm, loss_burst, queue",
+                &["between", "capacity", "delay", "distance_km", "cost", "loss_ppm", "loss_burst", "queue"],
             )?;
             let between = link.require("between", "between = [\"…\", \"…\"]")?;
             let [a, b] = between.pair()?;
             (find(&between, a)?, find(&between, b)?)
         } else {
             link.only(
-                "from, to, capacity, delay, distance_km, cost, loss_ppm, queue",
-                &["from", "to", "capacity", "delay", "distance_km", "cost", "loss_ppm", "queue"],
+                "from, to, capacity, delay, distance_km, cost, loss_ppm, loss_burst, queue",
+                &[
+                    "from",
+                    "to",
+                    "capacity",
+                    "delay",
+                    "distance_km",
+                    "cost",
+                    "loss_ppm",
+                    "loss_burst",
+                    "queue",
+                ],
             )?;
             let (from, to) = (link.require("from", "from = \"…\"")?, link.require("to", "to = \"…\"")?);
             (find(&from, from.text()?)?, find(&to, to.text()?)?)
@@ -133,17 +145,18 @@ struct LinkDefaults {
     outer: Defaults,
     cost: f64,
     loss_ppm: u32,
+    loss_burst: u32,
     queue: Option<ByteCount>,
 }
 
 impl LinkDefaults {
     fn read(root: &Table<'_>, outer: &Defaults) -> Result<Self, At> {
-        let mut defaults = Self { outer: *outer, cost: 1.0, loss_ppm: 0, queue: None };
+        let mut defaults = Self { outer: *outer, cost: 1.0, loss_ppm: 0, loss_burst: 1, queue: None };
         let Some(field) = root.field("defaults") else { return Ok(defaults) };
         let table = field.table("[defaults]")?;
         table.only(
-            "capacity, delay, stretch, cost, loss_ppm, queue",
-            &["capacity", "delay", "stretch", "cost", "loss_ppm", "queue"],
+            "capacity, delay, stretch, cost, loss_ppm, loss_burst, queue",
+            &["capacity", "delay", "stretch", "cost", "loss_ppm", "loss_burst", "queue"],
         )?;
         if let Some(f) = table.field("capacity") {
             defaults.outer.capacity = f.capacity()?;
@@ -159,6 +172,9 @@ impl LinkDefaults {
         }
         if let Some(f) = table.field("loss_ppm") {
             defaults.loss_ppm = f.loss_ppm()?;
+        }
+        if let Some(f) = table.field("loss_burst") {
+            defaults.loss_burst = f.loss_burst()?;
         }
         if let Some(f) = table.field("queue") {
             defaults.queue = Some(f.queue()?);
@@ -194,6 +210,11 @@ impl LinkDefaults {
             delay,
             cost: link.field("cost").map(|f| f.cost()).transpose()?.unwrap_or(self.cost),
             loss_ppm: link.field("loss_ppm").map(|f| f.loss_ppm()).transpose()?.unwrap_or(self.loss_ppm),
+            loss_burst: link
+                .field("loss_burst")
+                .map(|f| f.loss_burst())
+                .transpose()?
+                .unwrap_or(self.loss_burst),
             queue: link.field("queue").map(|f| f.queue()).transpose()?.or(self.queue),
         })
     }
@@ -313,16 +334,22 @@ impl<'a> Field<'a> {
         self.number(0.0, f64::MAX, "a finite number, at least 0")
     }
     fn loss_ppm(&self) -> Result<u32, At> {
-        let allowed = "a whole number from 0 to 1000000 (1000 is 0.1 %)";
-        let value = self.value.get_ref().as_integer().filter(|i| i.radix() == 10);
-        let value = value.and_then(|i| i.as_str().parse().ok());
-        value.filter(|ppm| *ppm <= 1_000_000).ok_or_else(|| self.bad(allowed))
+        self.whole(0..=1_000_000).ok_or_else(|| self.bad("a whole number from 0 to 1000000 (1000 is 0.1 %)"))
+    }
+    fn loss_burst(&self) -> Result<u32, At> {
+        let allowed = "a whole number of packets from 1 to 1000000 (1: each is lost on its own)";
+        self.whole(1..=LOSS_BURST_MAX).ok_or_else(|| self.bad(allowed))
+    }
+    fn whole(&self, range: std::ops::RangeInclusive<u32>) -> Option<u32> {
+        let value = self.value.get_ref().as_integer().filter(|i| i.radix() == 10)?;
+        value.as_str().parse().ok().filter(|n| range.contains(n))
     }
 }
 
 /// The topology as a file that [`super::parse`] reads back to an equal one.
 ///
-/// Every link states all its properties, so the reader's defaults do not matter. Two links in a row that
+/// Every link states all its properties (losses that are not in bursts have no `loss_burst`), so the reader's defaults do not
+/// matter. Two links in a row that
 /// make a cable are written as one. The one topology that is not read back is the one without sites.
 ///
 /// ```
@@ -367,6 +394,9 @@ pub fn write(topology: &Topology) -> String {
         let _ = writeln!(out, "delay = \"{}\"", exactly(p.delay, p.delay.as_ps(), "ps"));
         let _ = writeln!(out, "cost = {:?}", p.cost);
         let _ = writeln!(out, "loss_ppm = {}", p.loss_ppm);
+        if p.loss_burst != 1 {
+            let _ = writeln!(out, "loss_burst = {}", p.loss_burst);
+        }
         if let Some(queue) = p.queue {
             let _ = writeln!(out, "queue = \"{}\"", exactly(queue, queue.as_u64(), "B"));
         }

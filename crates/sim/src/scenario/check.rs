@@ -5,7 +5,7 @@ use super::{Incast, Scenario, Udp, Workload};
 use crate::topologies::unknown_topology;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_transport::{Config, ConfigError, Control};
-use anabranch_units::{BitRate, ByteCount, Duration};
+use anabranch_units::{BitRate, ByteCount, Duration, LOSS_BURST_MAX, loss_ppm_max};
 
 /// The longest run. An hour of a busy network is more than anyone waits for.
 pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100_000);
@@ -63,11 +63,10 @@ impl Scenario {
         time("network.jitter", self.network.jitter)?;
         for (index, change) in self.change.iter().enumerate() {
             time(&format!("change[{index}].at"), change.at)?;
-            if [change.up.is_some(), change.rate.is_some(), change.delay.is_some(), change.loss_ppm.is_some()]
-                .iter()
-                .all(|is| !is)
-            {
-                let message = "changes nothing: say up, rate, delay or loss_ppm";
+            let loss = [change.loss_ppm.is_some(), change.loss_burst.is_some()];
+            let other = [change.up.is_some(), change.rate.is_some(), change.delay.is_some()];
+            if !loss.into_iter().chain(other).any(|is| is) {
+                let message = "changes nothing: say up, rate, delay, loss_ppm or loss_burst";
                 return Err(Wrong::new(format!("change[{index}]"), message));
             }
         }
@@ -102,6 +101,10 @@ impl Scenario {
                 }
                 _ => {}
             }
+        }
+        if loss_ppm_max(n.loss_burst).is_none() {
+            let message = format!("{}: must be 1 to {LOSS_BURST_MAX} packets", n.loss_burst);
+            return Err(Wrong::new("network.loss_burst", message));
         }
         if n.spread.core(0, 1).is_some() && n.topology != "fat-tree" {
             let words: Vec<_> = PolicyKind::ALL.iter().map(|kind| kind.word()).collect();

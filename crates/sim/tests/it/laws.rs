@@ -108,6 +108,7 @@ const SCENARIOS: [(&str, &str); 10] = [
         queue = "20 kB"
         queue_packets = 10
         loss_ppm = 2000
+        loss_burst = 4
         bit_errors_ppt = 10000
         [[workload]]
         kind = "udp"
@@ -194,6 +195,7 @@ const SCENARIOS: [(&str, &str); 10] = [
         at = "1 s"
         link = "left-right"
         rate = "5 Mbit/s"
+        loss_burst = 3
         "#,
     ),
 ];

@@ -130,6 +130,44 @@ fn a_datagrams_delay_is_the_paths_in_the_median_and_behind_others_more() {
     assert!((2_200.0..2_270.0).contains(&p50) && p99 == 2_300.0, "{p50}, {p99}");
 }
 
+#[test]
+fn losses_come_in_bursts_that_can_be() {
+    let refused = |network: &str, more: &str| {
+        let text = format!(
+            "duration = \"1 s\"\nnetwork = {{ topology = \"star\", hosts = 3, {network} }}\n\
+             workload = {{ kind = \"long\", pairs = 1 }}\n{more}"
+        );
+        let points = match read("test", &text, &[]) {
+            Ok(points) => points,
+            Err(error) => return error.to_string(),
+        };
+        let error = Plan::new(points[0].scenario.clone(), &|_| Ok(String::new())).err();
+        error.map(|error| error.to_string()).unwrap_or_default()
+    };
+    let change = |what: &str| format!("[[change]]\nat = \"10 ms\"\nlink = \"hub-h0\"\n{what}");
+    assert_eq!(refused("loss_ppm = 800000, loss_burst = 4", ""), "");
+    let none = refused("loss_burst = 0", "");
+    assert!(none.contains("network.loss_burst: 0: must be 1 to 1000000 packets"), "{none}");
+    assert!(refused("loss_burst = 1000001", "").contains("network.loss_burst: 1000001: must"));
+    assert_eq!(refused("loss_burst = 1000000", ""), "");
+    assert_eq!(
+        refused("loss_ppm = 800001, loss_burst = 4", ""),
+        "network.loss_ppm: link loss 800001 ppm in bursts of 4: must be at most 800000 ppm, as between two bursts a packet arrives"
+    );
+    assert_eq!(refused("loss_ppm = 1000", &change("loss_burst = 8")), "");
+    assert!(
+        refused("loss_ppm = 900000", &change("loss_burst = 4")).starts_with("change[0]: link loss 900000")
+    );
+    // Bursts that stand in the scenario are its network's, and what a change leaves out stays.
+    let text = "duration = \"1 s\"\nworkload = { kind = \"long\", pairs = 1 }\n\
+                network = { topology = \"star\", hosts = 3, loss_burst = 8 }\n\
+                [[change]]\nat = \"10 ms\"\nlink = \"hub-h0\"\nloss_ppm = 1000\n";
+    let plan = plan(text);
+    let &(_, link, settings) = plan.changes().first().expect("it has one");
+    assert_eq!((settings.loss_ppm, settings.loss_burst), (1_000, 8));
+    assert_eq!(plan.network().port_settings(link).loss_burst, 8);
+}
+
 /// Names between backticks: fields, as a refused one's message lists them.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)

@@ -2,7 +2,7 @@
 
 use crate::file::{Defaults, Format, parse};
 use crate::{CAPACITY_MAX, DELAY_MAX, LinkProperties, Place, Site, Topology, check_site_name};
-use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
+use anabranch_units::{BitRate, ByteCount, Duration, LOSS_BURST_MAX, LinkId, SiteId, loss_ppm_max};
 use proptest::prelude::*;
 
 fn read(text: &str) -> Result<Topology, String> {
@@ -21,6 +21,7 @@ delay = "7 ms"
 stretch = 2
 cost = 3
 loss_ppm = 10
+loss_burst = 2
 queue = "256 KiB"
 [[site]]
 name = "amsterdam"
@@ -41,6 +42,7 @@ capacity = "400 Mbit/s"
 delay = "40.5 ms"
 cost = 0.5
 loss_ppm = 1000
+loss_burst = 8
 queue = "9000 B"
 [[cable]]
 between = ["amsterdam", "ashburn"]
@@ -63,6 +65,7 @@ distance_km = 6600
         delay: Duration::from_us(40_500),
         cost: 0.5,
         loss_ppm: 1000,
+        loss_burst: 8,
         queue: Some(ByteCount::new(9000)),
     };
     assert_eq!(t.link(LinkId(0)).properties, own);
@@ -71,6 +74,7 @@ distance_km = 6600
         delay: Duration::from_ms(7),
         cost: 3.0,
         loss_ppm: 10,
+        loss_burst: 2,
         queue: Some(ByteCount::kib(256)),
     };
     assert_eq!(t.link(LinkId(3)).properties, by_default);
@@ -160,7 +164,7 @@ fn what_is_wrong_with_a_link_is_said_in_one_line_with_its_place() {
         ),
         (
             "[[cable]]\nfrom = \"a\"",
-            "[[cable]] has no field `from`: use between, capacity, delay, distance_km, cost, loss_ppm, queue (net.toml:6)",
+            "[[cable]] has no field `from`: use between, capacity, delay, distance_km, cost, loss_ppm, loss_burst, queue (net.toml:6)",
         ),
         ("[[link]]\nfrom = \"a\"", "[[link]] is incomplete: add to = \"…\" (net.toml:5)"),
         (
@@ -182,6 +186,18 @@ fn what_is_wrong_with_a_link_is_said_in_one_line_with_its_place() {
         (
             "[[link]]\nfrom = \"a\"\nto = \"b\"\nloss_ppm = 1000001",
             "[[link]]: loss_ppm 1000001: must be a whole number from 0 to 1000000 (1000 is 0.1 %) (net.toml:8)",
+        ),
+        (
+            "[[link]]\nfrom = \"a\"\nto = \"b\"\nloss_burst = 0",
+            "[[link]]: loss_burst 0: must be a whole number of packets from 1 to 1000000 (1: each is lost on its own) (net.toml:8)",
+        ),
+        (
+            "[[link]]\nfrom = \"a\"\nto = \"b\"\nloss_burst = 2.5",
+            "[[link]]: loss_burst 2.5: must be a whole number of packets from 1 to 1000000 (1: each is lost on its own) (net.toml:8)",
+        ),
+        (
+            "[[link]]\nfrom = \"a\"\nto = \"b\"\nloss_ppm = 800001\nloss_burst = 4",
+            "link a to b: loss_ppm 800001: must be at most 800000 with loss_burst 4, as between two bursts a packet arrives (net.toml:5)",
         ),
         (
             "[[link]]\nfrom = \"a\"\nto = \"b\"\ncost = inf",
@@ -215,16 +231,18 @@ fn topologies() -> impl Strategy<Value = Topology> {
         1..=CAPACITY_MAX.as_bps(),
         0..=DELAY_MAX.as_ps(),
         prop_oneof![Just(1.0), 0.0..1e300, 0.0..1e-300],
-        0..=1_000_000u32,
+        (0..=1_000_000u32, prop_oneof![Just(1), 1..=LOSS_BURST_MAX]),
         proptest::option::of(any::<u64>()),
     );
-    let properties = properties.prop_map(|(capacity, delay, cost, loss_ppm, queue)| LinkProperties {
-        capacity: BitRate::bps(capacity),
-        delay: Duration::from_ps(delay),
-        cost,
-        loss_ppm,
-        queue: queue.map(ByteCount::new),
-    });
+    let properties =
+        properties.prop_map(|(capacity, delay, cost, (loss_ppm, loss_burst), queue)| LinkProperties {
+            capacity: BitRate::bps(capacity),
+            delay: Duration::from_ps(delay),
+            cost,
+            loss_ppm: loss_ppm.min(loss_ppm_max(loss_burst).expect("in range")),
+            loss_burst,
+            queue: queue.map(ByteCount::new),
+        });
     let links = proptest::collection::vec((any::<(u16, u16, bool)>(), properties), 0..8);
     ("\\PC{0,12}", sites, links).prop_map(|(name, sites, links)| {
         let mut t = Topology::new(name);
