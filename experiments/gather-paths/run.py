@@ -3,7 +3,8 @@
 ``run.py all`` builds for each cell a client behind one link, and servers behind that; it runs ``run.py trial`` in the client's site.
 Each server holds the object; the clock stops when all of it is there, equal to what servers hold. curl asks the first server, the others ask
 all. What the emulator does not trust is tried again and never counted. Cells that are in the output are not run again. Standard library
-only, and `nginx`; ``aria2c`` is left out, with a line that says so, where it is not installed.
+only, and `nginx`; ``aria2c`` is left out, with a line that says so, where it is not installed. ``run.py smoke`` runs one small cell, writes
+nothing and checks that its rows make sense; where it cannot run it says ``skipped: 1 (why)``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PORT = 7180
+PORT, TLS_PORT = 7180, 7181
 TRIES = 3
 # Method, and the congestion controls of TCP with which it is tried.
 METHODS = {
@@ -36,6 +37,7 @@ METHODS = {
     "gather-link": ["bbr"],
     "gather-tfrc": ["bbr"],
     "curl": ["bbr", "cubic"],
+    "curl-tls": ["bbr", "cubic"],
     "aria2c": ["bbr", "cubic"],
 }
 FIGURES = ["took_s", "goodput_mbps", "of_link_share", "cpu_s", "dropped_packets", "lateness_us_p99"]
@@ -43,7 +45,8 @@ NGINX = """user {user}; daemon off; worker_processes 1; pid {folder}/nginx-{serv
 events {{ worker_connections 256; }}
 http {{ access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000;
 client_body_temp_path {folder}/t; proxy_temp_path {folder}/t; fastcgi_temp_path {folder}/t; uwsgi_temp_path {folder}/t; scgi_temp_path {folder}/t;
-server {{ listen {port}; root {folder}/{server}; }} }}
+server {{ listen {port}; listen {tls_port} ssl; root {folder}/{server};
+ssl_certificate {folder}/keys/sites/server.pem; ssl_certificate_key {folder}/keys/sites/server.key; ssl_protocols TLSv1.3; }} }}
 """
 
 
@@ -59,6 +62,8 @@ class Cell:
         Between the client and the mean server; servers are half to one and a half times as far behind the client's link as the mean.
     loss
         The share of packets that the client's link loses at random, each way.
+    burst
+        How many packets a burst of these losses takes in the mean; 1 where each packet is lost or not on its own.
     queue_bdps
         The queue before each link, in products of the client's rate and the round trip.
     servers, size
@@ -68,6 +73,7 @@ class Cell:
     rate_mbps: float
     rtt_ms: float
     loss: float
+    burst: int
     queue_bdps: float
     servers: int
     size: int
@@ -87,11 +93,13 @@ class Cell:
             ends.append((f"s{server}", 2 * self.rate_mbps, self.rtt_ms / 4 * far, 0.0))
         for site, rate, delay, loss in ends:
             lines += ["[[cable]]", f'between = ["switch", "{site}"]', f'capacity = "{rate} Mbit/s"', f'delay = "{delay * 1e3:.0f} us"']
-            lines += [f"loss_ppm = {round(loss * 1e6)}", f'queue = "{self.queue_bytes()} B"']
+            lines += [f"loss_ppm = {round(loss * 1e6)}", f"loss_burst = {self.burst}", f'queue = "{self.queue_bytes()} B"']
         return "\n".join(lines) + "\n"
 
 
 COLUMNS = [field.name for field in dataclasses.fields(Cell)] + ["method", "congestion_control", "trial", *FIGURES]
+#: What rows had before there was a column for it.
+BEFORE = {"burst": "1"}
 
 
 def fetch(task: dict[str, object]) -> list[str]:
@@ -100,6 +108,10 @@ def fetch(task: dict[str, object]) -> list[str]:
     method = str(task["method"])
     if method == "curl":
         return ["curl", "--no-progress-meter", "--fail", "-o", "out/object", f"http://{address[0]}:{PORT}/object"]
+    if method == "curl-tls":
+        # A connection of its own, nothing resumed; as of `gather`'s servers, the certificate is of this run's own authority.
+        quiet = ["--no-progress-meter", "--fail", "--insecure", "--tlsv1.3", "-o", "out/object"]
+        return ["curl", *quiet, f"https://{address[0]}:{TLS_PORT}/object"]
     if method == "aria2c":
         count = str(max(len(address), 1))
         quiet = ["--quiet", "--file-allocation=none", "--allow-overwrite=true", "-d", "out", "-o", "object"]
@@ -138,7 +150,7 @@ def emulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method: 
     (folder / "paths.toml").write_text(cell.topology())
     for server in range(cell.servers):
         (folder / str(server)).mkdir(exist_ok=True)
-        (folder / f"nginx-{server}.conf").write_text(NGINX.format(user=getpass.getuser(), folder=folder, server=server, port=PORT))
+        (folder / f"nginx-{server}.conf").write_text(NGINX.format(user=getpass.getuser(), folder=folder, server=server, port=PORT, tls_port=TLS_PORT))
     payload = folder / f"object-{cell.size}"
     if not payload.exists():
         payload.write_bytes(random.Random(cell.size).randbytes(cell.size))
@@ -171,7 +183,8 @@ def emulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method: 
     for _ in range(TRIES):
         subprocess.run(command, check=True)
         emulated = json.loads(report.read_text())["report"]
-        if emulated["trusted"]:
+        # What a sample checks holds of late emulations, too.
+        if emulated["trusted"] or args.verb == "smoke":
             break
     else:
         raise SystemExit(f"run.py: {cell} by {method}: the emulation was too late {TRIES} times")
@@ -192,23 +205,44 @@ def key(row: dict[str, object]) -> tuple[str, ...]:
     return tuple(str(row[column]) for column in COLUMNS if column not in FIGURES)
 
 
+def read(path: pathlib.Path) -> list[dict[str, str]]:
+    """The rows so far, those of before a column filled in."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [{**BEFORE, **row} for row in csv.DictReader(file)]
+
+
+def renew(path: pathlib.Path) -> None:
+    """Gives rows of before a column that column, so that others can follow."""
+    rows = read(path)
+    if not rows or path.read_text().splitlines()[0].split(",") == COLUMNS:
+        return
+    new = path.with_suffix(".new")
+    with new.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    new.rename(path)
+
+
 def run_all(args: argparse.Namespace) -> int:
     """All trials that are not in the output yet."""
     args.out.mkdir(parents=True, exist_ok=True)
     rows = args.out / "trials.csv"
-    done: set[tuple[str, ...]] = set()
-    if rows.exists():
-        with rows.open(newline="") as file:
-            done = {key(dict(row)) for row in csv.DictReader(file)}
+    renew(rows)
+    done = {key(dict(row)) for row in read(rows)}
     methods = {name: controls for name, controls in METHODS.items() if not args.only or name in args.only}
     if "aria2c" in methods and shutil.which("aria2c") is None:
         print("run.py: aria2c is not installed: left out", file=sys.stderr)
         del methods["aria2c"]
-    cells = itertools.starmap(Cell, itertools.product(args.rate, args.rtt, args.loss, args.queue, args.servers, args.size))
+    paths = itertools.product(args.rate, args.rtt, args.loss, args.burst, args.queue, args.servers, args.size)
+    # Bursts of no losses are none.
+    cells = [cell for cell in itertools.starmap(Cell, paths) if cell.loss > 0 or cell.burst == args.burst[0]]
     with tempfile.TemporaryDirectory(prefix="gather-paths-") as name:
         folder = pathlib.Path(name)
         subprocess.run([str(args.binary), "-q", "gather", "keys", "--out", str(folder / "keys")], check=True)
-        for cell, trial, (method, controls) in itertools.product(list(cells), range(args.trials), methods.items()):
+        for cell, trial, (method, controls) in itertools.product(cells, range(args.trials), methods.items()):
             for control in controls:
                 if args.control and control not in args.control:
                     continue
@@ -230,16 +264,46 @@ def run_all(args: argparse.Namespace) -> int:
 def table(path: pathlib.Path) -> None:
     """Prints the median share of the link, a line for each cell."""
     cells: dict[tuple[str, ...], dict[str, list[float]]] = {}
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            cell = tuple(row[field.name] for field in dataclasses.fields(Cell))
-            shares = cells.setdefault(cell, {}).setdefault(f"{row['method']}/{row['congestion_control']}", [])
-            shares.append(float(row["of_link_share"]))
+    for row in read(path):
+        cell = tuple(row[field.name] for field in dataclasses.fields(Cell))
+        shares = cells.setdefault(cell, {}).setdefault(f"{row['method']}/{row['congestion_control']}", [])
+        shares.append(float(row["of_link_share"]))
     names = [f"{method}/{control}" for method, controls in METHODS.items() for control in controls]
-    print(" | ".join(["Mbit/s", "ms", "loss", "queue", "servers", "bytes", *names]))
+    print(" | ".join(["Mbit/s", "ms", "loss", "burst", "queue", "servers", "bytes", *names]))
     for cell, shares in cells.items():
         medians = (f"{statistics.median(shares[name]):.3f}" if name in shares else "" for name in names)
         print(" | ".join([*cell, *medians]))
+
+
+def smoke(args: argparse.Namespace) -> int:
+    """One small cell by `gather` and, where they are installed, by curl: rows are whole, and no faster than the path."""
+    args.seconds_max = 60.0
+    cell = Cell(20.0, 10.0, 0.01, 4, 1.0, 2, 256 << 10)
+    with tempfile.TemporaryDirectory(prefix="gather-paths-") as name:
+        folder = pathlib.Path(name)
+        (folder / "paths.toml").write_text(cell.topology())
+        probe = [str(args.binary), "-q", "emulate", str(folder / "paths.toml"), "--", "true"]
+        probed = subprocess.run(probe, check=False, capture_output=True, text=True)
+        if probed.returncode != 0:
+            print(f"gather-paths: skipped: 1 ({' '.join(probed.stderr.split())})")
+            return 0
+        subprocess.run([str(args.binary), "-q", "gather", "keys", "--out", str(folder / "keys")], check=True)
+        methods = ["gather"]
+        if shutil.which("nginx") and shutil.which("curl"):
+            methods += ["curl", "curl-tls"]
+        for method in methods:
+            figures = emulate(args, folder, cell, method, "reno")
+            row = {**dataclasses.asdict(cell), "method": method, "congestion_control": "reno", "trial": 0, **figures}
+            assert set(row) == set(COLUMNS), "a row has every column"
+            # A question and its answer, and all bytes at the link's rate.
+            least_s = cell.rtt_ms / 1e3 * 0.7 + 8 * cell.size / cell.rate_mbps / 1e6
+            assert least_s <= row["took_s"] <= args.seconds_max, f"{method} took {row['took_s']} s, at least {least_s:.3f} are needed"
+            assert 0 < row["of_link_share"] < 1, f"{method} had {row['of_link_share']} of the link"
+            print(f"{method}: {row['took_s']} s, {row['of_link_share']} of the link")
+        (folder / "old.csv").write_text("rate_mbps,rtt_ms,loss,queue_bdps\n100.0,20.0,0.0,1.0\n")
+        renew(folder / "old.csv")
+        assert read(folder / "old.csv")[0]["burst"] == "1", "rows of before have losses that are on their own"
+    return 0
 
 
 def main() -> int:
@@ -252,6 +316,7 @@ def main() -> int:
     every.add_argument("--rate", type=float, nargs="+", default=[100.0], help="Mbit/s of the client's link")
     every.add_argument("--rtt", type=float, nargs="+", default=[1.0, 20.0, 100.0, 250.0], help="ms")
     every.add_argument("--loss", type=float, nargs="+", default=[0.0, 0.001, 0.01, 0.05])
+    every.add_argument("--burst", type=int, nargs="+", default=[1, 8], help="packets of a burst of losses, in the mean")
     every.add_argument("--queue", type=float, nargs="+", default=[0.1, 1.0, 4.0], help="products of rate and round trip")
     every.add_argument("--servers", type=int, nargs="+", default=[1, 3, 8, 32])
     every.add_argument("--size", type=int, nargs="+", default=[64 << 10, 1 << 20, 64 << 20])
@@ -260,7 +325,11 @@ def main() -> int:
     every.add_argument("--only", action="append", default=[], choices=sorted(METHODS), help="this method")
     every.add_argument("--control", action="append", default=[], help="this congestion control of TCP")
     verbs.add_parser("trial").add_argument("task")
+    small = verbs.add_parser("smoke")
+    small.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "anabranch")
     args = parser.parse_args()
+    if args.verb == "smoke":
+        return smoke(args)
     if args.verb == "all":
         return run_all(args)
     task = json.loads(args.task)
