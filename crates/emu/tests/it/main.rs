@@ -289,6 +289,11 @@ fn a_link_that_is_down_passes_nothing_and_works_again_once_up() {
     });
     let slow = LinkState { rate: BitRate::bps(1), ..state };
     assert!(matches!(handle.set_link(THERE, slow), Err(EmuError::Link { link: THERE, .. })));
+    let bursts = LinkState { loss_ppm: 800_000, loss_burst: 4, ..state };
+    handle.set_link(THERE, bursts).expect("in range");
+    assert_eq!(handle.link_state(THERE).expect("running"), bursts);
+    let endless = LinkState { loss_ppm: 800_001, ..bursts };
+    assert!(matches!(handle.set_link(THERE, endless), Err(EmuError::Link { link: THERE, .. })));
     assert!(matches!(handle.set_link(LinkId(2), state), Err(EmuError::UnknownLink { links: 2, .. })));
     drop(emulation);
     assert!(matches!(handle.counters(), Err(EmuError::Ended)));
