@@ -27,6 +27,10 @@ const PACE_MIN: Duration = Duration::from_ms(200);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What will have come within this is left alone.
 const SOON_S: f64 = 2.0;
+/// A pull is taken only if it ends sooner then by this factor.
+const GAIN_MIN: f64 = 1.25;
+/// For a server that has shown nothing yet no more than such a part of what is left may be lost.
+const STAKE_PART: u64 = 8;
 /// A server crawls that is slower than an idle one by this factor: it is not asked for that piece again.
 const CRAWL_SHARE: f64 = 0.25;
 
@@ -154,7 +158,9 @@ impl<S: Symbol> Client<S> {
         for (id, pull) in &self.pulls {
             let State::Receiving(receiver) = &pull.state else { continue };
             let age = now.saturating_since(pull.asked_at);
-            let (all, came) = (receiver.layout().bytes(), receiver.complete_bytes());
+            // What came of generations that are not whole is lost with the pull, and shows how fast it is.
+            let all = receiver.layout().bytes();
+            let came = (receiver.complete_bytes() + receiver.held_bytes()).min(all);
             let rate = came as f64 / age.as_secs_f64();
             let (rate, lasts) = match self.awaited(now, pull) {
                 None => (rate, (all - came) as f64 / rate),
@@ -170,7 +176,7 @@ impl<S: Symbol> Client<S> {
         // What would last longest is taken first.
         late.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut has_taken = false;
-        for (_, id, rate) in late {
+        for (lasts, id, rate) in late {
             let pull = &self.pulls[&id];
             let (server, holders) = (pull.server, self.left(pull.piece));
             let rate_of = |server: ServerId| self.servers[server.0 as usize].rate_bytes_per_s;
@@ -179,7 +185,18 @@ impl<S: Symbol> Client<S> {
                 holders.contains(server) && rate_of(*server).is_none_or(|other| other > rate)
             };
             let Some(at) = idle.iter().position(helps) else { continue };
-            let other = idle.remove(at);
+            let other = idle[at];
+            let State::Receiving(receiver) = &pull.state else { continue };
+            let left = receiver.layout().bytes() - receiver.complete_bytes();
+            // Both bring what is left then, and what was lost.
+            let together = rate + rate_of(other).unwrap_or(rate);
+            let is_gain = left as f64 / together * GAIN_MIN <= lasts;
+            // One that has shown nothing may as well share the same narrow link: little is staked on it.
+            let is_risk = rate_of(other).is_none() && receiver.held_bytes() * STAKE_PART > left;
+            if !is_gain || is_risk {
+                continue;
+            }
+            idle.remove(at);
             let is_silent = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_none())
                 && self.awaited(now, pull).is_none();
             self.control.push_back((server, Control::Stop { pull: id }));
