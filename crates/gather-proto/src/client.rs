@@ -194,6 +194,8 @@ struct Pull<S> {
     blocks_max: u32,
     asked_at: Instant,
     state: State<S>,
+    /// Its server has said of which object it is; before, nothing of it is handed over.
+    is_said: bool,
 }
 
 impl<S: Symbol> Pull<S> {
@@ -593,6 +595,7 @@ impl<S: Symbol> Client<S> {
             blocks_max: self.config.blocks_of(block_bytes),
             asked_at: now,
             state,
+            is_said: false,
         };
         self.pulls.insert(id, pull);
         id
@@ -637,8 +640,7 @@ impl<S: Symbol> Client<S> {
     }
 
     fn accept(&mut self, now: Instant, id: PullId, accepted: &Accepted) {
-        let Some(pull) = self.pulls.get_mut(&id) else { return };
-        let State::Asked { early, grant } = &mut pull.state else { return };
+        let Some(pull) = self.pulls.get(&id).filter(|pull| !pull.is_said) else { return };
         let (piece, server) = (pull.piece, pull.server);
         let object_bytes = accepted.object_bytes;
         let wanted = pull.range.1.map(|end| end - pull.range.0);
@@ -651,26 +653,48 @@ impl<S: Symbol> Client<S> {
             self.abandon(id, format!("it has another version, of {object_bytes} bytes"));
             return self.schedule(now);
         }
-        let config = &self.config;
-        // Shorter blocks and generations than are needed only make work.
+        let is_wrong = wanted.is_some_and(|wanted| wanted != accepted.bytes)
+            || (wanted.is_none() && accepted.bytes != accepted.object_bytes);
+        let layout = self.layout_of(pull, accepted).filter(|layout| match &pull.state {
+            State::Asked { .. } => !is_wrong,
+            // What its packets showed.
+            State::Receiving(receiver) => !is_wrong && receiver.layout() == layout,
+        });
+        let Some(layout) = layout else {
+            self.control.push_back((server, Control::Stop { pull: id }));
+            self.abandon(
+                id,
+                "it answers with other bytes, blocks or generations than were asked for".to_owned(),
+            );
+            return self.schedule(now);
+        };
+        // From now on the piece's length is known.
+        self.pieces[piece.0 as usize].missing.get_or_insert_default();
+        self.events.push_back(ClientEvent::Accepted { piece, server, object_bytes });
+        if let Some(pull) = self.pulls.get_mut(&id) {
+            pull.is_said = true;
+            pull.range.1 = Some(pull.range.0 + accepted.bytes);
+        }
+        self.receive(now, id, layout);
+        self.settle(now, id);
+    }
+
+    /// How a pull that was asked for is cut, where a server may cut it so: shorter blocks and generations than are needed only make
+    /// work.
+    fn layout_of(&self, pull: &Pull<S>, accepted: &Accepted) -> Option<Layout> {
         let shortest = u64::from(pull.block_bytes.min(BLOCK_BYTES_MIN)).min(accepted.bytes.max(1));
         let is_wrong = accepted.block_bytes > pull.block_bytes
             || u64::from(accepted.block_bytes) < shortest
-            || wanted.is_some_and(|wanted| wanted != accepted.bytes)
-            || (wanted.is_none() && accepted.bytes != accepted.object_bytes)
-            || (config.mode == crate::Mode::Counted && accepted.blocks_max != pull.blocks_max);
-        let layout = Layout::new(accepted.bytes, accepted.block_bytes, accepted.blocks_max);
-        let layout = match layout {
-            Ok(layout) if !is_wrong => layout,
-            _ => {
-                self.control.push_back((pull.server, Control::Stop { pull: id }));
-                self.abandon(
-                    id,
-                    "it answers with other bytes, blocks or generations than were asked for".to_owned(),
-                );
-                return self.schedule(now);
-            }
-        };
+            || (self.config.mode == crate::Mode::Counted && accepted.blocks_max != pull.blocks_max);
+        Layout::new(accepted.bytes, accepted.block_bytes, accepted.blocks_max).ok().filter(|_| !is_wrong)
+    }
+
+    /// Begins to receive a pull that is cut so, if that has not begun.
+    fn receive(&mut self, now: Instant, id: PullId, layout: Layout) {
+        let Some(pull) = self.pulls.get_mut(&id) else { return };
+        let State::Asked { early, grant } = &mut pull.state else { return };
+        let server = pull.server;
+        let config = &self.config;
         let receiving = Receiving {
             pull: id,
             layout,
@@ -683,15 +707,23 @@ impl<S: Symbol> Client<S> {
             rtt: self.servers[server.0 as usize].rtt,
         };
         let early = std::mem::take(early);
-        pull.range.1 = Some(pull.range.0 + accepted.bytes);
         pull.state = State::Receiving(Receiver::new(receiving));
-        // From now on the piece's length is known.
-        self.pieces[piece.0 as usize].missing.get_or_insert_default();
-        self.events.push_back(ClientEvent::Accepted { piece, server, object_bytes });
         for packet in early {
             self.handle_packet(now, server, packet);
         }
-        self.settle(now, id);
+    }
+
+    /// How a pull is cut of which this packet is, where its server's answer is still on its way: all was asked for but how long
+    /// blocks are.
+    fn presumed(&self, pull: &Pull<S>, packet: &Packet<S>) -> Option<Layout> {
+        let is_open = pull.range.1.is_none() || self.pieces[pull.piece.0 as usize].is_cut;
+        let bytes =
+            pull.range.1.filter(|_| !is_open && self.config.mode == crate::Mode::Counted)? - pull.range.0;
+        let (block_bytes, blocks_max) = (packet.payload.len() as u32, pull.blocks_max);
+        self.layout_of(
+            pull,
+            &Accepted { pull: packet.pull, object_bytes: bytes, bytes, block_bytes, blocks_max },
+        )
     }
 
     /// Takes in a packet of a server.
@@ -701,7 +733,17 @@ impl<S: Symbol> Client<S> {
             self.strays += 1;
             return;
         };
+        // A control message that is lost comes some round trips later: data need not wait for that.
+        if let State::Asked { .. } = pull.state
+            && let Some(layout) = self.pulls.get(&id).and_then(|pull| self.presumed(pull, &packet))
+        {
+            self.receive(now, id, layout);
+        }
+        let Some(pull) = self.pulls.get_mut(&id) else { return };
+        let is_far = packet.generation >= self.config.window;
         match &mut pull.state {
+            // No more than a window is kept of what may be of another version.
+            State::Receiving(_) if !pull.is_said && is_far => self.strays += 1,
             State::Asked { early, .. } => {
                 // No more than the pull may take later.
                 let most = EARLY_MAX.min(64 * self.config.window as usize);
@@ -734,7 +776,7 @@ impl<S: Symbol> Client<S> {
 
     /// Hands over what has become complete of a pull.
     fn settle(&mut self, now: Instant, id: PullId) {
-        let Some(pull) = self.pulls.get_mut(&id) else { return };
+        let Some(pull) = self.pulls.get_mut(&id).filter(|pull| pull.is_said) else { return };
         let State::Receiving(receiver) = &mut pull.state else { return };
         let (piece, server) = (pull.piece, pull.server);
         while let Some((generation, blocks)) = receiver.poll_complete() {
@@ -808,15 +850,18 @@ impl<S: Symbol> Client<S> {
     fn take_back(&mut self, id: PullId) -> Option<Pull<S>> {
         let pull = self.close(id)?;
         let state = &mut self.pieces[pull.piece.0 as usize];
+        if let State::Receiving(receiver) = &pull.state {
+            self.counts = added(self.counts, receiver.counts());
+        }
         match &pull.state {
-            State::Receiving(receiver) => {
-                self.counts = added(self.counts, receiver.counts());
+            State::Receiving(receiver) if pull.is_said => {
                 let missing = state.missing.get_or_insert_default();
                 for range in lacking(receiver, pull.range.0).into_iter().rev() {
                     missing.push_front(range);
                 }
             }
-            State::Asked { .. } => {
+            // Nothing was handed over.
+            State::Receiving(_) | State::Asked { .. } => {
                 if let (Some(missing), Some(end)) = (&mut state.missing, pull.range.1) {
                     let known = state.object_bytes.filter(|_| state.is_cut).unwrap_or(end);
                     let end = end.min(known.max(pull.range.0 + 1));

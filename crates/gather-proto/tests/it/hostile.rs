@@ -185,6 +185,36 @@ fn a_pull_is_given_up_late_while_others_of_its_server_come() {
     }
 }
 
+/// #19: data waited for a control message that was lost. What comes before it is taken in, but handed over only once the server has
+/// said of which object it is.
+#[test]
+fn data_does_not_wait_for_the_answer_and_is_no_other_versions() {
+    for object_bytes in [200, 300] {
+        let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..ClientConfig::default() };
+        let mut client = Client::<Bytes>::new(config).expect("a good configuration");
+        let server = client.add_server();
+        let ranges = Some(std::iter::once(0..200).collect());
+        let piece = client.add(Piece { object: "x".into(), ranges, holders: vec![server] });
+        client.expect_bytes(piece, 200);
+        client.handle_connected(Instant::ZERO, server, None);
+        for id in 0..20 {
+            client.handle_packet(Instant::ZERO, server, packet(id, id));
+        }
+        let (_, feedback) = client.poll_transmit(Instant::ZERO).expect("the server hears of it");
+        assert_eq!((feedback.next, feedback.base), (20, 1));
+        assert_eq!(client.poll_event(), None);
+        let accepted =
+            Accepted { pull: PullId(0), object_bytes, bytes: 200, block_bytes: 10, blocks_max: 20 };
+        client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
+        let events: Vec<_> = std::iter::from_fn(|| client.poll_event()).collect();
+        let blocks = events
+            .iter()
+            .any(|event| matches!(event, ClientEvent::Blocks { range, .. } if *range == (0..200)));
+        let complete = events.contains(&ClientEvent::Complete { piece });
+        assert_eq!((blocks, complete), (object_bytes == 200, object_bytes == 200), "{events:?}");
+    }
+}
+
 /// Issue #4: less than a bit a second for each pull was granted as none, whose packets take for ever.
 #[test]
 fn every_pull_is_granted_something() {
