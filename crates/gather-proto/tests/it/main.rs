@@ -4,6 +4,7 @@ mod hostile;
 #[expect(dead_code, reason = "its `main` is for `cargo run --example`")]
 #[path = "../../examples/in_memory.rs"]
 mod in_memory;
+mod paths;
 mod world;
 
 use anabranch_endpoint::Bytes;

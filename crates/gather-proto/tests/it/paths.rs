@@ -1,0 +1,137 @@
+//! Laws of the rate control on a thousand random paths, simulated: whatever the rate, the round trip, the losses, the queue and the
+//! number of servers, all comes, in a bounded time, with a bounded number of packets, behind a bounded queue.
+//!
+//! Leaves out: how near to the best it comes on each kind of path (`experiments/gather-paths`).
+
+use anabranch_gather_proto::simulated::Simulated;
+use anabranch_sim::{Outcome, Plan, Simulation, scenario};
+use anabranch_units::{RandomStream, Seed};
+use std::fmt::Write as _;
+
+/// Paths that are drawn.
+const PATHS: u64 = 1_000;
+/// Bytes of a block, and of a packet with all headers.
+const BLOCK: f64 = 1_427.0;
+const PACKET: f64 = 1_500.0;
+
+/// A path, and an object that comes over it.
+#[derive(Debug)]
+struct Path {
+    rate_mbps: f64,
+    rtt_ms: f64,
+    loss: f64,
+    burst: u64,
+    queue_bytes: f64,
+    servers: u64,
+    blocks: f64,
+}
+
+impl Path {
+    /// Rates and round trips of three and two powers of ten; half of the paths lose nothing.
+    fn draw(random: &mut RandomStream) -> Self {
+        let mut unit = || random.below(1 << 32) as f64 / 2f64.powi(32);
+        let mut between = |least: f64, most: f64| least * (most / least).powf(unit());
+        let (rate_mbps, rtt_ms) = (between(1.0, 1_000.0), between(1.0, 250.0));
+        let bdp = rate_mbps * 1e6 / 8.0 * rtt_ms / 1e3;
+        let (queue_bdps, rtts) = (between(0.1, 4.0), between(4.0, 60.0));
+        let loss = between(1e-3, 0.05);
+        let blocks = (bdp / PACKET * rtts).clamp(40.0, 2_500.0).round();
+        let loss = if random.below(2) == 0 { 0.0 } else { loss };
+        Self {
+            rate_mbps,
+            rtt_ms,
+            loss,
+            burst: [1, 8][random.below(2) as usize],
+            queue_bytes: (bdp * queue_bdps).max(4.0 * PACKET),
+            servers: 1 + random.below(8),
+            blocks,
+        }
+    }
+    /// Bytes that the path holds without a queue.
+    fn bdp_bytes(&self) -> f64 {
+        self.rate_mbps * 1e6 / 8.0 * self.rtt_ms / 1e3
+    }
+    /// The network: the client behind one link, servers behind that, half to one and a half times as far as their mean.
+    fn network(&self) -> String {
+        let mut text = String::from(
+            "name = \"paths\"\n[[site]]\nname = \"switch\"\nswitch = true\n[[site]]\nname = \"client\"\n",
+        );
+        for server in 0..self.servers {
+            let _ = write!(text, "[[site]]\nname = \"s{server}\"\n");
+        }
+        let mut cable = |site: &str, rate: f64, far: f64, loss: f64| {
+            let (delay_us, loss_ppm) = (self.rtt_ms / 4.0 * far * 1e3, loss * 1e6);
+            let _ = write!(
+                text,
+                "[[cable]]\nbetween = [\"switch\", \"{site}\"]\ncapacity = \"{rate:.3} Mbit/s\"\ndelay = \"{delay_us:.0} us\"\n\
+                 loss_ppm = {loss_ppm:.0}\nloss_burst = {}\nqueue = \"{:.0} B\"\n",
+                self.burst, self.queue_bytes
+            );
+        };
+        cable("client", self.rate_mbps, 1.0, self.loss);
+        for server in 0..self.servers {
+            let far = 0.5 + (server as f64 + 0.5) / self.servers as f64;
+            cable(&format!("s{server}"), 2.0 * self.rate_mbps, far, 0.0);
+        }
+        text
+    }
+    fn run(&self, trial: u64) -> Outcome {
+        let text = format!(
+            "network = {{ topology = \"net.toml\" }}\n[transport]\nrack = true\n[workload]\nkind = \"gather\"\nclient = \"client\"\n\
+             servers = {}\nblock = \"{} B\"\nsame_block = true\nrounds = 1\nknows_link = false\nsymbol = \"{BLOCK} B\"\ngeneration = 184\n\
+             [probe]\ninterval = \"{:.0} us\"\nlinks = [\"switch-client\"]\n",
+            self.servers,
+            self.blocks * BLOCK,
+            self.rtt_ms * 1e3
+        );
+        let point =
+            scenario::read("paths.toml", &text, &[]).unwrap_or_else(|error| panic!("{error}")).remove(0);
+        let network = self.network();
+        let plan = Plan::with_systems(point.scenario, &|_: &str| Ok(network.clone()), &[&Simulated]);
+        let plan = plan.unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        let simulation: Simulation<'_> = Simulation::new(&plan, trial).expect("it can be planned");
+        simulation.run()
+    }
+}
+
+/// What the beginning may lose: servers find the rate by going past it.
+const BEGINS_WINDOWS: f64 = 7.0;
+/// Round trips that the beginning and the end take besides.
+const BEGINS_RTTS: f64 = 45.0;
+/// What TCP's timeouts may take, where its first segments are lost.
+const TIMEOUTS_S: f64 = 4.0;
+
+#[test]
+fn on_a_thousand_random_paths_all_comes_in_bounds() {
+    let mut random = Seed::new(19).stream("paths", 0);
+    for number in 0..PATHS {
+        let path = Path::draw(&mut random);
+        let outcome = path.run(number);
+        let row = &outcome.workloads[0];
+        let Some(goodput) = row.goodput_mbps else { panic!("path {number} brings nothing: {path:?}") };
+        let (rtt_s, bdp) = (path.rtt_ms / 1e3, path.bdp_bytes());
+
+        // No flood: what is sent beyond what the path loses is a few windows, whatever the queue.
+        let window = (bdp + path.queue_bytes) / PACKET + 10.0 * path.servers as f64;
+        let needed = path.blocks / (1.0 - path.loss);
+        let sent = row.more["sent_packets_per_block"] * path.blocks;
+        assert!(sent <= needed + BEGINS_WINDOWS * window, "path {number}: {sent} packets sent: {path:?}");
+
+        // No standstill.
+        let ideal_s = needed * PACKET / bdp * rtt_s;
+        let took_s = path.blocks * BLOCK * 8.0 / goodput / 1e6;
+        let is_lossy = outcome.network.dropped_queue_full + outcome.network.dropped_otherwise > 0;
+        let most_s = 1.25 * ideal_s + BEGINS_RTTS * rtt_s + if is_lossy { TIMEOUTS_S } else { 0.0 };
+        assert!(took_s <= most_s, "path {number}: {took_s} s, ideal {ideal_s}: {path:?}");
+
+        // The queue that the beginning made drains: in the mean no more stands there than the path holds.
+        let late = outcome.series.iter().filter(|sample| sample.time_s > 30.0 * rtt_s);
+        let queues: Vec<f64> =
+            late.filter_map(|sample| sample.queue_bytes).map(|bytes| bytes as f64).collect();
+        if queues.len() > 10 {
+            let mean = queues.iter().sum::<f64>() / queues.len() as f64;
+            let most = bdp + 16.0 * PACKET * path.servers as f64;
+            assert!(mean <= most, "path {number}: a queue of {mean} bytes stands: {path:?}");
+        }
+    }
+}
